@@ -181,7 +181,7 @@ def test_view_code_needs_at_most_thirty_names() -> None:
     assert len(flask_multilimit.__all__) <= 30
 
 
-def test_what_changes_limits_and_the_signals_have_one_public_home() -> None:
+def test_each_public_name_has_one_home() -> None:
     exported = [name for module in PUBLIC if module is not flask_multilimit.engine for name in module.__all__]
 
     assert len(exported) == len(set(exported))

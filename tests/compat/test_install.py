@@ -36,7 +36,7 @@ def test_imports_of_flask_limiter_find_the_bridge_after_install(statement: str) 
     assert run(f"{INSTALL}{statement}; print(found.__module__)").startswith("flask_multilimit.compat.flask_limiter")
 
 
-def test_there_is_one_of_each_class_whatever_name_it_is_imported_by() -> None:
+def test_a_class_is_the_same_object_under_both_import_names() -> None:
     code = (
         "import flask_limiter.errors as a; from flask_multilimit.compat.flask_limiter import errors as b; print(a is b)"
     )

@@ -248,7 +248,7 @@ def test_a_refused_check_is_asked_anew_when_repeated(bench: Bench, algorithm: st
 
 
 @keeps_ids
-def test_one_rule_that_keeps_ids_speaks_for_all_others(bench: Bench, algorithm: str) -> None:
+def test_a_repeated_check_is_charged_once_if_one_rule_keeps_ids(bench: Bench, algorithm: str) -> None:
     others = [rule(name, 60, 9) for name in RATES if name not in REMEMBERING]
     plan = hits([*others, rule("sliding_window", 10, 5), rule(algorithm, 20, 9)])
     check_id = uuid4()

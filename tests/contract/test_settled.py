@@ -66,7 +66,7 @@ def test_a_settlement_counts_the_excess_from_its_own_instant(bench: Bench) -> No
     assert bench.limiter.peek(hits(plan)).remaining == 1
 
 
-def test_what_the_window_has_forgotten_is_not_given_back(bench: Bench, algorithm: str) -> None:
+def test_units_that_left_the_window_are_not_given_back(bench: Bench, algorithm: str) -> None:
     plan = rule(algorithm, 10, 5)
     decision = bench.limiter.check(hits(plan, cost=3))
     bench.clock.advance(25)

@@ -93,7 +93,7 @@ def test_a_key_that_is_not_there_is_empty(keeper: KeepsTallies) -> None:
     assert keeper.tallies([FIRST, SECOND]).amounts == [{}, {}]
 
 
-def test_both_tell_the_time_of_the_storage(keeper: KeepsTallies) -> None:
+def test_writing_and_reading_tallies_return_the_storage_s_time(keeper: KeepsTallies) -> None:
     before = time.time()
 
     told = keeper.tally([tally(a=1)], source=SOURCE, number=1)

@@ -80,7 +80,7 @@ def test_an_entry_holds_until_its_end() -> None:
         ("2w", 1_209_600),
     ],
 )
-def test_durations(duration: Any, seconds: float) -> None:
+def test_a_duration_is_read_as_seconds(duration: Any, seconds: float) -> None:
     assert seconds_of(duration) == seconds
 
 
@@ -91,7 +91,7 @@ def test_a_duration_may_be_a_timedelta() -> None:
 @pytest.mark.parametrize(
     "duration", ["", "h", "2 fortnights", "2h!", "-2h", "1e3s", 0.5, True, float("nan"), 10**9, None]
 )
-def test_what_is_no_duration_is_an_error(duration: Any) -> None:
+def test_a_text_that_is_no_duration_is_an_error(duration: Any) -> None:
     with pytest.raises(ConfigurationError):
         seconds_of(duration)
 

@@ -75,7 +75,7 @@ def test_overrides_apply_to_hits_that_an_extension_has_checked(shop: Shop) -> No
     assert [each.allowed for each in found] == [True] * 4 + [False]
 
 
-def test_what_is_used_stays_used_and_taken_back_it_is_as_it_was(shop: Shop) -> None:
+def test_an_override_keeps_what_is_used_and_an_undo_restores_the_count(shop: Shop) -> None:
     with shop.app.app_context():
         limiter, hits = shop.multilimit.limiter, mail()
         assert passes(limiter, hits) == 2
@@ -129,7 +129,7 @@ def test_memory_has_nothing_to_follow() -> None:
         follow_control(Limiter())
 
 
-def test_it_follows_once(shop: Shop) -> None:
+def test_following_control_twice_is_an_error(shop: Shop) -> None:
     with shop.app.app_context(), pytest.raises(ConfigurationError, match="follows already"):
         follow_control(shop.multilimit.limiter)
 
@@ -152,7 +152,9 @@ def test_parts_of_one_check_follow_each_their_scope(shop: Shop) -> None:
     assert [status.rule.count for status in decision.statuses] == [4, 3]
 
 
-def test_what_cannot_be_asked_is_asked_as_declared_and_told_once(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_override_that_fits_no_hits_leaves_the_declared_rules_and_is_logged_once(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
     shop.control.override("mail", rule="user-3600s", rules={"timeout": 9}, lasting=True, force=True)
 
     with shop.app.app_context():

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from control.conftest import Shop
 
 
-def test_allowed(shop: Shop) -> None:
+def test_an_allowed_network_is_not_limited(shop: Shop) -> None:
     shop.control.allow("198.51.100.0/24", lasting=True)
 
     assert shop.statuses(4) == [200] * 4
     assert shop.statuses(3, ip="198.51.101.1") == [200, 200, 429]
 
 
-def test_denied(shop: Shop) -> None:
+def test_a_denied_user_is_refused_everywhere(shop: Shop) -> None:
     shop.control.deny("user:mallory", lasting=True)
 
     assert shop.statuses(1, "/open", user="mallory") == [403]
@@ -48,7 +48,7 @@ def test_banned_shows_as_what_it_is_with_its_end(shop: Shop) -> None:
     assert answer.get_json(force=True)["detail"] == "You are banned for a while."
 
 
-def test_undone(shop: Shop) -> None:
+def test_an_undone_denial_refuses_nobody(shop: Shop) -> None:
     entry = shop.control.deny("198.51.100.7", lasting=True)
     shop.control.undo(entry.id)
 
@@ -90,7 +90,7 @@ def test_nobody_locks_everyone_out_by_accident(shop: Shop, network: str) -> None
         (lambda control: control.undo("12345678"), "no entry has the id '12345678'"),
     ],
 )
-def test_what_is_wrong_is_not_stored(shop: Shop, change: Callable[[Any], Any], message: str) -> None:
+def test_an_invalid_list_entry_is_not_stored(shop: Shop, change: Callable[[Any], Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         change(shop.control)
 

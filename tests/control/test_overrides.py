@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TestRules:
-    def test_what_is_used_stays_used_when_a_count_is_raised_and_lowered(self, shop: Shop) -> None:
+    def test_a_changed_count_applies_to_what_is_used_already(self, shop: Shop) -> None:
         assert shop.statuses(3) == [200, 200, 429]
 
         raised = shop.control.override("show", rule="ip-60s", rules="4/minute", for_=60)
@@ -59,12 +59,12 @@ class TestRules:
 
         assert shop.ask().headers["RateLimit-Policy"] == '"ip-60s";q=1;w=3600'
 
-    def test_one_of_several_is_off(self, shop: Shop) -> None:
+    def test_one_rule_of_several_can_be_switched_off(self, shop: Shop) -> None:
         shop.control.override("api.mine", rule="user-60s", off=True, lasting=True)
 
         assert policy(shop.ask("/mine", user="7")) == ["user-3600s"]
 
-    def test_those_that_depend_on_the_request(self, shop: Shop) -> None:
+    def test_rules_by_request_can_be_overridden(self, shop: Shop) -> None:
         assert shop.statuses(3, "/tier") == [200, 200, 429]
 
         shop.control.override("tier", rule="tier-60s", rules="3/minute", lasting=True)
@@ -92,7 +92,7 @@ class TestLimiters:
         assert shop.statuses(3, "/mine", user="7") == [200, 200, 200]
         assert shop.statuses(3) == ([200, 200, 200] if endpoint == "*" else [200, 200, 429])
 
-    def test_that_depend_on_the_request_get_so_many_times_as_much(self, shop: Shop) -> None:
+    def test_rules_by_request_can_be_multiplied(self, shop: Shop) -> None:
         shop.control.override("tier", limiter="tier", times=2, lasting=True)
 
         assert shop.statuses(5, "/tier") == [200, 200, 200, 200, 429]
@@ -272,7 +272,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("given", "message"), WRONG)
-def test_what_could_not_be_declared_cannot_be_set(shop: Shop, given: dict[str, Any], message: str) -> None:
+def test_an_override_that_could_not_be_declared_is_an_error(shop: Shop, given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         shop.control.override(**given, lasting=True)
 
@@ -319,7 +319,7 @@ def test_each_change_says_how_long_it_holds(shop: Shop, given: dict[str, Any]) -
         shop.control.override("show", off=True, **given)
 
 
-def test_another_of_the_same_takes_the_place_of_the_first(shop: Shop) -> None:
+def test_a_second_override_of_a_rule_replaces_the_first(shop: Shop) -> None:
     for count in (3, 4):
         shop.control.override("show", rule="ip-60s", rules=f"{count}/minute", lasting=True)
 
@@ -386,7 +386,7 @@ class TestConcurrency:
         with pytest.raises(ConfigurationError, match=r"timeout is for .*, and 2 per 60s is a rate; give a count"):
             shop.control.override("show", rule="ip-60s", rules={"timeout": 30}, lasting=True)
 
-    def test_so_many_times_as_many_slots(self, app: Flask) -> None:
+    def test_slots_can_be_multiplied(self, app: Flask) -> None:
         multilimit = MultiLimit(app)
         app.add_url_rule("/", "show", rate_limiter(rules=[Concurrent(1)])(view()))
         with app.app_context():

@@ -26,7 +26,7 @@ def test_a_preview_tells_which_endpoints_change_and_changes_nothing(shop: Shop) 
     assert shop.control.entries() == ()
 
 
-def test_what_was_previewed_is_put_in_force(shop: Shop) -> None:
+def test_a_previewed_change_is_put_in_force(shop: Shop) -> None:
     preview = shop.control.preview(OVERRIDE, lasting=True)
     shop.control.put(preview.entry)
 
@@ -34,7 +34,7 @@ def test_what_was_previewed_is_put_in_force(shop: Shop) -> None:
     assert shop.statuses(3) == [200] * 3
 
 
-def test_what_an_undo_would_do(shop: Shop) -> None:
+def test_a_preview_of_an_undo_shows_the_declared_rule(shop: Shop) -> None:
     entry = shop.control.override("show", rule="ip-60s", rules="9/minute", lasting=True)
 
     preview = shop.control.preview_undo(entry.id)
@@ -68,7 +68,7 @@ def test_lists_change_no_limits(shop: Shop) -> None:
         ({"kind": "mute", "who": "::1"}, "kind", "'mute'"),
     ],
 )
-def test_what_is_wrong_names_the_field_the_value_and_the_remedy(
+def test_a_mistake_names_the_field_the_value_and_the_remedy(
     shop: Shop, given: dict[str, Any], place: str, value: str
 ) -> None:
     with pytest.raises(InvalidData) as caught:
@@ -82,14 +82,14 @@ def test_what_is_wrong_names_the_field_the_value_and_the_remedy(
 
 
 @pytest.mark.parametrize("times", [{}, {"for_": "soon"}, {"for_": -1}, {"for_": "2h", "lasting": True}])
-def test_so_does_a_wrong_time(shop: Shop, times: dict[str, Any]) -> None:
+def test_a_wrong_time_names_its_field(shop: Shop, times: dict[str, Any]) -> None:
     with pytest.raises(InvalidData) as caught:
         shop.control.preview(OVERRIDE, **times)
 
     assert [each.place for each in caught.value.mistakes] == ["for"]
 
 
-def test_what_does_not_fit_the_app_is_an_error_too(shop: Shop) -> None:
+def test_a_change_that_does_not_fit_the_app_is_an_error(shop: Shop) -> None:
     clash = {"kind": "override", "endpoint": "show", "limit": {"type": "ip", "cost": 2}}
 
     with pytest.raises(ConfigurationError, match="would share one key"):
@@ -213,7 +213,7 @@ FREES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("given", "why"), FREES)
-def test_what_lets_everybody_pass_needs_force(shop: Shop, given: dict[str, Any], why: str) -> None:
+def test_a_change_that_lets_everybody_pass_needs_force(shop: Shop, given: dict[str, Any], why: str) -> None:
     preview = shop.control.preview(given, lasting=True)
 
     assert why in preview.warning
@@ -233,7 +233,7 @@ def test_what_lets_everybody_pass_needs_force(shop: Shop, given: dict[str, Any],
         {"kind": "override", "who": "user:7", "rules": "1000000/second"},
     ],
 )
-def test_what_frees_some_needs_no_force(shop: Shop, given: dict[str, Any]) -> None:
+def test_a_change_that_frees_some_clients_needs_no_force(shop: Shop, given: dict[str, Any]) -> None:
     assert shop.control.preview(given, lasting=True).warning == ""
 
 

@@ -204,7 +204,7 @@ class TestAccessLists:
         yield as_user
         client.execute_command("ACL", "DELUSER", *names)
 
-    def test_who_may_not_read_it_works_and_tells(self, as_user: Callable[[str], Shop]) -> None:
+    def test_a_worker_without_the_right_to_read_limits_and_reports_it(self, as_user: Callable[[str], Shop]) -> None:
         shop = as_user("")
 
         assert shop.statuses(3) == [200, 200, 429]
@@ -224,7 +224,7 @@ class TestAccessLists:
 
         soon(lambda: denies(worker))
 
-    def test_who_changes_needs_each_of_the_documented_rights(self, as_user: Callable[[str], Shop]) -> None:
+    def test_a_change_needs_each_of_the_documented_rights(self, as_user: Callable[[str], Shop]) -> None:
         control = as_user(f"{RIGHTS_TO_FOLLOW} {RIGHTS_TO_CHANGE}").control
         control.undo(control.deny("198.51.100.7", lasting=True).id)
         assert len(control.history()) == 2

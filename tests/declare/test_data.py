@@ -110,7 +110,7 @@ def test_a_file_has_every_setting_of_limits() -> None:
 class TestSchema:
     VALIDATOR = jsonschema.Draft202012Validator(json_schema())
 
-    def test_is_one(self) -> None:
+    def test_the_schema_is_valid_json_schema(self) -> None:
         self.VALIDATOR.check_schema(json_schema())
 
     @pytest.mark.parametrize("written", [written for written, _ in RULES])

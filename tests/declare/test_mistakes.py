@@ -160,7 +160,7 @@ def test_in_the_settings_it_names_the_setting(app: Flask, options: dict[str, Any
     ],
 )
 @pytest.mark.parametrize("setting", ["APPLICATION_LIMITS", "DEFAULT_LIMITS", "UNMATCHED_LIMITS", "LIMITS"])
-def test_what_is_no_limit_names_the_setting(app: Flask, given: Any, message: str, setting: str) -> None:
+def test_a_setting_that_holds_no_limit_is_named(app: Flask, given: Any, message: str, setting: str) -> None:
     app.config[f"MULTILIMIT_{setting}"] = {"view": given} if setting == "LIMITS" else given
 
     with pytest.raises(ConfigurationError, match=rf"(?i)MULTILIMIT_{setting}|{setting}.*{message}") as raised:
@@ -275,7 +275,7 @@ class TestExempt:
 
 
 @pytest.mark.parametrize("make", [lambda: MultiLimit(on_rejected=5), lambda: MultiLimit(user_loader=5)])  # type: ignore[arg-type]
-def test_what_the_extension_is_to_call_can_be_called(make: Callable[[], MultiLimit]) -> None:
+def test_an_option_that_must_be_callable_is_checked(make: Callable[[], MultiLimit]) -> None:
     with pytest.raises(ConfigurationError, match="=5: give a callable"):
         make()
 

@@ -34,7 +34,7 @@ def test_the_name_of_a_subject_is_read_back_as_that_subject(subject: Subject) ->
 
 
 @pytest.mark.parametrize("text", ["", "42", ":42", "203.0.113.7", None, 42, b"user:42"])
-def test_what_names_no_subject_is_an_error_with_a_remedy(text: object) -> None:
+def test_a_text_that_names_no_subject_is_an_error_with_a_remedy(text: object) -> None:
     with pytest.raises(ConfigurationError, match='give TYPE:VALUE, such as "user:42"'):
         Subject.parse(text)
 

@@ -121,7 +121,7 @@ class TestAddresses:
         assert len(set(types_and_subjects(storage))) == 1
 
     @pytest.mark.parametrize("odd", ["203.0.113.7:", "203.0.113.7:123456", "[203.0.113.7", "2001:db8::1:443x", "[]:1"])
-    def test_what_only_looks_like_a_port_is_left_as_it_is(self, odd: str) -> None:
+    def test_an_address_with_an_odd_port_is_left_as_it_is(self, odd: str) -> None:
         assert network_of(odd, 64) == odd
 
     def test_ipv4_mapped_addresses_are_apart(self, limited_app: Flask) -> None:

@@ -129,9 +129,7 @@ def test_commands_and_bytes_are_counted(benchmarks: Any, server: Server, redis_c
     redis_client.flushall()
 
 
-def test_only_the_server_is_asked_who_is_not_known_to_be_refused(
-    benchmarks: Any, server: Server, redis_client: redis.Redis
-) -> None:
+def test_a_known_refusal_asks_no_server(benchmarks: Any, server: Server, redis_client: redis.Redis) -> None:
     refusals = benchmarks("refusals")
     calls = refusals.refused_by_us(server.url)
 

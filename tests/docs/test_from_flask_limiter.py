@@ -104,7 +104,7 @@ def after() -> Flask:
     return app
 
 
-def test_both_answer_what_the_page_says(before: Flask, after: Flask) -> None:
+def test_both_apps_answer_what_the_page_says(before: Flask, after: Flask) -> None:
     rows = rows_of_the_page()
     observed = [[ask(app.test_client(), app) for ask in REQUESTS.values()] for app in (before, after)]
 

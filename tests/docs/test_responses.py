@@ -43,7 +43,9 @@ def test_status_and_fields(run: Callable[..., dict[str, Any]], page: str, exampl
 
 
 @pytest.mark.parametrize(("page", "example", "path", "before"), BODIES)
-def test_body(run: Callable[..., dict[str, Any]], page: str, example: str, path: str, before: int) -> None:
+def test_a_body_on_the_page_is_what_the_app_sends(
+    run: Callable[..., dict[str, Any]], page: str, example: str, path: str, before: int
+) -> None:
     response = _call(run(page, example)["app"], path, before)
 
     assert response.get_json(force=True) == json.loads(_block_after("body", page, example))

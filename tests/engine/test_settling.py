@@ -55,7 +55,7 @@ def test_a_charge_is_settled_once() -> None:
     assert limiter.peek(plan).remaining == 6
 
 
-def test_what_was_settled_at_its_cost_is_settled() -> None:
+def test_a_charge_settled_at_its_cost_is_not_settled_again() -> None:
     limiter, plan = Limiter(), hits("10/minute", cost=2)
     decision = limiter.check(plan)
 

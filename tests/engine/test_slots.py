@@ -166,9 +166,7 @@ def test_a_release_that_the_server_refuses_is_made_again(
     assert "could not be released" in caplog.text
 
 
-def test_what_is_released_just_before_the_limiter_is_closed_is_free(
-    limiter: Limiter, redis_client: redis.Redis
-) -> None:
+def test_a_slot_released_before_close_is_free(limiter: Limiter, redis_client: redis.Redis) -> None:
     with limiter.slot(THREE):
         pass
     limiter.close()
@@ -376,7 +374,7 @@ def keeper_at(now: list[float], monkeypatch: pytest.MonkeyPatch) -> Keeper:
 @pytest.mark.parametrize("loses_the_answer", [False, True])
 @pytest.mark.parametrize("is_made_first", [False, True])
 @pytest.mark.parametrize("end", ["released", "refunded", "one of two refunded"])
-def test_what_is_given_back_while_its_renewal_is_on_the_way_stays_free(
+def test_a_slot_released_during_its_renewal_stays_free(
     end: str, is_made_first: bool, loses_the_answer: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, storage = [0.0], Slow()
@@ -405,7 +403,7 @@ def test_what_is_given_back_while_its_renewal_is_on_the_way_stays_free(
     assert len(keeper) == (2 if end == "one of two refunded" else 1)
 
 
-def test_what_is_refunded_while_it_is_renewed_and_forgotten_afterwards_stays_free(
+def test_a_slot_refunded_during_its_renewal_stays_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, storage = [0.0], Slow()
@@ -423,7 +421,7 @@ def test_what_is_refunded_while_it_is_renewed_and_forgotten_afterwards_stays_fre
     assert len(keeper) == 0
 
 
-def test_what_was_given_back_before_its_renewal_was_sent_is_not_renewed(
+def test_a_slot_released_before_its_renewal_is_not_renewed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, storage = [0.0], Renewing()

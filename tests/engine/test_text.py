@@ -16,7 +16,7 @@ SHOWN = ["", "203.0.113.7", "a b", "Ünïcödé", "中文", "🙂", "no\u00a0bre
 
 
 @pytest.mark.parametrize("text", OBEYED)
-def test_what_a_terminal_would_obey_is_shown_as_an_escape_sequence(text: str) -> None:
+def test_control_characters_are_shown_as_escape_sequences(text: str) -> None:
     shown = visible(f"before{text}after")
 
     assert shown.isprintable()

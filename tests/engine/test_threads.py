@@ -38,7 +38,7 @@ def beat_of(task: Callable[[], float | None]) -> Beat:
     return Beat(task, name=NAME)
 
 
-def test_it_runs_again_after_the_seconds_that_the_task_says_until_nothing_is_left() -> None:
+def test_a_beat_runs_again_after_the_pause_its_task_returns() -> None:
     pauses: list[float | None] = [0.0, 0.001, None]
     beat = beat_of(lambda: pauses.pop(0))
 
@@ -62,7 +62,7 @@ def test_a_sooner_wake_comes_sooner_and_a_later_one_changes_nothing() -> None:
     assert ran.wait(PATIENCE)
 
 
-def test_what_is_left_to_do_while_the_task_ends_is_done() -> None:
+def test_a_wake_while_the_task_ends_is_not_lost() -> None:
     begun, go_on, runs = threading.Event(), threading.Event(), list[int]()
 
     def task() -> None:
@@ -139,7 +139,7 @@ def test_a_thread_that_the_server_kills_is_replaced() -> None:
     until(lambda: runs)
 
 
-def test_its_thread_keeps_nothing_alive() -> None:
+def test_a_beat_s_thread_keeps_its_owner_collectable() -> None:
     beat = beat_of(lambda: 0.001)
     beat.wake()
     gone = weakref.ref(beat)

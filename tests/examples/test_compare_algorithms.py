@@ -23,7 +23,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_it_prints_what_each_algorithm_admits() -> None:
+def test_the_example_prints_what_each_algorithm_admits() -> None:
     result = run()
 
     assert result.returncode == 0, result.stderr
@@ -33,7 +33,7 @@ def test_it_prints_what_each_algorithm_admits() -> None:
 
 
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="the picture is drawn with the extra `plot`")
-def test_it_draws_a_picture(tmp_path: Path) -> None:
+def test_the_example_draws_a_picture(tmp_path: Path) -> None:
     result = run(str(tmp_path / "picture.png"))
 
     assert result.returncode == 0, result.stderr

@@ -11,7 +11,7 @@ PATIENCE = 60.0
 """Seconds, as long as a newcomer should wait at most."""
 
 
-def test_there_is_something_to_see_within_a_minute() -> None:
+def test_the_dashboard_example_shows_traffic_within_a_minute() -> None:
     deadline = time.monotonic() + PATIENCE
     with flask_run("dashboard") as served:
         assert "/multilimit/" in served.get("/").text

@@ -112,7 +112,7 @@ def test_a_type_of_another_endpoint_does_not_apply(app: Flask, multilimit: Multi
 
 
 @pytest.mark.parametrize("given", [object(), 5, ["127.0.0.1"], [], ["user:ann", "user:bob"]])
-def test_what_names_no_subject_is_an_error(app: Flask, multilimit: MultiLimit, given: Any) -> None:
+def test_a_value_that_names_no_subject_is_an_error(app: Flask, multilimit: MultiLimit, given: Any) -> None:
     with app.app_context(), pytest.raises(ConfigurationError, match="subject"):
         multilimit.reset("one", given)
 

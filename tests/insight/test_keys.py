@@ -30,7 +30,7 @@ def app_on(storage: str) -> Flask:
     return app
 
 
-def test_those_who_hold_most_of_what_they_may_come_first(server: Server, redis_client: redis.Redis) -> None:
+def test_slots_in_use_are_sorted_by_the_share_taken(server: Server, redis_client: redis.Redis) -> None:
     del redis_client  # which empties the server
     app = app_on(server.url)
     assert slots_in_use(gate_of(app)) == []

@@ -49,7 +49,7 @@ class TestUnmatchedRequests:
     """Listed as overrides make them."""
 
     @pytest.mark.parametrize("endpoint", ["*", "unmatched"])
-    def test_another_count(self, app: Flask, endpoint: str) -> None:
+    def test_an_overridden_count_shows_the_declared_one(self, app: Flask, endpoint: str) -> None:
         MultiLimit(app, unmatched_limits="5/minute")
 
         control_of(app).override(endpoint, rule="default-60s", rules="3/minute", lasting=True)

@@ -84,7 +84,7 @@ def test_amounts_are_summed_up_by_endpoint_and_in_all() -> None:
     assert memory.series("nowhere", "passed") == (0,) * SLICES
 
 
-def test_what_changes_is_read_again_and_counted_once() -> None:
+def test_a_second_that_grows_is_read_again_and_counted_once() -> None:
     world = World()
     for _ in range(8):
         world.happens(some(1))
@@ -94,7 +94,7 @@ def test_what_changes_is_read_again_and_counted_once() -> None:
     assert world.memory.total("search", "passed") == 8
 
 
-def test_what_is_an_hour_old_is_forgotten() -> None:
+def test_traffic_older_than_an_hour_is_forgotten() -> None:
     world = World()
     world.happens(some(3, 2))
     world.look()

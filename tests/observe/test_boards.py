@@ -206,7 +206,7 @@ def test_a_namespace_that_metrics_cannot_have_is_an_error(namespace: str) -> Non
             print_them(namespace)
 
 
-def test_another_namespace_renames_every_metric() -> None:
+def test_a_namespace_renames_every_metric_of_a_board() -> None:
     for text in (alerts("shop_limits"), dashboard(namespace="shop_limits")):
         assert "multilimit_" not in text
         assert "shop_limits_checks_total" in text

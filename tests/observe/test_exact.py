@@ -48,7 +48,7 @@ def by(counts: Counts, label: str) -> dict[str, int]:
     return dict(found)
 
 
-def test_what_leases_decide_is_counted(server: Server, redis_client: redis.Redis) -> None:
+def test_decisions_of_leases_are_counted(server: Server, redis_client: redis.Redis) -> None:
     app = Flask("shop")
     app.config.update(MULTILIMIT_STORAGE_URI=server.url, MULTILIMIT_STORAGE_TIMEOUT=10)
     multilimit = MultiLimit(app)

@@ -55,7 +55,9 @@ def attributes(point: Any) -> dict[str, Any]:
     return dict(point.attributes or {})
 
 
-def test_both_say_the_same(app: Flask, meters: MeterProvider, reader: InMemoryMetricReader) -> None:
+def test_prometheus_and_opentelemetry_export_the_same_numbers(
+    app: Flask, meters: MeterProvider, reader: InMemoryMetricReader
+) -> None:
     registry = CollectorRegistry()
     prometheus, opentelemetry = PrometheusMetrics(registry=registry), OpenTelemetryObserver(meter_provider=meters)
     MultiLimit(app, observers=[prometheus, opentelemetry])

@@ -60,7 +60,7 @@ def points(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, Any],
     }
 
 
-def test_what_was_told_is_what_is_measured(app: Flask, meters: MeterProvider, reader: InMemoryMetricReader) -> None:
+def test_events_become_measurements(app: Flask, meters: MeterProvider, reader: InMemoryMetricReader) -> None:
     observer = OpenTelemetryObserver(meter_provider=meters)
     client = client_of(app, observer)
     for _ in range(10):

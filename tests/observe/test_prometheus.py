@@ -317,7 +317,7 @@ def test_the_histogram_has_base_units_and_the_buckets_given(registry: CollectorR
     }
 
 
-def test_it_is_open_metrics(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
+def test_the_scrape_is_valid_open_metrics(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
     client_of(app, metrics).get("/")
 
     text = generate_open_metrics(registry).decode()  # type: ignore[no-untyped-call]
@@ -367,7 +367,7 @@ def test_one_object_may_observe_several_apps(metrics: PrometheusMetrics, registr
     assert samples(registry, "multilimit_storage_up") == {("one",): 1, ("two",): 1}
 
 
-def test_what_was_told_before_a_fork_is_the_parents(metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
+def test_counts_before_a_fork_stay_with_the_parent(metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
     event = Event("view", "unanswered", "nobody", None, 0.1, 0.0, (), None)
     metrics(event)
     read, write = os.pipe()

@@ -272,7 +272,7 @@ class TestApps:
 
         assert [storage.keys_asked[0][0].partition("{")[0] for storage in storages] == ["one:", "two:"]
 
-    def test_that_share_a_storage_share_their_quotas(self, clock: Clock) -> None:
+    def test_apps_that_share_a_storage_share_quotas(self, clock: Clock) -> None:
         storage = MemoryStorage(clock=clock)
         statuses = []
         for _ in range(2):
@@ -313,7 +313,7 @@ class TestApps:
         with pytest.raises(ConfigurationError, match=r"'shop' has a MultiLimit already; use that one: app\.extensions"):
             MultiLimit(limited_app)
 
-    def test_it_lies_in_the_extensions_of_each_app_that_it_serves(self) -> None:
+    def test_the_extension_is_registered_with_each_app(self) -> None:
         one, other, multilimit = Flask("one"), Flask("other"), MultiLimit()
 
         multilimit.init_app(one)

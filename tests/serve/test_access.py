@@ -126,7 +126,7 @@ def test_a_port_is_no_part_of_an_address(app: Flask, address: str) -> None:
 
 
 @pytest.mark.parametrize("address", [None, "", "unix:", "\0", "1.2.3", "[]:1", "[[::1]]", "203.0.113.7:"])
-def test_what_is_no_address_is_on_no_list(app: Flask, address: str | None) -> None:
+def test_a_client_without_an_address_is_on_no_list(app: Flask, address: str | None) -> None:
     MultiLimit(app, deny=["0.0.0.0/0", "::/0"])
     app.add_url_rule("/", "show", view())
 

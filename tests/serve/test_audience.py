@@ -51,7 +51,7 @@ def outcomes(told: Told) -> list[tuple[str, str, str]]:
     return [event[:3] for event in told]
 
 
-def test_what_is_allowed_and_what_is_refused(client_of: Callable[..., FlaskClient], told: Told) -> None:
+def test_admitted_and_refused_checks_are_events(client_of: Callable[..., FlaskClient], told: Told) -> None:
     client = client_of(type=LimitType.IP)
 
     client.get("/")
@@ -154,7 +154,7 @@ def test_a_check_that_storage_does_not_answer(
 
 
 @pytest.mark.parametrize("policy", ["local", "allow"])
-def test_what_is_decided_in_place_of_a_storage(
+def test_decisions_of_the_fallback_are_events(
     client_of: Callable[..., FlaskClient], told: Told, storage: RecordingStorage, policy: str
 ) -> None:
     client = client_of(rules="100/minute", on_storage_error=policy)
@@ -165,7 +165,7 @@ def test_what_is_decided_in_place_of_a_storage(
     assert outcomes(told) == [("view", "allowed", policy)]
 
 
-def test_what_the_deny_cache_refuses(app: Flask, told: Told) -> None:
+def test_refusals_of_the_deny_cache_are_events(app: Flask, told: Told) -> None:
     MultiLimit(app, storage=DenyCache(MemoryStorage()), observers=[told])
     app.add_url_rule("/", "view", rate_limiter(rules="1/minute")(lambda: "ok"))
     client = app.test_client()
@@ -176,7 +176,7 @@ def test_what_the_deny_cache_refuses(app: Flask, told: Told) -> None:
     assert [event.decided_by for event in told] == ["memory", "memory", "deny_cache"]
 
 
-def test_what_is_given_back_for_a_response_of_another_kind(client_of: Callable[..., FlaskClient], told: Told) -> None:
+def test_a_refund_by_charge_when_is_an_event(client_of: Callable[..., FlaskClient], told: Told) -> None:
     client = client_of(rules="5/minute", charge_when=lambda response: response.status_code == 401)
 
     client.get("/")
@@ -187,7 +187,7 @@ def test_what_is_given_back_for_a_response_of_another_kind(client_of: Callable[.
     assert not told[1].passed
 
 
-def test_what_a_view_gives_back_is_told_once(app: Flask, storage: RecordingStorage, told: Told) -> None:
+def test_a_refund_by_a_view_is_one_event(app: Flask, storage: RecordingStorage, told: Told) -> None:
     multilimit = MultiLimit(app, storage=storage, observers=[told])
 
     @app.get("/")

@@ -54,7 +54,7 @@ def remaining(app: Flask, path: str = "/") -> str:
     return ask(app, path).headers["RateLimit"].split("r=")[1].split(";")[0]
 
 
-def test_what_is_not_to_be_counted_is_given_back(login: Flask) -> None:
+def test_a_response_that_does_not_count_is_refunded(login: Flask) -> None:
     assert statuses(login, *["/"] * 10) == [200] * 10
     assert statuses(login, *["/?status=401"] * 4) == [401, 401, 401, 429]
     assert statuses(login, "/") == [429]
@@ -262,13 +262,13 @@ class TestRoundTrips:
         statuses(app, "/", "/?status=400")  # loads the scripts
         return redis_client
 
-    def test_what_is_kept_costs_none_beside_the_check(self, app: Flask, client: redis.Redis) -> None:
+    def test_a_kept_charge_costs_no_second_command(self, app: Flask, client: redis.Redis) -> None:
         with commands(client) as seen:
             statuses(app, "/?status=400")
 
         assert seen == ["EVALSHA"]
 
-    def test_what_is_given_back_costs_one_more_however_many_limits(self, app: Flask, client: redis.Redis) -> None:
+    def test_a_refund_costs_one_command_however_many_limits(self, app: Flask, client: redis.Redis) -> None:
         with commands(client) as seen:
             statuses(app, "/")
 

@@ -84,7 +84,7 @@ def test_after_request_functions_error_handlers_and_templates_get_it(app: Flask,
     assert [(each["allowed"], each["shown"]) for each in seen] == [(True, str(MAX_COUNT))]
 
 
-def test_it_can_be_refunded_released_peeked_and_reset(app: Flask, unlimited: MultiLimit) -> None:
+def test_an_empty_decision_can_be_refunded_released_peeked_and_reset(app: Flask, unlimited: MultiLimit) -> None:
     @app.get("/all")
     @rate_limiter(rules="5/minute", exempt_when=lambda: True)
     def everything() -> str:

@@ -59,7 +59,7 @@ def test_limits_stay_in_force_by_default(make: Callable[..., Flask], storage: Re
     assert responses[2].headers["Retry-After"] == "60"
 
 
-def test_what_each_setting_makes_of_it(make: Callable[..., Flask], storage: RecordingStorage) -> None:
+def test_each_policy_answers_a_failing_storage(make: Callable[..., Flask], storage: RecordingStorage) -> None:
     storage.broken = True
 
     def statuses(setting: str) -> list[int]:
@@ -104,7 +104,7 @@ def test_workers_share_the_limits(make: Callable[..., Flask], storage: Recording
     assert [client.get("/").status_code for _ in range(3)] == [200, 429, 429]
 
 
-def test_it_is_told_once(
+def test_an_outage_is_logged_once(
     make: Callable[..., Flask], storage: RecordingStorage, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make()
@@ -124,7 +124,7 @@ def test_it_is_told_once(
     assert "it is broken; meanwhile: this process" in caplog.text
 
 
-def test_it_is_told_when_it_is_over_and_nothing_was_forgotten(
+def test_the_end_of_an_outage_is_logged_and_charges_are_kept(
     make: Callable[..., Flask], storage: RecordingStorage
 ) -> None:
     client = make().test_client()

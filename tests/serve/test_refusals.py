@@ -72,7 +72,7 @@ class TestOnRejected:
         ],
     )
     @pytest.mark.parametrize("level", ["limiter", "app"])
-    def test_what_it_returns_is_the_response(
+    def test_the_answer_of_on_rejected_is_the_response(
         self, app: Flask, storage: RecordingStorage, answer: Any, status: int, text: str | None, level: str
     ) -> None:
         MultiLimit(app, storage=storage, on_rejected=answer if level == "app" else None)

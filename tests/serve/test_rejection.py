@@ -331,7 +331,7 @@ def test_the_exception_is_gone_when_the_response_is_sent(limited_app: Flask, lim
         gc.enable()
 
 
-def test_who_inherits_from_the_exception_may_respond_in_another_way(limited_app: Flask) -> None:
+def test_a_subclass_of_the_exception_may_respond_otherwise(limited_app: Flask) -> None:
     class Slower(RateLimitExceeded):
         def get_response(self, *_: object, **__: object) -> Response:
             return Response("slower!", 503)

@@ -338,7 +338,7 @@ def test_async_services_are_charged_at_every_call(limited_app: Flask, storage: R
     assert storage.windows == [[60, 3600]] * 6
 
 
-def test_what_a_function_starts_elsewhere_is_charged_there(limited_app: Flask, storage: RecordingStorage) -> None:
+def test_a_limited_call_in_another_thread_is_charged(limited_app: Flask, storage: RecordingStorage) -> None:
     @rate_limiter(rules="100/hour")
     def service(again: bool) -> None:
         if again:

@@ -41,14 +41,14 @@ def sent(app: Flask) -> Iterator[list[tuple[str, list[str]]]]:
         signal.disconnect(receiver, app)
 
 
-def test_refuses_nobody(app: Flask, either: Any) -> None:
+def test_a_shadow_refuses_nobody(app: Flask, either: Any) -> None:
     MultiLimit(app, storage=either)
     app.add_url_rule("/", "view", rate_limiter(rules="2/minute", shadow=True)(view()))
 
     assert statuses(app, *["/"] * 5) == [200] * 5
 
 
-def test_is_signalled_when_it_would_have_refused(
+def test_a_shadow_is_signalled_when_it_would_have_refused(
     app: Flask, either: Any, sent: list[tuple[str, list[str]]], clock: Clock
 ) -> None:
     MultiLimit(app, storage=either)
@@ -96,7 +96,7 @@ def test_beside_a_limit_in_earnest_is_one_check(
     assert statuses(app, "/") == [200]
 
 
-def test_is_not_charged_by_what_another_limit_refuses(app: Flask, either: Any, clock: Clock) -> None:
+def test_a_shadow_is_not_charged_by_what_another_limit_refuses(app: Flask, either: Any, clock: Clock) -> None:
     app.config["MULTILIMIT_SHADOW_HEADERS"] = True
     MultiLimit(app, storage=either)
     shadow, earnest = rate_limiter(rules="9/minute", shadow=True), rate_limiter(type=LimitType.IP, rules="1/second")
@@ -108,7 +108,7 @@ def test_is_not_charged_by_what_another_limit_refuses(app: Flask, either: Any, c
     assert '"default-60s";r=7' in ask(app).headers["RateLimit"]
 
 
-def test_is_shown_in_header_fields_only_on_request(app: Flask, either: Any) -> None:
+def test_a_shadow_is_in_header_fields_only_on_request(app: Flask, either: Any) -> None:
     other = Flask("other")
     other.config["MULTILIMIT_SHADOW_HEADERS"] = True
     for each in (app, other):

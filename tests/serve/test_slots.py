@@ -142,7 +142,7 @@ async def _wait() -> str:
 @pytest.mark.parametrize(
     ("view", "status"), [(_raise, 500), (_abort, 404), (_send, 200), (_wait, 200), (lambda: ("", 204), 204)]
 )
-def test_whatever_the_view_does_it_is_given_back(app: Flask, view: Any, status: int) -> None:
+def test_a_slot_is_released_whatever_the_view_does(app: Flask, view: Any, status: int) -> None:
     app.add_url_rule("/", "index", two_at_once(view))
 
     for _ in range(5):
@@ -152,7 +152,7 @@ def test_whatever_the_view_does_it_is_given_back(app: Flask, view: Any, status: 
         assert in_use(app, "index") == 0
 
 
-def test_of_a_view_that_raises_to_the_server(app: Flask) -> None:
+def test_a_slot_of_a_view_that_raises_is_released(app: Flask) -> None:
     app.testing = True
     app.add_url_rule("/", "index", two_at_once(_raise))
 
@@ -163,7 +163,7 @@ def test_of_a_view_that_raises_to_the_server(app: Flask) -> None:
     assert in_use(app, "index") == 0
 
 
-def test_of_a_response_that_nobody_is_given_to_send(app: Flask) -> None:
+def test_a_slot_of_a_response_that_is_never_sent_is_released(app: Flask) -> None:
     class Upgraded(app.response_class):  # type: ignore[name-defined,misc]
         """As that of a websocket, which has the connection to itself."""
 
@@ -177,7 +177,7 @@ def test_of_a_response_that_nobody_is_given_to_send(app: Flask) -> None:
     assert in_use(app, "index") == 0
 
 
-def test_of_a_response_that_a_later_hook_has_replaced() -> None:
+def test_a_slot_of_a_replaced_response_is_released() -> None:
     app = Flask(__name__)
 
     @app.after_request
@@ -211,7 +211,9 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("error", [Killed, RuntimeError, None])
 @pytest.mark.parametrize("testing", [False, True])
-def test_of_a_request_whose_teardown_raises(app: Flask, testing: bool, error: type[BaseException] | None) -> None:
+def test_a_slot_of_a_request_whose_teardown_raises_is_released(
+    app: Flask, testing: bool, error: type[BaseException] | None
+) -> None:
     app.testing = testing
 
     @app.get("/")
@@ -624,7 +626,7 @@ def test_work_that_outlives_its_function_holds_nothing_for_ever(app: Flask) -> N
         check_later(app, rate_limiter(rules="5 at once", scope="service")(lambda start: start()))
 
 
-def test_what_is_taken_while_the_work_ends_is_not_held(app: Flask) -> None:
+def test_a_slot_taken_while_the_work_ends_is_not_held(app: Flask) -> None:
     holder = Holder()
     with app.app_context(), holding(holder):
         limiter = app.extensions["ours"].limiter
@@ -683,7 +685,7 @@ def test_a_child_that_leaves_the_block_of_its_parent_gives_nothing_back(
 
 
 @pytest.mark.parametrize("how", ["release", "refund"])
-def test_what_was_given_back_early_is_given_back_once(server: Server, redis_client: redis.Redis, how: str) -> None:
+def test_a_slot_released_early_is_released_once(server: Server, redis_client: redis.Redis, how: str) -> None:
     app = Flask(__name__)
     multilimit = MultiLimit(app, storage=server.url)
     redis_client.delete(hits_for("2 at once", scope="early")[0].key)
@@ -732,7 +734,7 @@ class Storage(MemoryStorage):
         super().release(slots, lost)
 
 
-def test_what_a_client_is_told(app: Flask) -> None:
+def test_header_fields_and_body_describe_slots(app: Flask) -> None:
     app.add_url_rule("/", "index", two_at_once(lambda: "ok"))
 
     with answer(app) as admitted, answer(app), answer(app, headers={"Accept": "application/json"}) as refused:

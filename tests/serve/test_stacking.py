@@ -357,7 +357,7 @@ def test_an_object_whose_call_is_limited_is_a_view_of_one_check(app: Flask, stor
     assert storage.windows == [[3600, 60]]
 
 
-def test_what_stands_outside_the_outermost_limiter_runs_before_the_check(
+def test_decorators_above_the_outermost_limiter_run_before_the_check(
     limited_app: Flask, client: FlaskClient, storage: RecordingStorage
 ) -> None:
     def login_required(view: Callable[..., Any]) -> Callable[..., Any]:
@@ -382,7 +382,7 @@ def test_what_stands_outside_the_outermost_limiter_runs_before_the_check(
 
 
 @pytest.mark.parametrize("copying", [False, True], ids=["plain", "with functools.wraps"])
-def test_what_stands_between_the_limiters_runs_after_the_check(
+def test_decorators_between_limiters_run_after_the_check(
     limited_app: Flask, client: FlaskClient, storage: RecordingStorage, copying: bool
 ) -> None:
     ran: list[int] = []
@@ -553,7 +553,7 @@ def test_a_view_may_use_proxies_imported_in_its_factory(limited_app: Flask, clie
     assert client.get("/").text == "/FalseFalse"
 
 
-def test_what_a_view_closes_over_is_not_called_or_asked(limited_app: Flask, client: FlaskClient) -> None:
+def test_objects_a_view_closes_over_are_not_touched(limited_app: Flask, client: FlaskClient) -> None:
     class Touchy:
         def __getattr__(self, name: str) -> Any:
             raise LookupError(name)

@@ -285,7 +285,9 @@ def test_a_view_that_calls_itself_counts_the_request_once(app: Flask, storage: R
     assert storage.windows == [[3600, 1]]
 
 
-def test_who_asks_again_after_a_refusal_is_checked_again(app: Flask, storage: RecordingStorage, clock: Clock) -> None:
+def test_a_view_called_again_after_a_refusal_is_checked_again(
+    app: Flask, storage: RecordingStorage, clock: Clock
+) -> None:
     def patient(view: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(view)
         def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -51,7 +51,7 @@ def test_a_page_in_order_has_nothing_wrong(browser: Browser, place: Path) -> Non
         ("<script>1</script>", "Content Security Policy"),
     ],
 )
-def test_what_the_policy_refuses_is_noticed(browser: Browser, place: Path, body: str, told: str) -> None:
+def test_a_violation_of_the_content_policy_is_noticed(browser: Browser, place: Path, body: str, told: str) -> None:
     with tab(browser) as opened:
         opened.page.goto(shown(place, body, STRICT))
 

@@ -25,7 +25,7 @@ def test_the_next_request_is_refused_and_the_view_has_not_been_called(app: Flask
     assert 0 < refusal.retry_after <= 60
 
 
-def test_only_as_much_is_used_as_the_tightest_rule_has_left(client: FlaskClient) -> None:
+def test_exhaust_uses_what_the_tightest_rule_has_left(client: FlaskClient) -> None:
     refusal = exhaust(client, "by_ip")
 
     assert [status.remaining for status in refusal.statuses] == [0, 2]

@@ -117,7 +117,7 @@ def test_a_limiter_uses_the_storage_of_the_multilimit_of_its_app() -> None:
         assert limiter.storage.storage is multilimit.limiter.storage
 
 
-def test_another_storage_than_that_of_a_multilimit_is_an_error() -> None:
+def test_a_storage_other_than_the_one_of_multilimit_is_an_error() -> None:
     app = app_with(RATELIMIT_STORAGE_URI="redis://host")
     MultiLimit(app)
 

@@ -172,7 +172,7 @@ def test_another_algorithm_starts_afresh_and_finds_the_first_as_it_was_when_it_r
 
 
 @pytest.mark.parametrize("algorithm", RATES)
-def test_another_window_starts_afresh(bench: Bench, algorithm: str) -> None:
+def test_a_rule_with_another_window_starts_empty(bench: Bench, algorithm: str) -> None:
     exhaust(bench.limiter, hits(Rule(10, 5, algorithm=algorithm)))
 
     assert bench.limiter.check(hits(Rule(10.001, 5, algorithm=algorithm))).allowed

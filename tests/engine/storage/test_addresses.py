@@ -91,7 +91,7 @@ def test_a_malformed_address_does_not_show_its_password(uri: str) -> None:
         lambda given: Settings.from_config({"MULTILIMIT_STORAGE_URI": given}),
     ],
 )
-def test_what_is_given_in_place_of_a_storage_is_named_by_its_type(given: Any, refuses: Callable[[Any], object]) -> None:
+def test_a_wrong_storage_argument_is_named_by_its_type(given: Any, refuses: Callable[[Any], object]) -> None:
     with pytest.raises(ConfigurationError, match=type(given).__name__) as caught:
         refuses(given)
 
@@ -158,7 +158,7 @@ def test_a_timeout_is_seconds(timeout: float) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, 7, b"redis://localhost", object(), MemoryStorage, redis.Redis, RedisStorage])
-def test_what_is_neither_address_nor_client_nor_storage_is_an_error(wrong: object) -> None:
+def test_an_argument_that_is_no_storage_is_an_error(wrong: object) -> None:
     with pytest.raises(ConfigurationError, match="storage="):
         Limiter(wrong)
 

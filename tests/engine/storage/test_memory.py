@@ -290,7 +290,7 @@ def test_of_subjects_that_all_refuse_the_first_to_admit_again_is_forgotten(full:
     assert FEW <= len(refused) <= FEW * 9 // 8
 
 
-def test_what_was_refused_and_is_over_is_forgotten_in_time(full: Limiter, clock: Clock) -> None:
+def test_refusals_that_are_over_make_room(full: Limiter, clock: Clock) -> None:
     flood(full, "1/minute", clock, many=2 * FEW)
     clock.advance(61)
 

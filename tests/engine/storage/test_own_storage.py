@@ -37,7 +37,7 @@ def shown(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def test_it_takes_fewer_than_60_lines() -> None:
+def test_an_own_storage_takes_fewer_than_60_lines() -> None:
     lines = [line for line in FILES["sqlite_storage.py"].splitlines() if line.strip()]
 
     assert len(lines) < 60
@@ -49,7 +49,7 @@ def test_an_app_uses_it() -> None:
     assert [client.get("/").status_code for _ in range(3)] == [200, 200, 429]
 
 
-def test_it_gets_a_uri_of_its_own(tmp_path: Path) -> None:
+def test_an_own_storage_gets_a_uri_scheme(tmp_path: Path) -> None:
     shown("schemes")
     limiter = Limiter(storage_from_uri(f"sqlite://{tmp_path}/quotas.db"))
 

@@ -50,7 +50,7 @@ class Server:
             thread.join(SECONDS)
 
 
-def test_what_is_given_back_while_a_thread_waits_for_its_answer_goes_back_in_one_command() -> None:
+def test_releases_made_during_a_command_go_out_together_in_the_next() -> None:
     server = Server()
 
     server.give_back_all()

@@ -159,7 +159,7 @@ class TestWatch:
     def watch(self, reader: TrafficReader, keeper: Keeper) -> BanWatch:
         return BanWatch(reader, clock=lambda: keeper.now)
 
-    def test_it_asks_every_few_seconds(self, watch: BanWatch, outbox: Outbox, keeper: Keeper) -> None:
+    def test_the_gauge_of_bans_asks_every_few_seconds(self, watch: BanWatch, outbox: Outbox, keeper: Keeper) -> None:
         assert watch.look() is False
         outbox.put(begun(keeper.now + 600))
         outbox.send()
@@ -169,7 +169,9 @@ class TestWatch:
         assert watch.look() is True
         assert watch.in_force() == {("login", "ip-ban"): 1}
 
-    def test_it_need_not_ask_to_know_that_one_has_ended(self, watch: BanWatch, outbox: Outbox, keeper: Keeper) -> None:
+    def test_an_ended_ban_leaves_the_gauge_without_a_question(
+        self, watch: BanWatch, outbox: Outbox, keeper: Keeper
+    ) -> None:
         outbox.put(begun(keeper.now + 3))
         outbox.send()
         watch.look()
@@ -192,7 +194,7 @@ class TestWatch:
         assert watch.look() is True
         assert watch.in_force() == {("login", "ip-ban"): 1}
 
-    def test_it_asks_nothing_when_the_process_ends(self, watch: BanWatch, keeper: Keeper) -> None:
+    def test_the_gauge_of_bans_asks_nothing_at_exit(self, watch: BanWatch, keeper: Keeper) -> None:
         keeper.tallies = raising(AssertionError("asked"))  # type: ignore[assignment,method-assign]
 
         assert watch.look(ending=True) is False

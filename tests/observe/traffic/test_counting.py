@@ -67,7 +67,7 @@ def test_a_refusal_counts_for_who_decided_and_at_which_endpoint(counter: Counter
     assert counts.rules == {RuleCount("a", "ip-3600s", "refuses"): 3, RuleCount("b", "ip-3600s", "refuses"): 1}
 
 
-def test_what_is_not_summed_up_yet_stays_short_without_anybody_who_takes_it(counter: Counter, event: Limiting) -> None:
+def test_events_not_summed_up_are_bounded(counter: Counter, event: Limiting) -> None:
     """As where no thread runs."""
     allowed, refused = event("a", subject="x", rules="10/hour"), [event("b"), event("b")][1]
     for _ in range(3 * counting.AT_ONCE):
@@ -155,7 +155,7 @@ def test_a_refund_counts_as_such_alone(counter: Counter, event: Limiting) -> Non
     assert counts.rules == {}
 
 
-def test_what_is_taken_is_gone(counter: Counter, event: Limiting) -> None:
+def test_taken_counts_are_gone(counter: Counter, event: Limiting) -> None:
     count(counter, event())
 
     assert counter.take()

@@ -35,7 +35,7 @@ def total(keeper: Keeper, seconds: float = 3600) -> int:
     return sum(TrafficReader(keeper, PREFIX).read(seconds).total.checks.values())
 
 
-def test_what_was_put_arrives(outbox: Outbox, keeper: Keeper) -> None:
+def test_flushed_traffic_arrives(outbox: Outbox, keeper: Keeper) -> None:
     outbox.put(some(3))
     outbox.put(some(4))
 
@@ -58,7 +58,7 @@ def test_nothing_is_sent_when_there_is_nothing(outbox: Outbox, keeper: Keeper) -
     assert keeper.sent == []
 
 
-def test_what_storage_does_not_take_waits_and_arrives_in_its_own_time(outbox: Outbox, keeper: Keeper) -> None:
+def test_traffic_waits_for_the_storage_and_keeps_its_second(outbox: Outbox, keeper: Keeper) -> None:
     keeper.error = StorageError("away")
     for _ in range(3):
         outbox.put(some())
@@ -72,7 +72,7 @@ def test_what_storage_does_not_take_waits_and_arrives_in_its_own_time(outbox: Ou
     assert total(keeper, BUCKET_SECONDS * 2) == 1
 
 
-def test_what_has_arrived_though_the_answer_was_lost_counts_once(outbox: Outbox, keeper: Keeper) -> None:
+def test_a_flush_whose_reply_was_lost_counts_once(outbox: Outbox, keeper: Keeper) -> None:
     keeper.error, keeper.loses_answers = StorageError("too late"), True
     outbox.put(some(5))
     outbox.send()

@@ -21,14 +21,12 @@ def heaviest_of(keys: list[int], capacity: int) -> Heaviest[int]:
 
 
 @given(st.lists(st.integers(0, 9)))
-def test_as_long_as_there_is_room_it_is_exact(keys: list[int]) -> None:
+def test_heaviest_counts_are_exact_while_there_is_room(keys: list[int]) -> None:
     assert heaviest_of(keys, 10).top(10) == Counter(keys)
 
 
 @given(st.lists(st.integers(0, 60), max_size=400), st.integers(1, 20))
-def test_it_never_tells_of_more_than_there_were_and_misses_none_that_is_frequent(
-    keys: list[int], capacity: int
-) -> None:
+def test_heaviest_never_overcounts_and_misses_no_frequent_subject(keys: list[int], capacity: int) -> None:
     told, exact = heaviest_of(keys, capacity).top(capacity), Counter(keys)
 
     assert all(0 < amount <= exact[key] for key, amount in told.items())
@@ -37,7 +35,7 @@ def test_it_never_tells_of_more_than_there_were_and_misses_none_that_is_frequent
 
 
 @given(st.lists(st.integers(), max_size=300), st.integers(1, 20))
-def test_it_keeps_no_more_than_its_capacity(keys: list[int], capacity: int) -> None:
+def test_heaviest_keeps_no_more_than_its_capacity(keys: list[int], capacity: int) -> None:
     heaviest = heaviest_of(keys, capacity)
 
     assert len(heaviest) == min(capacity, len(set(keys)))

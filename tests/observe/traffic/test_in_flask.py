@@ -62,7 +62,7 @@ def test_who_switches_nothing_on_finds_who_is_refused(app: Flask) -> None:
     assert recent.top_subjects()[0][:5] == ("index", "ip-3600s", "ip", "127.0.0.1", 7)
 
 
-def test_it_is_flushed_by_itself(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traffic_is_flushed_in_the_background(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beat, "SECONDS", 0.01)
     make(app)
     app.test_client().get("/")
@@ -114,7 +114,7 @@ def test_an_outage_loses_no_count(app: Flask, server: Server) -> None:
     assert {check.decided_by: amount for check, amount in read(app).total.checks.items()} == {"storage": 1, "local": 1}
 
 
-def test_what_the_storage_does_not_answer_is_counted(app: Flask, storage: RecordingStorage) -> None:
+def test_requests_in_an_outage_are_counted(app: Flask, storage: RecordingStorage) -> None:
     app.config["MULTILIMIT_ON_STORAGE_ERROR"] = "deny"
     make(app, storage=storage)
     storage.broken = True
@@ -123,7 +123,7 @@ def test_what_the_storage_does_not_answer_is_counted(app: Flask, storage: Record
     assert traffic_of(app).take().checks == {Check("index", "unanswered", "nobody"): 3}
 
 
-def test_what_waits_is_counted_as_such(app: Flask) -> None:
+def test_waits_are_counted(app: Flask) -> None:
     MultiLimit(app)
     app.add_url_rule("/", "view", rate_limiter(rules=Rule(0.05, 1), wait=5)(lambda: "ok"))
 

@@ -68,7 +68,9 @@ def test_the_next_minute_counts_anew(log: RefusalLog, minutes: Minutes, caplog: 
     assert caplog.text.count("1 refused in 60 s") == 2
 
 
-def test_what_else_was_turned_away_is_told(log: RefusalLog, minutes: Minutes, caplog: pytest.LogCaptureFixture) -> None:
+def test_bans_and_denials_are_in_the_summary_line(
+    log: RefusalLog, minutes: Minutes, caplog: pytest.LogCaptureFixture
+) -> None:
     log.add(
         Counts(
             {
@@ -104,7 +106,7 @@ def test_subjects_are_named_when_asked_for(minutes: Minutes, caplog: pytest.LogC
     assert caplog.messages == ["Rate limits: 3 refused in 60 s: search by ip-60s 3. Refused most: ip 203.0.113.7 3"]
 
 
-def test_what_is_left_is_logged_at_once_when_the_process_ends(
+def test_the_last_summary_is_logged_when_the_process_ends(
     log: RefusalLog, minutes: Minutes, caplog: pytest.LogCaptureFixture
 ) -> None:
     log.add(refused(3))

@@ -262,7 +262,7 @@ class TestMethods:
             (["POST"], False),
         ]
 
-    def test_one_that_is_named_is_asked_alone(self, on_server: Command, shop: FlaskClient) -> None:
+    def test_a_named_method_is_checked_alone(self, on_server: Command, shop: FlaskClient) -> None:
         for _ in range(3):
             shop.post("/login", environ_base=ADDRESS)
 
@@ -282,7 +282,7 @@ class TestMethods:
         assert run.out == "Reset: ip-60s.\n"
         assert on_server("check", "login", "--ip", "203.0.113.7", "--json").json["allowed"] is True
 
-    def test_one_that_the_view_does_not_take_is_an_error(self, on_server: Command) -> None:
+    def test_a_method_the_view_does_not_take_is_an_error(self, on_server: Command) -> None:
         run = on_server("check", "login", "--method", "PUT")
 
         assert run.code == 1

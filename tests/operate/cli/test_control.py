@@ -103,7 +103,7 @@ def test_asks_twice_before_it_locks_everyone_out_and_scripts_force_it(on_server:
         (["unset", "12345678", "--yes"], "no entry has the id"),
     ],
 )
-def test_what_is_wrong_is_told_and_nothing_is_stored(on_server: Command, arguments: list[str], message: str) -> None:
+def test_a_wrong_change_is_an_error_and_stores_nothing(on_server: Command, arguments: list[str], message: str) -> None:
     run = on_server(*arguments)
 
     assert run.code in {1, 2}
@@ -157,7 +157,9 @@ class TestDoctor:
 
         assert (level, told in text) == ("wrong", True)
 
-    def test_one_that_does_not_fit_the_app(self, on_server: Command, redis_client: redis.Redis) -> None:
+    def test_doctor_finds_an_entry_that_does_not_fit_the_app(
+        self, on_server: Command, redis_client: redis.Redis
+    ) -> None:
         clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "send", "limit": {"type": "ip", "cost": 2}}
         text = json.dumps({"format": 1, "entries": [clash]})
         redis_client.hset("rate_limit:{control}:document", mapping={"stamp": "9-x", "document": text})

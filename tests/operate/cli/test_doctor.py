@@ -52,7 +52,7 @@ def test_a_healthy_server(on_server: Command, server: Server) -> None:
     assert server.client().dbsize() == 0
 
 
-def test_json(on_server: Command) -> None:
+def test_doctor_prints_json(on_server: Command) -> None:
     run = on_server("doctor", "--json")
 
     assert run.json["schema"] == 2
@@ -181,7 +181,7 @@ def test_a_mistake_is_told_with_its_remedy(as_limiter: Callable[[str], Command])
         ("noeviction", "ok", "refuses to charge rather than forget"),
     ],
 )
-def test_eviction(strict_server: Server, policy: str, level: str, text: str) -> None:
+def test_doctor_names_a_server_that_evicts(strict_server: Server, policy: str, level: str, text: str) -> None:
     with strict_server.client(password=PASSWORD) as client:
         client.config_set("maxmemory", "50mb")
         client.config_set("maxmemory-policy", policy)
@@ -193,7 +193,7 @@ def test_eviction(strict_server: Server, policy: str, level: str, text: str) -> 
     assert text in finding(run, "eviction")["text"]
 
 
-def test_a_replica(server_binaries: dict[str, Binary], server: Server) -> None:
+def test_doctor_names_a_replica(server_binaries: dict[str, Binary], server: Server) -> None:
     binary = next(iter(server_binaries.values()))
     host, port = server.tcp_url.removeprefix("redis://").split(":")
     with Server(binary, options=["--replicaof", host, port]) as replica:
@@ -269,7 +269,7 @@ def test_user_limits_and_no_way_to_know_the_user(tmp_path: Path) -> None:
     assert "pass user_loader= to MultiLimit" in finding(run, "declarations")["text"]
 
 
-def test_switched_off(on_memory: Command) -> None:
+def test_doctor_warns_where_limits_are_switched_off(on_memory: Command) -> None:
     on_memory.environment["FLASK_MULTILIMIT_ENABLED"] = "false"
 
     assert finding(on_memory("doctor", "--json"), "enabled")["level"] == "warning"

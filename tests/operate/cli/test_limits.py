@@ -222,7 +222,7 @@ def test_a_wider_screen_is_used(on_memory: Command) -> None:
     assert "SHADOW: never refuses; burst 5\n" in on_memory("limits", columns=132).out
 
 
-def test_what_is_wrong_in_a_declaration_is_told_in_a_line(tmp_path: Path) -> None:
+def test_a_wrong_declaration_is_one_line_without_a_traceback(tmp_path: Path) -> None:
     from operate.cli.conftest import Command
 
     (tmp_path / "wrong.py").write_text(
@@ -268,7 +268,7 @@ def test_the_help_names_every_command(on_memory: Command) -> None:
     ]
 
 
-def test_what_is_changed_for_requests_without_a_route_is_listed(on_server: Command, shop: FlaskClient) -> None:
+def test_an_override_of_unmatched_requests_is_listed(on_server: Command, shop: FlaskClient) -> None:
     on_server("set", "unmatched", "ip-60s", "3/minute", "--lasting", "--yes")
     shop.get("/nothing-here")
 

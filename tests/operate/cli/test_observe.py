@@ -42,7 +42,7 @@ def some_traffic(on_server: Command, redis_client: redis.Redis) -> None:
 
 
 @pytest.mark.usefixtures("some_traffic")
-def test_top_once(on_server: Command) -> None:
+def test_top_prints_one_screen(on_server: Command) -> None:
     out = on_server("top", "--once").out
 
     assert "(75.0%)" in out

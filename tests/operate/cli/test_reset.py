@@ -88,7 +88,7 @@ class TestResetInTheHistory:
 
         assert self.history(on_server) == []
 
-    def test_that_cannot_be_written_hides_no_reset(
+    def test_a_history_that_cannot_be_written_hides_no_reset(
         self, on_server: Command, shop: FlaskClient, redis_client: redis.Redis
     ) -> None:
         redis_client.hset("rate_limit:{control}:document", mapping={"stamp": "9-x", "document": "{"})

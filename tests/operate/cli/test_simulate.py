@@ -44,7 +44,7 @@ def written(path: Path, lines: Iterable[str]) -> Path:
     return path
 
 
-def test_the_screen(on_memory: Command, log: Path) -> None:
+def test_simulate_prints_who_would_have_been_refused(on_memory: Command, log: Path) -> None:
     out = on_memory("simulate", str(log), columns=140).out
 
     assert out.startswith("15 requests from 2026-11-22 00:00:00 to 2026-11-22 00:00:20 UTC\n")
@@ -64,7 +64,7 @@ def test_a_narrow_screen(on_memory: Command, log: Path) -> None:
     assert on_memory("simulate", str(log), columns=80).code == 0
 
 
-def test_json(on_memory: Command, log: Path) -> None:
+def test_simulate_prints_json(on_memory: Command, log: Path) -> None:
     (report,) = on_memory("simulate", "--json", str(log)).json["reports"]
 
     assert report["limits"] == "in force"
@@ -78,7 +78,7 @@ def test_json(on_memory: Command, log: Path) -> None:
     assert report["files"][0]["malformed"] == 1
 
 
-def test_what_the_log_does_not_tell_is_given(on_memory: Command, log: Path) -> None:
+def test_a_subject_is_read_from_a_field_of_the_log(on_memory: Command, log: Path) -> None:
     given = ("--subject", "api_key=User-Agent", "--rules", "api_key=2/hour")
     (report,) = on_memory("simulate", "--json", str(log), *given).json["reports"]
 
@@ -97,7 +97,7 @@ def test_lists_of_a_file(on_memory: Command, log: Path, tmp_path: Path) -> None:
     assert re.search(r"^api.search +4 +4 denied by lists$", out, re.MULTILINE)
 
 
-def test_bans(on_memory: Command, log: Path, tmp_path: Path) -> None:
+def test_simulate_replays_bans(on_memory: Command, log: Path, tmp_path: Path) -> None:
     limits = tmp_path / "limits.json"
     limits.write_text('{"limits": {"api.search": {"type": "ip", "rules": "1/hour", "ban": {"after": 1, "time": 60}}}}')
 
@@ -111,7 +111,7 @@ def test_bans(on_memory: Command, log: Path, tmp_path: Path) -> None:
     assert (ban["begun"], ban["clients"], ban["refused"]) == (1, 1, 2)
 
 
-def test_what_is_changed_while_the_app_runs_is_in_force_here_too(on_server: Command, log: Path) -> None:
+def test_simulate_applies_the_overrides_in_force(on_server: Command, log: Path) -> None:
     changed = on_server("set", "update", "ip-20s", "5 per 20 seconds", "--for", "1h", "--yes", columns=120)
 
     (report,) = on_server("simulate", "--json", str(log)).json["reports"]
@@ -132,7 +132,7 @@ def test_other_limits_side_by_side(on_memory: Command, log: Path, tmp_path: Path
     assert re.search(r"^api\.search +4 +0 +3$", out, re.MULTILINE)
 
 
-def test_one_endpoint_of_some_time(on_memory: Command, log: Path) -> None:
+def test_simulate_narrows_down_to_an_endpoint_and_a_span(on_memory: Command, log: Path) -> None:
     span = ("--since", "2026-11-22T00:00:02", "--until", "2026-11-22 00:00:06")
     (report,) = on_memory("simulate", "--json", "--endpoint", "update", *span, str(log)).json["reports"]
 
@@ -182,7 +182,9 @@ def test_names_from_a_log_do_not_steer_the_terminal(on_memory: Command, tmp_path
         (("--format", "caddy"), "no line could be read"),
     ],
 )
-def test_what_is_wrong_is_told(on_memory: Command, log: Path, options: tuple[str, ...], message: str) -> None:
+def test_wrong_options_of_simulate_are_errors(
+    on_memory: Command, log: Path, options: tuple[str, ...], message: str
+) -> None:
     run = on_memory("simulate", str(log), *options)
 
     assert run.code != 0
@@ -199,7 +201,7 @@ def test_an_empty_log(on_memory: Command, tmp_path: Path) -> None:
     assert on_memory("simulate", str(written(tmp_path / "empty.log", []))).out == "No requests.\n"
 
 
-def test_suggest(on_memory: Command, log: Path) -> None:
+def test_suggest_prints_counts_by_window(on_memory: Command, log: Path) -> None:
     run = on_memory("suggest", str(log), "--window", "minute", "--window", "5", "--refuse-at-most", "20%", columns=140)
 
     assert "15 requests of 3 subjects (ip) from 2026-11-22 00:00:00" in run.out
@@ -242,7 +244,7 @@ def test_suggest_for_a_type(on_memory: Command, log: Path, type_: str, declared:
         (("--until", "2020-01-01"), "no requests to learn from"),
     ],
 )
-def test_what_is_wrong_in_a_suggestion_is_told(
+def test_wrong_options_of_suggest_are_errors(
     on_memory: Command, log: Path, options: tuple[str, ...], message: str
 ) -> None:
     run = on_memory("suggest", str(log), *options)

@@ -50,7 +50,7 @@ def test_an_ipv6_client_may_be_given_as_it_is_shown(on_server: Command, shop: Fl
         ),
     ],
 )
-def test_what_makes_no_sense_is_told_in_a_line(on_memory: Command, arguments: tuple[str, ...], message: str) -> None:
+def test_a_wrong_name_of_a_client_is_one_line(on_memory: Command, arguments: tuple[str, ...], message: str) -> None:
     run = on_memory(*arguments)
 
     assert run.code != 0

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from flask.testing import FlaskClient
 
 
-def test_who_is_authorized_sees_the_page(ada: FlaskClient) -> None:
+def test_an_authorized_author_sees_the_page(ada: FlaskClient) -> None:
     answer = ada.get(ROOT)
 
     assert answer.status_code == 200
     assert ">ada<" in answer.text
 
 
-def test_nobody_sees_nothing(app: Flask) -> None:
+def test_a_stranger_gets_403_on_every_page(app: Flask) -> None:
     for page in ("", "api/", "api/now"):
         assert app.test_client().get(ROOT + page).status_code == 403
 
@@ -97,7 +97,7 @@ def test_without_authorize_nobody_sees_it_once_debug_mode_is_off() -> None:
 
 
 @pytest.mark.parametrize("name", ["authorize", "may_change"])
-def test_what_cannot_be_asked_is_an_error(name: str) -> None:
+def test_a_callback_that_is_not_callable_is_an_error(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{name}='ada'"):
         made(dashboard={name: "ada"})
 
@@ -140,7 +140,7 @@ def test_files_of_the_package_need_nobodys_consent(app: Flask) -> None:
         assert answer.status_code == 200
 
 
-def test_there_is_no_way_out_of_the_folder_of_files(app: Flask) -> None:
+def test_static_paths_cannot_leave_their_folder(app: Flask) -> None:
     for name in ("../shell.py", "..%2fshell.py", "%2e%2e/shell.py", "..%5cshell.py"):
         assert app.test_client().get(f"{ROOT}static/{name}").status_code == 404
 
@@ -265,7 +265,7 @@ def test_a_link_cannot_claim_a_change_that_was_not_made(ada: FlaskClient, query:
     assert 'class="done"' not in ada.get(ROOT + query).text
 
 
-def test_what_one_person_has_done_is_not_told_to_another(app: Flask, ada: FlaskClient) -> None:
+def test_a_message_about_a_change_is_shown_to_its_author_alone(app: Flask, ada: FlaskClient) -> None:
     lists = ada.get(confirm(ada, **RULE).location)
     address = send(ada, lists, ending="/undo").location
 
@@ -273,7 +273,7 @@ def test_what_one_person_has_done_is_not_told_to_another(app: Flask, ada: FlaskC
     assert "Undone in all workers" not in browser_of("bob", app).get(address).text
 
 
-def test_only_files_that_exist_are_kept_by_browsers_and_without_cookies(app: Flask) -> None:
+def test_only_existing_static_files_are_cached_and_without_cookies(app: Flask) -> None:
     stranger = app.test_client()
 
     found, missing = (stranger.get(f"{ROOT}static/{name}?lang=zh") for name in ("dashboard.css", "none.css"))

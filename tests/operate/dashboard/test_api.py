@@ -130,7 +130,7 @@ def test_nothing_is_changed_there(busy: FlaskClient, method: str) -> None:
     assert {name: getattr(busy, method)(API + name).status_code for name in ASKED} == dict.fromkeys(ASKED, 405)
 
 
-def test_nobody_else_is_answered(busy: FlaskClient, document: dict[str, Any]) -> None:
+def test_a_stranger_gets_problem_details_from_the_api(busy: FlaskClient, document: dict[str, Any]) -> None:
     stranger = busy.application.test_client()
 
     for name in ASKED:

@@ -96,7 +96,7 @@ def test_a_change_holds_for_the_next_request_and_is_in_the_history(app: Flask, a
         ({"endpoint": "api.*", "part": "all", "what": "off"}, "at api.*: off"),
     ],
 )
-def test_what_can_be_changed(app: Flask, ada: FlaskClient, given: dict[str, str], entry: str) -> None:
+def test_each_kind_of_change_can_be_made(app: Flask, ada: FlaskClient, given: dict[str, str], entry: str) -> None:
     whole = {**RULE, **given}
     if "who" in given:
         del whole["part"]
@@ -120,7 +120,7 @@ def test_what_can_be_changed(app: Flask, ada: FlaskClient, given: dict[str, str]
         ({"who": "nobody:7", "part": "", "rules": "1/minute"}, "who", "has a type called"),
     ],
 )
-def test_what_is_wrong_stands_beside_its_field(
+def test_a_mistake_is_shown_beside_its_field(
     app: Flask, ada: FlaskClient, given: dict[str, str], field: str, text: str
 ) -> None:
     whole = {name: value for name, value in {**RULE, **given}.items() if value}
@@ -162,7 +162,7 @@ def test_less_than_a_hundredth_is_only_made_by_who_says_that_it_is_meant(app: Fl
 
 
 @pytest.mark.parametrize("kind", ["ban", "deny", "allow"])
-def test_lists(app: Flask, ada: FlaskClient, kind: str) -> None:
+def test_a_network_can_be_allowed_denied_and_banned(app: Flask, ada: FlaskClient, kind: str) -> None:
     answer = confirm(ada, kind=kind, who="203.0.113.0/24", **{"for": "1h"}, reason="scraper")
 
     assert answer.status_code == 303
@@ -174,7 +174,7 @@ def test_lists(app: Flask, ada: FlaskClient, kind: str) -> None:
     assert "scraper" in page
 
 
-def test_who_denies_their_own_address_is_warned(app: Flask, ada: FlaskClient) -> None:
+def test_denying_your_own_address_is_warned_of(app: Flask, ada: FlaskClient) -> None:
     page = previewed(ada, kind="deny", who="127.0.0.0/8", **{"for": "1h"}, reason="oops")
 
     assert "This is your own address" in page.text
@@ -239,7 +239,7 @@ def test_lists_of_the_settings_and_of_the_file_are_shown(tmp_path: Path) -> None
 # Who may not
 
 
-def test_who_may_not_change_sees_no_form_and_changes_nothing() -> None:
+def test_an_author_without_the_right_to_change_changes_nothing() -> None:
     app = made(dashboard={"may_change": lambda author: author == "ada"})
     bob = browser_of("bob", app)
 
@@ -348,7 +348,7 @@ def test_the_cookie_is_sent_over_tls_only_where_there_is_tls(ada: FlaskClient) -
     assert "Secure" in ada.get(CHANGE, query_string=RULE, base_url="https://localhost").headers["Set-Cookie"]
 
 
-def test_what_only_looks_changes_nothing(app: Flask, ada: FlaskClient) -> None:
+def test_get_requests_change_nothing(app: Flask, ada: FlaskClient) -> None:
     assert ada.get(f"{ROOT}undo").status_code == 405
     ada.get(CHANGE, query_string={**RULE, "force": "1", "token": _token(ada)})
 

@@ -26,7 +26,7 @@ def test_every_endpoint_but_the_pages_themselves(ada: FlaskClient) -> None:
     assert names(limits(ada)) == ["api.mine", "open", "show", "static"]
 
 
-def test_what_applies_and_where_it_was_declared(ada: FlaskClient) -> None:
+def test_limits_show_their_rules_and_where_they_are_declared(ada: FlaskClient) -> None:
     found = limits(ada, "?q=mine")["endpoints"][0]
 
     assert [row["text"] for row in found["limits"]] == ["2 per minute", "50 per hour"]
@@ -37,7 +37,7 @@ def test_what_applies_and_where_it_was_declared(ada: FlaskClient) -> None:
     assert found["limits"][0]["from"].replace("<", "&lt;").replace(">", "&gt;") in page
 
 
-def test_they_are_found_by_name_path_rule_and_type(ada: FlaskClient) -> None:
+def test_limits_are_found_by_name_path_rule_and_type(ada: FlaskClient) -> None:
     assert names(limits(ada, "?q=MINE")) == ["api.mine"]
     assert names(limits(ada, "?q=/open")) == ["open"]
     assert names(limits(ada, "?q=user-3600s")) == ["api.mine"]
@@ -45,7 +45,7 @@ def test_they_are_found_by_name_path_rule_and_type(ada: FlaskClient) -> None:
     assert "No endpoint matches." in ada.get(f"{ROOT}limits?q=nothing").text
 
 
-def test_they_are_narrowed_down(app: Flask, ada: FlaskClient) -> None:
+def test_limits_are_narrowed_down_to_changed_and_unlimited(app: Flask, ada: FlaskClient) -> None:
     with app.app_context():
         applier_of(app).control.override("show", shadow=True, for_="1h", author="bob", reason="too strict")
 
@@ -54,7 +54,7 @@ def test_they_are_narrowed_down(app: Flask, ada: FlaskClient) -> None:
     assert names(limits(ada, "?show=changed")) == ["show"]
 
 
-def test_what_is_changed_is_marked_with_who_and_why(app: Flask, ada: FlaskClient) -> None:
+def test_an_override_is_marked_with_author_and_reason(app: Flask, ada: FlaskClient) -> None:
     with app.app_context():
         applier_of(app).control.override(
             "show", rule="ip-60s", rules="9/minute", for_="1h", author="bob", reason="sale"
@@ -69,7 +69,7 @@ def test_what_is_changed_is_marked_with_who_and_why(app: Flask, ada: FlaskClient
     assert "sale" in page
 
 
-def test_what_is_switched_off_stays_in_sight(app: Flask, ada: FlaskClient) -> None:
+def test_a_limit_switched_off_stays_listed(app: Flask, ada: FlaskClient) -> None:
     with app.app_context():
         applier_of(app).control.override("show", off=True, for_="1h")
 
@@ -104,7 +104,7 @@ def test_many_are_paged() -> None:
     assert "requests that match no route" in ada.get(f"{ROOT}limits?page=3").text
 
 
-def test_who_may_not_change_has_no_links_to_forms() -> None:
+def test_an_author_without_the_right_to_change_has_no_links_to_forms() -> None:
     app = made(dashboard={"may_change": lambda author: author == "ada"})
 
     assert f'href="{ROOT}change' not in browser_of("bob", app).get(f"{ROOT}limits").text

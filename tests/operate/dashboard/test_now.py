@@ -51,7 +51,7 @@ def test_before_anything_happened_it_says_what_to_do(ada: FlaskClient) -> None:
     assert "Nobody was refused in this time." in page
 
 
-def test_what_happened_is_there(app: Flask, ada: FlaskClient) -> None:
+def test_now_shows_what_was_refused_to_whom(app: Flask, ada: FlaskClient) -> None:
     asked(app)
 
     page = ada.get(ROOT).text
@@ -76,7 +76,7 @@ def test_the_same_as_json(app: Flask, ada: FlaskClient) -> None:
     assert found["storage"]["state"] == "working"
 
 
-def test_one_endpoint(app: Flask, ada: FlaskClient) -> None:
+def test_now_narrows_down_to_an_endpoint(app: Flask, ada: FlaskClient) -> None:
     asked(app)
     asked(app, 3, "/mine", headers={"X-User": "ada"})
 

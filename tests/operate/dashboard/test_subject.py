@@ -40,7 +40,7 @@ def rules(about: Any) -> dict[str, tuple[int, int]]:
     }
 
 
-def test_nobody_was_asked_for(app: Flask, ada: FlaskClient) -> None:
+def test_without_a_client_the_page_offers_a_search(app: Flask, ada: FlaskClient) -> None:
     asked(app)
 
     page = ada.get(SUBJECT).text
@@ -104,7 +104,7 @@ def test_several_types_that_are_one_subject() -> None:
 
 
 @pytest.mark.parametrize("who", ["user", "default:", "1.2.3.4/99", ":::", "a+b:c"])
-def test_who_is_nobody(ada: FlaskClient, who: str) -> None:
+def test_a_wrong_name_of_a_client_is_a_400_with_examples(ada: FlaskClient, who: str) -> None:
     page = ada.get(SUBJECT, query_string={"who": who})
 
     assert page.status_code == 400
@@ -123,7 +123,7 @@ def test_subjects_of_any_content_are_shown_harmlessly(ada: FlaskClient, value: s
     assert "<script>alert" not in page.text
 
 
-def test_what_was_said_of_it(app: Flask, ada: FlaskClient) -> None:
+def test_the_page_shows_bans_and_overrides_by_operators(app: Flask, ada: FlaskClient) -> None:
     with app.app_context():
         control = applier_of(app).control
         control.ban("203.0.113.7", for_="1h", author="bob", reason="scraper")
@@ -211,7 +211,7 @@ def test_a_reset_is_told_as_done_if_only_the_history_cannot_be_written(
     assert "Rate limits: the history does not show the reset of 203.0.113.7 at all endpoints: NOPERM" in caplog.text
 
 
-def test_those_of_one_endpoint(app: Flask, ada: FlaskClient) -> None:
+def test_the_limits_of_one_endpoint_are_reset_alone(app: Flask, ada: FlaskClient) -> None:
     statuses(app, *["/", "/mine"] * 3, environ_base=CLIENT)
     page = ada.get(SUBJECT, query_string={"who": "203.0.113.7"})
     (form,) = [each for each in forms_of(page.text) if each["fields"].get("endpoint") == "show"]
@@ -231,7 +231,7 @@ def test_nothing_is_reset_where_nothing_counts_it(app: Flask, ada: FlaskClient) 
     assert statuses(app, "/", environ_base=CLIENT) == [429]
 
 
-def test_who_may_not_change_resets_nothing() -> None:
+def test_an_author_without_the_right_to_change_resets_nothing() -> None:
     app = made(dashboard={"may_change": lambda author: author == "ada"})
     asked(app)
     ada, bob = browser_of("ada", app), browser_of("bob", app)

@@ -73,7 +73,7 @@ def test_without_a_recorder_the_page_says_how_to_have_one(ada: FlaskClient) -> N
     ("fields", "told"),
     [({"endpoint": "opne"}, "did you mean"), ({"window": "soon"}, "in seconds"), ({"count": "-1"}, "count must be")],
 )
-def test_what_cannot_be_answered_is_said_on_the_page(ada: FlaskClient, fields: dict[str, str], told: str) -> None:
+def test_a_wrong_question_is_explained_on_the_page(ada: FlaskClient, fields: dict[str, str], told: str) -> None:
     answer = upload(ada, LOG, **fields)
 
     assert answer.status_code == 400
@@ -82,7 +82,7 @@ def test_what_cannot_be_answered_is_said_on_the_page(ada: FlaskClient, fields: d
     assert f'value="{value}"' in answer.text, "what was typed is still there"
 
 
-def test_what_cannot_be_answered_is_said_as_json(app: Flask, ada: FlaskClient, tmp_path: Path) -> None:
+def test_a_wrong_question_is_explained_as_json(app: Flask, ada: FlaskClient, tmp_path: Path) -> None:
     Recorder(app, tmp_path).close()
 
     answer = asked(ada, "endpoint=opne")
@@ -101,7 +101,7 @@ def test_a_log_is_text_in_the_page(ada: FlaskClient) -> None:
     assert "<script>" not in answer.text
 
 
-def test_who_may_not_change_may_still_ask() -> None:
+def test_an_author_without_the_right_to_change_may_ask() -> None:
     browser = browser_of("ada", made(dashboard={"may_change": lambda _: False}))
 
     assert upload(browser).status_code == 200

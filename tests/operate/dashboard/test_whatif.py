@@ -100,7 +100,7 @@ def test_only_requests_to_the_endpoint_count(app: Flask) -> None:
         ({"type": "api_key"}, "give one of default, ip, user"),
     ],
 )
-def test_what_cannot_be_asked_is_said(app: Flask, question: dict[str, str], told: str) -> None:
+def test_a_wrong_question_is_an_error(app: Flask, question: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         asked(app, *TRAFFIC, **question)
 
@@ -110,7 +110,7 @@ def test_a_log_without_requests_says_so(app: Flask) -> None:
         asked(app, "this is no log")
 
 
-def test_what_was_left_out_is_said(app: Flask) -> None:
+def test_lines_left_out_are_counted_by_reason(app: Flask) -> None:
     answer = asked(app, *TRAFFIC, "nonsense", "nonsense", "x" * 100_000)
 
     assert [(each.lines, each.why) for each in answer.left_out] == [(2, "not in the format"), (1, "too long")]
@@ -152,7 +152,7 @@ def test_no_damaged_log_is_fatal(app: Flask, seed: int) -> None:
         assert answer.requests <= len(TRAFFIC)
 
 
-def test_what_was_recorded(app: Flask, tmp_path: Path) -> None:
+def test_recorded_traffic_is_replayed(app: Flask, tmp_path: Path) -> None:
     recorder = Recorder(app, tmp_path)
     client = app.test_client()
     for _ in range(14):

@@ -65,7 +65,7 @@ def test_a_limiter_below_a_decorator_that_does_not_tell_what_it_wraps_is_a_hint(
     assert "functools.wraps" in found.remedy
 
 
-def test_so_is_one_on_the_method_of_a_class(app: Flask) -> None:
+def test_a_hidden_limiter_on_a_method_of_a_class_is_found(app: Flask) -> None:
     class Items(MethodView):
         get = without_wraps(LIMITER(lambda _: "items"))
 

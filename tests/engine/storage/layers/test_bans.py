@@ -236,9 +236,7 @@ def test_a_ban_holds_on_while_the_storage_is_away(guarded: Limiter, storage: Rec
     assert guarded.check(PLAN).allowed
 
 
-def test_what_a_ban_refuses_while_the_storage_is_away_takes_nothing(
-    guarded: Limiter, storage: RecordingStorage
-) -> None:
+def test_a_check_that_a_ban_refuses_in_an_outage_charges_nothing(guarded: Limiter, storage: RecordingStorage) -> None:
     wide = hits_for("10/hour", scope="wide", subject="ada")
     plan = Hits((*wide, *PLAN))
     refused(guarded, plan, 3)
@@ -274,7 +272,7 @@ def test_a_shadow_that_would_ban_refuses_nobody_while_the_storage_is_away(
     assert decision.bans[0].holds
 
 
-def test_what_was_admitted_meanwhile_is_charged_later_without_the_ban(
+def test_checks_admitted_in_an_outage_are_charged_later_without_the_ban(
     storage: RecordingStorage, guarded: Limiter
 ) -> None:
     plan = hits_for("10/minute", scope="login", subject="ada", ban=BAN)

@@ -126,7 +126,7 @@ def test_a_refused_check_is_not_asked_again(bench: Bench, algorithm: str) -> Non
 
 
 @pytest.mark.parametrize("algorithm", RATES)
-def test_it_is_refused_at_the_last_instant_and_admitted_at_the_next(bench: Bench, algorithm: str) -> None:
+def test_a_refusal_ends_exactly_at_retry_after(bench: Bench, algorithm: str) -> None:
     wanted = hits(rule(algorithm))
     wait = bench.refused(wanted).retry_after
 
@@ -186,7 +186,7 @@ def test_a_rule_that_refuses_for_a_shorter_time_goes_on_refusing(bench: Bench) -
     assert again.retry_after == 4
 
 
-def test_what_can_never_pass_is_refused_until_the_bound(bench: Bench) -> None:
+def test_a_check_that_can_never_pass_is_remembered_until_the_bound(bench: Bench) -> None:
     wanted = hits("5/minute", cost=6)
     assert bench.refused(wanted).retry_after == float("inf")
 
@@ -236,7 +236,7 @@ def test_an_answer_that_comes_when_it_is_over_is_not_remembered(bench: Bench) ->
 # What is asked all the same
 
 
-def test_another_subject_cost_or_rule_is_asked(bench: Bench) -> None:
+def test_a_check_with_another_subject_cost_or_rule_asks_the_storage(bench: Bench) -> None:
     bench.refused(hits("2/minute", cost=2))
     others = [
         hits("2/minute", cost=2, subject="bo"),
@@ -318,7 +318,7 @@ def test_an_admitted_check_is_not_remembered(bench: Bench) -> None:
     assert len(bench.cache) == 0
 
 
-def test_what_was_decided_in_place_of_the_storage_is_not_remembered(bench: Bench) -> None:
+def test_a_fallback_s_refusal_is_not_remembered(bench: Bench) -> None:
     guard = GuardedStorage(bench.storage, workers=1, clock=bench.clock)
     cache = DenyCache(guard, seconds=10, clock=bench.clock)
     limiter = Limiter(cache)
@@ -332,7 +332,7 @@ def test_what_was_decided_in_place_of_the_storage_is_not_remembered(bench: Bench
     limiter.close()
 
 
-def test_what_the_storage_refused_before_it_failed_stays_refused(bench: Bench) -> None:
+def test_a_remembered_refusal_outlives_the_storage(bench: Bench) -> None:
     guard = GuardedStorage(bench.storage, workers=1, clock=bench.clock, on_error="allow")
     limiter = Limiter(DenyCache(guard, seconds=10, clock=bench.clock))
     wanted = hits("1/minute")
@@ -369,7 +369,7 @@ def test_after_a_refund_the_next_check_passes(bench: Bench) -> None:
     assert bench.limiter.check(wanted).allowed
 
 
-def test_what_others_give_back_forgets_no_refusal_of_ones_own(bench: Bench) -> None:
+def test_a_reset_of_another_subject_forgets_no_refusal(bench: Bench) -> None:
     bench.refused(hits())
     bench.clock.advance(1)
     bench.limiter.reset(hits(subject="bo"))
@@ -475,7 +475,7 @@ def test_the_oldest_are_forgotten_beyond_the_bound(bench: Bench, monkeypatch: py
     assert len(bench.cache) == 10
 
 
-def test_one_that_is_asked_anew_is_the_newest(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_asked_anew_is_forgotten_last(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deny_cache, "REMEMBERED", 2)
     ada, bo, cy = (hits("1/minute", subject=name) for name in ("ada", "bo", "cy"))
     bench.refused(ada)
@@ -489,7 +489,7 @@ def test_one_that_is_asked_anew_is_the_newest(bench: Bench, monkeypatch: pytest.
     assert bench.asked(lambda: bench.limiter.check(bo)) == ["check"]
 
 
-def test_what_is_over_is_forgotten_by_and_by(bench: Bench) -> None:
+def test_refusals_that_are_over_are_forgotten(bench: Bench) -> None:
     for number in range(20):
         bench.refused(hits("1 per 2 seconds", subject=str(number)))
     bench.clock.advance(2)

@@ -182,7 +182,7 @@ def test_a_smaller_cost_may_pass_where_a_larger_one_was_refused(limited: Flask) 
     assert statuses(limited, *paths) == [200, 429, 429, 200, 429, 429]
 
 
-def test_one_who_waits_is_let_in_at_the_turn(limited: Flask, redis_client: redis.Redis) -> None:
+def test_a_waiting_request_is_admitted_at_its_turn(limited: Flask, redis_client: redis.Redis) -> None:
     limited.add_url_rule("/patient", "patient", rate_limiter(rules=Rule(0.3, 1), wait=BOUND)(view()))
     statuses(limited, "/patient", "/patient")
 
@@ -207,13 +207,13 @@ class TestTestKit:
             clock.advance(3600)
             assert statuses(limited, "/", "/", "/") == [200, 200, 429]
 
-    def test_what_is_reset_while_time_stands_still_is_whole_afterwards(self, limited: Flask) -> None:
+    def test_a_reset_in_frozen_time_forgets_the_refusal(self, limited: Flask) -> None:
         assert statuses(limited, "/", "/", "/") == [200, 200, 429]
         with freeze(limited):
             reset(limited)
         assert statuses(limited, "/") == [200]
 
-    def test_what_was_used_up_is_refused(self, limited: Flask) -> None:
+    def test_an_exhausted_limit_refuses(self, limited: Flask) -> None:
         client = limited.test_client()
         exhaust(client, "index")
         assert client.get("/").status_code == 429

@@ -60,7 +60,7 @@ def test_the_memory_of_this_process_needs_no_layers() -> None:
     assert layers(limiter) == ["MemoryStorage"]
 
 
-def test_what_is_there_already_is_not_put_around_again(redis_client: redis.Redis) -> None:
+def test_a_storage_with_layers_gets_no_second_ones(redis_client: redis.Redis) -> None:
     given = DenyCache(GuardedStorage(RedisStorage(redis_client), workers=1))
 
     assert layers(Limiter(given, layers=Layers())) == ["DenyCache", "GuardedStorage", "RedisStorage"]

@@ -129,7 +129,7 @@ def test_the_last_unit_is_admitted_although_the_reply_was_lost(distant: Limiter,
     assert not distant.check(hits("1/minute")).allowed
 
 
-def test_one_rule_that_keeps_ids_saves_the_others_from_a_second_charge(
+def test_a_lost_reply_charges_nothing_twice_if_one_rule_keeps_ids(
     distant: Limiter, served: Limiter, proxy: Proxy, algorithm: str
 ) -> None:
     plan = hits([rule(algorithm, 30, 5), rule("sliding_window", 60, 9)])

@@ -236,7 +236,7 @@ def test_an_upload_that_is_too_large_is_answered_by_a_page(
         tab.wrong.clear()
 
 
-def test_nobody_else_gets_anything(shop: Shop) -> None:
+def test_a_stranger_gets_no_page(shop: Shop) -> None:
     with closing(http.client.HTTPConnection("127.0.0.1", shop.port, timeout=20)) as connection:
         for page in ("", "what-if", "api/", "api/now", "api/what-if"):
             connection.request("GET", f"/multilimit/{page}")

@@ -159,7 +159,7 @@ def test_quotas_are_reset(visit: Visit, shop: Shop) -> None:
     wait_until(lambda: shop.ask("/search", address="192.0.2.40").status == 200)
 
 
-def test_who_may_only_look_has_no_forms_and_cannot_send_any(visit: Visit, shop: Shop) -> None:
+def test_an_author_without_the_right_to_change_has_no_forms(visit: Visit, shop: Shop) -> None:
     with visit("eve") as tab:
         page = tab.page
         page.goto(shop.url + "change?kind=ban&who=203.0.113.9&for=15m&reason=r")

@@ -89,7 +89,7 @@ def test_a_form_with_mistakes_is_answered_by_the_form(visit: Visit, shop: Shop) 
         tab.wrong.clear()
 
 
-def test_what_happens_shows_without_a_reload(visit: Visit, shop: Shop) -> None:
+def test_now_updates_without_a_reload(visit: Visit, shop: Shop) -> None:
     with visit() as tab:
         tab.page.goto(shop.url)
         tab.page.evaluate("window.stillHere = true")

@@ -47,7 +47,7 @@ def test_the_page_of_a_refusal(client: FlaskClient) -> None:
     assert response.json["violated-policies"] == ["ip-60s"]
 
 
-def test_one_user_does_not_take_it_from_another(client: FlaskClient) -> None:
+def test_users_have_quotas_of_their_own(client: FlaskClient) -> None:
     exhaust(client, "write", "user:ann")
 
     assert client.post("/entries", headers={"X-User": "ann"}).status_code == 429

@@ -195,7 +195,7 @@ def test_two_forks_at_once_leave_a_server_of_local_storage_to_be_found(tmp_path:
     assert comes_to_an_end(server.leave)
 
 
-def test_who_is_deciding_comes_to_an_end_while_another_forks(workers: Workers) -> None:
+def test_a_fork_during_a_decision_never_deadlocks(workers: Workers) -> None:
     """The lock of the guard is held by those who take that of its memory: a fork takes them in the same order."""
     outage = workers.limiters[0]._storage._outage  # type: ignore[attr-defined]
     decided, forked = threading.Event(), list[int]()

@@ -83,7 +83,7 @@ def test_where_requests_are_rare_each_takes_its_own_unit(fleet: Fleet, process: 
     assert process.wire.refunds == 0
 
 
-def test_what_was_not_spent_in_time_is_given_back_and_less_is_taken_next(fleet: Fleet, process: Process) -> None:
+def test_unspent_units_go_back_and_the_next_lease_is_smaller(fleet: Fleet, process: Process) -> None:
     take_lease(process)
     process.limiter.check(HITS)
     fleet.clock.advance(LEASED.lease_ms / 1000)
@@ -153,7 +153,7 @@ def test_a_refusal_says_when_a_check_of_this_cost_would_pass(rule: Rule, fleet: 
 # What is spent
 
 
-def test_what_has_been_taken_is_spent_without_a_question(fleet: Fleet, process: Process) -> None:
+def test_leased_units_are_spent_without_asking_the_storage(fleet: Fleet, process: Process) -> None:
     granted = take_lease(process)
     fleet.clock.advance(0.25)
 
@@ -176,7 +176,7 @@ def test_its_reset_is_no_sooner_than_the_storage_may_have_meant(fleet: Fleet, pr
 
 
 @pytest.mark.parametrize("rule", [LEASED, FIXED], ids=str)
-def test_it_is_spent_until_shortly_before_its_time_from_when_it_was_asked_for(
+def test_a_lease_ends_shortly_before_its_window_counted_from_the_question(
     rule: Rule, fleet: Fleet, process: Process
 ) -> None:
     hits = hits_for(rule, scope="api")
@@ -219,7 +219,7 @@ def test_equal_rules_are_one(process: Process) -> None:
 # Other rules of the plan
 
 
-def test_only_the_other_rules_are_asked_about_and_the_answer_has_all_in_order(process: Process) -> None:
+def test_only_unleased_rules_are_asked_and_statuses_keep_their_order(process: Process) -> None:
     hits = hits_for([Rule(5, 50), LEASED, FIXED], scope="api")
     granted = take_lease(process, hits)
 
@@ -263,7 +263,7 @@ def test_while_units_may_come_back_no_others_take_their_place(process: Process) 
     assert questions(process, lambda: process.limiter.check(hits[1:])) == []
 
 
-def test_one_thread_fetches_the_next_units_and_the_others_ask_for_their_own(process: Process) -> None:
+def test_one_thread_renews_a_lease_and_the_others_ask_the_storage(process: Process) -> None:
     seen: list[list[list[int]]] = []
 
     def meanwhile() -> None:
@@ -326,7 +326,7 @@ def test_a_peek_counts_what_is_left_here(fleet: Fleet, process: Process) -> None
 # Given back
 
 
-def test_what_is_refunded_is_spent_again(fleet: Fleet, process: Process) -> None:
+def test_refunded_units_go_back_to_the_lease(fleet: Fleet, process: Process) -> None:
     take_lease(process)
     decision = process.limiter.check(HITS)
     process.limiter.refund(decision)
@@ -419,7 +419,7 @@ def test_when_a_check_fails_its_units_go_back(fleet: Fleet, process: Process) ->
     assert left(fleet, HITS[0]) == 100 - RAMP - 8
 
 
-def test_what_cannot_be_given_back_is_no_error(fleet: Fleet, process: Process) -> None:
+def test_a_failed_return_of_a_lease_is_no_error(fleet: Fleet, process: Process) -> None:
     limiter = Limiter(LeasingStorage(GuardedStorage(process.wire, workers=1, clock=fleet.clock), clock=fleet.clock))
     for _ in range(RAMP + 1):
         limiter.check(HITS)

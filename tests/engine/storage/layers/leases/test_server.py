@@ -121,7 +121,7 @@ def test_in_flask_a_limit_is_all_there_is(app: Flask) -> None:
     assert 3500 < int(responses[-1].headers["Retry-After"]) <= 3602
 
 
-def test_what_is_not_charged_in_the_end_goes_back_to_the_lease(app: Flask, redis_client: redis.Redis) -> None:
+def test_a_charge_that_charge_when_drops_goes_back_to_the_lease(app: Flask, redis_client: redis.Redis) -> None:
     MultiLimit(app)
 
     @app.get("/")
