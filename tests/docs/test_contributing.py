@@ -37,4 +37,5 @@ def test_there_is_a_recipe_for_each_of_the_usual_additions() -> None:
         "an alert",
         "a ban list",
         "a control entry",
+        "a face",
     } <= set(RECIPES)

@@ -11,10 +11,12 @@ from flask import Response, jsonify
 from pydantic import TypeAdapter
 
 from ...control.store import KINDS
+from ...insight.bans import BanInForce, bans
 from ...insight.changes import Entries, History
 from ...insight.limits import SHOWS, Limits
 from ...insight.traffic import SORTS, Now
 from ...insight.values import Described, as_json
+from ...serve.gate import gate_in_force
 from . import changes, pages, whatif
 from .shell import url
 
@@ -114,6 +116,7 @@ OPERATIONS = (
         pages.lists_asked,
         (Parameter("kind", "Only entries of this kind.", KINDS), Q, PAGE),
     ),
+    Operation("bans", "Every ban in force", list[BanInForce], lambda: bans(gate_in_force())),
     Operation("history", "What was changed, by whom, when and why", History, pages.history_asked, (Q, PAGE)),
     Operation(
         "what-if",
