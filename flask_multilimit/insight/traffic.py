@@ -117,6 +117,10 @@ class RuleTraffic(Described):
     """Checks that it would have refused if it were no shadow."""
     bans: int
     """Bans that began."""
+    returned: int = 0
+    """Units that settling gave back."""
+    added: int = 0
+    """Units that settling charged beyond the estimates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -564,7 +568,7 @@ def _rules(memory: TrafficMemory, endpoint: str | None, slices: int) -> tuple[Ru
 
 def rule_traffic(memory: TrafficMemory | None, endpoint: str, rule: str, *, slices: int = SLICES) -> RuleTraffic:
     """What one rule did; nothing if ``memory`` is ``None``."""
-    did = ("refuses", "near", "shadows", "bans")
+    did = ("refuses", "near", "shadows", "bans", "returned", "added")
     amounts = [0 if memory is None else memory.total(endpoint, rule, each, slices=slices) for each in did]
     return RuleTraffic(endpoint, rule, *amounts)
 

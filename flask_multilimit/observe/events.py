@@ -83,6 +83,17 @@ class Refusal(NamedTuple):
     """Personal data."""
 
 
+class Settled(NamedTuple):
+    """What one rule charged, and what that became."""
+
+    rule: str
+    """Its name, as header fields show it."""
+    estimate: int
+    """Units that the check has charged."""
+    units: int
+    """Units that it was settled at."""
+
+
 class Event(NamedTuple):
     """One outcome of one check. Its first three fields are labels: endpoints and names, never subjects."""
 
@@ -92,7 +103,8 @@ class Event(NamedTuple):
     decided_by: str
     """``decision.decided_by``; ``list`` if an allow or deny entry decided, ``nobody`` if the storage did not answer."""
     decision: Decision | None
-    """``None`` if no limit was checked, or the storage did not answer."""
+    """``None`` if no limit was checked, or the storage did not answer; of a settlement, :attr:`Decision.settled` holds
+    what this settlement changed alone."""
     seconds: float
     """Seconds that the check took, without the time for which the request slept."""
     waited: float
@@ -117,6 +129,11 @@ class Event(NamedTuple):
     def shadowed_rules(self) -> tuple[str, ...]:
         """The names of all rules that would refuse if they were not shadows, whatever the outcome."""
         return tuple(hit.name for hit in refusing_hits(self.decision) if hit.shadow)
+
+    @property
+    def settled(self) -> tuple[Settled, ...]:
+        """What each charge became, if the outcome is ``settled`` or ``refunded``."""
+        return settled_by(self.decision) if self.outcome in AFTERWARDS else ()
 
     @property
     def subjects(self) -> dict[str, str]:
@@ -237,6 +254,18 @@ def refusals_of(decision: Decision | None, applied: Iterable[Counted]) -> list[R
             if hit.key in refusing:
                 found.setdefault(hit.key, Refusal(hit.name, *each.subject))
     return list(found.values())
+
+
+def settled_by(decision: Decision | None) -> tuple[Settled, ...]:
+    """What each charge became. Slots that are given back are not units."""
+    if decision is None:
+        return ()
+    units = decision.settled
+    return tuple(
+        Settled(hit.name, hit.cost, units[hit.key])
+        for hit in decision.hits
+        if hit.key in units and not hit.rule.holds_slots
+    )
 
 
 def is_near_limit(decision: Decision) -> bool:

@@ -165,6 +165,14 @@ def _of_rules(did: RuleOutcome) -> Callable[[Counts], Iterable[tuple[Values, int
     )
 
 
+def _settled_units(counts: Counts) -> Iterable[tuple[Values, int]]:
+    return (
+        ((each.endpoint, each.rule, each.did), amount)
+        for each, amount in counts.rules.items()
+        if each.did in {"returned", "added"}
+    )
+
+
 def _of_app(value: Callable[[AppState], float]) -> Callable[[AppState], Mapping[Values, float]]:
     return lambda app: {(): value(app)}
 
@@ -196,6 +204,10 @@ COUNTS: Final[tuple[Count, ...]] = (
     Count(
         *("near_limit", "{check}", "Checks that a rule has let pass with more than 80 percent of its quota used."),
         *(OF_RULE, _of_rules("near")),
+    ),
+    Count(
+        *("settled_units", "{unit}", "Units that settling has returned, or added to the estimate."),
+        *((*OF_RULE, "direction"), _settled_units),
     ),
     Count("bans", "{ban}", "Bans that began, by each limiter that bans.", OF_RULE, _of_rules("bans")),
 )

@@ -112,11 +112,12 @@ class Settlement:
             return None
 
     def _report(self, before: Decision, settled: Decision) -> None:
-        units = [left for key, left in settled.settled.items() if key not in before.settled]
-        if units:
+        new = {key: units for key, units in settled.settled.items() if key not in before.settled}
+        if new:
             scope = getattr(settled.hits, "scope", None) or OTHERS
-            outcome: Outcome = "settled" if any(units) else "refunded"
-            report(outcome, self._in_force.audience, endpoint=scope, decided_by=settled.decided_by, decision=settled)
+            outcome: Outcome = "settled" if any(new.values()) else "refunded"
+            decision = settled.replaced(settled=new)
+            report(outcome, self._in_force.audience, endpoint=scope, decided_by=decision.decided_by, decision=decision)
 
     def _log(self, message: str, *arguments: object) -> None:
         SafeLogger(self._in_force.app.logger).error("Rate limits: " + message, *arguments)

@@ -20,6 +20,7 @@ from support.folders import DOCS
 if TYPE_CHECKING:
     from flask import Flask
 
+REAL = ("ok", {"X-Units": "5"})
 Series = tuple[str, frozenset[tuple[str, str]]]
 
 
@@ -63,8 +64,9 @@ def test_prometheus_and_opentelemetry_export_the_same_numbers(
     MultiLimit(app, observers=[prometheus, opentelemetry])
     app.add_url_rule("/", "view", rate_limiter(type=LimitType.IP, rules="3/hour", ban=Ban(after=2))(lambda: "ok"))
     app.add_url_rule("/trial", "trial", rate_limiter(rules="1/hour", shadow=True)(lambda: "ok"))
+    app.add_url_rule("/real", "real", rate_limiter(rules="9/hour", cost=2, settle="header:X-Units")(lambda: REAL))
     client = app.test_client()
-    for path in ("/", "/trial"):
+    for path in ("/", "/trial", "/real"):
         for _ in range(6):
             client.get(path)
     for observer in (prometheus, opentelemetry):

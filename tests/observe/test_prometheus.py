@@ -94,6 +94,20 @@ def test_refunds_are_no_checks(app: Flask, metrics: PrometheusMetrics, registry:
     assert samples(registry, "multilimit_check_seconds_count") == {("memory",): 5}
 
 
+@pytest.mark.parametrize(
+    ("units", "direction", "amount"), [(4, "returned", 6), (0, "returned", 10), (13, "added", 3), (10, None, 0)]
+)
+def test_settled_units_count_by_the_direction_in_which_the_estimate_was_wrong(
+    app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry, units: int, direction: str | None, amount: int
+) -> None:
+    client = client_of(app, metrics, limiter={"rules": "100/hour", "cost": 10, "settle": lambda _: units})
+    client.get("/")
+    client.get("/")
+
+    shown = {} if direction is None else {(direction, "view", "ip-3600s"): 2 * amount}
+    assert samples(registry, "multilimit_settled_units_total") == shown
+
+
 def test_lists_take_no_time(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
     client = client_of(app, metrics, deny=["127.0.0.1"])
     client.get("/")

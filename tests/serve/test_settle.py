@@ -9,6 +9,7 @@ from flask import Flask, Response, abort, jsonify, stream_with_context
 
 from flask_multilimit import Concurrent, ConfigurationError, MultiLimit, Rule, current_decision, rate_limiter, settle
 from flask_multilimit.engine import StorageError
+from flask_multilimit.signals import Event, limit_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -282,6 +283,40 @@ def test_one_command_settles_all_rules_of_all_limiters(app: Flask, monkeypatch: 
 
     ((_, charges),) = settled
     assert [charge.units for charge in charges] == [3, 3, 0]
+
+
+def test_each_of_two_settlements_of_a_request_is_an_event_with_its_own_units(app: Flask) -> None:
+    def view() -> Response:
+        def parts() -> Iterator[str]:
+            yield "ok"
+            settle(130)
+
+        return Response(stream_with_context(parts()), headers={"X-Calls": "1"})
+
+    events: list[Event] = []
+    limit_event.connect(lambda _, event: events.append(event), app, weak=False)
+    calls = rate_limiter(name="calls", rules="10/hour", cost=3, settle="header:X-Calls")
+    get = serve(app, calls(view), name="tokens", settle=True)
+    get(buffered=True)
+
+    assert [(event.outcome, event.settled) for event in events] == [
+        ("allowed", ()),
+        ("settled", (("calls-3600s", 3, 1),)),
+        ("settled", (("tokens-3600s", 100, 130),)),
+    ]
+
+
+def test_slots_that_are_given_back_are_no_units(app: Flask) -> None:
+    events: list[Event] = []
+    limit_event.connect(lambda _, event: events.append(event), app, weak=False)
+
+    def view() -> str:
+        app.extensions["multilimit"].refund(current_decision)
+        return "ok"
+
+    serve(app, view, rules=[Concurrent(2), Rule(3600, 1000)], cost=1)()
+
+    assert [each.settled for each in events if each.outcome == "refunded"] == [(("default-3600s", 1, 0),)]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from ..events import (
     outcome_of,
     refusals_of,
     refusing_hits,
+    settled_by,
 )
 from .counts import MOST_BANS, BanBegun, Check, Counts, Refused, RuleCount, RuleOutcome, short
 
@@ -134,6 +135,8 @@ class Counter:
         """What is not summed up yet. Requests append without a lock, so summing up removes only what it has seen."""
         self._marked: list[_Marks] = []
         """The same, for checks for which more is counted."""
+        self._units: list[tuple[_RuleLabels, int]] = []
+        """The same, for units that a settlement has returned or added."""
         self._start()
         lock_for_forks(self, inner=True)
 
@@ -184,6 +187,8 @@ class Counter:
         elif decision is None and applied and outcome != "unanswered":  # a list decided
             self._marked.append(_marks_of_listed(endpoint, outcome, decided_by, applied[0].subject))
         else:
+            if outcome in AFTERWARDS:
+                self._units += _settled_units(endpoint, decision)
             self._seen.append((endpoint, outcome, decided_by))
 
     # Under the lock
@@ -193,6 +198,8 @@ class Counter:
             self._sort(endpoint, outcome_of(decision, 0.0), decision.decided_by, decision, applied)
         for check, amount in Amounts(_out_of(self._seen)).items():
             _add(self._checks, check, (OTHERS, *check[1:]), amount)
+        for rule, units in _out_of(self._units):
+            _add(self._rules, rule, (OTHERS, OTHERS, rule[2]), units)
         for marks, amount in Amounts(_out_of(self._marked)).items():
             _add(self._checks, marks.labels, (OTHERS, *marks.labels[1:]), amount)
             for rule in marks.rules:
@@ -206,7 +213,7 @@ class Counter:
     def _after_fork_in_child(self) -> None:
         """The parent passes on what was counted before the fork."""
         self._lock = Lock()
-        self._admitted, self._seen, self._marked = [], [], []
+        self._admitted, self._seen, self._marked, self._units = [], [], [], []
         self._start()
 
 
@@ -222,6 +229,14 @@ def _add(amounts: dict[L, int], name: L, others: L, amount: int) -> None:
     if name not in amounts and len(amounts) >= MOST_NAMES:
         name = others
     amounts[name] = amounts.get(name, 0) + amount
+
+
+def _settled_units(endpoint: str, decision: Decision | None) -> list[tuple[_RuleLabels, int]]:
+    return [
+        ((endpoint, rule, "added" if units > estimate else "returned"), abs(units - estimate))
+        for rule, estimate, units in settled_by(decision)
+        if units != estimate
+    ]
 
 
 @lru_cache(maxsize=MOST_SUBJECTS)

@@ -10,13 +10,15 @@ from typing import Literal, NamedTuple, get_args
 from ...engine.storage import Tally
 from ..events import OUTCOMES, Outcome
 
-RuleOutcome = Literal["refuses", "shadows", "near", "bans"]
+RuleOutcome = Literal["refuses", "shadows", "near", "bans", "returned", "added"]
 """What a rule did in a check:
 
 - ``refuses``: it refuses.
 - ``shadows``: it would refuse, but is a shadow.
 - ``near``: it allows, with over 80 % of its quota used.
 - ``bans``: it is a ban that began with this check.
+- ``returned``: a settlement gave units back. This counts units.
+- ``added``: a settlement charged units beyond the estimate. This counts units.
 """
 RULE_OUTCOMES: tuple[RuleOutcome, ...] = get_args(RuleOutcome)
 
@@ -37,7 +39,7 @@ class Check(NamedTuple):
 
 
 class RuleCount(NamedTuple):
-    """Checks of one endpoint in which one rule did the same."""
+    """Checks of one endpoint in which one rule did the same, or its units."""
 
     endpoint: str
     rule: str
