@@ -62,7 +62,7 @@ class RuleStatus(NamedTuple):  # a frozen dataclass would take four times as lon
     charged: int = 0
     """Units that this check has charged, or what it was settled at; 0 if it was not charged."""
     debt: int = 0
-    """Units that a settlement has charged beyond the count."""
+    """Units that are used beyond the count: by a settlement, or because the count was lowered."""
 
     @property
     def name(self) -> str:
@@ -209,6 +209,7 @@ class Decision(_Fields):
                 retry_after / _MICROSECONDS if retry_after >= 0 else math.inf,
                 (reset_after if hit.cost or hit.rule.algorithm != BAN else retry_after) / _MICROSECONDS,
                 hit.cost if charged and not retry_after else 0,
+                max(-remaining, 0) if hit.rule.algorithm != BAN else 0,
             )
             for hit, (remaining, retry_after, reset_after) in zip(self.hits, standings_of(self.reply), strict=True)
             if hit.cost or retry_after or hit.rule.algorithm != BAN

@@ -196,7 +196,7 @@ def _hit_of(key: str, rules: Mapping[RuleOfKeys, Rule]) -> Hit | None:
 def _used(gate: AppGate, hits: list[Hit]) -> Iterator[tuple[str, int]]:
     for decision in peeked(gate, hits):
         for status in decision.statuses:
-            yield status.hit.key, max(status.rule.quota.burst - status.remaining, 0)
+            yield status.hit.key, max(status.rule.quota.burst - status.remaining, 0) + status.debt
         for ban in decision.bans:
             yield ban.hit.key, ban.hit.rule.quota.count - ban.strikes_left
 

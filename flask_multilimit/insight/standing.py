@@ -51,6 +51,8 @@ class RuleStanding(Described):
     quota: int
     used: int
     remaining: int
+    debt: int
+    """Units that are used beyond the count: by settling, or because the count was lowered."""
     cost: int
     shadow: bool
     by_request: bool
@@ -294,8 +296,9 @@ def _rule(status: RuleStatus, owner: Applied) -> RuleStanding:
         max_delay=rule.max_delay,
         lease=rule.lease,
         quota=quota,
-        used=max(quota - status.remaining, 0),
+        used=max(quota - status.remaining, 0) + status.debt,
         remaining=status.remaining,
+        debt=status.debt,
         cost=status.hit.cost,
         shadow=status.hit.shadow,
         by_request=callable(owner.declaration.rules),

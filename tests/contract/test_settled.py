@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine import Rule
+from flask_multilimit.engine.algorithms import ALGORITHMS, EVENLY
 from support.bench import exhaust, hits, rule
 
 if TYPE_CHECKING:
@@ -43,6 +44,47 @@ def test_units_beyond_the_count_are_a_debt_that_refuses_until_it_has_left(bench:
     assert (refused.allowed, refused.remaining) == (False, 0)
     assert not too_early
     assert bench.limiter.check(plan).allowed
+
+
+@pytest.mark.parametrize("units", [6, 12, 5000])
+def test_a_peek_and_a_refusal_say_how_many_units_are_over(bench: Bench, algorithm: str, units: int) -> None:
+    plan = hits(rule(algorithm, 10, 5))
+    settle(bench, bench.limiter.check(plan), units)
+
+    for decision in (bench.limiter.peek(plan), bench.limiter.check(plan), bench.limiter.check(plan)):
+        assert [(each.remaining, each.debt) for each in decision.statuses] == [(0, units - 5)]
+
+
+@pytest.mark.parametrize(("name", "over"), [("fixed_window", 10**9 - 5), ("gcra", 400 * 86_400 // 2 - 5)])
+def test_a_debt_beyond_what_doubles_hold_is_exact_too(bench: Bench, name: str, over: int) -> None:
+    plan = hits(rule(name, 10, 5))
+    settle(bench, bench.limiter.check(plan), 10**9)
+
+    (status,) = bench.limiter.peek(plan).statuses
+    assert (status.remaining, status.debt) == (0, over)
+
+
+def test_a_debt_in_a_queue_leaves_no_place_in_it(bench: Bench) -> None:
+    plan = hits(Rule(10, 5, algorithm="leaky_bucket", max_delay=4))
+    settle(bench, bench.limiter.check(plan), 30)
+
+    (status,) = bench.limiter.peek(plan).statuses
+    assert (status.remaining, status.debt) == (0, 30 - plan[0].rule.quota.burst)
+
+
+def test_a_peek_at_no_cost_passes_whatever_the_debt(bench: Bench, algorithm: str) -> None:
+    plan = rule(algorithm, 10, 5)
+    settle(bench, bench.limiter.check(hits(plan)), 12)
+
+    assert bench.limiter.check(hits(plan, cost=0)).allowed
+
+
+def test_what_a_lowered_count_leaves_over_is_said_too(bench: Bench, algorithm: str) -> None:
+    exhaust(bench.limiter, hits(rule(algorithm, 10, 5)))
+
+    (status,) = bench.limiter.peek(hits(rule(algorithm, 10, 2))).statuses
+    assert (status.allowed, status.remaining) == (False, 0)
+    assert status.debt == 3 or algorithm in EVENLY  # their units take longer to come back now
 
 
 def test_a_debt_of_many_windows_is_no_fresh_quota(bench: Bench) -> None:

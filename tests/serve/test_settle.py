@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -54,6 +55,22 @@ def test_units_beyond_the_count_refuse_later_requests(app: Flask) -> None:
     get = serve(app, lambda: "ok", settle=lambda _: 1500)
 
     assert [get().status_code for _ in range(2)] == [200, 429]
+
+
+@pytest.mark.parametrize("dialect", ["standard", "draft-06", "legacy", "both"])
+def test_no_header_field_is_negative_while_a_debt_refuses(dialect: str) -> None:
+    app = Flask("chat")
+    app.config["MULTILIMIT_HEADERS"] = dialect
+    MultiLimit(app)
+    get = serve(app, lambda: "ok", rules=[TOKENS, "2000 per day"], settle=lambda _: 5000)
+
+    settled, refused = get(), get()
+
+    assert refused.status_code == 429
+    for response in (settled, refused):
+        fields = [value for name, value in response.headers if "Rate" in name or name == "Retry-After"]
+        assert fields
+        assert not [value for value in fields if re.search(r"(^|=)-", value)]
 
 
 def test_a_view_says_what_it_cost_and_its_last_word_counts(app: Flask) -> None:

@@ -112,4 +112,4 @@ class Oracle:
     def _standing(self, hit: Hit, now: int, *, repeated: bool) -> tuple[int, int, int]:
         window, count = self._window(hit), hit.rule.count
         retry_after = 0 if repeated else window.wait(count, hit.cost, now)
-        return max(count - window.used(now), 0), retry_after, window.reset_after(now)
+        return count - window.used(now), retry_after, window.reset_after(now)

@@ -65,8 +65,8 @@ AHEAD = 100_000
 counts. One that is further ahead is dropped, so that a wrong clock locks nobody out for long."""
 
 Outcome = tuple[int, int, int, Any]
-"""``remaining`` units before a charge, ``retry_after`` (0 if it allows), ``delay``, and ``seen``, which is passed on to
-``charge``."""
+"""``remaining`` units before a charge (below 0: a debt), ``retry_after`` (0 if it allows), ``delay``, and ``seen``,
+which is passed on to ``charge``."""
 
 
 NO_PARAMETERS: frozenset[str] = frozenset()

@@ -11,9 +11,9 @@ algorithms.fixed_window = {
   -- Seen: the window in force at `now`, a new one if need be.
   evaluate = function(hit, now)
     local start, used = in_force(hit, now)
-    local remaining = math.max(hit.count - used, 0)
+    local remaining = hit.count - used
     local seen = { start, used }
-    if hit.cost <= remaining then
+    if hit.cost <= remaining or hit.cost == 0 then
       return remaining, 0, 0, seen
     end
     if hit.cost > hit.count then

@@ -23,8 +23,8 @@ recognise = recognise_nothing
 def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:
     """Seen is the window in force at ``now``, a new one if necessary."""
     start, used = _in_force(state, quota, now)
-    remaining = max(quota.count - used, 0)
-    if cost <= remaining:
+    remaining = quota.count - used
+    if cost <= remaining or not cost:
         return remaining, 0, 0, (start, used)
     if cost > quota.count:
         return remaining, NEVER, 0, (start, used)

@@ -62,7 +62,7 @@ def evaluate(state: rate.Instant | None, quota: Quota, cost: int, now: int) -> O
         return remaining, retry_after, 0, behind
     delay = -(-behind // quota.count)
     places = (quota.max_delay * quota.count - behind) // quota.window + 1
-    remaining = max(min(remaining, places), 0)
+    remaining = min(remaining, max(places, 0))
     if cost == 0 or retry_after == NEVER:
         return remaining, retry_after, 0, behind
     retry_after = max(retry_after, delay - quota.max_delay, 0)

@@ -51,8 +51,8 @@ local rate = {
     local seen = { whole, rest }
     local slack, slack_rest = span(hit.burst, hit.window, hit.count)
     slack, slack_rest = minus(hit, slack, slack_rest, whole, rest)
-    local remaining = math.max(units(hit, slack, slack_rest), 0)
-    if hit.cost <= remaining then
+    local remaining = units(hit, slack, slack_rest)
+    if hit.cost <= remaining or hit.cost == 0 then
       return remaining, 0, 0, seen
     end
     if hit.cost > hit.burst then

@@ -30,8 +30,8 @@ def evaluate(state: Instant | None, quota: Quota, cost: int, now: int) -> Outcom
     """Seen is the time from now to the instant, in 1 / count of a microsecond."""
     behind = _behind(state, quota, now)
     slack = quota.burst * quota.window - behind
-    remaining = max(slack // quota.window, 0)
-    if cost <= remaining:
+    remaining = slack // quota.window
+    if cost <= remaining or not cost:
         return remaining, 0, 0, behind
     if cost > quota.burst:
         return remaining, NEVER, 0, behind

@@ -28,10 +28,7 @@ algorithms.sliding_window = {
     end
     local used = total - outside
     local remaining = hit.count - used
-    if remaining < 0 then -- the count has been lowered
-      remaining = 0
-    end
-    if hit.cost <= remaining then
+    if hit.cost <= remaining or hit.cost == 0 then
       return remaining, 0, 0, seen
     end
     if hit.cost > hit.count then

@@ -140,10 +140,7 @@ def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:
             if entries[first * _PER_ENTRY] <= now - quota.window:
                 first = min(log.after(now - quota.window, first), end)
     remaining = quota.count - end + first
-    if cost <= remaining:
-        return remaining, 0, 0, (first, end)
-    remaining = max(remaining, 0)  # below it when the count has been lowered
-    if cost == 0:
+    if cost <= remaining or not cost:
         return remaining, 0, 0, (first, end)
     if cost > quota.count or log is None:
         return remaining, NEVER, 0, (first, end)

@@ -35,8 +35,8 @@ algorithms.sliding_window_counter = {
     local start, current, previous = in_force(hit, now)
     local seen = { start, current, previous }
     local elapsed = now - start
-    local remaining = math.max(hit.count - current - weigh(previous, hit, elapsed), 0)
-    if hit.cost <= remaining then
+    local remaining = hit.count - current - weigh(previous, hit, elapsed)
+    if hit.cost <= remaining or hit.cost == 0 then
       return remaining, 0, 0, seen
     end
     if hit.cost > hit.count then

@@ -31,8 +31,8 @@ def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:
     seen = start, current, previous = _in_force(state, quota, now)
     elapsed = now - start
     weighted = -(-previous * (quota.window - elapsed) // quota.window)
-    remaining = max(quota.count - current - weighted, 0)
-    if cost <= remaining:
+    remaining = quota.count - current - weighted
+    if cost <= remaining or not cost:
         return remaining, 0, 0, seen
     if cost > quota.count:
         return remaining, NEVER, 0, seen

@@ -1,8 +1,8 @@
 -- floor(n * a / b) and the rest, exact even if the product exceeds 2^53, beyond which doubles skip whole numbers:
--- long multiplication by 7 bits of n at a time. For whole n < 2^35, b < 2^45, and a result below 2^53.
+-- long multiplication by 7 bits of n at a time. For whole n < 2^35, b < 2^45, and a result within 2^53; a may be below 0.
 local function span(n, a, b)
   local product = n * a
-  if product < 9007199254740992 then
+  if math.abs(product) < 9007199254740992 then
     return math.floor(product / b), product % b
   end
   local whole, factor = math.floor(a / b), a % b

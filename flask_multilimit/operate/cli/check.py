@@ -148,7 +148,8 @@ def _how_long(request: RequestStanding) -> str:
 def _row(rule: RuleStanding) -> tuple[str, ...]:
     refused = "" if rule.allowed else "not known" if rule.waits_for_slot else console.duration(rule.retry_after)
     shadow = " (shadow)" if rule.shadow and refused else ""
-    return (rule.name, rule.shown, rule.text, str(rule.remaining), refused + shadow or "-", _resets(rule.reset_after))
+    left = f"{rule.debt:,} over" if rule.debt else str(rule.remaining)
+    return (rule.name, rule.shown, rule.text, left, refused + shadow or "-", _resets(rule.reset_after))
 
 
 def _row_of_ban(ban: BanStanding) -> tuple[str, ...]:

@@ -39,6 +39,22 @@ def test_check_tells_what_is_left_and_that_a_request_would_pass(on_server: Comma
     assert "default-86400s   everyone     1000 per day     998 " in run.out
 
 
+def test_check_and_why_say_how_many_units_a_debt_is_over(on_server: Command) -> None:
+    limiter = Limiter(on_server.environment["FLASK_MULTILIMIT_STORAGE_URI"])
+    wanted = hits_for("3 per 20 seconds", scope="update", type="ip", subject="203.0.113.7")
+    limiter.settle(limiter.check(wanted), 1343)
+
+    for command in (("check", "update", "--ip", "203.0.113.7"), ("why", "203.0.113.7")):
+        assert re.search(r"ip-20s +203\.0\.113\.7 +3 per 20 s +1,340 over +\d+ s ", on_server(*command).out)
+        (rule,) = [
+            rule
+            for each in on_server(*command, "--json").json["requests"]
+            for rule in each["rules"]
+            if rule["name"] == "ip-20s" and not rule["allowed"]
+        ]
+        assert (rule["used"], rule["remaining"], rule["debt"]) == (1343, 0, 1340)
+
+
 def test_check_tells_that_it_is_not_known_when_a_slot_is_free(on_server: Command, tmp_path: Path) -> None:
     file = tmp_path / "reports.py"
     file.write_text(REPORTS)

@@ -63,6 +63,21 @@ def test_where_an_address_stands(app: Flask, ada: FlaskClient) -> None:
     assert "refused" in page
 
 
+def test_a_debt_is_shown_as_what_is_over(app: Flask, ada: FlaskClient) -> None:
+    with app.test_request_context(environ_base=CLIENT):
+        multilimit = app.extensions["multilimit"]
+        multilimit.settle(multilimit.check("2/minute", type=IP, scope="show"), 342)
+
+    page, about = ada.get(SUBJECT, query_string={"who": "203.0.113.7"}).text, found(ada, who="203.0.113.7")
+
+    assert ">340 over<" in page
+    assert rules(about)["show ip-60s"] == (342, 0)
+    assert (
+        '<td class="n" data-label="剩余"><div class="cell">超出 340</div>'
+        in ada.get(SUBJECT, query_string={"who": "203.0.113.7", "lang": "zh"}).text
+    )
+
+
 def test_where_a_user_stands(app: Flask, ada: FlaskClient) -> None:
     statuses(app, "/mine", headers={"X-User": "a/b ..?#&é"})
 
