@@ -32,6 +32,22 @@ class Panel(NamedTuple):
     text: str
     """What it shows."""
     queries: tuple[Query, ...]
+    is_number: bool = False
+    """Whether it shows one number, as it is now."""
+
+    @property
+    def height(self) -> int:
+        return _HEIGHT // 2 if self.is_number else _HEIGHT
+
+
+def _number(title: str, unit: str, text: str, expression: str) -> Panel:
+    """A sixth of a row."""
+    return Panel(title, unit, _WIDTH // 6, text, (Query(expression, title),), is_number=True)
+
+
+def _total(metric: str, *matchers: str) -> str:
+    """The rate per second at all endpoints that are chosen, 0 if nothing was counted."""
+    return f"({_rate('', metric, *matchers)} or vector(0))"
 
 
 def _rate(by: str, metric: str, *matchers: str) -> str:
@@ -40,14 +56,36 @@ def _rate(by: str, metric: str, *matchers: str) -> str:
     return f"sum by ({by}) (rate(multilimit_{metric}{{{chosen}}}[$__rate_interval]))"
 
 
-_REFUSED = _rate("endpoint", "checks_total", 'outcome="refused"')
-_PASSED = _rate("endpoint", "checks_total", 'outcome=~"allowed|waited|shadowed|allow_listed"')
+_BY_RULE, _GOES_ON = 'outcome="refused"', 'outcome=~"allowed|waited|shadowed|allow_listed"'
+_REFUSED = _rate("endpoint", "checks_total", _BY_RULE)
+_PASSED = _rate("endpoint", "checks_total", _GOES_ON)
 _ALL = _rate("endpoint", "checks_total")
 _AWAY = _rate("outcome", "checks_total", 'outcome=~"banned|denied|unanswered"')
 _RULES = ("{{endpoint}} {{rule}}", "endpoint, rule")
 _TIMES = "histogram_quantile({}, sum by (le) (rate(multilimit_check_seconds_bucket[$__rate_interval])))"
 
+NUMBERS = (
+    _number("Passes a second", "reqps", "Requests that go on.", _total("checks_total", _GOES_ON)),
+    _number("Refused a second", "reqps", "Refused by a rule.", _total("checks_total", _BY_RULE)),
+    _number(
+        *("Share refused now", "percentunit", "Of all checks."),
+        f"{_total('checks_total', _BY_RULE)} / {_rate('', 'checks_total')}",
+    ),
+    _number(
+        *("Bans", "short", "In force now, those by hand included."),
+        '(sum(max by (app, endpoint, rule) (multilimit_bans_in_force{endpoint=~"$endpoint"})) or vector(0))'
+        ' + (sum(max by (app) (multilimit_control_entries{kind="ban"})) or vector(0))',
+    ),
+    _number(
+        *("Slow checks", "s", "95 of 100 checks take at most this long, without the time that requests wait."),
+        _TIMES.format(0.95),
+    ),
+    _number("Storage", "bool_yes_no", "Whether every process gets answers.", "min(multilimit_storage_up)"),
+)
+"""The first row: whoever is called at night looks here first."""
+
 PANELS = (
+    *NUMBERS,
     Panel("Refused per second", "reqps", 8, "Refused by a rule.", (Query(_REFUSED, "{{endpoint}}"),)),
     Panel("Passed per second", "reqps", 8, "Requests that go on.", (Query(_PASSED, "{{endpoint}}"),)),
     Panel("Share refused", "percentunit", 8, "Of all checks.", (Query(f"{_REFUSED} / {_ALL}", "{{endpoint}}"),)),
@@ -58,6 +96,10 @@ PANELS = (
     Panel(
         *("Near the limit", "reqps", 12, "Requests that pass and leave less than 20 % of a quota."),
         (Query(f"topk(20, {_rate(_RULES[1], 'near_limit_total')})", _RULES[0]),),
+    ),
+    Panel(
+        *("Units settled, a second", "short", 12, "What requests really cost beyond their estimates, or below them."),
+        (Query(_rate("direction, " + _RULES[1], "settled_units_total"), _RULES[0] + " {{direction}}"),),
     ),
     Panel(
         *("Shadows that would refuse", "reqps", 12, "What a limit on trial would do."),
@@ -148,32 +190,34 @@ def dashboard(endpoints: Sequence[str] = (), *, namespace: str = NAMESPACE, titl
 
 
 def _placed(namespace: str) -> list[dict[str, Any]]:
-    placed, x, y = [], 0, 0
+    placed, x, y, below = [], 0, 0, 0
     for number, panel in enumerate(PANELS, 1):
         if x + panel.columns > _WIDTH:
-            x, y = 0, y + _HEIGHT
-        placed.append(
-            {
-                "id": number,
-                "type": "timeseries",
-                "title": panel.title,
-                "description": panel.text,
-                "datasource": _DATASOURCE,
-                "gridPos": {"x": x, "y": y, "w": panel.columns, "h": _HEIGHT},
-                "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
-                "targets": [
-                    {
-                        "refId": "ABC"[place],
-                        "datasource": _DATASOURCE,
-                        "expr": _renamed(expression, namespace),
-                        "legendFormat": legend,
-                    }
-                    for place, (expression, legend) in enumerate(panel.queries)
-                ],
-            }
-        )
-        x += panel.columns
+            x, y = 0, below
+        place = {"x": x, "y": y, "w": panel.columns, "h": panel.height}
+        placed.append({"id": number, "gridPos": place, **_shown(panel, namespace)})
+        x, below = x + panel.columns, y + panel.height
     return placed
+
+
+def _shown(panel: Panel, namespace: str) -> dict[str, Any]:
+    targets = [
+        {
+            "refId": "ABC"[place],
+            "datasource": _DATASOURCE,
+            "expr": _renamed(expression, namespace),
+            "legendFormat": legend,
+        }
+        for place, (expression, legend) in enumerate(panel.queries)
+    ]
+    return {
+        "type": "stat" if panel.is_number else "timeseries",
+        "title": panel.title,
+        "description": panel.text,
+        "datasource": _DATASOURCE,
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "targets": targets,
+    }
 
 
 def _datasource_variable() -> dict[str, Any]:

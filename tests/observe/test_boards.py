@@ -149,6 +149,14 @@ def test_every_metric_that_is_asked_for_is_there(text: str) -> None:
 MADE = {family.name for metric in PrometheusMetrics(registry=CollectorRegistry())._made for family in metric.describe()}
 
 
+def test_every_query_of_the_dashboard_is_valid(tmp_path: Path) -> None:
+    asked = [query.expression for panel in PANELS for query in panel.queries]
+    rules = [{"record": f"r:{n}", "expr": each.replace("$__rate_interval", "1m")} for n, each in enumerate(asked)]
+    (tmp_path / "queries.yml").write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
+
+    assert f" {len(asked)} rules found" in promtool("check", "rules", tmp_path / "queries.yml")
+
+
 def test_the_dashboard_asks_for_every_metric() -> None:
     assert {name for name in MADE if name not in dashboard()} == {"multilimit_refunds"}
 
@@ -220,9 +228,24 @@ def test_endpoints_can_be_chosen_from() -> None:
     assert known["templating"]["list"][1]["query"] == "label_values(multilimit_checks_total, endpoint)"
 
 
+def test_a_row_of_single_numbers_comes_first() -> None:
+    panels = json.loads(dashboard())["panels"]
+    first = [panel for panel in panels if panel["gridPos"]["y"] == 0]
+
+    assert len(first) == 6
+    assert sum(panel["gridPos"]["w"] for panel in first) == 24
+    assert {panel["type"] for panel in first} == {"stat"}
+    assert {panel["type"] for panel in panels if panel not in first} == {"timeseries"}
+
+
 def test_panels_lie_beside_each_other_without_overlap() -> None:
     places = [panel["gridPos"] for panel in json.loads(dashboard())["panels"]]
 
     assert len(places) == len(PANELS)
     assert all(place["x"] + place["w"] <= 24 for place in places)
-    assert len({(place["x"], place["y"]) for place in places}) == len(places)
+    taken = [(x, y) for place in places for x in _span(place, "x", "w") for y in _span(place, "y", "h")]
+    assert len(set(taken)) == len(taken)
+
+
+def _span(place: dict[str, int], begin: str, length: str) -> range:
+    return range(place[begin], place[begin] + place[length])
