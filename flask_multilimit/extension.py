@@ -303,7 +303,7 @@ class MultiLimit:
             where = f'at "{endpoint}"' if endpoint else "at this endpoint"
             raise ConfigurationError(f"reset: no limiter {where} counts {' and '.join(given)}, so nothing was reset")
         hits = hits_of(each for each in applied if given or each.subject != EVERYONE)
-        gate.limiter.reset(hits)
+        gate.reset(hits)
         return len(hits)
 
     def settle(self, decision: Decision, units: int, hits: Iterable[Hit] | None = None) -> Decision:
@@ -419,7 +419,7 @@ def _reset_beyond(
     if reach == "everything" and given:
         raise ConfigurationError("reset: reach='everything' is for all subjects; for one of them, give 'everywhere'")
     keys = all_keys(gate) if reach == "everything" else keys_of(gate, given)
-    gate.limiter.reset(keys)
+    gate.reset(keys)
     return len(keys)
 
 

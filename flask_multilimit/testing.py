@@ -187,13 +187,13 @@ def reset(
     if endpoint is None:
         if subject is not None:
             raise ConfigurationError("reset: name the endpoint too: reset(app, endpoint, subject)")
-        gate.limiter.reset(all_keys(gate))
+        gate.reset(all_keys(gate))
         return
     given = _of_test_client(address) if subject is None else subjects_from(subject)
     standings = asked_at(gate, endpoint, method, given)
     require_limiters("reset", endpoint, standings, given, spelled=_arguments)
     require_known_rules(endpoint, (standing.applied for standing in standings))
-    gate.limiter.reset(hit for standing in standings for hit in standing.applied.hits)
+    gate.reset(hit for standing in standings for hit in standing.applied.hits)
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -10,10 +11,12 @@ from ..control.entries import Listing, Override
 from ..declare.subjects import LimitType
 from ..engine import BanStatus, ConfigurationError, StorageError
 from ..engine.algorithms import BAN
+from ..engine.algorithms.ban import length
 from ..engine.bans import BanRule
 from ..engine.hits import BanHit, Hit
 from ..engine.keys import parts_of_key
-from ..engine.storage import Inspectable
+from ..engine.storage import Inspectable, KeepsTallies
+from ..observe.traffic import reader_of
 from ..serve.applier import applier_of
 from ..serve.gate import AppGate
 from .clients import Client, hits_of_client
@@ -23,7 +26,7 @@ from .text import subject_text
 from .values import Described
 
 MOST_BAN_KEYS = 10_000
-"""The most keys of bans and strikes to look at."""
+"""The most keys of bans and strikes to look at if the app counts no traffic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,7 @@ class BanInForce(Described):
     """The name of the ban in header fields; or the person who made it."""
     endpoint: str
     """Where its limiter counts; ``*`` for one that somebody made."""
+    since: float
     ends_in: float | None
     level: int = 0
     """How many bans it repeats."""
@@ -58,8 +62,8 @@ class Lifted(Described):
 
 
 def bans(gate: AppGate) -> list[BanInForce]:
-    """Every ban in force: first those that people made, then those that limiters began, as far as the storage can list
-    its keys. Raises :class:`StorageError` and :class:`ConfigurationError`."""
+    """Every ban in force: first those that people made, then those that limiters began. Raises :class:`StorageError`
+    and :class:`ConfigurationError`."""
     return [*_by_hand(gate), *_by_limiters(gate)]
 
 
@@ -73,6 +77,7 @@ def _by_hand(gate: AppGate) -> Iterator[BanInForce]:
                 shown=str(each.who),
                 by=each.author,
                 endpoint="*",
+                since=each.since,
                 ends_in=None if each.until is None else max(each.until - now, 0.0),
                 id=each.id,
                 reason=each.reason,
@@ -80,19 +85,31 @@ def _by_hand(gate: AppGate) -> Iterator[BanInForce]:
 
 
 def _by_limiters(gate: AppGate) -> list[BanInForce]:
-    if not isinstance(gate.limiter.storage, Inspectable):
-        return []
-    stored = stored_keys(gate, prefixes_of(gate), MOST_BAN_KEYS, containing=f":{BAN}:")
     rules, names = rules_by_keys(gate), _names_by_stem(gate)
     hits = [
-        BanHit(each.key, rule, cost=0, name="declared")
-        for each in stored
-        if (parts := parts_of_key(each.key)) is not None
+        BanHit(key, rule, cost=0, name="declared")
+        for key in _keys_of_bans(gate)
+        if (parts := parts_of_key(key)) is not None
         and isinstance(rule := rules.get((parts.stem, parts.type, parts.algorithm, parts.window)), BanRule)
     ]
-    held = [status for decision in peeked(gate, hits) for status in decision.bans if status.holds]
-    found = [_of_limiter(status, names) for status in held]
+    found = [_of_limiter(status, names) for decision in peeked(gate, hits) for status in decision.bans if status.holds]
     return sorted(found, key=lambda each: each.ends_in or 0.0)
+
+
+def _keys_of_bans(gate: AppGate) -> Iterable[str]:
+    """The keys of bans that may hold: traffic lists them. Without traffic, the storage looks through all its keys."""
+    storage = gate.limiter.storage
+    if gate.settings.traffic and isinstance(storage, KeepsTallies):
+        return reader_of(storage, gate.settings.key_prefix).bans().latest
+    if not isinstance(storage, Inspectable):
+        return ()
+    stored = stored_keys(gate, prefixes_of(gate), MOST_BAN_KEYS, containing=f":{BAN}:")
+    return [each.key for each in stored]
+
+
+def began(ban: BanStatus) -> float:
+    """When a ban that holds began: POSIX time."""
+    return time.time() + ban.retry_after - length(ban.hit.rule.quota, ban.level) / 1_000_000
 
 
 def _of_limiter(status: BanStatus, names: Mapping[str, tuple[str, str]]) -> BanInForce:
@@ -105,6 +122,7 @@ def _of_limiter(status: BanStatus, names: Mapping[str, tuple[str, str]]) -> BanI
         shown=subject_text(parts.type, value),
         by=name,
         endpoint=endpoint,
+        since=began(status),
         ends_in=status.retry_after,
         level=status.level,
     )
@@ -127,7 +145,7 @@ def unban(gate: AppGate, client: Client, *, reason: str = "", author: str = "", 
     if not dry_run:
         for each in entries:
             applier.control.undo(each.id, reason=reason, author=author)
-        gate.limiter.reset(keys)
+        gate.reset(keys)
     return Lifted(client.text or client.shown, tuple(map(str, entries)), tuple(keys))
 
 
@@ -147,7 +165,7 @@ def reset(gate: AppGate, client: Client, endpoint: str | None = None) -> int:
     hits: list[Hit] = hits_of_client(gate, client, endpoint)
     if not hits:
         raise ConfigurationError(f"no limit counts {client.shown}, so nothing was reset")
-    gate.limiter.reset(hits)
+    gate.reset(hits)
     return len(hits)
 
 

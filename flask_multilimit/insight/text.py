@@ -40,6 +40,12 @@ def instant(at: float) -> datetime:
     return datetime.fromtimestamp(min(max(at, 0.0), LATEST), timezone.utc)
 
 
+def local_time(at: float) -> str:
+    """``07:26:05 CET``, with the date if it is not today's."""
+    then, today = instant(at).astimezone(), datetime.now().astimezone()
+    return then.strftime("%H:%M:%S %Z" if then.date() == today.date() else "%Y-%m-%d %H:%M:%S %Z")
+
+
 def plural(number: int, noun: str, several: str = "") -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {several or noun + 's'}"
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -13,6 +14,9 @@ from ..declare.advice import Stack, app_in_force, gate_of_app
 from ..declare.holding import changes, leave_to_response
 from ..declare.limiter import Declaration, Reaction
 from ..declare.subjects import current_request, request_if_any
+from ..engine import ConfigurationError, Hit, StorageError
+from ..engine.algorithms import BAN
+from ..observe import traffic
 from .headers import describe
 from .refusal import AccessDenied, RateLimitExceeded, Refusals, StorageUnavailable
 from .settle import Settlement
@@ -134,6 +138,15 @@ class AppGate(AppState):
             self.verdicts.check(record.plan, record)
         # Declarations for other methods are covered as well: they do not apply.
         return (record.plan.stack or stack).covered
+
+    def reset(self, hits: Iterable[Hit | str]) -> None:
+        """Reset the quotas of ``hits``, or of keys in the storage. Bans among them end in the list of bans, too."""
+        keys = [each if isinstance(each, str) else each.key for each in hits]
+        self.limiter.reset(keys)
+        bans = [key for key in keys if f":{BAN}:" in key]
+        if bans and self.settings.traffic:
+            with suppress(StorageError, ConfigurationError):  # the list asks the storage about each ban anyway
+                traffic.reader_of(self.limiter.storage, self.settings.key_prefix).end_bans(bans)
 
     def _begun(self) -> Record | None:
         """The record of a request that was not preprocessed; ``None`` outside of a request."""

@@ -89,6 +89,18 @@ def test_names_are_any_text(keeper: KeepsTallies) -> None:
     assert keeper.tallies([FIRST]).amounts == [names]
 
 
+def test_instants_replace_each_other_and_leave_when_they_are_past(keeper: KeepsTallies) -> None:
+    now = round(keeper.tallies([FIRST]).at * 1000)
+
+    def put(number: int, **instants: int) -> None:
+        keeper.tally([Tally(FIRST, instants, seconds=60, most=10, instants=True)], source=SOURCE, number=number)
+
+    put(1, a=now + 5000, b=now - 50_000, c=now - 61_000)
+    put(2, a=now + 1000)
+
+    assert keeper.tallies([FIRST]).amounts == [{"a": now + 1000, "b": now - 50_000}]
+
+
 def test_a_key_that_is_not_there_is_empty(keeper: KeepsTallies) -> None:
     assert keeper.tallies([FIRST, SECOND]).amounts == [{}, {}]
 
@@ -140,6 +152,30 @@ def test_a_user_with_the_rights_that_limits_need_may_tally(server: Server, redis
             assert storage.tallies([FIRST]).amounts == [{"a": 1}]
     finally:
         redis_client.acl_deluser("limits")
+
+
+def test_a_key_of_instants_lives_as_long_as_the_latest(redis_client: redis.Redis) -> None:
+    storage = RedisStorage(redis_client)
+    now = round(storage.tallies([FIRST]).at * 1000)
+
+    for number, later in enumerate((90_000, 30_000), 1):
+        instants = {str(number): now + later}
+        storage.tally([Tally(FIRST, instants, seconds=60, most=10, instants=True)], source=SOURCE, number=number)
+
+    assert 140 < redis_client.ttl(FIRST) <= 150
+
+
+def test_memory_keeps_instants_until_they_are_past() -> None:
+    now = [1000.0]
+    tallies = TalliesInMemory(clock=lambda: now[0])
+    for number, instant in enumerate((1_090_000, 1_030_000), 1):
+        instants = Tally(FIRST, {str(number): instant}, seconds=60, most=10, instants=True)
+        tallies.tally([instants], source=SOURCE, number=number)
+
+    now[0] = 1149.0
+    assert tallies.tallies([FIRST]).amounts == [{"1": 1_090_000, "2": 1_030_000}]
+    now[0] = 1150.0
+    assert tallies.tallies([FIRST]).amounts == [{}]
 
 
 def test_memory_forgets_in_time() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,8 +13,10 @@ from flask_multilimit import IP, Ban, ConfigurationError, MultiLimit, rate_limit
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.insight.bans import bans
 from flask_multilimit.insight.clients import client_from
+from flask_multilimit.insight.keys import all_keys
 from flask_multilimit.insight.standing import Standing, standing
-from flask_multilimit.insight.traffic import looking
+from flask_multilimit.insight.traffic import looking, now
+from flask_multilimit.observe.traffic import reader_of
 from flask_multilimit.serve.gate import gate_of
 from support.asking import statuses, view
 
@@ -26,10 +29,10 @@ CLIENT = {"REMOTE_ADDR": "203.0.113.7"}
 BAN = Ban(after=2, within=60, time=600)
 
 
-def app_on(storage: Any = "memory://", *, types: tuple[str, ...] = ("api_key",)) -> Flask:
+def app_on(storage: Any = "memory://", *, types: tuple[str, ...] = ("api_key",), traffic: bool = True) -> Flask:
     app = Flask("shop")
     app.secret_key = "key"
-    app.config.update(MULTILIMIT_DENY_CACHE=0, MULTILIMIT_STORAGE_TIMEOUT=10)
+    app.config.update(MULTILIMIT_DENY_CACHE=0, MULTILIMIT_STORAGE_TIMEOUT=10, MULTILIMIT_TRAFFIC=traffic)
     limits = MultiLimit(app, storage=storage, unmatched_limits=rate_limiter(type=IP, rules="2/minute", ban=BAN))
     app.add_url_rule("/login", "login", rate_limiter(type=IP, rules="2/minute", ban=BAN)(view()))
     app.add_url_rule("/search", "search", rate_limiter(type=IP, rules="3/minute")(view()))
@@ -182,11 +185,25 @@ def test_why_prints_what_it_found() -> None:
     assert "To let it pass:\n  flask multilimit unban 203.0.113.7\n" in told
 
 
-def test_every_ban_in_force_is_listed_with_who_and_by_whom(server: Server, redis_client: redis.Redis) -> None:
-    del redis_client  # which empties the server
-    app = app_on(server.url)
+@pytest.fixture(params=["memory", "server", "cluster"])
+def shared(request: pytest.FixtureRequest) -> str:
+    """Where quotas are: somewhere empty."""
+    if request.param == "memory":
+        return "memory://"
+    if request.param == "cluster":
+        uri: str = request.getfixturevalue("cluster").uri
+        return uri
+    request.getfixturevalue("redis_client")
+    server: Server = request.getfixturevalue("server")
+    return server.url
+
+
+@pytest.mark.parametrize("traffic", [True, False], ids=["by traffic", "by keys"])
+def test_every_ban_in_force_is_listed_with_who_and_by_whom(shared: str, traffic: bool) -> None:
+    app = app_on(shared, traffic=traffic)
     statuses(app, *["/login"] * 5, environ_base=CLIENT)
     statuses(app, *["/nowhere"] * 5, environ_base={"REMOTE_ADDR": "2001:db8::7"})
+    flush(app)
     with app.app_context():
         app.extensions["multilimit"].control.ban("api_key:eve", for_="1h", author="bob", reason="spam")
 
@@ -198,5 +215,36 @@ def test_every_ban_in_force_is_listed_with_who_and_by_whom(server: Server, redis
         ("203.0.113.7", "ip-ban", "login"),
         ("api_key:eve", "bob", "*"),
     ]
+    assert all(0 <= time.time() - each.since < 60 for each in found)
     assert len(bans(gate_of(app))) == 3, "a client that was never refused has no ban"
+    gate_of(app).limiter.close()
+
+
+def test_a_lifted_ban_leaves_the_list_and_a_new_one_counts_once(shared: str) -> None:
+    app = app_on(shared)
+    gate = gate_of(app)
+    for lifted in (lambda: command(app, "unban", "203.0.113.7", "--yes"), lambda: gate.reset(all_keys(gate))):
+        statuses(app, *["/login"] * 5, environ_base=CLIENT)
+        flush(app)
+        assert [each.who for each in bans(gate)] == ["203.0.113.7"]
+        assert [each.amount for each in now(gate, patient=True).bans_in_force] == [1]
+
+        with app.app_context():
+            lifted()
+
+        assert bans(gate) == []
+        assert reader_of(gate.limiter.storage, "rate_limit:").bans().in_force() == {}
+        gate.reset(all_keys(gate))
+    gate.limiter.close()
+
+
+def test_bans_are_found_without_a_look_at_all_keys(server: Server, redis_client: redis.Redis) -> None:
+    app = app_on(server.url)
+    statuses(app, *["/login"] * 5, environ_base=CLIENT)
+    flush(app)
+    redis_client.config_resetstat()
+
+    assert [each.who for each in bans(gate_of(app))] == ["203.0.113.7"]
+
+    assert "cmdstat_scan" not in redis_client.info("commandstats")
     gate_of(app).limiter.close()

@@ -24,6 +24,9 @@ class Tally(NamedTuple):
     """The key is forgotten this long after the last addition."""
     most: int
     """The number of names to keep under the key, those with the largest amounts."""
+    instants: bool = False
+    """The amounts are instants, in POSIX milliseconds: each replaces what its name had, and is forgotten ``seconds``
+    after the instant."""
 
 
 class Tallies(NamedTuple):
@@ -82,7 +85,11 @@ class TalliesInMemory:
     def _add(self, tally: Tally, now: float) -> None:
         kept = self._kept.setdefault(tally.key, {})
         for name, amount in tally.amounts.items():
-            kept[name] = kept.get(name, 0) + amount
+            kept[name] = amount if tally.instants else kept.get(name, 0) + amount
+        if tally.instants:
+            past = (now - tally.seconds) * 1000
+            kept = self._kept[tally.key] = {name: instant for name, instant in kept.items() if instant > past}
+            now = max(kept.values(), default=0) / 1000
         if len(kept) > tally.most:
             self._kept[tally.key] = dict(heapq.nlargest(tally.most, kept.items(), key=lambda named: named[1]))
         self._ends[tally.key] = now + tally.seconds

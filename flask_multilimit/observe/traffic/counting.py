@@ -288,5 +288,5 @@ def _new_marks(
     rules += [(endpoint, ban.name, "bans") for ban in begun]
     who = [(endpoint, rule, type_, short(subject)) for rule, type_, subject in refusals_of(decision, applied)]
     now = time.time() if begun else 0.0
-    bans = [BanBegun(endpoint, ban.name, decision.check_id, now + ban.retry_after) for ban in begun]
+    bans = [BanBegun(endpoint, ban.name, ban.hit.key, now, now + ban.retry_after) for ban in begun]
     return _Marks(labels, tuple(rules), tuple(who), tuple(bans))

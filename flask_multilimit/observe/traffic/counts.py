@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Literal, NamedTuple, get_args
@@ -63,10 +63,12 @@ class BanBegun(NamedTuple):
     endpoint: str
     rule: str
     """Its name."""
-    check_id: bytes
-    """The id of the check with which it began, which identifies the ban without naming anybody."""
+    key: str
+    """Its key in the storage, which names the subject. Personal data."""
+    began: float
+    """POSIX time, as is ``until``."""
     until: float
-    """When it ends: POSIX time."""
+    """When it ends, or was lifted."""
 
 
 @dataclass(slots=True)
@@ -111,15 +113,20 @@ def written_subjects(refused: Mapping[Refused, int]) -> dict[str, int]:
 
 def written_bans(begun: Iterable[BanBegun]) -> dict[str, int]:
     """The end of each ban, in milliseconds, by its name in the storage."""
-    return {f"{_name(ban.endpoint)}\t{_name(ban.rule)}\t{ban.check_id.hex()}": round(ban.until * 1000) for ban in begun}
+    return {
+        f"{_name(ban.endpoint)}\t{_name(ban.rule)}\t{round(ban.began * 1000)}\t{encodable(ban.key)}": round(
+            ban.until * 1000
+        )
+        for ban in begun
+    }
 
 
-def read_bans(ends: Mapping[str, int]) -> dict[tuple[str, str], list[float]]:
-    """When the bans of each endpoint and rule end: POSIX times."""
-    found: dict[tuple[str, str], list[float]] = {}
-    for endpoint, rule, _, end in _fields(ends, 3):
-        found.setdefault((endpoint, rule), []).append(int(end) / 1000)
-    return found
+def read_bans(ends: Mapping[str, int]) -> list[BanBegun]:
+    return [
+        BanBegun(endpoint, rule, key, int(began) / 1000, int(until) / 1000)
+        for endpoint, rule, began, key, until in _fields(ends, 4)
+        if began.isascii() and began.isdigit()
+    ]
 
 
 def read(amounts: Mapping[str, int], subjects: Mapping[str, int]) -> Counts:
@@ -170,8 +177,6 @@ MOST_NAMES_KEPT = 8192
 """The most names of counts in a bucket, over all processes."""
 MOST_SUBJECTS_KEPT = 200
 """The most subjects in a bucket."""
-BANS_LAST = (3600, 86_400, 31 * 86_400, 401 * 86_400)
-"""Seconds. Each key holds the bans that last up to this long, and expires this long after the last one was added."""
 
 
 class Places:
@@ -187,9 +192,9 @@ class Places:
     def subjects(self, bucket: int) -> str:
         return f"{self._stem}subjects:{bucket}"
 
-    def bans(self) -> list[str]:
-        """One key for each of :data:`BANS_LAST`."""
-        return [f"{self._stem}bans:{lasts}" for lasts in BANS_LAST]
+    def bans(self) -> str:
+        """Of those in force, and of those that ended in the last hour."""
+        return f"{self._stem}bans"
 
     def source(self, name: str) -> str:
         return f"{self._stem}from:{name}"
@@ -205,17 +210,13 @@ def tallies_of(places: Places, bucket: int, counts: Counts) -> list[Tally]:
     if counts.refused:
         subjects = written_subjects(counts.refused)
         tallies.append(Tally(places.subjects(bucket), subjects, LIVES_SECONDS, MOST_SUBJECTS_KEPT))
-    return tallies + _tallies_of_bans(places, bucket * BUCKET_SECONDS, counts.begun)
-
-
-def _tallies_of_bans(places: Places, now: int, begun: Sequence[BanBegun]) -> list[Tally]:
-    tallies, shorter = [], 0
-    for key, lasts in zip(places.bans(), BANS_LAST, strict=True):
-        some = [ban for ban in begun if shorter < ban.until - now <= lasts]
-        if some:
-            tallies.append(Tally(key, written_bans(some), lasts, MOST_BANS))
-        shorter = lasts
+    if counts.begun:
+        tallies.append(tally_of_bans(places, counts.begun))
     return tallies
+
+
+def tally_of_bans(places: Places, bans: Iterable[BanBegun]) -> Tally:
+    return Tally(places.bans(), written_bans(bans), LIVES_SECONDS, MOST_BANS, instants=True)
 
 
 def is_traffic(key: str) -> bool:

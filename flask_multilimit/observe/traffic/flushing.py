@@ -68,7 +68,8 @@ class Outbox:
     def put(self, counts: Counts) -> None:
         """Take ``counts`` of the last second."""
         with self._lock:
-            counts.begun = [ban._replace(until=ban.until + self._ahead) for ban in counts.begun]
+            ahead = self._ahead
+            counts.begun = [ban._replace(began=ban.began + ahead, until=ban.until + ahead) for ban in counts.begun]
             bucket = bucket_at(self._clock() + self._ahead)
             last = self._waiting[-1] if self._waiting else None
             if last is not None and last.bucket == bucket and last.number is None:

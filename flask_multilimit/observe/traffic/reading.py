@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import math
+import os
 import time
-from collections import ChainMap
+from collections import Counter as Amounts
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -13,7 +14,18 @@ from typing import Any, NamedTuple
 from ...engine import ConfigurationError, Storage, StorageError
 from ...engine.storage import KeepsTallies
 from ..events import Outcome
-from .counts import BUCKET_SECONDS, Counts, Places, Refused, RuleOutcome, bucket_at, read, read_bans
+from .counts import (
+    BUCKET_SECONDS,
+    BanBegun,
+    Counts,
+    Places,
+    Refused,
+    RuleOutcome,
+    bucket_at,
+    read,
+    read_bans,
+    tally_of_bans,
+)
 
 PAUSE_BUCKETS = 60 // BUCKET_SECONDS
 """The longest pause in a series of refusals."""
@@ -131,14 +143,18 @@ class BansBegun(NamedTuple):
 
     at: float
     """POSIX time by the clock of the storage: when it was asked."""
-    ends: Mapping[tuple[str, str], Sequence[float]]
-    """When each ends, by endpoint and name of the ban; some have ended already."""
+    begun: Sequence[BanBegun]
+    """Those that may hold, and those that ended in the last hour."""
+
+    @property
+    def latest(self) -> Mapping[str, BanBegun]:
+        """The latest ban under each key: at any time, one ban at most holds under a key."""
+        return {ban.key: ban for ban in sorted(self.begun, key=lambda ban: ban.began)}
 
     def in_force(self, at: float | None = None) -> dict[tuple[str, str], int]:
         """How many bans hold ``at`` a POSIX time (default: when the storage was asked), by endpoint and name."""
         now = self.at if at is None else at
-        counted = {name: sum(end > now for end in ends) for name, ends in self.ends.items()}
-        return {name: amount for name, amount in counted.items() if amount}
+        return dict(Amounts((ban.endpoint, ban.rule) for ban in self.latest.values() if ban.until > now))
 
 
 def reader_of(storage: Storage, prefix: str) -> TrafficReader:
@@ -191,8 +207,16 @@ class TrafficReader:
 
     def bans(self) -> BansBegun:
         """The bans that the app's limiters began, as far as they are not forgotten. Raises :class:`StorageError`."""
-        found = self._storage.tallies(self._places.bans())
-        return BansBegun(found.at, read_bans(ChainMap(*found.amounts)))
+        found = self._storage.tallies([self._places.bans()])
+        return BansBegun(found.at, read_bans(found.amounts[0]))
+
+    def end_bans(self, keys: Iterable[str]) -> None:
+        """Let the bans under ``keys`` end now: they were lifted. Raises :class:`StorageError`."""
+        known, lifted = self.bans(), frozenset(keys)
+        ended = [ban._replace(until=known.at) for ban in known.begun if ban.key in lifted and ban.until > known.at]
+        if ended:
+            source = self._places.source(os.urandom(8).hex())
+            self._storage.tally([tally_of_bans(self._places, ended)], source=source, number=1)
 
     def ask(self, buckets: Sequence[int]) -> dict[int, Counts]:
         """The counts in ``buckets`` now, read in one command. Raises :class:`StorageError`."""

@@ -16,7 +16,7 @@ from ...insight.bans import Lifted, bans, note, unban
 from ...insight.changes import Entry, entries, history
 from ...insight.clients import client_from
 from ...insight.impact import Impact, impact
-from ...insight.text import instant
+from ...insight.text import instant, local_time
 from ...serve.applier import ControlApplier, applier_of
 from ...serve.gate import gate_of
 from .. import console
@@ -256,7 +256,10 @@ def _lifted_lines(found: Lifted, *, done: str = "Lift") -> list[str]:
 @command("bans", short_help="List every ban in force.")
 @as_json
 def bans_command(as_json: bool) -> None:
-    """List every ban in force: those that people made, and those that limiters began. This uses SCAN."""
+    """List every ban in force: those that people made, and those that limiters began.
+
+    Limiters' bans are found by the traffic that is counted; with MULTILIMIT_TRAFFIC=False, by SCAN.
+    """
     with for_people():
         gate = current_gate()
         require_shared_storage(gate)
@@ -268,10 +271,18 @@ def bans_command(as_json: bool) -> None:
         write(["Nobody is banned."])
         return
     rows = [
-        (each.who, each.by, each.endpoint, console.duration(each.ends_in), str(each.level or ""), each.reason)
+        (
+            each.who,
+            each.by,
+            each.endpoint,
+            local_time(each.since),
+            console.duration(each.ends_in),
+            str(each.level or ""),
+            each.reason,
+        )
         for each in found
     ]
-    write(console.columns(rows, headings=("WHO", "BY", "ENDPOINT", "ENDS IN", "REPETITION", "REASON")))
+    write(console.columns(rows, headings=("WHO", "BY", "ENDPOINT", "SINCE", "ENDS IN", "REPETITION", "REASON")))
 
 
 @command("entries", short_help="List the changes in force.")

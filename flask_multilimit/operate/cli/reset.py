@@ -132,7 +132,7 @@ class _Reset:
         used = [each for each in quotas.values() if _is_used(each)]
         full = [each for each in quotas.values() if not _is_used(each)]
         if not self.dry_run:
-            gate.limiter.reset(list(quotas))
+            gate.reset(list(quotas))
             if used:
                 self._note(gate)
         if self.as_json:
@@ -151,7 +151,7 @@ class _Reset:
         if keys:
             self._ask([*lines, *more], len(keys))
         if not self.dry_run:
-            gate.limiter.reset(keys)
+            gate.reset(keys)
             if keys:
                 self._note(gate)
         if self.as_json:

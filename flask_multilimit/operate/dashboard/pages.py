@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -193,7 +195,7 @@ def subject_asked() -> Subject:
     _keep_up()
     gate = gate_in_force()
     try:
-        client = _client_asked()
+        client = _client_in(request.args)
         if client is None:
             return Subject(None, "")
         with looking(gate) as memory:
@@ -206,9 +208,9 @@ def subject_asked() -> Subject:
         return Subject(None, str(error))
 
 
-def _client_asked() -> clients.Client | None:
-    """The client that the query names: by ``who``, as people write it, or by ``type`` and ``value``."""
-    gate, asked = gate_in_force(), request.args
+def _client_in(asked: Mapping[str, str]) -> clients.Client | None:
+    """The client that a query or form names: by ``who``, as people write it, or by ``type`` and ``value``."""
+    gate = gate_in_force()
     if type_name := asked.get("type", ""):
         return clients.client_of(gate, type_name, asked.get("value", ""))
     text = asked.get("who", "").strip()
@@ -236,8 +238,8 @@ def reset() -> Response:
     """Reset the quotas of a client, at one endpoint or everywhere."""
     _require_may_change(changes_limits=False)
     gate, endpoint = gate_in_force(), request.form.get("endpoint") or None
-    client = _client_of_form()
     try:
+        client = _client_of_form()
         number = bans.reset(gate, client, endpoint)
     except (ConfigurationError, StorageError) as error:
         return _not_possible(error)
@@ -258,11 +260,11 @@ def unban() -> Response:
 
 
 def _client_of_form() -> clients.Client:
-    return clients.client_of(gate_in_force(), request.form.get("type", ""), request.form.get("value", ""))
+    return _client_in(request.form) or clients.client_of(gate_in_force(), "", "")
 
 
 def _subject_url(**notices: str) -> str:
-    return url("subject", type=request.form.get("type"), value=request.form.get("value"), **notices)
+    return url("subject", **{name: request.form.get(name) for name in ("who", "type", "value")}, **notices)
 
 
 def _not_possible(error: ConfigurationError | StorageError) -> Response:
@@ -288,6 +290,9 @@ def lists_asked() -> Entries:
 def lists_page(*, problem: str = "", status: int = 200) -> Response:
     gate, done = gate_in_force(), request.args.get("done", "")
     just_made = entries(gate, q=done).entries if done else ()
+    held: list[bans.BanInForce] = []
+    with suppress(StorageError, ConfigurationError):  # the page says so about the entries
+        held = [each for each in bans.bans(gate) if not each.id]
     return render(
         "lists.html",
         status=status,
@@ -296,6 +301,7 @@ def lists_page(*, problem: str = "", status: int = 200) -> Response:
         done=next((each for each in just_made if each.id == done), None),
         undone=notice_given("undone"),
         shared=applier_of(gate.app).control.shared,
+        held=held,
         **shown(lists_asked()),
     )
 

@@ -11,7 +11,7 @@ import pytest
 from flask_multilimit.engine import MemoryStorage, RedisStorage, StorageError
 from flask_multilimit.observe.traffic import Check, Counts, TrafficReader
 from flask_multilimit.observe.traffic import counts as table
-from flask_multilimit.observe.traffic.counts import BANS_LAST, BUCKET_SECONDS, BanBegun
+from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, LIVES_SECONDS, BanBegun
 from flask_multilimit.observe.traffic.flushing import Outbox
 from flask_multilimit.observe.traffic.reading import SECONDS, BanWatch
 
@@ -37,9 +37,9 @@ def reader(keeper: Keeper) -> TrafficReader:
     return TrafficReader(keeper, PREFIX)
 
 
-def begun(*ends: float, endpoint: str = "login", rule: str = "ip-ban") -> Counts:
+def begun(*ends: float, endpoint: str = "login", rule: str = "ip-ban", key: str = "", began: float = 1.5) -> Counts:
     """Bans that end at these instants."""
-    bans = [BanBegun(endpoint, rule, os.urandom(16), end) for end in ends]
+    bans = [BanBegun(endpoint, rule, key or os.urandom(8).hex(), began, end) for end in ends]
     return Counts({Check(endpoint, "banned", "storage"): len(ends)}, begun=bans)
 
 
@@ -80,7 +80,49 @@ def test_bans_of_any_length_live_under_a_key_that_outlives_them(
         keeper.now = start + length - 0.5
         assert sum(reader.bans().in_force().values()) == len(lengths) - place
     keeper.now = start + 402 * DAY
-    assert reader.bans().ends == {}
+    assert reader.bans().begun == []
+
+
+def test_a_ban_that_ended_is_remembered_for_an_hour(outbox: Outbox, reader: TrafficReader, keeper: Keeper) -> None:
+    end = keeper.now + 60
+    outbox.put(begun(end, key="a", began=keeper.now))
+    outbox.send()
+    keeper.now = end + 3600
+
+    assert reader.bans().begun == [BanBegun("login", "ip-ban", "a", end - 60, end)]
+    keeper.now = end + LIVES_SECONDS
+    assert reader.bans().begun == []
+
+
+def test_a_lifted_ban_ends_and_a_new_one_of_the_same_client_counts_once(
+    outbox: Outbox, reader: TrafficReader, keeper: Keeper
+) -> None:
+    began = keeper.now
+    outbox.put(begun(began + 600, key="a", began=began))
+    outbox.put(begun(began + 600, key="b", began=began))
+    outbox.send()
+    keeper.now += 5
+    reader.end_bans(["a", "unknown"])
+
+    assert reader.bans().in_force() == {("login", "ip-ban"): 1}
+    outbox.put(begun(keeper.now + 600, key="a", began=keeper.now))
+    outbox.send()
+    assert reader.bans().in_force() == {("login", "ip-ban"): 2}
+    assert sorted((ban.key, ban.began - began, ban.until - began) for ban in reader.bans().begun) == [
+        ("a", 0, 5),
+        ("a", 5, 605),
+        ("b", 0, 600),
+    ]
+
+
+def test_a_key_that_was_deleted_by_hand_and_banned_again_counts_once(
+    outbox: Outbox, reader: TrafficReader, keeper: Keeper
+) -> None:
+    for later in (0, 5):
+        outbox.put(begun(keeper.now + later + 600, key="a", began=keeper.now + later))
+    outbox.send()
+
+    assert reader.bans().in_force() == {("login", "ip-ban"): 1}
 
 
 def test_a_lost_answer_counts_no_ban_twice(outbox: Outbox, reader: TrafficReader, keeper: Keeper) -> None:
@@ -126,13 +168,8 @@ def test_beyond_the_most_those_that_end_first_are_forgotten(
         outbox.put(begun(keeper.now + length))
         outbox.send()
 
-    assert [round(end - keeper.now) for end in sorted(reader.bans().ends["login", "ip-ban"])] == [
-        500,
-        600,
-        700,
-        800,
-        900,
-    ]
+    ends = sorted(round(ban.until - keeper.now) for ban in reader.bans().begun)
+    assert ends == [500, 600, 700, 800, 900]
 
 
 def test_names_are_any_text(outbox: Outbox, reader: TrafficReader, keeper: Keeper) -> None:
@@ -142,15 +179,15 @@ def test_names_are_any_text(outbox: Outbox, reader: TrafficReader, keeper: Keepe
     assert reader.bans().in_force() == {("grüße {}", "a b"): 1}
 
 
-def test_on_a_server_their_keys_have_a_ttl_and_name_nobody(redis_client: redis.Redis) -> None:
+def test_on_a_server_their_key_lives_until_an_hour_after_the_last_has_ended(redis_client: redis.Redis) -> None:
     at = RedisStorage(redis_client).tallies(["rate_limit:{*traffic}:x"]).at
     outbox = Outbox(RedisStorage(redis_client), PREFIX, logger=LOGGER)
-    outbox.put(begun(at + 600, at + 7200))
-    outbox.send()
+    for end in (at + 7200, at + 600):
+        outbox.put(begun(end))
+        outbox.send()
 
-    keys: list[bytes] = sorted(redis_client.scan_iter("*bans:*"))
-    assert keys == [b"rate_limit:{*traffic}:bans:3600", b"rate_limit:{*traffic}:bans:86400"]
-    assert all(0 < redis_client.ttl(key) <= lasts for key, lasts in zip(keys, BANS_LAST[:2], strict=True))
+    assert list(redis_client.scan_iter("*bans*")) == [b"rate_limit:{*traffic}:bans"]
+    assert 7200 - 10 < redis_client.ttl("rate_limit:{*traffic}:bans") - LIVES_SECONDS <= 7200
     assert TrafficReader(RedisStorage(redis_client), PREFIX).bans().in_force() == {("login", "ip-ban"): 2}
 
 

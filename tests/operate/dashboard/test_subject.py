@@ -13,6 +13,7 @@ from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage import MemoryStorage
 from flask_multilimit.serve.applier import applier_of
+from flask_multilimit.serve.gate import gate_of
 from support.asking import statuses, view
 
 from .conftest import ROOT, browser_of, made
@@ -190,6 +191,26 @@ def test_bans_that_come_by_themselves() -> None:
     assert "banned" in page.text
     assert send(ada, page, ending="/reset").status_code == 303
     assert statuses(app, "/", environ_base=CLIENT) == [200]
+
+
+def test_lists_show_and_lift_the_bans_that_came_by_themselves() -> None:
+    app = Flask("shop")
+    app.secret_key = "key"
+    limit = rate_limiter(type=IP, rules="1/minute", ban=Ban(after=1, within=60, time=600))
+    multilimit = MultiLimit(app)
+    app.add_url_rule("/", "show", limit(view()))
+    app.register_blueprint(Dashboard(multilimit, authorize=lambda: "ada"))
+    ada = app.test_client()
+    statuses(app, *["/"] * 2, environ_base=CLIENT)
+    gate_of(app).audience.watched.background.once()
+
+    page = ada.get(f"{ROOT}lists")
+
+    assert "Bans that limits started" in page.text
+    assert send(ada, page, ending="/unban", who="203.0.113.7 or so").status_code == 409
+    lifted = send(ada, page, ending="/unban")
+    assert "Lifted: 1 bans." in ada.get(lifted.location).text
+    assert "Bans that limits started" not in ada.get(f"{ROOT}lists").text
 
 
 # A fresh start

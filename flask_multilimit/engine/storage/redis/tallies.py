@@ -14,7 +14,8 @@ def arguments_of(tallies: Sequence[Tally], source: str, number: int) -> list[byt
     keys = [source.encode(), *[tally.key.encode() for tally in tallies]]
     arguments = [b"%d" % number, b"%d" % SOURCE_SECONDS]
     for tally in tallies:
-        arguments += (b"%d" % tally.seconds, b"%d" % tally.most, b"%d" % len(tally.amounts))
+        mode = b"instants" if tally.instants else b""
+        arguments += (b"%d" % tally.seconds, b"%d" % tally.most, mode, b"%d" % len(tally.amounts))
         for name, amount in tally.amounts.items():
             arguments += (name.encode(), b"%d" % amount)
     return [b"%d" % len(keys), *keys, *arguments]

@@ -4,8 +4,9 @@
 -- KEYS[1+i]  tally i: a ZSET of names, scored by amount
 -- ARGV[1]    the number
 -- ARGV[2]    seconds for which it is remembered
--- ARGV[3..]  for each tally: seconds it lives, most names, the number of amounts that follow, and for each of these its
---            name and the amount
+-- ARGV[3..]  for each tally: seconds it lives, most names, "instants" or "", the number of amounts that follow, and for
+--            each of these its name and the amount. Instants, in POSIX milliseconds, replace those that are there, and
+--            live that long after themselves.
 -- Result     the server's clock: seconds, microseconds
 local call = redis.call
 local time = call('TIME')
@@ -15,16 +16,27 @@ if last and tonumber(last) >= tonumber(ARGV[1]) then
 end
 local position = 3
 for i = 2, #KEYS do
-  local key, seconds, most, names = KEYS[i], ARGV[position], tonumber(ARGV[position + 1]), tonumber(ARGV[position + 2])
-  position = position + 3
+  local key, seconds, most, instants = KEYS[i], ARGV[position], tonumber(ARGV[position + 1]), ARGV[position + 2] ~= ''
+  local names = tonumber(ARGV[position + 3])
+  position = position + 4
   for _ = 1, names do
-    call('ZADD', key, 'INCR', ARGV[position + 1], ARGV[position])
+    if instants then
+      call('ZADD', key, ARGV[position + 1], ARGV[position])
+    else
+      call('ZADD', key, 'INCR', ARGV[position + 1], ARGV[position])
+    end
     position = position + 2
+  end
+  local lives = seconds * 1000
+  if instants then
+    local at = time[1] * 1000 + math.floor(time[2] / 1000)
+    call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', at - lives))
+    lives = lives + (tonumber(call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2]) or at) - at
   end
   if call('ZCARD', key) > most then
     call('ZREMRANGEBYRANK', key, 0, -most - 1)
   end
-  call('PEXPIRE', key, seconds .. '000')
+  call('PEXPIRE', key, string.format('%.0f', lives))
 end
 call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
 return { tonumber(time[1]), tonumber(time[2]) }
