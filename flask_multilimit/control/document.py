@@ -41,6 +41,13 @@ class Document(NamedTuple):
             )
         return Document((*others, entry))
 
+    def below(self, newer: Document) -> Document:
+        """Both: where they are about the same limit or client, the ``newer`` one decides."""
+        targets = {each.target for each in newer.entries}
+        both = Document((*(each for each in self.entries if each.target not in targets), *newer.entries))
+        fits = len(both.entries) <= MOST_ENTRIES and len(both.overrides) <= MOST_OVERRIDES
+        return both if fits else newer
+
     def without(self, ids: Iterable[str]) -> Document:
         ids = set(ids)
         return Document(tuple(each for each in self.entries if each.id not in ids))

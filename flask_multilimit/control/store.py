@@ -30,6 +30,8 @@ RIGHTS_TO_FOLLOW = "+hget"
 """The rights that a user of the server needs to follow changes, besides those for limits."""
 RIGHTS_TO_CHANGE = "+hset +xadd +xrevrange"
 """The further rights to make changes and to list them."""
+LONGEST_NUMBER = 18
+"""Digits of a number in a stamp."""
 NEVER_WRITTEN = ""
 """The stamp of a document that nobody has written."""
 
@@ -59,6 +61,9 @@ class Found(NamedTuple):
     """The document; ``None`` if the caller knows it already, or there is none."""
     now: float
     """POSIX time, by the clock of the store."""
+    run: str = ""
+    """Identifies the server since it started, if it has another document than the caller knows; empty if its user may
+    not ask."""
 
 
 class Store(Protocol):
@@ -76,9 +81,9 @@ class Store(Protocol):
     def read(self, known: str) -> Found:
         """The document, unless its stamp is ``known``."""
 
-    def write(self, seen: str, text: str, change: Change) -> str | None:
+    def write(self, seen: str, text: str, change: Change, *, lost: str = "") -> str | None:
         """Replace the document with the stamp ``seen``, and return the new stamp. Return ``None`` and write nothing if
-        there is another document now."""
+        there is another document now. ``lost`` is the stamp of the document that is put back."""
 
     def history(self, most: int) -> list[Change]:
         """The latest changes, the newest first."""
@@ -102,11 +107,12 @@ class StoreInMemory:
         with self._lock:
             return Found(self._stamp, None if known == self._stamp else self._text, time.time())
 
-    def write(self, seen: str, text: str, change: Change) -> str | None:
+    def write(self, seen: str, text: str, change: Change, *, lost: str = "") -> str | None:
+        del lost  # nothing is lost before the process ends
         with self._lock:
             if self._stamp != seen:
                 return None
-            self._stamp, self._text = _stamp_after(seen), text
+            self._stamp, self._text = f"{version_of(seen) + 1}-{token_hex(4)}", text
             self._history.appendleft({**change, "at": time.time()})
             return self._stamp
 
@@ -132,17 +138,18 @@ class StoreInStorage:
     def read(self, known: str) -> Found:
         reply = self._run("read", [self.key], [known])
         try:
-            stamp, text, seconds, microseconds = reply
+            stamp, text, seconds, microseconds, run = reply
             now = int(seconds) + int(microseconds) / 1_000_000
         except (TypeError, ValueError, OverflowError):
             raise StorageError(f"the reply about the control document has the wrong shape: {reply!r:.80}") from None
-        return Found(_text(stamp), None if _text(stamp) == known else _text(text), now)
+        return Found(_text(stamp), None if _text(stamp) == known else _text(text), now, _text(run))
 
-    def write(self, seen: str, text: str, change: Change) -> str | None:
-        stamp = _stamp_after(seen)
+    def write(self, seen: str, text: str, change: Change, *, lost: str = "") -> str | None:
+        version = max(version_of(seen), version_of(lost)) + 1
+        written = str(max(written_at(seen), written_at(lost))) if lost else ""
         fields = [str(each) for name, value in change.items() if name != "at" for each in (name, value)]
-        written = self._run("write", [self.key, self.history_key], [seen, stamp, text, str(KEPT), *fields])
-        return stamp if written else None
+        arguments = [seen, str(version), written, token_hex(4), text, str(KEPT), *fields]
+        return _text(self._run("write", [self.key, self.history_key], arguments)) or None
 
     def history(self, most: int) -> list[Change]:
         reply = self._run("history", [self.history_key], [str(most)])
@@ -175,10 +182,19 @@ def _script(name: str) -> str:
     return files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
 
 
-def _stamp_after(seen: str) -> str:
-    """A number that counts up, for people, and a random part, because after a fail-over that lost the last change,
-    another writer may count to the same number."""
-    return f"{int(seen.partition('-')[0] or 0) + 1}-{token_hex(4)}"
+def version_of(stamp: str) -> int:
+    """How many changes led to the document; 0 if there were none. A stamp has this number, the time of the latest
+    change, and a random part: after a fail-over that lost that change, another writer may count to the same number."""
+    return _number(stamp.partition("-")[0])
+
+
+def written_at(stamp: str) -> int:
+    """When its latest change was made: POSIX milliseconds, by the clock of the server."""
+    return _number(stamp.partition("-")[2].partition("-")[0])
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < LONGEST_NUMBER else 0
 
 
 def _text(value: Any) -> str:

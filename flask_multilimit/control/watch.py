@@ -17,7 +17,7 @@ from ..engine.forks import notify_child
 from ..engine.text import SafeLogger
 from ..engine.threads import Beat, threads_run
 from .document import Document, document_from
-from .store import NEVER_WRITTEN, Store
+from .store import NEVER_WRITTEN, Change, Found, Store, version_of, written_at
 
 SECONDS = (0.4, 0.6)
 """The time between two looks, chosen at random, so that not all workers ask at once. With the answer it is less than a
@@ -35,6 +35,10 @@ NOTHING = Document()
 """The document while nobody has changed anything."""
 
 
+LOST = "the server restarted without them, or another one took over"
+DELETED = "Rate limits: somebody has deleted the control document: no change is in force any more (there were: %d)"
+
+
 class InForce(NamedTuple):
     """What a process knows about the document."""
 
@@ -44,6 +48,8 @@ class InForce(NamedTuple):
     """Store's clock when read."""
     read: float = 0.0
     """This process's clock when read."""
+    run: str = ""
+    """The run of the server that had it."""
 
     def time(self) -> float:
         """The clock of the store now: POSIX time."""
@@ -109,7 +115,7 @@ class ControlFollower:
     @property
     def version(self) -> int:
         """How many changes led to the known document; 0 if there were none."""
-        return int(self.in_force.stamp.partition("-")[0] or 0)
+        return version_of(self.in_force.stamp)
 
     def close(self) -> None:
         self._beat.close()
@@ -119,23 +125,36 @@ class ControlFollower:
         found, read = self.store.read(known.stamp), time.monotonic()
         self._seen = read
         if found.stamp != known.stamp:
-            # Remembered before it is read, so that a mistake in it is reported once.
-            self.in_force = InForce(found.stamp, known.document, found.now, read)
-            text = found.text or ""
-            with _no_collections(len(text)):
-                self._take_newest(found.stamp, text, found.now, read)
+            with _no_collections(len(found.text or "")):
+                self._take_newest(found, read)
         elif self._next_end is not None and found.now >= self._next_end and read >= self._not_before:
             self._hold(self.in_force.document, found.now)
 
-    def _take_newest(self, stamp: str, text: str, now: float, read: float) -> None:
+    def _take_newest(self, found: Found, read: float) -> None:
+        known = self.in_force
         try:
-            document = document_from(text) if text else NOTHING
+            document = document_from(found.text) if found.text else NOTHING
         except ConfigurationError as error:
+            # Remembered, so that a mistake in it is reported once.
+            self.in_force = InForce(found.stamp, known.document, found.now, read, found.run)
             self._fail(error)
             return
-        self.in_force = InForce(stamp, document, now, read)
+        held = known.document.at(found.now)
+        if held.entries and _has_lost(known, found):
+            self._put_back(held if written_at(found.stamp) <= written_at(known.stamp) else held.below(document), found)
+            return
+        if held.entries and not found.stamp:
+            self._logger.warning(DELETED, len(held.entries))
+        self.in_force = InForce(found.stamp, document, found.now, read, found.run)
         self.problem = None
-        self._hold(document, now)
+        self._hold(document, found.now)
+
+    def _put_back(self, document: Document, found: Found) -> None:
+        """Write what the server has lost, if no other process has; the next look takes what is there then."""
+        what = f"changes that the server had lost: {len(document.entries)}"
+        change = Change(at=0, author="", reason=LOST, what="put back", entry=what, id="", replaces="")
+        if self.store.write(found.stamp, document.dump(), change, lost=self.in_force.stamp) is not None:
+            self._logger.warning("Rate limits: put back %s: %s", what, LOST)
 
     def _hold(self, document: Document, now: float) -> None:
         """Put the entries of ``document`` that have not ended ``now`` in force."""
@@ -174,6 +193,14 @@ class ControlFollower:
 
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()
+
+
+def _has_lost(known: InForce, found: Found) -> bool:
+    """Whether a server that has ``found`` has lost a change that is known. Only versions that count on are newer: a
+    server that lost its data counts from 1 again. On the same run of a server, somebody has deleted it."""
+    if version_of(found.stamp) > version_of(known.stamp):
+        return False
+    return not known.run or known.run != found.run
 
 
 @contextmanager

@@ -3,16 +3,24 @@
 -- KEYS[1]  hash: stamp and document
 -- KEYS[2]  stream: the history
 -- ARGV[1]  the stamp of what was changed; "" for none
--- ARGV[2]  the new stamp
--- ARGV[3]  the new document
--- ARGV[4]  how many entries the history keeps
--- ARGV[5+] fields and values of the new entry
+-- ARGV[2]  the number of the new version
+-- ARGV[3]  when it was written, in milliseconds; "" for now
+-- ARGV[4]  the random part of its stamp
+-- ARGV[5]  the new document
+-- ARGV[6]  how many entries the history keeps
+-- ARGV[7+] fields and values of the new entry
 --
--- Replies with 1; with 0, and writes nothing, if there is another document.
+-- Replies with the new stamp; with "", and writes nothing, if there is another document.
 if (redis.call('HGET', KEYS[1], 'stamp') or '') ~= ARGV[1] then
-  return 0
+  return ''
 end
+local written = ARGV[3]
+if written == '' then
+  local time = redis.call('TIME')
+  written = string.format('%d%03d', time[1], math.floor(time[2] / 1000))
+end
+local stamp = ARGV[2] .. '-' .. written .. '-' .. ARGV[4]
 -- The history first: if the user of the server may not write it, nothing is changed.
-redis.call('XADD', KEYS[2], 'MAXLEN', ARGV[4], '*', unpack(ARGV, 5))
-redis.call('HSET', KEYS[1], 'stamp', ARGV[2], 'document', ARGV[3])
-return 1
+redis.call('XADD', KEYS[2], 'MAXLEN', ARGV[6], '*', unpack(ARGV, 7))
+redis.call('HSET', KEYS[1], 'stamp', stamp, 'document', ARGV[5])
+return stamp

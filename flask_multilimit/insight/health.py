@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
+
+from redis.exceptions import RedisError
 
 from ..engine import ConfigurationError, StorageError
 from ..engine.errors import with_remedy
@@ -69,3 +71,26 @@ def storage_state(gate: AppGate) -> StorageState:
         workers_source=health.workers.source,
         workers_certain=health.workers.certain,
     )
+
+
+Kept = Literal["all", "snapshots", "nothing", "unknown"]
+"""What a server has on disk after a restart. Managed servers often do not say."""
+
+
+def kept_on_disk(client: Any) -> Kept:
+    """What the server of ``client`` keeps through a restart."""
+    try:
+        if client.info("persistence").get("aof_enabled"):
+            return "all"
+        saves = client.config_get("save")
+    except (RedisError, OSError):
+        return "unknown"
+    if "save" not in saves:
+        return "unknown"
+    return "snapshots" if saves["save"] else "nothing"
+
+
+def forgets_changes(gate: AppGate) -> bool:
+    """Whether changes are known to be lost with a restart of the server that keeps them."""
+    client = getattr(gate.limiter.storage, "client", None)
+    return client is not None and kept_on_disk(client) == "nothing"

@@ -10,11 +10,15 @@ from ..control.document import Difference, Preview
 from ..observe.events import NEAR_LIMIT
 from ..serve.gate import AppGate
 from .changes import Entry, entry_of
+from .health import forgets_changes
 from .traffic import TrafficMemory, looking, rule_traffic
 from .values import Described
 
 _RULE = re.compile(r"(?P<count>\d+) (?:per (?P<time>[\d.]+m?s)|at once)")
 _SHADOW = " (shadow)"
+FORGETFUL = (
+    "The server keeps nothing on disk. After it restarts, the workers put changes back, if one of them still runs."
+)
 MOST_SENTENCES = 50
 """The most sentences about one change."""
 
@@ -42,6 +46,8 @@ class Impact(Described):
     """The entry about the same limit or client that it replaces. Undoing the change does not restore it."""
     warning: str
     """Why it must be confirmed; empty if it need not."""
+    note: str
+    """What to know about it besides; the pages translate it."""
     evidence: tuple[Evidence, ...]
     seen: str
     """Identifies what the preview showed; who confirms it sends it back."""
@@ -56,6 +62,7 @@ def impact(gate: AppGate, preview: Preview, *, warning: str = "") -> Impact:
         endpoints=tuple(map(_differing, preview.endpoints)),
         replaces=None if preview.replaces is None else entry_of(preview.replaces),
         warning=preview.warning or warning,
+        note=FORGETFUL if preview.entry.until is None and forgets_changes(gate) else "",
         evidence=evidence,
         seen=preview.seen,
     )

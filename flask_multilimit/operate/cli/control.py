@@ -349,6 +349,8 @@ def _impact_lines(found: Impact) -> list[str]:
         lines += console.paragraph(f"{each.endpoint}  {', '.join(each.methods)}", indent=4, first="  ")
         lines += [f"    - {text}" for text in each.before]
         lines += [f"    + {text}" for text in each.after]
+    if found.note:
+        lines += console.paragraph(found.note, indent=2)
     if found.warning:
         lines += console.paragraph(f"Beware: {found.warning}.", indent=2)
     return lines

@@ -10,6 +10,7 @@ from ...config import PREFIX
 from ...control.store import DOCUMENT, RIGHTS_TO_CHANGE, RIGHTS_TO_FOLLOW
 from ...engine import ConfigurationError, StorageError
 from ...engine.storage.redis.failures import code_of
+from ...insight.health import forgets_changes
 from ...serve.applier import ControlApplier, applier_of
 from ...serve.gate import AppGate
 from .findings import Finding, Severity, remedy_for
@@ -42,6 +43,9 @@ def examine_control(gate: AppGate) -> Iterator[Finding]:
         if each.id in idle:
             text = f"{each} ({each.id}) applies to nothing: its endpoint or rule is gone."
             yield Finding("control", Severity.WARNING, text, f"flask multilimit unset {each.id}")
+    if entries and forgets_changes(gate):
+        text = "The server keeps nothing on disk: with it and all workers, the changes in force would end."
+        yield Finding("control", Severity.WARNING, text, "Set appendonly yes on the server.")
     yield from _ended(applier, len(entries))
 
 

@@ -15,6 +15,7 @@ from ...engine import Rule
 from ...engine.storage import LocalStorage
 from ...engine.storage.redis.failures import code_of, storage_error
 from ...engine.storage.redis.uri import address_of
+from ...insight.health import kept_on_disk
 from ...insight.limits import Place
 from ...insight.text import duration, plural
 from ...serve.gate import AppGate
@@ -196,13 +197,14 @@ def _persistence(client: Any, info: _Info) -> Finding:
             "The last snapshot failed, so the server refuses writes, and with them charges.",
             "Look at its disk and its log; or CONFIG SET stop-writes-on-bgsave-error no.",
         )
-    if info["aof_enabled"]:
+    kept = kept_on_disk(client)
+    if kept == "all":
         return Finding("persistence", Severity.OK, "Append-only file: a restart keeps the limits.")
-    if _setting(client, "save"):
+    if kept == "snapshots":
         return Finding("persistence", Severity.OK, "Snapshots: a restart forgets what was charged since the last.")
     return Finding(
         "persistence",
         Severity.HINT,
-        "None, or not known: after a restart of the server, every quota is full.",
+        f"{'None' if kept == 'nothing' else 'Not known'}: after a restart of the server, every quota is full.",
         "Long windows (days) deserve appendonly yes; short ones hardly need it.",
     )

@@ -53,6 +53,22 @@ def test_a_change_says_which_one_it_replaces(on_server: Command) -> None:
     assert first["replaces"] is told["replaces"] is None
 
 
+def test_a_lasting_change_says_that_the_server_keeps_nothing_on_disk(
+    on_server: Command, redis_client: redis.Redis
+) -> None:
+    forgets = "The server keeps nothing on disk."
+
+    assert forgets in on_server("deny", "203.0.113.7", "--lasting", "--dry-run").out
+    assert forgets in on_server("deny", "203.0.113.7", "--lasting", "--yes", "--json").json["note"]
+    assert forgets not in on_server("deny", "203.0.113.7", "--for", "1h", "--dry-run").out
+    assert forgets in " ".join(on_server("doctor").out.split())
+    redis_client.config_set("appendonly", "yes")
+    try:
+        assert forgets not in on_server("deny", "203.0.113.7", "--lasting", "--dry-run").out
+    finally:
+        redis_client.config_set("appendonly", "no")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

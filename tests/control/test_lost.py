@@ -1,0 +1,183 @@
+"""A server that restarts without its data gets the changes back from a process that still has them."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from control.conftest import made, soon
+from flask_multilimit.control.store import version_of
+from flask_multilimit.serve.applier import applier_of
+from support.servers import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from control.conftest import Shop
+    from support.servers import Binary
+
+CLIENT = "198.51.100.7"
+DOCUMENT = "rate_limit:{control}:document"
+
+
+@pytest.fixture
+def lossy(server_binaries: dict[str, Binary]) -> Iterator[Server]:
+    """A server that keeps nothing through a restart."""
+    with Server(next(iter(server_binaries.values())), tcp=True) as server:
+        yield server
+
+
+def serving(server: Server) -> Shop:
+    """A worker that has served, and so follows."""
+    shop = made(server.tcp_url)
+    shop.statuses(1, "/open")
+    return shop
+
+
+def restart(server: Server) -> None:
+    server.kill()
+    server.restart()
+
+
+def stamp_in(shop: Shop) -> str:
+    return applier_of(shop.app).follower.in_force.stamp
+
+
+def knows(shop: Shop, stamp: str) -> None:
+    soon(lambda: stamp_in(shop) == stamp)
+
+
+def denied(shop: Shop) -> set[str]:
+    return {str(each.who) for each in shop.control.entries()}
+
+
+def put_back(shop: Shop) -> list[Any]:
+    return [each for each in shop.control.history() if each["what"] == "put back"]
+
+
+def test_a_client_stays_denied_after_a_restart_that_lost_it(lossy: Server, caplog: pytest.LogCaptureFixture) -> None:
+    shop = serving(lossy)
+    shop.control.deny(CLIENT, lasting=True)
+    shop.control.ban("203.0.113.1", for_="2h")
+    before = shop.control.entries()
+
+    restart(lossy)
+
+    soon(lambda: put_back(shop) != [])
+    assert shop.control.entries() == before
+    assert shop.statuses(1, "/open") == [403]
+    assert made(lossy.tcp_url).statuses(1, "/open") == [403]
+    assert [each["entry"] for each in put_back(shop)] == ["changes that the server had lost: 2"]
+    warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert sum("put back changes that the server had lost: 2" in each for each in warnings) == 1
+
+
+def test_versions_count_on_and_no_worker_misses_the_next_change(lossy: Server) -> None:
+    one, other = serving(lossy), serving(lossy)
+    for n in range(3):
+        one.control.deny(f"10.0.0.{n}", lasting=True)
+    knows(other, stamp_in(one))
+
+    restart(lossy)
+    soon(lambda: put_back(one) != [])
+    one.control.deny(CLIENT, lasting=True)
+
+    assert version_of(stamp_in(one)) == 5
+    soon(lambda: other.statuses(1, "/open") == [403])
+    assert len(put_back(one)) == 1
+
+
+def test_of_two_copies_the_newer_version_wins_whoever_comes_first(lossy: Server) -> None:
+    newer, older = serving(lossy), serving(lossy)
+    newer.control.deny("10.0.0.1", lasting=True)
+    knows(older, stamp_in(newer))
+    applier_of(older.app).follower.close()
+    applier_of(newer.app).follower.close()
+    newer.control.deny("10.0.0.2", lasting=True)
+    applier_of(newer.app).follower.close()
+
+    restart(lossy)
+    followers = [applier_of(each.app).follower for each in (older, newer)]
+    for _ in range(3):
+        for each in followers:
+            each.ask()
+
+    assert denied(older) == denied(newer) == {"10.0.0.1", "10.0.0.2"}
+    assert stamp_in(older) == stamp_in(newer)
+
+
+def test_a_change_made_right_after_the_loss_is_kept_beside_what_was_lost(lossy: Server) -> None:
+    worker = serving(lossy)
+    worker.control.deny("10.0.0.1", lasting=True)
+    worker.control.deny("10.0.0.2", lasting=True)
+    follower = applier_of(worker.app).follower
+    follower.close()
+
+    restart(lossy)
+    made(lossy.tcp_url).control.allow("10.0.0.2", lasting=True, author="first")
+    follower.ask()
+    follower.ask()
+
+    assert {str(each) for each in worker.control.entries()} == {"deny 10.0.0.1", "allow 10.0.0.2"}
+
+
+def test_an_older_snapshot_is_replaced_by_what_a_worker_has(lossy: Server) -> None:
+    shop = serving(lossy)
+    shop.control.deny("10.0.0.1", lasting=True)
+    undone = shop.control.deny("10.0.0.2", lasting=True)
+    client: Any = lossy.client()
+    snapshot = client.hgetall(DOCUMENT)
+    shop.control.undo(undone.id)
+
+    lossy.kill()
+    lossy.restart()
+    client.hset(DOCUMENT, mapping=snapshot)
+
+    soon(lambda: put_back(shop) != [])
+    assert denied(shop) == {"10.0.0.1"}
+
+
+def test_what_somebody_deletes_stays_deleted_and_is_told(lossy: Server, caplog: pytest.LogCaptureFixture) -> None:
+    shop = serving(lossy)
+    shop.control.deny(CLIENT, lasting=True)
+
+    lossy.client().flushall()
+
+    soon(lambda: shop.statuses(1, "/open") == [200])
+    assert "somebody has deleted the control document: no change is in force any more (there were: 1)" in caplog.text
+    restart(lossy)
+    applier_of(shop.app).follower.ask()
+    assert shop.control.entries() == ()
+
+
+def test_what_has_ended_is_not_put_back(lossy: Server) -> None:
+    shop = serving(lossy)
+    shop.control.deny(CLIENT, for_=1)
+    soon(lambda: shop.control.entries() == ())
+
+    restart(lossy)
+    applier_of(shop.app).follower.ask()
+
+    assert shop.control.history() == []
+
+
+def test_who_may_not_write_keeps_its_copy_in_force_and_names_the_right(
+    lossy: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = serving(lossy)
+    other.control.deny(CLIENT, lasting=True)
+    applier_of(other.app).follower.close()
+    client: Any = lossy.client()
+    rights = ["on", ">secret", "~*", "+@all", "-xadd"]
+    client.execute_command("ACL", "SETUSER", "reader", *rights)
+    shop = made(lossy.tcp_url.replace("://", "://reader:secret@", 1))
+    assert shop.statuses(1, "/open") == [403]
+
+    restart(lossy)
+    lossy.client().execute_command("ACL", "SETUSER", "reader", *rights)
+    soon(lambda: shop.control.problem is not None)
+
+    assert shop.statuses(1, "/open") == [403]
+    assert "xadd" in caplog.text
