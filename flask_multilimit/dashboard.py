@@ -10,8 +10,8 @@ from flask.sansio.app import App
 from .declare.advice import EXTENSION
 from .declare.decorators import exempt
 from .engine import ConfigurationError
-from .engine.errors import brief, check_text
 from .extension import MultiLimit
+from .operate.blueprints import check_place, require_served
 from .operate.dashboard.blueprint import install
 from .operate.dashboard.visit import Authenticator, Authorize, MayChange
 
@@ -50,10 +50,7 @@ class Dashboard(Blueprint):
     ) -> None:
         if not isinstance(multilimit, MultiLimit):
             raise ConfigurationError(f"Dashboard: multilimit={multilimit!r}: give the MultiLimit of the app")
-        check_text("Dashboard: name", name)
-        check_text("Dashboard: url_prefix", url_prefix)
-        if url_prefix and not url_prefix.startswith("/"):
-            raise ConfigurationError(f"Dashboard: url_prefix={brief(url_prefix)}: give a path such as /multilimit")
+        check_place("Dashboard", name, url_prefix)
         super().__init__(
             name, __name__, url_prefix=url_prefix, static_folder="operate/dashboard/static", static_url_path="/static"
         )
@@ -71,9 +68,4 @@ class Dashboard(Blueprint):
         super().register(app, options)
 
     def _serves(self, app: App) -> None:
-        """Raise :class:`ConfigurationError` unless the limits of ``app`` are those of this dashboard."""
-        if app.extensions.get(EXTENSION) is not self._multilimit:
-            raise ConfigurationError(
-                f"the app {app.name!r} does not have the MultiLimit that its dashboard was given: call "
-                "multilimit.init_app(app)"
-            )
+        require_served("Dashboard", app, self._multilimit)

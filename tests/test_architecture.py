@@ -35,7 +35,7 @@ FLOORS = (
     {"operate"},
     {"following", "recording", "simulation", "testing"},
     {"extension"},
-    {"dashboard"},
+    {"dashboard", "usage"},
     {"compat"},
 )
 """A floor imports from the floors before it, and from itself."""

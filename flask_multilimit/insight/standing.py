@@ -268,7 +268,7 @@ def _request(asked: AppliedAt, decision: Decision | None) -> RequestStanding:
         retry_after=None if decision is None else finite(decision.retry_after),
         refused_for=0.0 if decision is None else decision.refused_for,
         waits_for_slot=decision is not None and decision.waits_for_slot,
-        rules=tuple(_rule(each, owners[each.hit.key]) for each in rules if not isinstance(each.rule, BanRule)),
+        rules=tuple(rule_standing(each, owners[each.hit.key]) for each in rules if not isinstance(each.rule, BanRule)),
         bans=() if decision is None else tuple(_ban(each, owners[each.hit.key]) for each in decision.bans),
         not_asked={name: parts for name, parts in asked.types.items() if name not in given},
         by_request=tuple(dict.fromkeys(asked.applied.unknown)),
@@ -281,7 +281,7 @@ def _shown(methods: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(method for method in methods if method not in hidden) or methods
 
 
-def _rule(status: RuleStatus, owner: Applied) -> RuleStanding:
+def rule_standing(status: RuleStatus, owner: Applied) -> RuleStanding:
     rule, quota = status.rule, status.rule.quota.burst
     return RuleStanding(
         name=status.name,

@@ -148,6 +148,10 @@ class AppGate(AppState):
             with suppress(StorageError, ConfigurationError):  # the list asks the storage about each ban anyway
                 traffic.reader_of(self.limiter.storage, self.settings.key_prefix).end_bans(bans)
 
+    def allows(self) -> bool:
+        """Whether a list lets the current request pass without limits. Raises :exc:`AccessDenied`."""
+        return self._lists.allows(self._records.current())
+
     def _begun(self) -> Record | None:
         """The record of a request that was not preprocessed; ``None`` outside of a request."""
         asked = request_if_any()

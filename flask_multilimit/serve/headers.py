@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import repeat
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from werkzeug.datastructures import Headers
 from werkzeug.http import http_date
@@ -26,7 +26,7 @@ from ..engine.reply import ALLOWED, REMAININGS, reset_afters, standings_of
 Standing = tuple[int, int, int]
 Fields = Iterable[tuple[str, str]]
 
-CONCURRENT_REQUESTS = "concurrent-requests"
+CONCURRENT_REQUESTS: Final = "concurrent-requests"
 """Quota unit of draft-ietf-httpapi-ratelimit-headers for requests in progress."""
 
 _NAMES = frozenset(

@@ -15,11 +15,12 @@ from werkzeug.exceptions import HTTPException
 
 from ...config import PREFIX
 from ...engine.text import visible_json, visible_page
-from ...insight.text import duration
 from ...serve.gate import gate_in_force
+from ..blueprints import STRICT
+from ..languages import LANGUAGES, duration_in
+from ..languages import translated as translated_by
 from .drawing import axis, iso, number, rate, share, utc
 from .forms import FIELD, can_sign, form_token, keep_nonce
-from .messages import LANGUAGES, Language, translated
 from .throttle import LANGUAGE, remember_browser
 from .visit import visit
 
@@ -47,14 +48,7 @@ POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-_HEADERS = {
-    "Content-Security-Policy": POLICY,
-    "X-Frame-Options": "DENY",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
+_HEADERS = {"Content-Security-Policy": POLICY, **STRICT}
 
 # An environment of our own: that of the app may have other delimiters, and no escaping.
 TEMPLATES = Environment(
@@ -63,6 +57,7 @@ TEMPLATES = Environment(
 
 
 TEMPLATES.filters |= {"axis": axis, "iso": iso, "number": number, "rate": rate, "share": share, "utc": utc}
+translated = partial(translated_by, __package__)
 
 
 def render(template: str, *, status: int = 200, **values: Any) -> Response:
@@ -141,7 +136,7 @@ def _frame() -> dict[str, Any]:
         "page": page,
         "pages": PAGES,
         "static": _static,
-        "duration": partial(_duration, here.language),
+        "duration": partial(duration_in, __package__, here.language),
         "foreign_token": _foreign_token,
         "form_token": form_token,
         "form_field": FIELD,
@@ -176,11 +171,6 @@ def _remember(language: str, response: Response) -> None:
 def root() -> str:
     """The path where all our pages begin."""
     return url("now")
-
-
-def _duration(language: Language, seconds: float) -> str:
-    number, _, unit = duration(seconds).partition(" ")
-    return f"{number} {translated(language, unit)}" if unit else translated(language, number)
 
 
 def _foreign_token() -> Markup:

@@ -15,8 +15,8 @@ from ...declare.limiter import check_callable
 from ...engine import ConfigurationError
 from ...engine.storage.addresses import host_and_port
 from ...serve.gate import gate_in_force
-from .messages import Language, language_of
-from .throttle import count_rejected_visit, require_few_guesses
+from ..languages import Language, language_of
+from .throttle import LANGUAGE, count_rejected_visit, require_few_guesses
 
 Authorize = Callable[[], "str | None"]
 """Returns the name of the visitor; ``None`` to let nobody in."""
@@ -72,7 +72,7 @@ class Authenticator:
     def begin_visit(self) -> None:
         """Raise :exc:`Forbidden` for nobody, and what ``authorize`` raises."""
         self._serves(current_app._get_current_object())  # type: ignore[attr-defined]
-        language = language_of(request, gate_in_force().settings.locale)
+        language = language_of(request, gate_in_force().settings.locale, before=request.cookies.get(LANGUAGE))
         g.multilimit_visit = Visit("", may_change=False, language=language)
         author = self._developer() if self._authorize is None else self._asked(self._authorize)
         may_change = bool(current_app.secret_key) and (self._may_change is None or bool(self._may_change(author)))

@@ -1,0 +1,265 @@
+"""What is left for the client of the current request, as it may be told: nothing about others, no keys, no changes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Literal, NamedTuple, TypeVar, cast
+
+from werkzeug.exceptions import HTTPException
+
+from ..declare.dynamic import DynamicRules, NoRules
+from ..declare.limiter import Declaration
+from ..declare.subjects import Subject
+from ..engine import ConfigurationError, Decision, Hit, Rule, RuleStatus
+from ..engine.decision import FALLBACKS
+from ..engine.hits import BanHit, Hits
+from ..engine.text import SafeLogger
+from ..plan.hits import Applied, strictest
+from ..serve.gate import AppGate
+from ..serve.headers import CONCURRENT_REQUESTS
+from .limits import ListedLimiter, places_of
+from .standing import rule_standing
+from .values import Described
+
+T = TypeVar("T")
+State = Literal["limited", "allowed", "disabled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota(Described):
+    """What is left of one limit."""
+
+    label: str
+    """For people."""
+    policy: str
+    """The name of the limit in the header field ``RateLimit``."""
+    scope: str
+    """The endpoint, or the name that several endpoints share."""
+    methods: tuple[str, ...] | None
+    """The methods that it counts; ``null``: all."""
+    limit: int
+    remaining: int
+    used: int | None
+    """``null`` where ``estimated``: one process does not know what others let pass."""
+    reset: int
+    """The instant when all of it is free again if nothing else is used until then."""
+    reset_after: float
+    retry_after: float | None
+    """When a request passes again; 0: now; ``null``: nobody knows."""
+    window: float | None
+    """Seconds in which the limit counts; ``null`` for requests in progress."""
+    unit: Literal["requests", "concurrent-requests"]
+    text: str
+    """The limit for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class BannedFrom(Described):
+    """A ban that followed from refusals."""
+
+    policy: str
+    scope: str
+    until: int
+    """The instant of its end."""
+    retry_after: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quotas(Described):
+    """What is left for a client."""
+
+    at: float
+    state: State
+    """``allowed``: the client is on a list of clients without limits; ``disabled``: nobody is limited."""
+    resources: Mapping[str, Quota]
+    """By scope and name; the order is that of the endpoints."""
+    bans: tuple[BannedFrom, ...]
+    unknown: tuple[str, ...]
+    """Limits of which nothing is known for this request, such as those by an API key that it does not have."""
+    estimated: bool
+    """Whether the storage of the limits is away: ``remaining`` is what one process lets pass meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which limits are asked for: all, or those of some endpoints, or with some names."""
+
+    endpoints: tuple[str, ...] = ()
+    """Names or patterns."""
+    limits: Mapping[str, str] = field(default_factory=dict)
+    """Names of rules or of limiters, with labels for people."""
+
+    def label(self, limiter: str, policy: str) -> str | None:
+        """The label of a limit; ``None`` if it is not wanted."""
+        if not self.limits:
+            return ""
+        return self.limits.get(policy, self.limits.get(limiter))
+
+    def require_known(self, gate: AppGate) -> None:
+        """Raise :class:`ConfigurationError` for an endpoint or a limit that the app does not have."""
+        if not self.endpoints and not self.limits:
+            return
+        places = places_of(gate)
+        for pattern in self.endpoints:
+            if not any(fnmatchcase(place.name, pattern) for place in places):
+                raise ConfigurationError(f'Usage: endpoints: no endpoint is called "{pattern}"')
+        listed = [each.planned for place in places for each in place.limiters]
+        known = {name for each in listed for name in (_limiter_name(each.declaration), *dict(each.rules))}
+        unknown = [name for name in self.limits if name not in known]
+        if unknown and not any(each.dynamic for each in listed):
+            raise ConfigurationError(f'Usage: limits: no limit is called "{unknown[0]}"; there are {", ".join(known)}')
+
+
+class _Met(NamedTuple):
+    """A limiter that counts the client."""
+
+    listed: ListedLimiter
+    applied: Applied
+
+
+def quotas_of_client(gate: AppGate, wanted: Wanted) -> Quotas:
+    """What is left for the client of the current request. Charges nothing, in one command. Raises
+    :class:`StorageError` where limits say so."""
+    at = time.time()
+    if not gate.settings.enabled:
+        return Quotas(at=at, state="disabled", resources={}, bans=(), unknown=(), estimated=False)
+    if gate.allows():
+        return Quotas(at=at, state="allowed", resources={}, bans=(), unknown=(), estimated=False)
+    asked = _Asked(gate)
+    met = [each for listed in _listed(gate, wanted) for each in asked.about(listed)]
+    owners = {hit.key: each for each in reversed(met) for hit in each.applied.hits}
+    hits = strictest(hit for each in met for hit in _shown(each, wanted))
+    decision = gate.limiter.peek(Hits(hits)) if hits else None
+    return Quotas(
+        at=at,
+        state="limited",
+        resources={} if decision is None else dict(_resources(decision, owners, wanted, at)),
+        bans=() if decision is None else tuple(_bans(decision, owners, at)),
+        unknown=tuple(asked.unknown),
+        estimated=decision is not None and decision.decided_by in FALLBACKS,
+    )
+
+
+def _listed(gate: AppGate, wanted: Wanted) -> Iterator[ListedLimiter]:
+    """The limiters that are wanted; each quota once, not once for each endpoint that shares it."""
+    found: dict[object, ListedLimiter] = {}
+    for place in places_of(gate):
+        if not wanted.endpoints or any(fnmatchcase(place.name, pattern) for pattern in wanted.endpoints):
+            for each in place.limiters:
+                if not each.planned.declaration.shadow or gate.settings.shadow_headers:
+                    found.setdefault((each.planned.stem, each.planned.declaration), each)
+    return iter(found.values())
+
+
+class _Asked:
+    """The subjects and the rules of the client, each asked for once, at however many endpoints it counts."""
+
+    def __init__(self, gate: AppGate) -> None:
+        self._gate = gate
+        self._known: dict[object, Any] = {}
+        self._noted: list[Exception] = []
+        self.unknown: dict[str, None] = {}
+
+    def about(self, listed: ListedLimiter) -> Iterator[_Met]:
+        """The limiter, if it counts the client."""
+        declared = listed.planned.declaration
+        try:
+            subject = self._subject_of(declared)
+            if subject is None:
+                return
+            cost = 1 if callable(declared.cost) else declared.cost
+            hits = listed.planned.hits(subject, cost, rules_of=self._rules_of)
+        except Exception as error:
+            self._note(listed, error)
+        else:
+            yield _Met(listed, Applied(declared, subject, hits or ()))
+
+    def _subject_of(self, declared: Declaration) -> Subject | None:
+        who = (id(declared.type), declared.name)
+        return self._once(who, lambda: self._gate.subjects.resolve(declared.type, declared.name))
+
+    def _rules_of(self, dynamic: DynamicRules, subject: Subject) -> tuple[Rule, ...] | None:
+        return self._once((id(dynamic.declaration.rules), subject), lambda: dynamic.now(subject))
+
+    def _once(self, question: object, ask: Callable[[], T]) -> T:
+        """The answer of ``ask``, or what it raised, at the first time."""
+        if question not in self._known:
+            try:
+                self._known[question] = ask()
+            except Exception as error:
+                self._known[question] = error
+        known = self._known[question]
+        if isinstance(known, Exception):
+            raise known
+        return cast("T", known)
+
+    def _note(self, listed: ListedLimiter, error: Exception) -> None:
+        """What a callable for rules raised was logged where it was called; an HTTP error is an answer to the client."""
+        if not isinstance(error, (NoRules, HTTPException)) and error not in self._noted:
+            SafeLogger(self._gate.app.logger).warning("Rate limits: Usage: a limit is not known: %r", error)
+            self._noted.append(error)
+        self.unknown[f"{listed.scope}:{_limiter_name(listed.planned.declaration)}"] = None
+
+
+def _limiter_name(declared: Declaration) -> str:
+    return declared.name or declared.type_name
+
+
+def _shown(met: _Met, wanted: Wanted) -> list[Hit]:
+    limiter = _limiter_name(met.applied.declaration)
+    rules = [hit for hit in met.applied.hits if isinstance(hit, BanHit) or wanted.label(limiter, hit.name) is not None]
+    return rules if any(not isinstance(hit, BanHit) for hit in rules) else []
+
+
+def _resources(
+    decision: Decision, owners: Mapping[str, _Met], wanted: Wanted, at: float
+) -> Iterator[tuple[str, Quota]]:
+    taken: set[str] = set()
+    estimated = decision.decided_by in FALLBACKS
+    for status in decision.statuses:
+        if not isinstance(status.hit, BanHit):
+            quota = _quota(status, owners[status.hit.key], wanted, at, estimated=estimated)
+            yield _free(_place_of(quota.scope, quota.methods, quota.policy), taken), quota
+
+
+def _quota(status: RuleStatus, owner: _Met, wanted: Wanted, at: float, *, estimated: bool) -> Quota:
+    rule, slots = rule_standing(status, owner.applied), status.rule.holds_slots
+    return Quota(
+        label=wanted.label(_limiter_name(owner.applied.declaration), rule.name) or rule.name,
+        policy=rule.name,
+        scope=owner.listed.scope,
+        methods=owner.listed.methods,
+        limit=rule.quota,
+        remaining=rule.remaining,
+        used=None if estimated else rule.used,
+        reset=math.ceil(at + rule.reset_after),
+        reset_after=rule.reset_after,
+        retry_after=rule.retry_after,
+        window=None if slots else rule.time,
+        unit=CONCURRENT_REQUESTS if slots else "requests",
+        text=rule.text,
+    )
+
+
+def _bans(decision: Decision, owners: Mapping[str, _Met], at: float) -> Iterator[BannedFrom]:
+    for ban in decision.bans:
+        if ban.holds and not ban.hit.shadow:
+            scope = owners[ban.hit.key].listed.scope
+            yield BannedFrom(ban.name, scope, math.ceil(at + ban.retry_after), ban.retry_after)
+
+
+def _place_of(scope: str, methods: tuple[str, ...] | None, policy: str) -> str:
+    return f"{scope}:{policy}" if methods is None else f"{','.join(methods)} {scope}:{policy}"
+
+
+def _free(wanted: str, taken: set[str]) -> str:
+    """``wanted``, with a number if it is ``taken``: two keys can differ in their prefixes alone."""
+    name, number = wanted, 2
+    while name in taken:
+        name, number = f"{wanted}-{number}", number + 1
+    taken.add(name)
+    return name

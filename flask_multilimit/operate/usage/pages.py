@@ -1,0 +1,92 @@
+"""The answers: JSON, its schema, and the same as a page."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from functools import cache, partial
+from hashlib import sha256
+from typing import Any
+
+from flask import Response, request, url_for
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from pydantic import TypeAdapter
+
+from ...engine.text import visible_json, visible_page
+from ...insight.usage import Quotas
+from ...insight.values import as_json
+from ...serve.gate import gate_in_force
+from ...serve.refusal import LONGEST_REMEMBERED
+from ..blueprints import STRICT
+from ..languages import LANGUAGES, duration_in, language_of, translated
+
+_JSON, _HTML = "application/json", "text/html"
+
+TEMPLATES = Environment(
+    loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
+
+
+def answer(quotas: Quotas) -> Response:
+    """In the form that the client prefers; JSON if it does not say."""
+    if _prefers_page():
+        return Response(_page(quotas), content_type="text/html; charset=utf-8")
+    response = _json(as_json(quotas), _JSON)
+    response.headers["Link"] = f'<{url_for(".schema")}>; rel="describedby"'
+    return response
+
+
+def schema() -> Response:
+    """The JSON schema of the answer."""
+    return _json(_schema(), "application/schema+json")
+
+
+def harden(response: Response) -> Response:
+    """Nothing may keep the answer; a browser may run nothing, and load nothing."""
+    for name, value in STRICT.items():
+        response.headers[name] = value
+    response.headers["Content-Security-Policy"] = _policy()
+    response.headers["Cache-Control"] = "no-store"
+    response.vary.update(("Accept", "Accept-Language", "Cookie", "Authorization"))
+    return response
+
+
+def _json(value: Any, content_type: str) -> Response:
+    return Response(visible_json(value, separators=(",", ":")) + "\n", content_type=content_type)
+
+
+def _prefers_page() -> bool:
+    if len(request.headers.get("Accept", "")) > LONGEST_REMEMBERED:
+        return False
+    return request.accept_mimetypes.best_match([_JSON, _HTML], _JSON) == _HTML
+
+
+def _page(quotas: Quotas) -> str:
+    language = language_of(request, gate_in_force().settings.locale)
+    used = [each for each in quotas.resources.values() if each.used != 0 or each.retry_after != 0]
+    page = TEMPLATES.get_template("usage.html").render(
+        quotas=quotas,
+        used=used,
+        unused=[each for each in quotas.resources.values() if each not in used],
+        lang=language,
+        languages=LANGUAGES,
+        t=partial(translated, __package__, language),
+        duration=partial(duration_in, __package__, language),
+    )
+    return visible_page(page)
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    made = TypeAdapter(Quotas).json_schema(mode="serialization", by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
+
+
+@cache
+def _policy() -> str:
+    """No script, no request; the styles are those of the template, which its hash allows."""
+    source, _, _ = TEMPLATES.loader.get_source(TEMPLATES, "usage.html")  # type: ignore[union-attr]
+    styles = re.findall("<style>([^<]*)</style>", source)
+    hashes = " ".join(f"'sha256-{b64encode(sha256(each.encode()).digest()).decode()}'" for each in styles)
+    nothing = "; ".join(f"{each} 'none'" for each in ("default-src", "base-uri", "form-action", "frame-ancestors"))
+    return f"{nothing}; style-src {hashes}; img-src data:"

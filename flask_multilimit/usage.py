@@ -1,0 +1,90 @@
+"""What is left: a page for customers, and JSON for their programs. ``from flask_multilimit.usage import Usage``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flask import Blueprint, Response, current_app
+from flask.sansio.app import App
+
+from .declare.advice import EXTENSION
+from .declare.decorators import exempt
+from .engine import ConfigurationError, StorageDenied
+from .engine.errors import check_several
+from .extension import MultiLimit
+from .insight.usage import BannedFrom, Quota, Quotas, Wanted, quotas_of_client
+from .operate.blueprints import check_place, require_served
+from .operate.usage import pages
+from .serve.gate import gate_of
+from .serve.refusal import Refusals
+
+__all__ = ["BannedFrom", "Quota", "Quotas", "Usage"]
+
+
+class Usage(Blueprint):
+    """Answers a client what is left of its limits: as JSON, or as a page for browsers.
+
+    .. code-block:: python
+
+        app.register_blueprint(Usage(multilimit))
+
+    :param url_prefix: the path that answers; the schema of the JSON is at ``schema.json`` below it.
+    :param endpoints: only limits of these endpoints: names or patterns, such as ``["api.*"]``. Clients see the names.
+    :param limits: only these limits: names of rules as in header fields, or of limiters. A dict gives them labels for
+        people: ``{"monthly": "Calls this month"}``.
+    :param name: of the blueprint.
+
+    A client learns about itself only. Asking charges nothing, costs one command, is not limited unless limits are put
+    on this blueprint, and is not counted as traffic.
+    """
+
+    def __init__(
+        self,
+        multilimit: MultiLimit,
+        *,
+        url_prefix: str = "/rate_limit",
+        endpoints: Iterable[str] = (),
+        limits: Iterable[str] | Mapping[str, str] = (),
+        name: str = "usage",
+    ) -> None:
+        if not isinstance(multilimit, MultiLimit):
+            raise ConfigurationError(f"Usage: multilimit={multilimit!r}: give the MultiLimit of the app")
+        check_place("Usage", name, url_prefix)
+        check_several("endpoints", endpoints)
+        labels = limits if isinstance(limits, Mapping) else _unlabelled(limits)
+        super().__init__(name, __name__, url_prefix=url_prefix)
+        self._multilimit = multilimit
+        self._wanted = Wanted(tuple(endpoints), labels)
+        exempt(self)
+        self.after_request(pages.harden)
+        self.add_url_rule("", "show", self._show)
+        self.add_url_rule("/schema.json", "schema", pages.schema)
+
+    def register(self, app: App, options: dict[str, Any]) -> None:
+        """Raise :class:`ConfigurationError` if ``app`` has another :class:`MultiLimit`."""
+        if EXTENSION in app.extensions:
+            require_served("Usage", app, self._multilimit)
+        super().register(app, options)
+
+    def quotas(self) -> Quotas:
+        """What is left for the client of the current request, for a page of your own.
+
+        Raises :class:`StorageError` if the storage is away and limits are to fail then.
+        """
+        app = current_app._get_current_object()  # type: ignore[attr-defined]
+        require_served("Usage", app, self._multilimit)
+        gate = gate_of(app)
+        self._wanted.require_known(gate)
+        return quotas_of_client(gate, self._wanted)
+
+    def _show(self) -> Response:
+        try:
+            return pages.answer(self.quotas())
+        except StorageDenied as error:
+            raise Refusals.unavailable(error, gate_of(current_app).settings) from error
+
+
+def _unlabelled(limits: Iterable[str]) -> Mapping[str, str]:
+    check_several("limits", limits)
+    return dict.fromkeys(limits, "")

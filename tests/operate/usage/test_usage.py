@@ -1,0 +1,412 @@
+"""What a client is told about its own limits, and that it is told nothing else."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+from flask import Flask, abort, request
+
+from flask_multilimit import IP, USER, Ban, ConfigurationError, MultiLimit, rate_limiter
+from flask_multilimit.control import Control
+from flask_multilimit.engine import RedisStorage
+from flask_multilimit.serve.gate import gate_of
+from flask_multilimit.signals import limit_event, limits_checked
+from flask_multilimit.usage import Usage
+from support.asking import ask, commands, statuses, view
+
+if TYPE_CHECKING:
+    import redis
+
+    from support.clock import Clock
+
+HTML = {"Accept": "text/html"}
+
+
+def made(*, storage: Any = None, usage: dict[str, Any] | None = None, **settings: Any) -> Flask:
+    app = Flask("shop")
+    app.config.update(settings)
+    multilimit = MultiLimit(app, storage=storage, user_loader=lambda: request.headers.get("X-User"))
+    app.add_url_rule("/search", "api.search", rate_limiter(type=IP, rules="2/minute; 3 at once")(view()))
+    app.add_url_rule("/mine", "api.mine", rate_limiter(type=USER, rules="5/minute", name="mine")(view()))
+    app.register_blueprint(Usage(multilimit, **(usage or {})))
+    return app
+
+
+def left(app: Flask, **options: Any) -> dict[str, int]:
+    """What is left, by the names of the limits."""
+    answer = ask(app, "/rate_limit", **options)
+    assert answer.status_code == 200
+    return {name: each["remaining"] for name, each in answer.json["resources"].items()}
+
+
+@pytest.fixture
+def app() -> Flask:
+    return made()
+
+
+class TestJson:
+    def test_says_of_each_limit_what_github_says(self, app: Flask) -> None:
+        assert statuses(app, "/search") == [200]
+
+        found = ask(app, "/rate_limit").json["resources"]["api.search:ip-60s"]
+
+        assert (found["limit"], found["used"], found["remaining"]) == (2, 1, 1)
+        assert found["reset"] == pytest.approx(ask(app, "/rate_limit").json["at"] + 60, abs=5)
+        assert found["policy"] == "ip-60s"  # as in the header field
+
+    def test_fits_its_schema(self, app: Flask) -> None:
+        statuses(app, "/search", "/mine")
+
+        answer = ask(app, "/rate_limit")
+
+        schema = ask(app, answer.headers["Link"].partition(">")[0].lstrip("<")).json
+        jsonschema.Draft202012Validator.check_schema(schema)
+        jsonschema.validate(answer.json, schema)
+        assert schema["$defs"]["Quota"]["properties"]["reset"]["description"]
+
+    def test_is_kept_by_no_cache(self, app: Flask) -> None:
+        for method in ("GET", "HEAD", "OPTIONS"):
+            answer = ask(app, "/rate_limit", method=method)
+
+            assert answer.status_code == 200
+            assert answer.headers["Cache-Control"] == "no-store"
+
+    def test_counts_slots_in_progress_and_shared_quotas_once(self) -> None:
+        app = Flask("shop")
+        multilimit = MultiLimit(app, application_limits="9/minute")
+        for name in ("one", "two"):
+            app.add_url_rule(f"/{name}", name, rate_limiter(type=IP, rules="4/minute", scope="both")(view()))
+        app.register_blueprint(Usage(multilimit))
+        statuses(app, "/one", "/two")
+
+        assert left(app) == {"application:application-60s": 7, "both:ip-60s": 2}
+
+    def test_tells_limits_of_two_methods_apart(self) -> None:
+        app = Flask("shop")
+        multilimit = MultiLimit(app)
+        both = rate_limiter(rules="7/minute", methods=["GET"])(rate_limiter(rules="2/minute", methods=["POST"])(view()))
+        app.add_url_rule("/", "both", both, methods=["GET", "POST"])
+        app.register_blueprint(Usage(multilimit))
+
+        assert left(app) == {"GET both:default-60s": 7, "POST both:default-60s": 2}
+
+    def test_hides_shadows_unless_header_fields_show_them(self) -> None:
+        found = {}
+        for shown in (False, True):
+            app = Flask("shop")
+            app.config["MULTILIMIT_SHADOW_HEADERS"] = shown
+            multilimit = MultiLimit(app)
+            app.add_url_rule("/", "show", rate_limiter(rules="1/minute", shadow=True)(view()))
+            app.register_blueprint(Usage(multilimit))
+            found[shown] = left(app)
+
+        assert found == {False: {}, True: {"show:default-60s": 1}}
+
+    @pytest.mark.parametrize(
+        ("chosen", "expected"),
+        [
+            ({"endpoints": ["api.m*"]}, {"mine-60s": "mine-60s"}),
+            ({"limits": ["mine"]}, {"mine-60s": "mine-60s"}),
+            ({"limits": {"ip-60s": "Searches", "mine": "Calls"}}, {"ip-60s": "Searches", "mine-60s": "Calls"}),
+        ],
+        ids=["endpoints", "limits", "labels"],
+    )
+    def test_says_only_what_the_app_chose(self, chosen: dict[str, Any], expected: dict[str, str]) -> None:
+        found = ask(made(usage=chosen), "/rate_limit").json["resources"].values()
+
+        assert {each["policy"]: each["label"] for each in found} == expected
+
+    @pytest.mark.parametrize("chosen", [{"endpoints": ["nothing"]}, {"limits": ["nothing"]}])
+    def test_a_wrong_choice_is_an_error_not_an_empty_answer(self, chosen: dict[str, Any]) -> None:
+        app = made(usage=chosen)
+        app.testing = True
+
+        with pytest.raises(ConfigurationError, match='is called "nothing"'):
+            ask(app, "/rate_limit")
+
+
+class TestAsking:
+    def test_charges_nothing_and_is_no_traffic_however_often(self, app: Flask) -> None:
+        assert statuses(app, "/search", "/search", "/search") == [200, 200, 429]
+        seen: list[Any] = []
+
+        def see(_: object, **told: Any) -> None:
+            seen.append(told)
+
+        before = ask(app, "/rate_limit").json["resources"]["api.search:ip-60s"]
+        with limits_checked.connected_to(see), limit_event.connected_to(see):
+            client = app.test_client()
+            assert {client.get("/rate_limit").status_code for _ in range(200)} == {200}
+        after = ask(app, "/rate_limit").json["resources"]["api.search:ip-60s"]
+
+        assert seen == []
+        assert 0 < after["retry_after"] <= before["retry_after"]
+        assert "RateLimit" not in ask(app, "/rate_limit").headers
+
+    def test_is_one_command_for_all_limits(self, redis_client: redis.Redis, clock: Clock) -> None:
+        app = made(storage=RedisStorage(redis_client, clock=clock), MULTILIMIT_TRAFFIC=False)
+        ask(app, "/rate_limit")
+
+        with commands(redis_client) as seen:
+            ask(app, "/rate_limit")
+
+        assert seen == ["EVALSHA"]
+        assert redis_client.keys("*{api*") == []
+
+    def test_is_not_limited_unless_the_blueprint_is(self) -> None:
+        found = []
+        for limited in (False, True):
+            app = Flask("shop")
+            multilimit = MultiLimit(app, default_limits="1/minute", application_limits="1/minute")
+            usage = Usage(multilimit)
+            if limited:
+                rate_limiter(type=IP, rules="2/minute")(usage)
+            app.register_blueprint(usage, url_prefix="/v1/limits")
+            found.append(statuses(app, *["/v1/limits"] * 3))
+
+        assert found == [[200, 200, 200], [200, 200, 429]]
+
+    def test_asks_a_callable_for_rules_once_at_100_endpoints(self) -> None:
+        app, calls = Flask("shop"), []
+
+        def plan(user: str) -> str:
+            calls.append(user)
+            return "5/minute" if user == "ada" else "2/minute"
+
+        multilimit = MultiLimit(app, user_loader=lambda: request.headers["X-User"])
+        for number in range(100):
+            app.add_url_rule(f"/{number}", f"e{number}", rate_limiter(type=USER, rules=plan)(view()))
+        app.register_blueprint(Usage(multilimit))
+
+        found = left(app, headers={"X-User": "ada"})
+
+        assert (len(found), set(found.values()), calls) == (100, {5}, ["ada"])
+
+
+class TestOthers:
+    def test_nobody_learns_of_another_by_headers_parameters_or_cookies(self, app: Flask) -> None:
+        statuses(app, "/search", "/search", environ_base={"REMOTE_ADDR": "203.0.113.7"})
+        statuses(app, "/mine", "/mine", headers={"X-User": "ada"})
+        other = "203.0.113.7"
+        fields = ("X-Forwarded-For", "Forwarded", "X-Real-IP", "X-Client-IP", "True-Client-IP", "CF-Connecting-IP")
+        hostile: list[dict[str, Any]] = [
+            *({"headers": {field: f"for={other}" if field == "Forwarded" else other}} for field in fields),
+            *(
+                {"query_string": {name: value}}
+                for name in ("user", "ip", "subject", "who", "type", "value", "client", "endpoint", "key")
+                for value in (other, "ada", "user:ada", f"ip:{other}")
+            ),
+            {"headers": {"Cookie": "user=ada; ip=203.0.113.7; multilimit_browser=ada; session=ada"}},
+            {"json": {"user": "ada", "ip": other}},
+            {"data": {"user": "ada"}},
+            {"headers": {"Authorization": "Basic YWRhOnNlY3JldA=="}},
+        ]
+
+        for asked in hostile:
+            assert left(app, **asked) == {"api.search:ip-60s": 2, "api.search:ip-at-once": 3, "api.mine:mine-60s": 5}
+            page = ask(app, "/rate_limit", **{**asked, "headers": {**asked.get("headers", {}), **HTML}}).text
+            assert other not in page
+            assert "ada" not in page
+
+    def test_the_answer_holds_no_key_no_subject_and_no_operator(self, app: Flask) -> None:
+        _control(app).override("api.mine", rule="mine-60s", rules="4/minute", author="ann", reason="a secret", for_=60)
+        statuses(app, "/mine", headers={"X-User": "a-user-with-a-name"})
+
+        answer = ask(app, "/rate_limit", headers={"X-User": "a-user-with-a-name"})
+
+        assert answer.json["resources"]["api.mine:mine-60s"]["limit"] == 4
+        for secret in ("a-user-with-a-name", "ann", "a secret", "rate_limit:", "127.0.0.1"):
+            assert secret not in answer.text
+
+    @pytest.mark.parametrize(
+        "user", ["", "a" * 100_000, "\u2028\x1b[2J", "user:ada", "{control}", "*", "../", "\udcff", '["x"]', "42\n43"]
+    )
+    def test_hostile_subjects_see_only_what_they_used(self, user: str) -> None:
+        app = Flask("shop")
+        multilimit = MultiLimit(app, user_loader=lambda: user)
+        app.add_url_rule("/mine", "mine", rate_limiter(type=USER, rules="5/minute")(view()))
+        app.register_blueprint(Usage(multilimit))
+        statuses(app, "/mine")
+
+        assert list(left(app).values()) == [4]
+
+
+def _control(app: Flask) -> Control:
+    with app.app_context():
+        multilimit: MultiLimit = app.extensions["multilimit"]
+        return multilimit.control
+
+
+class TestWho:
+    def test_a_visitor_who_is_not_logged_in_sees_the_quota_of_the_address(self, app: Flask) -> None:
+        statuses(app, "/mine", "/mine")
+
+        assert left(app)["api.mine:mine-60s"] == 3
+        assert left(app, headers={"X-User": "ada"})["api.mine:mine-60s"] == 5
+
+    def test_a_type_that_returns_none_is_left_out_and_one_that_aborts_is_named(self) -> None:
+        app = Flask("shop")
+
+        def key() -> str:
+            return request.headers.get("X-Key") or abort(401)
+
+        multilimit = MultiLimit(app)
+        app.add_url_rule("/a", "a", rate_limiter(type=lambda: None, name="none", rules="1/minute")(view()))
+        app.add_url_rule("/b", "b", rate_limiter(type=key, name="key", rules="1/minute")(view()))
+        app.add_url_rule("/c", "c", rate_limiter(type=IP, rules="1/minute")(view()))
+        app.register_blueprint(Usage(multilimit))
+
+        answer = ask(app, "/rate_limit")
+
+        assert list(answer.json["resources"]) == ["c:ip-60s"]
+        assert answer.json["unknown"] == ["b:key"]
+        assert left(app, headers={"X-Key": "k"}) == {"b:key-60s": 1, "c:ip-60s": 1}
+
+    def test_rules_that_fail_are_named_and_the_others_are_shown(self, caplog: pytest.LogCaptureFixture) -> None:
+        app, calls = Flask("shop"), []
+
+        def plan() -> str:
+            calls.append(1)
+            raise LookupError("the database is away")
+
+        multilimit = MultiLimit(app, user_loader=lambda: "ada")
+        for name in ("a", "b"):
+            app.add_url_rule(f"/{name}", name, rate_limiter(type=USER, name="plan", rules=plan)(view()))
+        app.add_url_rule("/c", "c", rate_limiter(type=IP, rules="1/minute")(view()))
+        app.register_blueprint(Usage(multilimit))
+
+        answer = ask(app, "/rate_limit")
+
+        assert (answer.json["unknown"], list(answer.json["resources"])) == (["a:plan", "b:plan"], ["c:ip-60s"])
+        assert len(calls) == 1
+        assert "database" not in answer.text
+        assert "database" in caplog.text
+
+    def test_a_user_loader_that_fails_shows_no_quota_of_a_visitor(self, caplog: pytest.LogCaptureFixture) -> None:
+        app = Flask("shop")
+
+        def load() -> str:
+            raise LookupError("the database is away")
+
+        multilimit = MultiLimit(app, user_loader=load)
+        app.add_url_rule("/a", "a", rate_limiter(type=USER, rules="1/minute")(view()))
+        app.register_blueprint(Usage(multilimit))
+
+        assert ask(app, "/rate_limit").json["unknown"] == ["a:user"]
+        assert [each.levelno for each in caplog.records] == [logging.WARNING]
+
+
+class TestUnusualTimes:
+    def test_a_banned_client_learns_how_long(self) -> None:
+        app = Flask("shop")
+        multilimit = MultiLimit(app)
+        app.add_url_rule("/", "login", rate_limiter(type=IP, rules="1/minute", ban=Ban(after=1, time=300))(view()))
+        app.register_blueprint(Usage(multilimit))
+        statuses(app, "/", "/")
+
+        (ban,) = ask(app, "/rate_limit").json["bans"]
+
+        assert ban["scope"] == "login"
+        assert ban["retry_after"] == pytest.approx(300, abs=5)
+        assert "Banned from login" in ask(app, "/rate_limit", headers=HTML).text
+
+    def test_a_client_that_people_banned_or_denied_is_refused_here_too(self, app: Flask) -> None:
+        _control(app).ban("127.0.0.1", for_=60)
+        assert statuses(app, "/rate_limit") == [429]
+
+        denied = Flask("shop")
+        denied.register_blueprint(Usage(MultiLimit(denied, deny=["127.0.0.0/8"])))
+        assert statuses(denied, "/rate_limit") == [403]
+
+    def test_an_allowed_client_and_an_app_without_limits_have_nothing_to_show(self) -> None:
+        allowed, disabled = made(MULTILIMIT_ALLOW=["127.0.0.1"]), made(MULTILIMIT_ENABLED=False)
+
+        for app, state in ((allowed, "allowed"), (disabled, "disabled")):
+            answer = ask(app, "/rate_limit").json
+            assert (answer["state"], answer["resources"]) == (state, {})
+            assert "No limits apply to you now" in ask(app, "/rate_limit", headers=HTML).text
+
+    def test_in_an_outage_it_says_that_the_numbers_are_estimates(self) -> None:
+        app = made(storage="redis://127.0.0.1:1/0", MULTILIMIT_WORKERS=2)
+        assert statuses(app, "/mine") == [200]
+
+        answer = ask(app, "/rate_limit").json
+
+        assert answer["estimated"]
+        assert {each["used"] for each in answer["resources"].values()} == {None}
+        assert "These are estimates" in ask(app, "/rate_limit", headers=HTML).text
+
+    def test_where_an_outage_refuses_it_is_a_503(self) -> None:
+        app = made(storage="redis://127.0.0.1:1/0", MULTILIMIT_ON_STORAGE_ERROR="deny")
+
+        answer = ask(app, "/rate_limit")
+
+        assert (answer.status_code, answer.headers["Cache-Control"]) == (503, "no-store")
+        assert answer.headers["Retry-After"] == "1"
+
+    def test_another_multilimit_or_another_thing_is_an_error(self) -> None:
+        app = made()
+        with pytest.raises(ConfigurationError, match="its Usage was given"):
+            app.register_blueprint(Usage(MultiLimit(), name="other"))
+        with pytest.raises(ConfigurationError, match="give the MultiLimit"):
+            Usage(app)  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match="url_prefix"):
+            Usage(MultiLimit(), url_prefix="limits")
+
+
+class TestPage:
+    @pytest.mark.parametrize(
+        ("accept", "expected"),
+        [
+            ("*/*", "application/json"),
+            ("text/html,application/xhtml+xml,*/*;q=0.8", "text/html"),
+            ("application/json", "application/json"),
+            ("text/html;q=0.1,application/json", "application/json"),
+            ("text/html" + ",x/y" * 500, "application/json"),
+            ("nonsense", "application/json"),
+        ],
+    )
+    def test_is_for_clients_that_prefer_it(self, app: Flask, accept: str, expected: str) -> None:
+        assert ask(app, "/rate_limit", headers={"Accept": accept}).mimetype == expected
+
+    def test_runs_and_loads_nothing(self, app: Flask) -> None:
+        answer = ask(app, "/rate_limit", headers=HTML)
+
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "script" not in answer.text
+        assert "Set-Cookie" not in answer.headers
+
+    def test_escapes_what_an_app_or_a_client_named(self) -> None:
+        evil = "<script>alert(1)</script>\u202e"
+        app = made(usage={"limits": {"mine": evil}})
+
+        page = ask(app, "/rate_limit", headers=HTML, query_string={"lang": evil}).text
+
+        assert "<script>" not in page
+        assert "\u202e" not in page
+        assert "&lt;script&gt;" in page
+
+    def test_folds_the_limits_of_which_nothing_is_used(self, app: Flask) -> None:
+        assert "<details>" not in ask(app, "/rate_limit", headers=HTML).text
+        statuses(app, "/search")
+
+        page = ask(app, "/rate_limit", headers=HTML).text
+
+        assert page.index("1 left") < page.index("<details>") < page.index("5 left")
+
+    def test_quotas_are_there_for_a_page_of_the_app_itself(self, app: Flask) -> None:
+        usage = app.blueprints["usage"]
+        assert isinstance(usage, Usage)
+
+        with app.test_request_context("/"):
+            found = usage.quotas()
+
+        assert found.resources["api.search:ip-60s"].remaining == 2
+        assert gate_of(app)
+        assert json.dumps(found.state) == '"limited"'
