@@ -1,8 +1,8 @@
 """Records requests, to replay them through other limits later: ``flask multilimit simulate FOLDER/*``.
 
 A line holds the time of a request, its method, endpoint and status, how long it took from the check to the response,
-who was counted, and whether limits admitted it. It holds no path, address or name: subjects are hashed with a key.
-Requests only append to a queue; a thread writes the lines.
+who was counted, whether limits admitted it, and what it really cost where a limiter settles. It holds no path, address
+or name: subjects are hashed with a key. Requests only append to a queue; a thread writes the lines.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -23,6 +23,7 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from .declare.addresses import network_of
+from .declare.limiter import Declaration
 from .declare.subjects import EVERYONE, LimitType
 from .engine import ConfigurationError, Decision
 from .engine.errors import brief, check_path
@@ -32,6 +33,7 @@ from .operate.simulate.logs.logged import LoggedRequest, Recorded
 from .operate.simulate.logs.recorded import FILES, folders_of, line_of
 from .plan.sources import UNMATCHED_SCOPE
 from .serve.gate import gate_of
+from .serve.state import Record, Records
 from .signals import limits_checked
 
 PAUSE = 0.5
@@ -40,6 +42,9 @@ MOST_WAITING = 100_000
 """The most requests that wait to be written; further ones are dropped, and counted."""
 SEGMENTS = 8
 """Files that share the allowed bytes: the oldest is deleted when there is no more room."""
+SETTLED_SOON, SETTLED_LATER = 2 * PAUSE, 60.0
+"""Seconds for which a line waits for the real cost of a request: that of a complete response, and of a stream. Readers
+of the file put lines in order that are so late."""
 DAY = 86_400_000_000
 """Microseconds."""
 
@@ -56,6 +61,20 @@ class _Seen(NamedTuple):
     subjects: Mapping[str, str]
     admitted: bool | None
     took: int | None
+    record: Record | None
+    """Has what the request was settled at; ``None`` if nothing settles it."""
+    known_until: float
+    """When nobody waits for this any more, by the monotonic clock."""
+
+    def costs(self) -> dict[str, int]:
+        """The units that it was settled at, by the name of the limiter."""
+        return {} if self.record is None else dict(_settled(self.record))
+
+    def is_settled(self) -> bool:
+        """Whether all is known that will be."""
+        if self.record is None or time.monotonic() >= self.known_until:
+            return True
+        return len(self.costs()) == len({_name_of(each) for each in _settling(self.record)})
 
 
 class Recorder:
@@ -100,9 +119,17 @@ class Recorder:
         atexit.register(self.close)
 
     def flush(self) -> None:
-        """Write the requests that wait."""
+        """Write the requests that wait, but for those whose real cost will be known soon."""
+        self._flush(ending=False)
+
+    def _flush(self, *, ending: bool) -> None:
         with self._writing:
-            lines = [self._line_of(self._waiting.popleft()) for _ in range(len(self._waiting))]
+            seen = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            known, later = list[_Seen](), list[_Seen]()
+            for each in seen:
+                (known if ending or each.is_settled() else later).append(each)
+            self._waiting.extendleft(reversed(later))
+            lines = [self._line_of(each) for each in known]
             if lines:
                 self._write("".join(lines).encode())
 
@@ -110,7 +137,7 @@ class Recorder:
         """Write the requests that wait, and record no more."""
         limits_checked.disconnect(self._checked, self._app)
         self._closed.set()
-        self.flush()
+        self._flush(ending=True)
         atexit.unregister(self.close)
 
     # In the thread of a request
@@ -132,8 +159,12 @@ class Recorder:
         at = time.time_ns() // 1000 if checked is None else self._since_1970(checked[0].at)
         admitted = None if checked is None else checked[0].allowed
         took = None if checked is None else (time.monotonic_ns() - checked[2]) // 1000
-        seen = _Seen(at, request.method, request.endpoint, response.status_code, subjects, admitted, took)
-        self._waiting.append(seen)
+        record = Records(self._app).current()
+        if record is not None and not record.settled:
+            record = None
+        until = time.monotonic() + (SETTLED_SOON if response.is_sequence else SETTLED_LATER)
+        told = (request.method, request.endpoint, response.status_code, subjects, admitted, took)
+        self._waiting.append(_Seen(at, *told, record, until))
         if not self._thread.is_alive():
             self._start()
         return response
@@ -166,7 +197,7 @@ class Recorder:
 
     def _line_of(self, seen: _Seen) -> str:
         subjects = {type_: self._hashed(value) for type_, value in _single(seen.subjects).items()}
-        recorded = Recorded(seen.endpoint, subjects, seen.admitted)
+        recorded = Recorded(seen.endpoint, subjects, seen.admitted, seen.costs())
         told = LoggedRequest(seen.at, seen.method, "", status=seen.status, recorded=recorded, took=seen.took)
         return f"{line_of(told)}\n"
 
@@ -202,6 +233,26 @@ class Recorder:
                 return
             segment.unlink(missing_ok=True)
             used -= sizes[segment]
+
+
+def _settling(record: Record) -> Iterator[Declaration]:
+    """The limiters that are settled by what the request really costs."""
+    limiters = (each.declaration for _, several in record.settled for each in several)
+    return (each for each in limiters if each.settle is not None)
+
+
+def _settled(record: Record) -> Iterator[tuple[str, int]]:
+    latest = {each.check_id: each.settled for each in record.decisions}
+    for decision, several in record.settled:
+        for declaration, _, hits, _ in several:
+            settled = latest.get(decision.check_id, {})
+            units = [settled[hit.key] for hit in hits if hit.key in settled]
+            if units and declaration.settle is not None:
+                yield _name_of(declaration), max(units)
+
+
+def _name_of(declaration: Declaration) -> str:
+    return declaration.name or declaration.type_name
 
 
 def _single(subjects: Mapping[str, str]) -> dict[str, str]:

@@ -55,6 +55,10 @@ def pairs_option(name: str, metavar: str, text: str) -> Callable[[C], C]:
     return click.option(name, multiple=True, callback=_pairs, metavar=metavar, help=text)
 
 
+def cost_field_option(text: str) -> Callable[[C], C]:
+    return click.option("--cost-field", default="", metavar="FIELD", help=text)
+
+
 _PATH: click.Path = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -114,7 +118,7 @@ def opened(
         raise click.UsageError("--format and --regex: give one of them")
     make_reader = expression(regex) if regex else format_of(format_) if format_ else None
     first, last = _moment("--since", since, zone), _moment("--until", until, zone)
-    return Logs(logs, make_reader, zone, tuple(fields), since=first, until=last)
+    return Logs(logs, make_reader, zone, tuple(filter(None, fields)), since=first, until=last)
 
 
 class Stoppable:

@@ -21,6 +21,7 @@ from ..simulate.whatif import LimitSet, header_fields, limits_of, replay_of, sel
 from .base import as_json, command, current_gate, for_people, write, write_json
 from .logs import (
     Stoppable,
+    cost_field_option,
     file_lines,
     for_json,
     local_time,
@@ -54,6 +55,7 @@ def _units(context: click.Context, parameter: click.Parameter, value: str) -> in
 @pairs_option(
     "--priority", "NAME=PRIORITY", "The priority of requests where units are reserved, by endpoint or limiter."
 )
+@cost_field_option("What requests really cost, where limiters settle: the log field that says it.")
 @png_option
 @as_json
 def simulate_command(
@@ -71,6 +73,7 @@ def simulate_command(
     cost: dict[str, str],
     rules: dict[str, str],
     priority: dict[str, str],
+    cost_field: str,
     png: Path | None,
     as_json: bool,
 ) -> None:
@@ -82,7 +85,7 @@ def simulate_command(
     app: Any = current_app._get_current_object()  # type: ignore[attr-defined]
     context = click.get_current_context()
     costs = {name: _units(context, context.command.params[0], units) for name, units in cost.items()}
-    replacements = Replacements(costs, rules, priority)
+    replacements = Replacements(costs, rules, priority, cost_field)
     with for_people():
         current_gate()  # applies the changes made while the app runs
         sets = _sets(app, limits, against)
@@ -92,7 +95,7 @@ def simulate_command(
             replay_of(app, limits=each, subjects=subject, replacements=replacements, script_name=script_name)
             for _, each in sets
         ]
-        fields = [*subject.values(), *header_fields(each.plans for _, each in sets).values()]
+        fields = [*subject.values(), *header_fields(each.plans for _, each in sets).values(), cost_field]
         read = opened(logs, format_=format_, regex=regex, zone=zone, since=since, until=until, fields=fields)
         requests = Stoppable(read)
         with seldom_collected():

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from ...declare.subjects import Subjects
 from ...engine import Decision, Limiter, MemoryStorage
@@ -15,7 +16,7 @@ from ...engine.slots import RENEWALS, slots_of
 from ...engine.storage import Slot
 from ...engine.storage.forgetting import UNBOUNDED
 from ...plan.endpoint import Plan
-from ...plan.hits import AppliedLimits
+from ...plan.hits import Applied, AppliedLimits
 from ...plan.plans import Plans
 from .logs.logged import MICROSECONDS, LoggedRequest
 from .logs.reading import LogFile
@@ -66,7 +67,7 @@ class Replay:
         self._first: int | None = None
         self._last: int | None = None
         self._requests = self._outside = self._really_refused = self._now_admitted = 0
-        self._checks = self._refunds = 0
+        self._checks = self._settlements = 0
         self._compared = self._differing = 0
 
     def add(self, request: LoggedRequest) -> None:
@@ -82,7 +83,7 @@ class Replay:
         asked = self._client_plan(request)
         if asked is None:
             self._outside += 1
-            self._settle(request, None)
+            self._compare(request, None)
             return
         shape, hits = asked.shape, asked.hits
         asked.requests += 1
@@ -105,7 +106,7 @@ class Replay:
                     least[number] = left
             if self._clients.refused:
                 self._clients.admit(asked.client, shape.destination.endpoint)
-            self._settle(request, decision)
+            self._compare(request, decision)
         elif not self._may_sleep(asked, decision, request):
             self._refuse(asked, decision, request)
 
@@ -121,8 +122,9 @@ class Replay:
             return None
         who: object = (id(destination), request[3], user_of(request))
         if request[7] or request[8]:
-            recorded = request.recorded
-            who = (who, *request.fields.items(), *(recorded.subjects.items() if recorded else ()))
+            recorded, cost = request.recorded, self._replacements.cost_field
+            fields = (each for each in request.fields.items() if each[0] != cost)
+            who = (who, *fields, *(recorded.subjects.items() if recorded else ()))
         asked = self._remembered.get(who)
         if asked is None:
             asked = self._remembered.find(who)
@@ -170,7 +172,7 @@ class Replay:
             tally.allowed += 1
         else:
             tally.denied += 1
-        self._settle(request, None)
+        self._compare(request, None)
 
     def _admit(self, asked: ClientPlan, decision: Decision, request: LoggedRequest) -> None:
         tally, limits = asked.shape.tally, asked.limits
@@ -189,19 +191,31 @@ class Replay:
                 self._slots.hold(decision, request.took or 0)
             decision = self._given_back(limits, decision, request)
         self._clients.admit(asked.client, asked.shape.destination.endpoint)
-        self._settle(request, decision)
+        self._compare(request, decision)
 
     def _given_back(self, limits: AppliedLimits, decision: Decision, request: LoggedRequest) -> Decision:
-        """The decision after the charges that depend on the response were refunded."""
+        """The decision after the charges that depend on the status were refunded. What the request really costs is
+        settled when the response is complete."""
         for each in limits.settled:
+            if each.declaration.settle is not None:
+                self._time.after(request.took or 0, partial(self._settle, decision, each, request))
+                continue
             stands = self._charging.stands(each.declaration, request.status)
             if stands is None:
-                option = "settle" if each.declaration.settle is not None else "charge_when"
-                self._notes[f"{option} of {each.declaration.where}: the status alone does not tell; charged"] += 1
+                self._notes[f"charge_when of {each.declaration.where}: the status alone does not tell; charged"] += 1
             elif not stands:
                 decision = self._limiter.refund(decision, each.hits)
-                self._refunds += 1
+                self._settlements += 1
         return decision
+
+    def _settle(self, decision: Decision, limits: Applied, request: LoggedRequest) -> None:
+        declared = limits.declaration
+        units = self._replacements.real_cost(declared, request)
+        if units is None:
+            self._notes[f"settle of {declared.where}: the log does not tell the real cost; the estimate stands"] += 1
+        else:
+            self._limiter.settle(decision, units, limits.hits)
+            self._settlements += 1
 
     def _refuse(self, asked: ClientPlan, decision: Decision, request: LoggedRequest) -> None:
         tally, endpoint = asked.shape.tally, asked.shape.destination.endpoint
@@ -214,14 +228,14 @@ class Replay:
         since = client.locked.setdefault(endpoint, now)
         wait = decision.refused_for if decision.waits_for_slot else decision.retry_after
         client.longest_lockout = max(client.longest_lockout, (now - since) / MICROSECONDS + wait)
-        self._settle(request, decision)
+        self._compare(request, decision)
 
     def _note_bans(self, asked: ClientPlan, decision: Decision) -> None:
         for place, ban in zip(asked.shape.bans, decision.bans if asked.shape.bans else (), strict=True):
             if ban.begun:
                 self._bans.setdefault(asked.shape.rules[place], BanTally()).begin(asked.client, ban.level)
 
-    def _settle(self, request: LoggedRequest, decision: Decision | None) -> None:
+    def _compare(self, request: LoggedRequest, decision: Decision | None) -> None:
         """Compare the verdict with the recorded one, and pass it on."""
         if request[4] != TOO_MANY_REQUESTS and request[8] is None and self._on_decision is None:  # as nearly always
             return
@@ -294,7 +308,7 @@ class Replay:
             rules=rules,
             bans=ban_reports(rules, self._bans),
             worst=tuple(self._client_report(client) for client in worst[:WORST]),
-            commands=self._checks + self._refunds + self._slots.commands,
+            commands=self._checks + self._settlements + self._slots.commands,
             notes=self._all_notes(plans),
             files=tuple(files),
             differing=self._differing if self._compared else None,
@@ -333,6 +347,13 @@ class Timeline:
     def at(self, when: int, event: Event) -> None:
         """Let ``event`` happen at ``when``. Events of the same instant happen in the order in which they were added."""
         heapq.heappush(self.waiting, (when, next(self._serial), event))
+
+    def after(self, pause: int, event: Event) -> None:
+        """Let ``event`` happen in so many microseconds, or else now."""
+        if pause > 0:
+            self.at(self.now + pause, event)
+        else:
+            event()
 
     def pass_to(self, until: int) -> None:
         """Move the clock to ``until``, and let all events until and at this instant happen."""

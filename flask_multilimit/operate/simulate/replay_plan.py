@@ -12,6 +12,7 @@ from flask import Response
 from ...declare.limiter import Declaration
 from ...declare.subjects import ANONYMOUS, EVERYONE, Subject, Subjects, parts_of
 from ...engine import Hit
+from ...engine.algorithms.base import COUNTED
 from ...engine.hits import BanHit, Hits, bans_among
 from ...engine.keys import escape_subject
 from ...engine.rules import Rules, rules_from
@@ -38,6 +39,19 @@ class Replacements:
     """Rules that replace a callable."""
     priorities: Mapping[str, str] = field(default_factory=dict)
     """The priority of all requests, which replaces a callable."""
+    cost_field: str = ""
+    """The field of the log that has what a request really cost; of what was recorded, the name of a limiter."""
+
+    def real_cost(self, declared: Declaration, request: LoggedRequest) -> int | None:
+        """What ``declared`` is settled at for ``request``; ``None`` if the log does not tell."""
+        if request.recorded is not None:
+            return request.recorded.costs.get(self.cost_field or declared.name or declared.type_name)
+        return units_from(request.fields.get(self.cost_field, ""))
+
+
+def units_from(text: str) -> int | None:
+    """The whole number that a log says; ``None`` for anything else."""
+    return min(int(text), COUNTED) if len(text) < 20 and text.isascii() and text.isdecimal() else None
 
 
 NO_SLOTS = "what runs at once: not replayed where the log does not tell how long a request took"

@@ -137,8 +137,8 @@ class Report:
     worst: tuple[ClientReport, ...]
     """The clients that were refused most often, at most ten."""
     commands: int
-    """What the storage would have been asked: one for each check, refund and renewal. The deny cache, which the replay
-    does not have, saves some."""
+    """What the storage would have been asked: one for each check, settlement and renewal. The deny cache, which the
+    replay does not have, saves some."""
     notes: tuple[Note, ...]
     bans: tuple[BanReport, ...] = ()
     """One for each limiter that has a ban."""

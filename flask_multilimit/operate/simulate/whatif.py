@@ -59,6 +59,7 @@ def simulate(
     costs: Mapping[str, int] | None = None,
     rules: Mapping[str, Rules] | None = None,
     priorities: Mapping[str, str] | None = None,
+    cost_field: str = "",
     script_name: str = "",
     on_decision: OnDecision | None = None,
 ) -> Report:
@@ -70,19 +71,22 @@ def simulate(
     :param costs: units that replace a callable ``cost``, by endpoint or by the name of the limiter.
     :param rules: rules that replace callable ``rules``, likewise.
     :param priorities: the priority of all requests, where units are reserved, likewise.
+    :param cost_field: the field of the log that has what a request really cost, where limiters have ``settle``: the
+        estimate is charged first, and settled when the response was complete. ``read_logs`` must read this field, too.
     :param script_name: the path at which the app is mounted.
     :param on_decision: called with each request and its :class:`Decision` (``None`` if no limit was checked).
     """
     for name, by_name in (("costs", costs), ("rules", rules), ("priorities", priorities)):
         check_mapping(name, by_name or {}, "a dict by endpoint or by the name of a limiter")
     check_fields(subjects or {})
+    check_text("cost_field", cost_field)
     if on_decision is not None:
         check_callable("on_decision", on_decision, "the request", "its Decision")
     replay = replay_of(
         app,
         limits=limits_of(app, limits),
         subjects=subjects or {},
-        replacements=Replacements(costs or {}, rules or {}, priorities or {}),
+        replacements=Replacements(costs or {}, rules or {}, priorities or {}, cost_field),
         script_name=script_name,
         on_decision=on_decision,
     )

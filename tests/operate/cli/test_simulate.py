@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import pty
 import re
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from operate.cli.conftest import SHOP
-from operate.simulate.lines import line
+from operate.simulate.lines import SECOND, START_AT, line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -118,6 +119,39 @@ def test_simulate_applies_the_overrides_in_force(on_server: Command, log: Path) 
 
     assert changed.code == 0, changed.err
     assert report["refused"] == 5
+
+
+TOKENS_A_MINUTE = """
+[limits.update]
+type = "ip"
+rules = [{ count = 1000, time = 60, algorithm = "sliding_window_counter" }]
+cost = 100
+settle = "header:X-Tokens"
+"""
+
+
+@pytest.fixture
+def token_log(tmp_path: Path) -> Path:
+    """nginx in JSON: a client asks every second, and takes 400 tokens each time."""
+    lines = [
+        {"msec": f"{START_AT // SECOND + second}.000", "request": "GET /update HTTP/1.1", "remote_addr": "203.0.113.7"}
+        | {"status": "200", "upstream_http_x_tokens": "400" if second else "-"}
+        for second in range(10)
+    ]
+    return written(tmp_path / "tokens.json", map(json.dumps, lines))
+
+
+def test_simulate_settles_by_what_requests_really_cost(on_memory: Command, token_log: Path, tmp_path: Path) -> None:
+    (tmp_path / "limits.toml").write_text(TOKENS_A_MINUTE)
+    asked = ("simulate", str(token_log), "--limits", str(tmp_path / "limits.toml"))
+
+    real = on_memory(*asked, "--cost-field", "upstream_http_x_tokens", columns=140)
+    guessed = on_memory(*asked, columns=140)
+
+    assert re.search(r"^ip-60s +limits.toml.* +1000 per 60s +10 +6 +2$", real.out, re.MULTILINE)
+    assert re.search(r"^ip-60s +limits.toml.* +1000 per 60s +10 +0 +0 ", guessed.out, re.MULTILINE)
+    assert "does not tell the real cost; the estimate stands (1 request)" in real.out
+    assert "does not tell the real cost; the estimate stands (3 requests)" in guessed.out
 
 
 def test_other_limits_side_by_side(on_memory: Command, log: Path, tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from flask import Flask, request
+from flask import Flask, Response, request, stream_with_context
 
-from flask_multilimit import IP, ConfigurationError, MultiLimit, rate_limiter, recording
+from flask_multilimit import IP, ConfigurationError, MultiLimit, rate_limiter, recording, settle
 from flask_multilimit.recording import Recorder
 from flask_multilimit.simulation import Report, read_logs, simulate
 from support.processes import Program
@@ -146,6 +146,69 @@ def test_a_line_tells_who_what_and_how_it_ended(app: Flask, recorder: Recorder) 
     ], "a redirect of the router asks no limit"
     assert len({json.dumps(each["w"]) for each in found}) == 1
     assert "203.0.113" not in json.dumps(found)
+
+
+def settling(app: Flask) -> None:
+    @app.get("/chat")
+    @rate_limiter(type=IP, rules="1000/minute", cost=5, settle=True, name="tokens")
+    @rate_limiter(type=IP, rules="100/hour", cost=2, settle="header:X-Calls", name="calls")
+    @rate_limiter(type=IP, rules="50/day", charge_when=[200], name="fine")
+    def chat() -> Response:
+        def words() -> Iterator[str]:
+            yield "It "
+            settle(42)
+            yield "is"
+
+        words_or_all = stream_with_context(words()) if "stream" in request.args else "".join(words())
+        return Response(words_or_all, headers={"X-Calls": "3"})
+
+
+@pytest.mark.parametrize("path", ["/chat", "/chat?stream"])
+def test_a_line_has_what_the_request_really_cost_by_limiter(app: Flask, recorder: Recorder, path: str) -> None:
+    settling(app)
+    app.test_client().get(path, buffered=True)
+
+    (found,) = entries(recorder)
+
+    assert found["c"] == {"tokens": 42, "calls": 3}
+
+
+def test_a_stream_is_written_when_it_is_settled_and_those_after_it_at_once(app: Flask, recorder: Recorder) -> None:
+    settling(app)
+    client = app.test_client()
+    stream = client.get("/chat?stream")
+    client.get("/")
+
+    before = [each["e"] for each in entries(recorder)]
+    stream.get_data()
+    stream.close()
+
+    assert before == ["index"]
+    assert [(each["e"], each.get("c")) for each in entries(recorder)] == [
+        ("index", None),
+        ("chat", {"tokens": 42, "calls": 3}),
+    ]
+
+
+def test_the_end_writes_what_is_not_settled_yet(app: Flask, recorder: Recorder) -> None:
+    settling(app)
+    stream = app.test_client().get("/chat?stream")
+    recorder.close()
+
+    assert [each["c"] for each in entries(recorder)] == [{"calls": 3}]
+    stream.close()
+
+
+def test_what_was_recorded_is_replayed_with_its_real_cost(app: Flask, recorder: Recorder) -> None:
+    app.get("/tokens")(rate_limiter(type=IP, rules="90/minute", cost=1, settle=lambda _: 40)(lambda: "ok"))
+    client = app.test_client()
+    statuses = [client.get("/tokens").status_code for _ in range(5)]
+    recorder.close()
+
+    report = simulate(app, read_logs(*recorder.folder.iterdir()))
+
+    assert statuses == [200, 200, 200, 429, 429]
+    assert (report.refused, report.differing) == (2, 0)
 
 
 def test_the_same_subject_has_the_same_hash_with_the_same_key_only(app: Flask, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask import Blueprint, Flask, request
+from flask import Blueprint, Flask, jsonify, request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from werkzeug.routing import Map
@@ -570,3 +570,66 @@ def test_the_garbage_collector_is_left_as_it_was() -> None:
 
     assert during[0] >= max(before[0], 50_000)
     assert gc.get_threshold() == before
+
+
+def told(units: int | None) -> dict[str, str]:
+    return {} if units is None else {"tokens": str(units)}
+
+
+def settling(**options: Any) -> Flask:
+    """An app whose view takes 10 of 100 tokens a minute before it is settled."""
+    options = {"cost": 10, "settle": "header:X-Tokens", **options}
+    return app_with(rate_limiter(rules=Rule(60, 100, algorithm="fixed_window"), **options))
+
+
+def verdicts(app: Flask, *requests: LoggedRequest, **options: Any) -> list[bool]:
+    found: list[bool] = []
+    replayed(app, *requests, on_decision=lambda _, each: found.append(each is None or each.allowed), **options)
+    return found
+
+
+def test_the_estimate_is_charged_first_and_the_real_cost_of_the_log_when_the_response_was_complete() -> None:
+    long = at(0, took=10, fields=told(95))
+    soon, later = at(5, fields=told(1)), at(20, fields=told(1))
+
+    assert verdicts(settling(), long, soon, later, cost_field="tokens") == [True, True, False]
+    assert verdicts(settling(), long, soon, later) == [True, True, True], "the estimate stands"
+
+
+def test_a_debt_of_a_replay_refuses_as_it_does_in_the_app() -> None:
+    requests = [at(0, fields=told(500)), at(1, fields=told(1)), at(61, fields=told(1))]
+
+    assert verdicts(settling(), *requests, cost_field="tokens") == [True, False, True]
+
+
+@pytest.mark.parametrize("text", ["", "-", "-5", "1.5", "1e9", "x" * 10**5, "9" * 30, "\uff11\uff12"])
+def test_a_real_cost_that_is_no_whole_number_leaves_the_estimate_and_is_said(text: str) -> None:
+    report = replayed(settling(), at(0, fields={"tokens": text}), at(1, fields=told(3)), cost_field="tokens")
+
+    assert [(note.text.split(":")[-1], note.requests) for note in report.notes] == [
+        (" the log does not tell the real cost; the estimate stands", 1)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "concurrency"])
+@settings(max_examples=40)
+@given(steps=st.lists(st.tuples(st.integers(0, 3 * SECOND), st.integers(0, 30)), max_size=40))
+def test_settled_verdicts_are_those_of_the_app(algorithm: str, steps: list[tuple[int, int]]) -> None:
+    def make(clock: Clock) -> Flask:
+        app = Flask("settled")
+        MultiLimit(app, storage=MemoryStorage(clock=clock))
+        limited = rate_limiter(
+            type=IP, rules=[Rule(5, 40, algorithm=algorithm), Rule(9, 60)], cost=7, settle=lambda it: it.json
+        )
+        app.get("/")(limited(lambda: jsonify(int(request.headers["X-Tokens"]))))
+        return app
+
+    clock, real, requests = Clock(), list[bool](), list[LoggedRequest]()
+    app, now = make(clock), START_AT
+    for pause, units in steps:
+        clock.now = now = now + pause
+        real.append(app.test_client().get("/", headers={"X-Tokens": str(units)}).status_code == 200)
+        requests.append(at((now - START_AT) / SECOND, address="127.0.0.1", fields=told(units)))
+
+    assert verdicts(make(Clock()), *requests, cost_field="tokens") == real

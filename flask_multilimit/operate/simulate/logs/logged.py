@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 from typing import NamedTuple
@@ -24,6 +24,8 @@ class Recorded:
     """By type, hashed with a key."""
     admitted: bool | None
     """The verdict of the limits in force; ``None`` if no limit was checked."""
+    costs: Mapping[str, int] = field(default_factory=dict)
+    """The units that it was settled at, by the name of the limiter."""
 
 
 class LoggedRequest(NamedTuple):  # a frozen dataclass takes three times as long to make, one a line

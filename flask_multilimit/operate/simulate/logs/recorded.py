@@ -10,6 +10,7 @@ from pathlib import Path
 
 from flask import Flask
 
+from ....engine.algorithms.base import COUNTED
 from .logged import MICROSECONDS, LoggedRequest, Recorded, checked_method
 
 NAME = "recorded"
@@ -39,6 +40,8 @@ def line_of(request: LoggedRequest) -> str:
         entry["w"] = dict(recorded.subjects)
     if recorded.admitted is not None:
         entry["ok"] = int(recorded.admitted)
+    if recorded.costs:
+        entry["c"] = dict(recorded.costs)
     return json.dumps(entry, separators=(",", ":"))
 
 
@@ -48,13 +51,15 @@ def read(line: str) -> LoggedRequest | None:
         entry = json.loads(line)
         at, method, endpoint, status = entry["at"], entry["m"], entry["e"], entry["s"]
         subjects, admitted, took = entry.get("w", {}), _VERDICTS.get(entry.get("ok", -1)), entry.get("d")
+        costs = entry.get("c", {})
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
         return None
     well = isinstance(at, int) and isinstance(method, str) and isinstance(status, int) and isinstance(subjects, dict)
-    if not (well and (endpoint is None or isinstance(endpoint, str))):
+    if not (well and isinstance(costs, dict) and (endpoint is None or isinstance(endpoint, str))):
         return None
     lasted = took if isinstance(took, int) and took >= 0 else None
-    recorded = Recorded(endpoint, {str(type_): str(value) for type_, value in subjects.items()}, admitted)
+    known = {name: units for name, units in costs.items() if type(units) is int and 0 <= units <= COUNTED}
+    recorded = Recorded(endpoint, {str(type_): str(value) for type_, value in subjects.items()}, admitted, known)
     return LoggedRequest(at, checked_method(method), "", status=status, recorded=recorded, took=lasted)
 
 
