@@ -12,6 +12,7 @@ from weakref import WeakSet
 from flask import Flask, has_request_context, request
 from werkzeug.local import LocalProxy
 
+from . import insight
 from .config import PREFIX, Settings
 from .declare.advice import EXTENSION, GATE, app_in_force
 from .declare.holding import Holder, holding
@@ -43,7 +44,11 @@ from .serve.inline_checks import check_here, check_hits
 from .signals import notify, storage_failed, storage_recovered
 
 if TYPE_CHECKING:
+    from ipaddress import IPv4Address, IPv6Address
+    from uuid import UUID
+
     from .control.control import Control
+    from .insight.standing import Standing
 
 T = TypeVar("T")
 U = TypeVar("U", bound=UserLoader)
@@ -275,6 +280,39 @@ class MultiLimit:
         hits = hits_of(_standing(gate, gate.plans, endpoint, method, _named(subject)))
         return gate.limiter.peek(hits) if hits else unasked(())
 
+    def standing(
+        self,
+        *,
+        user: str | int | UUID | None = None,
+        ip: str | IPv4Address | IPv6Address | None = None,
+        subject: Named | None = None,
+        endpoint: str | None = None,
+        method: str | None = None,
+    ) -> Standing:
+        """Where a client stands, for support pages: ``multilimit.standing(user="42")``. The same as
+        ``flask multilimit why``: lists, bans, what is left of each quota, and what was refused in the last hour.
+
+        Needs an app context, but no request. Charges nothing; the numbers are those of the storage, so with
+        ``memory://`` those of this process. Rules by request are those of this client if their callable takes the
+        subject. Operators' reasons are in it: show a customer :class:`.Usage` instead.
+
+        :param user: the id of a user.
+        :param ip: an address.
+        :param subject: as for :meth:`peek`, such as ``"api_key:key-0"``. Several of these three are what one request
+            has together.
+        :param endpoint: only there; by default, everywhere.
+        :param method: only this request method, at ``endpoint``.
+
+        If the storage does not answer, ``problem`` says so; with ``endpoint``, that raises :class:`StorageError`.
+        Raises :class:`ConfigurationError` for an unknown endpoint or type.
+        """
+        gate = gate_in_force()
+        client = insight.clients.client_named(gate, user=user, ip=ip, subject=subject)
+        if method is not None and endpoint is None:
+            raise ConfigurationError(f"standing: method={brief(method)}: name an endpoint, too")
+        with insight.traffic.looking(gate) as memory:
+            return insight.standing.standing(gate, client, memory, endpoint=endpoint, method=method)
+
     def reset(
         self,
         endpoint: str | None = None,
@@ -410,15 +448,13 @@ def _named(subject: Named | None) -> dict[str, str]:
 def _reset_beyond(
     gate: AppGate, reach: Reach, given: Mapping[str, str], endpoint: str | None, method: str | None
 ) -> int:
-    from .insight.keys import all_keys, keys_of  # noqa: PLC0415 - no process that serves requests needs it
-
     if reach not in get_args(Reach):
         raise ConfigurationError(f"reach={brief(reach)}: give one of {', '.join(map(repr, get_args(Reach)))}")
     if endpoint is not None or method is not None:
         raise ConfigurationError(f"reset: reach={reach!r} is not for one endpoint; leave endpoint and method out")
     if reach == "everything" and given:
         raise ConfigurationError("reset: reach='everything' is for all subjects; for one of them, give 'everywhere'")
-    keys = all_keys(gate) if reach == "everything" else keys_of(gate, given)
+    keys = insight.keys.all_keys(gate) if reach == "everything" else insight.keys.keys_of(gate, given)
     gate.reset(keys)
     return len(keys)
 

@@ -13,13 +13,25 @@ from .declare.decorators import exempt
 from .engine import ConfigurationError, StorageDenied
 from .engine.errors import check_several
 from .extension import MultiLimit
+from .insight.standing import BanStanding, ListStanding, RequestStanding, RuleStanding, Sentence, Standing
 from .insight.usage import BannedFrom, Quota, Quotas, Wanted, quotas_of_client
 from .operate.blueprints import check_place, require_served
 from .operate.usage import pages
 from .serve.gate import gate_of
 from .serve.refusal import Refusals
 
-__all__ = ["BannedFrom", "Quota", "Quotas", "Usage"]
+__all__ = [
+    "BanStanding",
+    "BannedFrom",
+    "ListStanding",
+    "Quota",
+    "Quotas",
+    "RequestStanding",
+    "RuleStanding",
+    "Sentence",
+    "Standing",
+    "Usage",
+]
 
 
 class Usage(Blueprint):

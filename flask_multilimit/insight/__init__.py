@@ -1,1 +1,18 @@
 """What is so: values about limits, traffic, clients and changes, for people and programs. Every face shows these."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import clients, keys, standing, traffic
+
+__all__ = ["clients", "keys", "standing", "traffic"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a room on first use: a process that only serves requests starts a sixth of a second sooner without."""
+    if name in __all__:
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

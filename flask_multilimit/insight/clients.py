@@ -6,15 +6,17 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from ..declare.addresses import Who, network_of
-from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Subject
+from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Named, Subject, subjects_from, subjects_given
 from ..engine import ConfigurationError, Hit
 from ..engine.errors import brief
 from ..observe.traffic.counts import encodable, short
 from ..plan.hits import Applied, hits_of
-from ..plan.standings import AppliedAt, standings_given
+from ..plan.standings import AppliedAt, require_types, standings_given
 from ..serve.gate import AppGate
 from .limits import places_of
 from .text import subject_text
@@ -77,6 +79,25 @@ def client_from(gate: AppGate, text: str) -> Client:
     if who.network.num_addresses == 1 or client == str(who.network):
         return Client(_with_anonymous(client), who)
     return Client({}, who)
+
+
+def client_named(
+    gate: AppGate,
+    *,
+    user: str | int | UUID | None = None,
+    ip: str | IPv4Address | IPv6Address | None = None,
+    subject: Named | None = None,
+) -> Client:
+    """The client that has these subjects. Raises :class:`ConfigurationError`, also if nobody is named and for a type
+    that no limit has."""
+    named = {} if subject is None else subjects_from(subject)
+    given = subjects_given(user=user, ip=ip, subjects=named)
+    if not given:
+        raise ConfigurationError('standing: whose? Give user="42", ip="203.0.113.7" or subject="api_key:key-0"')
+    require_types(gate.plans, given)
+    if len(given) == 1:
+        return client_of(gate, *next(iter(given.items())))
+    return Client(given)
 
 
 def client_of(gate: AppGate, type_name: str, value: str) -> Client:

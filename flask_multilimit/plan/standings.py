@@ -58,9 +58,7 @@ def standings_given(plans: Plans, endpoint: str, method: str | None, given: Mapp
     """As :func:`standings_at`, for the ``given`` subjects, by type. Raises :class:`ConfigurationError` for a type that
     limits no endpoint of the app."""
     found = standings_at(plans, endpoint, method, plans.subjects.given(given), about_given(plans))
-    unknown = [name for name in given if name not in _TYPES_OF_ALL | _names_in(each.types for each in found)]
-    if unknown:
-        _require_types(plans, unknown)
+    require_types(plans, [name for name in given if name not in _names_in(each.types for each in found)])
     return found
 
 
@@ -90,7 +88,11 @@ def require_known_rules(endpoint: str, found: Iterable[AppliedLimits]) -> None:
         )
 
 
-def _require_types(plans: Plans, names: Iterable[str]) -> None:
+def require_types(plans: Plans, names: Iterable[str]) -> None:
+    """Raise :class:`ConfigurationError` for the name of a type that limits no endpoint of the app."""
+    names = [name for name in names if name not in _TYPES_OF_ALL]
+    if not names:
+        return
     plans.ensure()
     known = sorted(_names_in(plan.types for plan in plans.made))
     for name in names:

@@ -39,3 +39,11 @@ def test_the_blueprint_can_be_limited(run: Run) -> None:
     app: Flask = run(PAGE, "limited")["app"]
 
     assert ask(app, "/rate_limit").headers["RateLimit-Policy"] == '"ip-60s";q=60;w=60'
+
+
+def test_support_sees_a_customer_by_the_plan_of_that_customer(run: Run) -> None:
+    app: Flask = run(PAGE, "support")["app"]
+    statuses(app, "/search", headers={"X-User": "bob"})
+
+    assert ask(app, "/support/bob").json["left"] == {"50 per day": 49}
+    assert ask(app, "/support/ada").json["left"] == {"1000 per day": 1000}

@@ -1,0 +1,114 @@
+"""``multilimit.standing``: what support pages show of a client, in any process."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+from flask import Flask, request
+
+from flask_multilimit import IP, USER, ConfigurationError, MultiLimit, rate_limiter
+from flask_multilimit.engine import StorageError
+from flask_multilimit.serve.gate import gate_of
+from support.asking import statuses, view
+
+PLANS = {"ada": "10/minute", "bob": "2/minute"}
+
+
+def plan(user: str | None) -> str:
+    return PLANS.get(str(user), "1/minute")
+
+
+def made(*, storage: Any = None) -> tuple[Flask, MultiLimit]:
+    app = Flask("shop")
+    multilimit = MultiLimit(app, storage=storage, user_loader=lambda: request.headers.get("X-User"))
+    key = {"type": lambda: request.headers.get("X-Key"), "name": "api_key"}
+    app.add_url_rule("/mine", "mine", rate_limiter(type=USER, rules=plan)(view()))
+    app.add_url_rule("/here", "here", rate_limiter(type=IP, rules="3/minute")(view()))
+    app.add_url_rule("/both", "both", rate_limiter(type=(USER, IP), rules="4/minute")(view()))
+    app.add_url_rule("/keyed", "keyed", rate_limiter(rules="5/minute", **key)(view()))  # type: ignore[call-overload]
+    return app, multilimit
+
+
+def left(app: Flask, multilimit: MultiLimit, **who: Any) -> dict[str, int]:
+    with app.app_context():
+        found = multilimit.standing(**who)
+    return {each.endpoint: rule.remaining for each in found.requests for rule in each.rules}
+
+
+def test_a_customer_stands_by_the_plan_of_that_customer() -> None:
+    app, multilimit = made()
+    statuses(app, "/mine", "/mine", "/mine", headers={"X-User": "ada"})
+    statuses(app, "/mine", "/mine", "/mine", headers={"X-User": "bob"})
+
+    gate_of(app).audience.watched.background.once()
+
+    with app.app_context():
+        ada, bob, new = (multilimit.standing(user=name) for name in ("ada", "bob", "new"))
+
+    assert [each.requests[0].rules[0].count for each in (ada, bob, new)] == [10, 2, 1]
+    assert [each.state for each in (ada, bob, new)] == ["passes", "refused", "passes"]
+    assert [each.refused for each in bob.refusals] == [1]
+    assert ada.requests[0].rules[0].remaining == 7
+
+
+def test_a_client_is_named_by_an_address_a_key_or_several_together() -> None:
+    app, multilimit = made()
+    statuses(app, "/here", "/both", "/keyed", headers={"X-User": "ada", "X-Key": "key-0"})
+
+    assert left(app, multilimit, ip=ip_address("127.0.0.1")) == {"both": 4, "here": 2, "mine": 1}
+    assert left(app, multilimit, subject="api_key:key-0") == {"keyed": 4}
+    assert left(app, multilimit, user="ada", ip="127.0.0.1") == {"both": 3, "here": 2, "mine": 10}
+    assert left(app, multilimit, user="ada", subject=["api_key:key-0", "ip:127.0.0.1"])["keyed"] == 4
+    assert left(app, multilimit, ip="127.0.0.1", endpoint="here", method="GET") == {"here": 2}
+
+
+def test_asking_charges_nothing_and_shows_values_that_nobody_can_change() -> None:
+    app, multilimit = made()
+
+    assert left(app, multilimit, user="ada") == left(app, multilimit, user="ada") == {"mine": 10}
+    with app.app_context(), pytest.raises(FrozenInstanceError):
+        multilimit.standing(user="ada").state = "passes"  # type: ignore[misc]
+
+
+def test_it_is_told_in_a_request_of_somebody_else_too() -> None:
+    app, multilimit = made()
+    statuses(app, "/mine", headers={"X-User": "ada"})
+
+    with app.test_request_context("/mine", headers={"X-User": "bob"}):
+        found = multilimit.standing(user="ada")
+
+    assert found.requests[0].rules[0].remaining == 9
+
+
+@pytest.mark.parametrize(
+    ("who", "message"),
+    [
+        ({}, "whose"),
+        ({"subject": "apikey:key-0"}, "no limiter of this app has a type called 'apikey'"),
+        ({"subject": "key-0"}, "TYPE:VALUE"),
+        ({"user": 1.5}, "user=1.5"),
+        ({"user": "ada", "endpoint": "nothing"}, 'no endpoint is called "nothing"'),
+        ({"user": "ada", "method": "GET"}, "name an endpoint"),
+    ],
+    ids=["nobody", "type", "spelling", "user", "endpoint", "method"],
+)
+def test_a_mistake_is_an_error_that_names_the_remedy(who: dict[str, Any], message: str) -> None:
+    app, multilimit = made()
+
+    with app.app_context(), pytest.raises(ConfigurationError, match=message):
+        multilimit.standing(**who)
+
+
+def test_a_storage_that_is_away_is_said_not_guessed() -> None:
+    app, multilimit = made(storage="redis://127.0.0.1:1/0")
+
+    with app.app_context():
+        found = multilimit.standing(user="ada")
+        with pytest.raises(StorageError):
+            multilimit.standing(user="ada", endpoint="mine")
+
+    assert (found.state, found.requests) == ("unknown", ())
+    assert "gave no answer" in found.problem
