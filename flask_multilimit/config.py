@@ -140,6 +140,10 @@ class Settings(BaseModel):
     control: bool = True
     """Whether limits and lists can be changed while the app runs: a thread asks a shared storage twice a second."""
 
+    control_copy: str | None = Field(None, min_length=1)
+    """A file in which workers keep the newest changes, relative to the app's instance folder. A worker that starts
+    while the storage is away applies them. Without it, such a worker knows no bans and no changes."""
+
     @field_validator("key_prefix")
     @classmethod
     def _check_key_prefix(cls, value: str) -> str:

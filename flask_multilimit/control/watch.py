@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from threading import Lock
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from ..engine.errors import with_remedy
 from ..engine.forks import notify_child
 from ..engine.text import SafeLogger
 from ..engine.threads import Beat, threads_run
+from .copy import DiskCopy
 from .document import Document, document_from
 from .store import NEVER_WRITTEN, Change, Found, Store, version_of, written_at
 
@@ -36,7 +38,6 @@ NOTHING = Document()
 
 
 LOST = "the server restarted without them, or another one took over"
-DELETED = "Rate limits: somebody has deleted the control document: no change is in force any more (there were: %d)"
 
 
 class InForce(NamedTuple):
@@ -71,13 +72,16 @@ class ControlFollower:
         take: Callable[[Document], None],
         report: Callable[[Exception], None],
         logger: logging.Logger | None,
+        copy: DiskCopy | None = None,
     ) -> None:
         self.store = store
+        self._copy = copy
         self.in_force: InForce = InForce()
         self.problem: Exception | None = None
         """Why the newest document is not in force."""
         self._seen = time.monotonic()
         self._taken = NOTHING
+        self._told_missing = False
         self._next_end: float | None = None
         self._not_before = 0.0
         self._take = take
@@ -88,8 +92,12 @@ class ControlFollower:
         notify_child(self)
 
     def start(self) -> None:
-        """Apply the current document, and follow it from now on."""
+        """Apply the current document, or the copy of the last one, and follow it from now on."""
+        if not self.in_force.stamp and self._copy is not None:
+            self._hold_copy(self._copy)
         self.look()
+        if self._answer_missing and not self._told_missing:
+            self._tell_missing()
         if not self._beat.running and (self.store.shared or self.in_force.document.next_end is not None):
             self._follow()
 
@@ -120,10 +128,39 @@ class ControlFollower:
     def close(self) -> None:
         self._beat.close()
 
+    def _hold_copy(self, copy: DiskCopy) -> None:
+        """Until the store answers, by the clock of this machine."""
+        found = copy.read()
+        if found is not None:
+            self.in_force = InForce(found.stamp, found.document, run=found.run)
+            self._hold(found.document, time.time())
+
+    @property
+    def _answer_missing(self) -> bool:
+        return self.store.in_use and not self.in_force.read and self.problem is None
+
+    def _tell_missing(self) -> None:
+        self._told_missing = True
+        if self.in_force.stamp:
+            made = datetime.fromtimestamp(written_at(self.in_force.stamp) / 1000, timezone.utc)
+            self._logger.warning(
+                "Rate limits: started while the storage is away: until it answers, the copy on disk is in force, last "
+                "changed %s (entries: %d)",
+                made.isoformat(timespec="seconds"),
+                len(self._taken.entries),
+            )
+        else:
+            self._logger.warning(
+                "Rate limits: started while the storage is away: until it answers, no ban, denial or other change made "
+                "while the app runs is in force. MULTILIMIT_CONTROL_COPY names a file that keeps them for such a start"
+            )
+
     def _look(self) -> None:
         known = self.in_force
         found, read = self.store.read(known.stamp), time.monotonic()
         self._seen = read
+        if not known.read:
+            self.in_force = known._replace(now=found.now, read=read)
         if found.stamp != known.stamp:
             with _no_collections(len(found.text or "")):
                 self._take_newest(found, read)
@@ -144,8 +181,14 @@ class ControlFollower:
             self._put_back(held if written_at(found.stamp) <= written_at(known.stamp) else held.below(document), found)
             return
         if held.entries and not found.stamp:
-            self._logger.warning(DELETED, len(held.entries))
+            self._logger.warning(
+                "Rate limits: somebody has deleted the control document: no change is in force any more (there were: "
+                "%d)",
+                len(held.entries),
+            )
         self.in_force = InForce(found.stamp, document, found.now, read, found.run)
+        if self._copy is not None:
+            self._copy.write(found.stamp, found.run, found.text or "")
         self.problem = None
         self._hold(document, found.now)
 

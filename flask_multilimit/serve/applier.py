@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from flask import Flask
 
+from ..control.copy import DiskCopy
 from ..control.document import Document
-from ..control.store import KINDS, store_for
+from ..control.store import KINDS, Store, StoreInStorage, store_for
 from ..control.watch import ControlFollower
 from ..declare.holding import changes
 from ..engine import Hits
@@ -45,7 +47,7 @@ class ControlApplier:
         self._amounts = _amounts(())
         store = store_for(gate.limiter.storage, prefix=gate.settings.key_prefix)
         self.follower: ControlFollower = ControlFollower(
-            store, take=self.take, report=self._report, logger=gate.app.logger
+            store, take=self.take, report=self._report, logger=gate.app.logger, copy=_copy_of(gate, store)
         )
 
     @cached_property
@@ -148,6 +150,13 @@ class ControlApplier:
 
     def _report(self, error: Exception) -> None:
         notify(control_failed, self._gate.app, error=error)
+
+
+def _copy_of(gate: AppGate, store: Store) -> DiskCopy | None:
+    path = gate.settings.control_copy
+    if path is None or not isinstance(store, StoreInStorage):
+        return None
+    return DiskCopy(Path(gate.app.instance_path, path), key=store.key, logger=gate.app.logger)
 
 
 def _amounts(entries: Sequence[Override | Listing]) -> dict[str, int]:

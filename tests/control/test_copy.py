@@ -1,0 +1,190 @@
+"""Workers keep the newest changes on disk, for one that starts while the storage is away."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from control.conftest import made, soon
+from flask_multilimit.serve.applier import applier_of
+from support.servers import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from control.conftest import Shop
+    from support.servers import Binary
+
+CLIENT = "198.51.100.7"
+
+
+@pytest.fixture
+def server(server_binaries: dict[str, Binary]) -> Iterator[Server]:
+    with Server(next(iter(server_binaries.values())), tcp=True) as server:
+        yield server
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return tmp_path / "instance" / "changes"
+
+
+def worker(server: Server, copy: Path | None) -> Shop:
+    """One that has started."""
+    shop = made(server.tcp_url, MULTILIMIT_CONTROL_COPY=None if copy is None else str(copy))
+    shop.statuses(1, ip="192.0.2.99")
+    return shop
+
+
+def messages(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno == level]
+
+
+def test_a_denied_client_is_denied_by_a_worker_that_starts_in_an_outage(
+    server: Server, copy: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker(server, copy).control.deny(CLIENT, lasting=True)
+    server.stop()
+
+    shop = worker(server, copy)
+
+    assert shop.statuses(6, "/open") == [403] * 6
+    assert (
+        sum("the copy on disk is in force, last changed 2" in each for each in messages(caplog, logging.WARNING)) == 1
+    )
+
+
+def test_without_a_copy_the_log_says_once_that_no_ban_is_in_force(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker(server, None).control.deny(CLIENT, lasting=True)
+    server.stop()
+
+    shop = worker(server, None)
+
+    assert shop.statuses(2, "/open") == [200, 200]
+    told = [each for each in messages(caplog, logging.WARNING) if "no ban, denial or other change" in each]
+    assert len(told) == 1
+    assert "MULTILIMIT_CONTROL_COPY" in told[0]
+
+
+def test_a_worker_that_starts_in_an_outage_learns_what_is_newer_when_it_ends(server: Server, copy: Path) -> None:
+    first = worker(server, copy)
+    denied = first.control.deny(CLIENT, lasting=True)
+    text: Any = server.client().hgetall("rate_limit:{control}:document")
+    old = copy.read_bytes()
+    first.control.undo(denied.id)
+    copy.write_bytes(old)
+    newest: Any = server.client().hgetall("rate_limit:{control}:document")
+    applier_of(first.app).follower.close()
+    server.stop()
+    shop = worker(server, copy)
+    assert shop.statuses(1, "/open") == [403]
+
+    server.restart()
+    server.client().hset("rate_limit:{control}:document", mapping=newest)
+
+    assert text != newest
+    soon(lambda: shop.statuses(1, "/open") == [200])
+
+
+def test_changes_survive_a_restart_of_the_server_and_of_all_workers(server: Server, copy: Path) -> None:
+    first = worker(server, copy)
+    first.control.deny(CLIENT, lasting=True)
+    applier_of(first.app).follower.close()
+    server.kill()
+    server.restart()
+
+    shop = worker(server, copy)
+
+    assert shop.statuses(1, "/open") == [403]
+    soon(lambda: made(server.tcp_url).statuses(1, "/open") == [403])
+
+
+def test_what_somebody_deleted_does_not_come_back_from_disk(server: Server, copy: Path) -> None:
+    first = worker(server, copy)
+    first.control.deny(CLIENT, lasting=True)
+    server.client().flushall()
+    soon(lambda: first.statuses(1, "/open") == [200])
+    applier_of(first.app).follower.close()
+    server.kill()
+    server.restart()
+
+    assert worker(server, copy).statuses(1, "/open") == [200]
+
+
+def test_what_has_ended_meanwhile_is_not_in_force(server: Server, copy: Path) -> None:
+    worker(server, copy).control.ban(CLIENT, for_=1)
+    server.stop()
+    ends = time.monotonic() + 1.5
+
+    soon(lambda: time.monotonic() > ends)
+
+    assert worker(server, copy).statuses(1, "/open") == [200]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no such modes here")
+def test_only_its_owner_may_read_it_and_nothing_is_left_beside_it(server: Server, copy: Path) -> None:
+    worker(server, copy).control.deny(CLIENT, lasting=True)
+
+    assert copy.stat().st_mode & 0o777 == 0o600
+    assert list(copy.parent.iterdir()) == [copy]
+
+
+def _linked(copy: Path) -> None:
+    copy.rename(copy.with_name("other"))
+    copy.symlink_to(copy.with_name("other"))
+
+
+def _replaced_by_a_pipe(copy: Path) -> None:
+    copy.unlink()
+    os.mkfifo(copy)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no such modes here")
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda copy: copy.chmod(0o666), "its mode is 666"),
+        (_linked, "symbolic link"),
+        (_replaced_by_a_pipe, "not a regular file"),
+        (lambda copy: copy.write_bytes(b"\xff\xfe"), "decode"),
+        (lambda copy: copy.write_text("nonsense"), "it is of 'nonsense'"),
+        (lambda copy: copy.write_text("rate_limit:{control}:document 1-1-a b\n{"), "is not JSON"),
+        (lambda copy: copy.write_text("rate_limit:{control}:document 1 b\n" + "[" * 100_000), "JSON"),
+        (lambda copy: copy.write_text("rate_limit:{control}:document " + "1" * 1000), "too long"),
+        (
+            lambda copy: copy.write_text('other:{control}:document 1-1-a b\n{"entries":[]}'),
+            "each app a file of its own",
+        ),
+    ],
+    ids=["writable", "link", "pipe", "binary", "nonsense", "broken", "nested", "stamp", "of another app"],
+)
+def test_a_copy_that_cannot_be_believed_is_ignored_and_told(
+    server: Server, copy: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], object], why: str
+) -> None:
+    worker(server, copy).control.deny(CLIENT, lasting=True)
+    server.stop()
+    spoil(copy)
+
+    assert worker(server, copy).statuses(1, "/open") == [200]
+    (told,) = [each for each in messages(caplog, logging.ERROR) if "copy" in each]
+    assert why in told
+
+
+def test_a_folder_that_cannot_be_written_is_told_once_and_changes_apply(
+    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    shop = worker(server, tmp_path / "file" / "changes")
+
+    shop.control.deny(CLIENT, lasting=True)
+    shop.control.deny("203.0.113.1", lasting=True)
+
+    assert shop.statuses(1, "/open") == [403]
+    assert sum("cannot write the copy" in each for each in messages(caplog, logging.WARNING)) == 1
