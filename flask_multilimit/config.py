@@ -60,11 +60,11 @@ class Settings(BaseModel):
     enabled: bool = True
     """``False`` is for tests: every request passes without a check."""
 
-    headers: Literal["standard", "draft-06", "legacy", "both", "off"] = "standard"
-    """Which header fields tell a client where it stands: ``standard`` (``RateLimit-Policy`` and ``RateLimit``, as in
-    draft-ietf-httpapi-ratelimit-headers from 08 on), ``draft-06`` (``RateLimit-Limit``, ``-Remaining``, ``-Reset`` and
-    ``-Policy`` of the drafts up to 06), ``legacy`` (``X-RateLimit-*``), ``both`` (standard and legacy), ``off``.
-    ``Retry-After`` is sent on every refusal."""
+    headers: Literal["draft-11", "draft-10", "draft-06", "legacy", "both", "off"] = "draft-11"
+    """Which header fields tell a client where it stands: those of draft-ietf-httpapi-ratelimit-headers by its number
+    (``draft-11``: ``RateLimit-Policy`` and ``RateLimit``; ``draft-10``: the same with the ``t`` of the drafts 08 to 10;
+    ``draft-06``: ``RateLimit-Limit``, ``-Remaining``, ``-Reset`` and ``-Policy``), ``legacy`` (``X-RateLimit-*``),
+    ``both`` (draft-11 and legacy), ``off``. ``Retry-After`` is sent on every refusal."""
 
     headers_on: Literal["always", "refusals"] = "always"
     """Whether all responses have these header fields, or only refusals."""
@@ -74,6 +74,10 @@ class Settings(BaseModel):
 
     retry_after: Literal["seconds", "date"] = "seconds"
     """Whether ``Retry-After`` contains seconds to wait, or the date (by the clock of this machine)."""
+
+    partition_keys: bool = False
+    """Whether ``RateLimit-Policy`` and ``RateLimit`` name the quota of each rule with a partition key (``pk``): a hash,
+    keyed with the app's ``SECRET_KEY``, which is the same for all requests that share the quota."""
 
     shadow_headers: bool = False
     """Whether header fields include limiters with ``shadow=True``."""

@@ -66,6 +66,7 @@ class Declaration:
     exempt_when: Callable[[], bool] | None = None
     charge_when: Callable[[Any], bool] | None = None
     settle: Settle | None = None
+    unit: str | None = None
     shadow: bool = False
     on_storage_error: OnStorageError | None = None
     wait: float = 0
@@ -258,6 +259,8 @@ def _validate(declaration: Declaration) -> None:
     if declaration.charge_when is not None:
         check_callable("charge_when", declaration.charge_when, "the response")
     _check_settle(declaration)
+    if declaration.unit is not None:
+        _check_name("unit", declaration.unit)
     _check_reserve(declaration)
     if declaration.ban is not None:
         _check_ban(declaration)
@@ -367,9 +370,15 @@ def check_callable(name: str, value: object, *arguments: str) -> None:
         return  # some built-in callables have no signature
 
 
+def _check_name(option: str, name: object) -> None:
+    if not (isinstance(name, str) and re.fullmatch(NAME_PATTERN, name)):
+        rule = "1 to 20 characters, a letter and then letters, digits, - and _"
+        raise ConfigurationError(f"{option}={brief(name)}: {rule}")
+
+
 def _check_type(type_: object, name: object) -> None:
-    if name is not None and not (isinstance(name, str) and re.fullmatch(NAME_PATTERN, name)):
-        raise ConfigurationError(f"name={brief(name)}: 1 to 20 characters, a letter and then letters, digits, - and _")
+    if name is not None:
+        _check_name("name", name)
     parts = type_ if isinstance(type_, tuple) else (type_,)
     if not parts:
         raise ConfigurationError("type=(): give at least one type")

@@ -209,7 +209,7 @@ class Decision(_Fields):
                 retry_after / _MICROSECONDS if retry_after >= 0 else math.inf,
                 (reset_after if hit.cost or hit.rule.algorithm != BAN else retry_after) / _MICROSECONDS,
                 hit.cost if charged and not retry_after else 0,
-                max(-remaining, 0) if hit.rule.algorithm != BAN else 0,
+                max(-remaining, 0) if hit.rule.algorithm != BAN and (retry_after or not hit.cost) else 0,
             )
             for hit, (remaining, retry_after, reset_after) in zip(self.hits, standings_of(self.reply), strict=True)
             if hit.cost or retry_after or hit.rule.algorithm != BAN

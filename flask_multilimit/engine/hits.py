@@ -54,6 +54,8 @@ class Hit:
     """Whether it is evaluated and counted, but never refuses."""
     on_storage_error: OnStorageError | None = None
     """How to decide when the storage fails; ``None``: by the setting of the storage's guard."""
+    unit: str = field(default="", compare=False, kw_only=True)
+    """What its rule counts, in header fields; empty: requests."""
     origin: Origin | None = field(default=None, compare=False, repr=False, kw_only=True)
     """Its scope and subject, if :func:`hits_for` has made it."""
     watches: tuple[str, ...] = field(default=(), compare=False, repr=False, kw_only=True)

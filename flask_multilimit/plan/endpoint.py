@@ -120,6 +120,7 @@ class PlannedLimiter:
                 name,
                 self.declaration.shadow,
                 self.declaration.on_storage_error,
+                unit=self.declaration.unit or "",
             )
             for name, rule in rules
         )

@@ -334,6 +334,7 @@ def _hits(first: Hit, rules: Sequence[NamedRule], shadow: bool) -> list[Hit]:
             name,
             shadow,
             first.on_storage_error,
+            unit=first.unit,
         )
         for name, rule in rules
     ]

@@ -209,17 +209,15 @@ def _traffic(app: Flask, settings: Settings, watched: WatchedApp) -> Traffic:
         outbox=outbox,
         log=None if settings.log == "off" else RefusalLog(app.logger, subjects=settings.log == "subjects"),
         subjects=settings.traffic_subjects,
-        key=_key_of(app, settings),
+        key=key_of(app, 'TRAFFIC_SUBJECTS="hashed"') if settings.traffic_subjects == "hashed" else b"",
     )
 
 
-def _key_of(app: Flask, settings: Settings) -> bytes:
-    """The key for hashes of subjects."""
-    if settings.traffic_subjects != "hashed":
-        return b""
+def key_of(app: Flask, setting: str) -> bytes:
+    """The key for hashes, which ``setting`` asks for."""
     secret = app.secret_key
     if not secret:
-        raise ConfigurationError(f'{PREFIX}TRAFFIC_SUBJECTS="hashed" needs a key: set SECRET_KEY before init_app')
+        raise ConfigurationError(f"{PREFIX}{setting} needs a key: set SECRET_KEY before init_app")
     return blake2b(secret.encode() if isinstance(secret, str) else secret, person=b"multilimit").digest()
 
 

@@ -17,6 +17,7 @@ from ..declare.subjects import current_request, request_if_any
 from ..engine import ConfigurationError, Hit, StorageError
 from ..engine.algorithms import BAN
 from ..observe import traffic
+from .audience import key_of
 from .headers import describe
 from .refusal import AccessDenied, RateLimitExceeded, Refusals, StorageUnavailable
 from .settle import Settlement
@@ -40,6 +41,7 @@ class AppGate(AppState):
 
     def __post_init__(self) -> None:
         self.startup: Startup = Startup(self, follow_changes=self.follow_changes)
+        self._secret = key_of(self.app, "PARTITION_KEYS") if self.settings.partition_keys else b""
         self._records = Records(self.app)
         refusals = Refusals(self.app, on_rejected=self.on_rejected)
         self._lists = AccessCheck(self, refusals)
@@ -91,7 +93,7 @@ class AppGate(AppState):
             if record is not None and record.decisions:
                 if record.settled:
                     self.settlement.at_response(response, record)
-                describe(response, record.decisions, self.settings)
+                describe(response, record.decisions, self.settings, self._secret)
             return response
 
         run = self.app.run

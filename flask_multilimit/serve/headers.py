@@ -1,16 +1,18 @@
 """Header fields that show a client what is left of its quotas, in one of several dialects.
 
-A dialect is a function of hits and their standings (remaining, retry_after, reset_after; times in microseconds), which
-returns fields. To add one, write it, and give it a name in :data:`DIALECTS` and in ``Settings.headers``.
+A dialect is a function of hits, their standings (remaining, retry_after, reset_after; times in microseconds) and what
+else is said (:class:`Aside`), which returns fields. To add one, write it, and give it a name in :data:`DIALECTS` and in
+``Settings.headers``.
 """
 
 from __future__ import annotations
 
+import base64
 import math
 import time
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import repeat
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from werkzeug.datastructures import Headers
@@ -19,15 +21,28 @@ from werkzeug.wrappers import Response
 
 from ..config import Settings
 from ..engine import Decision, Hit, RuleStatus
-from ..engine.algorithms import BAN, NEVER
+from ..engine.algorithms import BAN, EVENLY, NEVER
 from ..engine.hits import memoized, part_of
-from ..engine.reply import ALLOWED, REMAININGS, reset_afters, standings_of
+from ..engine.reply import ALLOWED, REMAININGS, standings_of
 
 Standing = tuple[int, int, int]
 Fields = Iterable[tuple[str, str]]
 
 CONCURRENT_REQUESTS: Final = "concurrent-requests"
 """Quota unit of draft-ietf-httpapi-ratelimit-headers for requests in progress."""
+
+PACED = EVENLY | {"sliding_window", "sliding_window_counter"}
+"""Algorithms whose units come back little by little: so many per time, whenever they were used."""
+
+
+class Aside(NamedTuple):
+    """What else the fields of one response say."""
+
+    retry_after: int | None = None
+    """The seconds in ``Retry-After``."""
+    secret: bytes = b""
+    """The key for partition keys; empty: none are sent."""
+
 
 _NAMES = frozenset(
     ["cache-control", "retry-after", "ratelimit", "ratelimit-policy"]
@@ -36,29 +51,34 @@ _NAMES = frozenset(
 """The names of all fields that are set here, in lower case."""
 
 
-def describe(response: Response, decisions: Sequence[Decision], settings: Settings) -> None:
+def describe(response: Response, decisions: Sequence[Decision], settings: Settings, secret: bytes = b"") -> None:
     """Add the header fields for all limits that were checked for the request."""
     headers: object = response.headers
     if not isinstance(headers, Headers):  # apps may assign a dict, which werkzeug sends as well
         response.headers = Headers(response.headers)
-    shortcut = SHORTCUTS.get(settings.headers) if len(decisions) == 1 else None
+    shortcut = SHORTCUTS.get(settings.headers) if len(decisions) == 1 and not secret else None
     fields = shortcut(decisions[0], settings) if shortcut is not None else None
-    _put(response.headers, fields or _fields(decisions, settings, response))
+    _put(response.headers, fields or _fields(decisions, settings, response, secret))
 
 
-def _fields(decisions: Sequence[Decision], settings: Settings, response: Response) -> Sequence[tuple[str, str]]:
+def _fields(
+    decisions: Sequence[Decision], settings: Settings, response: Response, secret: bytes
+) -> Sequence[tuple[str, str]]:
     found: list[tuple[str, str]] = []
-    refusal = _latest_refusal(decisions)
+    wait, refusal = None, _latest_refusal(decisions)
     if refusal is not None and response.status_code == 429:
         found.append(("Cache-Control", "no-store"))
-        _add_retry_after(found, refusal, settings)
+        wait = _retry_after(refusal, settings)
+        if wait is not None:
+            found.append(("Retry-After", _written_wait(wait, settings)))
     dialects = DIALECTS[settings.headers]
     if not dialects or (refusal is None and settings.headers_on != "always"):
         return found
     hits, standings = _shown(decisions, with_shadows=settings.shadow_headers)
     if hits:
+        aside = Aside(wait, secret)
         for dialect in dialects:
-            found += dialect(hits, standings)
+            found += dialect(hits, standings, aside)
     return found
 
 
@@ -80,15 +100,16 @@ def _latest_refusal(decisions: Sequence[Decision]) -> Decision | None:
     return None
 
 
-def _add_retry_after(fields: list[tuple[str, str]], decision: Decision, settings: Settings) -> None:
-    """Add ``Retry-After`` (RFC 9110, 10.2.3), rounded up: if the time is known, it is never too early."""
+def _retry_after(decision: Decision, settings: Settings) -> int | None:
+    """The seconds in ``Retry-After`` (RFC 9110, 10.2.3), rounded up: if the time is known, it is never too early."""
     retry_after = decision.retry_after
     if math.isinf(retry_after) and decision.waits_for_slot:
         retry_after = max(decision.refused_for, settings.slot_retry_after)
-    if math.isfinite(retry_after):
-        seconds = math.ceil(retry_after)
-        as_seconds = settings.retry_after == "seconds"
-        fields.append(("Retry-After", str(seconds) if as_seconds else http_date(math.ceil(time.time()) + seconds)))
+    return math.ceil(retry_after) if math.isfinite(retry_after) else None
+
+
+def _written_wait(seconds: int, settings: Settings) -> str:
+    return str(seconds) if settings.retry_after == "seconds" else http_date(math.ceil(time.time()) + seconds)
 
 
 # What to show
@@ -156,48 +177,99 @@ def _tightness(standing: Standing) -> tuple[float, int]:
 # The dialects
 
 
-def standard(hits: tuple[Hit, ...], standings: Sequence[Standing]) -> Fields:
-    """draft-ietf-httpapi-ratelimit-headers, from 08 on. ``t`` is the time until this request would pass, if a rule
-    refuses; otherwise until the quota is full again."""
-    lasting = memoized(hits, _lasting)
-    left = [max(remaining, 0) for remaining, _, _ in standings]
-    waits = [retry_after or reset_after for _, retry_after, reset_after in standings]
-    return ("RateLimit-Policy", lasting.policy), ("RateLimit", _items(lasting, left, waits))
+def draft_11(hits: tuple[Hit, ...], standings: Sequence[Standing], aside: Aside) -> Fields:
+    """draft-ietf-httpapi-ratelimit-headers-11. ``t`` is the effective window, within which the client may use at most
+    ``r``; in a refusal it is never later than ``Retry-After``."""
+    windows = [_effective_window(hit, standing) for hit, standing in zip(hits, standings, strict=True)]
+    if aside.retry_after is not None:
+        longest = aside.retry_after * 1_000_000
+        windows = [min(window, longest) for window in windows]
+    return _policies_and_limits(hits, standings, windows, aside)
 
 
-def _items(lasting: _Lasting, left: Iterable[object], waits: Iterable[int]) -> str:
-    """``RateLimit``, with times rounded up to whole seconds."""
-    each = enumerate(zip(lasting.starts, left, waits, strict=True))
-    return ", ".join(
-        [
-            f"{start}{units}" if wait < 0 or place in lasting.untimed else f"{start}{units};t={-(-wait // 1_000_000)}"
-            for place, (start, units, wait) in each
-        ]
-    )
+def _effective_window(hit: Hit, standing: Standing) -> int:
+    """Microseconds; 0 or less if the time is not known.
+
+    - A rule that refuses: until this request would pass.
+    - Nothing is left: until the next unit comes back.
+    - Units come back little by little: how long the rule's own rate takes for the units that are left, so a client that
+      spreads them over this time is never refused.
+    - Otherwise (a fixed window): until the quota is full again; a window that begins with the next request, if it is.
+    """
+    remaining, retry_after, reset_after = standing
+    if retry_after or (remaining < 0 and hit.cost):
+        return retry_after or -remaining
+    if remaining > 0 and hit.rule.algorithm in PACED:
+        return -(-remaining * hit.rule.quota.window // hit.rule.count)
+    return reset_after or hit.rule.quota.window
+
+
+def draft_10(hits: tuple[Hit, ...], standings: Sequence[Standing], aside: Aside) -> Fields:
+    """The drafts 08 to 10. ``t`` is the time until this request would pass, if a rule refuses; otherwise until the
+    quota is full again."""
+    return _policies_and_limits(hits, standings, [wait or whole for _, wait, whole in standings], aside)
+
+
+def _policies_and_limits(
+    hits: tuple[Hit, ...], standings: Sequence[Standing], waits: Iterable[int], aside: Aside
+) -> Fields:
+    """``RateLimit-Policy`` and ``RateLimit``, with times rounded up to whole seconds."""
+    lasting = _with_partition_keys(hits, aside.secret) if aside.secret else memoized(hits, _lasting)
+    each = zip(hits, lasting.starts, standings, waits, strict=True)
+    items = [
+        f"{start}{max(remaining, 0)}" + (f";t={-(-wait // 1_000_000)}" if wait > 0 and not hit.rule.holds_slots else "")
+        for hit, start, (remaining, _, _), wait in each
+    ]
+    return ("RateLimit-Policy", lasting.policy), ("RateLimit", ", ".join(items))
 
 
 class _Lasting(NamedTuple):
-    """The parts of :func:`standard` that do not depend on standings."""
+    """The parts of the fields of :func:`draft_11` that do not depend on standings."""
 
     policy: str
     starts: tuple[str, ...]
     """The beginnings of the items of ``RateLimit``."""
-    untimed: frozenset[int]
-    """The places of rules for requests in progress: nobody knows when a slot becomes free."""
+    usual: str
+    """``RateLimit`` while every rule admits, with ``%d`` in place of each number; empty if a rule is not paced."""
+    paces: tuple[tuple[int, int], ...]
+    """The rate of each rule: microseconds, and the units that come back in so many seconds, times a million."""
 
 
 def _lasting(hits: tuple[Hit, ...]) -> _Lasting:
-    policies = [f'"{hit.name}";q={_policy(hit)}' for hit in hits]
-    untimed = frozenset(place for place, hit in enumerate(hits) if hit.rule.holds_slots)
-    return _kept_once(_Lasting(", ".join(policies), tuple([f'"{hit.name}";r=' for hit in hits]), untimed))
+    return _kept_once(_written(hits, [""] * len(hits)))
+
+
+def _with_partition_keys(hits: tuple[Hit, ...], secret: bytes) -> _Lasting:
+    return _written(hits, [f";pk=:{_partition_key(hit, secret)}:" for hit in hits])
+
+
+def _partition_key(hit: Hit, secret: bytes) -> str:
+    """The same for every request that this quota counts. It says nothing else: without the secret, nobody can find out
+    whose quota it is."""
+    digest = blake2b(hit.key.encode(errors="surrogatepass"), key=secret, digest_size=9, person=b"partition key")
+    return base64.b64encode(digest.digest()).decode()
+
+
+def _written(hits: tuple[Hit, ...], partition_keys: Sequence[str]) -> _Lasting:
+    names = [f'"{hit.name}"{key}' for hit, key in zip(hits, partition_keys, strict=True)]
+    paced = all(hit.rule.algorithm in PACED for hit in hits)
+    usual = ", ".join([f"{name.replace('%', '%%')};r=%d;t=%d" for name in names]) if paced else ""
+    return _Lasting(
+        ", ".join([f"{name};q={_policy(hit)}" for name, hit in zip(names, hits, strict=True)]),
+        tuple([f"{name};r=" for name in names]),
+        usual,
+        tuple([(hit.rule.quota.window, hit.rule.count * 1_000_000) for hit in hits]),
+    )
 
 
 def _policy(hit: Hit) -> str:
     """The count and its unit; 0 for a ban, which lets nothing pass."""
     if hit.rule.algorithm == BAN:
         return "0"
-    unit = f'qu="{CONCURRENT_REQUESTS}"' if hit.rule.holds_slots else f"w={math.ceil(hit.rule.time)}"
-    return f"{hit.rule.count};{unit}"
+    if hit.rule.holds_slots:
+        return f'{hit.rule.count};qu="{CONCURRENT_REQUESTS}"'
+    unit = f';qu="{hit.unit}"' if hit.unit else ""
+    return f"{hit.rule.count}{unit};w={math.ceil(hit.rule.time)}"
 
 
 @lru_cache(maxsize=1024)
@@ -206,48 +278,28 @@ def _kept_once(lasting: _Lasting) -> _Lasting:
     return lasting
 
 
-class _Usual(NamedTuple):
-    """The fields of :func:`standard` for a check that every rule admits, without the remaining units."""
-
-    reset_afters: tuple[int, ...]
-    """For sliding windows, they are the same at every request that passes."""
-    policy: str
-    items: str
-    """With ``%d`` in place of the remaining units."""
-
-
-def standard_as_usual(decision: Decision, settings: Settings) -> Sequence[tuple[str, str]] | None:
-    """The fields of :func:`standard`, if only the remaining units differ from the first rendering for these hits, as in
-    nearly every request; otherwise ``None``. With three rules in memory, it saves one twentieth of a request."""
+def draft_11_as_usual(decision: Decision, settings: Settings) -> Sequence[tuple[str, str]] | None:
+    """The fields of :func:`draft_11`, if units are left of every quota and come back little by little, as in nearly
+    every request; otherwise ``None``. With three rules in memory, it saves one twentieth of a request."""
     hits, reply = decision.hits, decision.reply
     if not reply[ALLOWED] or decision.settled or settings.headers_on != "always" or memoized(hits, _may_be_hidden):
         return None
-    known = memoized(hits, _nothing_yet)
-    if not known:
-        known.append(_usual(memoized(hits, _lasting), tuple(reset_afters(reply))))
-    usual, left = known[0], reply[REMAININGS]
-    if tuple(reset_afters(reply)) != usual.reset_afters or min(left) < 0:
+    lasting, left = memoized(hits, _lasting), reply[REMAININGS]
+    if not lasting.usual or min(left) <= 0:
         return None
-    return ("RateLimit-Policy", usual.policy), ("RateLimit", usual.items % tuple(left))
+    numbers: list[int] = []
+    for units, (window, per_second) in zip(left, lasting.paces, strict=True):
+        numbers += units, -(-units * window // per_second)
+    return ("RateLimit-Policy", lasting.policy), ("RateLimit", lasting.usual % tuple(numbers))
 
 
-def _nothing_yet(_: tuple[Hit, ...]) -> list[_Usual]:
-    return []
-
-
-@lru_cache(maxsize=1024)
-def _usual(lasting: _Lasting, reset_afters: tuple[int, ...]) -> _Usual:
-    escaped = lasting._replace(starts=tuple([start.replace("%", "%%") for start in lasting.starts]))
-    return _Usual(reset_afters, lasting.policy, _items(escaped, repeat("%d", len(reset_afters)), reset_afters))
-
-
-def draft_06(hits: tuple[Hit, ...], standings: Sequence[Standing]) -> Fields:
+def draft_06(hits: tuple[Hit, ...], standings: Sequence[Standing], _: Aside) -> Fields:
     """The drafts up to 06: the tightest rule, and the policies of all."""
     policies = ", ".join([_policy(hit) for hit in hits])
     return *_tightest_rule("RateLimit", hits, standings, now=0), ("RateLimit-Policy", policies)
 
 
-def legacy(hits: tuple[Hit, ...], standings: Sequence[Standing]) -> Fields:
+def legacy(hits: tuple[Hit, ...], standings: Sequence[Standing], _: Aside) -> Fields:
     """``X-RateLimit-*``: the tightest rule, with the time of day of its reset."""
     return _tightest_rule("X-RateLimit", hits, standings, now=time.time())
 
@@ -262,13 +314,14 @@ def _tightest_rule(prefix: str, hits: tuple[Hit, ...], standings: Sequence[Stand
 
 
 DIALECTS = {
-    "standard": (standard,),
+    "draft-11": (draft_11,),
+    "draft-10": (draft_10,),
     "draft-06": (draft_06,),
     "legacy": (legacy,),
-    "both": (standard, legacy),
+    "both": (draft_11, legacy),
     "off": (),
 }
 """The dialects, by the values of ``MULTILIMIT_HEADERS``."""
 
-SHORTCUTS = {"standard": standard_as_usual}
+SHORTCUTS = {"draft-11": draft_11_as_usual}
 """Faster ways to the same fields, by the same values, for one decision."""

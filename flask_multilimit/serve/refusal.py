@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from flask import Flask, Request
 from markupsafe import escape
@@ -105,7 +105,9 @@ T = TypeVar("T")
 
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 ABNORMAL_USAGE = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected"
-"""Problem types of draft-ietf-httpapi-ratelimit-headers, for RFC 9457 bodies; the second is for bans."""
+REDUCED_CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+"""Problem types of draft-ietf-httpapi-ratelimit-headers, for RFC 9457 bodies: the second is for bans, the third for
+limits that cannot be checked."""
 
 PROBLEM = "application/problem+json"
 _OFFERED = (PROBLEM, "application/json", "text/html", "text/plain")
@@ -169,6 +171,9 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
 class _Negotiated(HTTPException):
     """An error whose body has the content type that the client prefers."""
 
+    _members: ClassVar[dict[str, Any]] = {}
+    """Members of its problem."""
+
     def get_body(self, environ: Any = None, scope: dict[str, Any] | None = None) -> str:  # noqa: ARG002
         chosen = negotiate(environ)
         if chosen == "text/html":
@@ -176,7 +181,7 @@ class _Negotiated(HTTPException):
         if chosen == "text/plain":
             return f"{self.description}\n"
         problem = {"type": "about:blank", "title": self.name, "status": self.code, "detail": self.description}
-        return json.dumps(problem, ensure_ascii=False) + "\n"
+        return json.dumps(problem | self._members, ensure_ascii=False) + "\n"
 
     def get_headers(self, environ: Any = None, scope: dict[str, Any] | None = None) -> list[tuple[str, str]]:
         fields = dict(super().get_headers(environ, scope))
@@ -187,6 +192,12 @@ class _Negotiated(HTTPException):
 
 class StorageUnavailable(_Negotiated, ServiceUnavailable, StorageError):  # noqa: N818 - like werkzeug's own
     """HTTP 503: limits could not be checked, and ``on_storage_error`` is ``"deny"``. ``__cause__`` is the reason."""
+
+    _members: ClassVar[dict[str, Any]] = {
+        "type": REDUCED_CAPACITY,
+        "title": "Temporary Reduced Capacity",
+        "violated-policies": [],
+    }
 
 
 class AccessDenied(_Negotiated, MultiLimitError):  # noqa: N818 - like werkzeug's own

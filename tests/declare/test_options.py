@@ -32,8 +32,8 @@ class TestCost:
         limit(limited_app, rules="10/minute", cost=4)
 
         assert [client.get("/").headers["RateLimit"] for _ in range(3)] == [
-            '"default-60s";r=6;t=60',
-            '"default-60s";r=2;t=60',
+            '"default-60s";r=6;t=36',
+            '"default-60s";r=2;t=12',
             '"default-60s";r=2;t=60',
         ]
 
@@ -153,7 +153,7 @@ class TestKey:
         def view() -> str:
             return "ok"
 
-        assert client.get("/").headers["RateLimit"] == '"default-60s";r=4;t=60, "default-60s-2";r=2;t=60'
+        assert client.get("/").headers["RateLimit"] == '"default-60s";r=4;t=48, "default-60s-2";r=2;t=40'
 
 
 class TestMessage:

@@ -55,7 +55,7 @@ def test_limits_stay_in_force_by_default(make: Callable[..., Flask], storage: Re
 
     assert [response.status_code for response in responses] == [200, 200, 429]
     assert [response.text for response in responses[:2]] == ["local", "local"]
-    assert responses[0].headers["RateLimit"] == '"default-60s";r=1;t=60'
+    assert responses[0].headers["RateLimit"] == '"default-60s";r=1;t=30'
     assert responses[2].headers["Retry-After"] == "60"
 
 

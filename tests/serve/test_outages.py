@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from support.servers import Binary
 
 FAILED = "Rate limiting failed on the server. Please try again later."
-PROBLEM = f'{{"type": "about:blank", "title": "Service Unavailable", "status": 503, "detail": "{FAILED}"}}\n'
+PROBLEM = (
+    '{"type": "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity", '
+    f'"title": "Temporary Reduced Capacity", "status": 503, "detail": "{FAILED}", "violated-policies": []}}\n'
+)
 
 
 @pytest.fixture

@@ -281,7 +281,7 @@ class TestLanguages:
 
 class TestHeaderFields:
     FIELDS = {  # noqa: RUF012
-        "standard": {"RateLimit-Policy", "RateLimit"},
+        "draft-11": {"RateLimit-Policy", "RateLimit"},
         "draft-06": {"RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "RateLimit-Policy"},
         "legacy": {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"},
         "both": {

@@ -95,7 +95,7 @@ class ChargesUnits(Protocol):
     def charge_units(
         self, states: MutableMapping[str, Any], asked: Sequence[Unit], now: int, check_id: bytes, reply: list[int], /
     ) -> Sequence[str] | None:
-        """Charge one unit of each key if all allow, and write the units that are left into ``reply``. Return the keys
+        """Charge one unit of each key if all allow, and write what remains into ``reply``. Return the keys
         that had no state. If one refuses, or its state does not permit this, return ``None`` and charge nothing. No
         state is later than ``now``."""
 

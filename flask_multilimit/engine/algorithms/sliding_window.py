@@ -176,7 +176,7 @@ def charge_unit(
     left = log.room - 1
     if left < 0:
         return None
-    log.room = reply[place] = left
+    log.room, reply[place] = left, left or now - log.known_until
     log.entries.frombytes(_entry(now, check_id))
     return ()
 
@@ -199,7 +199,7 @@ def charge_units(
             if not quota.count:
                 break
             missing += ((key, quota),)
-            reply[place] = quota.count - 1
+            reply[place] = quota.count - 1 or -quota.window
             continue
         if log.known_until <= now or log.quota is not quota:
             if log.quota.window != quota.window:
@@ -210,7 +210,7 @@ def charge_units(
         left = log.room - 1
         if left < 0:
             break
-        log.room = reply[place] = left
+        log.room, reply[place] = left, left or now - log.known_until
         log.entries.frombytes(entry)
     else:
         if expired:

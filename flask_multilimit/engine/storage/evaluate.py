@@ -81,11 +81,13 @@ def evaluated(
         _note_strikes(bans, outcomes, states, now, check_id)
     dropping = asking and stepped_back
     for step, (remaining, retry_after, _, seen) in zip(steps, outcomes, strict=True):
-        key, quota, cost, _, _, charge, reset_after, drop_future = step
+        key, quota, cost, _, evaluate, charge, reset_after, drop_future = step
         state = states.get(key)
         if charging and cost and not retry_after:
-            states[key], whole_after = charge(state, quota, cost, now, seen, check_id)
-            reply += (remaining - cost, 0, whole_after)
+            charged, whole_after = charge(state, quota, cost, now, seen, check_id)
+            states[key] = charged
+            left = remaining - cost
+            reply += (left or min(-evaluate(charged, quota, 1, now)[1], 0), 0, whole_after)
             continue
         if dropping and state is not None:
             state = states[key] = drop_future(state, quota, now)

@@ -177,7 +177,7 @@ class Replay:
     def _admit(self, asked: ClientPlan, decision: Decision, request: LoggedRequest) -> None:
         tally, limits = asked.shape.tally, asked.limits
         tally.admitted += 1
-        tally.least = list(map(min, tally.least, decision.reply[REMAININGS]))
+        tally.least = list(map(min, tally.least, [max(left, 0) for left in decision.reply[REMAININGS]]))
         refusing = _refusing(decision)
         if refusing:  # shadows
             tally.shadowed += 1

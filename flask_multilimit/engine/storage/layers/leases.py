@@ -376,8 +376,8 @@ class LeasingStorage:
             if lease is not None and answer.allowed and not failed:
                 units = question.costs.get(i, hit.cost)
                 lease.units = units - hit.cost
-                lease.grant = _granted(answer, units, remaining, reset_after, hit.rule, asked_at, now)
-                remaining += lease.units
+                lease.grant = _granted(answer, units, max(remaining, 0), reset_after, hit.rule, asked_at, now)
+                remaining = max(remaining, 0) + lease.units if lease.units else remaining
                 if lease.units:
                     self._report_units(hit)
             elif lease is not None and (retry_after or failed):

@@ -112,7 +112,7 @@ def test_retry_after_counts_down_until_the_request_passes(timed: Flask, clock: C
         seen.append((response.status_code, response.headers["Retry-After"], response.headers["RateLimit"]))
         clock.advance(1)
 
-    assert seen == [(429, str(8 - i), f'"default-8s";r=0;t={8 - i}, "default-50s";r=7;t={50 - i}') for i in range(8)]
+    assert seen == [(429, str(8 - i), f'"default-8s";r=0;t={8 - i}, "default-50s";r=7;t={8 - i}') for i in range(8)]
     assert statuses(timed, "/") == [200]
 
 
