@@ -78,7 +78,7 @@ def warn_of_idle_rules(
     """Warn about each rule that can never refuse, because it charges nothing, or another one always refuses first.
     ``others`` were checked when they were declared."""
     for declaration in new:
-        if declaration.cost == 0:
+        if declaration.cost == 0 and declaration.settle is None:
             warnings.warn(
                 f'limiter on "{where}": the {declaration} has cost=0: it charges nothing, so it never refuses; give a '
                 "cost of 1 or more",

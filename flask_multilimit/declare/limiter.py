@@ -303,8 +303,6 @@ def _check_settle(declaration: Declaration) -> None:
         check_callable("settle", settle, "the response")
     if declaration.charge_when is not None:
         raise ConfigurationError("settle and charge_when: settle says it all; return 0 where nothing is charged")
-    if declaration.cost == 0:
-        raise ConfigurationError("cost=0 and settle: the cost is the estimate that is charged first; give 1 or more")
 
 
 def _check_reserve(declaration: Declaration) -> None:
@@ -342,6 +340,8 @@ def _check_cost(declaration: Declaration) -> None:
         check_callable("cost", declaration.cost)
         return
     known = declaration.fallback or declaration.fixed_rules
+    if declaration.settle is not None:  # each takes one slot, whatever the estimate
+        known = tuple(rule for rule in known if not rule.holds_slots)
     for rule in known or (Rule(),):
         check_cost(declaration.cost, rule)
         if known and declaration.cost > rule.quota.burst:

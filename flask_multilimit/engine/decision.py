@@ -10,7 +10,7 @@ from uuid import UUID
 from .algorithms import BAN, EVENLY, NEVER, UNKNOWN
 from .algorithms.base import Quota, is_begun, level_of
 from .errors import ConfigurationError, brief
-from .hits import PEEKED, BanHit, Hit, bans_of
+from .hits import PEEKED, BanHit, Hit, OpenHit, bans_of
 from .reply import (
     ALLOWED,
     DELAY,
@@ -194,7 +194,7 @@ class Decision(_Fields):
         return tuple(
             Charge(hit, self.at + later + reset_after)
             for hit, later, retry_after, reset_after in standings
-            if hit.cost and retry_after == 0 and hit.key not in self.settled
+            if (hit.cost or isinstance(hit, OpenHit)) and retry_after == 0 and hit.key not in self.settled
         )
 
     @property

@@ -33,11 +33,12 @@ all (:class:`StorageError` is raised)."""
 
 
 class Origin(NamedTuple):
-    """Scope, type and subject given to :func:`hits_for`, by which overrides find the hits."""
+    """What was given to :func:`hits_for`: scope, type and subject, by which overrides find the hits."""
 
     scope: str
     type: str
     subject: str
+    settle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,11 @@ class Hit:
             check_policy(self.on_storage_error)
 
     @property
+    def asks(self) -> int:
+        """Units that must be free."""
+        return self.cost
+
+    @property
     def packed(self) -> bytes:
         """Quota, cost and algorithm in the form that scripts read."""
         return _pack(self.rule, self.cost, self.shadow)
@@ -88,6 +94,27 @@ class BanHit(Hit):
         """One ban that watches for both: a shadow only if both are."""
         watches = tuple(dict.fromkeys((*self.watches, *other.watches)))
         return replace(self, shadow=self.shadow and other.shadow, watches=watches)
+
+
+class OpenHit(Hit):
+    """A hit that is settled later, perhaps without an estimate: with a cost of 0 it is admitted while one unit is free,
+    and charges nothing until then."""
+
+    __slots__ = ()
+
+    @property
+    def asks(self) -> int:
+        return self.cost or 1
+
+    @property
+    def packed(self) -> bytes:
+        """As of any hit, with a cost of -1 in place of 0."""
+        return _pack(self.rule, self.cost or -1, self.shadow)
+
+
+def settled_hit(key: str, rule: Rule, cost: int, *others: Any, **more: Any) -> Hit:
+    """A hit that is settled later. A :class:`.Concurrent` rule takes one slot, whatever the estimate."""
+    return Hit(key, rule, 1, *others, **more) if rule.holds_slots else OpenHit(key, rule, cost, *others, **more)
 
 
 class Hits(tuple[Hit, ...]):
@@ -265,6 +292,7 @@ def hits_for(
     subject: str = "",
     type: str = "default",  # noqa: A002 - the field's word, as in rate_limiter
     cost: int = 1,
+    settle: bool = False,
     shadow: bool = False,
     prefix: str = DEFAULT_PREFIX,
     on_storage_error: OnStorageError | None = None,
@@ -275,8 +303,11 @@ def hits_for(
 
     ``scope`` names what is limited, ``subject`` who is limited, and ``type`` what kind of subject that is. Scope and
     subject may be any text; ``type`` is a short identifier. ``hash_tag`` says which of them determines the slot in
-    a cluster.
+    a cluster. With ``settle``, :meth:`Limiter.settle` will say what the check really cost: a ``cost`` of 0, which only
+    asks otherwise, is admitted while one unit is free, and a :class:`.Concurrent` rule takes one slot, whatever the
+    cost.
     """
+    check_bool("settle", settle)
     for name, text in (("scope", scope), ("subject", subject)):
         if not isinstance(text, str):
             raise ConfigurationError(f"{name}={brief(text)}: must be text; {name}=str(...) for a number")
@@ -284,9 +315,10 @@ def hits_for(
     check_match("type", type, TYPE_PATTERN)
     check_hash_tag(hash_tag)
     stem = stem_of_subject(stem_of(prefix, scope, hash_tag), type, escape_subject(subject), hash_tag)
-    origin = Origin(scope, type, subject)
+    origin = Origin(scope, type, subject, settle)
+    make = settled_hit if settle else Hit
     hits = [
-        Hit(
+        make(
             key_of(stem, rule.algorithm, rule.window_ms),
             rule,
             cost,

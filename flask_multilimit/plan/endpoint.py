@@ -17,7 +17,7 @@ from ..declare.dynamic import DynamicRules, NoRules
 from ..declare.limiter import Declaration
 from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of
 from ..engine import ConfigurationError, Hit, Rule
-from ..engine.hits import ban_hit
+from ..engine.hits import ban_hit, settled_hit
 from ..engine.keys import HashTag, escape_subject, key_of, stem_of, stem_of_subject
 from ..engine.records import record
 from ..engine.rules import NAME
@@ -112,8 +112,9 @@ class PlannedLimiter:
         if reserve is not None:
             rules = [(name, reserve.rule_for(priority, rule)) for name, rule in rules]
         stem = stem_of_subject(self.stem, type_name, subject, self.declaration.hash_tag)
+        make = Hit if self.declaration.settle is None else settled_hit
         hits = tuple(
-            Hit(
+            make(
                 key_of(stem, rule.algorithm, rule.window_ms),
                 rule,
                 cost,

@@ -15,7 +15,7 @@ from ..declare.decorators import rate_limiter
 from ..declare.limiter import Declaration
 from ..declare.subjects import LimitType, Subject
 from ..engine import ConfigurationError, Rule
-from ..engine.hits import BanHit, Hit, Hits, Origin, ban_hit
+from ..engine.hits import BanHit, Hit, Hits, Origin, ban_hit, settled_hit
 from ..engine.keys import key_of, stem_of_key
 from ..engine.rules import fields_of, rule_of
 from ..engine.text import SafeLogger
@@ -294,7 +294,8 @@ def _as_changed(hits: list[Hit], origin: Origin, overrides: Overrides) -> list[H
         changed = _changed(asked, origin, overrides)
         if changed is None:
             return []
-        made = _hits(asked[0], *changed)
+        first = next((hit for hit in asked if not hit.rule.holds_slots), asked[0])
+        made = _hits(first, *changed)
         return list(strictest([*made, *_bans(hits, made)]))
     except ConfigurationError as error:
         if origin.scope not in overrides.unfit:
@@ -326,8 +327,9 @@ def _changed(hits: Sequence[Hit], origin: Origin, overrides: Overrides) -> tuple
 
 
 def _hits(first: Hit, rules: Sequence[NamedRule], shadow: bool) -> list[Hit]:
+    make = settled_hit if first.origin is not None and first.origin.settle else Hit
     return [
-        Hit(
+        make(
             key_of(stem_of_key(first.key), rule.algorithm, rule.window_ms),
             rule,
             first.cost,

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.engine import Rule
+from flask_multilimit import Concurrent, Rule
+from flask_multilimit.engine import hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS, EVENLY
 from support.bench import exhaust, hits, rule
 
 if TYPE_CHECKING:
     from flask_multilimit.engine import Decision
+    from flask_multilimit.engine.hits import Hits
     from support.bench import Bench
 
 REMEMBERING = [name for name, twin in ALGORITHMS.items() if twin.REMEMBERS_IDS and name != "concurrency"]
@@ -140,3 +142,78 @@ def test_a_settlement_that_is_carried_out_twice_counts_once(bench: Bench, algori
     settle(bench, decision, units)
 
     assert bench.limiter.peek(hits(plan)).remaining == 9 - units
+
+
+def without_estimate(algorithm: str, count: int = 5) -> Hits:
+    return hits_for(rule(algorithm, 10, count), scope="api", subject="ada", cost=0, settle=True)
+
+
+def test_without_an_estimate_a_check_passes_while_one_unit_is_free_and_charges_nothing(
+    bench: Bench, algorithm: str
+) -> None:
+    plan, one = without_estimate(algorithm), hits(rule(algorithm))
+
+    admitted = [bench.limiter.check(plan).allowed for _ in range(9)]
+    untouched = bench.limiter.peek(plan).remaining
+    exhaust(bench.limiter, one)
+    refused = bench.limiter.check(plan)
+
+    assert (admitted, untouched) == ([True] * 9, 5)
+    assert (refused.allowed, refused.retry_after) == (False, bench.limiter.check(one).retry_after)
+    assert not bench.limiter.peek(plan).allowed
+
+
+@pytest.mark.parametrize("units", [0, 1, 5, 12])
+def test_without_an_estimate_a_check_is_charged_what_it_really_was(bench: Bench, algorithm: str, units: int) -> None:
+    plan = without_estimate(algorithm)
+    decision = bench.limiter.check(plan)
+    bench.clock.advance(1)
+
+    settled = bench.limiter.settle(decision, units)
+
+    assert (settled.remaining, settled.statuses[0].charged) == (max(5 - units, 0), units)
+    assert bench.limiter.peek(plan).remaining == max(5 - units, 0)
+
+
+def test_without_an_estimate_a_debt_refuses_until_it_has_left(bench: Bench, algorithm: str) -> None:
+    plan = without_estimate(algorithm)
+    bench.limiter.settle(bench.limiter.check(plan), 12)
+
+    refused = bench.limiter.check(plan)
+    bench.clock.now += round(refused.retry_after * 1_000_000) - 1
+    too_early = bench.limiter.check(plan).allowed
+    bench.clock.now += 1
+
+    assert not too_early
+    assert bench.limiter.check(plan).allowed
+
+
+@pytest.mark.parametrize("algorithm", REMEMBERING)
+def test_without_an_estimate_a_settlement_that_is_carried_out_twice_counts_once(bench: Bench, algorithm: str) -> None:
+    decision = bench.limiter.check(without_estimate(algorithm))
+
+    settle(bench, decision, 3)
+    bench.clock.advance(-0.05)
+    settle(bench, decision, 3)
+
+    assert bench.limiter.peek(without_estimate(algorithm)).remaining == 2
+
+
+def test_a_check_with_and_without_an_estimate_is_all_or_nothing(bench: Bench) -> None:
+    spent, other = rule("fixed_window", count=1), rule("sliding_window", 60, 9)
+    exhaust(bench.limiter, hits(spent))
+    both = [*hits_for(spent, scope="api", subject="ada", cost=0, settle=True), *hits(other, cost=2)]
+
+    assert not bench.limiter.check(both).allowed
+    assert bench.limiter.peek(hits(other)).remaining == 9
+
+
+def test_a_slot_is_taken_whatever_the_estimate(bench: Bench) -> None:
+    for cost in (0, 50):
+        scope = f"cost-{cost}"
+        plan = hits_for([Concurrent(2), Rule(60, 100)], scope=scope, cost=cost, settle=True)
+
+        decision = bench.limiter.check(plan)
+        bench.limiter.settle(decision, 7)
+
+        assert [status.remaining for status in bench.limiter.peek(plan).statuses] == [1, 93]

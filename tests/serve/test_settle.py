@@ -73,6 +73,33 @@ def test_no_header_field_is_negative_while_a_debt_refuses(dialect: str) -> None:
         assert not [value for value in fields if re.search(r"(^|=)-", value)]
 
 
+@pytest.mark.parametrize("cost", [0, lambda: 0])
+def test_without_an_estimate_requests_pass_while_one_unit_is_free_and_pay_what_they_took(app: Flask, cost: Any) -> None:
+    get = serve(app, lambda: "ok", cost=cost, settle=lambda _: 400)
+
+    shown = [get().headers["RateLimit"].split("r=")[1].split(";")[0] for _ in range(3)]
+
+    assert shown == ["600", "200", "0"]
+    assert get().status_code == 429
+
+
+def test_without_an_estimate_a_request_that_says_nothing_is_free(app: Flask) -> None:
+    get = serve(app, lambda: "ok", cost=0, settle=True)
+
+    assert "r=1000;" in get().headers["RateLimit"]
+    assert left(app) == 1000
+
+
+@pytest.mark.parametrize("cost", [0, 100])
+def test_a_request_takes_one_slot_whatever_its_estimate(app: Flask, cost: int) -> None:
+    def view() -> str:
+        return str([status.remaining for status in current_decision.statuses])
+
+    get = serve(app, view, rules=[Concurrent(2), TOKENS], cost=cost, settle=True)
+
+    assert get().text == f"[1, {1000 - cost}]"
+
+
 def test_a_view_says_what_it_cost_and_its_last_word_counts(app: Flask) -> None:
     def view() -> str:
         settle(7)
@@ -250,7 +277,7 @@ def test_slots_of_the_same_limiter_are_given_back_as_ever(app: Flask) -> None:
 
     get = serve(app, view, rules=[Rule(60, 1000), Concurrent(200)], settle=True)
 
-    assert [get().text for _ in range(3)] == ["100", "100", "100"]
+    assert [get().text for _ in range(3)] == ["199", "199", "199"]
 
 
 def test_a_shadow_is_settled_too(app: Flask) -> None:
@@ -340,7 +367,6 @@ def test_slots_that_are_given_back_are_no_units(app: Flask) -> None:
     ("options", "message"),
     [
         ({"settle": lambda _: 1, "charge_when": [401]}, "settle and charge_when"),
-        ({"settle": True, "cost": 0}, "the cost is the estimate"),
         ({"settle": lambda _: 1, "rules": Rule(60, 100, lease=5), "cost": 1}, "leave out lease"),
         ({"settle": 5}, "settle=5: give"),
         ({"settle": False}, "settle=False: give"),

@@ -111,5 +111,5 @@ class Oracle:
 
     def _standing(self, hit: Hit, now: int, *, repeated: bool) -> tuple[int, int, int]:
         window, count = self._window(hit), hit.rule.count
-        retry_after = 0 if repeated else window.wait(count, hit.cost, now)
+        retry_after = 0 if repeated else window.wait(count, hit.asks, now)
         return count - window.used(now), retry_after, window.reset_after(now)

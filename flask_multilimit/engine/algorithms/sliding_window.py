@@ -94,6 +94,10 @@ class Log:
             end += 1
         return end - begin
 
+    def total(self, check_id: bytes) -> int:
+        """How many entries of ``check_id`` there are, wherever they are."""
+        return memoryview(self.entries)[self.head * _PER_ENTRY :].tobytes().count(check_id)
+
     def remove(self, check_id: bytes, cost: int, start: int, stop: int) -> None:
         """Take out at most ``cost`` entries of ``check_id``, which are adjacent."""
         begin = self.find(check_id, start, stop)
@@ -269,8 +273,8 @@ def settle(log: Log | None, quota: Quota, cost: int, units: int, until: int, now
     at = until - quota.window
     if units > cost:
         log = Log(quota) if log is None else log
-        first, later = log.after(at - 1, log.head), log.after(at, log.head)
-        if log.count(check_id, first, later) <= cost and not log.count(check_id, later, log.end):
+        after_charge = log.count(check_id, log.after(at, log.head), log.end)
+        if log.total(check_id) <= cost and after_charge != units - cost:
             log.add(log.after(now, log.head), now, check_id, units - cost)
     elif units < cost and log is not None:
         first, later = log.after(at - 1, log.head), log.after(at, log.head)

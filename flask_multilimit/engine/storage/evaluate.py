@@ -114,7 +114,8 @@ def _note_strikes(bans: Iterable[Watching], outcomes: list[Outcome], states: Sta
 
 def _step(hit: Hit) -> _Step:
     by = hit.rule.implementation
-    functions = by.evaluate, by.charge, by.reset_after, by.drop_future
+    evaluate = by.evaluate if hit.asks == hit.cost else lambda state, quota, _, now: by.evaluate(state, quota, 1, now)
+    functions = evaluate, by.charge, by.reset_after, by.drop_future
     return (hit.key, hit.rule.quota, hit.cost, hit.shadow, *functions)
 
 

@@ -60,6 +60,7 @@ class Ask(NamedTuple):
     cost: int
     many: int
     changed: bool
+    settle: bool
 
 
 class Again(NamedTuple):
@@ -123,6 +124,7 @@ def steps(*, back: bool) -> st.SearchStrategy[Advance | Ask | Again]:
         costs,
         st.sampled_from([6, 6, 1, 2]),
         st.sampled_from([False, False, False, True]),
+        st.booleans(),
     )
     units = st.sampled_from([0, 0, 1, 2, 3, 10, 300, 2500])
     again = st.builds(Again, st.sampled_from(["settle", "settle", "repeat", "reset"]), st.integers(0, 5), units)
@@ -178,7 +180,13 @@ class History:
     def _ask(self, step: Ask) -> None:
         rules, ban = (self.changed, self.bans[1]) if step.changed else (self.plan, self.bans[0])
         hits = hits_for(
-            rules[: step.many], scope="s", subject=step.subject, cost=step.cost, ban=ban, shadow=self.shadow
+            rules[: step.many],
+            scope="s",
+            subject=step.subject,
+            cost=step.cost,
+            settle=step.settle,
+            ban=ban,
+            shadow=self.shadow,
         )
         if step.how == "peek":
             self._compare(hits, [limiter.peek(hits) for limiter in self.limiters])

@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 
 from ... import algorithms
 from ...algorithms import BAN, algorithm_of
+from ...hits import Hit, OpenHit
 
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _SPANS_LINES = re.compile(r"\[=*\[|\\\n")
@@ -28,12 +29,13 @@ class Script(NamedTuple):
 
 
 @cache
-def script(driver: str, names: frozenset[str]) -> Script:
-    """``driver`` ("check", "settle" or "renew") for hits of the algorithms ``names``, whatever their quotas."""
+def script(driver: str, names: frozenset[str], *, opens: bool = False) -> Script:
+    """``driver`` ("check", "settle" or "renew") for hits of the algorithms ``names``, whatever their quotas; ``opens``:
+    for an :class:`.OpenHit` among them."""
     drivers = ("check", *strikes(names), "finish") if driver == "check" else (driver,)
-    bans = [source("bans")] if BAN in names else []
+    special = [*(["bans"] if BAN in names else []), *(["open"] if opens else [])]
     # The algorithms come first, as in a compiled script: they see no local of the script but those of the prelude.
-    return script_of([source("prelude"), *library(names), source("hits"), *bans, *map(source, drivers)])
+    return script_of([source("prelude"), *library(names), *map(source, ("hits", *special, *drivers))])
 
 
 def strikes(names: Iterable[str]) -> tuple[str, ...]:
@@ -60,8 +62,9 @@ def library(names: Iterable[str]) -> list[str]:
     return [*map(source_of_include, includes), *(f"do\n{source_of_algorithm(name)}end\n" for name in names)]
 
 
-def script_for(driver: str, names: Iterable[str]) -> Script:
-    return script(driver, frozenset(names))
+def script_for(driver: str, hits: Iterable[Hit]) -> Script:
+    opens = any(isinstance(hit, OpenHit) for hit in hits)
+    return script(driver, frozenset([hit.rule.algorithm for hit in hits]), opens=opens)
 
 
 def source(name: str) -> str:

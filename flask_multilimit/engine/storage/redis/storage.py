@@ -19,7 +19,7 @@ from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from ...algorithms import ALGORITHMS, BAN
+from ...algorithms import ALGORITHMS
 from ...algorithms.base import HoldsSlots
 from ...decision import Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
@@ -32,7 +32,7 @@ from ..tallies import Tallies, Tally
 from .compiled import Compiled
 from .deadline import TIMED_CONNECTIONS, Deadline
 from .failures import NONE_FREE, storage_error
-from .scripts import Script, lone_script, script, script_for
+from .scripts import Script, lone_script, script_for
 from .sentinel import to_primary
 from .shapes import SHAPES, Learned
 from .tallies import arguments_of, seconds_of, tallies_of
@@ -317,7 +317,7 @@ class RedisStorage:
     def _ask_wire(self, mode: bytes, many: Sequence[tuple[Hit, ...]], ids: Sequence[bytes]) -> list[Any]:
         """The replies to all checks, in one round trip. Replies to the loading of scripts come before them."""
         assert self._wire is not None
-        scripts = {script_for("check", (hit.rule.algorithm for hit in hits)) for hits in many}
+        scripts = {script_for("check", hits) for hits in many}
         commands = [command_of(b"SCRIPT", b"LOAD", script.text.encode()) for script in scripts]
         end = b"$%d\r\n%b\r\n" % (len(mode), mode)
         commands += [
@@ -386,12 +386,9 @@ def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
 
 def _call_of(driver: str, hits: tuple[Hit, ...]) -> tuple[Script, list[bytes]]:
     """The script and its arguments up to the id, as the head of each Lua driver describes them."""
-    names = frozenset([hit.rule.algorithm for hit in hits])
     keys = [hit.key.encode() for hit in hits]
-    packed = [hit.packed for hit in hits]
-    if BAN in names:
-        packed += map(packed_ban, bans_among(hits))
-    return script(driver, names), [b"%d" % len(hits), *keys, b"".join(packed)]
+    packed = [*[hit.packed for hit in hits], *map(packed_ban, bans_among(hits))]
+    return script_for(driver, hits), [b"%d" % len(hits), *keys, b"".join(packed)]
 
 
 class _Prepared(NamedTuple):

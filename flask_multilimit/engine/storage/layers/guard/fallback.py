@@ -127,7 +127,7 @@ class Fallback:
         for hit in local:
             if self._has_no_share(hit):
                 wait = UNKNOWN if hit.rule.holds_slots else COME_BACK
-                standings[hit.key] = (0, wait if hit.cost else 0, 0)
+                standings[hit.key] = (0, wait if hit.asks else 0, 0)
         self._unsettled = True
         start = head(answer.at, answer.reply[DELAY], allowed=answer.allowed and not banned)
         return _decision(check_id, hits, start, {**standings, **bans}), answer
@@ -315,7 +315,7 @@ def _share_of(hit: Hit, workers: int) -> Hit:
     ever admits."""
     share = _share_of_rule(hit.rule, workers)
     if share is not None:
-        return Hit(hit.key, share, hit.cost, hit.name, hit.shadow)
+        return type(hit)(hit.key, share, hit.cost, hit.name, hit.shadow)
     return _more_than_ever(hit, Rule(hit.rule.time, 1, algorithm="fixed_window"))
 
 
@@ -326,7 +326,7 @@ def _share_of_slots(hit: Hit, left: int) -> Hit:
 
 
 def _more_than_ever(hit: Hit, least: Rule) -> Hit:
-    return Hit(hit.key, least, min(hit.cost, 1) * 2, hit.name, hit.shadow)
+    return Hit(hit.key, least, min(hit.asks, 1) * 2, hit.name, hit.shadow)
 
 
 @lru_cache(maxsize=1024)

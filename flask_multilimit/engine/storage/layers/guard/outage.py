@@ -259,6 +259,7 @@ class Outage:
             self._refund_here(check_id.bytes, [key for key, left in units.items() if not left])
             if admitted is not None:
                 admitted.local = self.fallback.settle(admitted.local, units)
+                admitted.note_excess(charges, self.fallback.now())
                 if not admitted.carried:
                     charges = repeatable(charges) if admitted.asked else ()
                     for charge in charges:  # the charge may have been made as it was, so it is settled after that

@@ -35,6 +35,12 @@ class Admitted:
     """Whether the storage has been asked and failed: it may have charged it, or may do so when it goes on."""
     before: bool = False
     """Whether its slots were taken before the outage."""
+    excess: tuple[tuple[str, int], ...] = ()
+    """The keys of charges that were settled beyond their cost, and until when that counts."""
+
+    def note_excess(self, charges: Sequence[Charge], now: int) -> None:
+        """``charges`` were settled: an excess counts from ``now`` on."""
+        self.excess += tuple((hit.key, now + hit.rule.quota.window) for hit, _, units in charges if units > hit.cost)
 
     def lasting(self, now: int) -> tuple[Hit, ...]:
         """The hits whose charge still counts."""
@@ -44,6 +50,7 @@ class Admitted:
         ):  # usually, and there may be thousands
             return self.hits
         lasting = {charge.hit.key for charge in self.local.charges if charge.until > now}
+        lasting.update(key for key, until in self.excess if until > now)
         return tuple(hit for hit in self.hits if hit.key in lasting)
 
 

@@ -160,6 +160,51 @@ def test_a_settlement_finds_the_charge_wherever_it_is(
     assert limiter.peek(hits("5/minute")).remaining == 4 - units
 
 
+@pytest.mark.parametrize("algorithm", sorted(RATES))
+@pytest.mark.parametrize("mended_first", [False, True])
+def test_a_check_without_an_estimate_is_settled_wherever_it_was_admitted(
+    make: Callable[..., Workers], algorithm: str, *, mended_first: bool
+) -> None:
+    workers = make()
+    limiter, plan = workers.limiters[0], hits_for(rule(algorithm, 3600, 9), scope="api", cost=0, settle=True)
+    workers.break_down()
+    decision = limiter.check(plan)
+    if mended_first:
+        workers.mend()
+
+    limiter.settle(decision, 5)
+
+    if not mended_first:
+        assert limiter.peek(plan).remaining == 4
+        workers.mend()
+    assert (decision.decided_by, workers.storage.peek(plan).remaining) == ("local", 4)
+
+
+def test_a_share_that_is_used_up_refuses_also_without_an_estimate(make: Callable[..., Workers]) -> None:
+    workers = make(2)
+    workers.break_down()
+    for rules, scope in (("5/minute", "some"), ("1/minute", "none")):
+        workers.admitted(hits(rules, scope=scope))
+        plan = hits_for(rules, scope=scope, subject="ada", cost=0, settle=True)
+
+        assert [limiter.check(plan).allowed for limiter in workers.limiters] == [False, False]
+
+
+def test_a_stream_longer_than_its_window_is_charged_what_it_took_beyond_its_estimate_after_an_outage(
+    make: Callable[..., Workers],
+) -> None:
+    workers = make()
+    limiter, plan = workers.limiters[0], hits("9/minute")
+    workers.break_down()
+    decision = limiter.check(plan)
+    workers.clock.advance(90)
+
+    limiter.settle(decision, 5)
+    workers.mend()
+
+    assert workers.storage.peek(plan).remaining == 4
+
+
 @pytest.mark.parametrize("units", [0, 4])
 def test_a_settlement_of_a_charge_from_before_the_outage_is_made_after_it(
     make: Callable[..., Workers], units: int
