@@ -39,7 +39,7 @@ from .plan.standings import about_given, require_known_rules, standings_at, stan
 from .serve.access import AccessLists, Action, listed_from
 from .serve.applier import APPLIER, ControlApplier, applier_of
 from .serve.audience import audience_of
-from .serve.gate import AppGate, gate_in_force, gate_of
+from .serve.gate import AppGate, Listing, gate_in_force, gate_of
 from .serve.inline_checks import check_here, check_hits
 from .signals import notify, storage_failed, storage_recovered
 
@@ -108,6 +108,7 @@ class MultiLimit:
         self._deny = _several("deny", deny)
         self._on_rejected = on_rejected
         self._apps: WeakSet[Flask] = WeakSet()
+        self._listings: dict[Listing, None] = {}
         self._observers = _several("observers", observers)
         for observer in self._observers:
             check_callable("observers", observer, "the Event")
@@ -175,6 +176,7 @@ class MultiLimit:
             ),
             on_rejected=self._on_rejected,
             follow_changes=lambda: applier_of(app).start(),
+            listings=self._listings.keys(),
         )
 
     def _declared_lists(self, settings: Settings, file: FileLimits) -> AccessLists | None:
@@ -263,6 +265,17 @@ class MultiLimit:
         cache in them what they compute from them.
         """
         return check_hits(gate_in_force(), hits, scope, subjects)
+
+    def add_listing(self, listing: Listing) -> None:
+        """Show the limits of an extension of yours, which it checks with :meth:`check_hits`, wherever limits are
+        listed.
+
+        ``listing(app, endpoint)`` returns them by where they were declared, as :func:`rate_limiter` describes them:
+        ``{"my extension": [rate_limiter("5/minute", type=key_function, name="hits")]}``. Their ``name`` is the type of
+        the hits. It is called when limits are listed, never in requests.
+        """
+        check_callable("listing", listing, "the app", "the endpoint")
+        self._listings[listing] = None
 
     def peek(self, endpoint: str | None = None, subject: Named | None = None, *, method: str | None = None) -> Decision:
         """Where a subject stands at an endpoint, without charging.

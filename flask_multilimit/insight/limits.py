@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from ..control.entries import Override
 from ..declare.subjects import parts_of
 from ..engine import Ban, Rule
-from ..plan.endpoint import Plan, PlannedLimiter
+from ..plan.endpoint import Plan, PlannedLimiter, planned_elsewhere
 from ..plan.plans import Plans
 from ..plan.sources import UNMATCHED_SCOPE
 from ..plan.standings import is_exempt
@@ -297,10 +297,22 @@ def _places(gate: AppGate) -> Iterator[Place]:
         routes.setdefault(rule.endpoint, []).append(Route(rule.rule, tuple(methods)))
     for name in sorted(routes):
         plans = {method: gate.plans.of_endpoint(name, method) for method in gate.plans.methods_of(name)}
-        yield Place(name, tuple(routes[name]), _limiters(plans), is_exempt(gate.plans, name))
+        limiters = (*_limiters(plans), *_of_extensions(gate, name))
+        yield Place(name, tuple(routes[name]), limiters, is_exempt(gate.plans, name))
     unmatched = {method: gate.plans.of_unmatched(method) for method in sorted(gate.plans.unmatched_methods)}
     if limiters := _limiters(unmatched):
         yield Place(UNMATCHED_SCOPE, (), limiters, exempt=False)
+
+
+def _of_extensions(gate: AppGate, endpoint: str) -> Iterator[ListedLimiter]:
+    """The limiters that other extensions check at ``endpoint``."""
+    given = [each for listing in gate.listings for each in listing(gate.app, endpoint).items()]
+    declarations = [limiter.at(where) for where, limiters in given for limiter in limiters]
+    prefix, overrides = gate.settings.key_prefix, gate.plans.overrides
+    for planned in planned_elsewhere(gate.app, endpoint, declarations, prefix, overrides):
+        declared = planned.declaration
+        methods = None if declared.methods is None else tuple(sorted(declared.methods))
+        yield ListedLimiter(planned, declared.scope or endpoint, methods)
 
 
 def _limiters(plans: Mapping[str, Plan]) -> tuple[ListedLimiter, ...]:

@@ -287,6 +287,15 @@ def _remembered_limits(plan: Plan, subjects: tuple[Subject | None, ...]) -> Appl
     return plan.apply_to(subjects)
 
 
+def planned_elsewhere(
+    app: Flask, scope: str, declarations: Iterable[Declaration], prefix: str, overrides: Overrides
+) -> tuple[PlannedLimiter, ...]:
+    """Limiters of ``scope`` that no plan has: an extension checks them, as it wants."""
+    names = _Names(())
+    planned = (_planned(app, each, scope, prefix, each.methods_in_key, names, {}) for each in declarations)
+    return _overridden(scope, planned, overrides)
+
+
 def _planned(
     app: Flask,
     declaration: Declaration,

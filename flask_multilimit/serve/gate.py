@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -11,6 +11,7 @@ from typing import Any, cast
 from flask import Flask, Response
 
 from ..declare.advice import Stack, app_in_force, gate_of_app
+from ..declare.decorators import RateLimiter
 from ..declare.holding import changes, leave_to_response
 from ..declare.limiter import Declaration, Reaction
 from ..declare.subjects import current_request, request_if_any
@@ -25,6 +26,9 @@ from .startup import Startup
 from .state import NO_PLAN, AppState, Record, Records
 from .verdict import AccessCheck, Verdicts
 
+Listing = Callable[[Flask, str], Mapping[str, Iterable[RateLimiter]]]
+"""Returns the limiters that an extension checks at an endpoint of an app, by where they were declared."""
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class AppGate(AppState):
@@ -38,6 +42,8 @@ class AppGate(AppState):
     on_rejected: Reaction | None
     follow_changes: Callable[[], None]
     """As for :class:`.Startup`."""
+    listings: Collection[Listing] = ()
+    """Limits of other extensions."""
 
     def __post_init__(self) -> None:
         self.startup: Startup = Startup(self, follow_changes=self.follow_changes)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from flask import Flask
 
-from flask_multilimit import MultiLimit, current_decision
+from flask_multilimit import MultiLimit, RateLimiter, current_decision, rate_limiter
 from flask_multilimit.engine import Hits, hits_for
 from flask_multilimit.signals import limits_checked
 
@@ -60,6 +61,25 @@ def test_some_hits_of_a_check_can_be_refunded(app: Flask) -> None:
         assert [status.remaining for status in after.statuses] == [1, 4]
         assert [status.remaining for status in current_decision.statuses] == [1, 4]
         assert multilimit.check_hits(hits, scope="mail", subjects={}).allowed
+
+
+def test_limits_of_an_extension_are_listed_where_it_says_so(app: Flask) -> None:
+    multilimit = MultiLimit(app)
+    app.add_url_rule("/", "index", lambda: "ok")
+
+    def listing(_: Flask, endpoint: str) -> dict[str, list[RateLimiter]]:
+        return {"mail plans": [rate_limiter("5/hour", type=lambda: "ann", name="plan")]} if endpoint == "index" else {}
+
+    multilimit.add_listing(listing)
+    multilimit.add_listing(listing)
+
+    index, static = json.loads(app.test_cli_runner().invoke(args=["multilimit", "limits", "--json"]).output)[
+        "endpoints"
+    ]
+    assert [(each["name"], each["type"], each["from"]) for each in index["limits"]] == [
+        ("plan-3600s", "plan", "mail plans")
+    ]
+    assert static["limits"] == []
 
 
 def test_hits_pass_uncounted_while_limits_are_switched_off(app: Flask) -> None:

@@ -136,6 +136,7 @@ CALLS: dict[str, Callable[[World], tuple[Callable[..., Any], dict[str, Any]]]] =
     "check": lambda world: (world.multilimit.check, HERE),
     "limit": lambda world: (entered(world.multilimit.limit), {**HERE, "wait": 0, "ban": None, "hash_tag": "scope"}),
     "check_hits": lambda world: (world.multilimit.check_hits, {"hits": plan(), "scope": "mail", "subjects": {}}),
+    "add_listing": lambda world: (world.multilimit.add_listing, {"listing": lambda app, endpoint: {}}),  # noqa: ARG005
     "peek": lambda world: (world.multilimit.peek, SUBJECT),
     "reset": lambda world: (world.multilimit.reset, {**SUBJECT, "reach": "endpoint"}),
     "reset everywhere": lambda world: (

@@ -10,13 +10,14 @@ import click
 from flask import Flask, current_app
 from flask.cli import with_appcontext
 from werkzeug.exceptions import HTTPException
+from werkzeug.routing import Rule
 
-from flask_multilimit import MultiLimitError
+from flask_multilimit import MultiLimit, MultiLimitError, RateLimiter, rate_limiter
 from flask_multilimit.engine.text import visible
 
 from .constants import ConfigVars
 from .declared import Limit, RuntimeLimit, name_of
-from .in_force import InForce
+from .in_force import MULTILIMIT, InForce
 from .migrate import migrate
 from .registry import Destination, Place, view_name
 
@@ -31,7 +32,9 @@ def cli() -> None:
 
 
 def add_commands(app: Flask) -> None:
-    """Add the commands to ``app``, once."""
+    """Add the commands to ``app``, once, and list its limits in ``flask multilimit``, too."""
+    multilimit: MultiLimit = app.extensions[MULTILIMIT]
+    multilimit.add_listing(limiters_at)
     app.cli.commands.setdefault("limiter", cli)
     ours = app.cli.commands.get("multilimit")
     if isinstance(ours, click.Group):
@@ -165,24 +168,67 @@ def _routes(state: InForce, only: str | None) -> Iterator[tuple[str, list[Listed
     """The title, the limits and notes of each route but those of static files, which are never limited."""
     app = state.app
     for route in sorted(app.url_map.iter_rules(), key=str):
-        endpoint = route.endpoint
-        there = Destination(endpoint, endpoint.rpartition(".")[0] or None, "GET")
-        if only not in {None, endpoint} or not there.may_be_limited:
+        there = _destination(route)
+        if only not in {None, there.endpoint} or not there.may_be_limited:
             continue
-        limits: dict[tuple[RuntimeLimit, str], Listed] = {}
-        unknown: dict[str, None] = {}
-        for method in sorted((route.methods or {"GET"}) - UNLISTED):
-            at = there._replace(method=method)
-            with app.test_request_context(method=method):
-                for place in (state.place_before(at), state.place_at(at, view_name(app, endpoint))):
-                    limits |= {(each.limit, each.scope): each for each in _limits_at(place, unknown)}
+        unknown: dict[str, Limit] = {}
+        limits = _limits_of(state, route, unknown)
         notes = [f"{each}: depends on the request" for each in unknown]
         if state.registry.exemption(app, there) and not limits and not unknown:
             notes.append("Exempt")
-        yield f"{endpoint}: {route}", list(limits.values()), notes
+        yield f"{there.endpoint}: {route}", list(limits.values()), notes
 
 
-def _limits_at(place: Place, unknown: dict[str, None]) -> Iterator[Listed]:
+def limiters_at(app: Flask, endpoint: str) -> dict[str, list[RateLimiter]]:
+    """The limits of the Limiters of ``app`` at ``endpoint``, as :meth:`MultiLimit.add_listing` wants them."""
+    found: dict[str, list[RateLimiter]] = {}
+    for state in InForce.all_of(app):
+        unknown: dict[str, Limit] = {}
+        limits: dict[tuple[RuntimeLimit, str], Listed] = {}
+        for route in app.url_map.iter_rules(endpoint):
+            limits |= _limits_of(state, route, unknown)
+        for each in limits.values():
+            where = f"Flask-Limiter: {each.source} limit, by {name_of(each.limit.key_func)}"
+            found.setdefault(where, []).append(_limiter_for(state, endpoint, each))
+        for declared in unknown.values():
+            where = f"Flask-Limiter: {name_of(declared.limit_provider)}, by {name_of(declared.limit_by)}"
+            found[where] = [rate_limiter(rules=declared.limit_provider, type=declared.limit_by, name="limit")]
+    return found
+
+
+def _limiter_for(state: InForce, endpoint: str, listed: Listed) -> RateLimiter:
+    limit, item = listed.limit, listed.limit.limit
+    never = not callable(limit.cost) and limit.cost > item.amount  # a limiter rejects such a cost
+    return rate_limiter(
+        item.rule(state.terms.algorithm),
+        type=limit.key_func,
+        name=item.type_name,
+        key=state.own_prefix,
+        scope=listed.scope if listed.scope != endpoint or limit.methods else None,
+        methods=[listed.method] if limit.per_method else limit.methods,
+        cost=(lambda: limit.deduction_amount) if never else limit.cost,
+        exempt_when=limit.exempt_when,
+        charge_when=limit.deduct_when,
+    )
+
+
+def _destination(route: Rule) -> Destination:
+    return Destination(route.endpoint, route.endpoint.rpartition(".")[0] or None, "GET")
+
+
+def _limits_of(state: InForce, route: Rule, unknown: dict[str, Limit]) -> dict[tuple[RuntimeLimit, str], Listed]:
+    """The limits of ``route``, each once. Callables that fail without a request become ``unknown``."""
+    app, there = state.app, _destination(route)
+    limits: dict[tuple[RuntimeLimit, str], Listed] = {}
+    for method in sorted((route.methods or {"GET"}) - UNLISTED):
+        at = there._replace(method=method)
+        with app.test_request_context(method=method):
+            for place in (state.place_before(at), state.place_at(at, view_name(app, there.endpoint))):
+                limits |= {(each.limit, each.scope): each for each in _limits_at(place, unknown)}
+    return limits
+
+
+def _limits_at(place: Place, unknown: dict[str, Limit]) -> Iterator[Listed]:
     """The limits at ``place``. Callables that raise, because there is no request, become ``unknown``."""
     declared = {"default": place.default, "blueprint": place.around, "application": place.always, "route": place.own}
     sources: dict[RuntimeLimit, str] = {}
@@ -190,7 +236,7 @@ def _limits_at(place: Place, unknown: dict[str, None]) -> Iterator[Listed]:
         try:
             sources |= dict.fromkeys(each.limits(), source)
         except Exception:  # noqa: PERF203 - it depends on the request
-            unknown[name_of(each.limit_provider)] = None
+            unknown[name_of(each.limit_provider)] = each
     endpoint, _, method = place.destination
     for limit in place.resolve().limits if not unknown else sources:
         if limit.serves(method):

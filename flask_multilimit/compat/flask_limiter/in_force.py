@@ -73,6 +73,11 @@ class InForce:
         """Those of all Limiters of ``app``, in the order in which it got them."""
         return list(app.extensions.get(EXTENSION, {}).values())
 
+    @property
+    def own_prefix(self) -> str | None:
+        """The prefix of its keys, if it is not that of the app."""
+        return None if self.terms.prefix == _prefix_of_app(self.app) else self.terms.prefix
+
     # By hand
 
     @property
@@ -339,9 +344,13 @@ def _retry_at(given: str, now: float) -> int:
 
 def _prefix_of(app: Flask, settings: Settings) -> str:
     """The prefix of keys, which differs for each Limiter in memory: in Flask-Limiter, each has its own memory."""
-    prefix: str = app.config.get("MULTILIMIT_KEY_PREFIX") or DEFAULT_PREFIX
+    prefix = _prefix_of_app(app)
     others = len(app.extensions.get(EXTENSION, ()))
     return f"{prefix[:LONGEST_PREFIX]}{others}:" if others and settings.is_in_memory else prefix
+
+
+def _prefix_of_app(app: Flask) -> str:
+    return app.config.get("MULTILIMIT_KEY_PREFIX") or DEFAULT_PREFIX
 
 
 def _multilimit_of(app: Flask, settings: Settings) -> MultiLimit:

@@ -66,10 +66,8 @@ def _declarations(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
         return
     names = ", ".join(open_[:5]) + (f" and {len(open_) - 5} more" if len(open_) > 5 else "")
     remedy = f"If not intended, set {PREFIX}DEFAULT_LIMITS; `flask multilimit limits` lists all."
-    if gate.app.extensions.get("limiter"):
-        remedy = (
-            f"This does not count limits of Flask-Limiter or its bridge: `flask limiter limits` lists them. {remedy}"
-        )
+    if gate.app.extensions.get("limiter") and not gate.listings:
+        remedy = f"This does not count limits of Flask-Limiter: `flask limiter limits` lists them. {remedy}"
     yield Finding("declarations", Severity.HINT, f"{text}, {len(open_)} without any limit: {names}.", remedy)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -265,6 +266,66 @@ def test_overrides_change_limits_of_the_bridge(
     told = [[response.headers[f"X-RateLimit-{name}"] for response in responses] for name in ("Limit", "Remaining")]
     assert [response.status_code for response in responses] == seen
     assert [told[0][0], " ".join(told[1])] == shown
+
+
+# Lists of limits
+
+
+def listed(app: Flask, endpoint: str) -> list[tuple[str, str, str]]:
+    """What ``flask multilimit limits`` says of an endpoint."""
+    answer = app.test_cli_runner().invoke(args=["multilimit", "limits", "--endpoint", endpoint, "--json"])
+    (found,) = json.loads(answer.output)["endpoints"]
+    return [(each["name"], each["from"].partition(", by")[0], "; ".join(each["options"])) for each in found["limits"]]
+
+
+def test_the_list_of_limits_has_those_of_the_bridge_beside_our_own(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app, default_limits=["9/hour"], application_limits=["99/day"])
+    app.get("/", endpoint="both")(limiter.limit("2/minute")(rate_limiter(rules="1/minute")(named("v20"))))
+    app.get("/other", endpoint="other")(named("v21"))
+
+    assert listed(app, "both") == [
+        ("default-60s", f"{__name__}:v20", ""),
+        ("99/day", "Flask-Limiter: application limit", "scope global"),
+        ("2/minute", "Flask-Limiter: route limit", ""),
+    ]
+    assert listed(app, "other") == [
+        ("99/day", "Flask-Limiter: application limit", "scope global"),
+        ("9/hour", "Flask-Limiter: default limit", ""),
+    ]
+
+
+def test_the_list_of_limits_shows_the_options_of_the_bridge(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app)
+    options: dict[str, Any] = {"methods": ["post"], "cost": 2, "exempt_when": lambda: False}
+    limited = limiter.limit("5/minute", deduct_when=lambda _: True, **options)(named("v22"))
+    app.route("/", methods=["GET", "POST"], endpoint="index")(limiter.shared_limit("0/day", "mail")(limited))
+
+    assert listed(app, "index") == [
+        ("5/minute", "Flask-Limiter: route limit", "only POST; scope index; cost 2; exempt_when, charge_when"),
+        ("0/day", "Flask-Limiter: route limit", "scope mail; cost by request"),
+    ]
+
+
+def test_the_list_of_limits_has_a_limit_that_depends_on_the_request(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app)
+    app.get("/", endpoint="index")(limiter.limit(lambda: request.args["plan"])(named("v23")))
+
+    ((name, where, _),) = listed(app, "index")
+
+    assert (name, where.startswith("Flask-Limiter: ")) == ("limit", True)
+
+
+def test_the_list_of_limits_shows_what_a_change_made_of_a_limit_of_the_bridge(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app)
+    app.get("/", endpoint="index")(limiter.limit("5/minute")(named("v24")))
+    with app.app_context():
+        app.extensions["multilimit"].control.set("index", limiter="limit-5", rule="5/minute", count=1)
+
+    shown = app.test_cli_runner().invoke(args=["multilimit", "limits", "--endpoint", "index"]).output
+
+    assert "1 per minute" in shown
+    assert "CHANGED; declared: limit-5 limiter (5" in shown
+    assert codes(app, 2) == [200, 429]
 
 
 # Meta limits, which are bans

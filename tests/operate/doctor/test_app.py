@@ -103,13 +103,22 @@ def test_endpoints_without_limits_are_a_hint_unless_somebody_has_exempted_them(a
     assert found.text == "1 endpoint limited, 3 exempt, 1 without any limit: partly."
 
 
-def test_limits_of_the_bridge_are_not_counted_and_it_says_so(app: Flask) -> None:
+def test_limits_of_the_bridge_are_counted(app: Flask) -> None:
+    app.get("/limited", endpoint="limited")(view())
     Limiter(get_remote_address, app=app, storage_uri="memory://", default_limits=["5/minute"])
 
     (found,) = [found for found in examine(gate_of(app)) if found.name == "declarations"]
 
+    assert found.text == "1 endpoint limited, 1 without any limit: static."
+
+
+def test_limits_of_flask_limiter_are_not_counted_and_it_says_so(app: Flask) -> None:
+    app.extensions["limiter"] = {object()}
+
+    found = declared(app)
+
     assert found.remedy is not None
-    assert found.remedy.startswith("This does not count limits of Flask-Limiter or its bridge: `flask limiter limits`")
+    assert found.remedy.startswith("This does not count limits of Flask-Limiter: `flask limiter limits` lists them.")
 
 
 def test_where_each_endpoint_has_a_limit_all_is_well(app: Flask) -> None:
