@@ -4,7 +4,7 @@
 
     curl -i 'http://localhost:5000/shop/search?q=pear'
 
-A name in that file that matches no endpoint or blueprint is an error at the first request. You can also set every
+A name in that file that matches no endpoint or blueprint is an error when the app is made. You can also set every
 setting from outside: with FLASK_MULTILIMIT_STORAGE_URI=redis://localhost:6379/0, all processes share the quotas.
 """
 

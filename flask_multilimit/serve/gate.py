@@ -22,7 +22,7 @@ from .audience import key_of
 from .headers import describe
 from .refusal import AccessDenied, RateLimitExceeded, Refusals, StorageUnavailable
 from .settle import Settlement
-from .startup import Startup
+from .startup import Startup, validate_when_flask_run_has_loaded
 from .state import NO_PLAN, AppState, Record, Records
 from .verdict import AccessCheck, Verdicts
 
@@ -109,6 +109,7 @@ class AppGate(AppState):
             self.startup.validate()
             run(*arguments, **options)
 
+        validate_when_flask_run_has_loaded(self.startup)
         self.app.run = run_app  # type: ignore[method-assign]
         self.app.process_response = process_response  # type: ignore[assignment, method-assign]
         self.app.preprocess_request = preprocess_request  # type: ignore[method-assign]

@@ -6,7 +6,9 @@ import warnings
 from collections.abc import Callable
 from threading import Lock
 
+import click
 from flask import Flask, request
+from flask.cli import ScriptInfo, run_command
 
 from ..config import Settings
 from ..declare.subjects import LimitType
@@ -115,6 +117,27 @@ class Startup:
         """The thread that follows changes stays behind in the parent."""
         self._lock = Lock()
         self._failed = self.finished = False
+
+
+class _AskedWhenLoaded:
+    """A flag that Flask asks for as soon as ``flask run`` has loaded the app: it validates the limits."""
+
+    def __init__(self, flag: bool, startup: Startup) -> None:
+        self._flag = flag
+        self._startup = startup
+
+    def __bool__(self) -> bool:
+        self._startup.validate()
+        return bool(self._flag)
+
+
+def validate_when_flask_run_has_loaded(startup: Startup) -> None:
+    """If ``flask run`` is loading the app, have its limits validated when all of it is there. Flask tells nobody that
+    an app is loaded, but then asks whether to set ``app.debug``."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.command is run_command:
+        script = context.ensure_object(ScriptInfo)
+        script.set_debug_flag = _AskedWhenLoaded(script.set_debug_flag, startup)  # type: ignore[assignment]
 
 
 def _settings_of_flask_limiter(app: Flask) -> list[str]:

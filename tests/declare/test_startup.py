@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 import redis.asyncio
+from click.testing import CliRunner
 from flask import Blueprint, Flask
+from flask.cli import FlaskGroup
 
 from flask_multilimit import (
     Ban,
@@ -32,6 +34,20 @@ if TYPE_CHECKING:
 
 def view() -> str:
     return "ok"
+
+
+@pytest.mark.parametrize("options", [[], ["--debugger"], ["--reload"]], ids=" ".join)
+def test_flask_run_refuses_to_start_with_a_mistake_that_the_complete_app_shows(options: list[str]) -> None:
+    def create_app() -> Flask:
+        app = Flask("shop")
+        MultiLimit(app, limits={"idnex": "5/minute"})
+        app.add_url_rule("/", "index", view)
+        return app
+
+    answer = CliRunner().invoke(FlaskGroup(create_app=create_app), ["run", *options])
+
+    assert isinstance(answer.exception, ConfigurationError)
+    assert 'no endpoint or blueprint is called "idnex"' in str(answer.exception)
 
 
 async def asynchronous() -> str:

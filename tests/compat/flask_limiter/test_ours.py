@@ -275,7 +275,8 @@ def listed(app: Flask, endpoint: str) -> list[tuple[str, str, str]]:
     """What ``flask multilimit limits`` says of an endpoint."""
     answer = app.test_cli_runner().invoke(args=["multilimit", "limits", "--endpoint", endpoint, "--json"])
     (found,) = json.loads(answer.output)["endpoints"]
-    return [(each["name"], each["from"].partition(", by")[0], "; ".join(each["options"])) for each in found["limits"]]
+    rows = [(each["name"], each["from"].partition(", by")[0], "; ".join(each["options"])) for each in found["limits"]]
+    return sorted(rows)
 
 
 def test_the_list_of_limits_has_those_of_the_bridge_beside_our_own(app: Flask) -> None:
@@ -284,13 +285,13 @@ def test_the_list_of_limits_has_those_of_the_bridge_beside_our_own(app: Flask) -
     app.get("/other", endpoint="other")(named("v21"))
 
     assert listed(app, "both") == [
-        ("default-60s", f"{__name__}:v20", ""),
-        ("99/day", "Flask-Limiter: application limit", "scope global"),
         ("2/minute", "Flask-Limiter: route limit", ""),
+        ("99/day", "Flask-Limiter: application limit", "scope global"),
+        ("default-60s", f"{__name__}:v20", ""),
     ]
     assert listed(app, "other") == [
-        ("99/day", "Flask-Limiter: application limit", "scope global"),
         ("9/hour", "Flask-Limiter: default limit", ""),
+        ("99/day", "Flask-Limiter: application limit", "scope global"),
     ]
 
 
@@ -301,8 +302,8 @@ def test_the_list_of_limits_shows_the_options_of_the_bridge(app: Flask) -> None:
     app.route("/", methods=["GET", "POST"], endpoint="index")(limiter.shared_limit("0/day", "mail")(limited))
 
     assert listed(app, "index") == [
-        ("5/minute", "Flask-Limiter: route limit", "only POST; scope index; cost 2; exempt_when, charge_when"),
         ("0/day", "Flask-Limiter: route limit", "scope mail; cost by request"),
+        ("5/minute", "Flask-Limiter: route limit", "only POST; scope index; cost 2; exempt_when, charge_when"),
     ]
 
 
@@ -319,7 +320,7 @@ def test_the_list_of_limits_shows_what_a_change_made_of_a_limit_of_the_bridge(ap
     limiter = Limiter(get_remote_address, app=app)
     app.get("/", endpoint="index")(limiter.limit("5/minute")(named("v24")))
     with app.app_context():
-        app.extensions["multilimit"].control.set("index", limiter="limit-5", rule="5/minute", count=1)
+        app.extensions["multilimit"].control.override("index", rule="5/minute", rules="1/minute", lasting=True)
 
     shown = app.test_cli_runner().invoke(args=["multilimit", "limits", "--endpoint", "index"]).output
 
