@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import importlib
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 from werkzeug.security import check_password_hash, generate_password_hash
 from werkzeug.serving import make_server
 
+from support import waiting
 from support.folders import ROOT
 
 if TYPE_CHECKING:
@@ -253,6 +255,50 @@ class TestAppFactory:
         output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=30).stdout
 
         assert "shop.search" in output
+
+
+class TestTokens:
+    @pytest.fixture
+    def port(self) -> Iterator[int]:
+        example = load(EXAMPLES / "tokens.py")
+        example.model.seconds = 0
+        with served(example.app) as client:
+            yield client._port
+
+    def chat(self, port: int, words: int, *, key: str = "k-ada", read: int | None = None) -> tuple[int, str]:
+        """The status, and what was read of the answer before the client hangs up."""
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        with contextlib.closing(connection):
+            connection.request("POST", "/chat", "word " * words, {"X-Api-Key": key})
+            response = connection.getresponse()
+            return response.status, response.read(read).decode()
+
+    def left(self, port: int, key: str = "k-ada") -> Any:
+        return json.loads(Client(port)("/left", X_Api_Key=key).text)
+
+    def test_an_answer_is_charged_what_it_took(self, port: int) -> None:
+        status, text = self.chat(port, 4)
+
+        assert (status, len(text.split())) == (200, 20)
+        waiting.until(lambda: self.left(port) == {"left": 600 - 3 * 24, "over": 0}, 10)
+        assert self.left(port, "k-bob")["left"] == 600
+
+    def test_more_than_is_left_is_a_debt_that_refuses_the_next(self, port: int) -> None:
+        self.chat(port, 50)
+        waiting.until(lambda: self.left(port) == {"left": 0, "over": 300}, 10)
+
+        assert self.chat(port, 1)[0] == 429
+        assert self.chat(port, 1, key="k-bob")[0] == 200
+
+    def test_a_client_that_hangs_up_pays_for_what_was_sent(self, port: int) -> None:
+        sys.modules["example_tokens"].model.seconds = 0.002
+        self.chat(port, 30, read=20)
+
+        waiting.until(lambda: self.left(port)["left"] not in {550, 600}, 10)
+        assert 600 - 3 * 30 * 6 < self.left(port)["left"] < 600
+
+    def test_a_stranger_is_sent_away_before_the_model_is_asked(self, port: int) -> None:
+        assert self.chat(port, 1, key="k-eve")[0] == 401
 
 
 class TestLimitedJob:
