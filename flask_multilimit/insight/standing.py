@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,16 +17,19 @@ from ..engine import BanStatus, Decision, Limiter, RuleStatus, StorageError
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
 from ..observe.traffic import Refused
+from ..observe.traffic.counts import BUCKET_SECONDS, PAUSE_BUCKETS
 from ..plan.hits import Applied
 from ..plan.standings import AppliedAt
 from ..serve.access import Listed
 from ..serve.gate import AppGate
+from .bans import began
 from .changes import Entry, document_in_force, entry_of
 from .clients import Client, asked_at, asked_everywhere, in_traffic, listed_of
-from .text import duration, plural, rule_text, subject_text
+from .text import duration, local_time, plural, rule_text, subject_text
 from .traffic import RefusedSubject, TrafficMemory, refused_subject
 from .values import Described, Paging, finite, paged
 
+PAUSE_SECONDS = PAUSE_BUCKETS * BUCKET_SECONDS
 MOST_REFUSALS = 50
 """The most lines about the last hour."""
 
@@ -76,6 +80,8 @@ class BanStanding(Described):
     text: str
     shadow: bool
     holds: bool
+    since: float | None
+    """When it began, if it holds: POSIX time."""
     level: int
     """How many bans it repeats while it holds."""
     strikes_left: int
@@ -204,7 +210,8 @@ def standing(
         found.sort(key=_rank)
     shown, paging = paged(found, page, rows or max(len(found), 1))
     listed = _list_standing(listed_of(gate, client))
-    state, verdict = _verdict(listed, found, client, problem)
+    refusals = _refusals(gate, memory, client, endpoint)
+    state, verdict = _verdict(listed, found, client, refusals, problem)
     decided = [each for each in found if each.allowed is not None]
     waits = [_wait_of(each) for each in decided]
     subject = client.subject
@@ -227,7 +234,7 @@ def standing(
         requests=tuple(shown),
         paging=paging,
         untouched=sum(not each.matters for each in found),
-        refusals=_refusals(gate, memory, client, endpoint),
+        refusals=refusals,
         lift=_lift(client, listed, [each for each in found if each.allowed is False]),
         problem=problem,
     )
@@ -319,6 +326,7 @@ def _ban(ban: BanStatus, owner: Applied) -> BanStanding:
         text=rule_text(ban.hit.rule),
         shadow=ban.hit.shadow,
         holds=ban.holds,
+        since=began(ban) if ban.holds else None,
         level=ban.level,
         strikes_left=ban.strikes_left,
         retry_after=finite(ban.retry_after),
@@ -374,6 +382,12 @@ def _refusals(
 ) -> tuple[RefusedSubject, ...]:
     if memory is None or gate.settings.traffic_subjects != "plain":
         return ()
+    wanted = wanted_in_traffic(client, endpoint)
+    return tuple(refused_subject(gate, *each) for each in memory.refused(MOST_REFUSALS, wanted))
+
+
+def wanted_in_traffic(client: Client, endpoint: str | None) -> Callable[[Refused], bool]:
+    """Whether a subject in traffic is ``client``, or in its network, at ``endpoint`` or anywhere."""
     named, networks = in_traffic(client), Networks[bool]([])
     if client.who is not None and client.who.network is not None:
         networks = Networks([(client.who.network, True)])
@@ -385,7 +399,7 @@ def _refusals(
             return named.get(who.type) == who.subject
         return who.type == LimitType.IP.value and bool(networks.find(who.subject.partition("/")[0]))
 
-    return tuple(refused_subject(gate, *each) for each in memory.refused(MOST_REFUSALS, is_wanted))
+    return is_wanted
 
 
 # The verdict
@@ -410,8 +424,8 @@ def _wait_for_slots_alone(requests: Iterable[RequestStanding]) -> bool:
 ALLOWED = "passes everywhere: allowed by {where}"
 BANNED_BY_HAND = "refused everywhere with {status}: banned by {where}, for {time}"
 DENIED = "refused everywhere with {status}: denied by {where}{lasts}"
-BANNED = "refused at {where}: banned by {rule}, for {time}{again}"
-REFUSED = "refused at {where} by {rule}, for {time}"
+BANNED = "refused at {where}: banned by {rule} until {until}{again}{told}"
+REFUSED = "refused at {where} by {rule}, for {time}{told}"
 WAITS = "refused at {where} by {rule}, until a slot is free"
 HOPELESS = "refused at {where} by {rule}, and waiting does not help"
 PASSES = "passes: nothing refuses it now"
@@ -421,13 +435,17 @@ UNKNOWN = "not known: the storage does not answer"
 
 
 def _verdict(
-    listed: ListStanding | None, requests: list[RequestStanding], client: Client, problem: str
+    listed: ListStanding | None,
+    requests: list[RequestStanding],
+    client: Client,
+    refusals: Sequence[RefusedSubject],
+    problem: str,
 ) -> tuple[State, Sentence]:
     if listed is not None:
         return _verdict_of_list(listed)
     refused = sorted((each for each in requests if each.allowed is False), key=_rank)
     if refused:
-        return _verdict_of_limits(refused)
+        return _verdict_of_limits(refused, _told(refusals))
     if problem:
         return "unknown", Sentence.of(UNKNOWN)
     if not client.given:
@@ -441,25 +459,42 @@ def _verdict_of_list(listed: ListStanding) -> tuple[State, Sentence]:
     if listed.action == "allow":
         return "allowed", Sentence.of(ALLOWED, where=listed.where)
     if listed.action == "ban":
-        time = duration(listed.ends_in)
-        return "banned", Sentence.of(BANNED_BY_HAND, status=listed.status, where=listed.where, time=time)
+        left = duration(listed.ends_in)
+        return "banned", Sentence.of(BANNED_BY_HAND, status=listed.status, where=listed.where, time=left)
     lasts = ", permanently" if listed.ends_in is None else f", for {duration(listed.ends_in)}"
     return "denied", Sentence.of(DENIED, status=listed.status, where=listed.where, lasts=lasts)
 
 
-def _verdict_of_limits(refused: list[RequestStanding]) -> tuple[State, Sentence]:
+def _told(refusals: Sequence[RefusedSubject]) -> str:
+    """How often it was refused since when, in the series of refusals that ended last."""
+    if not refusals:
+        return ""
+    last = max(each.until for each in refusals)
+    latest = [each for each in refusals if last - each.until <= PAUSE_SECONDS]
+    since = local_time(min(each.since for each in latest))
+    return f"; {plural(sum(each.latest for each in latest), 'refusal')} since {since}"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return {2: "second", 3: "third"}.get(number, f"{number}{ending}")
+
+
+def _verdict_of_limits(refused: list[RequestStanding], told: str) -> tuple[State, Sentence]:
     first = refused[0]
     others = len({each.endpoint for each in refused} - {first.endpoint})
     where = first.endpoint + (f" and {plural(others, 'other endpoint')}" if others else "")
     bans = [each for each in first.bans if each.holds and not each.shadow]
     if bans:
         ban = max(bans, key=lambda each: each.retry_after or 0.0)
-        again = f", repetition {ban.level}" if ban.level else ""
-        return "banned", Sentence.of(BANNED, where=where, rule=ban.name, time=duration(ban.retry_after), again=again)
+        again = f", the {_ordinal(ban.level + 1)} time" if ban.level else ""
+        until = local_time(time.time() + (ban.retry_after or 0.0))
+        return "banned", Sentence.of(BANNED, where=where, rule=ban.name, until=until, again=again, told=told)
     rules = [each for each in first.rules if not each.allowed and not each.shadow]
     names = ", ".join(each.name for each in rules)
     if first.retry_after is not None:
-        return "refused", Sentence.of(REFUSED, where=where, rule=names, time=duration(first.retry_after))
+        wait = duration(first.retry_after)
+        return "refused", Sentence.of(REFUSED, where=where, rule=names, time=wait, told=told)
     return "refused", Sentence.of(WAITS if first.waits_for_slot else HOPELESS, where=where, rule=names)
 
 

@@ -18,7 +18,7 @@ from ..engine.forks import notify_child
 from ..observe.events import PASSED, TURNED_AWAY
 from ..observe.traffic import BansBegun, Counts, Refused, TrafficReader, reader_of
 from ..observe.traffic.counts import BUCKET_SECONDS, LONGEST_SUBJECT, bucket_at
-from ..observe.traffic.reading import LONGEST_SECONDS, SETTLED_SECONDS, TOGETHER, begin_of_last_series
+from ..observe.traffic.reading import LONGEST_SECONDS, SETTLED_SECONDS, TOGETHER, series_of
 from ..serve.gate import AppGate
 from .changes import ChangesInForce, changes_in_force
 from .health import StorageState, storage_state
@@ -28,8 +28,9 @@ from .values import ROWS, Described, Paging, paged
 SLICES = LONGEST_SECONDS // BUCKET_SECONDS
 RECENT_SLICES = 6
 """Rates are those of this time."""
-BUDGET_SECONDS = 0.05
-"""The time in which a page reads slices that are new to its process. The next look reads the rest."""
+BUDGET_SECONDS = 2.0
+"""The time in which a page reads slices that are new to its process. The next look reads the rest; until then the page
+says so, and shows no part."""
 FRESH_SECONDS = 1.0
 """Looks within this time see the same."""
 MOST_RULES = 10
@@ -138,8 +139,11 @@ class RefusedSubject(Described):
     rule: str
     refused: int
     """The least number of refusals: those of seconds in which many others were refused more often are missing."""
+    latest: int
+    """The refusals ``since`` then."""
     since: float
-    """The first refusal of the latest series, to ten seconds. A pause of over a minute ends a series."""
+    """The first refusal of the latest series, to the second where it is known, otherwise to ten. A pause of over a
+    minute ends a series."""
     until: float
     """The last refusal, to ten seconds."""
 
@@ -168,7 +172,8 @@ class Now(Described):
     seconds: float
     """The seconds that the numbers cover so far."""
     complete: bool
-    """Whether they cover all of the time that was asked for."""
+    """Whether all of the time that was asked for was read. If not, there are no numbers, so that no page shows a part.
+    """
     endpoint: str | None
     """The endpoint that was asked for; ``null``: all."""
     q: str
@@ -249,14 +254,14 @@ class TrafficMemory:
         notify_child(self)
 
     @contextmanager
-    def looking(self, *, is_away: bool = False, slices: int = SLICES, patient: bool = False) -> Iterator[TrafficMemory]:
-        """Read what is new of the last ``slices``, unless the storage ``is_away``; if ``patient``, however long it
-        takes. Within the block, nothing changes."""
+    def looking(self, *, is_away: bool = False, patient: bool = False) -> Iterator[TrafficMemory]:
+        """Read what is new, unless the storage ``is_away``; if ``patient``, however long it takes. Within the block,
+        nothing changes."""
         with self._lock:
             begin = self._clock()
             if not is_away and begin >= self._fresh_until:
                 try:
-                    self._look(float("inf") if patient else begin + BUDGET_SECONDS, slices)
+                    self._look(float("inf") if patient else begin + BUDGET_SECONDS)
                     self.problem = None
                 except StorageError as error:
                     self.problem = error
@@ -302,9 +307,9 @@ class TrafficMemory:
         is_wanted: Callable[[Refused], bool] | None = None,
         *,
         slices: int = SLICES,
-    ) -> list[tuple[Refused, int, float, float]]:
-        """The subjects that were refused most among those that are wanted, in order: how often, since when, until
-        when."""
+    ) -> list[tuple[Refused, int, int, float, float]]:
+        """The subjects that were refused most among those that are wanted, in order: how often, how often in the latest
+        series, since when, until when."""
         oldest = self.last - slices
         amounts = (
             (who, self._refusals_since(oldest, who, amount, slices))
@@ -312,7 +317,7 @@ class TrafficMemory:
             if is_wanted is None or is_wanted(who)
         )
         ranked = heapq.nlargest(most, (each for each in amounts if each[1]), key=lambda each: each[1])
-        return [(who, amount, *self._times(who)) for who, amount in ranked]
+        return [(who, amount, *self._latest(who)) for who, amount in ranked]
 
     def bans(self) -> BansBegun | None:
         """The bans that limiters began; ``None`` if they were not read yet."""
@@ -323,10 +328,32 @@ class TrafficMemory:
             return amount
         return sum(subjects.get(who, 0) for bucket, subjects in self._subjects.items() if bucket > oldest)
 
-    def _times(self, who: Refused) -> tuple[float, float]:
-        buckets = sorted(bucket for bucket, subjects in self._subjects.items() if who in subjects)
-        since = begin_of_last_series(buckets)
-        return float(since * BUCKET_SECONDS), min((buckets[-1] + 1) * BUCKET_SECONDS, self.at)
+    def refused_at(self, at: float, is_wanted: Callable[[Refused], bool]) -> list[tuple[Refused, int, float, float]]:
+        """The series of refusals that went on ``at`` a POSIX time: how often, since when, until when; most first."""
+        bucket = bucket_at(at)
+        found = [
+            (who, *self._summed_up(series, who))
+            for who in self._refused
+            if is_wanted(who)
+            for series in self._series_of(who)
+            if series[0] <= bucket <= series[-1]
+        ]
+        return sorted(found, key=lambda each: -each[1])
+
+    def _latest(self, who: Refused) -> tuple[int, float, float]:
+        return self._summed_up(self._series_of(who)[-1], who)
+
+    def _series_of(self, who: Refused) -> list[list[int]]:
+        return series_of(sorted(bucket for bucket, subjects in self._subjects.items() if who in subjects))
+
+    def _summed_up(self, series: Sequence[int], who: Refused) -> tuple[int, float, float]:
+        amount = sum(self._subjects[bucket][who] for bucket in series)
+        return amount, self._second_in(series[0], who), min((series[-1] + 1) * BUCKET_SECONDS, self.at)
+
+    def _second_in(self, bucket: int, who: Refused) -> float:
+        """When ``who`` was refused first in a bucket with which a series begins."""
+        known = [at for at in self._starts.get(who, ()) if bucket_at(at) == bucket]
+        return min(known, default=float(bucket * BUCKET_SECONDS))
 
     # Under the lock
 
@@ -342,19 +369,21 @@ class TrafficMemory:
         self._first = 0
         """The first bucket of the hour with a check."""
         self._bans: BansBegun | None = None
+        self._starts: Mapping[Refused, Sequence[float]] = {}
         self._fresh_until = -float("inf")
         self.at = self.milliseconds = 0.0
         self.problem = None
 
-    def _look(self, deadline: float, slices: int) -> None:
+    def _look(self, deadline: float) -> None:
         """Read slices, the newest first: all that still change, and others until the ``deadline``."""
         begin = self._clock()
         self._bans = self._reader.bans()
         self.at = at = self._bans.at
         self.milliseconds = (self._clock() - begin) * 1000
+        self._starts = self._reader.starts()
         last, settled = bucket_at(at), bucket_at(at - SETTLED_SECONDS)
         self._forget_before(last - SLICES)
-        wanted = [bucket for bucket in range(last, last - slices, -1) if not self._known.get(bucket, False)]
+        wanted = [bucket for bucket in range(last, last - SLICES, -1) if not self._known.get(bucket, False)]
         done, together = 0, last - settled + 2
         while together > 0 and done < len(wanted):
             asked = wanted[done : done + together]
@@ -437,13 +466,13 @@ def memory_of(gate: AppGate) -> TrafficMemory | None:
 
 @contextmanager
 def looking(gate: AppGate, *, patient: bool = False) -> Iterator[TrafficMemory | None]:
-    """The traffic of the last hour, up to date; ``None`` if none is known."""
+    """The traffic of the last hour, up to date; ``None`` if none is known, or not yet all of it."""
     memory = memory_of(gate)
     if memory is None:
         yield None
         return
     with memory.looking(is_away=storage_state(gate).state == "failed", patient=patient):
-        yield memory if memory.at else None
+        yield memory if memory.at and memory.is_complete() else None
 
 
 # Sum up
@@ -472,9 +501,12 @@ def now(
     }
     if memory is None:
         return Now(counted=False, why_not=_why_not(gate), storage=storage, **asked, **_nothing(slices))
-    with memory.looking(is_away=storage.state == "failed", slices=slices, patient=patient):
+    with memory.looking(is_away=storage.state == "failed", patient=patient):
         storage = storage.after(memory.problem, memory.milliseconds)
-        found = _found(gate, memory, endpoint, q, asked["sort"], page, slices) if memory.at else _nothing(slices)
+        if memory.at and memory.is_complete():
+            found = _found(gate, memory, endpoint, q, asked["sort"], page, slices)
+        else:  # no part of it
+            found = {**_nothing(slices), "complete": False, "seconds": memory.seconds(slices) if memory.at else 0.0}
         return Now(counted=True, why_not="", storage=storage, **asked, **found)
 
 
@@ -573,7 +605,9 @@ def rule_traffic(memory: TrafficMemory | None, endpoint: str, rule: str, *, slic
     return RuleTraffic(endpoint, rule, *amounts)
 
 
-def refused_subject(gate: AppGate, who: Refused, amount: int, since: float, until: float) -> RefusedSubject:
+def refused_subject(
+    gate: AppGate, who: Refused, amount: int, latest: int, since: float, until: float
+) -> RefusedSubject:
     plain = gate.settings.traffic_subjects == "plain"
     return RefusedSubject(
         type=who.type,
@@ -583,6 +617,7 @@ def refused_subject(gate: AppGate, who: Refused, amount: int, since: float, unti
         endpoint=who.endpoint,
         rule=who.rule,
         refused=amount,
+        latest=latest,
         since=since,
         until=until,
     )

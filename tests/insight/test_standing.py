@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,11 +16,14 @@ from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.insight.bans import bans
 from flask_multilimit.insight.clients import client_from
 from flask_multilimit.insight.keys import all_keys
+from flask_multilimit.insight.past import Past, instant_of, standing_at
 from flask_multilimit.insight.standing import Standing, standing
+from flask_multilimit.insight.text import local_time
 from flask_multilimit.insight.traffic import looking, now
 from flask_multilimit.observe.traffic import reader_of
 from flask_multilimit.serve.gate import gate_of
 from support.asking import statuses, view
+from support.waiting import until
 
 if TYPE_CHECKING:
     import redis
@@ -69,7 +74,7 @@ def test_a_ban_by_a_limiter_is_named_and_lifted(path: str) -> None:
     found = why(app, "203.0.113.7")
 
     assert found.state == "banned"
-    assert found.verdict.text.startswith(f"refused at {endpoint}: banned by ip-ban, for ")
+    assert found.verdict.text.startswith(f"refused at {endpoint}: banned by ip-ban until ")
     assert found.requests[0].endpoint == endpoint
     assert found.lift[0] == "flask multilimit unban 203.0.113.7"
     assert command(app, "unban", "203.0.113.7", "--yes") == "Lifted: 1 ban that limiters began.\n"
@@ -180,7 +185,7 @@ def test_why_prints_what_it_found() -> None:
 
     told = command(app, "why", "203.0.113.7")
 
-    assert told.startswith("203.0.113.7  (counted by: ip)\nrefused at login: banned by ip-ban, for ")
+    assert told.startswith("203.0.113.7  (counted by: ip)\nrefused at login: banned by ip-ban until ")
     assert "3 other endpoints: nothing is used." in told
     assert "To let it pass:\n  flask multilimit unban 203.0.113.7\n" in told
 
@@ -204,6 +209,7 @@ def test_every_ban_in_force_is_listed_with_who_and_by_whom(shared: str, traffic:
     statuses(app, *["/login"] * 5, environ_base=CLIENT)
     statuses(app, *["/nowhere"] * 5, environ_base={"REMOTE_ADDR": "2001:db8::7"})
     flush(app)
+    until(lambda: len(bans(gate_of(app))) == 2)
     with app.app_context():
         app.extensions["multilimit"].control.ban("api_key:eve", for_="1h", author="bob", reason="spam")
 
@@ -226,7 +232,7 @@ def test_a_lifted_ban_leaves_the_list_and_a_new_one_counts_once(shared: str) -> 
     for lifted in (lambda: command(app, "unban", "203.0.113.7", "--yes"), lambda: gate.reset(all_keys(gate))):
         statuses(app, *["/login"] * 5, environ_base=CLIENT)
         flush(app)
-        assert [each.who for each in bans(gate)] == ["203.0.113.7"]
+        assert [each.who for each in until(lambda: bans(gate))] == ["203.0.113.7"]
         assert [each.amount for each in now(gate, patient=True).bans_in_force] == [1]
 
         with app.app_context():
@@ -242,9 +248,103 @@ def test_bans_are_found_without_a_look_at_all_keys(server: Server, redis_client:
     app = app_on(server.url)
     statuses(app, *["/login"] * 5, environ_base=CLIENT)
     flush(app)
+    assert until(lambda: bans(gate_of(app)))
     redis_client.config_resetstat()
 
     assert [each.who for each in bans(gate_of(app))] == ["203.0.113.7"]
 
     assert "cmdstat_scan" not in redis_client.info("commandstats")
     gate_of(app).limiter.close()
+
+
+def past(app: Flask, who: str, at: float, endpoint: str | None = None) -> Past:
+    gate = gate_of(app)
+    with app.app_context(), looking(gate, patient=True) as memory:
+        return standing_at(gate, client_from(gate, who), memory, at, endpoint=endpoint)
+
+
+def test_a_banned_client_is_told_apart_before_during_and_after_its_ban(shared: str) -> None:
+    """Of its refusals, the seconds are known; the ban counts as the refusal by which it began."""
+    app = app_on(shared)
+    before = time.time()
+    statuses(app, *["/login"] * 9, environ_base=CLIENT)
+    flush(app)
+    (ban,) = until(lambda: bans(gate_of(app)))
+    command(app, "unban", "203.0.113.7", "--yes")
+    lifted = time.time()
+
+    during = past(app, "203.0.113.7", ban.since + 0.001)
+
+    assert during.state == "banned"
+    assert before - 1 < during.bans[0].began < during.bans[0].ended < lifted + 1
+    assert [(each.rule, each.refused) for each in during.refusals] == [("ip-ban", 6), ("ip-60s", 1)]
+    assert during.verdict.text.startswith(f"at {local_time(ban.since)} it was refused at login: banned by ip-ban from ")
+    assert "; 7 refusals from " in during.verdict.text
+    assert past(app, "203.0.113.7", before - 600).verdict.text == f"at {local_time(before - 600)} nothing refused it"
+    assert past(app, "203.0.113.7", ban.since + 0.001, endpoint="search").state == "passes"
+    assert past(app, "192.0.2.1", ban.since + 0.001).state == "passes"
+    gate_of(app).limiter.close()
+
+
+def test_the_verdict_says_until_when_how_often_and_since_when() -> None:
+    app = app_on()
+    statuses(app, *["/login"] * 9, environ_base=CLIENT)
+    flush(app)
+    (ban,) = until(lambda: bans(gate_of(app)))
+
+    text = why(app, "203.0.113.7").verdict.text
+
+    assert (
+        re.fullmatch(
+            r"refused at login: banned by ip-ban until \d\d:\d\d:\d\d \w+; 7 refusals since \d\d:\d\d:\d\d \w+", text
+        )
+        or ban.since // 86_400 != (ban.since + 600) // 86_400
+    ), text
+
+
+@pytest.mark.parametrize(
+    ("text", "ago"), [("5m", 300), ("90s", 90), (" 1h ", 3600)], ids=["minutes", "seconds", "an hour"]
+)
+def test_a_time_is_written_as_how_long_ago(text: str, ago: float) -> None:
+    assert instant_of(text) == pytest.approx(time.time() - ago, abs=5)
+
+
+def test_a_time_is_written_in_iso_8601_with_or_without_a_zone_or_a_date() -> None:
+    today = datetime.now().astimezone().replace(hour=3, minute=12, second=0, microsecond=0)
+
+    assert instant_of("03:12") == today.timestamp()
+    assert instant_of(f"{today:%Y-%m-%d}T03:12:00") == today.timestamp()
+    assert instant_of("2026-07-01T03:12:00+02:00") == instant_of("2026-07-01T01:12:00Z") == 1_782_868_320
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "25:00", "5", "9" * 100, "1:\x1b[2J", "99999999999d"])
+def test_what_is_no_time_is_an_error_with_examples(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="is no time: write 5m"):
+        instant_of(text)
+
+
+def test_before_the_last_hour_nothing_is_known() -> None:
+    app = app_on()
+    statuses(app, "/quote")
+    flush(app)
+
+    with pytest.raises(ConfigurationError, match="traffic is known from "):
+        past(app, "203.0.113.7", time.time() - 3700)
+
+
+def test_command_and_api_give_the_same_answer_about_the_past() -> None:
+    app = app_on()
+    statuses(app, *["/login"] * 5, environ_base=CLIENT)
+    flush(app)
+    (ban,) = until(lambda: bans(gate_of(app)))
+    at = datetime.fromtimestamp(ban.since + 0.001).astimezone().isoformat()
+
+    told = command(app, "why", "203.0.113.7", "--at", at, "--json")
+    with app.test_client() as browser:
+        shown = browser.get("/multilimit/api/subject", query_string={"who": "203.0.113.7", "at": at}).get_json()["past"]
+        page = browser.get("/multilimit/subject", query_string={"who": "203.0.113.7", "at": at}).text
+
+    del told["schema"]
+    assert told == shown
+    assert told["verdict"]["text"] in page
+    assert told["verdict"]["text"] in " ".join(command(app, "why", "203.0.113.7", "--at", at).split())

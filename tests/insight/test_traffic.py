@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from flask_multilimit.engine.storage.tallies import TalliesInMemory
 from flask_multilimit.insight.traffic import ALL, SLICES, TrafficMemory
 from flask_multilimit.observe.traffic import Check, Counts, Refused, RuleCount, TrafficReader
 from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, Places, bucket_at, tallies_of
+from flask_multilimit.observe.traffic.flushing import Outbox
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,7 +121,7 @@ def test_nobody_looked_for_a_day() -> None:
 
 
 def test_slow_answers_are_waited_for_as_long_as_a_page_may_take_and_the_rest_comes_later() -> None:
-    world = World(seconds_an_answer=0.04)
+    world = World(seconds_an_answer=0.5)
     for minute in range(60):
         world.happens(some(1), ago=60 * minute)
 
@@ -186,10 +188,41 @@ def test_who_is_refused_most_with_the_latest_series() -> None:
 
     (found,) = world.look().refused(5)
 
-    assert found[:2] == (ADA, 13)
-    assert world.now - 50 <= found[2] <= world.now - 40
+    assert found[:3] == (ADA, 13, 8)
+    assert world.now - 50 <= found[3] <= world.now - 40
     assert world.memory.refused(5, lambda who: who.endpoint == "quote") == []
     assert world.memory.refused(5, slices=6)[0][:2] == (ADA, 8)
+
+
+def test_the_second_of_the_first_refusal_is_known() -> None:
+    world = World()
+    for pause in (100, 35, 5, 70):
+        world.now += pause
+        outbox = Outbox(world, PREFIX, logger=logging.getLogger(), clock=lambda: world.now)  # another worker
+        outbox.put(some(0, 1))
+        outbox.send()
+    first = world.now
+    world.now += 7
+    outbox.put(some(0, 1))
+    outbox.send()
+
+    ((_, amount, latest, since, _),) = world.look().refused(1)
+
+    assert (amount, latest, since) == (5, 2, first)
+
+
+def test_an_outage_of_most_of_an_hour_is_no_pause() -> None:
+    world = World()
+    first = world.now
+    outbox = Outbox(world, PREFIX, logger=logging.getLogger(), clock=lambda: world.now)
+    for _ in range(330):  # nothing is sent
+        outbox.put(some(0, 3))
+        world.now += 10
+    outbox.send()
+
+    ((_, amount, latest, since, _),) = world.look().refused(1)
+
+    assert (amount, latest, since) == (990, 990, first)
 
 
 def test_a_shorter_time_has_its_own_amounts() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter as Amounts
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import truth
@@ -273,6 +273,17 @@ def _marks_by_end(hits: tuple[Hit, ...]) -> dict[tuple[object, ...], _Marks]:  #
     return {}
 
 
+def _refused_by(endpoint: str, outcome: Outcome, decision: Decision, applied: Sequence[Counted]) -> Iterable[_Who]:
+    """Each subject that is refused once, however many rules refuse it: by its ban, otherwise by the rule with the
+    longest window."""
+    windows = {hit.name: hit.rule.time for hit in decision.hits}
+    bans = {ban.name for ban in decision.bans if ban.holds} if outcome == "banned" else set()
+    found: dict[tuple[str, str], str] = {}
+    for rule, *subject in sorted(refusals_of(decision, applied), key=lambda each: (each[0] in bans, windows[each[0]])):
+        found[subject[0], subject[1]] = rule
+    return [(endpoint, rule, type_, short(subject)) for (type_, subject), rule in found.items()]
+
+
 def _new_marks(
     labels: _Labels,
     decision: Decision,
@@ -286,7 +297,7 @@ def _new_marks(
     ]
     rules += [(endpoint, hit.name, "near") for hit in near]
     rules += [(endpoint, ban.name, "bans") for ban in begun]
-    who = [(endpoint, rule, type_, short(subject)) for rule, type_, subject in refusals_of(decision, applied)]
+    who = _refused_by(endpoint, labels[1], decision, applied)
     now = time.time() if begun else 0.0
     bans = [BanBegun(endpoint, ban.name, ban.hit.key, now, now + ban.retry_after) for ban in begun]
     return _Marks(labels, tuple(rules), tuple(who), tuple(bans))

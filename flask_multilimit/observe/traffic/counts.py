@@ -80,6 +80,8 @@ class Counts:
     refused: dict[Refused, int] = field(default_factory=dict)
     """The subjects that are refused most."""
     begun: list[BanBegun] = field(default_factory=list)
+    starts: list[tuple[Refused, float]] = field(default_factory=list)
+    """The first refusals after a pause, as one process knows: POSIX times."""
 
     def __bool__(self) -> bool:
         return bool(self.checks or self.rules or self.refused)
@@ -92,6 +94,7 @@ class Counts:
         for refused, amount in other.refused.items():
             self.refused[refused] = self.refused.get(refused, 0) + amount
         self.begun += other.begun
+        self.starts += other.starts
 
 
 def written(counts: Counts) -> dict[str, int]:
@@ -111,14 +114,24 @@ def written_subjects(refused: Mapping[Refused, int]) -> dict[str, int]:
     return amounts
 
 
+def written_starts(starts: Iterable[tuple[Refused, float]]) -> dict[str, int]:
+    """Each instant, in milliseconds, by its name in the storage."""
+    return {
+        f"{round(at * 1000)}\t{name}": round(at * 1000) for who, at in starts for name in written_subjects({who: 1})
+    }
+
+
+def read_starts(instants: Mapping[str, int]) -> dict[Refused, list[float]]:
+    found: dict[Refused, list[float]] = {}
+    for _, endpoint, rule, type_, subject, at in _fields(instants, 5):
+        found.setdefault(Refused(endpoint, rule, type_, subject), []).append(int(at) / 1000)
+    return found
+
+
 def written_bans(begun: Iterable[BanBegun]) -> dict[str, int]:
     """The end of each ban, in milliseconds, by its name in the storage."""
-    return {
-        f"{_name(ban.endpoint)}\t{_name(ban.rule)}\t{round(ban.began * 1000)}\t{encodable(ban.key)}": round(
-            ban.until * 1000
-        )
-        for ban in begun
-    }
+    names = ((ban, f"{_name(ban.endpoint)}\t{_name(ban.rule)}\t{int(ban.began * 1000)}") for ban in begun)
+    return {f"{name}\t{encodable(ban.key)}": int(ban.until * 1000) for ban, name in names}
 
 
 def read_bans(ends: Mapping[str, int]) -> list[BanBegun]:
@@ -171,12 +184,16 @@ def _add(amounts: dict[str, int], name: str, amount: int) -> None:
 
 
 BUCKET_SECONDS = 10
+PAUSE_BUCKETS = 60 // BUCKET_SECONDS
+"""The longest pause in a series of refusals: a minute."""
 LIVES_SECONDS = 3600 + 2 * BUCKET_SECONDS
 """A bucket is kept as long as any of its seconds is less than an hour ago."""
 MOST_NAMES_KEPT = 8192
 """The most names of counts in a bucket, over all processes."""
 MOST_SUBJECTS_KEPT = 200
 """The most subjects in a bucket."""
+MOST_STARTS_KEPT = 2000
+"""The most first refusals whose second is known. Of others, the ten seconds are."""
 
 
 class Places:
@@ -196,6 +213,9 @@ class Places:
         """Of those in force, and of those that ended in the last hour."""
         return f"{self._stem}bans"
 
+    def starts(self) -> str:
+        return f"{self._stem}starts"
+
     def source(self, name: str) -> str:
         return f"{self._stem}from:{name}"
 
@@ -210,6 +230,9 @@ def tallies_of(places: Places, bucket: int, counts: Counts) -> list[Tally]:
     if counts.refused:
         subjects = written_subjects(counts.refused)
         tallies.append(Tally(places.subjects(bucket), subjects, LIVES_SECONDS, MOST_SUBJECTS_KEPT))
+    if counts.starts:
+        starts = written_starts(counts.starts)
+        tallies.append(Tally(places.starts(), starts, LIVES_SECONDS, MOST_STARTS_KEPT, instants=True))
     if counts.begun:
         tallies.append(tally_of_bans(places, counts.begun))
     return tallies

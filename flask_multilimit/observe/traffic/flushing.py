@@ -6,7 +6,7 @@ import heapq
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from threading import Lock
@@ -20,12 +20,23 @@ from ...engine.text import SafeLogger
 from ..beat import EverySecond
 from ..events import QUIET_SECONDS
 from .counting import MOST_SENT, Counter
-from .counts import MOST_BANS, Counts, Places, Refused, bucket_at, encodable, tallies_of
+from .counts import (
+    BUCKET_SECONDS,
+    MOST_BANS,
+    MOST_STARTS_KEPT,
+    PAUSE_BUCKETS,
+    Counts,
+    Places,
+    Refused,
+    bucket_at,
+    encodable,
+    tallies_of,
+)
 from .log import RefusalLog
 
-MOST_WAITING = 30
-"""The most batches that wait for a storage that is away: five minutes. After that, the oldest are joined: their amounts
-stay exact, but all count for the later ten seconds."""
+MOST_WAITING = 90
+"""The most batches that wait for a storage that is away. After that, those of one minute are joined, the oldest first,
+so that an hour without a pause stays one. Amounts stay exact, but all count for the later ten seconds."""
 
 ShownSubjects = Literal["plain", "hashed", "none"]
 """How subjects are stored."""
@@ -62,6 +73,8 @@ class Outbox:
         """Seconds that the storage's clock is ahead of ours."""
         self._quiet_until = -float("inf")
         self._lock = Lock()
+        self._refused: dict[Refused, float] = {}
+        """When each subject was refused last, within the last minute."""
         self._start()
         lock_for_forks(self)
 
@@ -70,15 +83,16 @@ class Outbox:
         with self._lock:
             ahead = self._ahead
             counts.begun = [ban._replace(began=ban.began + ahead, until=ban.until + ahead) for ban in counts.begun]
-            bucket = bucket_at(self._clock() + self._ahead)
+            now = self._clock() + ahead
+            counts.starts = self._starts_of(counts.refused, now)
+            bucket = bucket_at(now)
             last = self._waiting[-1] if self._waiting else None
             if last is not None and last.bucket == bucket and last.number is None:
                 _join(last.counts, counts)
             else:
                 self._waiting.append(Batch(bucket, counts))
             if len(self._waiting) > MOST_WAITING:
-                oldest = self._waiting.pop(1)  # the first batch may have been tried
-                _join(self._waiting[1].counts, oldest.counts)
+                self._make_room()
 
     def send(self) -> bool:
         """Send what waits, one command for each batch. Return whether some is left."""
@@ -102,6 +116,20 @@ class Outbox:
                 self._ahead = at - self._clock()
                 if self._waiting and self._waiting[0] is batch:
                     self._waiting.pop(0)
+
+    def _make_room(self) -> None:
+        """Join two batches. The first one may have been tried."""
+        minutes = [batch.bucket // PAUSE_BUCKETS for batch in self._waiting]
+        places = range(1, len(minutes) - 1)
+        place = next((place for place in places if minutes[place] == minutes[place + 1]), 1)
+        joined = self._waiting.pop(place)
+        _join(self._waiting[place].counts, joined.counts)
+
+    def _starts_of(self, refused: Iterable[Refused], now: float) -> list[tuple[Refused, float]]:
+        """The subjects that were not refused in the last minute, as far as this process knows."""
+        recent = {who: at for who, at in self._refused.items() if now - at <= PAUSE_BUCKETS * BUCKET_SECONDS}
+        self._refused = {**recent, **dict.fromkeys(refused, now)}
+        return [(who, now) for who in refused if who not in recent]
 
     def _start(self) -> None:
         self._source = self._places.source(os.urandom(8).hex())
@@ -139,6 +167,7 @@ def _join(counts: Counts, others: Counts) -> None:
     counts.add(others)
     if len(counts.refused) > MOST_SENT:
         counts.refused = dict(heapq.nlargest(MOST_SENT, counts.refused.items(), key=lambda each: each[1]))
+    del counts.starts[MOST_STARTS_KEPT:]
     if len(counts.begun) > MOST_BANS:
         counts.begun = heapq.nlargest(MOST_BANS, counts.begun, key=lambda ban: ban.until)
 

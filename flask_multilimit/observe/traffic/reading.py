@@ -16,6 +16,7 @@ from ...engine.storage import KeepsTallies
 from ..events import Outcome
 from .counts import (
     BUCKET_SECONDS,
+    PAUSE_BUCKETS,
     BanBegun,
     Counts,
     Places,
@@ -24,11 +25,10 @@ from .counts import (
     bucket_at,
     read,
     read_bans,
+    read_starts,
     tally_of_bans,
 )
 
-PAUSE_BUCKETS = 60 // BUCKET_SECONDS
-"""The longest pause in a series of refusals."""
 LONGEST_SECONDS = 3600
 TOGETHER = 10
 """The number of buckets that one command reads."""
@@ -116,7 +116,7 @@ class RecentTraffic(NamedTuple):
         return [TopSubject(*who, amount, *self._times(seen[who])) for who, amount in first]
 
     def _times(self, places: Sequence[int]) -> tuple[float, float]:
-        since = begin_of_last_series(places)
+        since = series_of(places)[-1][0]
         return self.start + since * BUCKET_SECONDS, min(self.start + (places[-1] + 1) * BUCKET_SECONDS, self.at)
 
     def _series(
@@ -127,15 +127,14 @@ class RecentTraffic(NamedTuple):
         )
 
 
-def begin_of_last_series(buckets: Sequence[int]) -> int:
-    """The bucket in which the last series of refusals began: one without a pause of more than a minute. ``buckets`` are
-    those with refusals, in order."""
-    begin = buckets[-1]
-    for bucket in reversed(buckets):
-        if begin - bucket > PAUSE_BUCKETS:
-            break
-        begin = bucket
-    return begin
+def series_of(buckets: Iterable[int]) -> list[list[int]]:
+    """``buckets`` with refusals, in order, cut where there is a pause of more than a minute."""
+    series: list[list[int]] = []
+    for bucket in buckets:
+        if not series or bucket - series[-1][-1] > PAUSE_BUCKETS:
+            series.append([])
+        series[-1].append(bucket)
+    return series
 
 
 class BansBegun(NamedTuple):
@@ -209,6 +208,10 @@ class TrafficReader:
         """The bans that the app's limiters began, as far as they are not forgotten. Raises :class:`StorageError`."""
         found = self._storage.tallies([self._places.bans()])
         return BansBegun(found.at, read_bans(found.amounts[0]))
+
+    def starts(self) -> Mapping[Refused, Sequence[float]]:
+        """The first refusals after a pause, in any process: POSIX times. Raises :class:`StorageError`."""
+        return read_starts(self._storage.tallies([self._places.starts()]).amounts[0])
 
     def end_bans(self, keys: Iterable[str]) -> None:
         """Let the bans under ``keys`` end now: they were lifted. Raises :class:`StorageError`."""

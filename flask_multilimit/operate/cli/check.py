@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import click
 
 from ...declare.subjects import subjects_given
 from ...insight.clients import Client, client_from
+from ...insight.past import Past, instant_of, standing_at
 from ...insight.standing import BanStanding, ListStanding, RequestStanding, RuleStanding, Standing, standing
+from ...insight.text import local_time
 from ...insight.traffic import looking
 from .. import console
 from .base import (
@@ -61,23 +61,31 @@ def check_command(
 @command("why", short_help="Show why a client is refused, and what lifts it.")
 @click.argument("who")
 @click.option("--endpoint", metavar="ENDPOINT", help='Only there; "unmatched": requests without a route.')
+@click.option("--at", metavar="TIME", help="An earlier time: 5m (ago), 03:12, or ISO 8601.")
 @as_json
-def why_command(who: str, endpoint: str | None, as_json: bool) -> None:
+def why_command(who: str, endpoint: str | None, at: str | None, as_json: bool) -> None:
     """Show why WHO is refused, and what lifts it: lists, bans, limits, and what was refused in the last hour.
 
     WHO is an address, a network, or a subject with its type, such as user:42. A value alone is enough where it can
     have one type only. Charges nothing.
+
+    With --at, show where WHO stood at a time of the last hour, as far as traffic still has it: which bans held, when
+    they began and ended, and which refusals went on.
     """
     with for_people():
         gate = current_gate()
         require_shared_storage(gate)
         client = client_from(gate, who)
+        instant = None if at is None else instant_of(at)
         with looking(gate, patient=True) as memory:
-            found = standing(gate, client, memory, endpoint=endpoint)
+            if instant is None:
+                found: Standing | Past = standing(gate, client, memory, endpoint=endpoint)
+            else:
+                found = standing_at(gate, client, memory, instant, endpoint=endpoint)
     if as_json:
         write_json(found)
         return
-    write(_why_lines(found))
+    write(_past_lines(found) if isinstance(found, Past) else _why_lines(found))
 
 
 # What check shows
@@ -181,7 +189,7 @@ def _why_lines(found: Standing) -> list[str]:
         lines += ["", f"Used at {len(touched) - MOST_SHOWN} more; see --json."]
     if found.refusals:
         refusals = [
-            (str(each.refused), each.endpoint, each.rule, _at(each.since), _at(each.until))
+            (str(each.refused), each.endpoint, each.rule, local_time(each.since), local_time(each.until))
             for each in found.refusals[:MOST_SHOWN]
         ]
         lines += ["", *console.columns(refusals, headings=("REFUSED", "ENDPOINT", "RULE", "SINCE", "LAST"))]
@@ -194,6 +202,17 @@ def _why_lines(found: Standing) -> list[str]:
     return lines
 
 
-def _at(seconds: float) -> str:
-    """The local time, with its zone."""
-    return datetime.fromtimestamp(seconds).astimezone().strftime("%H:%M:%S %Z")
+def _past_lines(found: Past) -> list[str]:
+    color = "green" if found.state == "passes" else "red"
+    lines = [console.style(found.who or found.shown, bold=True)]
+    lines += [console.style(line, fg=color) for line in console.paragraph(found.verdict.text)]
+    if found.bans:
+        bans = [(each.by, each.endpoint, local_time(each.began), local_time(each.ended)) for each in found.bans]
+        lines += ["", *console.columns(bans, headings=("BAN", "ENDPOINT", "BEGAN", "ENDS"))]
+    if found.refusals:
+        refusals = [
+            (str(each.refused), each.endpoint, each.rule, local_time(each.since), local_time(each.until))
+            for each in found.refusals[:MOST_SHOWN]
+        ]
+        lines += ["", *console.columns(refusals, headings=("REFUSED", "ENDPOINT", "RULE", "SINCE", "LAST"))]
+    return lines

@@ -99,6 +99,7 @@ OPERATIONS = (
             Parameter("type", "The type of a subject, instead of who."),
             Parameter("value", "The subject of this type."),
             ENDPOINT,
+            Parameter("at", "An earlier time of the last hour: 5m (ago), or ISO 8601."),
             PAGE,
         ),
     ),

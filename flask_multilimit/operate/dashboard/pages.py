@@ -17,6 +17,7 @@ from ...engine.text import SafeLogger
 from ...insight import bans, clients
 from ...insight.changes import Entries, History, entries, history
 from ...insight.limits import SHOWS, Limits, limits
+from ...insight.past import Past, instant_of, standing_at
 from ...insight.standing import Standing, standing
 from ...insight.traffic import Now, Series, looking, now, refused_subject
 from ...insight.values import ROWS, Described
@@ -189,6 +190,8 @@ class Subject(Described):
     found: Standing | None
     """``null`` if no client was named, or an impossible one."""
     mistake: str
+    past: Past | None = None
+    """Where it stood at the time that was asked for."""
 
 
 def subject_asked() -> Subject:
@@ -201,7 +204,9 @@ def subject_asked() -> Subject:
         with looking(gate) as memory:
             endpoint = request.args.get("endpoint") or None
             found = standing(gate, client, memory, endpoint=endpoint, page=number_asked("page", 1), rows=ROWS)
-            return Subject(found, "")
+            at = request.args.get("at", "")
+            past = standing_at(gate, client, memory, instant_of(at), endpoint=endpoint) if at else None
+            return Subject(found, "", past)
     except StorageError as error:
         return Subject(None, with_remedy(error))
     except ConfigurationError as error:

@@ -49,7 +49,7 @@ def test_a_flush_is_one_command(outbox: Outbox, keeper: Keeper) -> None:
 
     ((_, number, keys),) = keeper.sent
     assert number == 1
-    assert len(keys) == 2
+    assert len(keys) == 3
     assert all(is_traffic(key) for key in keys)
 
 

@@ -90,7 +90,7 @@ def test_on_a_server_it_lies_under_the_prefix_with_a_ttl(app: Flask, server: Ser
     traffic_of(app).flush()
 
     keys: list[bytes] = [key for key in redis_client.scan_iter("*") if b"{*traffic}" in key]
-    assert len(keys) == 3
+    assert len(keys) == 4
     assert all(key.startswith(b"shop:") and 3000 < redis_client.ttl(key) < 3700 for key in keys)
     assert sum(read(app).checks(outcomes=["refused"])) == 2
     assert {check.decided_by for check in read(app).total.checks} <= {"storage", "deny_cache"}

@@ -41,7 +41,7 @@ def series(**lines: tuple[int, ...]) -> Series:
 
 
 def refused(type_: str, subject: str, times: int) -> RefusedSubject:
-    return RefusedSubject(type_, subject, subject, True, "search", "ip-60s", times, AT - 10, AT)
+    return RefusedSubject(type_, subject, subject, True, "search", "ip-60s", times, times, AT - 10, AT)
 
 
 SEARCH = EndpointTraffic("search", amounts(refused=7.5, passed=2.5), series(refused=(0, 150)))

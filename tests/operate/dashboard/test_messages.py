@@ -13,7 +13,7 @@ from babel.messages.pofile import read_po
 from jinja2 import Environment, nodes
 
 from flask_multilimit.engine.storage.layers import guard
-from flask_multilimit.insight import impact, standing
+from flask_multilimit.insight import impact, past, standing
 from flask_multilimit.operate import dashboard
 
 from .conftest import ROOT
@@ -61,7 +61,7 @@ def _constants(node: nodes.Node) -> Iterator[str]:
 
 def texts_of_rooms() -> Iterator[str]:
     """Sentences that rooms hold in constants."""
-    for path in (*sorted(FOLDER.glob("*.py")), Path(str(impact.__file__)), Path(str(standing.__file__))):
+    for path in (*sorted(FOLDER.glob("*.py")), *(Path(str(room.__file__)) for room in (impact, standing, past))):
         if path.stem == "whatif":
             continue
         for node in ast.parse(path.read_text(encoding="utf-8")).body:

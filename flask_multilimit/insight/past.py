@@ -1,0 +1,137 @@
+"""Where one client stood at an instant of the last hour, by what traffic still has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from ..control.control import seconds_of
+from ..engine import ConfigurationError
+from ..engine.errors import brief
+from ..engine.keys import escape_subject, parts_of_key
+from ..observe.traffic.counts import BUCKET_SECONDS
+from ..observe.traffic.reading import LONGEST_SECONDS
+from ..serve.gate import AppGate
+from .clients import Client
+from .standing import Sentence, wanted_in_traffic
+from .text import local_time, plural, subject_text
+from .traffic import TrafficMemory
+from .values import Described
+
+LONGEST_TEXT = 40
+
+
+@dataclass(frozen=True, slots=True)
+class PastBan(Described):
+    """A ban that a limiter began."""
+
+    endpoint: str
+    by: str
+    """The name of the ban."""
+    began: float
+    ended: float
+    """When it ended or was lifted; if it holds, when it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastRefusals(Described):
+    """Refusals without a pause of over a minute."""
+
+    endpoint: str
+    rule: str
+    type: str
+    shown: str
+    """The subject for people."""
+    refused: int
+    since: float
+    """To the second where it is known, otherwise to ten."""
+    until: float
+    """To ten seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past(Described):
+    """Where a client stood."""
+
+    who: str
+    """As commands take it."""
+    shown: str
+    at: float
+    state: Literal["banned", "refused", "passes", "unknown"]
+    verdict: Sentence
+    bans: tuple[PastBan, ...]
+    """Those in force then."""
+    refusals: tuple[PastRefusals, ...]
+    """Those that went on then."""
+
+
+def instant_of(text: str) -> float:
+    """An instant that somebody writes: ``5m`` ago; or in ISO 8601, which is local time without a zone, and today's
+    without a date. Raises :class:`ConfigurationError`."""
+    now, text = datetime.now().astimezone(), text.strip()
+    if len(text) <= LONGEST_TEXT and not text.isdecimal():  # 5 of what?
+        try:
+            return (now - timedelta(seconds=seconds_of(text))).timestamp()
+        except (ConfigurationError, OverflowError):
+            pass
+        written = f"{now:%Y-%m-%d}T{text}" if text[2:3] == ":" else text
+        try:
+            return datetime.fromisoformat(written.replace("Z", "+00:00")).timestamp()
+        except (ValueError, OverflowError):
+            pass
+    raise ConfigurationError(f"{brief(text)} is no time: write 5m (ago), 03:12, or 2026-07-01T03:12:00+02:00")
+
+
+def standing_at(
+    gate: AppGate, client: Client, memory: TrafficMemory | None, at: float, *, endpoint: str | None = None
+) -> Past:
+    """Where ``client`` stood ``at`` a POSIX time. Raises :class:`ConfigurationError` if this is not known any more."""
+    if memory is None:
+        raise ConfigurationError("traffic is not counted, or not read yet, so it is not known where a client stood")
+    if not memory.at - LONGEST_SECONDS <= at <= memory.at + BUCKET_SECONDS:
+        since = local_time(memory.at - LONGEST_SECONDS)
+        raise ConfigurationError(f"{local_time(at)}: traffic is known from {since} until {local_time(memory.at)}")
+    plain = gate.settings.traffic_subjects == "plain"
+    found = memory.refused_at(at, wanted_in_traffic(client, endpoint)) if plain else []
+    refusals = tuple(
+        PastRefusals(who.endpoint, who.rule, who.type, subject_text(who.type, who.subject), amount, since, until)
+        for who, amount, since, until in found
+    )
+    bans = tuple(each for each in _bans(memory, client) if endpoint in {None, each.endpoint})
+    held = tuple(each for each in bans if each.began <= at < each.ended)
+    state: Literal["banned", "refused", "passes", "unknown"] = (
+        "banned" if held else "refused" if refusals else "passes" if plain else "unknown"
+    )
+    verdict = _verdict(at, held, refusals, known=plain)
+    return Past(who=client.text, shown=client.shown, at=at, state=state, verdict=verdict, bans=held, refusals=refusals)
+
+
+def _bans(memory: TrafficMemory, client: Client) -> Iterator[PastBan]:
+    begun, given = memory.bans(), {(name, escape_subject(value)) for name, value in client.given.items()}
+    for ban in () if begun is None else begun.begun:
+        parts = parts_of_key(ban.key)
+        if parts is not None and (parts.type, parts.subject) in given:
+            yield PastBan(ban.endpoint, ban.rule, ban.began, ban.until)
+
+
+BANNED = "at {at} it was refused at {where}: banned by {rule} from {began} until {ended}{told}"
+REFUSED = "at {at} it was refused at {where} by {rule}{told}"
+PASSED = "at {at} nothing refused it"
+UNKNOWN = "at {at} no ban held; whether limits refused it is not known, as MULTILIMIT_TRAFFIC_SUBJECTS hides subjects"
+
+
+def _verdict(at: float, bans: tuple[PastBan, ...], refusals: tuple[PastRefusals, ...], *, known: bool) -> Sentence:
+    then, told = local_time(at), ""
+    if refusals:
+        first, last = min(each.since for each in refusals), max(each.until for each in refusals)
+        number = plural(sum(each.refused for each in refusals), "refusal")
+        told = f"; {number} from {local_time(first)} until {local_time(last)}"
+    if bans:
+        ban = max(bans, key=lambda each: each.ended)
+        began, ended = local_time(ban.began), local_time(ban.ended)
+        return Sentence.of(BANNED, at=then, where=ban.endpoint, rule=ban.by, began=began, ended=ended, told=told)
+    if refusals:
+        return Sentence.of(REFUSED, at=then, where=refusals[0].endpoint, rule=refusals[0].rule, told=told)
+    return Sentence.of(PASSED if known else UNKNOWN, at=then)
