@@ -1,4 +1,4 @@
-"""Streams that go on until the client hangs up, one at once for each client; and how many are under way."""
+"""Streams that go on until the client hangs up; how many are under way, and what they have cost."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flask import Flask, Response, request, send_file
+from flask import Flask, Response, request, send_file, stream_with_context
 
-from flask_multilimit import MultiLimit, rate_limiter
+from flask_multilimit import MultiLimit, Rule, rate_limiter, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -45,6 +45,23 @@ def file() -> Any:
 @rate_limiter(rules="2 at once", scope="stream")
 def raises() -> str:
     raise RuntimeError("broken")
+
+
+@app.get("/tokens")
+@rate_limiter(rules=Rule(3600, 100_000, algorithm="fixed_window"), cost=5_000, settle=True)
+def tokens() -> Any:
+    def parts() -> Iterator[bytes]:
+        for number in range(1, 1_000):
+            settle(number)
+            yield b"x" * 1000
+            time.sleep(0.02)
+
+    return Response(stream_with_context(parts()), mimetype="text/plain")
+
+
+@app.get("/tokens-used")
+def tokens_used() -> str:
+    return str(100_000 - multilimit.peek("tokens", "everyone").remaining)
 
 
 @app.get("/in-use")

@@ -1,4 +1,4 @@
-"""Slots on real servers: a client that hangs up in the middle of a stream frees its slot."""
+"""Streams on real servers: a client that hangs up in the middle frees its slot, and pays for what it got."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.processes import Program
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,6 +73,19 @@ def wait_for(program: Program, in_use: str) -> None:
     while (found := program.get("/in-use").text) != in_use:
         assert time.monotonic() < deadline, f"{found} in use, not {in_use}\n{program.log}"
         time.sleep(0.05)
+
+
+def test_a_client_that_hangs_up_pays_for_what_was_sent_until_then(program: Program) -> None:
+    stream = begin_stream(program, "/tokens")
+    sent = 0
+    while sent < 10_000:
+        sent += len(stream.recv(4096))
+    assert program.get("/tokens-used").text == "5000"  # the estimate, until it ends
+
+    stream.close()
+
+    until(lambda: program.get("/tokens-used").text != "5000", PATIENCE)
+    assert sent // 1100 <= int(program.get("/tokens-used").text) < 900
 
 
 def test_a_client_that_hangs_up_frees_its_slot(program: Program) -> None:
