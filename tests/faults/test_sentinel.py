@@ -359,6 +359,50 @@ def test_a_fail_over_under_load(binary: Binary, fault: Callable[[Trio], None]) -
             each.close()
 
 
+class Settling(Load):
+    """Threads that settle each check at more than its estimate, and every second one of another limit at nothing."""
+
+    MORE = hits("1000000/hour", scope="more", cost=10)
+    LESS = hits("1000000/hour", scope="less", cost=10)
+
+    def __init__(self, limiter: Limiter) -> None:
+        super().__init__(limiter)
+        self.done = 0
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.005):
+            more, _, less = (self._limiter.check(plan) for plan in (self.MORE, self.LESS, self.LESS))
+            with self._lock:
+                self.done += 1
+            for decision, units in ((more, 35), (less, 0)):
+                with contextlib.suppress(StorageError):  # when it fails first; afterwards it is told later
+                    self._limiter.settle(decision, units)
+
+
+@pytest.mark.parametrize("fault", [_kill, _freeze], ids=["killed", "frozen"])
+def test_a_fail_over_settles_nothing_twice(binary: Binary, fault: Callable[[Trio], None]) -> None:
+    """A replica may not have heard of the last charges and settlements: these are lost, or leave the estimate."""
+    changes: list[Health] = []
+    with Trio(binary) as trio:
+        limiter = Limiter(GuardedStorage(storage_from_uri(trio.url, timeout=0.3), workers=1, on_change=changes.append))
+        with Settling(limiter) as settling:
+            until(lambda: settling.done > 3 * THREADS)
+            trio.wait_for_good_replicas()
+            fault(trio)
+            until(lambda: changes)
+            trio.wait_for_another_primary()
+            until(lambda: limiter.health().state == "working" and len(changes) > 1)
+            back = settling.done
+            until(lambda: settling.done > back + 3 * THREADS)
+        until(lambda: limiter.health().pending == 0)
+
+        more, less = (limiter.peek(plan) for plan in (Settling.MORE, Settling.LESS))
+        assert more.decided_by == less.decided_by == "storage"
+        assert 10 * (settling.done - LOST_AT_MOST) <= 1_000_000 - more.remaining <= 35 * settling.done
+        assert 10 * (settling.done - LOST_AT_MOST) <= 1_000_000 - less.remaining <= 20 * settling.done
+        limiter.close()
+
+
 class Work(Load):
     """Threads that take slots and give them back."""
 
