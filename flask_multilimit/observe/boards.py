@@ -98,6 +98,10 @@ PANELS = (
         (Query(f"topk(20, {_rate(_RULES[1], 'near_limit_total')})", _RULES[0]),),
     ),
     Panel(
+        *("Share of the most refused subject", "percentunit", 12, "Near 100 %: one client is refused, and no others."),
+        (Query('max by (endpoint) (multilimit_top_subject_share{endpoint=~"$endpoint"})', "{{endpoint}}"),),
+    ),
+    Panel(
         *("Units settled, a second", "short", 12, "What requests really cost beyond their estimates, or below them."),
         (Query(_rate("direction, " + _RULES[1], "settled_units_total"), _RULES[0] + " {{direction}}"),),
     ),

@@ -190,6 +190,10 @@ class Watched(Protocol):
         """The number of bans in force that limiters began, in any process, by endpoint and name of the ban. A process
         asks for them every few seconds. ``None`` if the storage keeps no traffic."""
 
+    def top_shares(self) -> Mapping[str, float]:
+        """By endpoint, the share of the refusals of the last minutes, in any process, that its most refused subject
+        got. Known where :meth:`bans` are, and from the first refusal on."""
+
     def every_second(self, task: Callable[[], bool], /) -> None:
         """Run ``task`` about once a second, while there are events or it returns true because it has more to do."""
 

@@ -106,6 +106,10 @@ class AppState:
     def bans(self) -> Mapping[tuple[str, str], int]:
         return self._app.bans() or {}
 
+    @cached_property
+    def top_shares(self) -> Mapping[str, float]:
+        return self._app.top_shares()
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -189,6 +193,10 @@ def _entries(app: AppState) -> Mapping[Values, float]:
     return {} if app.control is None else {(kind,): amount for kind, amount in app.control.entries.items()}
 
 
+def _top_shares(app: AppState) -> Mapping[Values, float]:
+    return {(endpoint,): share for endpoint, share in app.top_shares.items()}
+
+
 COUNTS: Final[tuple[Count, ...]] = (
     Count(
         *("checks", "{check}", "Checks of rate limits, by outcome and by who decided."),
@@ -247,5 +255,9 @@ READINGS: Final[tuple[Reading, ...]] = (
     Reading(
         *("bans_in_force", "{ban}", "Bans in force that limiters began, in any process.", OF_RULE),
         *("max", lambda app: app.bans),
+    ),
+    Reading(
+        *("top_subject_share", "1", "Share of the refusals of five minutes that one subject got, that with the most."),
+        *(("endpoint",), "max", _top_shares),
     ),
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from flask import Flask
 
 from ..config import PREFIX, Settings
-from ..declare.subjects import Subject
+from ..declare.subjects import EVERYONE, Subject
 from ..engine import ConfigurationError, Decision, Health, Limiter, StorageError
 from ..engine.reply import ALLOWED
 from ..engine.storage import HoldsUnits, KeepsTallies, layers_of
@@ -23,7 +23,7 @@ from ..plan.hits import AppliedLimits
 from ..signals import limit_event, limits_checked, notify, request_rejected, shadow_rejected
 
 if TYPE_CHECKING:
-    from ..observe.traffic.reading import BanWatch
+    from ..observe.traffic.reading import TrafficWatch
 
 
 import time
@@ -48,9 +48,11 @@ def audience_of(
     if settings.traffic:
         traffic = _traffic(app, settings, watched)
         if attached and isinstance(limiter.storage, KeepsTallies):
-            from ..observe.traffic.reading import BanWatch, TrafficReader  # noqa: PLC0415 - few apps have such an observer
+            from ..observe.traffic.reading import TrafficReader, TrafficWatch  # noqa: PLC0415 - few apps have such an observer
 
-            watched.watch_bans(BanWatch(TrafficReader(limiter.storage, settings.key_prefix)))
+            watched.watch_traffic(
+                TrafficWatch(TrafficReader(limiter.storage, settings.key_prefix), shared=EVERYONE.type)
+            )
     else:
         _reject_without_traffic(settings)
     for observer in attached:
@@ -172,7 +174,7 @@ class WatchedApp:
         self.limiter = limiter
         self.background: EverySecond = EverySecond(app.logger)
         self._control_state = control_state
-        self._bans: BanWatch | None = None
+        self._watch: TrafficWatch | None = None
 
     def control(self) -> ControlState | None:
         return self._control_state()
@@ -180,12 +182,15 @@ class WatchedApp:
     def health(self) -> Health:
         return self.limiter.health()
 
-    def watch_bans(self, watch: BanWatch) -> None:
-        self._bans = watch
+    def watch_traffic(self, watch: TrafficWatch) -> None:
+        self._watch = watch
         self.background.add(watch.look)
 
     def bans(self) -> Mapping[tuple[str, str], int] | None:
-        return None if self._bans is None else self._bans.in_force()
+        return None if self._watch is None else self._watch.in_force()
+
+    def top_shares(self) -> Mapping[str, float]:
+        return {} if self._watch is None else self._watch.top_shares
 
     def every_second(self, task: Callable[[], bool], /) -> None:
         self.background.add(lambda *, ending=False: task() and not ending)

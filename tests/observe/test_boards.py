@@ -53,10 +53,10 @@ tests:
         exp_alerts:
           - exp_labels: {severity: warning, endpoint: search}
             exp_annotations:
-              summary: search refuses 50% of its requests
+              summary: search refuses 50% of its requests, to several clients
               description: >-
-                Either a client calls too often, or a limit is too tight for honest users. `flask multilimit top` shows
-                which.
+                The client that is refused most is not counted. Either many call too often, or a limit is too tight for
+                honest users. `flask multilimit top` shows which.
   - interval: 1m
     input_series:
       - series: 'multilimit_storage_up{app="shop", pid="1"}'
@@ -106,6 +106,49 @@ tests:
               description: >-
                 Either an attack from many places, or a ban that hits honest users. `flask multilimit top` shows whom it
                 hits, and `flask multilimit set` changes a limit at once.
+  - interval: 1m  # one scraper, and a few who are refused beside it; at /feed, many are refused
+    input_series:
+      - series: 'multilimit_checks_total{endpoint="search", outcome="refused", decided_by="storage"}'
+        values: '0+600x60'
+      - series: 'multilimit_checks_total{endpoint="search", outcome="allowed", decided_by="storage"}'
+        values: '0+600x60'
+      - series: 'multilimit_top_subject_share{endpoint="search", app="shop", pid="1"}'
+        values: '0.95x60'
+      - series: 'multilimit_checks_total{endpoint="feed", outcome="refused", decided_by="storage"}'
+        values: '0+600x60'
+      - series: 'multilimit_checks_total{endpoint="feed", outcome="allowed", decided_by="storage"}'
+        values: '0+600x60'
+      - series: 'multilimit_top_subject_share{endpoint="feed", app="shop", pid="1"}'
+        values: '0.4x60'
+    alert_rule_test:
+      - eval_time: 50m
+        alertname: MultiLimitEndpointRefuses
+        exp_alerts:
+          - exp_labels: {severity: warning, endpoint: feed}
+            exp_annotations:
+              summary: feed refuses 30% of its requests, to several clients
+              description: >-
+                The client that is refused most is not counted. Either many call too often, or a limit is too tight for
+                honest users. `flask multilimit top` shows which.
+  - interval: 1m  # all of it ends after 30 minutes: 5 minutes later, nothing is said in the present tense
+    input_series:
+      - series: 'multilimit_checks_total{endpoint="search", outcome="refused", decided_by="local"}'
+        values: '0+600x30 18000x20'
+      - series: 'multilimit_checks_total{endpoint="search", outcome="unanswered", decided_by="nobody"}'
+        values: '0+600x30 18000x20'
+      - series: 'multilimit_checks_total{endpoint="search", outcome="allowed", decided_by="storage"}'
+        values: '0+600x50'
+      - series: 'multilimit_bans_total{endpoint="search", rule="ip-ban"}'
+        values: '0+60x30 1800x20'
+      - series: 'multilimit_storage_up{app="shop", pid="1"}'
+        values: '0x30 1x20'
+    alert_rule_test:
+      - {eval_time: 35m, alertname: MultiLimitRefusalsRise, exp_alerts: []}
+      - {eval_time: 35m, alertname: MultiLimitEndpointRefuses, exp_alerts: []}
+      - {eval_time: 35m, alertname: MultiLimitStorageAway, exp_alerts: []}
+      - {eval_time: 35m, alertname: MultiLimitFallbackInUse, exp_alerts: []}
+      - {eval_time: 35m, alertname: MultiLimitUnanswered, exp_alerts: []}
+      - {eval_time: 35m, alertname: MultiLimitBanStorm, exp_alerts: []}
 """
 
 

@@ -409,3 +409,25 @@ def test_without_prometheus_client_the_error_names_the_extra() -> None:
 
     assert run.returncode == 1
     assert "pip install 'flask-multilimit[prometheus]'" in run.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("type_", "clients", "share"),
+    [(LimitType.IP, [9], 1.0), (LimitType.IP, [9, 5], 0.75), (LimitType.DEFAULT, [9], 0.0)],
+)
+def test_the_share_of_the_most_refused_client_shows_whether_there_are_others(
+    app: Flask,
+    metrics: PrometheusMetrics,
+    registry: CollectorRegistry,
+    type_: LimitType,
+    clients: list[int],
+    share: float,
+) -> None:
+    client = client_of(app, metrics, limiter={"type": type_})
+    for number, times in enumerate(clients):
+        for _ in range(times):
+            client.get("/", environ_base={"REMOTE_ADDR": f"203.0.113.{number}"})
+    for _ in range(2):  # counts are sent, then read
+        gate_of(app).audience.watched.background.once()
+
+    assert samples(registry, "multilimit_top_subject_share") == {(app.name, "view"): share}

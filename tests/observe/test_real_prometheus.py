@@ -66,7 +66,7 @@ class Prometheus:
             free.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
         (folder / "prometheus.yml").write_text(CONFIG.format(port=served.port))
-        (folder / "alerts.yml").write_text(re.sub(r"for: \d+m", "for: 1s", alerts()).replace("[10m]", "[10s]"))
+        (folder / "alerts.yml").write_text(re.sub(r"for: \d+m", "for: 1s", alerts()).replace("[3m]", "[10s]"))
         options = (f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data")
         with (folder / "log").open("wb") as log:
             self.process = subprocess.Popen(

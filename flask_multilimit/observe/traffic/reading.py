@@ -7,13 +7,14 @@ import math
 import os
 import time
 from collections import Counter as Amounts
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ...engine import ConfigurationError, Storage, StorageError
 from ...engine.storage import KeepsTallies
 from ..events import Outcome
+from .counting import BAN_LIST, DENY_LIST
 from .counts import (
     BUCKET_SECONDS,
     PAUSE_BUCKETS,
@@ -236,26 +237,52 @@ class TrafficReader:
 
 SECONDS = 5.0
 """The time between two looks."""
+SHARE_SECONDS = 300
+"""The time of which the share of the most refused subject is taken."""
 
 
-class BanWatch:
-    """Asks ``reader`` for the bans of all processes: a task of the beat. In between, those that end are left out."""
+def top_shares(counts: Counts, *, bans: Container[tuple[str, str]], shared: str) -> dict[str, float]:
+    """By endpoint, the share of the refusals by rules that the most refused subject got. Lists and ``bans`` (endpoint
+    and name) are no such rules, and the type ``shared`` stands for several clients."""
+    refused, most = Amounts[str](), Amounts[str]()
+    for check, amount in counts.checks.items():
+        refused[check.endpoint] += amount if check.outcome == "refused" else 0
+    for who, amount in counts.refused.items():
+        if who.type != shared and who.rule not in {DENY_LIST, BAN_LIST} and who[:2] not in bans:
+            most[who.endpoint] = max(most[who.endpoint], amount)
+    return {endpoint: min(most[endpoint] / amount, 1.0) for endpoint, amount in refused.items() if amount}
 
-    def __init__(self, reader: TrafficReader, *, clock: Callable[[], float] = time.monotonic) -> None:
+
+class TrafficWatch:
+    """Asks ``reader`` for what metrics show of all processes together: a task of the beat. In between, bans that end
+    are left out.
+
+    :param shared: the type of subjects that stand for several clients.
+    """
+
+    def __init__(self, reader: TrafficReader, *, shared: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._reader = reader
+        self._shared = shared
         self._clock = clock
+        self.top_shares: Mapping[str, float] = {}
+        """By endpoint, the share of the refusals of :data:`SHARE_SECONDS` that its most refused subject got."""
         self._known: tuple[float, BansBegun] | None = None
         """This process's clock when the storage was asked, and the answer."""
         self._next = -float("inf")
 
     def look(self, *, ending: bool = False) -> bool:
-        """Ask if it is time to; return whether a ban is known to end later."""
+        """Ask if it is time to; return whether something changes later without an event."""
         now = self._clock()
         if now >= self._next and not ending:
             self._next = now + SECONDS
             with suppress(StorageError):  # the guard and the outbox report it; the known bans count meanwhile
                 self._known = now, self._reader.bans()
-        return bool(self.in_force())
+                self.top_shares = self._top_shares(self._known[1].begun)
+        return bool(self.in_force() or self.top_shares)
+
+    def _top_shares(self, begun: Iterable[BanBegun]) -> Mapping[str, float]:
+        bans = {(ban.endpoint, ban.rule) for ban in begun}
+        return top_shares(self._reader.read(SHARE_SECONDS).total, bans=bans, shared=self._shared)
 
     def in_force(self) -> Mapping[tuple[str, str], int]:
         """How many hold now, by endpoint and name of the ban, without asking the storage."""

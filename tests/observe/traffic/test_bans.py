@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flask_multilimit.engine import MemoryStorage, RedisStorage, StorageError
-from flask_multilimit.observe.traffic import Check, Counts, TrafficReader
+from flask_multilimit.observe.traffic import Check, Counts, Refused, TrafficReader
 from flask_multilimit.observe.traffic import counts as table
+from flask_multilimit.observe.traffic.counting import BAN_LIST, DENY_LIST
 from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, LIVES_SECONDS, BanBegun
 from flask_multilimit.observe.traffic.flushing import Outbox
-from flask_multilimit.observe.traffic.reading import SECONDS, BanWatch
+from flask_multilimit.observe.traffic.reading import SECONDS, TrafficWatch, top_shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,10 +194,12 @@ def test_on_a_server_their_key_lives_until_an_hour_after_the_last_has_ended(redi
 
 class TestWatch:
     @pytest.fixture
-    def watch(self, reader: TrafficReader, keeper: Keeper) -> BanWatch:
-        return BanWatch(reader, clock=lambda: keeper.now)
+    def watch(self, reader: TrafficReader, keeper: Keeper) -> TrafficWatch:
+        return TrafficWatch(reader, clock=lambda: keeper.now)
 
-    def test_the_gauge_of_bans_asks_every_few_seconds(self, watch: BanWatch, outbox: Outbox, keeper: Keeper) -> None:
+    def test_the_gauge_of_bans_asks_every_few_seconds(
+        self, watch: TrafficWatch, outbox: Outbox, keeper: Keeper
+    ) -> None:
         assert watch.look() is False
         outbox.put(begun(keeper.now + 600))
         outbox.send()
@@ -207,7 +210,7 @@ class TestWatch:
         assert watch.in_force() == {("login", "ip-ban"): 1}
 
     def test_an_ended_ban_leaves_the_gauge_without_a_question(
-        self, watch: BanWatch, outbox: Outbox, keeper: Keeper
+        self, watch: TrafficWatch, outbox: Outbox, keeper: Keeper
     ) -> None:
         outbox.put(begun(keeper.now + 3))
         outbox.send()
@@ -220,7 +223,7 @@ class TestWatch:
         assert watch.look() is False, "the beat may rest"
 
     def test_while_the_storage_is_away_it_knows_what_it_knew(
-        self, watch: BanWatch, outbox: Outbox, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+        self, watch: TrafficWatch, outbox: Outbox, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         outbox.put(begun(keeper.now + 600))
         outbox.send()
@@ -231,7 +234,7 @@ class TestWatch:
         assert watch.look() is True
         assert watch.in_force() == {("login", "ip-ban"): 1}
 
-    def test_the_gauge_of_bans_asks_nothing_at_exit(self, watch: BanWatch, keeper: Keeper) -> None:
+    def test_the_gauge_of_bans_asks_nothing_at_exit(self, watch: TrafficWatch, keeper: Keeper) -> None:
         keeper.tallies = raising(AssertionError("asked"))  # type: ignore[assignment,method-assign]
 
         assert watch.look(ending=True) is False
@@ -252,3 +255,17 @@ def test_memory_keeps_them_too() -> None:
     outbox.send()
 
     assert TrafficReader(storage, PREFIX).bans().in_force() == {("login", "ip-ban"): 1}
+
+
+def test_bans_and_lists_have_no_part_in_the_share_of_the_most_refused_subject() -> None:
+    counts = Counts(
+        {Check("login", "refused", "storage"): 40, Check("login", "banned", "storage"): 900},
+        refused={
+            Refused("login", "ip-60s", "ip", "203.0.113.7"): 10,
+            Refused("login", "ip-ban", "ip", "203.0.113.8"): 600,
+            Refused("login", BAN_LIST, "ip", "203.0.113.9"): 200,
+            Refused("login", DENY_LIST, "ip", "203.0.113.9"): 100,
+        },
+    )
+
+    assert top_shares(counts, bans={("login", "ip-ban")}, shared="default") == {"login": 0.25}
