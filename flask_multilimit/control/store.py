@@ -26,10 +26,6 @@ MOST_OVERRIDES = 1000
 """The most overrides among them: each one may change every endpoint."""
 KEPT = 1000
 """The number of changes that the history keeps."""
-RIGHTS_TO_FOLLOW = "+hget"
-"""The rights that a user of the server needs to follow changes, besides those for limits."""
-RIGHTS_TO_CHANGE = "+hset +xadd +xrevrange"
-"""The further rights to make changes and to list them."""
 LONGEST_NUMBER = 18
 """Digits of a number in a stamp."""
 NEVER_WRITTEN = ""

@@ -16,9 +16,8 @@ import pytest
 
 from control.conftest import made, soon
 from flask_multilimit.control import ControlConflict
-from flask_multilimit.control.store import RIGHTS_TO_CHANGE, RIGHTS_TO_FOLLOW
 from flask_multilimit.engine import StorageError
-from flask_multilimit.engine.storage.redis.failures import RIGHTS
+from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
 from flask_multilimit.serve.applier import applier_of
 from flask_multilimit.serve.validator import ChangeValidator
 from support.asking import commands
@@ -212,10 +211,10 @@ class TestAccessLists:
         with pytest.raises(StorageError):
             shop.control.deny("198.51.100.7", lasting=True)
 
-    def test_a_worker_follows_with_the_documented_right_and_changes_nothing(
+    def test_who_may_only_read_follows_and_changes_nothing(
         self, as_user: Callable[[str], Shop], on_server: str
     ) -> None:
-        worker = as_user(RIGHTS_TO_FOLLOW)
+        worker = as_user("+hget")
         assert worker.statuses(1, "/open") == [200]
 
         with pytest.raises(StorageError):
@@ -225,23 +224,23 @@ class TestAccessLists:
         soon(lambda: denies(worker))
 
     def test_a_change_needs_each_of_the_documented_rights(self, as_user: Callable[[str], Shop]) -> None:
-        control = as_user(f"{RIGHTS_TO_FOLLOW} {RIGHTS_TO_CHANGE}").control
+        control = as_user(f"{RIGHTS_OF_WORKERS} {RIGHTS_OF_OPERATORS}").control
         control.undo(control.deny("198.51.100.7", lasting=True).id)
         assert len(control.history()) == 2
 
         for right in ("+hset", "+xadd"):
-            lacking = as_user(f"{RIGHTS_TO_FOLLOW} {RIGHTS_TO_CHANGE} -{right[1:]}").control
+            lacking = as_user(f"{RIGHTS_OF_WORKERS} {RIGHTS_OF_OPERATORS} -{right[1:]}").control
             with pytest.raises(StorageError):
                 lacking.deny("198.51.100.7", lasting=True)
             assert control.entries() == ()
         with pytest.raises(StorageError):
-            as_user(f"{RIGHTS_TO_FOLLOW} {RIGHTS_TO_CHANGE} -xrevrange").control.history()
+            as_user(f"{RIGHTS_OF_WORKERS} {RIGHTS_OF_OPERATORS} -xrevrange").control.history()
 
     def test_the_documentation_names_them(self) -> None:
         page = (DOCS / "how-to" / "redis.md").read_text()
 
-        assert f"`{RIGHTS_TO_FOLLOW}`" in page
-        assert f"`{RIGHTS_TO_CHANGE}`" in page
+        assert RIGHTS_OF_WORKERS in page
+        assert RIGHTS_OF_OPERATORS in page
 
 
 APP = """

@@ -13,6 +13,7 @@ from math import inf
 import click
 
 from ...engine import StorageError
+from ...engine.errors import with_remedy
 from ...engine.text import visible
 from ...insight.keys import SlotsInUse, slots_in_use
 from ...insight.traffic import EndpointTraffic, Now, RefusedSubject, RuleTraffic, now
@@ -65,12 +66,21 @@ def top_command(minutes: int, once: bool, as_json: bool) -> None:
             return
         if found.storage.state == "failed":
             raise click.ClickException(found.storage.error)
-        slots = slots_in_use(gate)
+        slots = _slots(gate)
     if as_json:
         write_json(found, slots=slots)
     else:
         size = shutil.get_terminal_size((80, 24))
         write(screen(found, slots, app=gate.app.name, columns=size.columns, rows=60))
+
+
+def _slots(gate: AppGate) -> Sequence[SlotsInUse]:
+    """Say why they are not known: the server's user may lack the right to list keys."""
+    try:
+        return slots_in_use(gate)
+    except StorageError as error:
+        console.echo(f"Slots in use are not known: {with_remedy(error)}", err=True)
+        return ()
 
 
 def _show_live(gate: AppGate, found: Now) -> None:

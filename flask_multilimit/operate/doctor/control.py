@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from redis.exceptions import RedisError
 
 from ...config import PREFIX
-from ...control.store import DOCUMENT, RIGHTS_TO_CHANGE, RIGHTS_TO_FOLLOW
+from ...control.store import DOCUMENT
 from ...engine import ConfigurationError, StorageError
-from ...engine.storage.redis.failures import code_of
+from ...engine.storage.redis.failures import RIGHTS_OF_WORKERS, code_of
 from ...insight.health import forgets_changes
 from ...serve.applier import ControlApplier, applier_of
 from ...serve.gate import AppGate
@@ -62,11 +62,7 @@ def _ended(applier: ControlApplier, holding: int) -> Iterator[Finding]:
 def _not_readable(error: StorageError) -> Finding:
     if isinstance(error.__cause__, RedisError) and code_of(error.__cause__) == "NOPERM":
         text = "The server's user may not read changes, so limits cannot be changed while the app runs."
-        remedy = (
-            f"Allow {RIGHTS_TO_FOLLOW}, and for people who change limits {RIGHTS_TO_CHANGE}; "
-            f"or set {PREFIX}CONTROL=False."
-        )
-        return Finding("control", Severity.HINT, text, remedy)
+        return Finding("control", Severity.HINT, text, f"Allow {RIGHTS_OF_WORKERS}; or set {PREFIX}CONTROL=False.")
     text = f"The changes in the storage cannot be read: {str(error).rstrip('.')}."
     return Finding("control", Severity.WRONG, text, remedy_for(error, _LOOK_AT_IT))
 

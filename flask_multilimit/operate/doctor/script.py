@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from ...engine import Ban, ClusterStorage, Decision, Hit, Limiter, RedisStorage, Rule, StorageError, hits_for
 from ...engine.algorithms import ALGORITHMS
+from ...engine.storage import Scripted
 from ...serve.gate import AppGate
 from .findings import Finding, Severity, remedy_for
 
@@ -34,6 +35,49 @@ def examine_script(storage: Any, gate: AppGate) -> Iterator[Finding]:
 
 
 _ASK_US = "The server may imitate Redis, or answer from a replica. Use the primary of a Redis or Valkey."
+
+
+USES = {
+    "hget": "to follow changes",
+    "hset": "to make changes, and to put them back after a restart of the server",
+    "xadd": "to make changes, and to put them back after a restart of the server",
+    "xrevrange": "to show the history",
+    "scan": "to list keys, bans and slots",
+    "pttl": "to list keys, bans and slots",
+    "info": "to tell a restart of the server from a deletion",
+}
+"""What each right is for that limits do not need."""
+_TRY = """
+local lacking, tries = {}, {
+  { 'hset', 'HSET', KEYS[1], 'field', '1' }, { 'hget', 'HGET', KEYS[1], 'field' },
+  { 'xadd', 'XADD', KEYS[2], '*', 'field', '1' }, { 'xrevrange', 'XREVRANGE', KEYS[2], '+', '-', 'COUNT', '1' },
+  { 'pttl', 'PTTL', KEYS[1] }, { 'scan', 'SCAN', '0', 'COUNT', '1' }, { 'info', 'INFO', 'server' },
+}
+for _, each in ipairs(tries) do
+  local reply = redis.pcall(unpack(each, 2))
+  local failed = type(reply) == 'table' and reply['err'] or ''
+  if string.find(failed, 'ACL failure', 1, true) or string.find(failed, "can't run this command", 1, true) then
+    lacking[#lacking + 1] = each[1]
+  end
+end
+redis.call('UNLINK', KEYS[1], KEYS[2])
+return lacking
+"""
+
+
+def examine_rights(storage: Scripted, gate: AppGate) -> Iterator[Finding]:
+    """Try what changes, commands and pages need, on keys of our own."""
+    mark = uuid4().hex
+    keys = [f"{gate.settings.key_prefix}{{doctor}}:{mark}:{kind}" for kind in ("hash", "stream")]
+    try:
+        reply = storage.run_script(_TRY, keys, [])
+    except StorageError:
+        return  # the script of limits has failed, too
+    lacking = sorted(each.decode() if isinstance(each, bytes) else str(each) for each in reply)
+    if lacking:
+        uses = ", ".join(dict.fromkeys(USES.get(each, each) for each in lacking))
+        text = f"The server's user lacks {' '.join(f'+{each}' for each in lacking)}: {uses}."
+        yield Finding("rights", Severity.HINT, text, "Allow what this process is for: workers need +hget, at least.")
 
 
 def _is_right(hits: tuple[Hit, ...], checked: Decision, peeked: Decision, after: Decision) -> bool:

@@ -8,12 +8,12 @@ from typing import Any
 
 from ...config import PREFIX
 from ...engine import ClusterStorage, StorageError
-from ...engine.storage import LocalStorage
+from ...engine.storage import LocalStorage, Scripted
 from ...engine.storage.layers.guard.workers import workers_asked_for
 from ...insight.limits import Place
 from ...serve.gate import AppGate
 from .findings import FIX, Finding, Severity, remedy_for
-from .script import examine_script
+from .script import examine_rights, examine_script
 from .server import examine_server
 
 
@@ -32,6 +32,8 @@ def examine_storage(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
     for client in clients:
         yield from examine_server(client, gate, endpoints)
     yield from examine_script(storage, gate)
+    if isinstance(storage, Scripted):
+        yield from examine_rights(storage, gate)
 
 
 def _on_this_machine(storage: LocalStorage) -> Finding:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.control.store import RIGHTS_TO_CHANGE, RIGHTS_TO_FOLLOW
-from flask_multilimit.engine.storage.redis.failures import RIGHTS
+from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
 from operate.cli.conftest import SHOP, Command, Run
 from support.sentinel import SERVICE, SentinelServer, port_of
 from support.servers import Server
@@ -123,7 +122,7 @@ def test_a_user_that_may_not_run_scripts(strict_server: Server) -> None:
     assert run.code == 1
     found = finding(run, "script")
     assert found["level"] == "wrong"
-    assert f"The server's user needs, on the keys that begin with MULTILIMIT_KEY_PREFIX, {RIGHTS}" in found["remedy"]
+    assert "The server's user needs the right +eval" in found["remedy"]
 
 
 @pytest.fixture
@@ -153,8 +152,24 @@ def test_a_user_that_may_not_follow_changes_is_told_what_it_needs(as_limiter: Ca
     found = finding(as_limiter(RIGHTS)("doctor", "--json"), "control")
 
     assert (found["level"], "may not read changes" in found["text"]) == ("hint", True)
-    assert f"{RIGHTS_TO_FOLLOW}, and for people who change limits {RIGHTS_TO_CHANGE}" in found["remedy"]
-    assert finding(as_limiter(f"{RIGHTS} {RIGHTS_TO_FOLLOW}")("doctor", "--json"), "control")["level"] == "ok"
+    assert RIGHTS_OF_WORKERS in found["remedy"]
+    assert finding(as_limiter(f"{RIGHTS} {RIGHTS_OF_WORKERS}")("doctor", "--json"), "control")["level"] == "ok"
+
+
+@pytest.mark.parametrize("right", ["hget", "hset", "xadd", "xrevrange", "scan", "pttl", "info"])
+def test_a_right_that_some_tool_lacks_is_named_with_what_it_is_for(
+    as_limiter: Callable[[str], Command], right: str
+) -> None:
+    run = as_limiter(f"{RIGHTS} {RIGHTS_OF_WORKERS} {RIGHTS_OF_OPERATORS} -{right}")("doctor", "--json")
+
+    assert f"The server's user lacks +{right}: to " in finding(run, "rights")["text"]
+
+
+def test_who_lacks_no_right_is_told_of_none(as_limiter: Callable[[str], Command]) -> None:
+    run = as_limiter(f"{RIGHTS} {RIGHTS_OF_WORKERS} {RIGHTS_OF_OPERATORS}")("doctor", "--json")
+
+    assert run.code == 0
+    assert "rights" not in run.out
 
 
 def test_with_the_rights_that_this_names_all_is_looked_at(as_limiter: Callable[[str], Command]) -> None:
@@ -169,8 +184,16 @@ def test_a_mistake_is_told_with_its_remedy(as_limiter: Callable[[str], Command])
     run = as_limiter(RIGHTS)("keys")
 
     assert run.code == 1
-    assert "'scan'" in run.err
-    assert "+scan +pttl to list keys" in run.err
+    assert "the rate limit storage refused a command" in run.err
+    assert run.err.rstrip().endswith("(the server's user needs the right +scan)")
+
+
+def test_top_needs_no_right_to_list_keys(as_limiter: Callable[[str], Command]) -> None:
+    run = as_limiter(f"{RIGHTS} {RIGHTS_OF_WORKERS}")("top", "--once")
+
+    assert run.code == 0
+    assert "Slots in use are not known" in run.err
+    assert "+scan" in run.err
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,20 @@ RIGHTS = (
     "+eval +evalsha +script|load +unlink +time +get +set +del +pexpire +zadd +zcard +zcount +zrange +zrem "
     "+zremrangebyrank +zremrangebyscore +zscore"
 )
-"""The rights that a user of the server needs, and no more."""
+"""The rights that a user of the server needs to check limits, and no more."""
+RIGHTS_OF_WORKERS = "+hget +hset +xadd +info"
+"""The further rights to follow changes, and to put them back after a restart of the server."""
+RIGHTS_OF_OPERATORS = "+xrevrange +scan +pttl +ping +config|get"
+"""The further rights of people who change and examine limits, by commands or the dashboard."""
 RIGHTS_IN_A_CLUSTER = "+cluster|slots +asking"
 """The further rights to find the servers and to follow a slot that is being moved."""
 
 REMEDIES = {
     "NOAUTH": "give the password: redis://user:password@host, or in the client",
     "WRONGPASS": "the user or the password in the storage URI is wrong",
-    "NOPERM": f"the server's user needs, on the keys that begin with MULTILIMIT_KEY_PREFIX, {RIGHTS} (besides, "
-    f"{RIGHTS_IN_A_CLUSTER} in a cluster, +select for a database other than 0, and +scan +pttl to list keys)",
+    "NOPERM": f"the server's user needs, on the keys that begin with MULTILIMIT_KEY_PREFIX, {RIGHTS} to check limits, "
+    f"{RIGHTS_OF_WORKERS} in workers that follow changes, {RIGHTS_OF_OPERATORS} for commands and the dashboard "
+    f"(besides, {RIGHTS_IN_A_CLUSTER} in a cluster, and +select for a database other than 0)",
     "WRONGTYPE": "something else writes to this key: give MULTILIMIT_KEY_PREFIX, or the limiter, another prefix",
     "CROSSSLOT": "the server is one of a cluster: name it redis+cluster://host:port, which asks slot by slot",
     "MOVED": "the server is one of a cluster: name it redis+cluster://host:port, which asks the owner of the slot",
@@ -53,6 +58,8 @@ KEY_SPECIFIC = frozenset({"WRONGTYPE", "CROSSSLOT", "ERR"})
 _CODE = rf"\b({'|'.join(code for code in REMEDIES if code != 'UNKNOWN')})\b"
 _NO_RIGHT_IN_SCRIPT = "ACL failure in script|user executing the script can't"
 """The errors of Redis 7.2 and Valkey, and of Redis 7.0. They have no code."""
+_NO_RIGHT_TO_RUN = re.compile(r"permissions to run the '([a-z|_-]{1,40})'")
+_NO_RIGHT_TO_KEY = "permissions to access"
 _CLASSES = {
     "NOPERM": "NoPermissionError",
     "READONLY": "ReadOnlyError",
@@ -79,11 +86,23 @@ def storage_error(error: Exception, server: str = "") -> StorageError:
     error.__suppress_context__ = True  # its history inside the client adds nothing to its text
     code = code_of(error)
     where = f" ({server})" if server else ""
-    made = StorageError(f"the rate limit storage gave no answer{where}: {type(error).__name__}: {error}")
+    did = "refused a command" if code == "NOPERM" else "gave no answer"
+    made = StorageError(f"the rate limit storage {did}{where}: {type(error).__name__}: {error}")
     made.key_specific = code in KEY_SPECIFIC
     made.no_reply = not code and isinstance(error, _NO_REPLY)
-    made.remedy = REMEDIES.get(code) or _remedy_of(error, no_reply=made.no_reply)
+    missing = _missing_right(str(error)) if code == "NOPERM" else ""
+    made.remedy = missing or REMEDIES.get(code) or _remedy_of(error, no_reply=made.no_reply)
     return made
+
+
+def _missing_right(error: str) -> str:
+    """The remedy for a server that says what it has refused. Before Redis 7.2, none says it of a script."""
+    if _NO_RIGHT_TO_KEY in error:
+        return (
+            "the server's user needs a right to the keys that begin with MULTILIMIT_KEY_PREFIX, such as ~rate_limit:*"
+        )
+    named = _NO_RIGHT_TO_RUN.search(error)
+    return f"the server's user needs the right +{named[1]}" if named else ""
 
 
 def _remedy_of(error: Exception, *, no_reply: bool) -> str:

@@ -1,0 +1,115 @@
+"""The two users of the documentation can do everything that they are for, on a real server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
+from operate.cli.conftest import SHOP, Command
+from operate.dashboard.conftest import ROOT, browser_of, made
+from support.servers import Server
+from support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flask import Flask
+
+    from support.servers import Binary
+
+pytestmark = pytest.mark.slow
+
+WORKER = f"{RIGHTS} {RIGHTS_OF_WORKERS}"
+OPERATOR = f"{WORKER} {RIGHTS_OF_OPERATORS}"
+CLIENT = "203.0.113.7"
+
+COMMANDS = [
+    "bans",
+    "ban 203.0.113.9 --for 1h --yes",
+    "check update --ip 203.0.113.7",
+    "config",
+    "deny 203.0.113.8 --lasting --yes",
+    "doctor",
+    "entries",
+    "history",
+    "keys",
+    "limits",
+    "reset update --ip 203.0.113.7 --yes",
+    "reset --ip 203.0.113.7 --all --yes",
+    "set update ip-20s 50/minute --lasting --yes",
+    "top --once",
+    "unban 203.0.113.9 --yes",
+    "why 203.0.113.7",
+]
+PAGES = ["", "limits", "lists", "history", f"subject?who={CLIENT}", "change?endpoint=show", "api/now", "api/lists"]
+
+
+@pytest.fixture(scope="module")
+def server(server_binaries: dict[str, Binary]) -> Iterator[Server]:
+    with Server(next(iter(server_binaries.values())), tcp=True) as server:
+        yield server
+
+
+@pytest.fixture
+def admin(server: Server) -> Any:
+    client = server.client()
+    client.flushall()
+    acl(client, "LOG", "RESET")
+    return client
+
+
+def acl(client: Any, *arguments: str) -> Any:
+    return client.execute_command("ACL", *arguments)
+
+
+def refused(client: Any) -> list[Any]:
+    """What the server has refused to do, but for the greeting of redis-py, which does without."""
+    return [each["object"] for each in client.acl_log() if each["object"] != "client|setinfo"]
+
+
+def uri_of(server: Server, client: Any, name: str, rights: str) -> str:
+    acl(client, "SETUSER", name, "reset", "on", ">secret", "~rate_limit:*", *rights.split())
+    return server.tcp_url.replace("://", f"://{name}:secret@", 1)
+
+
+def served(app: Flask) -> Flask:
+    browser = app.test_client()
+    assert [browser.get("/", environ_base={"REMOTE_ADDR": CLIENT}).status_code for _ in range(3)] == [200, 200, 429]
+    return app
+
+
+def test_a_worker_serves_counts_follows_and_puts_back(server: Server, admin: Any) -> None:
+    app = served(made(uri_of(server, admin, "worker", WORKER)))
+    until(lambda: any("traffic" in key for key in map(str, admin.keys())))
+    with app.app_context():
+        app.extensions["multilimit"].control.deny("198.51.100.1", lasting=True)
+    assert refused(admin) == []
+
+    server.kill()
+    server.restart()
+    again: Any = server.client()
+    uri_of(server, again, "worker", WORKER)
+
+    until(lambda: again.exists("rate_limit:{control}:document"))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.partition(" ")[0])
+def test_an_operator_may_run_every_command(server: Server, admin: Any, command: str) -> None:
+    run = Command(SHOP, uri_of(server, admin, "operator", OPERATOR))
+
+    done = run(*command.split())
+
+    assert (done.code, refused(admin)) == (0, []), done.err
+
+
+def test_an_operator_may_see_every_page_and_change_limits_there(server: Server, admin: Any) -> None:
+    app = served(made(uri_of(server, admin, "operator", OPERATOR)))
+    ada = browser_of("ada", app)
+
+    assert {page: ada.get(ROOT + page).status_code for page in PAGES} == dict.fromkeys(PAGES, 200)
+    with app.app_context():
+        app.extensions["multilimit"].control.deny("198.51.100.1", lasting=True)
+    assert "198.51.100.1" in ada.get(ROOT + "history").text
+    assert refused(admin) == []
