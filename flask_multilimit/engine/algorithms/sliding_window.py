@@ -94,9 +94,9 @@ class Log:
             end += 1
         return end - begin
 
-    def total(self, check_id: bytes) -> int:
-        """How many entries of ``check_id`` there are, wherever they are."""
-        return memoryview(self.entries)[self.head * _PER_ENTRY :].tobytes().count(check_id)
+    def total(self, check_id: bytes, start: int) -> int:
+        """How many entries of ``check_id`` there are from ``start`` on, adjacent or not."""
+        return memoryview(self.entries)[start * _PER_ENTRY :].tobytes().count(check_id)
 
     def remove(self, check_id: bytes, cost: int, start: int, stop: int) -> None:
         """Take out at most ``cost`` entries of ``check_id``, which are adjacent."""
@@ -270,15 +270,17 @@ def drop_future(log: Log | None, quota: Quota, now: int) -> Log | None:
 def settle(log: Log | None, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes) -> Log | None:
     """Takes out entries of this check, or adds some at ``now``; done again, it changes nothing. ``until`` says where
     they are, unless the check was repeated."""
-    at = until - quota.window
+    if log is None and units <= cost:
+        return None
+    log, at = Log(quota) if log is None else log, until - quota.window
+    first, later = log.after(at - 1, log.head), log.after(at, log.head)
+    is_there = log.find(check_id, first, later) >= 0
     if units > cost:
-        log = Log(quota) if log is None else log
-        after_charge = log.count(check_id, log.after(at, log.head), log.end)
-        if log.total(check_id) <= cost and after_charge != units - cost:
+        after_charge = log.count(check_id, later, log.end)
+        if log.total(check_id, first if is_there else log.head) <= cost and after_charge != units - cost:
             log.add(log.after(now, log.head), now, check_id, units - cost)
-    elif units < cost and log is not None:
-        first, later = log.after(at - 1, log.head), log.after(at, log.head)
-        if log.find(check_id, first, later) < 0:
+    elif units < cost:
+        if not is_there:
             first, later = log.head, log.end
         log.remove(check_id, min(log.count(check_id, first, later), cost) - units, first, later)
     return log
