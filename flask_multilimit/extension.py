@@ -326,6 +326,18 @@ class MultiLimit:
         with insight.traffic.looking(gate) as memory:
             return insight.standing.standing(gate, client, memory, endpoint=endpoint, method=method)
 
+    def openapi(self, document: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What the documents of the API say about the limits in force.
+
+        :param document: a document of OpenAPI 3 or Swagger 2. The result is a copy of it, in which each operation that
+            is limited has a response 429 and the header fields in use. What the document says itself stays.
+
+        Without a document, the result is a dict to merge into one of OpenAPI 3: ``components``, and ``paths`` with
+        what to add to each operation. Raises :class:`ConfigurationError` for another document.
+        """
+        gate, room = gate_in_force(), insight.openapi
+        return room.additions(gate) if document is None else room.with_limits(gate, document)
+
     def reset(
         self,
         endpoint: str | None = None,

@@ -6,9 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import clients, keys, standing, traffic
+    from . import clients, keys, openapi, standing, traffic
 
-__all__ = ["clients", "keys", "standing", "traffic"]
+__all__ = ["clients", "keys", "openapi", "standing", "traffic"]
 
 
 def __getattr__(name: str) -> Any:

@@ -24,11 +24,11 @@ def plan(user: str | None) -> str:
 def made(*, storage: Any = None) -> tuple[Flask, MultiLimit]:
     app = Flask("shop")
     multilimit = MultiLimit(app, storage=storage, user_loader=lambda: request.headers.get("X-User"))
-    key = {"type": lambda: request.headers.get("X-Key"), "name": "api_key"}
+    keyed = rate_limiter(type=lambda: request.headers.get("X-Key"), name="api_key", rules="5/minute")(view())
     app.add_url_rule("/mine", "mine", rate_limiter(type=USER, rules=plan)(view()))
     app.add_url_rule("/here", "here", rate_limiter(type=IP, rules="3/minute")(view()))
     app.add_url_rule("/both", "both", rate_limiter(type=(USER, IP), rules="4/minute")(view()))
-    app.add_url_rule("/keyed", "keyed", rate_limiter(rules="5/minute", **key)(view()))  # type: ignore[call-overload]
+    app.add_url_rule("/keyed", "keyed", keyed)
     return app, multilimit
 
 

@@ -13,7 +13,6 @@ from flask import Flask, abort, request
 from flask_multilimit import IP, USER, Ban, ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.control import Control
 from flask_multilimit.engine import RedisStorage
-from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import limit_event, limits_checked
 from flask_multilimit.usage import Usage
 from support.asking import ask, commands, statuses, view
@@ -36,11 +35,16 @@ def made(*, storage: Any = None, usage: dict[str, Any] | None = None, **settings
     return app
 
 
-def left(app: Flask, **options: Any) -> dict[str, int]:
-    """What is left, by the names of the limits."""
+def told(app: Flask, **options: Any) -> Any:
+    """The JSON that a client gets."""
     answer = ask(app, "/rate_limit", **options)
     assert answer.status_code == 200
-    return {name: each["remaining"] for name, each in answer.json["resources"].items()}
+    return json.loads(answer.text)
+
+
+def left(app: Flask, **options: Any) -> dict[str, int]:
+    """What is left, by the names of the limits."""
+    return {name: each["remaining"] for name, each in told(app, **options)["resources"].items()}
 
 
 @pytest.fixture
@@ -52,10 +56,10 @@ class TestJson:
     def test_says_of_each_limit_what_github_says(self, app: Flask) -> None:
         assert statuses(app, "/search") == [200]
 
-        found = ask(app, "/rate_limit").json["resources"]["api.search:ip-60s"]
+        found = told(app)["resources"]["api.search:ip-60s"]
 
         assert (found["limit"], found["used"], found["remaining"]) == (2, 1, 1)
-        assert found["reset"] == pytest.approx(ask(app, "/rate_limit").json["at"] + 60, abs=5)
+        assert found["reset"] == pytest.approx(told(app)["at"] + 60, abs=5)
         assert found["policy"] == "ip-60s"  # as in the header field
 
     def test_fits_its_schema(self, app: Flask) -> None:
@@ -63,9 +67,9 @@ class TestJson:
 
         answer = ask(app, "/rate_limit")
 
-        schema = ask(app, answer.headers["Link"].partition(">")[0].lstrip("<")).json
+        schema = json.loads(ask(app, answer.headers["Link"].partition(">")[0].lstrip("<")).text)
         jsonschema.Draft202012Validator.check_schema(schema)
-        jsonschema.validate(answer.json, schema)
+        jsonschema.validate(json.loads(answer.text), schema)
         assert schema["$defs"]["Quota"]["properties"]["reset"]["description"]
 
     def test_is_kept_by_no_cache(self, app: Flask) -> None:
@@ -116,7 +120,7 @@ class TestJson:
         ids=["endpoints", "limits", "labels"],
     )
     def test_says_only_what_the_app_chose(self, chosen: dict[str, Any], expected: dict[str, str]) -> None:
-        found = ask(made(usage=chosen), "/rate_limit").json["resources"].values()
+        found = told(made(usage=chosen))["resources"].values()
 
         assert {each["policy"]: each["label"] for each in found} == expected
 
@@ -137,11 +141,11 @@ class TestAsking:
         def see(_: object, **told: Any) -> None:
             seen.append(told)
 
-        before = ask(app, "/rate_limit").json["resources"]["api.search:ip-60s"]
+        before = told(app)["resources"]["api.search:ip-60s"]
         with limits_checked.connected_to(see), limit_event.connected_to(see):
             client = app.test_client()
             assert {client.get("/rate_limit").status_code for _ in range(200)} == {200}
-        after = ask(app, "/rate_limit").json["resources"]["api.search:ip-60s"]
+        after = told(app)["resources"]["api.search:ip-60s"]
 
         assert seen == []
         assert 0 < after["retry_after"] <= before["retry_after"]
@@ -218,7 +222,7 @@ class TestOthers:
 
         answer = ask(app, "/rate_limit", headers={"X-User": "a-user-with-a-name"})
 
-        assert answer.json["resources"]["api.mine:mine-60s"]["limit"] == 4
+        assert json.loads(answer.text)["resources"]["api.mine:mine-60s"]["limit"] == 4
         for secret in ("a-user-with-a-name", "ann", "a secret", "rate_limit:", "127.0.0.1"):
             assert secret not in answer.text
 
@@ -262,8 +266,8 @@ class TestWho:
 
         answer = ask(app, "/rate_limit")
 
-        assert list(answer.json["resources"]) == ["c:ip-60s"]
-        assert answer.json["unknown"] == ["b:key"]
+        assert list(json.loads(answer.text)["resources"]) == ["c:ip-60s"]
+        assert json.loads(answer.text)["unknown"] == ["b:key"]
         assert left(app, headers={"X-Key": "k"}) == {"b:key-60s": 1, "c:ip-60s": 1}
 
     def test_rules_that_fail_are_named_and_the_others_are_shown(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -281,7 +285,10 @@ class TestWho:
 
         answer = ask(app, "/rate_limit")
 
-        assert (answer.json["unknown"], list(answer.json["resources"])) == (["a:plan", "b:plan"], ["c:ip-60s"])
+        assert (json.loads(answer.text)["unknown"], list(json.loads(answer.text)["resources"])) == (
+            ["a:plan", "b:plan"],
+            ["c:ip-60s"],
+        )
         assert len(calls) == 1
         assert "database" not in answer.text
         assert "database" in caplog.text
@@ -296,7 +303,7 @@ class TestWho:
         app.add_url_rule("/a", "a", rate_limiter(type=USER, rules="1/minute")(view()))
         app.register_blueprint(Usage(multilimit))
 
-        assert ask(app, "/rate_limit").json["unknown"] == ["a:user"]
+        assert told(app)["unknown"] == ["a:user"]
         assert [each.levelno for each in caplog.records] == [logging.WARNING]
 
 
@@ -308,7 +315,7 @@ class TestUnusualTimes:
         app.register_blueprint(Usage(multilimit))
         statuses(app, "/", "/")
 
-        (ban,) = ask(app, "/rate_limit").json["bans"]
+        (ban,) = told(app)["bans"]
 
         assert ban["scope"] == "login"
         assert ban["retry_after"] == pytest.approx(300, abs=5)
@@ -326,7 +333,7 @@ class TestUnusualTimes:
         allowed, disabled = made(MULTILIMIT_ALLOW=["127.0.0.1"]), made(MULTILIMIT_ENABLED=False)
 
         for app, state in ((allowed, "allowed"), (disabled, "disabled")):
-            answer = ask(app, "/rate_limit").json
+            answer = told(app)
             assert (answer["state"], answer["resources"]) == (state, {})
             assert "No limits apply to you now" in ask(app, "/rate_limit", headers=HTML).text
 
@@ -334,7 +341,7 @@ class TestUnusualTimes:
         app = made(storage="redis://127.0.0.1:1/0", MULTILIMIT_WORKERS=2)
         assert statuses(app, "/mine") == [200]
 
-        answer = ask(app, "/rate_limit").json
+        answer = told(app)
 
         assert answer["estimated"]
         assert {each["used"] for each in answer["resources"].values()} == {None}
@@ -408,5 +415,4 @@ class TestPage:
             found = usage.quotas()
 
         assert found.resources["api.search:ip-60s"].remaining == 2
-        assert gate_of(app)
-        assert json.dumps(found.state) == '"limited"'
+        assert found.state == "limited"

@@ -1,0 +1,162 @@
+"""What documents say about limits is valid, and is what clients get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+from flask import Flask, request
+from openapi_spec_validator import validate
+
+from flask_multilimit import IP, USER, Ban, ConfigurationError, MultiLimit, rate_limiter
+from flask_multilimit.serve.headers import DIALECTS
+from support.asking import ask, view
+
+
+def made(**settings: Any) -> tuple[Flask, MultiLimit]:
+    app = Flask("shop", static_folder=None)
+    app.config.update(settings)
+    multilimit = MultiLimit(app, user_loader=lambda: request.headers.get("X-User"))
+    posted = rate_limiter(type=USER, rules="9/minute", methods=["POST"])(lambda **_: "ok")
+    app.add_url_rule("/items/<int:item_id>", "item", posted, methods=["GET", "POST"])
+    one = rate_limiter(type=IP, rules="1/minute; 1 at once", ban=Ban(after=2, time=60))(view())
+    app.add_url_rule("/one", "one", one)
+    app.add_url_rule("/open", "open", view())
+    return app, multilimit
+
+
+def additions(**settings: Any) -> dict[str, Any]:
+    app, multilimit = made(**settings)
+    with app.app_context():
+        return multilimit.openapi()
+
+
+def document(version: str = "3.1.0") -> dict[str, Any]:
+    parameter = {"name": "item_id", "in": "path", "required": True}
+    typed = {"type": "integer"} if version == "2.0" else {"schema": {"type": "integer"}}
+    operation = {"parameters": [{**parameter, **typed}], "responses": {"200": {"description": "The item."}}}
+    return {
+        ("swagger" if version == "2.0" else "openapi"): version,
+        "info": {"title": "Shop", "version": "1"},
+        "paths": {
+            "/items/{item_id}": {"get": operation, "post": operation},
+            "/open": {"get": {"responses": {"200": {"description": "ok"}}}},
+        },
+    }
+
+
+def merged(given: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    app, multilimit = made(**settings)
+    with app.app_context():
+        return multilimit.openapi(given)
+
+
+@pytest.mark.parametrize("version", ["2.0", "3.0.3", "3.1.0"])
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_document_stays_valid_and_only_limited_operations_change(version: str, dialect: str) -> None:
+    before = document(version)
+
+    found = merged(before, MULTILIMIT_HEADERS=dialect)
+
+    validate(found)
+    assert before == document(version), "the given one is a copy"
+    operations = found["paths"]["/items/{item_id}"]
+    assert "429" not in operations["get"]["responses"]
+    assert operations["post"]["responses"]["429"]["description"].endswith("9 per minute for each user.")
+    assert found["paths"]["/open"] == before["paths"]["/open"]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("retry_after", ["seconds", "date"])
+def test_the_fields_of_a_refusal_are_those_that_a_client_gets(dialect: str, retry_after: str) -> None:
+    settings = {"MULTILIMIT_HEADERS": dialect, "MULTILIMIT_RETRY_AFTER": retry_after}
+    app, _ = made(**settings)
+    ask(app, "/one")
+
+    described = additions(**settings)["components"]["headers"]
+
+    refusal = ask(app, "/one")
+    assert refusal.status_code == 429
+    assert {name for name, _ in refusal.headers if "RateLimit" in name or name == "Retry-After"} == set(described)
+    for name, field in described.items():
+        assert refusal.headers[name].isdecimal() == (field["schema"]["type"] == "integer")
+
+
+def test_the_schema_is_that_of_the_bodies_clients_get() -> None:
+    app, _ = made()
+    ask(app, "/one")
+    bodies = [ask(app, "/one").get_json(force=True) for _ in range(2)]
+    schemas = additions()["components"]["schemas"]
+
+    assert [any("banned" in each for each in body["violations"]) for body in bodies] == [False, True]
+    root = {"components": {"schemas": schemas}, "$ref": "#/components/schemas/RateLimitProblem"}
+    described = {name for each in schemas.values() for name in each["properties"]}
+    for body in bodies:
+        jsonschema.validate(body, root)
+        assert {*body, *(name for each in body["violations"] for name in each)} <= described
+
+
+def test_the_text_says_whose_limits_they_are_and_nothing_of_shadows() -> None:
+    app = Flask("shop", static_folder=None)
+    multilimit = MultiLimit(app, application_limits="1000/minute", user_loader=lambda: None)
+    app.add_url_rule("/plan", "plan", rate_limiter(type=USER, rules=lambda: "5/minute")(view()))
+    app.add_url_rule("/shadow", "shadow", rate_limiter(rules="5/minute", shadow=True)(view()))
+    with app.app_context():
+        paths = multilimit.openapi()["paths"]
+
+    assert paths["/plan"]["get"]["responses"]["429"]["description"] == (
+        "Too many requests: at most 1000 per minute for all clients together; "
+        "what the plan of the client says for each user."
+    )
+    assert "5 per" not in paths["/shadow"]["get"]["responses"]["429"]["description"]
+
+
+def test_what_a_document_says_itself_stays() -> None:
+    given = document()
+    given["paths"]["/items/{item_id}"]["post"]["responses"]["429"] = {"description": "Slow down."}
+    given["components"] = {"schemas": {"RateLimitProblem": {"type": "object"}}}
+
+    found = merged(given)
+
+    assert found["paths"]["/items/{item_id}"]["post"]["responses"]["429"] == {"description": "Slow down."}
+    assert found["components"]["schemas"]["RateLimitProblem"] == {"type": "object"}
+    assert "RateLimit" in found["components"]["headers"]
+
+
+@pytest.mark.parametrize(
+    ("version", "prefix"),
+    [("3.1.0", {"servers": [{"url": "https://example.com/api/"}]}), ("2.0", {"basePath": "/api"})],
+)
+def test_paths_below_a_prefix_are_found(version: str, prefix: dict[str, Any]) -> None:
+    app = Flask("shop")
+    multilimit = MultiLimit(app)
+    app.add_url_rule("/api/open", "open", rate_limiter(rules="1/minute")(view()))
+
+    with app.app_context():
+        found = multilimit.openapi({**document(version), **prefix})
+
+    assert "429" in found["paths"]["/open"]["get"]["responses"]
+
+
+def test_fields_are_only_on_refusals_where_the_settings_say_so() -> None:
+    found = merged(document(), MULTILIMIT_HEADERS_ON="refusals")
+
+    responses = found["paths"]["/items/{item_id}"]["post"]["responses"]
+    assert "headers" not in responses["200"]
+    assert "RateLimit" in responses["429"]["headers"]
+
+
+def test_limits_of_overrides_are_said_as_they_are_now() -> None:
+    app, multilimit = made()
+    with app.app_context():
+        multilimit.control.override("item", rule="user-60s", rules="3/minute", for_=60)
+        said = multilimit.openapi()["paths"]["/items/{item_id}"]["post"]["responses"]["429"]["description"]
+
+    assert "3 per minute for each user" in said
+
+
+@pytest.mark.parametrize("given", [{}, {"openapi": "2"}, {"swagger": "3"}, [], "openapi"])
+def test_anything_but_a_document_is_an_error(given: Any) -> None:
+    with pytest.raises(ConfigurationError, match="openapi: document="):
+        merged(given)
