@@ -47,10 +47,10 @@ class Stack:
     declarations: tuple[Declaration, ...]
 
     @functools.cached_property
-    def may_hold_slots(self) -> bool:
-        """Whether a call may have to release slots when it ends, as declared: see also
+    def acts_at_end(self) -> bool:
+        """Whether a call may have to release slots when it ends, or is settled by what it says, as declared: see also
         :attr:`.Changes.may_take_slots`."""
-        return any(may_hold_slots(each.rules) for each in self.declarations)
+        return any(may_hold_slots(each.rules) or each.settle is True for each in self.declarations)
 
     @functools.cached_property
     def covered(self) -> frozenset[Declaration]:
@@ -99,14 +99,14 @@ def advise(function: Any, stack: Stack) -> Any:
 def _checking(
     function: Any, behind: Any, stack: Stack, entries: frozenset[Declaration], released: Callable[[], Any] | None
 ) -> Any:
-    """``function``, which checks ``stack`` and then calls ``behind``, or, if that may take slots, calls what
-    ``released`` returns."""
-    takes_slots = stack.may_hold_slots
+    """``function``, which checks ``stack`` and then calls ``behind``, or, if something may be to do at its end, calls
+    what ``released`` returns."""
+    acts_at_end = stack.acts_at_end
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def advised(*args: Any, **kwargs: Any) -> Any:
-            if (takes_slots or changes.may_take_slots) and released is not None and not entries <= _covered.get():
+            if (acts_at_end or changes.may_take_slots) and released is not None and not entries <= _covered.get():
                 return await released()(*args, **kwargs)
             with _covering(_enter(stack, entries)):
                 return await behind(*args, **kwargs)
@@ -115,7 +115,7 @@ def _checking(
 
         @functools.wraps(function)
         def advised(*args: Any, **kwargs: Any) -> Any:
-            if (takes_slots or changes.may_take_slots) and released is not None and not entries <= _covered.get():
+            if (acts_at_end or changes.may_take_slots) and released is not None and not entries <= _covered.get():
                 return released()(*args, **kwargs)
             covered = _enter(stack, entries)
             token = _covered.set(covered)  # inlined: a context manager would take microseconds

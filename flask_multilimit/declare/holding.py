@@ -1,11 +1,11 @@
-"""Holders keep the decisions whose slots some work holds, and release the slots when it ends."""
+"""Holders keep the decisions whose slots some work holds, release the slots when it ends, and settle what it says."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import weakref
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
@@ -18,10 +18,22 @@ from ..engine.slots import KEEPER
 from .subjects import request_if_any
 
 
+class Frame:
+    """What some work is charged, and what it says that this really cost: a request, or a call of a service function."""
+
+    __slots__ = ("said", "settled")
+
+    def __init__(self) -> None:
+        self.settled: tuple[tuple[Decision, Sequence[Any]], ...] = ()
+        """Charges that depend on the response, or on what the work says, with the limiters that made them."""
+        self.said: dict[str, int] = {}
+        """What the work has said, by the name of the limiter."""
+
+
 class Holder:
     """Holds slots until some work ends: a call, a block, or a request."""
 
-    __slots__ = ("at_end", "decisions", "ended")
+    __slots__ = ("at_end", "decisions", "ended", "frame")
 
     def __init__(self) -> None:
         self.decisions: list[Decision] = []
@@ -29,6 +41,8 @@ class Holder:
         """What is called when the work ends, once."""
         self.ended: bool = False
         """Nobody holds the slots that a thread or a task of this work takes after that."""
+        self.frame: Frame | None = None
+        """For whose limiters this work speaks; ``None``: for those of the request."""
 
     def takes(self, decision: Decision) -> bool:
         """Hold the slots of ``decision``; false if the work has ended meanwhile, which may have released them."""
@@ -54,6 +68,8 @@ that begin before it ends, such as those of a test client, hold their own slots.
 @contextmanager
 def holding(holder: Holder) -> Iterator[None]:
     """Let ``holder``, instead of the response, hold the slots that this block takes."""
+    if holder.frame is None and (outer := holder_of_call()) is not None:
+        holder.frame = outer.frame
     token = _call.set((holder, request_if_any()))
     try:
         yield
@@ -87,7 +103,7 @@ changes: Final = Changes()
 
 
 def releasing(function: Any) -> Any:
-    """``function``, which releases its slots at the end of each call."""
+    """``function``, which releases its slots, and is settled, at the end of each call."""
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
@@ -107,8 +123,8 @@ def releasing(function: Any) -> Any:
             try:
                 with holding(holder):
                     result = function(*args, **kwargs)
-                if holder.decisions and isinstance(result, _GOES_ON):
-                    result, holder = _with_slots(result, holder), Holder()
+                if (holder.decisions or holder.at_end) and isinstance(result, _GOES_ON):
+                    result, holder = _going_on(result, holder), Holder()
                 return result
             finally:
                 holder.end()
@@ -133,7 +149,7 @@ class _Until:
             self._holder.end()
 
 
-def _with_slots(result: Any, holder: Holder) -> Any:
+def _going_on(result: Any, holder: Holder) -> Any:
     """``result``, which ends ``holder`` when it ends, or when it is garbage before it has ended or even begun."""
     going_on: Any
     if isinstance(result, CoroutineType):
@@ -152,7 +168,8 @@ def _end_later(holder: Holder) -> None:
 
 async def _awaited(coroutine: CoroutineType[Any, Any, Any], holder: Holder) -> Any:
     try:
-        return await coroutine
+        with holding(holder):
+            return await coroutine
     finally:
         holder.end()
 
@@ -166,16 +183,17 @@ class _Drawn(Generator[Any, Any, Any]):
         self._until = _Until(holder)
 
     def send(self, value: Any) -> Any:
-        with self._until:
+        with self._until, holding(self._holder):
             return self._generator.send(value)
 
     def throw(self, *error: Any) -> Any:
-        with self._until:
+        with self._until, holding(self._holder):
             return self._generator.throw(*error)
 
     def close(self) -> None:
         try:
-            self._generator.close()
+            with holding(self._holder):
+                self._generator.close()
         finally:
             self._holder.end()
 
@@ -189,15 +207,16 @@ class _DrawnAsync(AsyncGenerator[Any, Any]):
         self._until = _Until(holder)
 
     async def asend(self, value: Any) -> Any:
-        with self._until:
+        with self._until, holding(self._holder):
             return await self._generator.asend(value)
 
     async def athrow(self, *error: Any) -> Any:
-        with self._until:
+        with self._until, holding(self._holder):
             return await self._generator.athrow(*error)
 
     async def aclose(self) -> None:
         try:
-            await self._generator.aclose()
+            with holding(self._holder):
+                await self._generator.aclose()
         finally:
             self._holder.end()

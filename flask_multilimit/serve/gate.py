@@ -141,7 +141,7 @@ class AppGate(AppState):
             asked = request_if_any()
             self.verdicts.check(self.plans.of_service(stack, asked.method if asked else None))
             return stack.covered
-        if stack.may_hold_slots or changes.may_take_slots:
+        if stack.acts_at_end or changes.may_take_slots:
             leave_to_response()
         if not record.admitted:  # a decorator may call the view again for the same request
             self.verdicts.check(record.plan, record)

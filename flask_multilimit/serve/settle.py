@@ -10,7 +10,7 @@ from typing import cast
 from flask import Response, has_request_context
 
 from ..declare.advice import app_in_force
-from ..declare.holding import Holder, holder_of_call
+from ..declare.holding import Frame, Holder, holder_of_call
 from ..declare.limiter import Declaration
 from ..declare.subjects import request_if_any
 from ..declare.written import SettleByHeader
@@ -36,9 +36,22 @@ class Settlement:
     def keep(self, decision: Decision, applied: AppliedLimits, record: Record) -> None:
         """Note what an allowed ``decision`` may have to give back."""
         if applied.settled:
-            record.settled = (*record.settled, (decision, applied.settled))
+            self._keep_settled(decision, applied.settled, record)
         if applied.holds_slots:
             self._hold(decision)
+
+    def _keep_settled(self, decision: Decision, limiters: Sequence[Applied], record: Record) -> None:
+        """A service function speaks for its own limiters, and is settled when it ends; all else depends on the
+        response."""
+        holder = holder_of_call()
+        spoken_for = [] if holder is None else [each for each in limiters if each.declaration.settle is True]
+        others = [each for each in limiters if each not in spoken_for]
+        if others:
+            record.settled = (*record.settled, (decision, others))
+        if holder is not None and spoken_for:
+            holder.frame = frame = Frame()
+            frame.settled = ((decision, spoken_for),)
+            holder.at_end.append(partial(self._settle_now, None, frame, record, _settled_by(frame)))
 
     def _hold(self, decision: Decision) -> None:
         """Hold slots until the limited function or block ends, or until the response is closed."""
@@ -72,16 +85,18 @@ class Settlement:
         """Settle the charges that depend on ``response``; those of a stream when it is closed."""
         declarations = _settled_by(record)
         later = [] if _is_complete(response) else [each for each in declarations if _is_known_at_the_end(each)]
-        self._settle_now(response, record, [each for each in declarations if each not in later])
+        self._settle_now(response, record, record, [each for each in declarations if each not in later])
         if later and (holder := (self._holder_of_request or self._find_holder_of_request())()) is not None:
-            holder.at_end.append(partial(self._settle_now, response, record, later))
+            holder.at_end.append(partial(self._settle_now, response, record, record, later))
 
-    def _settle_now(self, response: Response, record: Record, declarations: Sequence[Declaration]) -> None:
-        for decision, limiters in record.settled:
+    def _settle_now(
+        self, response: Response | None, frame: Frame, record: Record, declarations: Sequence[Declaration]
+    ) -> None:
+        for decision, limiters in frame.settled:
             units = dict[str, int]()
             for declaration, _, hits, _ in limiters:
                 if declaration in declarations:
-                    real = self._units_of(declaration, response, record)
+                    real = self._units_of(declaration, response, frame)
                     if real is not None:
                         units.update((hit.key, real) for hit in hits if not hit.rule.holds_slots)
             if units:
@@ -98,12 +113,13 @@ class Settlement:
         record.decisions[:] = [settled if each is latest else each for each in record.decisions]
         self._report(latest, settled)
 
-    def _units_of(self, declaration: Declaration, response: Response, record: Record) -> int | None:
-        """What the request really cost; ``None`` if the estimate stands."""
+    def _units_of(self, declaration: Declaration, response: Response | None, frame: Frame) -> int | None:
+        """What the work really cost; ``None`` if the estimate stands."""
+        if declaration.settle is True:
+            return frame.said.get(_name_of(declaration))
+        assert response is not None
         if declaration.charge_when is not None:
             return None if _charges(declaration, response) else 0
-        if declaration.settle is True:
-            return record.said.get(_name_of(declaration))
         try:
             units = cast("Callable[[Response], object]", declaration.settle)(response)
             return None if units is None else units_from(units)
@@ -124,23 +140,21 @@ class Settlement:
 
 
 def settle(units: int, *, name: str | None = None) -> None:
-    """Say what this request really costs, for its limiter with ``settle=True``: ``settle(model.tokens)``.
+    """Say what this request, or this call of a limited function that is no view, really costs, for its limiter with
+    ``settle=True``: ``settle(model.tokens)``.
 
-    The last word before the response is closed counts; without one, the estimate stands. In a stream, the request must
-    still be there: wrap its generator in ``stream_with_context``. Where no limiter settles now (switched off, exempt,
-    on an allow list), nothing happens.
+    The last word before the response is closed, or the function ends, counts; without one, the estimate stands. In a
+    stream, the request must still be there: wrap its generator in ``stream_with_context``. Where no limiter settles now
+    (switched off, exempt, on an allow list), nothing happens.
 
     :param units: a whole number, 0 or more; more than 10**9 are 10**9.
     :param name: which limiter, by its ``name`` or its type, if several settle by what the view says.
     :raises ConfigurationError: for other units, without a ``name`` that is needed, or with one that no limiter has.
-    :raises RuntimeError: outside of a request.
+    :raises RuntimeError: outside of a request and of a limited function.
     """
-    real = units_from(units)
-    if request_if_any() is None:
-        raise RuntimeError("settle: outside of a request; wrap the generator of a stream in stream_with_context")
-    record = Records(app_in_force()).current()
-    names = [] if record is None else [_name_of(each) for each in _settled_by(record) if each.settle is True]
-    if record is None or not names:
+    real, frame = units_from(units), _frame_in_force()
+    names = [] if frame is None else [_name_of(each) for each in _settled_by(frame) if each.settle is True]
+    if frame is None or not names:
         return
     if name is None and len(set(names)) > 1:
         raise ConfigurationError(f"settle({real}): several limiters settle here; give name=, one of {', '.join(names)}")
@@ -148,7 +162,23 @@ def settle(units: int, *, name: str | None = None) -> None:
         raise ConfigurationError(
             f"settle({real}, name={brief(name)}): the limiters that settle here: {', '.join(names)}"
         )
-    record.said[names[0] if name is None else name] = real
+    frame.said[names[0] if name is None else name] = real
+
+
+def _frame_in_force() -> Frame | None:
+    """For whose limiters the current code speaks: those of the innermost limited function that is settled by what it
+    says, or else of the request."""
+    holder = holder_of_call()
+    if holder is not None and holder.frame is not None:
+        return holder.frame
+    if request_if_any() is not None:
+        return Records(app_in_force()).current()
+    if holder is None:
+        raise RuntimeError(
+            "settle: outside of a request and of a limited function; wrap the generator of a stream in "
+            "stream_with_context"
+        )
+    return None
 
 
 def units_from(given: object) -> int:
@@ -159,18 +189,19 @@ def units_from(given: object) -> int:
 
 
 def require_response(settled: Sequence[Applied]) -> None:
-    """Raise :class:`ConfigurationError` if there will be no response, on which the charges depend."""
-    if not has_request_context():
-        option = "settle" if settled[0].declaration.settle is not None else "charge_when"
+    """Raise :class:`ConfigurationError` if charges depend on a response, and there will be none."""
+    by_response = [each.declaration for each in settled if each.declaration.settle is not True]
+    if by_response and not has_request_context():
+        option = "settle" if by_response[0].settle is not None else "charge_when"
         raise ConfigurationError(
-            f'limiter on "{settled[0].declaration.where}": {option} needs the response of a request, and this call is '
+            f'limiter on "{by_response[0].where}": {option} needs the response of a request, and this call is '
             "outside of one"
         )
 
 
-def _settled_by(record: Record) -> list[Declaration]:
-    """The limiters that settle what this request was charged."""
-    return [limiter.declaration for _, limiters in record.settled for limiter in limiters]
+def _settled_by(frame: Frame) -> list[Declaration]:
+    """The limiters that settle what some work was charged."""
+    return [limiter.declaration for _, limiters in frame.settled for limiter in limiters]
 
 
 def _is_complete(response: Response) -> bool:

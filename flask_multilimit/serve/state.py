@@ -17,18 +17,17 @@ if TYPE_CHECKING:
     from .access import AccessLists
 
 
-from collections.abc import Sequence
 from typing import Literal
 
 from flask import Request, g
 from werkzeug.local import LocalProxy
 
 from ..declare.advice import app_in_force, gate_of_app
+from ..declare.holding import Frame
 from ..declare.subjects import current_request, request_if_any
 from ..engine import Decision
 from ..engine.limiter import unasked
 from ..plan.endpoint import Plan
-from ..plan.hits import Applied
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -54,12 +53,14 @@ NO_PLAN = Plan("", None, ())
 """The plan of a record that is made before the plan is known, or outside of a request."""
 
 
-class Record:
+class Record(Frame):
     """What is known about one request."""
 
-    __slots__ = ("access", "admitted", "checked", "decisions", "plan", "said", "settled")
+    __slots__ = ("access", "admitted", "checked", "decisions", "plan")
 
     def __init__(self, plan: Plan) -> None:
+        self.settled = ()  # as Frame does, which would be a call more
+        self.said = {}
         self.plan: Plan = plan
         """The plan of its endpoint, looked up once."""
         self.checked: bool = False
@@ -68,10 +69,6 @@ class Record:
         """Whether the request passed that check."""
         self.decisions: list[Decision] = []
         """In the order of the checks."""
-        self.settled: tuple[tuple[Decision, Sequence[Applied]], ...] = ()
-        """Charges that depend on the response."""
-        self.said: dict[str, int] = {}
-        """What the view has said that these really cost, by the name of the limiter."""
         self.access: Access = "unknown"
 
 

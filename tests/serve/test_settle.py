@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import pytest
 from flask import Flask, Response, abort, jsonify, stream_with_context
 
 from flask_multilimit import Concurrent, ConfigurationError, MultiLimit, Rule, current_decision, rate_limiter, settle
-from flask_multilimit.engine import StorageError
+from flask_multilimit.engine import StorageError, hits_for
 from flask_multilimit.signals import Event, limit_event
 
 if TYPE_CHECKING:
@@ -380,8 +381,158 @@ def test_a_mistake_about_settling_is_found_at_the_start(app: Flask, options: dic
         serve(app, lambda: "ok", **options)()
 
 
-def test_a_function_that_is_no_view_needs_a_response(app: Flask) -> None:
-    service = rate_limiter(rules="5/minute", settle=True)(lambda: "ok")
+def test_a_function_outside_of_a_request_has_no_response_to_be_settled_by(app: Flask) -> None:
+    service = rate_limiter(rules="5/minute", settle=lambda _: 1)(lambda: "ok")
 
     with app.app_context(), pytest.raises(ConfigurationError, match="settle needs the response of a request"):
         service()  # type: ignore[no-untyped-call]
+
+
+# Functions that are no views
+
+
+def limited(function: Callable[..., Any], name: str = "service", **options: Any) -> Callable[..., Any]:
+    options = {"rules": Rule(3600, 1000), "cost": 10, "settle": True, **options}
+    return rate_limiter(name=name, scope=name, **options)(function)
+
+
+def left_of(app: Flask, name: str) -> int:
+    with app.app_context():
+        limiter = app.extensions["multilimit"].limiter
+    return int(limiter.peek(hits_for(Rule(3600, 1000), scope=name)).remaining)
+
+
+def test_a_task_outside_of_requests_says_what_it_really_cost(app: Flask) -> None:
+    def work(units: int) -> None:
+        settle(units + 1)
+        settle(units)
+
+    task = limited(work)
+    with app.app_context():
+        task(340)
+        task(3)
+
+        assert left_of(app, "service") == 657
+
+
+def test_a_task_that_says_nothing_pays_its_estimate_and_one_that_fails_what_it_said(app: Flask) -> None:
+    def work(said: int) -> None:
+        if said:
+            settle(said)
+        raise ZeroDivisionError
+
+    task = limited(work)
+    with app.app_context():
+        for said in (0, 7):
+            with pytest.raises(ZeroDivisionError):
+                task(said)
+
+        assert left_of(app, "service") == 983
+
+
+def test_a_service_speaks_for_itself_and_the_view_that_calls_it_for_itself(app: Flask) -> None:
+    def model() -> None:
+        settle(30)
+
+    service = limited(model)
+
+    def view() -> str:
+        settle(200)
+        service()
+        service()
+        return "ok"
+
+    fields = serve(app, view, settle=True)().headers["RateLimit"]
+
+    assert [left(app), left_of(app, "service")] == [800, 940]
+    assert [int(part.split("r=")[1].split(";")[0]) for part in fields.split(",")] == [800, 940]
+
+
+def test_the_word_of_a_view_after_its_service_does_not_settle_the_service(app: Flask) -> None:
+    service = limited(lambda: None)
+
+    def view() -> str:
+        service()
+        settle(200)
+        return "ok"
+
+    serve(app, view, settle=True)()
+
+    assert [left(app), left_of(app, "service")] == [800, 990]
+
+
+def test_a_service_in_a_service_speaks_for_itself(app: Flask) -> None:
+    inner = limited(lambda: settle(3), "inner")
+
+    def call() -> None:
+        inner()
+        settle(200)
+
+    outer = limited(call, "outer")
+    with app.app_context():
+        outer()
+
+        assert [left_of(app, name) for name in ("inner", "outer")] == [997, 800]
+
+
+def test_a_helper_that_is_limited_otherwise_speaks_for_its_caller(app: Flask) -> None:
+    helper = limited(lambda: settle(40), "helper", settle=None, rules=Concurrent(2), cost=1)
+    with app.app_context():
+        limited(helper, "outer")()
+
+        assert left_of(app, "outer") == 960
+
+
+def test_a_generator_is_settled_when_it_ends_or_is_closed(app: Flask) -> None:
+    def parts() -> Iterator[int]:
+        for part in (100, 200, 300):
+            settle(part)
+            yield part
+
+    service = limited(parts)
+    with app.app_context():
+        for _ in service():
+            pass
+        closed = service()
+        next(closed)
+        assert left_of(app, "service") == 690
+        closed.close()
+
+        assert left_of(app, "service") == 600
+
+
+def test_a_coroutine_is_settled_when_it_ends(app: Flask) -> None:
+    async def work(units: int) -> None:
+        await asyncio.sleep(0)
+        settle(units)
+
+    async def together() -> None:
+        await asyncio.gather(*(task(units) for units in (100, 20, 3)))
+
+    task = limited(work)
+    with app.app_context():
+        asyncio.run(together())
+
+        assert left_of(app, "service") == 877
+
+
+def test_a_task_names_the_limiter_that_it_speaks_for(app: Flask) -> None:
+    def work() -> None:
+        with pytest.raises(ConfigurationError, match="give name="):
+            settle(3)
+        settle(300, name="tokens")
+
+    task = limited(limited(work, "tokens"), "queries")
+    with app.app_context():
+        task()
+
+        assert [left_of(app, name) for name in ("tokens", "queries")] == [700, 990]
+
+
+def test_a_task_whose_limits_are_off_may_say_what_it_costs() -> None:
+    off = Flask("off")
+    off.config["MULTILIMIT_ENABLED"] = False
+    MultiLimit(off)
+
+    with off.app_context():
+        limited(lambda: settle(3))()

@@ -80,7 +80,7 @@ class Oracle:
                 # would count it a second more.
                 counting = Window(hit.rule.quota.window, self._window(hit).live(now))
                 self._charges[hit.key] = counting.charged(Charge(now, hit.cost, check_id.bytes)).charges
-        return self._reply(hits, now, repeated=True)
+        return self._reply(hits, now, repeated=True, charged=True)
 
     def peek(self, hits: Sequence[Hit], now: int) -> list[int]:
         return self._reply(hits, now)
@@ -106,10 +106,14 @@ class Oracle:
     def _knows(self, hits: Sequence[Hit], now: int, check_id: UUID) -> bool:
         return any(self._window(hit).knows(check_id.bytes, now) for hit in hits if hit.cost)
 
-    def _reply(self, hits: Sequence[Hit], now: int, *, repeated: bool = False) -> list[int]:
-        return joined(now, 0, [(self._standing(hit, now, repeated=repeated), False) for hit in hits])
+    def _reply(self, hits: Sequence[Hit], now: int, *, repeated: bool = False, charged: bool = False) -> list[int]:
+        standings = [self._standing(hit, now, repeated=repeated, charged=charged and hit.cost > 0) for hit in hits]
+        return joined(now, 0, [(standing, False) for standing in standings])
 
-    def _standing(self, hit: Hit, now: int, *, repeated: bool) -> tuple[int, int, int]:
+    def _standing(self, hit: Hit, now: int, *, repeated: bool, charged: bool) -> tuple[int, int, int]:
         window, count = self._window(hit), hit.rule.count
         retry_after = 0 if repeated else window.wait(count, hit.asks, now)
-        return count - window.used(now), retry_after, window.reset_after(now)
+        left = count - window.used(now)
+        if charged and not left:  # when the next unit comes back
+            left = -window.wait(count, 1, now)
+        return max(left, 0) if hit.rule.holds_slots else left, retry_after, window.reset_after(now)

@@ -42,7 +42,7 @@ __all__ = [
 def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:
     """Seen is the range of slots in progress, as a pair of indices."""
     remaining, retry_after, delay, seen = sliding_window.evaluate(log, quota, cost, now)
-    return remaining, UNKNOWN if retry_after > 0 else retry_after, delay, seen
+    return max(remaining, 0), UNKNOWN if retry_after > 0 else retry_after, delay, seen
 
 
 def settle(log: Log | None, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes) -> Log | None:
