@@ -72,15 +72,21 @@ def multilimit(url: str, limits: Limits) -> Call:
     return flask_client(app)
 
 
-def flask_limiter(url: str, limits: Limits) -> Call:
+def flask_limiter(url: str, limits: Limits, **options: Any) -> Call:
     from flask_limiter import Limiter
 
     app = Flask(__name__)
     limiter = Limiter(address, app=app, storage_uri=url, strategy="moving-window")
-    everyone = limiter.limit(f"{EVERYONE}/{limits.everyone}", key_func=lambda: "everyone")
-    each = limiter.limit(f"{EACH}/{limits.each}")
+    everyone = limiter.limit(f"{EVERYONE}/{limits.everyone}", key_func=lambda: "everyone", **options)
+    each = limiter.limit(f"{EACH}/{limits.each}", **options)
     app.get("/")(limits.stacked(everyone, each, view))
     return flask_client(app)
+
+
+def flask_limiter_deducting(url: str, limits: Limits) -> Call:
+    """Charged after the view, unless it was refused: in order of arrival nothing is lost, but requests that run at once
+    pass the limit together."""
+    return flask_limiter(url, limits, deduct_when=lambda response: response.status_code != 429)
 
 
 def slowapi(url: str, limits: Limits) -> Call:
@@ -121,12 +127,14 @@ def throttled_py(url: str, limits: Limits) -> Call:
 LIBRARIES = {
     "flask-multilimit": multilimit,
     "Flask-Limiter": flask_limiter,
+    "Flask-Limiter, deduct_when": flask_limiter_deducting,
     "slowapi": slowapi,
     "throttled-py": throttled_py,
 }
 MODULES = {
     "flask-multilimit": "flask_multilimit",
     "Flask-Limiter": "flask_limiter",
+    "Flask-Limiter, deduct_when": "flask_limiter",
     "slowapi": "slowapi",
     "throttled-py": "throttled",
 }
@@ -173,14 +181,14 @@ def main(url: str) -> None:
         if client.dbsize():
             raise SystemExit(f"{url} is not empty: name an empty database, for it is flushed")
         print(f"Calls of other clients that still pass, {EXPECTED} at best; and commands for one admitted call.\n")
-        print(" " * 26, *(f"all: {EVERYONE}/{limits.everyone}".rjust(13) for limits in CASES))
-        print(" " * 26, *(f"each: {EACH}/{limits.each}".rjust(13) for limits in CASES))
+        print(" " * 34, *(f"all: {EVERYONE}/{limits.everyone}".rjust(13) for limits in CASES))
+        print(" " * 34, *(f"each: {EACH}/{limits.each}".rjust(13) for limits in CASES))
         print(
-            " " * 26, *(f"top: {'all' if limits.everyone_first else 'each'}".rjust(13) for limits in CASES), " commands"
+            " " * 34, *(f"top: {'all' if limits.everyone_first else 'each'}".rjust(13) for limits in CASES), " commands"
         )
         for library, app_for in LIBRARIES.items():
             if find_spec(MODULES[library]) is None:
-                print(f"{library:26} not installed")
+                print(f"{library:34} not installed")
                 continue
             row = []
             for limits in CASES:
@@ -188,8 +196,8 @@ def main(url: str) -> None:
                 row.append(left_for_others(app_for(url, limits)))
             client.flushall()
             sent = commands(url, app_for(url, CASES[0]))
-            name = f"{library} {importlib.metadata.version(library)}"
-            print(f"{name:26}", *(str(left).rjust(13) for left in row), str(sent).rjust(9))
+            name = f"{library} {importlib.metadata.version(library.partition(',')[0])}"
+            print(f"{name:34}", *(str(left).rjust(13) for left in row), str(sent).rjust(9))
         client.flushall()
 
 

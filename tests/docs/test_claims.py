@@ -85,21 +85,10 @@ class TestCheck:
 
 
 class TestReadme:
-    def test_costs_of_a_type_of_ones_own(self, run: Run) -> None:
-        app = run("README.md", "own-type")["app"]
-        assert statuses(app, "/report?full", 11, headers={"X-Api-Key": "key-of-ann"}) == [200] * 10 + [429]
-        assert statuses(app, "/report", 1, headers={"X-Api-Key": "key-of-bob"}) == [200]
-        assert statuses(app, "/report", 60, headers={"X-Api-Key": "invented"})[-12:] == [401] + [429] * 11
-
     def test_stacking(self, run: Run) -> None:
         app = run("README.md", "stacking")["app"]
         assert statuses(app, "/messages", 6, method="POST") == [201] * 5 + [429]
         assert app.test_client().post("/messages").get_json()["detail"] == "Slow down, please."
-
-    def test_signals(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-        app = run("README.md", "signals")["app"]
-        statuses(app, "/", 2)
-        assert re.fullmatch(r"index refused by ip-60s, retry in \d+\.\d s", caplog.messages[0])
 
 
 class TestTutorial:

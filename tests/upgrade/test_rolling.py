@@ -102,6 +102,6 @@ def test_workers_of_two_versions_count_the_same_quotas_and_follow_the_same_chang
 
     sent = 10 * REQUESTS
     refunded, _ = total.pop("refunded"), total.pop("overridden")
-    assert total == dict.fromkeys(total, {"200": COUNT, "429": sent - COUNT})
+    assert total == {name: {"200": COUNT, "429": sent - COUNT} for name in total}
     assert refunded == {"200": sent}
     assert [statuses["200"] for statuses in overridden] == [10, 15, 15, 0, 0]
