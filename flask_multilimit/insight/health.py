@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -9,9 +10,17 @@ from redis.exceptions import RedisError
 
 from ..engine import ConfigurationError, StorageError
 from ..engine.errors import with_remedy
+from ..engine.hits import OnStorageError
 from ..engine.storage.redis.uri import address_of
 from ..serve.gate import AppGate
 from .values import Described
+
+MEANWHILE: Mapping[OnStorageError, str] = {
+    "local": "Meanwhile each of {workers} workers admits 1/{workers} of every limit by itself.",
+    "allow": "Meanwhile no limit refuses anybody.",
+    "deny": "Meanwhile every limited request is refused with 503.",
+    "raise": "Meanwhile every limited request fails with an error.",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +36,8 @@ class StorageState(Described):
     state: Literal["working", "failed"] = "working"
     since: float | None = None
     error: str = ""
+    meanwhile: str = ""
+    """What clients get whenever it is away; ``{workers}`` stands for their number."""
     milliseconds: float | None = None
     """The time that its last answer took; ``null`` if it did not answer, or was not asked."""
     remark: str = ""
@@ -62,6 +73,7 @@ def storage_state(gate: AppGate) -> StorageState:
         guarded=True,
         state=health.state,
         since=health.since,
+        meanwhile=MEANWHILE[gate.settings.on_storage_error],
         error=with_remedy(health.error) if health.error is not None and health.state == "failed" else "",
         breaker=health.breaker,
         fallback_keys=health.fallback_keys,

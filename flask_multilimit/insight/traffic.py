@@ -149,6 +149,26 @@ class RefusedSubject(Described):
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedClient(Described):
+    """A subject that is refused, and by which rules."""
+
+    type: str
+    subject: str
+    """As of the rules."""
+    shown: str
+    """For people."""
+    known: bool
+    """Whether more can be found out about it."""
+    refused: int
+    """By all its rules."""
+    since: float
+    """The first refusal of the latest series, by any of its rules."""
+    until: float
+    rules: tuple[RefusedSubject, ...]
+    """Those that refused it most, at each endpoint."""
+
+
+@dataclass(frozen=True, slots=True)
 class BansBegunInForce(Described):
     """Bans that one limiter began, and that hold now."""
 
@@ -189,7 +209,7 @@ class Now(Described):
     """Of the endpoints."""
     rules: tuple[RuleTraffic, ...]
     """Those that refuse most, then those that come nearest to it."""
-    subjects: tuple[RefusedSubject, ...]
+    subjects: tuple[RefusedClient, ...]
     """Those that were refused most."""
     bans_in_force: tuple[BansBegunInForce, ...]
     storage: StorageState
@@ -317,7 +337,17 @@ class TrafficMemory:
             if is_wanted is None or is_wanted(who)
         )
         ranked = heapq.nlargest(most, (each for each in amounts if each[1]), key=lambda each: each[1])
-        return [(who, amount, *self._latest(who)) for who, amount in ranked]
+        return [(who, amount, *self.latest([who])) for who, amount in ranked]
+
+    def refused_clients(
+        self, most: int, is_wanted: Callable[[Refused], bool], *, slices: int = SLICES
+    ) -> list[list[tuple[Refused, int]]]:
+        """What refused the subjects that were refused most, and how often: a list for each subject, in order."""
+        oldest, clients = self.last - slices, dict[tuple[str, str], list[tuple[Refused, int]]]()
+        for who, amount in self._refused.items():
+            if is_wanted(who) and (recent := self._refusals_since(oldest, who, amount, slices)):
+                clients.setdefault((who.type, who.subject), []).append((who, recent))
+        return heapq.nlargest(most, clients.values(), key=lambda rules: sum(amount for _, amount in rules))
 
     def bans(self) -> BansBegun | None:
         """The bans that limiters began; ``None`` if they were not read yet."""
@@ -332,27 +362,29 @@ class TrafficMemory:
         """The series of refusals that went on ``at`` a POSIX time: how often, since when, until when; most first."""
         bucket = bucket_at(at)
         found = [
-            (who, *self._summed_up(series, who))
+            (who, *self._summed_up(series, [who]))
             for who in self._refused
             if is_wanted(who)
-            for series in self._series_of(who)
+            for series in self._series_of([who])
             if series[0] <= bucket <= series[-1]
         ]
         return sorted(found, key=lambda each: -each[1])
 
-    def _latest(self, who: Refused) -> tuple[int, float, float]:
-        return self._summed_up(self._series_of(who)[-1], who)
+    def latest(self, several: Sequence[Refused]) -> tuple[int, float, float]:
+        """The latest series of refusals of ``several`` together: how often, since when, until when."""
+        return self._summed_up(self._series_of(several)[-1], several)
 
-    def _series_of(self, who: Refused) -> list[list[int]]:
-        return series_of(sorted(bucket for bucket, subjects in self._subjects.items() if who in subjects))
+    def _series_of(self, several: Sequence[Refused]) -> list[list[int]]:
+        found = (bucket for bucket, subjects in self._subjects.items() if not subjects.keys().isdisjoint(several))
+        return series_of(sorted(found))
 
-    def _summed_up(self, series: Sequence[int], who: Refused) -> tuple[int, float, float]:
-        amount = sum(self._subjects[bucket][who] for bucket in series)
-        return amount, self._second_in(series[0], who), min((series[-1] + 1) * BUCKET_SECONDS, self.at)
+    def _summed_up(self, series: Sequence[int], several: Sequence[Refused]) -> tuple[int, float, float]:
+        amount = sum(self._subjects[bucket].get(who, 0) for bucket in series for who in several)
+        return amount, self._second_in(series[0], several), min((series[-1] + 1) * BUCKET_SECONDS, self.at)
 
-    def _second_in(self, bucket: int, who: Refused) -> float:
-        """When ``who`` was refused first in a bucket with which a series begins."""
-        known = [at for at in self._starts.get(who, ()) if bucket_at(at) == bucket]
+    def _second_in(self, bucket: int, several: Sequence[Refused]) -> float:
+        """When one of ``several`` was refused first in a bucket with which a series begins."""
+        known = (at for who in several for at in self._starts.get(who, ()) if bucket_at(at) == bucket)
         return min(known, default=float(bucket * BUCKET_SECONDS))
 
     # Under the lock
@@ -541,7 +573,7 @@ def _found(
     names = [name for name in amounts if name != ALL and q.lower() in name.lower()]
     names.sort(key=lambda name: _order(sort, name, amounts[name]))
     shown, paging = paged(names, page, ROWS)
-    wanted = memory.refused(MOST_SUBJECTS, lambda who: endpoint in {None, who.endpoint}, slices=slices)
+    wanted = memory.refused_clients(MOST_SUBJECTS, lambda who: endpoint in {None, who.endpoint}, slices=slices)
     return {
         "at": memory.at,
         "seconds": memory.seconds(slices),
@@ -555,7 +587,7 @@ def _found(
         ),
         "paging": paging,
         "rules": _rules(memory, endpoint, slices),
-        "subjects": tuple(refused_subject(gate, *each) for each in wanted),
+        "subjects": tuple(_client(gate, memory, rules) for rules in wanted),
         "bans_in_force": _bans(memory.bans(), endpoint),
     }
 
@@ -621,6 +653,15 @@ def refused_subject(
         since=since,
         until=until,
     )
+
+
+def _client(gate: AppGate, memory: TrafficMemory, rules: Sequence[tuple[Refused, int]]) -> RefusedClient:
+    rules = sorted(rules, key=lambda rule: -rule[1])
+    _, since, until = memory.latest([who for who, _ in rules])
+    shown = tuple(refused_subject(gate, who, amount, *memory.latest([who])) for who, amount in rules[:MOST_RULES])
+    first = shown[0]
+    refused = sum(amount for _, amount in rules)
+    return RefusedClient(first.type, first.subject, first.shown, first.known, refused, since, until, shown)
 
 
 def _bans(begun: BansBegun | None, endpoint: str | None) -> tuple[BansBegunInForce, ...]:

@@ -257,6 +257,11 @@ def test_bans_are_found_without_a_look_at_all_keys(server: Server, redis_client:
     gate_of(app).limiter.close()
 
 
+def amid_the_ban(app: Flask) -> float:
+    (ban,) = reader_of(gate_of(app).limiter.storage, "rate_limit:").bans().begun
+    return min((ban.began + ban.until) / 2, ban.began + 1)
+
+
 def past(app: Flask, who: str, at: float, endpoint: str | None = None) -> Past:
     gate = gate_of(app)
     with app.app_context(), looking(gate, patient=True) as memory:
@@ -269,20 +274,20 @@ def test_a_banned_client_is_told_apart_before_during_and_after_its_ban(shared: s
     before = time.time()
     statuses(app, *["/login"] * 9, environ_base=CLIENT)
     flush(app)
-    (ban,) = until(lambda: bans(gate_of(app)))
+    assert until(lambda: bans(gate_of(app)))
     command(app, "unban", "203.0.113.7", "--yes")
-    lifted = time.time()
+    lifted, at = time.time(), amid_the_ban(app)
 
-    during = past(app, "203.0.113.7", ban.since + 0.001)
+    during = past(app, "203.0.113.7", at)
 
     assert during.state == "banned"
     assert before - 1 < during.bans[0].began < during.bans[0].ended < lifted + 1
     assert [(each.rule, each.refused) for each in during.refusals] == [("ip-ban", 6), ("ip-60s", 1)]
-    assert during.verdict.text.startswith(f"at {local_time(ban.since)} it was refused at login: banned by ip-ban from ")
+    assert during.verdict.text.startswith(f"at {local_time(at)} it was refused at login: banned by ip-ban from ")
     assert "; 7 refusals from " in during.verdict.text
     assert past(app, "203.0.113.7", before - 600).verdict.text == f"at {local_time(before - 600)} nothing refused it"
-    assert past(app, "203.0.113.7", ban.since + 0.001, endpoint="search").state == "passes"
-    assert past(app, "192.0.2.1", ban.since + 0.001).state == "passes"
+    assert past(app, "203.0.113.7", at, endpoint="search").state == "passes"
+    assert past(app, "192.0.2.1", at).state == "passes"
     gate_of(app).limiter.close()
 
 
@@ -336,8 +341,8 @@ def test_command_and_api_give_the_same_answer_about_the_past() -> None:
     app = app_on()
     statuses(app, *["/login"] * 5, environ_base=CLIENT)
     flush(app)
-    (ban,) = until(lambda: bans(gate_of(app)))
-    at = datetime.fromtimestamp(ban.since + 0.001).astimezone().isoformat()
+    assert until(lambda: bans(gate_of(app)))
+    at = datetime.fromtimestamp(amid_the_ban(app)).astimezone().isoformat()
 
     told = command(app, "why", "203.0.113.7", "--at", at, "--json")
     with app.test_client() as browser:
@@ -346,5 +351,6 @@ def test_command_and_api_give_the_same_answer_about_the_past() -> None:
 
     del told["schema"]
     assert told == shown
-    assert told["verdict"]["text"] in page
-    assert told["verdict"]["text"] in " ".join(command(app, "why", "203.0.113.7", "--at", at).split())
+    sentence = told["verdict"]["text"].partition(";")[0]
+    assert sentence in page
+    assert sentence in " ".join(command(app, "why", "203.0.113.7", "--at", at).split())

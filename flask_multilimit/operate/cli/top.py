@@ -7,7 +7,7 @@ import select
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
 import click
@@ -16,7 +16,8 @@ from ...engine import StorageError
 from ...engine.errors import with_remedy
 from ...engine.text import visible
 from ...insight.keys import SlotsInUse, slots_in_use
-from ...insight.traffic import EndpointTraffic, Now, RefusedSubject, RuleTraffic, now
+from ...insight.text import local_time
+from ...insight.traffic import EndpointTraffic, Now, RefusedClient, RuleTraffic, now
 from ...serve.gate import AppGate
 from .. import console
 from .base import as_json, command, current_gate, for_people, require_shared_storage, write, write_json
@@ -153,8 +154,8 @@ def screen(found: Now, slots: Sequence[SlotsInUse] = (), *, app: str, columns: i
             None,
         ),
         (
-            ("REFUSED", "SUBJECT", "RULE", "ENDPOINT", "SINCE"),
-            [_subject_row(each, found.at) for each in found.subjects],
+            ("REFUSED", "WHO", "RULE", "ENDPOINT", "SINCE"),
+            [_subject_row(each) for each in found.subjects],
             1,
         ),
         (
@@ -182,7 +183,7 @@ def sparkline(series: Sequence[int]) -> str:
 
 def _title(app: str, found: Now, columns: int) -> str:
     left = f"{app}, the last {console.duration(round(found.seconds or found.minutes * 60))}"
-    right = time.strftime("%H:%M:%S", time.localtime(found.at))
+    right = local_time(found.at)
     return console.style(f"{left}{right:>{max(columns - len(left), len(right) + 1)}}"[:columns], bold=True)
 
 
@@ -222,9 +223,15 @@ def _rule_row(each: RuleTraffic, *, bans: bool) -> tuple[str, ...]:
     return (each.rule, each.endpoint, str(each.refuses), str(each.near), str(each.shadows), *([str(each.bans)] * bans))
 
 
-def _subject_row(each: RefusedSubject, at: float) -> tuple[str, ...]:
-    ago = console.duration(max(round(at - each.since), 1))
-    return (str(each.refused), _who(each.type, each.shown), each.rule, each.endpoint, f"{ago} ago")
+def _subject_row(each: RefusedClient) -> tuple[str, ...]:
+    rules, endpoints = ({getattr(rule, name): None for rule in each.rules} for name in ("rule", "endpoint"))
+    since = local_time(each.since).rpartition(" ")[0]  # the zone is that of the title
+    return (str(each.refused), _who(each.type, each.shown), _first(rules), _first(endpoints), since)
+
+
+def _first(names: Iterable[str]) -> str:
+    first, *others = names
+    return f"{first} +{len(others)}" if others else first
 
 
 def _slots_used(each: SlotsInUse) -> str:

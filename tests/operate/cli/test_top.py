@@ -18,6 +18,7 @@ from flask_multilimit.insight.traffic import (
     BansBegunInForce,
     EndpointTraffic,
     Now,
+    RefusedClient,
     RefusedSubject,
     RuleTraffic,
     Series,
@@ -40,8 +41,9 @@ def series(**lines: tuple[int, ...]) -> Series:
     return Series(**{curve: lines.get(curve, (0, 0)) for curve in CURVES})
 
 
-def refused(type_: str, subject: str, times: int) -> RefusedSubject:
-    return RefusedSubject(type_, subject, subject, True, "search", "ip-60s", times, times, AT - 10, AT)
+def refused(type_: str, subject: str, times: int, rules: tuple[str, ...] = ("ip-60s",)) -> RefusedClient:
+    by = [RefusedSubject(type_, subject, subject, True, "search", rule, times, times, AT - 10, AT) for rule in rules]
+    return RefusedClient(type_, subject, subject, True, times, AT - 10, AT, tuple(by))
 
 
 SEARCH = EndpointTraffic("search", amounts(refused=7.5, passed=2.5), series(refused=(0, 150)))

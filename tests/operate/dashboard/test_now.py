@@ -5,19 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from flask import Flask
 
+from flask_multilimit import IP, Ban, MultiLimit, rate_limiter
+from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage import MemoryStorage
 from flask_multilimit.insight.traffic import MEMORY
+from flask_multilimit.operate.dashboard.drawing import iso
 from flask_multilimit.serve.gate import gate_of
-from support.asking import ask
+from support.asking import ask, statuses, view
 
 from .conftest import ROOT, browser_of, made
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flask import Flask
     from flask.testing import FlaskClient
 
     from flask_multilimit.engine.storage.tallies import Tallies
@@ -199,3 +202,59 @@ def test_long_subjects_lead_nowhere_for_they_are_shortened(app: Flask, ada: Flas
     (found,) = json_of(ada, "now")["subjects"]
 
     assert found["known"] is False
+
+
+def test_a_client_has_one_row_with_its_rules_and_counts_once_for_each_refused_request() -> None:
+    app = Flask("shop")
+    app.secret_key = "key"
+    limits = MultiLimit(app)
+    ban = Ban(after=2, within=60, time=600)
+    app.add_url_rule("/a", "a", rate_limiter(type=IP, rules="1/minute; 2/hour", ban=ban)(view()))
+    app.add_url_rule("/b", "b", rate_limiter(type=IP, rules="1/minute")(view()))
+    app.register_blueprint(Dashboard(limits, authorize=lambda: "ada"))
+    answers = statuses(app, *["/a"] * 6, *["/b"] * 3, environ_base={"REMOTE_ADDR": "203.0.113.7"})
+    gate_of(app).audience.watched.background.once()
+    ada = browser_of("ada", app)
+
+    (client,) = json_of(ada, "now")["subjects"]
+
+    assert client["refused"] == answers.count(429) == 7
+    assert {(each["endpoint"], each["rule"]): each["refused"] for each in client["rules"]} == {
+        ("a", "ip-ban"): 4,
+        ("b", "ip-60s"): 2,
+        ("a", "ip-60s"): 1,
+    }
+    page = ada.get(ROOT).text
+    assert page.count(">203.0.113.7</a>") == 1
+    assert 'aria-label="Why 203.0.113.7"' in page
+    assert 'aria-label="Ban 203.0.113.7"' in page
+
+
+def test_while_the_storage_is_away_it_says_from_when_its_numbers_are_and_what_clients_get() -> None:
+    app = Flask("shop")
+    app.config.update(SECRET_KEY="key", MULTILIMIT_WORKERS=3)
+    storage = Leaving()
+    app.register_blueprint(Dashboard(MultiLimit(app, storage=storage), authorize=lambda: "ada"))
+    ada = browser_of("ada", app)
+    assert "breaker" not in ada.get(ROOT).text
+    at = json_of(ada, "now")["at"]
+    storage.away = True
+    app.extensions[MEMORY]._fresh_until = 0.0
+
+    page = ada.get(ROOT).text
+
+    assert "The storage does not answer." in page
+    assert f'Numbers are those of <time datetime="{iso(at)}">' in page
+    assert "Meanwhile each of 3 workers admits 1/3 of every limit by itself." in page
+
+
+class Leaving(MemoryStorage):
+    """Answers until it is away."""
+
+    shared = True
+    away = False
+
+    def tallies(self, keys: Sequence[str]) -> Tallies:
+        if self.away:
+            raise StorageError("it is away")
+        return super().tallies(keys)

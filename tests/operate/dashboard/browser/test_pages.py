@@ -67,6 +67,19 @@ def test_everyone_can_use_every_page(
     assert wrong == {}
 
 
+def test_on_a_phone_who_rule_and_count_are_visible_without_scrolling_sideways(visit: Visit, shop: Shop) -> None:
+    parts = """[...document.querySelectorAll(".clients tbody tr")].map(row =>
+        [...row.querySelectorAll("th .subject, .by > div, td:nth-of-type(1)")].map(e => e.getBoundingClientRect()))
+        .map(boxes => [boxes.length, Math.min(...boxes.map(box => box.left)), Math.max(...boxes.map(box => box.right))])
+    """
+    with visit(size=NARROW) as tab:
+        tab.page.goto(shop.url)
+        rows = tab.page.evaluate(parts)
+
+    assert rows
+    assert all(found >= 3 and left >= 0 and right <= NARROW[0] for found, left, right in rows), rows
+
+
 def test_every_page_works_without_javascript(visit: Visit, shop: Shop) -> None:
     with visit(java_script_enabled=False) as tab:
         for path in PAGES.values():
