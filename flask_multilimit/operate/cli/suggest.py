@@ -21,6 +21,7 @@ from ..simulate.whatif import arrivals_of, share_from
 from .base import as_json, command, for_people, write, write_json
 from .logs import (
     Stoppable,
+    cost_field_option,
     file_lines,
     for_json,
     html_option,
@@ -56,6 +57,7 @@ from .logs import (
     metavar="SHARE",
     help="The part of requests, and of subjects, that may be refused.",
 )
+@cost_field_option("Count units: the log field that says what a request really cost.")
 @html_option("Write a page with a slider, for any browser.")
 @png_option
 @as_json
@@ -72,6 +74,7 @@ def suggest_command(
     type_: str,
     windows: tuple[str, ...],
     refuse_at_most: str,
+    cost_field: str,
     html: Path | None,
     png: Path | None,
     as_json: bool,
@@ -82,14 +85,25 @@ def suggest_command(
     LOG is a file, compressed (.gz, .zst) or not, or - for the standard input.
     """
     app: Any = current_app._get_current_object()  # type: ignore[attr-defined]
+    if cost_field and (html or png):
+        raise click.UsageError("--html and --png show requests, not units: leave out --cost-field")
     with for_people():
         at_most, sizes = share_from(refuse_at_most), [_seconds(each) for each in windows]
-        read = opened(logs, format_=format_, regex=regex, zone=zone, since=since, until=until, fields=subject.values())
+        fields = (*subject.values(), cost_field)
+        read = opened(logs, format_=format_, regex=regex, zone=zone, since=since, until=until, fields=fields)
         requests = Stoppable(read)
-        arrivals = arrivals_of(app, requests, type=type_, endpoint=endpoint, subjects=subject, script_name=script_name)
+        arrivals = arrivals_of(
+            app,
+            requests,
+            type=type_,
+            endpoint=endpoint,
+            subjects=subject,
+            cost_field=cost_field,
+            script_name=script_name,
+        )
         require_requests(read.files)
         traffic = traffic_of(arrivals, sizes)
-        found = suggest_for(traffic, type=type_, share=at_most)
+        found = suggest_for(traffic, type=type_, share=at_most, cost_field=cost_field)
         with writing():
             if html is not None:
                 html.write_text(_page(found, traffic, ", ".join(logs), refuse_at_most), encoding="utf-8")
@@ -97,9 +111,9 @@ def suggest_command(
                 draw(found, traffic, png)
     if as_json:
         paste = {
-            "decorator": declaration(found.type, found.proposed),
-            "toml": toml(found.type, found.proposed, endpoint),
-            "command": command_to_try(found.type, found.proposed, endpoint),
+            "decorator": declaration(found, found.proposed),
+            "toml": toml(found, endpoint),
+            "command": command_to_try(found, endpoint),
         }
         write_json(suggestion=for_json(found.as_json()), paste=paste, complete=requests.complete)
         return
@@ -140,7 +154,11 @@ def _screen(found: Suggestion, zone: tzinfo, endpoint: str | None) -> list[str]:
         )
         for each in found.peaks
     ]
-    lines += ["The most requests of a subject in any window, over all subjects:"]
+    if found.without_cost:
+        left_out = console.plural(found.without_cost, "request")
+        lines += [*console.paragraph(f"Left out: {left_out} without a cost in {found.cost_field}."), ""]
+    counted = "requests" if found.estimate is None else "units"
+    lines += [f"The most {counted} of a subject in any window, over all subjects:"]
     lines += console.columns(rows, headings=("WINDOW", "HALF", "90 %", "99 %", "99.9 %", "MAX"), indent=2)
     at_most = percent(float(found.share))
     for what, choices in (("requests", found.for_requests), ("subjects", found.for_subjects)):
@@ -151,10 +169,18 @@ def _screen(found: Suggestion, zone: tzinfo, endpoint: str | None) -> list[str]:
             lines += ["", *console.paragraph(_gap(peaks.window, gap))]
     why = f"for at most {at_most} of the requests" if not any(found.gaps) else "below the gap"
     lines += ["", f"To paste, {why}{f', to {endpoint!r}' if endpoint else ''}:"]
-    for text in (declaration(found.type, found.proposed), toml(found.type, found.proposed, endpoint)):
+    for text in (declaration(found, found.proposed), toml(found, endpoint)):
         lines += ["", *(f"    {line}" for line in text.split("\n"))]
-    lines += ["", "To try it for a day, without refusing anybody:", ""]
-    return [*lines, f"    {command_to_try(found.type, found.proposed, endpoint)}"]
+    trial = command_to_try(found, endpoint)
+    if trial is None:
+        return [*lines, "", *console.paragraph(_OF_UNITS)]
+    return [*lines, "", "To try it for a day, without refusing anybody:", "", f"    {trial}"]
+
+
+_OF_UNITS = (
+    "The cost is what half of the requests take at most. It is charged first, and settled at what the response says. "
+    "To try it without refusing anybody, make it a shadow."
+)
 
 
 def _gap(window: float, gap: Gap) -> str:

@@ -311,7 +311,7 @@ def what_if(
         ],
         distribution=[list(each) for each in sorted(Counter(peak for (peak,) in traffic.subjects.values()).items())],
         busiest=[Client(name, peak, len(traffic.arrivals[name])) for name, (peak,) in ordered[:NAMED]],
-        declaration=declaration(found.type, [Rule(few_requests.time, chosen)]),
+        declaration=declaration(found, [Rule(few_requests.time, chosen)]),
         chosen=chosen,
         refuse_at_most=refuse_at_most,
         left_out=list(left_out),

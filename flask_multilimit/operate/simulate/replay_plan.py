@@ -44,13 +44,15 @@ class Replacements:
 
     def real_cost(self, declared: Declaration, request: LoggedRequest) -> int | None:
         """What ``declared`` is settled at for ``request``; ``None`` if the log does not tell."""
-        if request.recorded is not None:
-            return request.recorded.costs.get(self.cost_field or declared.name or declared.type_name)
-        return units_from(request.fields.get(self.cost_field, ""))
+        return real_cost_in(request, self.cost_field or declared.name or declared.type_name)
 
 
-def units_from(text: str) -> int | None:
-    """The whole number that a log says; ``None`` for anything else."""
+def real_cost_in(request: LoggedRequest, field: str) -> int | None:
+    """What ``request`` really cost by a field of the log, or of a recording by the limiter of that name; ``None`` if
+    there is no whole number."""
+    if request.recorded is not None:
+        return request.recorded.costs.get(field)
+    text = request.fields.get(field, "")
     return min(int(text), COUNTED) if len(text) < 20 and text.isascii() and text.isdecimal() else None
 
 

@@ -10,17 +10,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from itertools import zip_longest
+from math import isfinite
 from operator import methodcaller
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...declare.subjects import LimitType
-from ...engine import ConfigurationError, MemoryStorage, Rule, hits_for
+from ...engine import ConfigurationError, Limiter, MemoryStorage, Rule, hits_for
 from ...engine.errors import check_several
 from ...engine.rules import UNITS
 from ...engine.storage.forgetting import UNBOUNDED
+from .logs.logged import field_name
 
 MICROSECONDS = 1_000_000
 CURVE_POINTS = 40
+OF_UNITS = "sliding_window_counter"
+"""The algorithm for units: a sliding window keeps an entry for each."""
 WIDE = 4
 """A gap is at least so wide: the next peak is a multiple of the one below it."""
 FEW = Fraction(1, 10)
@@ -35,19 +39,34 @@ Instants = Sequence[int]
 
 
 class Arrivals(Mapping[str, Instants]):
-    """The instants of each subject's requests, 8 bytes each."""
+    """The instants of each subject's requests, 8 bytes each; and if they are known, the units that each really cost."""
 
     def __init__(self) -> None:
         self._instants: dict[str, array[int]] = {}
+        self._units: dict[str, array[int]] = {}
         self.requests: int = 0
+        self.without_cost: int = 0
+        """Requests that are left out, as nothing says what they cost."""
 
-    def add(self, subject: str, at: int) -> None:
-        """Add an instant. They must come in order."""
+    def add(self, subject: str, at: int, units: int | None = None) -> None:
+        """Add an instant. They must come in order, and either all with units or none."""
         known = self._instants.get(subject)
         if known is None:
             known = self._instants[subject] = array("q")
         known.append(at)
+        if units is not None:
+            self._units.setdefault(subject, array("q")).append(units)
         self.requests += 1
+
+    def units_of(self, subject: str) -> Sequence[int] | None:
+        """What each of its requests really cost; ``None`` if requests are counted."""
+        return self._units.get(subject)
+
+    @property
+    def estimate(self) -> int | None:
+        """What half of the requests cost at most, and at least 1; ``None`` if requests are counted."""
+        every = sorted(units for each in self._units.values() for units in each)
+        return max(percentile(every, 0.5), 1) if every else None
 
     def __getitem__(self, subject: str) -> Instants:
         return self._instants[subject]
@@ -74,18 +93,37 @@ class Arrivals(Mapping[str, Instants]):
         first, second = Arrivals(), Arrivals()
         for subject, instants in self._instants.items():
             at = bisect_left(instants, low + 1)
-            first._put(subject, instants[:at])
-            second._put(subject, instants[at:])
+            units = self._units.get(subject)
+            first._put(subject, instants[:at], units and units[:at])
+            second._put(subject, instants[at:], units and units[at:])
         return first, second
 
-    def _put(self, subject: str, instants: array[int]) -> None:
+    def _put(self, subject: str, instants: array[int], units: array[int] | None) -> None:
         if instants:
             self._instants[subject] = instants
             self.requests += len(instants)
+            if units is not None:
+                self._units[subject] = units
 
 
-def peak(instants: Instants, window: int) -> int:
-    """The most requests within any ``window`` (microseconds): a sliding window with this count refuses none."""
+def peak(instants: Instants, window: int, units: Sequence[int] | None = None) -> int:
+    """The most requests, or units, within any ``window`` (microseconds): a sliding window with this count refuses
+    none."""
+    return _most_requests(instants, window) if units is None else _most_units(instants, window, units)
+
+
+def _most_units(instants: Instants, window: int, units: Sequence[int]) -> int:
+    most = first = used = 0
+    for at, cost in zip(instants, units, strict=True):
+        while instants[first] <= at - window:
+            used -= units[first]
+            first += 1
+        used += cost
+        most = max(most, used)
+    return most
+
+
+def _most_requests(instants: Instants, window: int) -> int:
     most = first = 0
     for last, at in enumerate(instants):
         while instants[first] <= at - window:
@@ -102,7 +140,7 @@ def percentile(ordered: Sequence[int], share: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """The distribution of peaks: the most requests of each subject in any window."""
+    """The distribution of peaks: the most requests, or units, of each subject in any window."""
 
     window: float
     """Seconds."""
@@ -182,12 +220,19 @@ class Suggestion:
     """Choices that ever refuse at most ``share`` of the subjects, likewise."""
     gaps: tuple[Gap | None, ...] = ()
     """The gap between the peaks, if there is one: one a window."""
+    estimate: int | None = None
+    """What half of the requests really cost at most, which is charged first: then peaks, gaps and counts are units.
+    ``None``: they are requests."""
+    cost_field: str = ""
+    """The field of the log that says what they really cost."""
+    without_cost: int = 0
+    """Requests that are left out, as nothing says what they cost."""
 
     @property
     def proposed(self) -> tuple[Rule, ...]:
         """The rules to paste: below the gap of a window, or else those that refuse few requests."""
         return tuple(
-            replace(rule, count=gap.at_most) if gap is not None else rule
+            replace(rule, count=gap.at_most + (self.estimate or 0)) if gap is not None else rule
             for rule, gap in zip_longest(self.for_requests[-1].rules, self.gaps)
         )
 
@@ -200,6 +245,8 @@ class Suggestion:
             "first": self.first,
             "last": self.last,
             "refuse_at_most": float(self.share),
+            "estimate": self.estimate,
+            "without_cost": self.without_cost,
             "peaks": [asdict(each) for each in self.peaks],
             "for_requests": [_as_json(choice) for choice in self.for_requests],
             "for_subjects": [_as_json(choice) for choice in self.for_subjects],
@@ -221,33 +268,41 @@ class Traffic:
 
     def __init__(self, arrivals: Arrivals, windows: Sequence[float]) -> None:
         self.arrivals = arrivals
+        self.estimate = arrivals.estimate
         self.windows: tuple[float, ...] = tuple(sorted(windows))
-        self._rule = [Rule(window, 1) for window in self.windows]
-        sizes = [rule.quota.window for rule in self._rule]
-        self.subjects: dict[str, tuple[int, ...]] = {
-            name: tuple(peak(arrivals[name], size) for size in sizes) for name in arrivals
-        }
+        self.subjects: dict[str, tuple[int, ...]] = self._peaks(1)
         """The peak of each subject, by window."""
+        self._enough = self.subjects if self.estimate is None else self._peaks(2, self.estimate)
+        """By subject and window, a count that never refuses it. A counter of units looks at two windows."""
         self._refused: dict[tuple[str, Counts], int] = {}
 
     def of_window(self, number: int) -> Traffic:
         """The same arrivals with only one window."""
         alone = Traffic.__new__(Traffic)
         alone.arrivals, alone.windows, alone._refused = self.arrivals, (self.windows[number],), {}
-        alone._rule = [self._rule[number]]
+        alone.estimate = self.estimate
         alone.subjects = {name: (peaks[number],) for name, peaks in self.subjects.items()}
+        alone._enough = {name: (counts[number],) for name, counts in self._enough.items()}
         return alone
 
     def rules(self, counts: Counts) -> tuple[Rule, ...]:
-        return tuple(Rule(window, count) for window, count in zip(self.windows, counts, strict=True))
+        algorithm = "sliding_window" if self.estimate is None else OF_UNITS
+        counted = zip(self.windows, counts, strict=True)
+        return tuple(Rule(window, max(count, 1), algorithm=algorithm) for window, count in counted)
 
     def ordered(self, number: int) -> list[int]:
         """The peaks in one window, in ascending order."""
         return sorted(peaks[number] for peaks in self.subjects.values())
 
+    def enough(self, number: int) -> list[int]:
+        """The counts of one window that never refuse the subject with the most, the one after it, and so on."""
+        return sorted((counts[number] for counts in self._enough.values()), reverse=True)
+
     def refused_subjects(self, counts: Counts) -> int:
-        """The number of subjects that ``counts`` ever refuse: those with a peak above its count."""
-        return sum(1 for _ in self._above(counts))
+        """The number of subjects that ``counts`` ever refuse."""
+        if self.estimate is None:
+            return sum(1 for _ in self._above(counts))
+        return sum(self._refused_of(name, counts, None) > 0 for name in self._above(counts))
 
     def refused_requests(self, counts: Counts, most: int | None = None) -> int:
         """The number of requests that ``counts`` refuse, as the engine decides; any number above ``most`` if it is
@@ -267,12 +322,22 @@ class Traffic:
         )
 
     def _above(self, counts: Counts) -> Iterator[str]:
-        for name, peaks in self.subjects.items():
-            if any(most > count for most, count in zip(peaks, counts, strict=True)):
+        """The subjects that ``counts`` may refuse; if requests are counted, those that they do."""
+        for name, enough in self._enough.items():
+            if any(most > count for most, count in zip(enough, counts, strict=True)):
                 yield name
+
+    def _peaks(self, windows: int, more: int = 0) -> dict[str, tuple[int, ...]]:
+        sizes = [windows * Rule(window, 1).quota.window for window in self.windows]
+        return {
+            name: tuple(peak(instants, size, self.arrivals.units_of(name)) + more for size in sizes)
+            for name, instants in self.arrivals.items()
+        }
 
     def _least_refused(self, counts: Counts) -> int:
         """A lower bound: of the requests of a peak, all beyond the count are refused."""
+        if self.estimate is not None:
+            return 0
         return sum(
             max(0, *(most - count for most, count in zip(peaks, counts, strict=True)))
             for peaks in self.subjects.values()
@@ -282,7 +347,8 @@ class Traffic:
         choice = (name, counts)
         refused = self._refused.get(choice)
         if refused is None:
-            refused = refused_of(self.arrivals[name], self.rules(counts), most)
+            costs = None if self.estimate is None else Costs(self.estimate, self.arrivals.units_of(name) or ())
+            refused = refused_of(self.arrivals[name], self.rules(counts), most, costs)
             if most is None or refused <= most:
                 self._refused[choice] = refused
         return refused
@@ -291,20 +357,34 @@ class Traffic:
 Choose = Callable[[Traffic, Fraction], Counts]
 
 
-def refused_of(instants: Instants, rules: Sequence[Rule], most: int | None = None) -> int:
+class Costs(NamedTuple):
+    """What the requests of one subject are charged."""
+
+    estimate: int
+    """First."""
+    units: Sequence[int]
+    """What each is settled at."""
+
+
+def refused_of(instants: Instants, rules: Sequence[Rule], most: int | None = None, costs: Costs | None = None) -> int:
     """The number of requests of one subject that ``rules`` refuse. It stops when that is more than ``most``.
 
     Requests before the ``retry_after`` of a refusal are counted without asking the engine: it would refuse them all.
     """
     place = refused = 0
     storage = MemoryStorage(clock=lambda: instants[place], most_keys=UNBOUNDED)
-    hits = hits_for(rules, scope="suggest")
+    limiter = Limiter(storage)
+    hits = hits_for(rules, scope="suggest", cost=1 if costs is None else costs.estimate)
     check = storage.check
     while place < len(instants):
         decision = check(hits)
         if decision.allowed:
+            if costs is not None:
+                limiter.settle(decision, costs.units[place])
             place += 1
             continue
+        if not isfinite(decision.retry_after):
+            return refused + len(instants) - place
         admitted_at = instants[place] + round(decision.retry_after * MICROSECONDS)
         next_admitted = bisect_left(instants, admitted_at, place + 1)
         refused += next_admitted - place
@@ -320,15 +400,17 @@ def suggest(
     type: str,  # noqa: A002 - the field's word
     windows: Sequence[float],
     share: Fraction,
+    cost_field: str = "",
 ) -> Suggestion:
     """The distribution of the peaks, and the smallest counts. Raises :class:`ConfigurationError`."""
-    return suggest_for(traffic_of(arrivals, windows), type=type, share=share)
+    return suggest_for(traffic_of(arrivals, windows), type=type, share=share, cost_field=cost_field)
 
 
 def traffic_of(arrivals: Arrivals, windows: Sequence[float]) -> Traffic:
     """The traffic of ``arrivals``. Raises :class:`ConfigurationError` if there are none."""
     if not arrivals:
-        raise ConfigurationError("no requests to learn from")
+        unknown = ": nothing says what they cost" if arrivals.without_cost else ""
+        raise ConfigurationError(f"no requests to learn from{unknown}")
     check_several("windows", windows, "a list of seconds")
     windows = tuple(windows)
     if len(set(windows)) != len(windows) or not windows:
@@ -336,7 +418,13 @@ def traffic_of(arrivals: Arrivals, windows: Sequence[float]) -> Traffic:
     return Traffic(arrivals, windows)
 
 
-def suggest_for(traffic: Traffic, *, type: str, share: Fraction) -> Suggestion:  # noqa: A002 - the field's word
+def suggest_for(
+    traffic: Traffic,
+    *,
+    type: str,  # noqa: A002 - the field's word
+    share: Fraction,
+    cost_field: str = "",
+) -> Suggestion:
     """As :func:`suggest`, for traffic that is used further. Raises :class:`ConfigurationError`."""
     if not 0 <= share < 1:
         raise ConfigurationError(f"share={float(share)}: give at least 0 and less than 1 (100%)")
@@ -363,6 +451,9 @@ def suggest_for(traffic: Traffic, *, type: str, share: Fraction) -> Suggestion: 
         for_requests=choices(counts_for_requests),
         for_subjects=choices(counts_for_subjects),
         gaps=tuple(gap_in(traffic.ordered(number)) for number in alone),
+        estimate=traffic.estimate,
+        cost_field=cost_field,
+        without_cost=arrivals.without_cost,
     )
 
 
@@ -417,7 +508,7 @@ def _smallest(traffic: Traffic, is_enough: Callable[[Counts], bool]) -> Counts:
     all windows are tightened by the same number of subjects, as far as possible; then each one by itself, the shortest
     first, as far as the others leave room.
     """
-    ordered = [traffic.ordered(number)[::-1] for number in range(len(traffic.windows))]
+    ordered = [traffic.enough(number) for number in range(len(traffic.windows))]
     subjects = len(traffic.arrivals)
 
     def giving_way(to: int) -> Counts:
@@ -447,22 +538,43 @@ def _peaks(traffic: Traffic, number: int) -> Peaks:
 _TYPES = {each.value for each in LimitType}
 
 
-def declaration(type_: str, rules: Iterable[Rule]) -> str:
+def declaration(found: Suggestion, rules: Iterable[Rule]) -> str:
     """The decorator."""
-    written = ", ".join(f"Rule(time={rule.time}, count={rule.count})" for rule in rules)
-    return f"@rate_limiter({_type(type_)}, rules=[{written}])"
+    written = ", ".join(map(_rule, rules))
+    settled = "" if found.estimate is None else f", cost={found.estimate}, settle={json.dumps(_settle(found))}"
+    return f"@rate_limiter({_type(found.type)}, rules=[{written}]{settled})"
 
 
-def toml(type_: str, rules: Iterable[Rule], endpoint: str | None) -> str:
+def toml(found: Suggestion, endpoint: str | None) -> str:
     """The lines of a file of limits."""
-    table = f"{{ type = {json.dumps(type_)}, rules = {json.dumps(_text(rules))} }}"
+    rules, settled = json.dumps(_text(found.proposed)), ""
+    if found.estimate is not None:
+        written = (
+            f'{{ time = {rule.time}, count = {rule.count}, algorithm = "{OF_UNITS}" }}' for rule in found.proposed
+        )
+        rules, settled = f"[{', '.join(written)}]", f", cost = {found.estimate}, settle = {json.dumps(_settle(found))}"
+    table = f"{{ type = {json.dumps(found.type)}, rules = {rules}{settled} }}"
     return f"[limits]\n{json.dumps(endpoint)} = {table}" if endpoint else f"default_limits = {table}"
 
 
-def command(type_: str, rules: Iterable[Rule], endpoint: str | None) -> str:
-    """The command that tries the rules: for a day, and without refusing anybody."""
-    words = ("set", endpoint or "*", "--limit", _text(rules), "--type", type_, "--shadow", "--for", "1d")
+def command(found: Suggestion, endpoint: str | None) -> str | None:
+    """The command that tries the rules: for a day, and without refusing anybody. ``None`` if they settle: a command
+    cannot say so."""
+    if found.estimate is not None:
+        return None
+    words = ("set", endpoint or "*", "--limit", _text(found.proposed), "--type", found.type, "--shadow", "--for", "1d")
     return f"flask multilimit {shlex.join(words)}"
+
+
+def _rule(rule: Rule) -> str:
+    algorithm = f', algorithm="{rule.algorithm}"' if rule.algorithm == OF_UNITS else ""
+    return f"Rule(time={rule.time}, count={rule.count}{algorithm})"
+
+
+def _settle(found: Suggestion) -> str:
+    """The field of the response that a field of the log is, as far as its name tells."""
+    name = field_name(found.cost_field).removeprefix("upstream_http_").removeprefix("sent_http_")
+    return f"header:{name.replace('_', '-').title()}"
 
 
 def _text(rules: Iterable[Rule]) -> str:

@@ -29,7 +29,7 @@ from ...serve.gate import AppGate, gate_of
 from .logs.logged import LoggedRequest
 from .logs.reading import Logs
 from .replay import OnDecision, Replay
-from .replay_plan import Replacements
+from .replay_plan import Replacements, real_cost_in
 from .report import Report
 from .routes import Routes
 from .subjects import ClientLists, SubjectFinder, check_fields
@@ -193,11 +193,12 @@ def arrivals_of(
     type: str,  # noqa: A002 - the field's word
     endpoint: str | None = None,
     subjects: Mapping[str, str] | None = None,
+    cost_field: str = "",
     script_name: str = "",
     most_subjects: int | None = None,
 ) -> Arrivals:
     """When each subject of ``type`` made its requests, to ``endpoint`` or to the whole app; until there are
-    ``most_subjects``."""
+    ``most_subjects``. With a ``cost_field``, only requests of which it tells the real cost."""
     gate = gate_of(app)
     if endpoint is not None:
         require_endpoint(gate.plans, endpoint)
@@ -207,9 +208,11 @@ def arrivals_of(
         destination = routes.destination_of(request)
         if destination.reach == "outside" or (endpoint is not None and destination.endpoint != endpoint):
             continue
-        subject = subject_of(request)
-        if subject is not None:
-            arrivals.add(subject.value, request.at)
+        subject, units = subject_of(request), real_cost_in(request, cost_field) if cost_field else None
+        if cost_field and units is None:
+            arrivals.without_cost += 1
+        elif subject is not None:
+            arrivals.add(subject.value, request.at, units)
             if most_subjects is not None and len(arrivals) >= most_subjects:
                 break
     return arrivals
@@ -224,6 +227,7 @@ def suggest_limits(
     refuse_at_most: float | str | Fraction = "0.1%",
     endpoint: str | None = None,
     subjects: Mapping[str, str] | None = None,
+    cost_field: str = "",
     script_name: str = "",
 ) -> Suggestion:
     """The smallest counts that refuse at most ``refuse_at_most`` of the requests, and of the subjects.
@@ -231,9 +235,20 @@ def suggest_limits(
     :param type: the type of the limits: ``ip``, ``user``, ``default``, or a key of ``subjects``.
     :param windows: seconds. For several windows, counts are also chosen together.
     :param endpoint: count only requests to it; by default those to the whole app.
+    :param cost_field: the field of the log that has what a request really cost: counts are units, of limits that
+        settle. ``read_logs`` must read this field, too.
     """
-    arrivals = arrivals_of(app, requests, type=type, endpoint=endpoint, subjects=subjects, script_name=script_name)
-    return suggest(arrivals, type=type, windows=windows, share=share_from(refuse_at_most))
+    check_text("cost_field", cost_field)
+    arrivals = arrivals_of(
+        app,
+        requests,
+        type=type,
+        endpoint=endpoint,
+        subjects=subjects,
+        cost_field=cost_field,
+        script_name=script_name,
+    )
+    return suggest(arrivals, type=type, windows=windows, share=share_from(refuse_at_most), cost_field=cost_field)
 
 
 def share_from(text: float | str | Fraction) -> Fraction:

@@ -245,6 +245,20 @@ def test_suggest_prints_counts_by_window(on_memory: Command, log: Path) -> None:
     assert "@rate_limiter(type=LimitType.IP, rules=[Rule(time=5, count=" in run.out
 
 
+def test_suggest_counts_units(on_memory: Command, token_log: Path) -> None:
+    asked = ("suggest", str(token_log), "--cost-field", "upstream_http_x_tokens", "--refuse-at-most", "50%")
+
+    out, found = on_memory(*asked, columns=140).out, on_memory(*asked, "--json").json
+
+    assert "Left out: 1 request without a cost in upstream_http_x_tokens." in out
+    assert re.search(r"^  60 s +3,600 +3,600 ", out, re.MULTILINE)
+    assert 'cost=400, settle="header:X-Tokens")' in out
+    assert "flask multilimit set" not in out
+    assert found["suggestion"]["estimate"] == 400
+    assert found["paste"]["command"] is None
+    assert on_memory(*asked, "--png", "x.png").code != 0
+
+
 def test_suggest_in_json(on_memory: Command, log: Path) -> None:
     found = on_memory("suggest", "--json", str(log), "--endpoint", "update", "--refuse-at-most", "0.1")
 

@@ -9,18 +9,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 from flask import Flask
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flask_multilimit import ConfigurationError, MultiLimit, Rule
+from flask_multilimit.declare.data import LimitsFile
+from flask_multilimit.declare.validation import parse_toml, validated
+from flask_multilimit.operate.simulate.logs.logged import LoggedRequest
 from flask_multilimit.operate.simulate.suggest import (
     Arrivals,
     Gap,
+    Suggestion,
     Traffic,
     command,
     counts_for_requests,
     counts_for_subjects,
     curve,
+    declaration,
     gap_in,
     peak,
     percentile,
@@ -28,6 +33,7 @@ from flask_multilimit.operate.simulate.suggest import (
     suggest,
     toml,
 )
+from flask_multilimit.operate.simulate.whatif import simulate, suggest_limits
 from support.oracle import Charge, Window
 
 if TYPE_CHECKING:
@@ -230,12 +236,17 @@ def test_the_proposed_count_is_below_the_gap() -> None:
 
     assert [rule.count for rule in found.proposed] == [85, 85]
     assert found.as_json()["gaps"][0]["subjects"] == 19
-    assert toml("ip", found.proposed, "search") == '[limits]\n"search" = { type = "ip", rules = "85/minute; 85/hour" }'
-    assert toml("ip", found.proposed[:1], None) == 'default_limits = { type = "ip", rules = "85/minute" }'
+    assert toml(found, "search") == '[limits]\n"search" = { type = "ip", rules = "85/minute; 85/hour" }'
+    assert toml(found, None) == 'default_limits = { type = "ip", rules = "85/minute; 85/hour" }'
+
+
+def busy(requests: int, window: int) -> Suggestion:
+    """What is suggested when one address makes so many requests at once."""
+    return suggest(arrivals_of([0] * requests), type="ip", windows=[window], share=Fraction(0))
 
 
 def test_the_command_to_try_a_limit_is_quoted_for_a_shell() -> None:
-    assert command("ip", [Rule(time=10, count=5)], None) == (
+    assert command(busy(5, 10), None) == (
         "flask multilimit set '*' --limit '5 per 10 seconds' --type ip --shadow --for 1d"
     )
 
@@ -244,10 +255,80 @@ def test_the_command_to_try_a_limit_adds_one_that_refuses_nobody(server: Server,
     app = Flask("shop")
     MultiLimit(app, storage=server.url)
     app.add_url_rule("/search", "search", lambda: "ok")
-    _, *words = shlex.split(command("ip", [Rule(time=60, count=1)], "search"))
+    _, *words = shlex.split(command(busy(1, 60), "search") or "")
 
     said = app.test_cli_runner().invoke(args=[*words, "--yes"])
     client = app.test_client()
 
     assert "1 per 60s (shadow)" in said.output
     assert [client.get("/search").status_code for _ in range(3)] == [200] * 3
+
+
+# Units
+
+costly = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 100 * SECOND), st.integers(0, 50)), min_size=1, max_size=30
+).map(lambda several: sorted(several, key=lambda each: each[1]))
+
+
+def logged(requests: list[tuple[int, int, int]]) -> list[LoggedRequest]:
+    return [
+        LoggedRequest(at, "GET", "/", address=f"203.0.113.{who}", fields={"tokens": str(units)})
+        for who, at, units in requests
+    ]
+
+
+@pytest.mark.parametrize("share", ["0", "20%"])
+@given(requests=costly)
+@settings(max_examples=40)
+def test_counts_in_units_refuse_what_a_replay_with_the_real_cost_refuses(
+    share: str, requests: list[tuple[int, int, int]]
+) -> None:
+    app = Flask("chat")
+    MultiLimit(app)
+    app.add_url_rule("/", "chat", lambda: "ok")
+
+    found = suggest_limits(app, logged(requests), windows=[10], refuse_at_most=share, cost_field="tokens")
+
+    for choice in (*found.for_requests, *found.for_subjects):
+        (rule,) = choice.rules
+        rules = [{"time": rule.time, "count": rule.count, "algorithm": rule.algorithm}]
+        limit = {"type": "ip", "rules": rules, "cost": found.estimate, "settle": "header:X-Tokens"}
+        report = simulate(app, logged(requests), limits={"limits": {"chat": limit}}, cost_field="tokens")
+        assert (report.refused, report.clients_refused) == (choice.refused.requests, choice.refused.subjects)
+    assert found.for_requests[0].refused.requests <= len(requests) * found.share
+    assert found.for_subjects[0].refused.subjects <= found.subjects * found.share
+
+
+def test_a_gap_in_units_is_found_and_what_to_paste_settles() -> None:
+    arrivals = Arrivals()
+    for number in range(20):
+        arrivals.add(str(number), 0, 85 if number else 2445)
+
+    found = suggest(arrivals, type="ip", windows=[3600], share=Fraction(1, 1000), cost_field="upstream_http_x_tokens")
+
+    assert found.gaps == (Gap(19, 85, 1, 2445, 2445),)
+    pasted = toml(found, "chat")
+    assert pasted == (
+        '[limits]\n"chat" = { type = "ip", rules = [{ time = 3600, count = 170, algorithm = "sliding_window_counter" }]'
+        ', cost = 85, settle = "header:X-Tokens" }'
+    )
+    validated(LimitsFile, "pasted", parse_toml(pasted))
+    assert declaration(found, found.proposed) == (
+        '@rate_limiter(type=LimitType.IP, rules=[Rule(time=3600, count=170, algorithm="sliding_window_counter")], '
+        'cost=85, settle="header:X-Tokens")'
+    )
+    assert command(found, "chat") is None
+
+
+def test_requests_without_a_cost_are_left_out_and_counted() -> None:
+    app = Flask("chat")
+    MultiLimit(app)
+    app.add_url_rule("/", "chat", lambda: "ok")
+    requests = [*logged([(1, 0, 7)]), LoggedRequest(1, "GET", "/", address="203.0.113.1")]
+
+    found = suggest_limits(app, requests, cost_field="tokens")
+
+    assert (found.requests, found.without_cost, found.peaks[0].max) == (1, 1, 7)
+    with pytest.raises(ConfigurationError, match="nothing says what they cost"):
+        suggest_limits(app, requests, cost_field="units")
