@@ -239,8 +239,20 @@ class Decision(_Fields):
         left = status.remaining + hit.cost - units
         reset_after = 0.0 if left >= hit.rule.quota.burst else status.reset_after
         if units > hit.cost:
-            reset_after = max(reset_after, _whole_after(hit.rule.quota, left, hit.rule.algorithm) / _MICROSECONDS)
+            before = round(status.reset_after * _MICROSECONDS)
+            reset_after = _whole_after(hit.rule.quota, left, hit.rule.algorithm, before) / _MICROSECONDS
         return status._replace(remaining=max(left, 0), reset_after=reset_after, charged=units, debt=max(-left, 0))
+
+    @property
+    def standings(self) -> list[tuple[int, int, int]]:
+        """As in the :attr:`reply`, after settlements."""
+        if not self.settled:
+            return list(standings_of(self.reply))
+        settled = {
+            status.hit.key: _settled_standing(status) for status in self.statuses if status.hit.key in self.settled
+        }
+        each = zip(self.hits, standings_of(self.reply), strict=True)
+        return [settled.get(hit.key, standing) for hit, standing in each]
 
     @property
     def violated(self) -> tuple[RuleStatus, ...]:
@@ -305,11 +317,28 @@ class Decision(_Fields):
         return Decision(self.check_id, self.hits, reply or self.reply, self.decided_by, settled, self.ahead)
 
 
-def _whole_after(quota: Quota, left: int, algorithm: str) -> int:
-    """Microseconds after which a quota with ``left`` units is whole again; below 0 they are a debt."""
+def _whole_after(quota: Quota, left: int, algorithm: str, before: int) -> int:
+    """Microseconds after which a quota is full again that has ``left`` units after an excess (below 0: a debt), and was
+    to be full after ``before``."""
     if algorithm in EVENLY:
-        return (quota.burst - left) * quota.window // quota.count
-    return quota.window
+        return max((quota.burst - left) * quota.window // quota.count, before)
+    if algorithm == "fixed_window":
+        return before or quota.window
+    if algorithm == "sliding_window_counter":
+        return before if before > quota.window else quota.window + (before or quota.window)
+    return max(quota.window, before)
+
+
+def _settled_standing(status: RuleStatus) -> tuple[int, int, int]:
+    """Where nothing is left, ``remaining`` says when the next unit comes back, as in a reply: at the latest then, and
+    exactly then if all that counts was charged now."""
+    quota, algorithm = status.rule.quota, status.rule.algorithm
+    next_after = whole = round(status.reset_after * _MICROSECONDS)
+    if algorithm in EVENLY:
+        next_after = -(-(1 + status.debt) * quota.window // quota.count)
+    elif algorithm == "sliding_window_counter":
+        next_after = whole - (quota.count - 1) * quota.window // (quota.count + status.debt)
+    return status.remaining or -next_after, 0, whole
 
 
 def decision_of(

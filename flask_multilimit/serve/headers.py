@@ -20,8 +20,8 @@ from werkzeug.http import http_date
 from werkzeug.wrappers import Response
 
 from ..config import Settings
-from ..engine import Decision, Hit, RuleStatus
-from ..engine.algorithms import BAN, EVENLY, NEVER
+from ..engine import Decision, Hit
+from ..engine.algorithms import BAN, EVENLY
 from ..engine.hits import memoized, part_of
 from ..engine.reply import ALLOWED, REMAININGS, standings_of
 
@@ -146,15 +146,7 @@ def _until_its_end(hit: Hit, standing: Standing) -> Standing:
 
 
 def _standings(decision: Decision) -> tuple[tuple[Hit, ...], list[Standing]]:
-    if decision.settled:
-        statuses = decision.statuses
-        return tuple([status.hit for status in statuses]), [_in_microseconds(status) for status in statuses]
-    return decision.hits, list(standings_of(decision.reply))
-
-
-def _in_microseconds(status: RuleStatus) -> Standing:
-    retry_after = round(status.retry_after * 1_000_000) if math.isfinite(status.retry_after) else NEVER
-    return status.remaining, retry_after, round(status.reset_after * 1_000_000)
+    return decision.hits, decision.standings
 
 
 def _merged(decisions: Sequence[Decision]) -> tuple[tuple[Hit, ...], list[Standing]]:
@@ -197,7 +189,7 @@ def _effective_window(hit: Hit, standing: Standing) -> int:
     - Otherwise (a fixed window): until the quota is full again; a window that begins with the next request, if it is.
     """
     remaining, retry_after, reset_after = standing
-    if retry_after or (remaining < 0 and hit.cost):
+    if retry_after or (remaining < 0 and hit.asks):
         return retry_after or -remaining
     if remaining > 0 and hit.rule.algorithm in PACED:
         return -(-remaining * hit.rule.quota.window // hit.rule.count)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flask_multilimit import Concurrent, ConfigurationError, Rule
-from flask_multilimit.engine import Limiter, StorageError, hits_for
+from flask_multilimit.engine import Limiter, MemoryStorage, StorageError, hits_for
 from support.bench import hits, rule
 from support.clock import Clock
 from support.rates import RATES
@@ -33,16 +33,21 @@ def test_a_decision_says_how_far_its_settlement_is_beyond_the_count() -> None:
     assert (status.charged, status.remaining, status.debt) == (347, 0, 340)
 
 
+@pytest.mark.parametrize("units", [5, 6, 9, 1380])
+@pytest.mark.parametrize("cost", [0, 1, 3])
 @pytest.mark.parametrize("algorithm", RATES)
-def test_a_debt_is_whole_again_when_the_decision_says(algorithm: str) -> None:
-    clock = Clock()
-    from flask_multilimit.engine import MemoryStorage
+def test_a_settled_decision_says_when_the_next_unit_and_when_all_come_back(
+    algorithm: str, cost: int, units: int
+) -> None:
+    limiter, window = Limiter(MemoryStorage(Clock())), rule(algorithm, 10, 5)
+    plan = hits_for(window, scope="api", subject="ada", cost=cost, settle=True)
 
-    limiter, plan = Limiter(MemoryStorage(clock)), hits(rule(algorithm, 10, 5))
+    settled = limiter.settle(limiter.check(plan), units)
 
-    settled = limiter.settle(limiter.check(plan), 9)
-
-    assert settled.reset_after == limiter.peek(plan).reset_after
+    ((next_unit, _, _),) = settled.standings
+    now = limiter.peek(hits(window))
+    assert next_unit == -round(now.retry_after * 1_000_000)
+    assert settled.reset_after == now.reset_after
 
 
 def test_a_charge_is_settled_once() -> None:

@@ -84,6 +84,15 @@ def test_without_an_estimate_requests_pass_while_one_unit_is_free_and_pay_what_t
     assert get().status_code == 429
 
 
+def test_header_fields_after_a_debt_say_when_the_next_unit_comes_back(app: Flask) -> None:
+    rules = [Rule(3600, 1000, algorithm="sliding_window_counter"), Rule(3600, 1000, algorithm="gcra", burst=500)]
+    get = serve(app, lambda: "ok", rules=rules, cost=0, settle=lambda _: 1380)
+
+    fields = get().headers["RateLimit"].split(", ")
+
+    assert [field.partition(";")[2] for field in fields] == ["r=0;t=4594", "r=0;t=3172"]
+
+
 def test_without_an_estimate_a_request_that_says_nothing_is_free(app: Flask) -> None:
     get = serve(app, lambda: "ok", cost=0, settle=True)
 

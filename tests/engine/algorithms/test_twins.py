@@ -174,7 +174,7 @@ class History:
             reply = self.decisions[-1][0].reply
             times = retry_afters(reply) if step.what == "retry" else reset_afters(reply)
             due = [instant for instant in times if instant > 0] or [0]
-            return due[step.which % len(due)] + reply[NOW] - self.clock.now
+            return max(due[step.which % len(due)] + reply[NOW] - self.clock.now, 0)
         return {"second": 1_000_000, "back": -30_000_000, "slip": -200_000 // (step.which + 1)}.get(step.what, 0)
 
     def _ask(self, step: Ask) -> None:
