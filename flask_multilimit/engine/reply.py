@@ -6,8 +6,8 @@ A reply is a flat list of integers, as the scripts return it; times are microsec
 
 ``allowed`` is 1 or 0. ``delay`` is how long the request waits in a queue; in a refusal, how long it would wait. A
 ``retry_after`` of 0 says that the hit allows, :data:`.NEVER` that waiting does not help, :data:`.UNKNOWN` that the time
-is not known. ``remaining`` below 0 is a debt; a ban encodes its level there; and where a charge took the last unit, so
-many microseconds pass until the next one comes back, if that is known.
+is not known. ``remaining`` below 0 is a debt; a ban encodes its level there; and where a charge took the last unit of a
+sliding window, so many microseconds pass until the next one comes back.
 
 A script compiled for a plan may leave out of a reply that allows what the plan determines. Then it answers ``now`` and
 each ``remaining``, which are every third number; a *frame* has the others.

@@ -21,7 +21,7 @@ from werkzeug.wrappers import Response
 
 from ..config import Settings
 from ..engine import Decision, Hit
-from ..engine.algorithms import BAN, EVENLY
+from ..engine.algorithms import BAN, EVENLY, SLIDING, Quota
 from ..engine.hits import memoized, part_of
 from ..engine.reply import ALLOWED, REMAININGS, standings_of
 
@@ -31,7 +31,7 @@ Fields = Iterable[tuple[str, str]]
 CONCURRENT_REQUESTS: Final = "concurrent-requests"
 """Quota unit of draft-ietf-httpapi-ratelimit-headers for requests in progress."""
 
-PACED = EVENLY | {"sliding_window", "sliding_window_counter"}
+PACED = EVENLY | SLIDING
 """Algorithms whose units come back little by little: so many per time, whenever they were used."""
 
 
@@ -188,12 +188,18 @@ def _effective_window(hit: Hit, standing: Standing) -> int:
       spreads them over this time is never refused.
     - Otherwise (a fixed window): until the quota is full again; a window that begins with the next request, if it is.
     """
-    remaining, retry_after, reset_after = standing
+    (remaining, retry_after, reset_after), quota = standing, hit.rule.quota
     if retry_after or (remaining < 0 and hit.asks):
         return retry_after or -remaining
     if remaining > 0 and hit.rule.algorithm in PACED:
-        return -(-remaining * hit.rule.quota.window // hit.rule.count)
-    return reset_after or hit.rule.quota.window
+        return -(-remaining * quota.window // quota.count)
+    return _next_after(quota, reset_after) if hit.rule.algorithm in EVENLY else reset_after or quota.window
+
+
+def _next_after(quota: Quota, reset_after: int) -> int:
+    """Microseconds until a bucket has one unit; in a queue, until its last place is no later than the longest delay."""
+    next_after = reset_after - (quota.burst - 1) * quota.window // quota.count
+    return max(next_after, reset_after - quota.max_delay) if quota.max_delay > 0 else next_after
 
 
 def draft_10(hits: tuple[Hit, ...], standings: Sequence[Standing], aside: Aside) -> Fields:

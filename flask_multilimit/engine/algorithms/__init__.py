@@ -22,6 +22,9 @@ with its ``NAME.lua`` beside it, and run ``ALGORITHMS["NAME"] = module`` before 
 SHIPPED: frozenset[Algorithm] = frozenset(ALGORITHMS.values())
 """The algorithms of this package."""
 
+SLIDING: frozenset[str] = frozenset(("sliding_window", "sliding_window_counter"))
+"""Algorithms whose ``reset_after`` does not say when the next unit comes back: a charge of the last one does."""
+
 EVENLY: frozenset[str] = frozenset(name for name, algorithm in ALGORITHMS.items() if "rate" in algorithm.INCLUDES)
 """Algorithms whose units come back one after the other, at an even rate."""
 
@@ -40,6 +43,7 @@ __all__ = [
     "EVENLY",
     "NEVER",
     "SHIPPED",
+    "SLIDING",
     "UNKNOWN",
     "Algorithm",
     "Outcome",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol, cast
 from uuid import UUID
 
-from ..algorithms import Outcome, Quota
+from ..algorithms import SLIDING, Outcome, Quota
 from ..algorithms.base import NotesStrikes
 from ..decision import Charge, DecidedBy, Decision, decision_of
 from ..hits import PEEKED, Hit, Watching, bans_among, memoized, new_id
@@ -67,7 +67,7 @@ def evaluated(
     than ``now``."""
     (steps, bans), outcomes = memoized(hits, _steps_of), []
     allowed, longest = 1, 0
-    for key, quota, cost, shadow, evaluate, _, _, _ in steps:
+    for key, quota, cost, shadow, evaluate, _, _, _, _ in steps:
         outcome = evaluate(states.get(key), quota, cost, now)
         outcomes.append(outcome)
         _, retry_after, delay, _ = outcome
@@ -81,13 +81,15 @@ def evaluated(
         _note_strikes(bans, outcomes, states, now, check_id)
     dropping = asking and stepped_back
     for step, (remaining, retry_after, _, seen) in zip(steps, outcomes, strict=True):
-        key, quota, cost, _, evaluate, charge, reset_after, drop_future = step
+        key, quota, cost, _, evaluate, charge, reset_after, drop_future, slides = step
         state = states.get(key)
         if charging and cost and not retry_after:
             charged, whole_after = charge(state, quota, cost, now, seen, check_id)
             states[key] = charged
             left = remaining - cost
-            reply += (left or min(-evaluate(charged, quota, 1, now)[1], 0), 0, whole_after)
+            if slides and not left:
+                left = -evaluate(charged, quota, 1, now)[1]
+            reply += (left, 0, whole_after)
             continue
         if dropping and state is not None:
             state = states[key] = drop_future(state, quota, now)
@@ -95,7 +97,9 @@ def evaluated(
     return reply
 
 
-_Step = tuple[str, Quota, int, bool, Callable[..., Any], Callable[..., Any], Callable[..., Any], Callable[..., Any]]
+_Step = tuple[
+    str, Quota, int, bool, Callable[..., Any], Callable[..., Any], Callable[..., Any], Callable[..., Any], bool
+]
 
 
 def _steps_of(hits: tuple[Hit, ...]) -> tuple[tuple[_Step, ...], tuple[Watching, ...]]:
@@ -116,7 +120,7 @@ def _step(hit: Hit) -> _Step:
     by = hit.rule.implementation
     evaluate = by.evaluate if hit.asks == hit.cost else lambda state, quota, _, now: by.evaluate(state, quota, 1, now)
     functions = evaluate, by.charge, by.reset_after, by.drop_future
-    return (hit.key, hit.rule.quota, hit.cost, hit.shadow, *functions)
+    return (hit.key, hit.rule.quota, hit.cost, hit.shadow, *functions, hit.rule.algorithm in SLIDING)
 
 
 def _is_charged(hits: tuple[Hit, ...], states: States, now: int, check_id: bytes) -> bool:

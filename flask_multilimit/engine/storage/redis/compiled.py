@@ -19,10 +19,9 @@ import re
 from functools import cache
 from typing import NamedTuple
 
-from ...algorithms import ALGORITHMS, BAN, SHIPPED, Quota
+from ...algorithms import ALGORITHMS, BAN, SHIPPED, SLIDING, Quota
 from ...hits import Hit, bans_among
 from ...reply import frame_of
-from ...rules import CONCURRENCY
 from .scripts import library, script_of, source, source_of_algorithm, strikes
 
 MOST_HITS = 20
@@ -103,7 +102,7 @@ def compiled(shape: Shape, *, clocked: bool = False) -> Compiled:
             *(f"if c{hit.i} > delay then delay = c{hit.i} end\n" for hit in each if not hit.shaped.shadow),
             f"if {allowed} then\nstamp = string.format(whole, now)\n",
             *(hit.run("charge") for hit in each),
-            *(hit.next_after for hit in each if hit.name not in (BAN, CONCURRENCY)),
+            *(hit.next_after for hit in each if hit.name in SLIDING),
             f"return {{{','.join(answer)}}}\nend\n",
             *(_refusal(each) if all(hit.only_refuses for hit in each) else _rest(each)),
         ]
@@ -177,7 +176,7 @@ class _Hit:
             evaluated = self.lua.text["evaluate"] % {**self._fields, "cost": "1", "i": n}
         else:
             evaluated = f"h{self.i}.cost = 1\nlocal _,w{n} = algorithms.{self.name}.evaluate(h{self.i},now)\n"
-        return f"if r{self.i} == {self.shaped.cost} then\n{evaluated}r{self.i} = r{self.i} + math.min(-w{n},0)\nend\n"
+        return f"if r{self.i} == {self.shaped.cost} then\n{evaluated}r{self.i} = r{self.i} - w{n}\nend\n"
 
     def run(self, function: str) -> str:
         """What assigns the results of ``function`` for this hit to its locals."""

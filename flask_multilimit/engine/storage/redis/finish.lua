@@ -15,10 +15,10 @@ for i = 1, #hits do
   if charging and hit.cost > 0 and reply[3 * i + 2] == 0 then
     reply[3 * i + 1] = reply[3 * i + 1] - hit.cost
     reply[3 * i + 3] = algorithms[name].charge(hit, now, seen, id)
-    if reply[3 * i + 1] == 0 then
+    if reply[3 * i + 1] == 0 and (name == 'sliding_window' or name == 'sliding_window_counter') then
       hit.cost = 1
       local _, next_after = algorithms[name].evaluate(hit, now)
-      reply[3 * i + 1] = math.min(-next_after, 0)
+      reply[3 * i + 1] = -next_after
     end
   else
     made = made or {}
