@@ -8,7 +8,6 @@ or name: subjects are hashed with a key. Requests only append to a queue; a thre
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import threading
 import time
@@ -24,7 +23,7 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from .declare.addresses import network_of
 from .declare.limiter import Declaration
-from .declare.subjects import EVERYONE, LimitType
+from .declare.subjects import EVERYONE, LimitType, parts_in
 from .engine import ConfigurationError, Decision
 from .engine.errors import brief, check_path
 from .engine.forks import notify_child
@@ -259,23 +258,10 @@ def _single(subjects: Mapping[str, str]) -> dict[str, str]:
     """One subject by type: a subject of several types is taken apart."""
     found: dict[str, str] = {}
     for type_, value in subjects.items():
-        parts = _parts_of(value)
-        if parts is None:
-            found[type_] = value
-        else:
-            found = {**parts, **found}
+        parts = parts_in(value)
+        found = {**dict(parts), **found} if parts else {**found, type_: value}
     found.pop(EVERYONE.type, None)
     return found
-
-
-def _parts_of(value: str) -> dict[str, str] | None:
-    """The parts of a subject of several types, which is JSON; ``None`` for any other."""
-    if not value.startswith("[["):
-        return None
-    with suppress(ValueError, TypeError, RecursionError):  # another subject may begin so
-        parts = {str(type_): str(part) for type_, part in json.loads(value)}
-        return parts or None
-    return None
 
 
 def _is_limited(error: Any) -> bool:

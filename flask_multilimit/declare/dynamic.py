@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
@@ -17,7 +16,7 @@ from ..engine.rules import NOTHING, Rules, rules_from
 from ..engine.text import SafeLogger
 from ..signals import notify, rules_failed
 from .limiter import Declaration, takes_subject
-from .subjects import ANONYMOUS, EVERYONE, Subject
+from .subjects import ANONYMOUS, EVERYONE, Subject, parts_in
 
 T = TypeVar("T")
 
@@ -90,7 +89,7 @@ class DynamicRules:
             return ()
         if not isinstance(self.declaration.type, tuple):
             return (_id_of(subject),)
-        return (tuple(_id_of(Subject(*part)) for part in json.loads(subject.value)),)
+        return (tuple(map(_id_of, parts_in(subject.value))),)
 
     def _last(self, name: str) -> tuple[Rule, ...] | None:
         _, rules = self._good.get(name, (0, None))

@@ -224,7 +224,7 @@ class Subjects:
         self, subjects: Mapping[str, str], types: tuple[SingleType, ...], name: str | None
     ) -> Subject | None:
         called = type_name_of(types, name)
-        if _is_whole(subjects.get(called, ""), len(types)):
+        if len(parts_in(subjects.get(called, ""))) == len(types):
             return Subject(called, subjects[called])
         named = zip(types, parts_of(types, name), strict=True)
         return _together(types, name, [self._given_part(subjects, type_, part, name) for type_, part in named])
@@ -294,14 +294,16 @@ def _together(types: tuple[SingleType, ...], name: str | None, parts: list[Subje
     return None if None in parts else Subject(type_name_of(types, name), json.dumps(parts))
 
 
-def _is_whole(value: str, parts: int) -> bool:
-    """Whether ``value`` is a subject of several parts, as the storage has it."""
+def parts_in(value: str) -> tuple[Subject, ...]:
+    """The parts of a subject of several types, as the storage has it; none if ``value`` is something else."""
+    if not value.startswith("[["):
+        return ()
     try:
         found = json.loads(value)
-    except ValueError:
-        return False
-    pairs = isinstance(found, list) and len(found) == parts
-    return pairs and all(isinstance(each, list) and list(map(type, each)) == [str, str] for each in found)
+    except (ValueError, RecursionError):  # a client may have chosen the value
+        return ()
+    is_whole = all(isinstance(each, list) and list(map(type, each)) == [str, str] for each in found)
+    return tuple(Subject(*each) for each in found) if is_whole else ()
 
 
 def _flask_login_user() -> Any:

@@ -182,7 +182,7 @@ def _parsed(path: Path) -> Any:
         return parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:  # raised by both parsers and for bad UTF-8
+    except (ValueError, RecursionError) as error:  # also for bad UTF-8, and for brackets in brackets
         raise ConfigurationError(f"{path}: is not valid {path.suffix[1:].upper()}: {error}") from error
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 import time
@@ -12,7 +11,7 @@ from typing import Literal
 
 from ..control.entries import Listing, Override
 from ..declare.addresses import Network, Networks, Who
-from ..declare.subjects import EVERYONE, LimitType
+from ..declare.subjects import EVERYONE, LimitType, parts_in
 from ..engine import BanStatus, Decision, Limiter, RuleStatus, StorageError
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
@@ -526,11 +525,10 @@ def _options_for(rules: Iterable[RuleStanding]) -> str:
 
 
 def _options_of(type_name: str, value: str) -> list[str]:
-    if "+" in type_name or value.startswith("[["):
-        try:
-            return [option for part in json.loads(value) for option in _options_of(*part)]
-        except (TypeError, ValueError):
-            return []
+    if parts := parts_in(value):
+        return [option for part in parts for option in _options_of(*part)]
+    if "+" in type_name:
+        return []
     if type_name == EVERYONE.type:
         return ["--everyone"]
     if type_name in {LimitType.IP.value, LimitType.USER.value}:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from datetime import datetime, timezone
 
 from ..declare.limiter import Declaration
-from ..declare.subjects import EVERYONE
+from ..declare.subjects import EVERYONE, parts_in
 from ..engine import Ban, Rule
 from ..engine.bans import BanRule
 from ..engine.rules import UNITS
@@ -52,11 +51,8 @@ def plural(number: int, noun: str, several: str = "") -> str:
 
 def subject_text(type_name: str, value: str) -> str:
     """``ada + 203.0.113.7`` for several together; ``""`` is everyone, or an empty one."""
-    if "+" in type_name or value.startswith("[["):
-        try:
-            return " + ".join(str(part) or "everyone" for _, part in json.loads(value))
-        except (ValueError, TypeError):
-            return value
+    if parts := parts_in(value):
+        return " + ".join(part.value or "everyone" for part in parts)
     return "everyone" if type_name == EVERYONE.type else value or "(empty)"
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import ConfigDict, Field, TypeAdapter
@@ -50,9 +51,15 @@ def as_json(value: Any) -> Any:
     return _adapter_of(cast("Hashable", type(value))).dump_python(value, mode="json", by_alias=True)
 
 
-@cache
 def _adapter_of(type_: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(type_)
+    with _making:
+        return _made(type_)
+
+
+_making = Lock()
+"""Making an adapter parses source code, which several threads at once cannot do in some releases of Python
+(https://github.com/python/cpython/issues/106905)."""
+_made = cache(TypeAdapter)
 
 
 def finite(seconds: float) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from ..declare.addresses import Networks, Who
 from ..declare.decorators import rate_limiter
 from ..declare.limiter import Declaration
-from ..declare.subjects import LimitType, Subject
+from ..declare.subjects import LimitType, Subject, parts_in
 from ..engine import ConfigurationError, Rule
 from ..engine.hits import BanHit, Hit, Hits, Origin, ban_hit, settled_hit
 from ..engine.keys import key_of, stem_of_key
@@ -240,7 +239,7 @@ class SpecialSubjects:
         if found is None and subject.type == "ip":
             return self._networks.find(subject.value.partition("/")[0])
         if found is None and "+" in subject.type:
-            parts = (self.find(Subject(*part)) for part in json.loads(subject.value))
+            parts = map(self.find, parts_in(subject.value))
             return next((part for part in parts if part is not None), None)
         return found
 

@@ -35,6 +35,8 @@ def test_toml_and_json_files_say_the_same(name: str, tmp_path: Path) -> None:
         ("limits.json", b"{", "is not valid JSON"),
         ("limits.toml", b"[", "is not valid TOML"),
         ("limits.toml", b"\xff", "is not valid TOML"),
+        ("limits.json", b"[" * 100_000, "is not valid JSON"),
+        ("limits.toml", b"a = " + b"[" * 100_000, "is not valid TOML"),
         ("limits.json", b"[]", "limits.json: "),
         ("limits.yaml", b"", "ends in .json or .toml"),
     ],

@@ -11,6 +11,7 @@ from werkzeug.wrappers import Response
 
 from flask_multilimit import LimitType, MultiLimit, rate_limiter
 from flask_multilimit.declare import addresses
+from flask_multilimit.declare.subjects import parts_in
 from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.plan import endpoint as plan
 from support.asking import ask, statuses, view
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 
 def api_key() -> str | None:
     return request.headers.get("X-Api-Key")
+
+
+@pytest.mark.parametrize("value", ["[" * 100_000, "[[", "[[1]]", '[["ip"]]', '[["ip", 5]]', '[["ip", "::1"], 5]', ""])
+def test_a_subject_that_only_looks_like_several_has_no_parts(value: str) -> None:
+    assert parts_in(value) == ()
 
 
 def test_endpoints_share_the_quota_of_one_scope(app: Flask, storage: RecordingStorage) -> None:
