@@ -11,17 +11,16 @@ from typing import Any, Literal, Protocol
 
 from ..declare.written import InvalidData, Mistake
 from ..engine import ConfigurationError
+from ..engine.bounds import LONGEST_DURATION, LONGEST_NAME
 from ..engine.errors import brief, check_bool
 from ..engine.rules import LONGEST, UNITS, Rules
 from .document import Difference, Document, Preview, document_from
-from .entries import LONGEST_TEXT, Listing, Override, entry_from
+from .entries import Listing, Override, entry_from
 from .store import Change, ListingKind, Store
 from .watch import ControlFollower
 
 TRIES = 20
 """How often a change is tried while others write."""
-LONGEST_DURATION = 100
-"""Characters."""
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]+) ?")
 _SHORT = {"s": "second", "sec": "second", "m": "minute", "min": "minute", "h": "hour", "d": "day", "w": "week"}
 
@@ -158,7 +157,7 @@ class Control:
     def note(self, what: str, entry: str, *, reason: str = "", author: str = "") -> None:
         """Add a line to the history about something that changes no entry: ``note("reset", "user:42")``."""
         _check_texts(what=what, entry=entry, reason=reason, author=author)
-        change = Change(at=0, author=author, reason=reason, what=what, entry=entry[:LONGEST_TEXT], id="", replaces="")
+        change = Change(at=0, author=author, reason=reason, what=what, entry=entry[:LONGEST_NAME], id="", replaces="")
         for _ in range(TRIES):
             stamp, document = self._read()
             if self._store.write(stamp, document.dump(), change) is not None:

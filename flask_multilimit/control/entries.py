@@ -16,9 +16,9 @@ from ..declare.data import Text, Written, WrittenLimiter, WrittenRules, rules_of
 from ..declare.limiter import may_hold_slots
 from ..declare.validation import NO_IMPORTS, validated
 from ..engine import ConfigurationError, Rule
+from ..engine.bounds import LONGEST_NAME
 from .store import FORMAT, MOST_ENTRIES, MOST_OVERRIDES, ListingKind
 
-LONGEST_TEXT = 500
 MOST_TIMES = 1000
 
 _WIDEST = {4: 8, 6: 16}
@@ -29,7 +29,7 @@ _MOST_LISTED = {4: 1 << 31, 6: 1 << 124}
 """Half of all addresses; for IPv6, half of those that are assigned (2000::/3)."""
 
 Moment = Annotated[float, Field(allow_inf_nan=False)]
-Note = Annotated[str, Field(max_length=LONGEST_TEXT)]
+Note = Annotated[str, Field(max_length=LONGEST_NAME)]
 Client = Annotated[
     Who, PlainValidator(Who.parse), PlainSerializer(str), WithJsonSchema({"type": "string", "minLength": 1})
 ]

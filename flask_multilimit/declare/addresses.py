@@ -11,12 +11,9 @@ from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 from typing import Generic, NamedTuple, TypeVar
 
 from ..engine import ConfigurationError
+from ..engine.bounds import LONGEST_ADDRESS, LONGEST_SUBJECT
 from ..engine.errors import brief
 from ..engine.keys import TYPE_PATTERN
-
-LONGEST_ADDRESS = 64
-"""Characters. An IPv6 address with a zone and a port has fewer, but an app that trusts too many proxies gets text of
-any length."""
 
 
 def without_port(address: str) -> str:
@@ -102,11 +99,11 @@ def network_from(text: object) -> Network:
     """
     if not isinstance(text, str):
         raise ConfigurationError(f'network {brief(text)}: give text such as "203.0.113.0/24"')
-    network = usual_network(text)
+    network = usual_network(text) if len(text) <= LONGEST_ADDRESS else None
     if network is not None:
         return network
     try:
-        read = ip_network(text.strip(), strict=False)  # also reads netmasks
+        read = ip_network(text[: LONGEST_ADDRESS + 1].strip(), strict=False)  # also reads netmasks
     except ValueError:
         raise ConfigurationError(
             f'network {brief(text)}: write it as "203.0.113.7", "203.0.113.0/24" or "2001:db8::/32"'
@@ -253,6 +250,8 @@ class Who(NamedTuple):
         network is one. A :class:`Who` is returned as it is. Raises :class:`ConfigurationError`."""
         if isinstance(text, cls):
             return text
+        if isinstance(text, str) and len(text) > LONGEST_SUBJECT:
+            raise ConfigurationError(f"{brief(text)}: give at most {LONGEST_SUBJECT} characters")
         network = usual_network(text) if isinstance(text, str) else None
         if network is not None:
             return cls(network)

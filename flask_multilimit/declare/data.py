@@ -25,6 +25,7 @@ from pydantic import (
 from ..engine import Ban, ConfigurationError, Rule
 from ..engine.algorithms import ALGORITHMS
 from ..engine.bans import MOST_FACTOR, MOST_STRIKES
+from ..engine.bounds import LONGEST_ADDRESS, LONGEST_MESSAGE, LONGEST_NAME, LONGEST_SUBJECT
 from ..engine.hits import OnStorageError
 from ..engine.keys import NAME_PATTERN, PREFIX_PATTERN, HashTag
 from ..engine.rules import (
@@ -89,14 +90,15 @@ def _not_empty(value: tuple[T, ...]) -> tuple[T, ...]:
 
 # The checks of a whole value run after those of its parts, and only if these found nothing wrong.
 Some = Annotated[tuple[T, ...], Field(strict=False, json_schema_extra={"minItems": 1}), AfterValidator(_not_empty)]
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
+SubjectText = Annotated[str, Field(min_length=1, max_length=LONGEST_SUBJECT)]
 ImportPath = Annotated[str, Field(pattern=IMPORT_PATTERN)]
 Status = Annotated[
     Annotated[int, Field(ge=100, le=599), Tag("<number>")]
     | Annotated[str, Field(pattern=f"^{STATUS_CLASS}$"), Tag("<text>")],
     _forms('give a number such as 401, or a class such as "4xx"'),
 ]
-NetworkText = Annotated[str, Field(examples=["203.0.113.0/24", "2001:db8::/32"])]
+NetworkText = Annotated[str, Field(max_length=LONGEST_ADDRESS, examples=["203.0.113.0/24", "2001:db8::/32"])]
 
 
 class Written(BaseModel):
@@ -311,7 +313,7 @@ class WrittenLimiter(Written):
     """A subject that is refused repeatedly is refused for a time."""
     reserve: WrittenReserve | None = None
     """A part of each count is kept for requests of a priority."""
-    message: str | None = None
+    message: str | None = Field(None, max_length=LONGEST_MESSAGE)
     """The message to a refused client."""
     on_rejected: ImportPath | None = None
     """module:function, called with the Decision; its return value is the response."""
@@ -423,9 +425,9 @@ class LimitsFile(Written):
     """Limits by endpoint, blueprint or pattern; "off" does the same as listing the name in ``exempt``."""
     exempt: tuple[Text, ...] = Field((), strict=False)
     """Endpoints, blueprints or patterns to which only the limits of their own decorators apply."""
-    allow: tuple[Text, ...] = Field((), strict=False)
+    allow: tuple[SubjectText, ...] = Field((), strict=False)
     """Networks and subjects that are never limited: "203.0.113.0/24", "user:42"."""
-    deny: tuple[Text, ...] = Field((), strict=False)
+    deny: tuple[SubjectText, ...] = Field((), strict=False)
     """Networks and subjects that are refused before any limit is checked."""
 
 

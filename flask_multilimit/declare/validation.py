@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ..engine import ConfigurationError
+from ..engine.bounds import LONGEST_FILE, LONGEST_NAME
 from ..engine.errors import brief
 from ..engine.keys import NAME_PATTERN, PREFIX_PATTERN
 from ..engine.rules import NAME
@@ -130,6 +131,7 @@ def _step(numbered: tuple[int, Any]) -> str:
     number, step = numbered
     if isinstance(step, int):
         return f"[{step}]"
+    step = step[:LONGEST_NAME]
     plain = step if re.fullmatch(r"[\w-]+", step) else json.dumps(step, ensure_ascii=False)
     return plain if number == 0 else f".{plain}"
 
@@ -159,7 +161,7 @@ def _belonging(option: str, model: type[BaseModel]) -> str:
             return f'; it is one of {_WORDS[inner]}: "{field}": {{"{option}": ...}}'
     if model in {WrittenRule, WrittenBan} and option in WrittenLimiter.model_fields:
         return f"; it is one of a limiter: put it beside {'rules' if model is WrittenRule else 'ban'}"
-    return nearest(option, model.model_fields)
+    return nearest(option[:LONGEST_NAME], model.model_fields)
 
 
 def read_limits(path: Path) -> FileLimits:
@@ -179,6 +181,8 @@ def _parsed(path: Path) -> Any:
     if parse is None:
         raise ConfigurationError(f"{path}: give a file whose name ends in {' or '.join(parsers)}")
     try:
+        if path.stat().st_size > LONGEST_FILE:
+            raise ConfigurationError(f"{path}: has more than {LONGEST_FILE} bytes")
         return parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error

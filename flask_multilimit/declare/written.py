@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeGuard, cast
 from flask import request
 
 from ..engine import ConfigurationError
+from ..engine.bounds import LONGEST_NUMBER
 from ..engine.errors import brief
 from ..engine.keys import NAME_PATTERN
 from .addresses import Networks, network_from
@@ -82,7 +83,8 @@ class SettleByHeader(_Callable):
     def __call__(self, response: Any) -> int | str | None:
         units: str | None = response.headers.get(self.header)
         del response.headers[self.header]
-        return int(units) if units is not None and units.isascii() and units.isdecimal() else units
+        is_number = units is not None and len(units) <= LONGEST_NUMBER and units.isascii() and units.isdecimal()
+        return int(units or 0) if is_number else units
 
 
 def settle_from(given: object) -> object:

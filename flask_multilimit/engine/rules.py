@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from .algorithms import ALGORITHMS, Algorithm, Quota
+from .bounds import LONGEST_RULES
 from .errors import ConfigurationError, brief, is_number
 
 SHORTEST = 0.001
@@ -19,8 +20,6 @@ SHORTEST_LEASED = 1
 LONGEST_LEASE_MS = 1000
 SHORTEST_TIMEOUT = 1
 LONGEST_TIMEOUT = 86_400
-LONGEST_TEXT = 1000
-"""Characters of rules as text."""
 
 UNITS = {
     "second": 1,
@@ -289,8 +288,8 @@ def rules_in(text: str) -> list[Rule]:
 
 
 def _check_length(text: str) -> None:
-    if len(text) > LONGEST_TEXT:
-        raise ConfigurationError(f"rule {brief(text)}: give at most {LONGEST_TEXT} characters")
+    if len(text) > LONGEST_RULES:
+        raise ConfigurationError(f"rule {brief(text)}: give at most {LONGEST_RULES} characters")
 
 
 _PER = re.compile(" per ", re.IGNORECASE)

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from ..engine.bounds import LONGEST_ARGUMENT
+from ..engine.errors import brief
 from ..engine.text import visible
 
 COMMANDS = {
@@ -51,6 +53,12 @@ class Commands(click.Group):
         file = import_module(f".cli.{COMMANDS[name]}", __package__)
         command: click.Command = getattr(file, f"{name}_command")
         return command
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        for each in args:
+            if len(each) > LONGEST_ARGUMENT:
+                raise click.UsageError(f"{brief(each)}: give at most {LONGEST_ARGUMENT} characters.", context)
+        return super().parse_args(context, args)
 
     def invoke(self, context: click.Context) -> Any:
         try:

@@ -9,6 +9,7 @@ from typing import Literal, cast
 
 from flask import Request
 
+from ..engine.bounds import LONGEST_PREFERENCE
 from ..insight.text import duration
 
 Language = Literal["en", "zh"]
@@ -25,6 +26,8 @@ def language_of(asked: Request, locale: str, *, before: str | None = None) -> La
     for chosen in (before, locale):
         if chosen in LANGUAGES:
             return chosen
+    if len(asked.headers.get("Accept-Language", "")) > LONGEST_PREFERENCE:
+        return "en"
     return cast("Language", asked.accept_languages.best_match(list(LANGUAGES), "en"))
 
 

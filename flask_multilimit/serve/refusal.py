@@ -21,6 +21,7 @@ from ..declare.limiter import Message, Reaction
 from ..declare.subjects import request_if_any
 from ..engine import ConfigurationError, Decision, MultiLimitError, StorageDenied, StorageError
 from ..engine.algorithms import BAN
+from ..engine.bounds import LONGEST_PREFERENCE
 from ..engine.errors import brief
 from ..engine.reply import RETRY_AFTERS
 from ..engine.text import SafeLogger
@@ -35,9 +36,6 @@ import re
 from typing import NamedTuple
 
 from werkzeug.datastructures import LanguageAccept
-
-LONGEST_REMEMBERED = 512
-"""Characters of a header field. No browser sends a longer one; for such a field, the default applies."""
 
 
 class Messages(NamedTuple):
@@ -86,7 +84,7 @@ def messages_for(locale: str, accept_language: str) -> Messages:
     """The sentences of ``locale``; for ``auto``, in the language that a client prefers, or English."""
     if locale != "auto":
         return MESSAGES[locale]
-    return MESSAGES[_language_for(accept_language) if len(accept_language) <= LONGEST_REMEMBERED else "en"]
+    return MESSAGES[_language_for(accept_language) if len(accept_language) <= LONGEST_PREFERENCE else "en"]
 
 
 @lru_cache(maxsize=256)
@@ -293,7 +291,7 @@ def _problem_text(detail: str | None, violations: tuple[_Violation, ...]) -> byt
 def negotiate(asked: Any) -> str:
     """The content type for a WSGI environment, a request, or nothing."""
     accept = (getattr(asked, "environ", asked) or {}).get("HTTP_ACCEPT", "*/*")
-    return _preferred(accept) if len(accept) <= LONGEST_REMEMBERED else PROBLEM
+    return _preferred(accept) if len(accept) <= LONGEST_PREFERENCE else PROBLEM
 
 
 @lru_cache(maxsize=256)

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from flask import Blueprint, request
-from werkzeug.exceptions import BadRequest, Forbidden, LengthRequired, RequestEntityTooLarge, TooManyRequests
+from werkzeug.exceptions import (
+    BadRequest,
+    Forbidden,
+    LengthRequired,
+    RequestEntityTooLarge,
+    RequestURITooLarge,
+    TooManyRequests,
+)
 
+from ...engine.bounds import LONGEST_QUERY
 from . import api, pages, whatif
 from .forms import MOST_OF_A_FORM, require_small_body
 from .shell import harden, is_file, refused
@@ -15,7 +23,7 @@ def install(blueprint: Blueprint, authenticator: Authenticator) -> None:
     """Put the pages on ``blueprint``."""
     blueprint.before_request(lambda: _begin(authenticator))
     blueprint.after_request(harden)
-    for error in (BadRequest, Forbidden, LengthRequired, RequestEntityTooLarge, TooManyRequests):
+    for error in (BadRequest, Forbidden, LengthRequired, RequestEntityTooLarge, RequestURITooLarge, TooManyRequests):
         blueprint.register_error_handler(error, refused)
     blueprint.add_url_rule("/", "now", pages.now_page)
     blueprint.add_url_rule("/limits", "limits", pages.limits_page)
@@ -38,6 +46,8 @@ def _begin(authenticator: Authenticator) -> None:
     """Let the visitor in. Files that everybody can download with the package are served to all."""
     if is_file():
         return
+    if len(request.query_string) > LONGEST_QUERY:
+        raise RequestURITooLarge
     authenticator.begin_visit()
     if request.method == "POST":
         uploads = request.endpoint == f"{request.blueprint}.what_if"

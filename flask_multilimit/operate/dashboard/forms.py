@@ -10,6 +10,7 @@ from itsdangerous import BadData, SignatureExpired, URLSafeTimedSerializer
 from werkzeug.exceptions import Forbidden, LengthRequired, RequestEntityTooLarge
 from werkzeug.wsgi import get_input_stream
 
+from ...engine.bounds import LONGEST_COOKIE, LONGEST_QUERY
 from .throttle import FORM
 from .visit import visit
 
@@ -44,7 +45,7 @@ def require_own_form() -> None:
     if not can_sign():
         raise Forbidden(FOREIGN)
     try:
-        given = _serializer("form").loads(request.form.get(FIELD, ""), max_age=LIVES_SECONDS)
+        given = _serializer("form").loads(request.form.get(FIELD, "")[:LONGEST_QUERY], max_age=LIVES_SECONDS)
     except SignatureExpired:
         raise Forbidden(EXPIRED) from None
     except BadData:
@@ -99,7 +100,7 @@ def _discard(length: int) -> None:
 
 def _nonce() -> str:
     if "multilimit_nonce" not in g:
-        g.multilimit_nonce = request.cookies.get(FORM) or secrets.token_urlsafe(16)
+        g.multilimit_nonce = request.cookies.get(FORM, "")[:LONGEST_COOKIE] or secrets.token_urlsafe(16)
     return str(g.multilimit_nonce)
 
 

@@ -17,6 +17,7 @@ from werkzeug.exceptions import TooManyRequests
 
 from ...declare.subjects import LimitType
 from ...engine import Decision, hits_for
+from ...engine.bounds import LONGEST_COOKIE
 from ...engine.hits import Hits
 from ...serve.gate import gate_in_force
 
@@ -96,7 +97,7 @@ def _has_credentials() -> bool:
 def _known_browser() -> str:
     """What tells a browser that was let in before from all others; empty for another."""
     given = request.cookies.get(KNOWN_BROWSER, "")
-    if not (given and current_app.secret_key):
+    if not (given and len(given) <= LONGEST_COOKIE and current_app.secret_key):
         return ""
     try:
         return str(_serializer().loads(given, max_age=KNOWN_SECONDS))

@@ -24,6 +24,7 @@ from werkzeug.exceptions import BadRequest, TooManyRequests
 
 from ...declare.subjects import LimitType, type_name_of
 from ...engine import ConfigurationError, Rule
+from ...engine.bounds import LONGEST_NAME
 from ...engine.text import visible_page
 from ...insight.limits import places_of
 from ...serve.gate import gate_in_force
@@ -166,7 +167,8 @@ class WhatIfForm:
     @classmethod
     def of(cls, given: Mapping[str, str]) -> WhatIfForm:
         """The form of a form. Fields that it does not send have their defaults."""
-        return cls(**{name: given[name].strip() for name in cls.__slots__ if given.get(name, "").strip()})
+        texts = {name: given.get(name, "")[:LONGEST_NAME].strip() for name in cls.__slots__}
+        return cls(**{name: text for name, text in texts.items() if text})
 
     def rule(self) -> Rule:
         """The rule with the count, or with 1. Raises :class:`ConfigurationError`."""

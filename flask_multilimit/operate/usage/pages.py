@@ -12,11 +12,11 @@ from flask import Response, request, url_for
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import TypeAdapter
 
+from ...engine.bounds import LONGEST_PREFERENCE
 from ...engine.text import visible_json, visible_page
 from ...insight.usage import Quotas
 from ...insight.values import as_json
 from ...serve.gate import gate_in_force
-from ...serve.refusal import LONGEST_REMEMBERED
 from ..blueprints import STRICT
 from ..languages import LANGUAGES, duration_in, language_of, translated
 
@@ -56,7 +56,7 @@ def _json(value: Any, content_type: str) -> Response:
 
 
 def _prefers_page() -> bool:
-    if len(request.headers.get("Accept", "")) > LONGEST_REMEMBERED:
+    if len(request.headers.get("Accept", "")) > LONGEST_PREFERENCE:
         return False
     return request.accept_mimetypes.best_match([_JSON, _HTML], _JSON) == _HTML
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from ....engine import ConfigurationError
+from ....engine.bounds import LONGEST_LINE
 from ....engine.errors import brief, check_path, check_several, check_text
 from .formats import LOOKED_AT, MakeReader, format_of, recognised
 from .logged import MICROSECONDS, LoggedRequest, NoRequestError, Read
@@ -27,8 +28,6 @@ from .logged import MICROSECONDS, LoggedRequest, NoRequestError, Read
 STANDARD_INPUT = "-"
 BLOCK = 1 << 18
 """The number of bytes to read at once."""
-LONGEST_LINE = 1 << 16
-"""The most characters in a line. Servers accept no longer request line."""
 HOLD = 60
 """Lines may be out of order by up to this many seconds, because servers write a line when a request ends."""
 LEAST_HELD = 5_000
