@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -147,6 +148,39 @@ class Control:
     def entries(self) -> tuple[Override | Listing, ...]:
         """All entries in force now, as the storage has them."""
         return self._read()[1].entries
+
+    def export_entries(self) -> str:
+        """All entries in force now, as JSON for :meth:`import_entries`."""
+        return json.dumps(json.loads(self._read()[1].dump()), indent=2, ensure_ascii=False)
+
+    def import_entries(
+        self, text: str | bytes, *, reason: str = "", author: str = "", force: bool = False
+    ) -> tuple[Override | Listing, ...]:
+        """Put exported entries in force, all or none, and return those that have not ended. Each replaces what is there
+        for the same limit or client. Raises :class:`NeedsForce`, and :class:`ConfigurationError` if one does not fit
+        the limits of the app."""
+        check_bool("force", force)
+        _check_texts(reason=reason, author=author)
+        given = document_from(text)
+        for _ in range(TRIES):
+            found = self._store.read("")
+            entries = given.at(found.now).entries
+            document = document_from(found.text).at(found.now) if found.text else Document()
+            changed = document.below(Document(entries))
+            if changed.entries == entries and not {each.target for each in document.entries} <= {
+                each.target for each in entries
+            }:
+                raise ConfigurationError(f"{len(entries)} more entries are too many: undo some, or deny networks")
+            for each in entries:
+                self._app.validate(changed, each)
+                if not force and (warning := self._app.warning(changed, each)):
+                    raise NeedsForce(f"{warning}; to do it anyway, force it")
+            what = f"entries: {len(entries)}"
+            change = Change(at=0, author=author, reason=reason, what="import", entry=what, id="", replaces="")
+            if self._store.write(found.stamp, changed.dump(), change) is not None:
+                self._follower.start()
+                return entries
+        raise ControlConflict(_TOO_MANY)
 
     def history(self, most: int = 50) -> list[Change]:
         """The latest changes, the newest first."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, BinaryIO, TextIO
 
 import click
 from flask import current_app
 
 from ...config import PREFIX
+from ...control.copy import LONGEST
 from ...control.store import MOST_ENTRIES
 from ...engine import ConfigurationError
 from ...insight.bans import Lifted, bans, note, unban
@@ -286,11 +287,29 @@ def bans_command(as_json: bool) -> None:
 
 
 @command("entries", short_help="List the changes in force.")
+@click.option(
+    "--export", "export", metavar="FILE", type=click.File("w", "utf-8", atomic=True), help="Write them to FILE."
+)
+@click.option("--import", "imported", metavar="FILE", type=click.File("rb"), help="Put those of FILE in force.")
+@click.option("--reason", default="", help="The reason of an import, for history.")
+@click.option("--force", is_flag=True, help="Confirm an import that locks out, or frees, nearly all.")
 @as_json
-def entries_command(as_json: bool) -> None:
-    """List the overrides, allow and deny entries and bans in force."""
+def entries_command(export: TextIO | None, imported: BinaryIO | None, reason: str, force: bool, as_json: bool) -> None:
+    """List the overrides, allow and deny entries and bans in force; or export them, or import those of a file.
+
+    An entry of the file replaces the one for the same limit or client; all others stay.
+    """
+    if export is not None and imported is not None:
+        raise click.UsageError("--export and --import: give one of them.")
     with for_people():
         applier = _applier()
+        if export is not None:
+            export.write(applier.control.export_entries() + "\n")
+            console.echo(f"Exported to {export.name}.", err=True)
+            return
+        if imported is not None:
+            _import(applier, imported, reason=reason, force=force)
+            return
         found = entries(gate_of(current_app), rows=MOST_ENTRIES)
         if found.problem:
             raise ConfigurationError(found.problem)
@@ -312,6 +331,13 @@ def entries_command(as_json: bool) -> None:
         for each in reversed(found.entries)
     ]
     write(console.columns(rows, headings=("ID", "CHANGE", "ENDS IN", "BY", "REASON")))
+
+
+def _import(applier: ControlApplier, file: BinaryIO, *, reason: str, force: bool) -> None:
+    if not applier.control.in_use:
+        raise ConfigurationError(_OF_NOBODY)
+    made = applier.control.import_entries(file.read(LONGEST), reason=reason, author=user_name(), force=force)
+    console.echo(f"In force within a second: {console.plural(len(made), 'entry', 'entries')} of {file.name}.", err=True)
 
 
 @command("history", short_help="List the latest changes and resets.")
