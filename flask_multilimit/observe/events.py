@@ -251,12 +251,12 @@ def refusing_hits(decision: Decision | None) -> list[Hit]:
 
 def refusals_of(decision: Decision | None, applied: Iterable[Counted]) -> list[Refusal]:
     """Each rule of the limiters ``applied`` that refuses, with the subject that it refuses."""
-    refusing = {hit.key for hit in refusing_hits(decision) if not hit.shadow}
+    refusing = {hit.key: hit.name for hit in refusing_hits(decision) if not hit.shadow}  # of two rules, the stricter
     found: dict[str, Refusal] = {}
     for each in applied:
         for hit in each.hits:
             if hit.key in refusing:
-                found.setdefault(hit.key, Refusal(hit.name, *each.subject))
+                found.setdefault(hit.key, Refusal(refusing[hit.key], *each.subject))
     return list(found.values())
 
 
