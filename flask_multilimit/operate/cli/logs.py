@@ -16,11 +16,13 @@ from typing import Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
+from flask import current_app
 
 from .. import console
 from ..simulate.logs.formats import expression, format_of
 from ..simulate.logs.logged import MICROSECONDS, LoggedRequest
 from ..simulate.logs.reading import STANDARD_INPUT, LogFile, Logs
+from ..simulate.logs.recorded import FILES, folders_of
 from ..simulate.logs.times import moment
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -83,7 +85,7 @@ def writing() -> Iterator[None]:
 def log_options(command: C) -> C:
     """The options that say which log to read, and how."""
     options = (
-        click.argument("logs", nargs=-1, required=True, metavar="LOG...", type=click.Path(allow_dash=True)),
+        click.argument("logs", nargs=-1, metavar="[LOG]...", type=click.Path(allow_dash=True)),
         click.option(
             "--format",
             "format_",
@@ -113,12 +115,23 @@ def opened(
     until: str | None,
     fields: Iterable[str],
 ) -> Logs:
-    """The logs that were named. Raises :class:`ConfigurationError`."""
+    """The logs that were named, or else what the app's recorders wrote. Raises :class:`ConfigurationError`."""
     if format_ and regex:
         raise click.UsageError("--format and --regex: give one of them")
     make_reader = expression(regex) if regex else format_of(format_) if format_ else None
     first, last = _moment("--since", since, zone), _moment("--until", until, zone)
-    return Logs(logs, make_reader, zone, tuple(filter(None, fields)), since=first, until=last)
+    return Logs(logs or _recorded(), make_reader, zone, tuple(filter(None, fields)), since=first, until=last)
+
+
+def _recorded() -> list[Path]:
+    """What recorders of the app wrote."""
+    app: Any = current_app._get_current_object()  # type: ignore[attr-defined]
+    folders = folders_of(app)
+    files = [file for folder in folders for file in sorted(folder.glob(FILES))]
+    if not files:
+        none = f"nothing is recorded yet in {', '.join(map(str, folders))}" if folders else "this app has no Recorder"
+        raise click.UsageError(f"name a log: {none}")
+    return files
 
 
 class Stoppable:

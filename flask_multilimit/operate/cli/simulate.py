@@ -79,8 +79,8 @@ def simulate_command(
 ) -> None:
     """Replay the requests of access logs through the limits of the app, by the clock of the log.
 
-    LOG is a file, compressed (.gz, .zst) or not, or - for the standard input. Nothing is charged,
-    and no view is called.
+    LOG is a file, compressed (.gz, .zst) or not, or - for the standard input; by default, what the
+    app's Recorder has written. Nothing is charged, and no view is called.
     """
     app: Any = current_app._get_current_object()  # type: ignore[attr-defined]
     context = click.get_current_context()

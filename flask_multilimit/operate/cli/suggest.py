@@ -82,7 +82,8 @@ def suggest_command(
     """Find the most requests that each subject makes in any window, and the smallest counts that refuse at most the
     given part.
 
-    LOG is a file, compressed (.gz, .zst) or not, or - for the standard input.
+    LOG is a file, compressed (.gz, .zst) or not, or - for the standard input; by default, what the
+    app's Recorder has written.
     """
     app: Any = current_app._get_current_object()  # type: ignore[attr-defined]
     if cost_field and (html or png):
@@ -106,7 +107,8 @@ def suggest_command(
         found = suggest_for(traffic, type=type_, share=at_most, cost_field=cost_field)
         with writing():
             if html is not None:
-                html.write_text(_page(found, traffic, ", ".join(logs), refuse_at_most), encoding="utf-8")
+                source = ", ".join(map(str, read.paths))
+                html.write_text(_page(found, traffic, source, refuse_at_most), encoding="utf-8")
             if png is not None:
                 draw(found, traffic, png)
     if as_json:

@@ -148,6 +148,27 @@ def test_a_line_tells_who_what_and_how_it_ended(app: Flask, recorder: Recorder) 
     assert "203.0.113" not in json.dumps(found)
 
 
+def test_commands_read_what_was_recorded_unless_a_log_is_named(app: Flask, recorder: Recorder) -> None:
+    run = app.test_cli_runner().invoke
+    nothing = run(args=["multilimit", "suggest"])
+    for _ in range(5):
+        app.test_client().get("/")
+    recorder.flush()
+
+    suggested, replayed = (run(args=["multilimit", command]) for command in ("suggest", "simulate"))
+
+    assert f"name a log: nothing is recorded yet in {recorder.folder}" in " ".join(nothing.output.split())
+    assert suggested.output.startswith("5 requests of 1 subject (ip) from ")
+    assert "refused           2 (40.0 %)" in replayed.output
+
+
+def test_without_a_recorder_a_log_must_be_named(app: Flask) -> None:
+    run = app.test_cli_runner().invoke(args=["multilimit", "simulate"])
+
+    assert run.exit_code == 2
+    assert "name a log: this app has no Recorder" in run.output
+
+
 def settling(app: Flask) -> None:
     @app.get("/chat")
     @rate_limiter(type=IP, rules="1000/minute", cost=5, settle=True, name="tokens")
