@@ -301,6 +301,8 @@ class WrittenLimiter(Written):
         | None
     ) = Field(None, examples=["header:X-Tokens", "module:function", True])
     """What the request really cost: a header of the response, module:function, or true if the view says it."""
+    settle_header: Literal["remove", "keep"] = "remove"
+    """Whether clients see the header of the response that says what it cost."""
     unit: str | None = Field(None, pattern=f"^{NAME_PATTERN}$", examples=["content-bytes", "tokens"])
     """What the rules count, if not requests, for header fields."""
     shadow: bool = False

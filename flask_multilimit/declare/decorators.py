@@ -89,6 +89,7 @@ def rate_limiter(
     exempt_when: Callable[[], bool] | None = None,
     charge_when: Callable[[Any], bool] | int | str | Iterable[int | str] | None = None,
     settle: Settle | str | None = None,
+    settle_header: Literal["remove", "keep"] = "remove",
     unit: str | None = None,
     shadow: bool = False,
     on_storage_error: OnStorageError | None = None,
@@ -131,6 +132,7 @@ def rate_limiter(
     :param settle: what the request really cost, which replaces ``cost``, the estimate: a callable of the response that
         returns units, or ``None`` if the estimate stands; ``"header:X-Tokens"`` for a field of the response, which
         clients do not see; or ``True`` if the view says it with :func:`settle`. A stream is settled when it is closed.
+    :param settle_header: ``"keep"`` leaves the field of the response to clients.
     :param unit: what the rules count, if not requests, for header fields: ``"content-bytes"``, ``"tokens"``.
     :param shadow: evaluate, count and signal, but never refuse: to try a limit in production.
     :param on_storage_error: what to do when the storage does not answer: ``local``, ``allow``, ``deny`` or

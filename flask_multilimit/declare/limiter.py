@@ -22,7 +22,7 @@ from ..engine.rules import Rules, rules_from
 from .reserve import Reserve, reject_buckets
 from .subjects import RESERVED_NAMES, LimitType, SubjectType, type_name_of
 from .unwrap import name_of
-from .written import SETTLE_FORMS, ChargeWhenStatus, settle_from, type_from
+from .written import SETTLE_FORMS, ChargeWhenStatus, SettleByHeader, settle_from, type_from
 
 if sys.version_info >= (3, 14):  # evaluating annotations may fail: some are names that only type checkers know
     from annotationlib import Format
@@ -66,6 +66,7 @@ class Declaration:
     exempt_when: Callable[[], bool] | None = None
     charge_when: Callable[[Any], bool] | None = None
     settle: Settle | None = None
+    settle_header: Literal["remove", "keep"] = "remove"
     unit: str | None = None
     shadow: bool = False
     on_storage_error: OnStorageError | None = None
@@ -295,6 +296,10 @@ def _check_rules(declaration: Declaration) -> None:
 
 def _check_settle(declaration: Declaration) -> None:
     settle = declaration.settle
+    if declaration.settle_header not in ("remove", "keep"):
+        raise ConfigurationError(f"settle_header={brief(declaration.settle_header)}: give 'remove' or 'keep'")
+    if declaration.settle_header == "keep" and not isinstance(settle, SettleByHeader):
+        raise ConfigurationError('settle_header: no field says what a request cost; give settle="header:X-Tokens"')
     if settle is None:
         return
     if settle is not True:

@@ -74,7 +74,7 @@ class ChargeWhenStatus(_Callable):
 
 
 class SettleByHeader(_Callable):
-    """``settle`` by a field of the response, which says what the request really cost. Clients do not see the field."""
+    """``settle`` by a field of the response, which says what the request really cost."""
 
     def __init__(self, header: str) -> None:
         super().__init__(f"header:{header}")
@@ -82,7 +82,6 @@ class SettleByHeader(_Callable):
 
     def __call__(self, response: Any) -> int | str | None:
         units: str | None = response.headers.get(self.header)
-        del response.headers[self.header]
         is_number = units is not None and len(units) <= LONGEST_NUMBER and units.isascii() and units.isdecimal()
         return int(units or 0) if is_number else units
 

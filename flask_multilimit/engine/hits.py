@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
+from .algorithms import ALGORITHMS
 from .bans import Ban
 from .errors import ConfigurationError, brief, check_bool, check_several
 from .keys import (
@@ -261,7 +262,9 @@ def check_cost(cost: object, rule: Rule) -> None:
         raise ConfigurationError(f"cost={brief(cost)}: must be a whole number, 0 or more")
     if cost > rule.implementation.MAX_COST:
         most = f"{rule.algorithm} takes at most {rule.implementation.MAX_COST} units in one check"
-        raise ConfigurationError(f"cost={brief(cost)}: {most}")
+        others = ", ".join(name for name, by in ALGORITHMS.items() if cost <= by.MAX_COST)
+        remedy = f"; take {others}" if others and not rule.holds_slots else ""
+        raise ConfigurationError(f"cost={brief(cost)}: {most}{remedy}")
 
 
 def check_policy(policy: object, name: str = "on_storage_error") -> None:

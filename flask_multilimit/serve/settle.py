@@ -32,6 +32,7 @@ class Settlement:
         self._in_force = in_force
         self._records = records
         self._holder_of_request: Callable[[], Holder | None] | None = None
+        self._bounded: set[Declaration] = set()
 
     def keep(self, decision: Decision, applied: AppliedLimits, record: Record) -> None:
         """Note what an allowed ``decision`` may have to give back."""
@@ -86,6 +87,9 @@ class Settlement:
         declarations = _settled_by(record)
         later = [] if _is_complete(response) else [each for each in declarations if _is_known_at_the_end(each)]
         self._settle_now(response, record, record, [each for each in declarations if each not in later])
+        for each in declarations:
+            if isinstance(each.settle, SettleByHeader) and each.settle_header == "remove":
+                response.headers.pop(each.settle.header, None)
         if later and (holder := (self._holder_of_request or self._find_holder_of_request())()) is not None:
             holder.at_end.append(partial(self._settle_now, response, record, record, later))
 
@@ -99,8 +103,24 @@ class Settlement:
                     real = self._units_of(declaration, response, frame)
                     if real is not None:
                         units.update((hit.key, real) for hit in hits if not hit.rule.holds_slots)
+                        self._say_what_is_too_much(declaration, hits, real)
             if units:
                 self._settle_each(decision, units, record)
+
+    def _say_what_is_too_much(self, declaration: Declaration, hits: Iterable[Hit], units: int) -> None:
+        """Once for each limiter: its rule charges less than ``units``."""
+        bounded = next((hit.rule for hit in hits if units > hit.rule.implementation.MAX_COST), None)
+        if bounded is not None and declaration not in self._bounded:
+            self._bounded.add(declaration)
+            most = bounded.implementation.MAX_COST
+            SafeLogger(self._in_force.app.logger).warning(
+                'Rate limits: a request to the limiter on "%s" took %d units, and %s charges at most %d; give its rule '
+                "another algorithm, such as sliding_window_counter",
+                declaration.where,
+                units,
+                bounded.algorithm,
+                most,
+            )
 
     def _settle_each(self, decision: Decision, units: dict[str, int], record: Record) -> None:
         latest = next((each for each in record.decisions if each.check_id == decision.check_id), decision)

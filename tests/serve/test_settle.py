@@ -137,6 +137,31 @@ def test_a_field_of_the_response_says_what_it_cost_and_no_client_sees_it(app: Fl
     assert left(app) == 660
 
 
+def test_a_field_of_the_response_stays_if_told_to(app: Flask) -> None:
+    app.config["MULTILIMIT_LIMITS"] = {
+        "view": {"rules": "5000/hour", "cost": 10, "settle": "header:X-Tokens", "settle_header": "keep"}
+    }
+    other = Flask("kept")
+    other.config.update(app.config)
+    MultiLimit(other)
+    other.add_url_rule("/", "view", lambda: Response("ok", headers={"X-Tokens": "340"}))
+
+    response = other.test_client().get("/")
+
+    assert (response.headers["X-Tokens"], left(other)) == ("340", 4660)
+
+
+def test_a_field_of_the_response_settles_every_limiter_that_reads_it(app: Flask) -> None:
+    view = rate_limiter(rules=Rule(60, 500), scope="also", name="also", cost=10, settle="header:X-Tokens")(
+        lambda: Response("ok", headers={"X-Tokens": "340"})
+    )
+
+    response = serve(app, view, settle="header:X-Tokens")()
+
+    assert [part.split(";")[1] for part in response.headers["RateLimit"].split(", ")] == ["r=660", "r=160"]
+    assert "X-Tokens" not in response.headers
+
+
 def test_an_error_page_is_settled_like_any_response(app: Flask) -> None:
     def view() -> str:
         settle(3)
@@ -245,6 +270,18 @@ def test_a_word_of_astronomic_size_is_bounded(app: Flask) -> None:
     get = serve(app, view, settle=True)
 
     assert [get().status_code for _ in range(2)] == [200, 429]
+
+
+def test_units_beyond_what_a_sliding_window_keeps_are_said_once(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+    get = serve(app, lambda: "ok", rules=Rule(3600, 50_000), settle=lambda _: 12_000)
+
+    for _ in range(3):
+        get()
+
+    assert left(app) == 20_000
+    (line,) = caplog.messages
+    assert "took 12000 units" in line
+    assert "such as sliding_window_counter" in line
 
 
 def test_several_limiters_that_settle_are_told_by_name(app: Flask) -> None:
@@ -379,10 +416,12 @@ def test_slots_that_are_given_back_are_no_units(app: Flask) -> None:
         ({"settle": lambda _: 1, "charge_when": [401]}, "settle and charge_when"),
         ({"settle": lambda _: 1, "rules": Rule(60, 100, lease=5), "cost": 1}, "leave out lease"),
         ({"settle": 5}, "settle=5: give"),
+        ({"settle": True, "settle_header": "keep"}, "no field says"),
+        ({"settle": "header:X-Tokens", "settle_header": True}, "settle_header=True: give"),
         ({"settle": False}, "settle=False: give"),
         ({"settle": "tokens"}, "settle='tokens': give"),
         ({"settle": lambda: 1}, "which it does not take"),
-        ({"settle": True, "rules": Rule(60, 50_000), "cost": 20_000}, "cost=20000"),
+        ({"settle": True, "rules": Rule(60, 50_000), "cost": 20_000}, "take fixed_window, sliding_window_counter"),
     ],
 )
 def test_a_mistake_about_settling_is_found_at_the_start(app: Flask, options: dict[str, Any], message: str) -> None:
