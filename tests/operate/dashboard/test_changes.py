@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from html import unescape
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +21,7 @@ from support.asking import statuses
 
 from .conftest import ROOT, browser_of, made
 from .forms import forms_of, send
+from .test_now import asked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,6 +70,19 @@ def test_a_preview_shows_what_would_change_and_changes_nothing(app: Flask, ada: 
     assert "ip-60s: 4 per 60s" in page.text
     assert "It refused 0 checks. At most that many more would have passed." in page.text
     assert entries_of(app) == []
+
+
+def test_where_the_last_hour_does_not_know_the_form_links_what_if(app: Flask, ada: FlaskClient) -> None:
+    asked(app)
+
+    tighter = previewed(ada, **{**RULE, "rules": "1/minute"}).text
+    looser = previewed(ada, **{**RULE, "rules": "9/minute"}).text
+    (link,) = re.findall(r'href="([^"]*)">Ask recorded traffic what it would have refused</a>', tighter)
+    page = ada.get(unescape(link)).text
+
+    assert unescape(link) == f"{ROOT}what-if?endpoint=show&type=ip&window=60&count=1"
+    assert 'name="count" inputmode="numeric" size="6" value="1"' in page
+    assert "Ask recorded traffic" not in looser
 
 
 def test_a_change_holds_for_the_next_request_and_is_in_the_history(app: Flask, ada: FlaskClient) -> None:
