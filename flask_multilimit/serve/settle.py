@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from inspect import isgenerator
@@ -17,12 +18,17 @@ from ..declare.written import SettleByHeader
 from ..engine import ConfigurationError, Decision, Hit, StorageError
 from ..engine.algorithms.base import COUNTED
 from ..engine.errors import brief
+from ..engine.forks import notify_child
 from ..engine.slots import KEEPER
 from ..engine.text import SafeLogger
+from ..engine.threads import Beat, Lazy
 from ..observe.events import OTHERS, Outcome
 from ..plan.hits import Applied, AppliedLimits
 from .audience import report
 from .state import AppState, Record, Records
+
+MOST_ENDED = 10_000
+"""Streams that wait for their settlement, at most. Beyond that, the estimate of the oldest stands."""
 
 
 class Settlement:
@@ -33,6 +39,9 @@ class Settlement:
         self._records = records
         self._holder_of_request: Callable[[], Holder | None] | None = None
         self._bounded: set[Declaration] = set()
+        self._ended = deque[Callable[[], None]](maxlen=MOST_ENDED)
+        self._beat = Lazy(lambda: Beat(self._settle_ended, name="multilimit-settle", last=self._settle_ended))
+        notify_child(self)
 
     def keep(self, decision: Decision, applied: AppliedLimits, record: Record) -> None:
         """Note what an allowed ``decision`` may have to give back."""
@@ -91,10 +100,17 @@ class Settlement:
             if isinstance(each.settle, SettleByHeader) and each.settle_header == "remove":
                 response.headers.pop(each.settle.header, None)
         if later and (holder := (self._holder_of_request or self._find_holder_of_request())()) is not None:
-            holder.at_end.append(partial(self._settle_now, response, record, record, later))
+            app = self._in_force.app
+            holder.at_end.append(partial(self._settle_now, response, record, record, later, waits=app.testing))
 
     def _settle_now(
-        self, response: Response | None, frame: Frame, record: Record, declarations: Sequence[Declaration]
+        self,
+        response: Response | None,
+        frame: Frame,
+        record: Record,
+        declarations: Sequence[Declaration],
+        *,
+        waits: bool = True,
     ) -> None:
         for decision, limiters in frame.settled:
             units = dict[str, int]()
@@ -104,8 +120,20 @@ class Settlement:
                     if real is not None:
                         units.update((hit.key, real) for hit in hits if not hit.rule.holds_slots)
                         self._say_what_is_too_much(declaration, hits, real)
-            if units:
+            if units and waits:
                 self._settle_each(decision, units, record)
+            elif units:
+                self._ended.append(partial(self._settle_each, decision, units, record))
+                self._beat().wake()
+
+    def _settle_ended(self) -> None:
+        """Settle streams that have ended: their workers do not wait for that."""
+        while self._ended:
+            self._ended.popleft()()
+
+    def _after_fork_in_child(self) -> None:
+        """The parent settles them."""
+        self._ended.clear()
 
     def _say_what_is_too_much(self, declaration: Declaration, hits: Iterable[Hit], units: int) -> None:
         """Once for each limiter: its rule charges less than ``units``."""

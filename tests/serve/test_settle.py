@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -201,6 +202,28 @@ def test_a_client_that_hangs_up_pays_for_what_was_said_until_then(app: Flask) ->
         next(parts)
 
     assert left(app) == 980
+
+
+def test_nobody_waits_for_the_settlement_of_a_stream(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+    app.config["TESTING"] = False
+    get = serve(app, streaming([10, 640]), settle=True)
+    with app.app_context():
+        storage = app.extensions["multilimit"].limiter.storage
+    answers, is_settled, settle_there = threading.Event(), threading.Event(), storage.settle
+
+    def settle_late(*given: Any) -> None:
+        assert answers.wait(10)
+        settle_there(*given)
+        is_settled.set()
+
+    monkeypatch.setattr(storage, "settle", settle_late)
+    for _ in range(2):
+        get(buffered=True)
+    before = left(app)
+    answers.set()
+
+    assert before == 800
+    assert is_settled.wait(10)
 
 
 def test_a_callable_is_called_when_a_stream_is_closed(app: Flask) -> None:
