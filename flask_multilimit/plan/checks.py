@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import ReferenceType
@@ -14,7 +15,7 @@ from blinker import signal as signal_by_name
 from flask import Flask
 
 from .. import signals
-from ..declare.advice import limiter_above, note_registered
+from ..declare.advice import declared_on, limiter_above, note_registered
 from ..declare.limiter import Declaration
 from ..declare.unwrap import attributes_of
 from ..engine import ConfigurationError, Rule
@@ -83,6 +84,8 @@ _HOOKS = {
     "url_default_functions": "url_defaults",
 }
 """The registries of an app, and the decorators that fill them."""
+_TOO_LATE = ("after_request_funcs", "teardown_request_funcs", "teardown_appcontext_funcs")
+"""The registries of functions that run when the response is made, so that a refusal would be a server error."""
 _TEMPLATES = {"filters": "template_filter", "tests": "template_test", "globals": "template_global"}
 """Those of its Jinja environment."""
 _NO_EXTENSIONS = {"builtins", "flask", "werkzeug", "jinja2", "click", __name__.partition(".")[0]}
@@ -108,6 +111,19 @@ def reject_misplaced(app: Flask) -> None:
                 f'limiter on "{place or where}": @rate_limiter stands above {decorator}, which has the function '
                 f"without it, so nothing would be limited; put {decorator} on top"
             )
+
+
+def reject_late(app: Flask) -> None:
+    """Raise :class:`ConfigurationError` if a limited function runs when nothing can be refused any more."""
+    for attribute in _TOO_LATE:
+        given = getattr(app, attribute)
+        for function in chain.from_iterable(given.values()) if isinstance(given, dict) else given:
+            stack = declared_on(function)
+            if stack is not None:
+                raise ConfigurationError(
+                    f'limiter on "{stack.where}": @app.{_HOOKS[attribute]} calls it when the response is made, and a '
+                    "refusal would be a server error; put the limiter on the view, or on a before_request function"
+                )
 
 
 def _registries_of(app: Flask) -> Iterator[tuple[tuple[str, str], object]]:

@@ -17,7 +17,7 @@ from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration, reject_unknown_options
 from ..declare.subjects import LimitType, Subjects, SubjectType
 from ..engine import ConfigurationError
-from .checks import reject_accidental_sharing, reject_misplaced, reject_mixed_leases, reject_unserved
+from .checks import reject_accidental_sharing, reject_late, reject_misplaced, reject_mixed_leases, reject_unserved
 from .endpoint import Plan
 from .overrides import Overrides
 from .sources import UNMATCHED_SCOPE, Sources, methods_of_handlers, scope_of, view_exemptions, view_stack
@@ -80,6 +80,7 @@ class Plans:
             self.ensure()
             return
         reject_misplaced(self.app)
+        reject_late(self.app)
         self.ensure()
         reject_unserved(dict(self._endpoints))
         reject_accidental_sharing(dict(self._endpoints))

@@ -37,7 +37,13 @@ def view() -> str:
 
 
 @pytest.mark.parametrize("options", [[], ["--debugger"], ["--reload"]], ids=" ".join)
-def test_flask_run_refuses_to_start_with_a_mistake_that_the_complete_app_shows(options: list[str]) -> None:
+def test_flask_run_refuses_to_start_with_a_mistake_that_the_complete_app_shows(
+    options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "FLASK_RUN_FROM_CLI", "false"
+    )  # the command sets it, and app.run() of later tests would do nothing
+
     def create_app() -> Flask:
         app = Flask("shop")
         MultiLimit(app, limits={"idnex": "5/minute"})

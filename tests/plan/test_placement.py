@@ -63,6 +63,9 @@ REGISTRIES: dict[str, Callable[[Flask], Decorator]] = {
 }
 
 
+TOO_LATE = {f"@app.{name}" for name in ("after_request", "teardown_request", "teardown_appcontext")}
+
+
 @pytest.mark.parametrize("registry", REGISTRIES)
 def test_a_limiter_above_the_decorator_of_a_registry_is_an_error(app: Flask, registry: str) -> None:
     multilimit = MultiLimit(app)
@@ -78,7 +81,19 @@ def test_a_limiter_above_the_decorator_of_a_registry_is_an_error(app: Flask, reg
         signal.disconnect(misplaced.__wrapped__)
 
 
-@pytest.mark.parametrize("registry", REGISTRIES)
+@pytest.mark.parametrize("registry", TOO_LATE)
+def test_a_limiter_on_a_function_that_runs_after_the_view_is_an_error(app: Flask, registry: str) -> None:
+    multilimit = MultiLimit(app)
+
+    @REGISTRIES[registry](app)
+    @rate_limiter()
+    def late(*_: Any) -> Any: ...
+
+    with pytest.raises(ConfigurationError, match=rf"late.*{registry} calls it when the response is made.*on the view"):
+        multilimit.validate(app)
+
+
+@pytest.mark.parametrize("registry", sorted(REGISTRIES.keys() - TOO_LATE))
 def test_a_limiter_below_it_is_none(app: Flask, registry: str) -> None:
     multilimit = MultiLimit(app)
 

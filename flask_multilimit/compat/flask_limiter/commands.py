@@ -41,6 +41,29 @@ def add_commands(app: Flask) -> None:
         ours.add_command(migrate)
 
 
+def add_commands_later(app: Flask, make_multilimit: Callable[[], object]) -> None:
+    """Have ``app`` get its MultiLimit, with the commands, when ``flask multilimit`` is called: an enabled Limiter may
+    still make it."""
+    app.cli.commands.setdefault("multilimit", _Later(app, make_multilimit))
+
+
+class _Later(click.Command):
+    """Stands for ``flask multilimit`` in an app that has no MultiLimit yet."""
+
+    def __init__(self, app: Flask, make_multilimit: Callable[[], object]) -> None:
+        super().__init__("multilimit", help="Inspect and change the rate limits of the app.")
+        self._app = app
+        self._make_multilimit = make_multilimit
+
+    def make_context(self, *given: Any, **options: Any) -> click.Context:
+        try:
+            self._make_multilimit()
+        except MultiLimitError as error:
+            raise click.ClickException(visible(str(error))) from error
+        add_commands(self._app)
+        return self._app.cli.commands["multilimit"].make_context(*given, **options)
+
+
 def _command(work: Callable[..., None], *options: click.Option) -> None:
     """Make ``work`` a command, which gets the states of the Limiters of the app."""
 
