@@ -81,7 +81,7 @@ def test_a_limiter_above_the_decorator_of_a_registry_is_an_error(app: Flask, reg
         signal.disconnect(misplaced.__wrapped__)
 
 
-@pytest.mark.parametrize("registry", TOO_LATE)
+@pytest.mark.parametrize("registry", sorted(TOO_LATE))
 def test_a_limiter_on_a_function_that_runs_after_the_view_is_an_error(app: Flask, registry: str) -> None:
     multilimit = MultiLimit(app)
 

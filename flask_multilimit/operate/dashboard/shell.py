@@ -93,6 +93,7 @@ def harden(response: Response) -> Response:
     for name, value in _HEADERS.items():
         response.headers[name] = value
     if is_file() and response.status_code in {200, 206, 304}:
+        response.cache_control.no_cache = None  # Flask sets it
         response.cache_control.max_age = YEAR  # its address has its version
         return response
     response.headers["Cache-Control"] = "no-store"
