@@ -9,7 +9,7 @@ from __future__ import annotations
 from .declare.decorators import RateLimiter, exempt, rate_limiter
 from .declare.reserve import Reserve
 from .declare.subjects import LimitType
-from .engine import Ban, Concurrent, ConfigurationError, ConfigurationWarning, Decision, MultiLimitError, Rule
+from .engine import Ban, Calendar, Concurrent, ConfigurationError, ConfigurationWarning, Decision, MultiLimitError, Rule
 from .extension import MultiLimit
 from .serve.refusal import AccessDenied, RateLimitExceeded, StorageUnavailable, problem
 from .serve.settle import settle
@@ -27,6 +27,7 @@ __all__ = [
     "USER",
     "AccessDenied",
     "Ban",
+    "Calendar",
     "Concurrent",
     "ConfigurationError",
     "ConfigurationWarning",

@@ -24,7 +24,7 @@ def reject_shared_keys(where: str, limiters: Iterable[tuple[Declaration, object]
     owners: dict[tuple[object, ...], tuple[Declaration, Rule]] = {}
     for declaration, stem in limiters:
         for rule in () if declaration.shadow else declaration.counted_rules:
-            place = (stem, declaration.type_name, rule.algorithm, rule.window_ms)
+            place = (stem, declaration.type_name, rule.key_part)
             owner, other = owners.setdefault(place, (declaration, rule))
             differing = _differing(declaration, rule, owner, other)
             if differing:
@@ -109,7 +109,7 @@ def _stricter_in_key(
     """Whether two rules count in one key, where the first one decides."""
     if strict.shadow or loose.shadow or (strict.stem, strict.type_name) != (loose.stem, loose.type_name):
         return False
-    if (strict_rule.algorithm, strict_rule.window_ms) != (loose_rule.algorithm, loose_rule.window_ms):
+    if strict_rule.key_part != loose_rule.key_part:
         return False
     return strict_rule.count < loose_rule.count or (strict_rule.count == loose_rule.count and first)
 

@@ -36,6 +36,7 @@ from ..engine.rules import (
     NAME,
     SHORTEST,
     SHORTEST_TIMEOUT,
+    Period,
     rule_of,
     rules_in,
 )
@@ -108,17 +109,29 @@ class Written(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
-_WITH_TIMEOUT: dict[str, Any] = {
-    "if": {"required": ["timeout"], "properties": {"timeout": {"type": "number"}}},
-    "then": {"properties": {"time": False, "algorithm": {"const": CONCURRENCY}}},
+_OF_RATES = ("time", "algorithm", "burst", "max_delay", "lease", "timeout")
+"""The options of a rule that a calendar does not have."""
+_KINDS: dict[str, Any] = {
+    "allOf": [
+        {
+            "if": {"required": ["timeout"], "properties": {"timeout": {"type": "number"}}},
+            "then": {"properties": {"time": False, "algorithm": {"const": CONCURRENCY}}},
+        },
+        {
+            "if": {"required": ["per"], "properties": {"per": {"type": "string"}}},
+            "then": {"properties": dict.fromkeys(_OF_RATES, False)},
+            "else": {"properties": {"timezone": False, "anchor": False}},
+        },
+    ]
 }
-"""The JSON Schema of a rule with a timeout."""
+"""What the JSON Schema of a rule with a timeout, and of a calendar, is besides."""
 
 
 class WrittenRule(Written):
-    """At most ``count`` units in any ``time`` seconds; with a ``timeout``, at most ``count`` at once."""
+    """At most ``count`` units in any ``time`` seconds; with a ``timeout``, at most ``count`` at once; with ``per``, at
+    most ``count`` in each period of a calendar."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra=_WITH_TIMEOUT)
+    model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra=_KINDS)
 
     time: float = Field(60, ge=SHORTEST, le=LONGEST)
     """Seconds."""
@@ -134,6 +147,12 @@ class WrittenRule(Written):
     """Units that a process may take at once and spend without asking the storage."""
     timeout: float | None = Field(None, ge=SHORTEST_TIMEOUT, le=LONGEST_TIMEOUT)
     """In place of time: at most count run at once, and slots of a dead worker are free after so many seconds."""
+    per: Period | None = None
+    """In place of time: a period of the calendar."""
+    timezone: Text | None = Field(None, max_length=64, examples=["Europe/Berlin"])
+    """The time zone in which the period begins; default: UTC."""
+    anchor: int | str | None = Field(None, examples=[15, "04-06"])
+    """The day on which it begins: of a week, 1 (Monday) to 7; of a month, 1 to 31; of a year, "MM-DD"."""
     name: str | None = Field(None, pattern=f"^{NAME}$")
     """Its name in header fields and errors."""
 
@@ -141,19 +160,31 @@ class WrittenRule(Written):
     def given(self) -> dict[str, Any]:
         """The fields of the rule that are given."""
         given = self.model_dump(exclude_unset=True)
-        timeout = given.pop("timeout", None)
+        timeout, period = given.pop("timeout", None), given.pop("per", None)
+        if period is not None:
+            return {**{name: value for name, value in given.items() if value is not None}, "period": period}
+        given = {name: value for name, value in given.items() if name not in {"timezone", "anchor"}}
         return given if timeout is None else {**given, "time": timeout, "algorithm": CONCURRENCY}
 
     @property
     def rule(self) -> Rule:
-        return rule_of(self.given)
+        return rule_of({"count": self.count, **self.given})
 
     @model_validator(mode="after")
     def _check_rule(self) -> WrittenRule:
+        self._check_calendar()
         if self.timeout is not None:
             self._check_timeout()
         self.rule  # noqa: B018 - raises if anything is wrong in it
         return self
+
+    def _check_calendar(self) -> None:
+        wrong = _OF_RATES if self.per is not None else ("timezone", "anchor")
+        found = [name for name in wrong if getattr(self, name) is not None and name in self.model_fields_set]
+        if found and self.per is None:
+            raise ValueError(f"{' and '.join(found)}: for a period of the calendar; give per, too, such as month")
+        if found:
+            raise ValueError(f"per and {' and '.join(found)}: a calendar has no {found[0]}; give one of them")
 
     def _check_timeout(self) -> None:
         """Reject what contradicts it: a timeout alone says that the rule is about what runs at once."""

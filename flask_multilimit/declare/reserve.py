@@ -16,6 +16,7 @@ from functools import lru_cache
 from ..engine import ConfigurationError, Rule
 from ..engine.algorithms import ALGORITHMS
 from ..engine.errors import brief, is_number
+from ..engine.rules import changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def _lowered(rule: Rule, kept: Fraction) -> Rule:
         return rule
     count = max(_left_of(rule.count, kept), 1)
     lease = None if rule.lease is None or count < 2 else min(rule.lease, count)
-    return Rule(rule.time, count, algorithm=rule.algorithm, lease=lease, name=rule.name)
+    return changed(rule, count=count, lease=lease)
 
 
 def reject_buckets(rule: Rule) -> None:

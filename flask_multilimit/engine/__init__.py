@@ -10,7 +10,7 @@ from .decision import BanStatus, Decision, RuleStatus
 from .errors import ConfigurationError, ConfigurationWarning, MultiLimitError, StorageDenied, StorageError
 from .hits import Hit, Hits, hits_for
 from .limiter import Limiter
-from .rules import Concurrent, Rule
+from .rules import Calendar, Concurrent, Rule
 from .storage import (
     Health,
     Layers,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Ban",
     "BanStatus",
+    "Calendar",
     "ClusterStorage",
     "Concurrent",
     "ConfigurationError",

@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
-from .algorithms import BAN, Algorithm, Quota, algorithm_of
+from .algorithms import BAN, Quota
 from .errors import ConfigurationError
 from .rules import Rule, called_with, checked, duration_of, fill_rule
 
@@ -110,10 +110,6 @@ class BanRule(Rule):
         object.__setattr__(self, "quota", quota)
         object.__setattr__(self, "longest_quota", quota)
         object.__setattr__(self, "ban", ban)
-
-    @property
-    def implementation(self) -> Algorithm:
-        return algorithm_of(BAN)
 
     @property
     def window(self) -> str:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from .algorithms import BAN, EVENLY, NEVER, UNKNOWN
 from .algorithms.base import Quota, is_begun, level_of
+from .algorithms.calendar import AROUND
 from .errors import ConfigurationError, brief
 from .hits import PEEKED, BanHit, Hit, OpenHit, bans_of
 from .reply import (
@@ -239,7 +240,7 @@ class Decision(_Fields):
         left = status.remaining + hit.cost - units
         reset_after = 0.0 if left >= hit.rule.quota.burst else status.reset_after
         if units > hit.cost:
-            before = round(status.reset_after * _MICROSECONDS)
+            before = round(status.reset_after * _MICROSECONDS) or _until_next_period(hit.rule.quota, self.at)
             reset_after = _whole_after(hit.rule.quota, left, hit.rule.algorithm, before) / _MICROSECONDS
         return status._replace(remaining=max(left, 0), reset_after=reset_after, charged=units, debt=max(-left, 0))
 
@@ -320,6 +321,8 @@ class Decision(_Fields):
 def _whole_after(quota: Quota, left: int, algorithm: str, before: int) -> int:
     """Microseconds after which a quota is full again that has ``left`` units after an excess (below 0: a debt), and was
     to be full after ``before``."""
+    if quota.periods is not None:
+        return before
     if algorithm in EVENLY:
         return max((quota.burst - left) * quota.window // quota.count, before)
     if algorithm == "fixed_window":
@@ -327,6 +330,11 @@ def _whole_after(quota: Quota, left: int, algorithm: str, before: int) -> int:
     if algorithm == "sliding_window_counter":
         return before if before > quota.window else quota.window + (before or quota.window)
     return max(quota.window, before)
+
+
+def _until_next_period(quota: Quota, now: int) -> int:
+    """Microseconds until the period of a calendar ends; 0 for any other rule."""
+    return 0 if quota.periods is None else quota.periods.around(now)[AROUND + 1] - now
 
 
 def _settled_standing(status: RuleStatus) -> tuple[int, int, int]:

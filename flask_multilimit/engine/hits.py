@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 from .algorithms import ALGORITHMS
+from .algorithms.base import PeriodsOfCalendar
 from .bans import Ban
 from .errors import ConfigurationError, brief, check_bool, check_several
 from .keys import (
@@ -19,7 +20,6 @@ from .keys import (
     TYPE_PATTERN,
     HashTag,
     escape_subject,
-    key_of,
     stem_of,
     stem_of_subject,
 )
@@ -249,6 +249,15 @@ def bans_of(hits: tuple[Hit, ...]) -> tuple[Watching, ...]:
     return hits.bans if isinstance(hits, Hits) else bans_among(hits)
 
 
+def calendars_of(hits: tuple[Hit, ...]) -> tuple[PeriodsOfCalendar, ...]:
+    """The periods of each :class:`.Calendar` among the hits, in order."""
+    return memoized(hits, _calendars_among)
+
+
+def _calendars_among(hits: tuple[Hit, ...]) -> tuple[PeriodsOfCalendar, ...]:
+    return tuple([periods for hit in hits if (periods := hit.rule.quota.periods) is not None])
+
+
 def packed_ban(ban: Watching) -> bytes:
     """What else scripts read of a ban. There, places are counted from 1."""
     quota, places = ban.hit.rule.quota, [place + 1 for place in ban.watched]
@@ -322,7 +331,7 @@ def hits_for(
     make = settled_hit if settle else Hit
     hits = [
         make(
-            key_of(stem, rule.algorithm, rule.window_ms),
+            stem + rule.key_part,
             rule,
             cost,
             rule.name or f"{type}-{rule.window}",
@@ -358,7 +367,7 @@ def ban_hit(ban: Ban, stem: str, watched: Sequence[Hit], name: str) -> BanHit:
     first, rule = watched[0], ban.rule
     keys = tuple([hit.key for hit in watched if hit.rule.count])
     return BanHit(
-        key_of(stem, rule.algorithm, rule.window_ms),
+        stem + rule.key_part,
         rule,
         cost=0,
         name=name,

@@ -77,13 +77,8 @@ def _short(methods: str, room: int) -> str:
 
 
 def stem_of_subject(stem: str, type_: str, subject: str, hash_tag: HashTag) -> str:
-    """The part of a key before the algorithm; ``subject`` is already escaped."""
+    """The part of a key before that of the rule (:attr:`.Rule.key_part`); ``subject`` is already escaped."""
     return f"{stem}{type_}:{{{subject or NOTHING}}}:" if hash_tag == "subject" else f"{stem}{type_}:{subject}:"
-
-
-def key_of(stem: str, algorithm: str, window_ms: int) -> str:
-    """The whole key; ``stem`` is that of the subject."""
-    return f"{stem}{algorithm}:{window_ms}"
 
 
 def stem_of_key(key: str) -> str:
@@ -117,7 +112,7 @@ def _is_tagged_by_subject(after_tag: str) -> bool:
 
 # A key taken apart, for commands and reports
 
-_RULE = r"(?P<algorithm>[^:{}]+):(?P<window>\d+)"
+_RULE = r"(?P<algorithm>[^:{}]+):(?P<window>\d+|[hdwmy][^:{}]+)"
 _TAGGED_BY_SCOPE = re.compile(
     r"(?P<stem>[^{}]+\{[^{}]*\}:(?:[^:{}]+:)?)(?P<type>[^:{}]+):(?P<subject>[^:{}]*):" + _RULE
 )
@@ -134,7 +129,12 @@ class KeyParts(NamedTuple):
     """Escaped."""
     algorithm: str
     window: str
-    """Milliseconds."""
+    """Milliseconds, or the period of a calendar."""
+
+    @property
+    def rule(self) -> str:
+        """The :attr:`.Rule.key_part`."""
+        return f"{self.algorithm}:{self.window}"
 
 
 def parts_of_key(key: str) -> KeyParts | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from hashlib import blake2b
+from importlib import import_module
+from typing import Any, Literal
 
-from .algorithms import ALGORITHMS, Algorithm, Quota
+from .algorithms import ALGORITHMS, CALENDAR, Algorithm, Quota, algorithm_of
 from .bounds import LONGEST_RULES
 from .errors import ConfigurationError, brief, is_number
 
@@ -31,6 +33,16 @@ UNITS = {
     "year": 365 * 86_400,
 }
 """Units of time in a rule's text, in seconds; a month is 30 days, a year 365."""
+
+Period = Literal["hour", "day", "week", "month", "year"]
+PERIODS: dict[str, int] = {
+    "hour": 3600,
+    "day": 25 * 3600,
+    "week": 169 * 3600,
+    "month": 745 * 3600,
+    "year": 367 * 86_400,
+}
+"""The periods of a calendar, and how long they are at most, in seconds: an hour may be put back."""
 
 NAME = r"[A-Za-z0-9_.:*/-]{1,64}"
 CONCURRENCY = "concurrency"
@@ -64,6 +76,8 @@ class Rule:
     max_delay: int | float | None = None
     lease: int | None = None
     name: str | None = None
+    key_part: str = field(init=False, repr=False, compare=False)
+    """The last part of its keys: rules of one limiter that agree in it count in one key."""
     quota: Quota = field(init=False, repr=False, compare=False)
     """The rule in integers."""
     longest_quota: Quota = field(init=False, repr=False, compare=False)
@@ -103,7 +117,7 @@ class Rule:
     @classmethod
     def parse(cls, text: str) -> Rule:
         """The one rule that ``text`` describes: ``"100/minute"``, ``"100 per minute"``, ``"10 per 20 seconds"``,
-        ``"5 at once"``.
+        ``"5 at once"``, ``"10000 per calendar month"``.
 
         Units: second, minute, hour, day, week, month (30 days), year (365 days), singular or plural.
         """
@@ -114,7 +128,7 @@ class Rule:
         count, *windows = _PER.split(normalized)
         match = _WINDOW.fullmatch(windows[0]) if len(windows) == 1 else None
         if match is None:
-            return _at_once(text, normalized)
+            return _of_calendar(text, count, *windows) or _at_once(text, normalized)
         units, unit = _count(text, count), match["unit"].lower()
         seconds = UNITS.get(unit) or UNITS.get(unit.removesuffix("s"))
         if seconds is None:
@@ -143,13 +157,13 @@ class Rule:
 
     @property
     def window_ms(self) -> int:
-        """The window in milliseconds, as in keys."""
+        """The window in milliseconds."""
         return round(self.time * 1000)
 
     @property
     def implementation(self) -> Algorithm:
         """The algorithm in Python."""
-        return ALGORITHMS[self.algorithm]
+        return algorithm_of(self.algorithm)
 
     def __hash__(self) -> int:
         return hash((self.time, self.count, self.algorithm, self.name))
@@ -200,15 +214,143 @@ class Concurrent(Rule):
         return f"Concurrent({self.count}, timeout={self.time}{name})"
 
 
+class Calendar(Rule):
+    """At most ``count`` units in each period of a calendar: what people mean by "10,000 a month".
+
+    The clock of the storage decides which period it is, and the time zone where that begins. ``retry_after`` and
+    ``reset_after`` end with the period.
+
+    :param count: 1 to 10**9; in text, ``"10000 per calendar month"``.
+    :param period: ``hour``, ``day``, ``week``, ``month`` or ``year``.
+    :param timezone: the name of a time zone, such as ``Europe/Berlin``.
+    :param anchor: the day on which a period begins. Of a week: 1 (Monday, the default) to 7. Of a month: 1 to 31; a
+        shorter month has its last day in place of it. Of a year: ``"MM-DD"``; ``"02-29"`` is 28 February in years
+        without that day.
+    :param name: as for :class:`Rule`; by default the limiter's type and the period, such as ``user-month``.
+    :raises ConfigurationError: for any other value, and if the system does not know the time zone.
+    """
+
+    __slots__ = ("anchor", "period", "timezone")
+    __match_args__ = ("count", "period", "timezone", "anchor", "name")
+    period: Period
+    timezone: str
+    anchor: int | str | None
+
+    def __init__(
+        self,
+        count: int,
+        period: Period,
+        *,
+        timezone: str = "UTC",
+        anchor: int | str | None = None,
+        name: str | None = None,
+    ) -> None:
+        given = {"count": count, "period": period, "timezone": timezone, "anchor": anchor, "name": name}
+        found = checked("Calendar", given, _CHECKS)
+        mistake = _mistake_in_anchor(period, anchor)
+        if mistake:
+            raise ConfigurationError(f"{called_with('Calendar', given)}: {mistake}")
+        fill_rule(self, time=PERIODS[period], count=found["count"], algorithm=CALENDAR, name=found["name"])
+        anchor = _FIRST.get(period) if anchor is None else anchor
+        where = _in_key(timezone)
+        fields = {
+            "period": period,
+            "timezone": timezone,
+            "anchor": anchor,
+            "key_part": f"{CALENDAR}:{period}.{where}" if anchor is None else f"{CALENDAR}:{period}.{anchor}.{where}",
+            "quota": replace(self.quota, periods=_periods().periods_of(period, timezone, anchor)),
+        }
+        for field_name, value in {**fields, "longest_quota": fields["quota"]}.items():
+            object.__setattr__(self, field_name, value)
+
+    @property
+    def window(self) -> str:
+        """The period, as the part of its name after the type."""
+        return self.period
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Calendar) and fields_of(self) == fields_of(other)
+
+    def __hash__(self) -> int:
+        return hash((self.count, self.key_part, self.name))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rule_of, (fields_of(self),)
+
+    def __repr__(self) -> str:
+        timezone = "" if self.timezone == "UTC" else f", timezone={self.timezone!r}"
+        anchor = "" if self.anchor == _FIRST.get(self.period) else f", anchor={self.anchor!r}"
+        name = "" if self.name is None else f", name={self.name!r}"
+        return f"Calendar({self.count}, {self.period!r}{timezone}{anchor}{name})"
+
+    def __str__(self) -> str:
+        anchor = "" if self.anchor == _FIRST.get(self.period) else f" from {self._anchor_in_words}"
+        return (
+            f"{self.count} per calendar {self.period}{anchor}{'' if self.timezone == 'UTC' else f' in {self.timezone}'}"
+        )
+
+    @property
+    def _anchor_in_words(self) -> str:
+        return _WEEKDAYS[int(self.anchor) - 1] if self.period == "week" and self.anchor else f"{self.anchor}"
+
+
+_FIRST: dict[str, int | str] = {"week": 1, "month": 1, "year": "01-01"}
+"""Where a period begins unless it has another anchor."""
+_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_ZONE_IN_KEY = 13
+"""Characters of a time zone in a key, which has no room for long ones."""
+
+
+def _periods() -> Any:
+    """The module that knows time zones: a process without calendars does not need it."""
+    return import_module(".periods", __package__)
+
+
+def _in_key(timezone: str) -> str:
+    if len(timezone) <= _ZONE_IN_KEY and re.fullmatch(r"[A-Za-z0-9_/+-]+", timezone):
+        return timezone
+    return "*" + blake2b(timezone.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+
+
+def _mistake_in_anchor(period: str, anchor: object) -> str | None:
+    if anchor is None:
+        return None
+    if period == "year":
+        day = re.fullmatch(r"(\d\d)-(\d\d)", anchor, re.ASCII) if isinstance(anchor, str) else None
+        if day and 1 <= int(day[1]) <= 12 and 1 <= int(day[2]) <= _DAYS[int(day[1]) - 1]:
+            return None
+        return f'anchor of a year must be "MM-DD", such as "04-06", got {brief(anchor)}'
+    if period not in _FIRST:
+        return f"anchor is for weeks, months and years, not for {period}s; leave it out"
+    most = 7 if period == "week" else 31
+    if type(anchor) is int and 1 <= anchor <= most:
+        return None
+    what = "1 (Monday) to 7" if period == "week" else "1 to 31, a day of the month"
+    return f"anchor of a {period} must be a whole number from {what}, got {brief(anchor)}"
+
+
+_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+
+
 def rule_of(fields: Mapping[str, Any]) -> Rule:
-    """The rule with these fields, which may be a :class:`Concurrent`. Raises :class:`ConfigurationError`."""
+    """The rule with these fields, which may be a :class:`Concurrent` or a :class:`Calendar`. Raises
+    :class:`ConfigurationError`."""
+    if "period" in fields:
+        return Calendar(**fields)
     rule = Rule(**fields)  # fields that do not belong together are an error
     return Concurrent(rule.count, rule.time, name=rule.name) if rule.algorithm == CONCURRENCY else rule
 
 
 def fields_of(rule: Rule) -> dict[str, Any]:
     """What :func:`rule_of` makes ``rule`` of."""
-    return {name: getattr(rule, name) for name in Rule.__match_args__}
+    return {name: getattr(rule, name) for name in type(rule).__match_args__}
+
+
+def changed(rule: Rule, **fields: Any) -> Rule:
+    """``rule`` with other ``fields``; those that it does not have may be ``None``. Raises
+    :class:`ConfigurationError`."""
+    known = fields_of(rule)
+    return rule_of({**known, **{name: value for name, value in fields.items() if name in known or value is not None}})
 
 
 def fill_rule(
@@ -233,6 +375,7 @@ def fill_rule(
         quota = _quota(rule, 0)
     put(rule, "quota", quota)
     put(rule, "longest_quota", longest_quota)
+    put(rule, "key_part", f"{algorithm}:{rule.window_ms}")
     put(rule, "holds_slots", hasattr(rule.implementation, "renew"))
     return rule
 
@@ -294,6 +437,7 @@ def _check_length(text: str) -> None:
 
 _PER = re.compile(" per ", re.IGNORECASE)
 _WINDOW = re.compile(r"(?P<many>\d*) ?(?P<unit>[^\W\d]+)")
+_CALENDAR = re.compile(r"calendar ([^\W\d]+)", re.IGNORECASE)
 _AT_ONCE = re.compile(r"(\S+) at once", re.IGNORECASE)
 """For text whose blanks are single and inside."""
 
@@ -301,8 +445,27 @@ _AT_ONCE = re.compile(r"(\S+) at once", re.IGNORECASE)
 def _at_once(text: str, normalized: str) -> Rule:
     match = _AT_ONCE.fullmatch(normalized)
     if match is None:
-        raise ConfigurationError(f'rule {brief(text)}: write it as "100/minute", "10 per 20 seconds" or "5 at once"')
+        raise ConfigurationError(
+            f'rule {brief(text)}: write it as "100/minute", "10 per 20 seconds", "5 at once" or '
+            '"100 per calendar month"'
+        )
     return Concurrent(_count(text, match[1]))
+
+
+def _of_calendar(text: str, count: str, *windows: str) -> Rule | None:
+    match = _CALENDAR.fullmatch(windows[0]) if len(windows) == 1 else None
+    if match is None:
+        return None
+    units, period = _count(text, count), match[1].lower()
+    if period not in PERIODS:
+        raise ConfigurationError(
+            f"rule {brief(text)}: unknown period {match[1]!r}, "
+            f"use one of {', '.join(PERIODS)}{_nearest(period, PERIODS)}"
+        )
+    try:
+        return rule_of({"count": units, "period": period})
+    except ConfigurationError as error:
+        raise ConfigurationError(f"rule {brief(text)}: {error}") from None
 
 
 def _count(text: str, count: str) -> int:
@@ -336,7 +499,15 @@ def called_with(call: str, given: Mapping[str, Any]) -> str:
     return f"{call}({', '.join(f'{name}={brief(value)}' for name, value in shown.items())})"
 
 
-_LEFT_OUT = {"algorithm": "sliding_window", "burst": None, "max_delay": None, "lease": None, "name": None}
+_LEFT_OUT = {
+    "algorithm": "sliding_window",
+    "burst": None,
+    "max_delay": None,
+    "lease": None,
+    "timezone": "UTC",
+    "anchor": None,
+    "name": None,
+}
 
 
 def duration_of(value: Any) -> int | float:
@@ -370,6 +541,17 @@ def _algorithm_named(value: Any) -> str:
     return str(value)
 
 
+def _period_named(value: Any) -> str:
+    if not isinstance(value, str) or value not in PERIODS:
+        raise ValueError(f"must be one of {', '.join(PERIODS)}{_nearest(value, PERIODS)}")
+    return value
+
+
+def _zone_named(value: Any) -> str:
+    _periods().zone_named(value)
+    return str(value)
+
+
 def _name_of(value: Any) -> str:
     if not (isinstance(value, str) and re.fullmatch(NAME, value)):
         raise ValueError("must be 1 to 64 characters out of A-Z a-z 0-9 _ . : * / -")
@@ -388,6 +570,9 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "burst": _optional(_units_of),
     "max_delay": _optional(duration_of),
     "lease": _optional(_lease_of),
+    "period": _period_named,
+    "timezone": _zone_named,
+    "anchor": lambda value: value,  # depends on the period
     "name": _optional(_name_of),
 }
 

@@ -90,7 +90,7 @@ def _by_limiters(gate: AppGate) -> list[BanInForce]:
         BanHit(key, rule, cost=0, name="declared")
         for key in _keys_of_bans(gate)
         if (parts := parts_of_key(key)) is not None
-        and isinstance(rule := rules.get((parts.stem, parts.type, parts.algorithm, parts.window)), BanRule)
+        and isinstance(rule := rules.get((parts.stem, parts.type, parts.rule)), BanRule)
     ]
     found = [_of_limiter(status, names) for decision in peeked(gate, hits) for status in decision.bans if status.holds]
     return sorted(found, key=lambda each: each.ends_in or 0.0)

@@ -30,7 +30,7 @@ MOST_SLOT_KEYS = 1000
 """The most keys to look at for slots in use."""
 MOST_SLOTS_SHOWN = 20
 
-RuleOfKeys = tuple[str, str, str, str]
+RuleOfKeys = tuple[str, str, str]
 """What the keys of a rule have in common: the stem, the type, the algorithm and the window."""
 _LOGS = ("sliding_window", "fixed_window", "sliding_window_counter", CONCURRENCY)
 """Algorithms whose state shows the units used, whatever the count of the rule."""
@@ -164,7 +164,7 @@ def _subjects(gate: AppGate, given: Mapping[str, str]) -> Iterator[Subject]:
 
 def rules_by_keys(gate: AppGate) -> dict[RuleOfKeys, Rule]:
     return {
-        (listed.planned.stem, type_name, rule.algorithm, str(rule.window_ms)): rule
+        (listed.planned.stem, type_name, rule.key_part): rule
         for listed in limiters_of(gate)
         for type_name in _types_in_keys(listed.planned.declaration.type_name)
         for rule in listed.planned.counted
@@ -180,7 +180,7 @@ def _hit_of(key: str, rules: Mapping[RuleOfKeys, Rule]) -> Hit | None:
     parts = parts_of_key(key)
     if parts is None:
         return None
-    rule = rules.get((parts.stem, parts.type, parts.algorithm, parts.window))
+    rule = rules.get((parts.stem, parts.type, parts.rule))
     if isinstance(rule, BanRule):
         return BanHit(key, rule, cost=0, name="declared")
     if rule is not None:

@@ -8,7 +8,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from ..control.entries import Override
 from ..declare.subjects import parts_of
-from ..engine import Ban, Rule
+from ..engine import Ban, Calendar, Rule
+from ..engine.rules import Period
 from ..plan.endpoint import Plan, PlannedLimiter, planned_elsewhere
 from ..plan.plans import Plans
 from ..plan.sources import UNMATCHED_SCOPE
@@ -41,15 +42,23 @@ class RuleFields(Described):
     """A rule, as it would be declared."""
 
     count: int
-    time: float
+    time: float | None
+    """``null`` for a calendar."""
     algorithm: str
     burst: int | None
     max_delay: float | None
     lease: int | None
+    per: Period | None
+    """The period of a calendar; ``null`` for any other rule."""
+    timezone: str | None
+    anchor: int | str | None
 
     @classmethod
     def of(cls, rule: Rule) -> RuleFields:
-        return cls(rule.count, rule.time, rule.algorithm, rule.burst, rule.max_delay, rule.lease)
+        if isinstance(rule, Calendar):
+            return cls(rule.count, None, rule.algorithm, None, None, None, rule.period, rule.timezone, rule.anchor)
+        fields = rule.count, rule.time, rule.algorithm, rule.burst, rule.max_delay, rule.lease
+        return cls(*fields, None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +97,17 @@ class Limit(Described):
     declared: str | None
     """What was declared, if it differs; ``null`` also for a limit that an entry added."""
     by_request: bool
-    """Whether its rules depend on the request; then the next six fields are ``null``."""
+    """Whether its rules depend on the request; then the next nine fields are ``null``."""
     count: int | None
     time: float | None
     algorithm: str | None
     burst: int | None
     max_delay: float | None
     lease: int | None
+    per: Period | None
+    """The period of a calendar, which has no ``time``."""
+    timezone: str | None
+    anchor: int | str | None
     scope: str
     key: str | None
     """The prefix of its keys; ``null``: that of the settings."""
@@ -181,7 +194,7 @@ def _rows(endpoint: str, listed: ListedLimiter, memory: TrafficMemory | None) ->
             changed=changed,
             declared=before,
             by_request=rule is None,
-            **_fields_of(rule),
+            **rule_fields(rule),
             scope=listed.scope,
             key=declared.key,
             methods=listed.methods,
@@ -198,7 +211,8 @@ def _rows(endpoint: str, listed: ListedLimiter, memory: TrafficMemory | None) ->
         )
 
 
-def _fields_of(rule: Rule | None) -> dict[str, Any]:
+def rule_fields(rule: Rule | None) -> dict[str, Any]:
+    """The fields of :class:`RuleFields`, ``None`` for a rule that is not known."""
     return dict.fromkeys(RuleFields.__slots__) if rule is None else asdict(RuleFields.of(rule))
 
 

@@ -15,6 +15,7 @@ from ..declare.subjects import EVERYONE, LimitType, parts_in
 from ..engine import BanStatus, Decision, Limiter, RuleStatus, StorageError
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
+from ..engine.rules import Period
 from ..observe.traffic import Refused
 from ..observe.traffic.counts import BUCKET_SECONDS, PAUSE_BUCKETS
 from ..plan.hits import Applied
@@ -24,6 +25,7 @@ from ..serve.gate import AppGate
 from .bans import began
 from .changes import Entry, document_in_force, entry_of
 from .clients import Client, asked_at, asked_everywhere, in_traffic, listed_of
+from .limits import rule_fields
 from .text import duration, local_time, plural, rule_text, subject_text
 from .traffic import RefusedSubject, TrafficMemory, refused_subject
 from .values import Described, Paging, finite, paged
@@ -46,11 +48,15 @@ class RuleStanding(Described):
     """The subject for people."""
     text: str
     count: int
-    time: float
+    time: float | None
     algorithm: str
     burst: int | None
     max_delay: float | None
     lease: int | None
+    per: Period | None
+    """The period of a calendar, which has no ``time``."""
+    timezone: str | None
+    anchor: int | str | None
     quota: int
     used: int
     remaining: int
@@ -295,12 +301,7 @@ def rule_standing(status: RuleStatus, owner: Applied) -> RuleStanding:
         subject=owner.subject.value,
         shown=subject_text(*owner.subject),
         text=rule_text(rule),
-        count=rule.count,
-        time=rule.time,
-        algorithm=rule.algorithm,
-        burst=rule.burst,
-        max_delay=rule.max_delay,
-        lease=rule.lease,
+        **rule_fields(rule),
         quota=quota,
         used=max(quota - status.remaining, 0) + status.debt,
         remaining=status.remaining,

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 from ..declare.limiter import Declaration
 from ..declare.subjects import EVERYONE, parts_in
-from ..engine import Ban, Rule
+from ..engine import Ban, Calendar, Rule
 from ..engine.bans import BanRule
 from ..engine.rules import UNITS
 
@@ -59,8 +59,8 @@ def subject_text(type_name: str, value: str) -> str:
 def rule_text(rule: Rule) -> str:
     if isinstance(rule, BanRule):
         return ban_text(rule.ban)
-    if rule.holds_slots:
-        return f"{rule.count} at once"
+    if rule.holds_slots or isinstance(rule, Calendar):
+        return str(rule)
     return f"{rule.count} per {_UNITS.get(rule.time) or duration(rule.time)}"
 
 

@@ -17,6 +17,7 @@ from ..declare.subjects import Subject
 from ..engine import ConfigurationError, Decision, Hit, Rule, RuleStatus
 from ..engine.decision import FALLBACKS
 from ..engine.hits import BanHit, Hits
+from ..engine.rules import Period
 from ..engine.text import SafeLogger
 from ..plan.hits import Applied, strictest
 from ..serve.gate import AppGate
@@ -51,7 +52,9 @@ class Quota(Described):
     retry_after: float | None
     """When a request passes again; 0: now; ``null``: nobody knows."""
     window: float | None
-    """Seconds in which the limit counts; ``null`` for requests in progress."""
+    """Seconds in which the limit counts; ``null`` for requests in progress and for calendars."""
+    period: Period | None
+    """The period of a calendar, which begins anew at ``reset``; ``null`` for any other limit."""
     unit: Literal["requests", "concurrent-requests"]
     text: str
     """The limit for people."""
@@ -240,6 +243,7 @@ def _quota(status: RuleStatus, owner: _Met, wanted: Wanted, at: float, *, estima
         reset_after=rule.reset_after,
         retry_after=rule.retry_after,
         window=None if slots else rule.time,
+        period=rule.per,
         unit=CONCURRENT_REQUESTS if slots else "requests",
         text=rule.text,
     )

@@ -42,7 +42,7 @@ def reject_mixed_leases(plans: Iterable[Plan]) -> None:
     found: dict[tuple[object, ...], tuple[str, Rule]] = {}
     for plan in plans:
         for planned, rule in ((limiter, rule) for limiter in plan.limiters for _, rule in limiter.rules):
-            counted = (planned.stem, planned.declaration.type_name, rule.algorithm, rule.window_ms)
+            counted = (planned.stem, planned.declaration.type_name, rule.key_part)
             where, other = found.setdefault(counted, (plan.scope, rule))
             if other.quota.window != rule.quota.window:
                 raise ConfigurationError(
@@ -58,7 +58,7 @@ def reject_accidental_sharing(plans: Mapping[tuple[str, str], Plan]) -> None:
     for (endpoint, method), plan in plans.items():
         for planned in plan.limiters:
             for _, rule in planned.rules:
-                counted = (endpoint, planned.stem, planned.declaration.type_name, rule.algorithm, rule.window_ms)
+                counted = (endpoint, planned.stem, planned.declaration.type_name, rule.key_part)
                 sharing = found.setdefault(counted, {})
                 sharing.setdefault(planned.declaration, (rule, []))[1].append(method)
     for (at, *_), sharing in found.items():

@@ -18,7 +18,7 @@ from ..declare.limiter import Declaration
 from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of
 from ..engine import ConfigurationError, Hit, Rule
 from ..engine.hits import ban_hit, settled_hit
-from ..engine.keys import HashTag, escape_subject, key_of, stem_of, stem_of_subject
+from ..engine.keys import HashTag, escape_subject, stem_of, stem_of_subject
 from ..engine.records import record
 from ..engine.rules import NAME
 from .hits import REQUEST, About, Applied, AppliedLimits, RulesOf, strictest
@@ -77,8 +77,7 @@ class PlannedLimiter:
             return False
         if any(each.dynamic is not None or each.special is not None for each in (self, other)):
             return True
-        windows = {(rule.algorithm, rule.window_ms) for rule in self.counted}
-        return any((rule.algorithm, rule.window_ms) in windows for rule in other.counted)
+        return not {rule.key_part for rule in self.counted}.isdisjoint(rule.key_part for rule in other.counted)
 
     def hits(
         self, subject: Subject, cost: int, *, priority: str | None = None, rules_of: RulesOf = DynamicRules.now
@@ -115,7 +114,7 @@ class PlannedLimiter:
         make = Hit if self.declaration.settle is None else settled_hit
         hits = tuple(
             make(
-                key_of(stem, rule.algorithm, rule.window_ms),
+                stem + rule.key_part,
                 rule,
                 cost,
                 name,

@@ -15,8 +15,8 @@ from ..declare.limiter import Declaration
 from ..declare.subjects import LimitType, Subject, parts_in
 from ..engine import ConfigurationError, Rule
 from ..engine.hits import BanHit, Hit, Hits, Origin, ban_hit, settled_hit
-from ..engine.keys import key_of, stem_of_key
-from ..engine.rules import fields_of, rule_of
+from ..engine.keys import stem_of_key
+from ..engine.rules import Calendar, fields_of, rule_of
 from ..engine.text import SafeLogger
 from .hits import strictest
 
@@ -197,7 +197,9 @@ def merged(rule: Rule, written: str | WrittenRule) -> Rule:
     if isinstance(written, str):
         parsed = Rule.parse(written)
         given: dict[str, Any] = {"count": parsed.count}
-        if parsed.holds_slots != rule.holds_slots:
+        if isinstance(parsed, Calendar):
+            given["period"] = parsed.period
+        elif parsed.holds_slots != rule.holds_slots:
             given |= {"time": parsed.time, "algorithm": parsed.algorithm}
         elif not parsed.holds_slots:  # "5 at once" does not set a timeout
             given["time"] = parsed.time
@@ -210,13 +212,22 @@ def merged(rule: Rule, written: str | WrittenRule) -> Rule:
 
 def _replaced(rule: Rule, given: dict[str, Any]) -> Rule:
     kept = {name: value for name, value in fields_of(rule).items() if name not in given}
-    if given.get("algorithm", rule.algorithm) != rule.algorithm:
+    if isinstance(rule, Calendar):
+        if given.get("period", rule.period) != rule.period:
+            kept["anchor"] = given.get("anchor")
+        if not given.keys() <= kept.keys() | {"count", "period", "timezone", "anchor", "name"}:
+            kept = {name: kept[name] for name in ("count", "name") if name in kept}
+    elif "period" in given:
+        kept = {name: kept[name] for name in ("count", "name") if name in kept}
+    elif given.get("algorithm", rule.algorithm) != rule.algorithm:
         kept = {name: kept.get(name) for name in ("count", "time", "name") if name not in given}
     return rule_of({**kept, **given})
 
 
 def _times(rule: Rule, times: float) -> Rule:
     count = max(floor(rule.count * times), 1)
+    if isinstance(rule, Calendar):
+        return _replaced(rule, {"count": count})
     burst = None if rule.burst is None else max(floor(rule.burst * times), 1)
     lease = rule.lease if rule.lease is not None and rule.lease <= count else None
     return _replaced(rule, {"count": count, "burst": burst, "lease": lease})
@@ -329,7 +340,7 @@ def _hits(first: Hit, rules: Sequence[NamedRule], shadow: bool) -> list[Hit]:
     make = settled_hit if first.origin is not None and first.origin.settle else Hit
     return [
         make(
-            key_of(stem_of_key(first.key), rule.algorithm, rule.window_ms),
+            stem_of_key(first.key) + rule.key_part,
             rule,
             first.cost,
             name,

@@ -20,7 +20,7 @@ from werkzeug.http import http_date
 from werkzeug.wrappers import Response
 
 from ..config import Settings
-from ..engine import Decision, Hit
+from ..engine import Calendar, Decision, Hit
 from ..engine.algorithms import BAN, EVENLY, SLIDING, Quota
 from ..engine.hits import memoized, part_of
 from ..engine.reply import ALLOWED, REMAININGS, standings_of
@@ -187,12 +187,15 @@ def _effective_window(hit: Hit, standing: Standing) -> int:
     - Units come back little by little: how long the rule's own rate takes for the units that are left, so a client that
       spreads them over this time is never refused.
     - Otherwise (a fixed window): until the quota is full again; a window that begins with the next request, if it is.
+    - A period of the calendar: until it ends, if any of it was used.
     """
     (remaining, retry_after, reset_after), quota = standing, hit.rule.quota
     if retry_after or (remaining < 0 and hit.asks):
         return retry_after or -remaining
     if remaining > 0 and hit.rule.algorithm in PACED:
         return -(-remaining * quota.window // quota.count)
+    if isinstance(hit.rule, Calendar):
+        return reset_after
     return _next_after(quota, reset_after) if hit.rule.algorithm in EVENLY else reset_after or quota.window
 
 
@@ -261,13 +264,15 @@ def _written(hits: tuple[Hit, ...], partition_keys: Sequence[str]) -> _Lasting:
 
 
 def _policy(hit: Hit) -> str:
-    """The count and its unit; 0 for a ban, which lets nothing pass."""
+    """The count, and its unit or the window; 0 for a ban, which lets nothing pass. A calendar has no window, as its
+    periods differ in length."""
     if hit.rule.algorithm == BAN:
         return "0"
     if hit.rule.holds_slots:
         return f'{hit.rule.count};qu="{CONCURRENT_REQUESTS}"'
+    window = "" if isinstance(hit.rule, Calendar) else f";w={math.ceil(hit.rule.time)}"
     unit = f';qu="{hit.unit}"' if hit.unit else ""
-    return f"{hit.rule.count}{unit};w={math.ceil(hit.rule.time)}"
+    return f"{hit.rule.count}{unit}{window}"
 
 
 @lru_cache(maxsize=1024)

@@ -19,7 +19,7 @@ from werkzeug.wrappers import Response
 from ..config import Settings
 from ..declare.limiter import Message, Reaction
 from ..declare.subjects import request_if_any
-from ..engine import ConfigurationError, Decision, MultiLimitError, StorageDenied, StorageError
+from ..engine import Calendar, ConfigurationError, Decision, MultiLimitError, Rule, StorageDenied, StorageError
 from ..engine.algorithms import BAN
 from ..engine.bounds import LONGEST_PREFERENCE
 from ..engine.errors import brief
@@ -240,8 +240,9 @@ def problem(error: RateLimitExceeded) -> dict[str, Any]:
     return _problem(error.description, _violations(error.decision))
 
 
-_Violation = tuple[str, int, float | None, int | None, bool]
-"""A rule that refuses, as a problem describes it: name, count, time (``None``: it limits what is in progress), seconds
+_Violation = tuple[str, int, float | str | None, int | None, bool]
+"""A rule that refuses, as a problem describes it: name, count, time (text: a period of the calendar; ``None``: it
+limits what is in progress), seconds
 to wait, rounded up (``None``: waiting does not help, or nobody knows how long), and whether it is a ban."""
 
 
@@ -252,7 +253,7 @@ def _violations(decision: Decision) -> tuple[_Violation, ...]:
             (
                 hit.name,
                 hit.rule.count,
-                None if hit.rule.holds_slots else hit.rule.time,
+                _window_of(hit.rule),
                 -(-wait // 1_000_000) if wait > 0 else None,
                 hit.rule.algorithm == BAN,
             )
@@ -260,6 +261,12 @@ def _violations(decision: Decision) -> tuple[_Violation, ...]:
             if wait and not hit.shadow
         ]
     )
+
+
+def _window_of(rule: Rule) -> float | str | None:
+    if isinstance(rule, Calendar):
+        return rule.period
+    return None if rule.holds_slots else rule.time
 
 
 def _problem(detail: str | None, violations: tuple[_Violation, ...]) -> dict[str, Any]:
@@ -279,7 +286,10 @@ def _members_of(violation: _Violation) -> dict[str, Any]:
     if banned:
         return {"policy": name, "banned": True, "retry-after": wait}
     members: dict[str, Any] = {"policy": name, "limit": count}
-    members |= {"unit": CONCURRENT_REQUESTS} if window is None else {"window": window}
+    if isinstance(window, str):
+        members["period"] = window
+    else:
+        members |= {"unit": CONCURRENT_REQUESTS} if window is None else {"window": window}
     return members if wait is None else members | {"retry-after": wait}
 
 

@@ -76,13 +76,13 @@ def test_every_type_can_be_written(
 
 def test_data_has_every_option_of_a_decorator_and_the_fields_of_a_rule() -> None:
     assert set(WrittenLimiter.model_fields) == {*OPTIONS, "exempt"}
-    assert set(WrittenRule.model_fields) == {*Rule.__match_args__, "timeout"}
+    assert set(WrittenRule.model_fields) == {*Rule.__match_args__, "timeout", "per", "timezone", "anchor"}
     assert {name: field.default for name, field in WrittenBan.model_fields.items()} == {
         field.name: field.default for field in fields(Ban)
     }
     assert {name: field.default for name, field in WrittenRule.model_fields.items()} == {
         **{field.name: field.default for field in fields(Rule) if field.init},
-        "timeout": None,
+        **dict.fromkeys(("timeout", "per", "timezone", "anchor")),
     }
 
 

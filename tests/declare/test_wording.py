@@ -49,7 +49,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"limits": {"a": {"ban": {"cost": 2}}}}, "ban.cost: is not an option; it is one of a limiter: put it beside ban$"),
     ({"limits": {"rules": {"algorithm": "gcra"}}}, 'limits.rules.algorithm: .*it is one of a rule: "rules": {"alg'),
     ({"type": "ip"}, 'type: is not an option; it is one of a limiter: "default_limits": {"type": ...}'),
-    ({"limits": {"a": {"per": 60}}}, "limits.a.per: is not an option$"),
+    ({"limits": {"a": {"pear": 60}}}, "limits.a.pear: is not an option$"),
     ({"limits": {"a": {"cost": "5"}}}, "limits.a.cost='5': give a whole number, 0 or more, or \"module:function\"$"),
     ({"limits": {"a": {"charge_when": "6xx"}}}, r"charge_when='6xx': give statuses such as \[401, 403\] or \"4xx\""),
     ({"limits": {"a": {"on_rejected": "refuse"}}}, "on_rejected='refuse': name a callable as \"module:function\"$"),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PUBLIC = {
     "flask_multilimit": """
-        DEFAULT GLOBAL IP USER AccessDenied Ban Concurrent ConfigurationError ConfigurationWarning Decision
+        DEFAULT GLOBAL IP USER AccessDenied Ban Calendar Concurrent ConfigurationError ConfigurationWarning Decision
         LimitType MultiLimit MultiLimitError RateLimitExceeded RateLimiter Reserve Rule StorageUnavailable
         current_decision exempt problem rate_limiter settle
     """,
@@ -33,7 +33,7 @@ PUBLIC = {
     """,
     "flask_multilimit.dashboard": "Dashboard",
     "flask_multilimit.engine": """
-        Ban BanStatus ClusterStorage Concurrent ConfigurationError ConfigurationWarning Decision DenyCache
+        Ban BanStatus Calendar ClusterStorage Concurrent ConfigurationError ConfigurationWarning Decision DenyCache
         GuardedStorage Health Hit Hits Layers LeasingStorage Limiter MemoryStorage MultiLimitError
         RedisStorage Rule RuleStatus Storage StorageDenied StorageError hits_for storage_from_uri
     """,

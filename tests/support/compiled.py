@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flask_multilimit.engine import Decision, RedisStorage
-from flask_multilimit.engine.hits import new_id
+from flask_multilimit.engine.hits import calendars_of, new_id
 from flask_multilimit.engine.reply import completed
 from flask_multilimit.engine.storage.redis.compiled import can_be_compiled, compiled, shape_of
 
@@ -38,7 +38,8 @@ class CompiledStorage(RedisStorage):
         new, self.next_id = self.next_id or new_id(), None
         keys = [hit.key for hit in hits]
         now = [] if self.clock is None else [self.clock()]
-        answer: Any = self._command(self._client.eval, script.text, len(hits), *keys, new, *now)
+        boundaries = [self._boundaries(hits)] if calendars_of(hits) else []
+        answer: Any = self._command(self._client.eval, script.text, len(hits), *keys, *boundaries, new, *now)
         reply = completed(answer, len(hits), script.frame)
         assert reply is not None
         return Decision(new, hits, reply)

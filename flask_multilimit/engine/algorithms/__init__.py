@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import cast
 
-from . import ban, concurrency, fixed_window, gcra, leaky_bucket, sliding_window, sliding_window_counter, token_bucket
+from . import (
+    ban,
+    calendar,
+    concurrency,
+    fixed_window,
+    gcra,
+    leaky_bucket,
+    sliding_window,
+    sliding_window_counter,
+    token_bucket,
+)
 from .base import NEVER, UNKNOWN, Algorithm, Outcome, Quota
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -19,7 +29,12 @@ ALGORITHMS: dict[str, Algorithm] = {
 """Every algorithm by its name. To add one, add a pair of files and a line here, or from outside the package a module
 with its ``NAME.lua`` beside it, and run ``ALGORITHMS["NAME"] = module`` before the first rule that uses it."""
 
-SHIPPED: frozenset[Algorithm] = frozenset(ALGORITHMS.values())
+BAN = "ban"
+CALENDAR = "calendar"
+_OF_THEIR_OWN: dict[str, Algorithm] = {BAN: cast("Algorithm", ban), CALENDAR: calendar}
+"""The algorithms of bans and of calendars, by their names in keys and scripts. No other rule can have them."""
+
+SHIPPED: frozenset[Algorithm] = frozenset((*ALGORITHMS.values(), *_OF_THEIR_OWN.values()))
 """The algorithms of this package."""
 
 SLIDING: frozenset[str] = frozenset(("sliding_window", "sliding_window_counter"))
@@ -28,18 +43,16 @@ SLIDING: frozenset[str] = frozenset(("sliding_window", "sliding_window_counter")
 EVENLY: frozenset[str] = frozenset(name for name, algorithm in ALGORITHMS.items() if "rate" in algorithm.INCLUDES)
 """Algorithms whose units come back one after the other, at an even rate."""
 
-BAN = "ban"
-"""The name of the algorithm of bans in keys and scripts. No rule can have it."""
-
 
 def algorithm_of(name: str) -> Algorithm:
-    """The algorithm of a rule or of a ban."""
-    return cast("Algorithm", ban) if name == BAN else ALGORITHMS[name]
+    """The algorithm of a rule, of a calendar or of a ban."""
+    return _OF_THEIR_OWN.get(name) or ALGORITHMS[name]
 
 
 __all__ = [
     "ALGORITHMS",
     "BAN",
+    "CALENDAR",
     "EVENLY",
     "NEVER",
     "SHIPPED",

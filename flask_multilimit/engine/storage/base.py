@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from time import monotonic_ns
+from time import monotonic_ns, time_ns
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
@@ -184,9 +184,14 @@ def is_storage(given: object) -> bool:
     return not isinstance(given, type) and all(hasattr(given, name) for name in _MEMBERS)
 
 
+ORIGIN = time_ns() - monotonic_ns()
+"""Nanoseconds from 1970 to the origin of the clock of this process."""
+
+
 def monotonic_microseconds() -> int:
-    """The clock of this process: microseconds from an arbitrary origin; never steps back."""
-    return monotonic_ns() // 1000
+    """The clock of this process: Unix time as it was when the process began, and what has passed since; never steps
+    back."""
+    return (ORIGIN + monotonic_ns()) // 1000
 
 
 def check_clock(clock: object) -> None:

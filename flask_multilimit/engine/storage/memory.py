@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from threading import Lock
-from time import monotonic, monotonic_ns
+from time import monotonic, monotonic_ns, time_ns
 from typing import Any, cast
 from uuid import UUID
 
-from ..algorithms.base import ChargesUnits, HoldsSlots
+from ..algorithms.base import AHEAD, ChargesUnits, HoldsSlots
+from ..algorithms.calendar import LINGERS
 from ..decision import Charge, Decision, decision_of
 from ..forks import lock_for_forks
-from ..hits import Hit, Watching, bans_among, memoized, new_id
+from ..hits import Hit, Watching, bans_among, calendars_of, memoized, new_id
 from ..reply import ALLOWED, NOW, Reply, head, standing_of, standings_of, start_of
 from ..rules import Rule
 from ..text import SafeLogger
 from ..threads import Beat, Lazy
-from .base import Lost, Slot, StoredKey, check_clock, monotonic_microseconds
+from .base import ORIGIN, Lost, Slot, StoredKey, check_clock
 from .evaluate import decide, evaluated, settle
 from .forgetting import MOST_KEYS, Forgetting
 from .tallies import Tallies, TalliesInMemory, Tally
@@ -31,10 +32,11 @@ QUIET_SECONDS = 3600.0
 class MemoryStorage:
     """Gives the reply that Redis would give to the same history, and keeps nothing beyond its window.
 
-    ``clock`` returns microseconds, from any origin; ``None``: that of the process, which cannot step back. Later checks
-    forget keys whose quota is full again, a few each, without a thread or timer. Of more than ``most_keys``, those are
-    forgotten whose quota is full again soonest, and last those that refuse now: clients can invent any number of keys.
-    ``most_keys`` is 100,000, unless the :class:`Layers` of a limiter say otherwise.
+    ``clock`` returns microseconds, from any origin (with calendars, Unix time); ``None``: that of the process, which
+    steps only when the clock of the system was set and a calendar is asked next. Later checks forget keys whose quota
+    is full again, a few each, without a thread or timer. Of more than ``most_keys``, those are forgotten whose quota is
+    full again soonest, and last those that refuse now: clients can invent any number of keys. ``most_keys`` is 100,000,
+    unless the :class:`Layers` of a limiter say otherwise.
     """
 
     shared = False
@@ -43,6 +45,7 @@ class MemoryStorage:
         if clock is not None:
             check_clock(clock)
         self.clock = clock
+        self._origin = ORIGIN
         self._lock = Lock()
         lock_for_forks(self, inner=True)
         self._states: dict[str, Any] = {}
@@ -60,7 +63,7 @@ class MemoryStorage:
         lock = self._lock
         lock.acquire()  # `with` would take longer than the work under the lock
         try:
-            now = monotonic_ns() // 1000 if self.clock is None else self.clock()
+            now = (self._origin + monotonic_ns()) // 1000 if self.clock is None else self.clock()
             if now >= self._forgetting.first_due:
                 self._sweep(now, SWEEPS * len(hits))
             try:  # as memoized() does, with one call fewer: every check comes here
@@ -85,6 +88,7 @@ class MemoryStorage:
                 reply = evaluated(hits, self._states, now, new, charging=True, stepped_back=False)
                 decision = decision_of(new, hits, reply, "memory")
             else:
+                now = self._now_for(hits, now)
                 decision = decide(hits, self._states, now, check_id, decided_by="memory")
             if decision.reply[ALLOWED]:
                 self._note_charges(hits, now, decision.reply)
@@ -96,7 +100,7 @@ class MemoryStorage:
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         with self._lock:
-            return decide(hits, self._states, self._now(), charging=False, decided_by="memory")
+            return decide(hits, self._states, self._now_for(hits), charging=False, decided_by="memory")
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
         if ids is None:
@@ -105,7 +109,7 @@ class MemoryStorage:
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         with self._lock:
-            now = self._now()
+            now = self._now_for(tuple(charge.hit for charge in charges))
             settle(self._states, check_id, charges, now)
             for hit, _, units in charges:
                 if units > hit.cost and hit.key in self._states:  # the key may be new
@@ -161,6 +165,8 @@ class MemoryStorage:
         """Microseconds until the quota of a known ``key`` is full again."""
         state, rule = self._states[key], self._rules[key]
         algorithm, quota = rule.implementation, rule.longest_quota
+        if quota.periods is not None:  # kept longer, in case the clock steps back over a boundary
+            now -= LINGERS
         return algorithm.reset_after(state, quota, now, algorithm.evaluate(state, quota, 0, now)[3])
 
     def refuses_for(self, key: str, now: int) -> int:
@@ -179,7 +185,15 @@ class MemoryStorage:
         return len(self._states)
 
     def _now(self) -> int:
-        return monotonic_microseconds() if self.clock is None else self.clock()
+        return (self._origin + monotonic_ns()) // 1000 if self.clock is None else self.clock()
+
+    def _now_for(self, hits: tuple[Hit, ...], now: int | None = None) -> int:
+        """``now``; before calendars are asked, the clock follows that of the system, if that was set since."""
+        if self.clock is None and calendars_of(hits):
+            origin = time_ns() - monotonic_ns()
+            if abs(origin - self._origin) > AHEAD * 1000:
+                self._origin, now = origin, None
+        return self._now() if now is None else now
 
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()

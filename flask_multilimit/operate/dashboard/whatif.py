@@ -23,7 +23,7 @@ from werkzeug.datastructures import FileStorage
 from werkzeug.exceptions import BadRequest, TooManyRequests
 
 from ...declare.subjects import LimitType, type_name_of
-from ...engine import ConfigurationError, Rule
+from ...engine import Calendar, ConfigurationError, Rule
 from ...engine.bounds import LONGEST_NAME
 from ...engine.text import visible_page
 from ...insight.limits import places_of
@@ -255,8 +255,9 @@ def _in_force(form: WhatIfForm, asked: Rule) -> set[int]:
         for limiter in plans.of_endpoint(form.endpoint, method).limiters
         for _, rule in limiter.rules
         if type_name_of(limiter.declaration.type, limiter.declaration.name) == form.type
-        and rule.window_ms == asked.window_ms
+        and rule.time == asked.time
         and not rule.holds_slots
+        and not isinstance(rule, Calendar)
     }
 
 

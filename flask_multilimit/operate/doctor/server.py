@@ -11,7 +11,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from ...config import PREFIX
-from ...engine import Rule
+from ...engine import Calendar, Rule
 from ...engine.storage import LocalStorage
 from ...engine.storage.redis.failures import code_of, storage_error
 from ...engine.storage.redis.uri import address_of
@@ -52,7 +52,7 @@ def examine_server(client: Any, gate: AppGate, endpoints: list[Place]) -> Iterat
     yield _eviction(info)
     yield _lazy_freeing(client, endpoints)
     if not isinstance(gate.limiter.storage, LocalStorage):
-        yield _persistence(client, info)
+        yield _persistence(client, info, calendars_in(endpoints))
 
 
 def _mute(address: str, error: Exception) -> Finding:
@@ -189,7 +189,13 @@ def _logged(endpoints: list[Place]) -> Iterator[Rule]:
             yield from (rule for _, rule in listed.planned.rules if rule.algorithm == "sliding_window")
 
 
-def _persistence(client: Any, info: _Info) -> Finding:
+def calendars_in(endpoints: list[Place]) -> list[str]:
+    """The quotas that must last for a day or longer, in words."""
+    rules = (rule for place in endpoints for listed in place.limiters for _, rule in listed.planned.rules)
+    return [str(rule) for rule in rules if isinstance(rule, Calendar) and rule.period != "hour"]
+
+
+def _persistence(client: Any, info: _Info, calendars: list[str]) -> Finding:
     if info["rdb_last_bgsave_status"] == "err" and _setting(client, "stop-writes-on-bgsave-error") != "no":
         return Finding(
             "persistence",
@@ -202,6 +208,13 @@ def _persistence(client: Any, info: _Info) -> Finding:
         return Finding("persistence", Severity.OK, "Append-only file: a restart keeps the limits.")
     if kept == "snapshots":
         return Finding("persistence", Severity.OK, "Snapshots: a restart forgets what was charged since the last.")
+    if calendars:
+        return Finding(
+            "persistence",
+            Severity.WARNING,
+            f"None, or not known: after a restart of the server, every quota is full, also {calendars[0]}.",
+            "CONFIG SET appendonly yes, and in its configuration file: a quota of a calendar must outlive a restart.",
+        )
     return Finding(
         "persistence",
         Severity.HINT,

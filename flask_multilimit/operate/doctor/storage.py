@@ -14,7 +14,7 @@ from ...insight.limits import Place
 from ...serve.gate import AppGate
 from .findings import FIX, Finding, Severity, remedy_for
 from .script import examine_rights, examine_script
-from .server import examine_server
+from .server import calendars_in, examine_server
 
 
 def examine_storage(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
@@ -25,10 +25,10 @@ def examine_storage(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
         yield Finding("storage", Severity.WRONG, f"{str(error).rstrip('.')}.", remedy_for(error, FIX))
         return
     if not clients:
-        yield from _in_this_process(storage, gate.settings.memory_keys)
+        yield from _in_this_process(storage, gate.settings.memory_keys, calendars_in(endpoints))
         return
     if isinstance(storage, LocalStorage):
-        yield _on_this_machine(storage)
+        yield _on_this_machine(storage, calendars_in(endpoints))
     for client in clients:
         yield from examine_server(client, gate, endpoints)
     yield from examine_script(storage, gate)
@@ -36,12 +36,15 @@ def examine_storage(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
         yield from examine_rights(storage, gate)
 
 
-def _on_this_machine(storage: LocalStorage) -> Finding:
+def _on_this_machine(storage: LocalStorage, calendars: list[str]) -> Finding:
     text = f"local://, one server for this user's processes on this machine that use {storage.directory}."
+    if calendars:
+        text = f"{text} It ends with the last of them, and all quotas with it, also {calendars[0]}."
+        return Finding("sharing", Severity.WARNING, text, "Keep the quotas of a calendar on a server that saves them.")
     return Finding("sharing", Severity.OK, f"{text} It ends with the last of them, and all quotas with it.")
 
 
-def _in_this_process(storage: Any, most_keys: int) -> Iterator[Finding]:
+def _in_this_process(storage: Any, most_keys: int, calendars: list[str]) -> Iterator[Finding]:
     if storage.shared:
         yield Finding("storage", Severity.OK, f"{type(storage).__name__}; this command knows nothing more about it.")
         return
@@ -52,6 +55,9 @@ def _in_this_process(storage: Any, most_keys: int) -> Iterator[Finding]:
         asked = f"{workers.source} asks for {workers.count} workers"
         text = f"{text} {asked}: each of them admits the whole of every limit."
         yield Finding("storage", Severity.WARNING, text, remedy)
+    elif calendars:
+        text = f"{text} Every restart of the app begins {calendars[0]} anew."
+        yield Finding("storage", Severity.WARNING, text, "Keep the quotas of a calendar on a server that saves them.")
     else:
         yield Finding("storage", Severity.HINT, text, remedy)
 

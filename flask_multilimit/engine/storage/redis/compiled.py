@@ -19,7 +19,7 @@ import re
 from functools import cache
 from typing import NamedTuple
 
-from ...algorithms import ALGORITHMS, BAN, SHIPPED, SLIDING, Quota
+from ...algorithms import BAN, CALENDAR, SHIPPED, SLIDING, Quota, algorithm_of
 from ...hits import Hit, bans_among
 from ...reply import frame_of
 from .scripts import library, script_of, source, source_of_algorithm, strikes
@@ -76,13 +76,16 @@ def _shape_with_bans(hits: tuple[Hit, ...]) -> Shape | None:
 
 def can_be_compiled(shape: Shape) -> bool:
     """Whether all algorithms of ``shape`` are of this package."""
-    return all(each.algorithm == BAN or ALGORITHMS[each.algorithm] in SHIPPED for each in shape)
+    return all(algorithm_of(each.algorithm) in SHIPPED for each in shape)
 
 
 def compiled(shape: Shape, *, clocked: bool = False) -> Compiled:
-    """The script of ``shape``, which :func:`can_be_compiled`. KEYS are those of the hits, ARGV[1] is the id of the
-    check; if ``clocked``, for tests, ARGV[2] is the time in microseconds."""
+    """The script of ``shape``, which :func:`can_be_compiled`. KEYS are those of the hits. The last of ARGV is the id of
+    the check; before it come the boundaries of calendars, if there are any; and if ``clocked``, for tests, the time in
+    microseconds follows."""
     each = [_Hit(i, shaped) for i, shaped in enumerate(shape, 1)]
+    calendars = [f"h{hit.i}" for hit in each if hit.name == CALENDAR]
+    place = 2 if calendars else 1
     allowed = " and ".join(f"w{hit.i} == 0" for hit in each)
     fixed = [hit.shaped.quota.window for hit in each if hit.lua.always_resets_after_window]
     frame = frame_of(fixed) if len(fixed) == len(each) else None
@@ -92,11 +95,12 @@ def compiled(shape: Shape, *, clocked: bool = False) -> Compiled:
         answer = ["now", *(f"r{hit.i}-{hit.shaped.cost}" for hit in each)]
     text, sha = script_of(
         [
-            source("prelude").replace("ARGV[4]", "ARGV[2]" if clocked else "nil"),
-            "local id = ARGV[1]\n",
+            source("prelude").replace("ARGV[4]", f"ARGV[{place + 1}]" if clocked else "nil"),
+            f"local id = ARGV[{place}]\n",
             *library({hit.name for hit in each if not hit.is_written_out}),
             *(f"local k{hit.i} = KEYS[{hit.i}]\n" for hit in each),
             *(f"local h{hit.i} = {hit.table}\n" for hit in each if not hit.is_written_out),
+            *_boundaries(calendars),
             *(hit.run("evaluate") for hit in each),
             "local delay = 0\n",
             *(f"if c{hit.i} > delay then delay = c{hit.i} end\n" for hit in each if not hit.shaped.shadow),
@@ -108,6 +112,12 @@ def compiled(shape: Shape, *, clocked: bool = False) -> Compiled:
         ]
     )
     return Compiled(text, sha, frame)
+
+
+def _boundaries(calendars: list[str]) -> list[str]:
+    if not calendars:
+        return []
+    return [f"do\nlocal hits, position = {{{','.join(calendars)}}}, 1\n", source("calendars"), "end\n"]
 
 
 def _refusal(each: list[_Hit]) -> list[str]:

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import NamedTuple, cast
 
 from ... import algorithms
-from ...algorithms import BAN, algorithm_of
+from ...algorithms import BAN, CALENDAR, algorithm_of
 from ...hits import Hit, OpenHit
 
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
@@ -33,7 +33,8 @@ def script(driver: str, names: frozenset[str], *, opens: bool = False) -> Script
     """``driver`` ("check", "settle" or "renew") for hits of the algorithms ``names``, whatever their quotas; ``opens``:
     for an :class:`.OpenHit` among them."""
     drivers = ("check", *strikes(names), "finish") if driver == "check" else (driver,)
-    special = [*(["bans"] if BAN in names else []), *(["open"] if opens else [])]
+    parts = {"bans": BAN in names, "calendars": CALENDAR in names, "open": opens}
+    special = [part for part, is_needed in parts.items() if is_needed]
     # The algorithms come first, as in a compiled script: they see no local of the script but those of the prelude.
     return script_of([source("prelude"), *library(names), *map(source, ("hits", *special, *drivers))])
 

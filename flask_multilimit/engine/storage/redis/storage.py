@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from inspect import iscoroutinefunction
 from itertools import islice
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
@@ -23,7 +23,7 @@ from ...algorithms import ALGORITHMS
 from ...algorithms.base import HoldsSlots
 from ...decision import Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
-from ...hits import PEEKED, Hit, bans_among, memoized, memorize, new_id, packed_ban
+from ...hits import PEEKED, Hit, bans_among, calendars_of, memoized, memorize, new_id, packed_ban
 from ...reply import completed
 from ..addresses import redacted, shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
@@ -65,6 +65,13 @@ SERVER_CLOCK: bytes = b""
 _LOST = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
 """Errors after which another server may have replaced this one."""
 
+PACKED_BOUNDARIES = 48
+"""Bytes of the boundaries of one calendar."""
+_BEFORE_ID = b"\r\n$16\r\n"
+"""Between the boundaries of calendars and the id."""
+LATEST = 4_000_000_000_000_000
+"""Microseconds since 1970 that a server's clock may show: the year 2096."""
+
 GONE = -2
 """What PTTL answers for a key that does not exist any more."""
 
@@ -97,6 +104,7 @@ class RedisStorage:
         self.clock = clock
         self._releases = ReleaseBatcher()
         self._owns_client = False
+        self._ahead = 0
 
     @classmethod
     def from_url(cls, url: str, *, timeout: float, given: str = "") -> RedisStorage:
@@ -120,14 +128,16 @@ class RedisStorage:
         new = new_id()
         try:
             if self._wire is not None and self.clock is None:  # as nearly always: all but the id is packed already
-                start, safe_to_repeat, learning, frame = memoized(hits, _prepared)
-                if learning is not None and SHAPES.note(learning):
-                    start, *_, frame = _compiled(hits, learning)
+                start, safe_to_repeat, changing, frame = memoized(hits, _prepared)
+                if changing is not None:
+                    start, frame = self._changed(hits, start, changing, frame)
                 command = start + new + b"\r\n"
                 answer = self._wire.ask(command, started, looking=not safe_to_repeat)
                 reply = completed(answer, len(hits), frame)
                 if reply is None:
-                    raise _malformed(hits, answer)
+                    self._learn_time(hits, answer)
+                    self._deadline.start(started)
+                    return self._ask(CHECK, hits, new)
                 return decision_of(new, hits, reply, "storage")
             self._deadline.start(started)
             return self._ask(CHECK, hits, new)
@@ -151,7 +161,10 @@ class RedisStorage:
         id_of_each = [new_id() for _ in many] if ids is None else [id_.bytes for id_ in ids]
         ask = self._ask_wire if self._wire is not None and self.clock is None else self._ask_pipeline
         replies = self._command(ask, mode, many, id_of_each)[-len(many) :] if many else []
-        return [_decision(*answer) for answer in zip(id_of_each, many, replies, strict=True)]
+        return [
+            self._ask(mode, hits, id_) if self._is_outside(hits, reply) else _decision(id_, hits, reply)
+            for id_, hits, reply in zip(id_of_each, many, replies, strict=True)
+        ]
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         self._deadline.start()
@@ -282,14 +295,21 @@ class RedisStorage:
     def _load(self, script: Compiled, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
         """Send a compiled script whole."""
         keys = [hit.key.encode() for hit in hits]
-        answer = self._command(self._call, b"EVAL", script.text, b"%d" % len(hits), *keys, check_id)
+        more = [self._boundaries(hits)] if calendars_of(hits) else []
+        answer = self._command(self._call, b"EVAL", script.text, b"%d" % len(hits), *keys, *more, check_id)
+        if self._is_outside(hits, answer):
+            return self._ask(CHECK, hits, check_id)
         return _decision(check_id, hits, answer, script.frame)
 
     def _run(
         self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int, loaded: bool = True
     ) -> Any:
         script, arguments = self._call_of(driver, hits, mode, check_id, *more)
-        return self._evaluate(script, arguments, loaded=loaded)
+        answer = self._evaluate(script, arguments, loaded=loaded)
+        if self._is_outside(hits, answer):
+            script, arguments = self._call_of(driver, hits, mode, check_id, *more)
+            answer = self._evaluate(script, arguments)
+        return answer
 
     def _evaluate(self, script: Script, arguments: Sequence[bytes], *, loaded: bool = True) -> Any:
         try:
@@ -311,8 +331,40 @@ class RedisStorage:
         self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int
     ) -> tuple[Script, list[bytes]]:
         now = SERVER_CLOCK if self.clock is None else b"%d" % self.clock()
-        script, arguments = _call_of(driver, hits)
+        script, arguments = _call_of(driver, hits, self._boundaries(hits))
         return script, [*arguments, check_id, mode, now, *[b"%d" % number for number in more]]
+
+    # Calendars: a check carries the boundaries around now, as far as this process knows the time of the server
+
+    def _boundaries(self, hits: tuple[Hit, ...]) -> bytes:
+        calendars = calendars_of(hits)
+        if not calendars:
+            return b""
+        now = time_ns() // 1000 + self._ahead if self.clock is None else self.clock()
+        return b"".join([periods.packed_around(now) for periods in calendars])
+
+    def _is_outside(self, hits: tuple[Hit, ...], answer: Any) -> bool:
+        """Whether ``answer`` says that the server's time lies outside of the boundaries. From now on it is known how
+        far the clock of this process is off."""
+        if type(answer) is not list or len(answer) != 1 or not calendars_of(hits):
+            return False
+        self._learn_time(hits, answer)
+        return True
+
+    def _learn_time(self, hits: tuple[Hit, ...], answer: Any) -> None:
+        if type(answer) is not list or len(answer) != 1 or type(answer[0]) is not int or not calendars_of(hits):
+            raise _malformed(hits, answer)
+        if not 0 <= answer[0] <= LATEST:
+            raise StorageError(f"the server's clock shows {answer[0]} microseconds since 1970; set it")
+        self._ahead = answer[0] - time_ns() // 1000
+
+    def _changed(
+        self, hits: tuple[Hit, ...], start: bytes, changing: Learned | bool, frame: list[int] | None
+    ) -> tuple[bytes, list[int] | None]:
+        """The command up to the id, and the frame of its reply, of a check that is not always sent alike."""
+        if isinstance(changing, Learned) and SHAPES.note(changing):
+            start, _, _, frame = _compiled(hits, changing)
+        return start + self._boundaries(hits) + _BEFORE_ID if calendars_of(hits) else start, frame
 
     def _ask_wire(self, mode: bytes, many: Sequence[tuple[Hit, ...]], ids: Sequence[bytes]) -> list[Any]:
         """The replies to all checks, in one round trip. Replies to the loading of scripts come before them."""
@@ -320,11 +372,12 @@ class RedisStorage:
         scripts = {script_for("check", hits) for hits in many}
         commands = [command_of(b"SCRIPT", b"LOAD", script.text.encode()) for script in scripts]
         end = b"$%d\r\n%b\r\n" % (len(mode), mode)
-        commands += [
-            b"%b$16\r\n%b\r\n%b" % (memoized(hits, _packed_for_id_and_mode), id_, end)
-            for hits, id_ in zip(many, ids, strict=True)
-        ]
+        commands += [b"%b%b\r\n%b" % (self._up_to_id(hits), id_, end) for hits, id_ in zip(many, ids, strict=True)]
         return self._wire.ask_all(commands, self._deadline.started)
+
+    def _up_to_id(self, hits: tuple[Hit, ...]) -> bytes:
+        start = memoized(hits, _packed_for_id_and_mode)
+        return start + self._boundaries(hits) + _BEFORE_ID if calendars_of(hits) else start
 
     def _ask_pipeline(self, mode: bytes, many: Sequence[tuple[Hit, ...]], ids: Sequence[bytes]) -> list[Any]:
         """As :meth:`_ask_wire`, through the client."""
@@ -384,10 +437,10 @@ def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
     return client
 
 
-def _call_of(driver: str, hits: tuple[Hit, ...]) -> tuple[Script, list[bytes]]:
+def _call_of(driver: str, hits: tuple[Hit, ...], boundaries: bytes) -> tuple[Script, list[bytes]]:
     """The script and its arguments up to the id, as the head of each Lua driver describes them."""
     keys = [hit.key.encode() for hit in hits]
-    packed = [*[hit.packed for hit in hits], *map(packed_ban, bans_among(hits))]
+    packed = [*[hit.packed for hit in hits], *map(packed_ban, bans_among(hits)), boundaries]
     return script_for(driver, hits), [b"%d" % len(hits), *keys, b"".join(packed)]
 
 
@@ -395,11 +448,11 @@ class _Prepared(NamedTuple):
     """A check of some hits, ready to be sent."""
 
     start: bytes
-    """The command up to its last argument, the id."""
+    """The command up to its last argument, the id; with calendars, up to their boundaries, which come before that."""
     safe_to_repeat: bool
     """Whether a repetition would be recognised by its id."""
-    learning: Learned | None
-    """The shape, if it is not compiled yet but may be."""
+    changing: Learned | bool | None
+    """The shape, if it is not compiled yet but may be; ``True`` if there are calendars."""
     frame: list[int] | None
     """What the reply leaves out (:func:`.completed`)."""
 
@@ -408,14 +461,16 @@ def _prepared(hits: tuple[Hit, ...]) -> _Prepared:
     learned = SHAPES.of(hits)
     if learned is not None and learned.script is not None:
         return _compiled(hits, learned)
-    return _Prepared(_packed(hits, and_more=1) + b"$16\r\n", remembers_ids(hits), learned, None)
+    return _Prepared(_packed(hits, and_more=1), remembers_ids(hits), learned or _has_calendars(hits), None)
 
 
 def _compiled(hits: tuple[Hit, ...], learned: Learned) -> _Prepared:
     assert learned.script is not None
     keys = [hit.key.encode() for hit in hits]
-    start = command_of(b"EVALSHA", learned.script.sha.encode(), b"%d" % len(hits), *keys, and_more=1) + b"$16\r\n"
-    made = _Prepared(start, remembers_ids(hits), None, learned.script.frame)
+    more = [_blank_boundaries(hits)] if calendars_of(hits) else []
+    sha, number = learned.script.sha.encode(), b"%d" % len(hits)
+    start = command_of(b"EVALSHA", sha, number, *keys, *more, and_more=1)
+    made = _Prepared(_up_to_boundaries(hits, start), remembers_ids(hits), _has_calendars(hits), learned.script.frame)
     memorize(hits, _prepared, made)
     return made
 
@@ -425,8 +480,22 @@ def _packed_for_id_and_mode(hits: tuple[Hit, ...]) -> bytes:
 
 
 def _packed(hits: tuple[Hit, ...], *, and_more: int) -> bytes:
-    script, arguments = _call_of("check", hits)
-    return command_of(b"EVALSHA", script.sha.encode(), *arguments, and_more=and_more)
+    script, arguments = _call_of("check", hits, _blank_boundaries(hits))
+    return _up_to_boundaries(hits, command_of(b"EVALSHA", script.sha.encode(), *arguments, and_more=and_more))
+
+
+def _has_calendars(hits: tuple[Hit, ...]) -> bool | None:
+    return True if calendars_of(hits) else None
+
+
+def _blank_boundaries(hits: tuple[Hit, ...]) -> bytes:
+    return bytes(PACKED_BOUNDARIES * len(calendars_of(hits)))
+
+
+def _up_to_boundaries(hits: tuple[Hit, ...], command: bytes) -> bytes:
+    """``command``, whose next argument is the id, up to there; if boundaries come before it, up to these."""
+    blank = len(_blank_boundaries(hits))
+    return command[: -blank - 2] if blank else command + b"$16\r\n"
 
 
 _ANY_ID = b"\xff" * 16

@@ -14,10 +14,11 @@ from itertools import chain
 
 from ....algorithms import UNKNOWN
 from ....algorithms.base import encode_ban, level_of
+from ....algorithms.calendar import AROUND
 from ....decision import Decision
 from ....hits import BanHit, Hit, bans_among, bans_of, memoized
 from ....reply import DELAY, Standing, at_instant, head, reset_afters, standing_of, standings_of
-from ....rules import LONGEST, Concurrent, Rule
+from ....rules import LONGEST, Concurrent, Rule, changed
 from ...base import Slot, monotonic_microseconds
 from ...forgetting import MOST_KEYS
 from ...memory import SWEEPS, MemoryStorage
@@ -221,7 +222,8 @@ class Fallback:
             whole_at = max(whole_at, until)
         if whole_at > self.now():
             here = self._memory.peek((Hit(hit.key, share, 0),)).remaining
-            self._charge(hit.key, share, here - left, whole_at if here == burst else None)
+            in_past = here == burst and share.quota.periods is None
+            self._charge(hit.key, share, here - left, whole_at if in_past else None)
 
     def _supposed(self, rule: Rule, known: Known | None) -> tuple[int, int]:
         """What other workers may have taken of a key before the outage without this process learning of it, and until
@@ -232,7 +234,9 @@ class Fallback:
         whole = rule.quota.burst
         back = whole * rule.quota.window // rule.quota.count
         silent = back if known is None else min(max(since - known.at, 0), back)
-        return whole * silent // (2 * back), since + back
+        periods = rule.quota.periods
+        until = since + back if periods is None else periods.around(since)[AROUND + 1]
+        return whole * silent // (2 * back), until
 
     def _known(self) -> dict[str, Known]:
         """What was said last about each key, in any check."""
@@ -252,7 +256,8 @@ class Fallback:
         return 2 * max(theirs, self.workers - 1)
 
     def _charge(self, key: str, share: Rule, units: int, whole_at: int | None) -> None:
-        """Charge ``units``, if any, to an unused key, so that they come back at ``whole_at``."""
+        """Charge ``units``, if any, to an unused key, so that they come back at ``whole_at``; ``None``: charge
+        them now, as is always right for a calendar."""
         while units > 0:
             hit = Hit(key, share, min(units, share.implementation.MAX_COST))
             if whole_at is not None:
@@ -343,11 +348,11 @@ def _share_of_rule(rule: Rule, workers: int) -> Rule | None:
         return None
     if burst is not None:
         burst = min(burst, max(int(LONGEST * count / rule.time), 1))
-    return Rule(rule.time, count, algorithm=rule.algorithm, burst=burst, max_delay=rule.max_delay, name=rule.name)
+    return changed(rule, count=count, burst=burst, lease=None)
 
 
 @lru_cache(maxsize=1024)
 def _unlimited(rule: Rule) -> Rule:
     if "burst" in rule.implementation.PARAMETERS:
         return rule
-    return Rule(rule.time, UNLIMITED, algorithm=rule.algorithm, lease=rule.lease)
+    return changed(rule, count=UNLIMITED)

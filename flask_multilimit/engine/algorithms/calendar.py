@@ -1,0 +1,95 @@
+"""Calendar: a counter of the period that clocks show; it begins anew with the next one. O(1) memory.
+
+``now`` is Unix time. The state has the units of the latest period that was charged, and those of the period before it:
+if the clock steps back over a boundary, the earlier period goes on with what was used of it, and the later one keeps
+what was used already. A state belongs to the period in which its begin lies, even where a time zone has changed its
+rules since. Twin of ``calendar.lua``.
+"""
+
+from __future__ import annotations
+
+from .base import COUNTED, MOST_USED, NEVER, NO_PARAMETERS, Outcome, Quota, plain_quota, recognise_nothing
+
+PARAMETERS = NO_PARAMETERS
+MAX_COST = COUNTED
+REMEMBERS_IDS = False
+INCLUDES = ("numbers",)
+
+LINGERS = 3_600_000_000
+"""Microseconds that a state outlives its period, in case the clock steps back."""
+
+AROUND = 2
+"""Whole periods that are known before and after the present one."""
+
+State = tuple[int, int, int]
+"""The begin of the latest period, the units used in it, and those used in the period before."""
+
+quota = plain_quota
+recognise = recognise_nothing
+
+
+def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:
+    """Seen is the state in force at ``now``."""
+    _, _, end, after = around = _around(quota, now)
+    start, used, before = seen = _in_force(state, around)
+    remaining = quota.count - (used if start < end else before)
+    if cost <= remaining or not cost:
+        return remaining, 0, 0, seen
+    if cost > quota.count:
+        return remaining, NEVER, 0, seen
+    is_next_full = start >= end and used + cost > quota.count
+    return remaining, (after if is_next_full else end) - now, 0, seen
+
+
+def charge(state: State | None, quota: Quota, cost: int, now: int, seen: State, check_id: bytes) -> tuple[State, int]:
+    end = _around(quota, now)[2]
+    return _added(seen, cost, is_next=seen[0] >= end), end - now
+
+
+def reset_after(state: State | None, quota: Quota, now: int, seen: State) -> int:
+    _, _, end, after = _around(quota, now)
+    start, used, before = seen
+    if start >= end:
+        return after - now if used else end - now if before else 0
+    return end - now if used else 0
+
+
+def drop_future(state: State | None, quota: Quota, now: int) -> State | None:
+    return None if state is not None and state[0] >= _around(quota, now)[3] else state
+
+
+def settle(
+    state: State | None, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes
+) -> State | None:
+    """Gives back within the period of the charge, and nothing once that is over."""
+    _, _, end, after = around = _around(quota, now)
+    seen = _in_force(state, around)
+    is_next = seen[0] >= end
+    if units > cost or until == end:
+        start, used, before = _added(seen, units - cost, is_next=is_next)
+    elif is_next and until == after:
+        start, used, before = _added(seen, units - cost, is_next=False)
+    else:
+        return state
+    return (start, used, before) if used or before else None
+
+
+def _around(quota: Quota, now: int) -> tuple[int, ...]:
+    """The begin of the period before that of ``now``, its begin, its end, and the end of the next one."""
+    assert quota.periods is not None
+    return quota.periods.around(now)[AROUND - 1 : AROUND + 3]
+
+
+def _in_force(state: State | None, around: tuple[int, ...]) -> State:
+    earlier, begin, _, after = around
+    if state is None or not earlier <= state[0] < after:
+        return begin, 0, 0
+    return state if state[0] >= begin else (begin, 0, state[1])
+
+
+def _added(state: State, units: int, *, is_next: bool) -> State:
+    """``state`` with ``units`` more, or fewer, in its latest period; if that ``is_next``, in the one before."""
+    start, used, before = state
+    if is_next:
+        return start, used, min(max(before + units, 0), MOST_USED)
+    return start, min(max(used + units, 0), MOST_USED), before

@@ -1,0 +1,250 @@
+"""Quotas of a calendar, on every storage: mixed with other rules in one atomic check, exact to the boundary."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+from flask_multilimit.engine import Ban, Calendar, Concurrent, Limiter, MemoryStorage, RedisStorage, Rule, hits_for
+from support.bench import Bench, hits
+from support.clock import SECOND, Clock
+from support.compiled import CompiledStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import redis
+
+BERLIN = ZoneInfo("Europe/Berlin")
+MONTH = Calendar(3, "month", timezone="Europe/Berlin", anchor=15)
+HOUR = 3_600 * SECOND
+
+
+def at(text: str, zone: ZoneInfo = BERLIN) -> int:
+    return round(datetime.fromisoformat(text).replace(tzinfo=zone).timestamp()) * SECOND
+
+
+def test_a_quota_is_used_up_until_the_period_ends_and_then_whole_again(bench: Bench) -> None:
+    bench.clock.now = at("2026-11-14 23:59:59")
+    wanted = hits(MONTH)
+    assert [bench.limiter.check(wanted).remaining for _ in range(3)] == [2, 1, 0]
+
+    refused = bench.limiter.check(wanted)
+    assert (refused.allowed, refused.retry_after, refused.reset_after) == (False, 1.0, 1.0)
+
+    bench.clock.now += SECOND - 1
+    assert not bench.limiter.check(wanted).allowed
+    bench.clock.now += 1
+    decision = bench.limiter.check(wanted)
+    assert (decision.remaining, decision.reset_after) == (2, (at("2026-12-15") - at("2026-11-15")) / SECOND)
+
+
+def test_it_refuses_all_or_nothing_with_rates_slots_and_other_calendars(bench: Bench) -> None:
+    bench.clock.now = at("2026-11-20")
+    rules = [MONTH, Rule(60, 2), Concurrent(5), Calendar(4, "day"), Rule(10, 5, algorithm="gcra", burst=5)]
+    wanted = hits(rules)
+    assert [bench.limiter.check(wanted).allowed for _ in range(3)] == [True, True, False]
+
+    remaining = [status.remaining for status in bench.limiter.peek(wanted).statuses]
+    assert remaining == [1, 0, 3, 2, 3]
+
+    bench.clock.advance(60)
+    assert bench.limiter.check(wanted).allowed
+    refused = bench.limiter.check(wanted)
+    assert [status.allowed for status in refused.statuses] == [False, True, True, True, True]
+    assert refused.retry_after == (at("2026-12-15") - bench.clock.now) / SECOND
+
+
+def test_a_ban_counts_its_refusals(bench: Bench) -> None:
+    bench.clock.now = at("2026-11-20")
+    wanted = hits_for(
+        Calendar(1, "day"),
+        scope="api",
+        subject="ada",
+        ban=Ban(after=2, within=60, time=2 * 86_400, factor=1, most=2 * 86_400),
+    )
+    assert [bench.limiter.check(wanted).allowed for _ in range(3)] == [True, False, False]
+
+    bench.clock.advance(86_400)
+    assert not bench.limiter.check(wanted).allowed
+
+
+def test_a_cost_is_charged_whole_and_more_than_the_count_never_passes(bench: Bench) -> None:
+    assert bench.limiter.check(hits(MONTH, cost=2)).remaining == 1
+    assert not bench.limiter.check(hits(MONTH, cost=2)).allowed
+    assert bench.limiter.check(hits(MONTH, cost=4)).retry_after == float("inf")
+
+
+def test_a_changed_count_applies_to_the_history_that_is_there(bench: Bench) -> None:
+    bench.limiter.check(hits(MONTH, cost=3))
+    more = Calendar(10, "month", timezone="Europe/Berlin", anchor=15)
+
+    assert bench.limiter.check(hits(more)).remaining == 6
+    assert bench.limiter.peek(hits(MONTH)).remaining == 0
+
+
+def test_periods_zones_and_anchors_have_quotas_of_their_own(bench: Bench) -> None:
+    others = [
+        Calendar(3, "month", timezone="Europe/Berlin"),
+        Calendar(3, "month", timezone="Europe/Paris", anchor=15),
+        Calendar(3, "year", timezone="Europe/Berlin"),
+        Calendar(3, "month", timezone="America/Argentina/ComodRivadavia", anchor=31),
+        Calendar(3, "month", timezone="America/Argentina/Catamarca", anchor=31),
+    ]
+    bench.limiter.check(hits(MONTH, cost=3))
+
+    for other in others:
+        assert bench.limiter.check(hits(other, cost=3)).allowed
+
+
+def test_a_settlement_counts_in_the_period_of_the_charge(bench: Bench) -> None:
+    bench.clock.now = at("2026-11-14 23:00")
+    old = bench.limiter.check(hits(MONTH, cost=3))
+    bench.limiter.settle(old, 1)
+    assert bench.limiter.peek(hits(MONTH)).remaining == 2
+
+    late = bench.limiter.check(hits(MONTH, cost=2))
+    bench.clock.now = at("2026-11-15 00:01")
+    assert bench.limiter.check(hits(MONTH)).remaining == 2
+    bench.limiter.refund(late)
+    assert bench.limiter.peek(hits(MONTH)).remaining == 2, "what a past period has forgotten is not given back"
+
+
+def test_a_debt_counts_until_the_period_ends(bench: Bench) -> None:
+    bench.clock.now = at("2026-11-14 23:00")
+    bench.limiter.settle(bench.limiter.check(hits(MONTH)), 5)
+
+    refused = bench.limiter.check(hits(MONTH))
+    assert (refused.allowed, refused.retry_after) == (False, 3_600.0)
+    bench.clock.advance(3_600)
+    assert bench.limiter.check(hits(MONTH)).remaining == 2
+
+
+def test_a_reset_makes_it_whole(bench: Bench) -> None:
+    bench.limiter.check(hits(MONTH, cost=3))
+    bench.limiter.reset(hits(MONTH))
+
+    assert bench.limiter.check(hits(MONTH, cost=3)).allowed
+
+
+def test_many_checks_in_one_round_trip_count_each(bench: Bench) -> None:
+    decisions = bench.limiter.check_many([hits(MONTH), hits(Rule(60, 5)), hits(MONTH, cost=2), hits(MONTH)])
+
+    assert [decision.allowed for decision in decisions] == [True, True, True, False]
+
+
+def test_every_key_dies_an_hour_after_its_period(bench: Bench) -> None:
+    bench.clock.now = at("2026-11-14 23:00")
+    bench.limiter.check(hits(MONTH))
+
+    if bench.client is not None:
+        in_test = 3_600_000  # what keys of tests outlive theirs, as the server has a clock of its own
+        (key,) = bench.client.scan_iter()
+        assert 2 * 3_600_000 < bench.client.pttl(key) <= 2 * 3_600_000 + in_test
+
+
+# A clock that steps back
+
+
+def test_a_clock_that_steps_back_over_a_boundary_gives_nobody_a_second_quota(bench: Bench) -> None:
+    bench.clock.now = at("2026-11-14 23:59:50")
+    assert bench.limiter.check(hits(MONTH, cost=3)).allowed
+    bench.clock.now = at("2026-11-15 00:00:10")
+    assert bench.limiter.check(hits(MONTH, cost=2)).allowed
+
+    bench.clock.now = at("2026-11-14 23:59:55")
+    refused = bench.limiter.check(hits(MONTH))
+    assert (refused.allowed, refused.retry_after) == (False, 5.0)
+    assert bench.limiter.check(hits(MONTH, cost=2)).retry_after == (at("2026-12-15") - bench.clock.now) / SECOND
+
+    bench.clock.now = at("2026-11-15 00:00:00")
+    assert bench.limiter.check(hits(MONTH)).remaining == 0
+    assert not bench.limiter.check(hits(MONTH)).allowed
+
+
+def test_what_was_left_when_the_clock_steps_back_is_left(bench: Bench) -> None:
+    bench.clock.now = at("2026-11-14 23:59:50")
+    bench.limiter.check(hits(MONTH))
+    bench.clock.now = at("2026-11-15 00:00:10")
+    bench.limiter.check(hits(MONTH, cost=3))
+
+    bench.clock.now = at("2026-11-14 23:59:55")
+    decision = bench.limiter.check(hits(MONTH))
+    assert (decision.allowed, decision.remaining) == (True, 1)
+    bench.limiter.refund(decision)
+    assert bench.limiter.peek(hits(MONTH)).remaining == 2
+
+    bench.clock.now = at("2026-11-15 00:00:20")
+    assert bench.limiter.peek(hits(MONTH)).remaining == 0
+
+
+def test_a_clock_that_was_years_ahead_locks_nobody_out(bench: Bench) -> None:
+    bench.clock.now = at("2036-11-20")
+    bench.limiter.check(hits(MONTH, cost=3))
+
+    bench.clock.now = at("2026-11-20")
+    assert bench.limiter.check(hits(MONTH)).remaining == 2
+
+
+# Brute force
+
+
+class Brute:
+    """Keeps every charge of one key with its instant, and looks at what clocks show."""
+
+    def __init__(self, rule: Calendar) -> None:
+        self.rule, self.charges = rule, list[tuple[object, int]]()
+
+    def period(self, now: int) -> object:
+        zone, anchor = ZoneInfo(self.rule.timezone), self.rule.anchor
+        shown = datetime.fromtimestamp(now // SECOND, zone)
+        if self.rule.period == "hour":
+            return shown.replace(minute=0, second=0, tzinfo=None), shown.utcoffset()
+        if self.rule.period == "day":
+            return shown.date()
+        assert self.rule.period == "month"
+        assert isinstance(anchor, int)
+        assert anchor <= 28
+        return 12 * shown.year + shown.month - (shown.day < anchor)
+
+    def remaining(self, now: int) -> int:
+        period = self.period(now)
+        return max(self.rule.count - sum(units for charged, units in self.charges if charged == period), 0)
+
+
+def test_both_twins_and_brute_force_agree_to_the_microsecond(redis_client: redis.Redis) -> None:
+    rng = random.Random(27)
+    rules: Sequence[Calendar] = (
+        Calendar(7, "hour", timezone="Australia/Lord_Howe"),
+        Calendar(9, "day", timezone="Europe/Berlin"),
+        Calendar(40, "month", timezone="Pacific/Apia", anchor=28),
+    )
+    clock = Clock(at("2011-10-28", ZoneInfo("UTC")))
+    limiters = [Limiter(MemoryStorage(clock))]
+    limiters += [Limiter(kind(redis_client, clock=clock)) for kind in (RedisStorage, CompiledStorage)]
+    brutes = [[Brute(rule) for rule in rules] for _ in limiters]
+    for _ in range(1_500):
+        wait = rng.choice([0, 0, 1, rng.randrange(20 * 60 * SECOND), 4 * HOUR])
+        for which, (limiter, brute) in enumerate(zip(limiters, brutes, strict=True)):
+            wanted = hits(rules, scope=f"s{which}", cost=1 + clock.now % 3)
+            decision = limiter.check(wanted)
+            left = [each.remaining(clock.now) for each in brute]
+            allowed = all(wanted[0].cost <= each for each in left)
+            assert decision.allowed == allowed
+            for each, before, status in zip(brute, left, decision.statuses, strict=True):
+                if allowed:
+                    each.charges.append((each.period(clock.now), wanted[0].cost))
+                assert status.remaining == before - allowed * wanted[0].cost
+                if not status.allowed:
+                    boundary = clock.now + round(status.retry_after * SECOND)
+                    assert each.period(boundary - 1) == each.period(clock.now) != each.period(boundary)
+            if which == 0:
+                first = decision
+            assert list(decision.reply) == list(first.reply)
+            if allowed and first.at % 5 == 0:
+                limiter.settle(decision, clock.now % 4)
+                for each in brute:
+                    each.charges[-1] = (each.charges[-1][0], clock.now % 4)
+        clock.now += wait

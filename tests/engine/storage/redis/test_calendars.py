@@ -1,0 +1,133 @@
+"""Calendars and the clocks of workers: the server's decides, however far those of the workers are off."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from flask_multilimit.engine import Calendar, Limiter, RedisStorage, Rule, StorageError, hits_for
+from flask_multilimit.engine.storage.redis.compiled import compiled, shape_of
+from flask_multilimit.engine.storage.redis.scripts import script
+from flask_multilimit.engine.storage.redis.shapes import WORTH
+from support.calendars import BOUNDARY, COUNT, admitted
+from support.clock import SECOND
+
+if TYPE_CHECKING:
+    from support.servers import Server
+
+pytestmark = pytest.mark.usefixtures("redis_client")
+
+DAY = 86_400 * SECOND
+RULES = [Calendar(100, "month", timezone="Europe/Berlin", anchor=15), Calendar(50, "hour"), Rule(60, 1000)]
+OFF = [0, 5 * 60 * SECOND, -5 * 60 * SECOND, 7 * 3_600 * SECOND, -26 * 3_600 * SECOND, 40 * DAY, -40 * DAY, 3_000 * DAY]
+
+
+def worker(server: Server, off: int) -> RedisStorage:
+    """The storage of a process whose clock is that much ahead of the server's."""
+    storage = RedisStorage(server.client())
+    storage._ahead = off
+    return storage
+
+
+def asked(client: redis.Redis) -> int:
+    """How many scripts the server has run."""
+    stats: Any = client.info("commandstats")
+    return sum(int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("eval", "evalsha"))
+
+
+@pytest.mark.parametrize("off", OFF)
+def test_workers_whose_clocks_are_off_give_the_same_answers(server: Server, off: int) -> None:
+    wrong, right = Limiter(worker(server, off)), Limiter(worker(server, 0))
+    hits = hits_for(RULES, scope="api", subject="ada")
+    for used in range(1, 2 * WORTH + 5, 2):  # it is compiled meanwhile
+        first, second = wrong.check(hits), right.check(hits)
+        assert [status.remaining for status in first.statuses] == [100 - used, 50 - used, 1000 - used]
+        assert [status.remaining for status in second.statuses] == [99 - used, 49 - used, 999 - used]
+        for here, there in zip(first.statuses[:2], second.statuses[:2], strict=True):
+            assert first.at + here.reset_after * SECOND == pytest.approx(second.at + there.reset_after * SECOND, abs=2)
+
+    wrong.settle(first, 0)
+    assert wrong.peek(hits).statuses[0].remaining == right.peek(hits).statuses[0].remaining == 100 - used
+    later = wrong.check_many([hits, hits_for(RULES, scope="api", subject="bo")])
+    assert [decision.remaining for decision in later] == [50 - used - 1, 49]
+
+
+@pytest.mark.parametrize("off", [40 * DAY, -40 * DAY])
+def test_a_worker_whose_clock_is_off_asks_once_more_and_then_never_again(
+    server: Server, redis_client: redis.Redis, off: int
+) -> None:
+    limiter = Limiter(worker(server, off))
+    limiter.check(hits_for(RULES, scope="api", subject="warm"))
+    limiter.storage._ahead = off  # type: ignore[attr-defined]
+    before = asked(redis_client)
+    for number in range(40):
+        limiter.check(hits_for(RULES, scope="api", subject=f"s{number % 3}"))
+
+    assert asked(redis_client) - before in {41, 42}, "one more for the time, and perhaps one for a compiled script"
+
+
+@pytest.mark.parametrize("ask", ["check", "peek", "check_many", "repeat", "settle"])
+def test_every_question_is_asked_again_with_the_boundaries_around_the_servers_time(server: Server, ask: str) -> None:
+    limiter = Limiter(worker(server, 0))
+    hits = hits_for(RULES[:1], scope="api", subject="ada")
+    decision = limiter.check(hits)
+    limiter.storage._ahead = 400 * DAY  # type: ignore[attr-defined]
+    if ask == "settle":
+        limiter.settle(decision, 7)
+        assert limiter.peek(hits).remaining == 93
+        return
+    calls = {
+        "check": lambda: limiter.check(hits),
+        "peek": lambda: limiter.peek(hits),
+        "check_many": lambda: limiter.check_many([hits])[0],
+        "repeat": lambda: limiter.check(hits, check_id=decision.id),
+    }
+    assert calls[ask]().remaining == (99 if ask == "peek" else 98)
+
+
+def test_a_server_whose_clock_nobody_can_believe_is_a_failure(server: Server) -> None:
+    storage = RedisStorage(server.client())
+    hits = hits_for(RULES[:1], scope="api", subject="ada")
+    for lie in (-1, 10**19, 2**63):
+        with pytest.raises(StorageError):
+            storage._is_outside(hits, [lie])
+    with pytest.raises(StorageError):
+        storage._is_outside(hits, [b"x"])
+
+
+def test_plans_without_a_calendar_send_the_scripts_that_they_always_sent() -> None:
+    hits = hits_for([Rule(60, 5), Rule(1, 2, algorithm="fixed_window")], scope="api")
+    shape = shape_of(hits)
+    assert shape is not None
+    for text in (script("check", frozenset({"sliding_window", "fixed_window"})).text, compiled(shape).text):
+        assert "calendar" not in text
+        assert "bounds" not in text
+
+
+def test_calendars_of_all_zones_and_anchors_are_one_shape() -> None:
+    calendars = [Calendar(5, "month", timezone=zone, anchor=day) for zone in ("UTC", "Asia/Tokyo") for day in (1, 31)]
+
+    assert len({shape_of(hits_for(each, scope="api")) for each in calendars}) == 1
+
+
+# Many workers at a boundary
+
+
+@pytest.mark.parametrize("of_a_shape", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("processes", [1, pytest.param(8, marks=pytest.mark.slow)])
+def test_workers_at_a_boundary_admit_the_count_on_either_side_and_never_more(
+    server: Server, processes: int, of_a_shape: bool
+) -> None:
+    places = [(server.port, seed, of_a_shape) for seed in range(processes)]
+    if processes == 1:
+        found = [admitted(places[0])]
+    else:
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+            found = list(pool.map(admitted, places))
+    instants = [at for each in found for at in each]
+
+    assert sum(at < BOUNDARY for at in instants) == sum(at >= BOUNDARY for at in instants) == COUNT

@@ -1,0 +1,152 @@
+"""A Calendar as a value: what it accepts, says, and is equal to; and what an outage leaves of it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from flask_multilimit.engine import Calendar, ConfigurationError, GuardedStorage, Limiter, MemoryStorage, Rule, hits_for
+from flask_multilimit.engine.keys import MAX_KEY, parts_of_key
+from flask_multilimit.engine.rules import changed, fields_of, rule_of
+from support.clock import SECOND, Clock
+from support.doubles import RecordingStorage
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"period": "moth"}, "did you mean 'month'"),
+        ({"period": 30}, "must be one of hour"),
+        ({"count": 0}, "count must be a whole number"),
+        ({"period": "day", "anchor": 1}, "anchor is for weeks, months and years, not for days"),
+        ({"period": "week", "anchor": 8}, r"1 \(Monday\) to 7"),
+        ({"anchor": 0}, "1 to 31"),
+        ({"anchor": True}, "1 to 31"),
+        ({"anchor": "15"}, "1 to 31"),
+        ({"period": "year", "anchor": 15}, "MM-DD"),
+        ({"period": "year", "anchor": "02-30"}, "MM-DD"),
+        ({"period": "year", "anchor": "13-01"}, "MM-DD"),
+        ({"period": "year", "anchor": "\u0660\u0661-\u0660\u0661"}, "MM-DD"),
+        ({"timezone": "Europe/Berln"}, "no time zone that this system knows"),
+        ({"timezone": "../../etc/passwd"}, "name of a time zone"),
+        ({"timezone": "/etc/localtime"}, "name of a time zone"),
+        ({"timezone": "Europe"}, "time zone"),
+        ({"timezone": "x" * 1000}, "name of a time zone"),
+        ({"timezone": "UTC\0"}, "time zone"),
+        ({"timezone": None}, "name of a time zone"),
+        ({"timezone": ""}, "name of a time zone"),
+        ({"name": "é"}, "1 to 64 characters"),
+    ],
+)
+def test_a_mistake_is_an_error_that_says_what_to_give(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Calendar(**{"count": 5, "period": "month", **given})
+
+
+def test_a_system_without_time_zones_is_told_which_package_to_install() -> None:
+    code = (
+        "import sys; sys.modules['tzdata'] = None; import zoneinfo; zoneinfo.reset_tzpath(to=[])\n"
+        "from flask_multilimit import Calendar\n"
+        "Calendar(5, 'month')\n"
+        "Calendar(5, 'month', timezone='Europe/Berlin')\n"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert "pip install tzdata" in ended.stderr
+    assert "line 4" in ended.stderr, "UTC needs none"
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("10000 per calendar month", Calendar(10_000, "month")),
+        ("5/calendar Day", Calendar(5, "day")),
+        ("7 PER CALENDAR week", Calendar(7, "week", anchor=1)),
+    ],
+)
+def test_text_is_a_calendar_in_utc(text: str, same: Calendar) -> None:
+    assert Rule.parse(text) == same
+
+
+@pytest.mark.parametrize(
+    "text", ["5 per calendar", "5 per calendar moth", "x per calendar day", "5 per 2 calendar day"]
+)
+def test_other_text_is_an_error(text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        Rule.parse(text)
+
+
+CALENDARS = (
+    Calendar(5, "hour", timezone="Asia/Kathmandu"),
+    Calendar(5, "week", anchor=7, name="weekly"),
+    Calendar(5, "month", timezone="Europe/Berlin", anchor=15),
+    Calendar(5, "year", anchor="02-29"),
+)
+
+
+@pytest.mark.parametrize("calendar", CALENDARS, ids=str)
+def test_a_copy_is_equal_and_counts_in_the_same_key(calendar: Calendar) -> None:
+    for same in (copy.deepcopy(calendar), pickle.loads(pickle.dumps(calendar)), rule_of(fields_of(calendar))):
+        assert (same, hash(same), same.key_part, repr(same)) == (
+            calendar,
+            hash(calendar),
+            calendar.key_part,
+            repr(calendar),
+        )
+    more = changed(calendar, count=6)
+    assert more != calendar
+    assert more.key_part == calendar.key_part
+    assert eval(repr(calendar), {"Calendar": Calendar}) == calendar
+
+
+def test_calendars_are_told_apart_by_period_zone_and_anchor() -> None:
+    assert len({each.key_part for each in CALENDARS}) == len(CALENDARS)
+    assert Calendar(5, "month", anchor=1) == Calendar(5, "month")
+
+
+def test_the_longest_key_has_room_for_the_longest_calendar() -> None:
+    calendar = Calendar(5, "year", timezone="America/Argentina/ComodRivadavia", anchor="12-31")
+    (hit,) = hits_for(calendar, scope="x" * 60, subject="y" * 60, type="z" * 20, prefix="p" * 32)
+
+    assert len(hit.key) <= MAX_KEY
+    parts = parts_of_key(hit.key)
+    assert parts is not None
+    assert parts.rule == calendar.key_part
+
+
+def test_in_memory_the_clock_of_the_system_decides() -> None:
+    wanted = hits_for(Calendar(5, "day"), scope="api")
+
+    decision = Limiter(MemoryStorage()).check(wanted)
+
+    now = datetime.now(timezone.utc)
+    midnight = now.timestamp() + decision.reset_after
+    assert abs(midnight - round(midnight / 86_400) * 86_400) < 2
+
+
+def test_in_an_outage_each_worker_has_its_share_of_what_was_left_until_the_period_ends() -> None:
+    clock = Clock(round(datetime(2026, 11, 14, 23, 59, 50, tzinfo=timezone.utc).timestamp()) * SECOND)
+    failing = RecordingStorage(clock)
+    storage = GuardedStorage(failing, workers=2, clock=clock)
+    limiter = Limiter(storage)
+    wanted = hits_for(Calendar(40, "month", anchor=15), scope="api")
+    for _ in range(20):
+        assert limiter.check(wanted).allowed
+    failing.broken = True
+
+    admitted = [limiter.check(wanted) for _ in range(30)]
+    assert {decision.decided_by for decision in admitted} == {"local"}
+    assert sum(decision.allowed for decision in admitted) <= 10, "half of what was left"
+    assert admitted[-1].retry_after == 10.0
+
+    clock.advance(10)
+    assert sum(limiter.check(wanted).allowed for _ in range(50)) == 20, "half of the new month"
+    assert limiter.peek(wanted).retry_after > 29 * 86_400
+    storage.stop()

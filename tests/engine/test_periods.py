@@ -1,0 +1,163 @@
+"""The boundaries of calendars, against definitions that look only at what clocks show."""
+
+from __future__ import annotations
+
+from calendar import monthrange
+from datetime import date, datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from flask_multilimit.engine.periods import AROUND, CARRIED, Periods, periods_of, zone_named
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ZONES = (
+    "UTC",
+    "Europe/Berlin",
+    "America/New_York",
+    "America/St_Johns",  # until 2011, clocks changed at 00:01
+    "America/Sao_Paulo",  # clocks were put forward at midnight, and back to 23:00 of the day before
+    "America/Caracas",  # half an hour back in 2007, and forward in 2016
+    "Africa/Cairo",  # changed its rules, and stopped, again and again
+    "Asia/Kathmandu",  # 5:45
+    "Asia/Pyongyang",  # half an hour back in 2015, and forward in 2018
+    "Australia/Lord_Howe",  # summer time is half an hour
+    "Pacific/Apia",  # had no 30 December 2011
+    "Pacific/Chatham",  # 12:45
+)
+CALENDARS: tuple[tuple[Any, Any], ...] = (
+    ("day", None),
+    ("week", None),
+    ("week", 7),
+    ("month", None),
+    ("month", 15),
+    ("month", 29),
+    ("month", 30),
+    ("month", 31),
+    ("year", None),
+    ("year", "02-29"),
+    ("year", "12-31"),
+    ("year", "12-30"),
+)
+SECOND = 1_000_000
+BEGIN, END = (int(datetime(year, 1, 1, tzinfo=timezone.utc).timestamp()) for year in (1998, 2028))
+
+
+def shown(second: int, zone: str) -> datetime:
+    return datetime.fromtimestamp(second, ZoneInfo(zone))
+
+
+def number_of(day: date, period: str, anchor: Any) -> object:
+    """Which period a day belongs to, by its definition: ascending, and the same for all days of one."""
+    if period == "day":
+        return day
+    if period == "week":
+        return day - timedelta(days=(day.isoweekday() - (anchor or 1)) % 7)
+    if period == "month":
+        begun = day.day >= min(anchor or 1, monthrange(day.year, day.month)[1])
+        return 12 * day.year + day.month - (not begun)
+    month, first = (int(part) for part in (anchor or "01-01").split("-"))
+    return day.year - ((day.month, day.day) < (month, min(first, monthrange(day.year, month)[1])))
+
+
+def boundaries_between(periods: Periods, begin: int, end: int) -> Iterator[int]:
+    """Walked by asking at each boundary for what is around it."""
+    around = periods.around(begin * SECOND)
+    while around[AROUND + 1] < end * SECOND:
+        yield around[AROUND + 1] // SECOND
+        following = periods.around(around[AROUND + 1])
+        assert following[:-1] == around[1:], "what one calls the next period is what the next calls its own"
+        assert periods.around(around[AROUND + 1] - 1) == around
+        around = following
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize(
+    ("step", "calendars"), [(5 * 86_400, CALENDARS[3:]), pytest.param(3_600, CALENDARS, marks=pytest.mark.slow)]
+)
+def test_in_30_years_each_period_begins_when_clocks_first_show_it(
+    zone: str, step: int, calendars: tuple[tuple[Any, Any], ...]
+) -> None:
+    days = [(second, shown(second, zone).date()) for second in range(BEGIN, END, step)]
+    for period, anchor in calendars:
+        boundaries = list(boundaries_between(Periods(period, zone_named(zone), anchor), BEGIN, days[-1][0] + 1))
+        latest = number_of(days[0][1], period, anchor)
+        waiting = iter(boundaries)
+        boundary = next(waiting, None)
+        for second, day in days:
+            number: Any = number_of(day, period, anchor)
+            if number > latest:
+                assert boundary is not None
+                assert second - step < boundary <= second, (period, anchor, day)
+                assert number_of(shown(boundary, zone).date(), period, anchor) == number
+                before: Any = number_of(shown(boundary - 1, zone).date(), period, anchor)
+                assert before <= latest
+                latest, boundary = number, next(waiting, None)
+        assert boundary is None, (period, anchor, "begins although no clock shows it")
+
+
+def test_a_skipped_day_is_no_period() -> None:
+    around = periods_of("day", "Pacific/Apia", None).around(1_325_200_000 * SECOND)
+
+    assert [shown(each // SECOND, "Pacific/Apia").day for each in around] == [27, 28, 29, 31, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("zone", "at", "hours"),
+    [
+        ("Europe/Berlin", "2026-03-29 12:00", 23),
+        ("Europe/Berlin", "2026-10-25 12:00", 25),
+        ("Australia/Lord_Howe", "2026-04-05 12:00", 24.5),
+        ("Australia/Lord_Howe", "2026-10-04 12:00", 23.5),
+        ("America/St_Johns", "2010-11-07 12:00", 24),  # its midnight was shown before clocks were put back
+        ("America/St_Johns", "2010-11-06 12:00", 24),
+        ("America/Sao_Paulo", "2018-11-04 12:00", 23),
+        ("UTC", "2026-03-29 12:00", 24),
+    ],
+)
+def test_a_day_is_as_long_as_clocks_make_it(zone: str, at: str, hours: float) -> None:
+    now = round(datetime.fromisoformat(at).replace(tzinfo=ZoneInfo(zone)).timestamp() * SECOND)
+
+    *_, begin, end, _, _ = periods_of("day", zone, None).around(now)
+
+    if at.startswith("2010-11-07"):
+        hours = 25  # 00:00 to 00:01, the hour of the day before once more, and 24 hours
+    assert (end - begin) / 3_600 / SECOND == hours
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_an_hour_that_clocks_show_twice_is_two_periods_and_one_they_skip_is_none(zone: str) -> None:
+    periods = Periods("hour", zone_named(zone), None)
+    for change in changes(zone):
+        begin, end = change - 3 * 3_600, change + 3 * 3_600
+        expected = [each for each in range(begin + 1, end) if hour_at(each, zone) != hour_at(each - 1, zone)]
+        assert list(boundaries_between(periods, begin, end)) == expected
+
+
+def hour_at(second: int, zone: str) -> object:
+    now = shown(second, zone)
+    return now.date(), now.hour, now.utcoffset()
+
+
+def changes(zone: str) -> list[int]:
+    """When clocks are put forward or back; of each year, the first ones are enough."""
+    found = []
+    for day in range(BEGIN, END, 86_400):
+        before = shown(day, zone).utcoffset()
+        if shown(day + 86_400, zone).utcoffset() != before:
+            found.append(next(each for each in range(day, day + 86_401, 60) if shown(each, zone).utcoffset() != before))
+    return [BEGIN + 40 * 86_400, *found[::20]]
+
+
+def test_boundaries_are_whole_and_ascending_however_far_away() -> None:
+    for zone in ZONES:
+        for period, anchor in (("hour", None), *CALENDARS):
+            periods = Periods(period, zone_named(zone), anchor)
+            for now in (-1, 0, -(10**16), 10**16):
+                around = periods.around(now)
+                assert len(around) == CARRIED == len(set(around))
+                assert list(around) == sorted(around)
+                assert around[AROUND] <= now < around[AROUND + 1]
