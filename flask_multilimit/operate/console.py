@@ -86,11 +86,15 @@ def columns(
 
 
 def sizes_of(rows: Sequence[Sequence[str]], indent: int = 0, *, whole: bool = False) -> list[int]:
-    """The width of each column, so that several tables can share them."""
-    sizes = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)] if rows else []
+    """The width of each column, so that several tables can share them. Words are broken only where they leave no
+    other way."""
+    columns = list(zip(*rows, strict=True))
+    sizes = [max(len(cell) for cell in column) for column in columns]
+    words = [max((len(word) for cell in column for word in cell.split()), default=0) for column in columns]
     room = width() - indent - GAP * (len(sizes) - 1)
     while sizes and sum(sizes) > room and not whole:
-        widest = max(range(len(sizes)), key=lambda at: (sizes[at], at))
+        places = [at for at, size in enumerate(sizes) if size > max(words[at], NARROWEST)] or range(len(sizes))
+        widest = max(places, key=lambda at: (sizes[at], at))
         if sizes[widest] <= NARROWEST:
             break
         sizes[widest] -= 1
@@ -102,7 +106,9 @@ def aligned(rows: Sequence[Sequence[str]], sizes: Sequence[int], indent: int) ->
 
 
 def _row(row: Sequence[str], sizes: Sequence[int], indent: int) -> list[str]:
-    cells = [textwrap.wrap(cell, max(size, 1)) or [""] for cell, size in zip(row, sizes, strict=True)]
+    cells = [
+        textwrap.wrap(cell, max(size, 1), break_on_hyphens=False) or [""] for cell, size in zip(row, sizes, strict=True)
+    ]
     height = max((len(cell) for cell in cells), default=0)
     padded = [
         [line.ljust(size) for line in (*cell, *[""] * (height - len(cell)))]

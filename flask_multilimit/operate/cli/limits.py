@@ -121,11 +121,21 @@ def _lines(endpoints: Sequence[EndpointLimits]) -> list[str]:
     rows = [_row(each) for endpoint in limited for each in endpoint.limits]
     sizes = console.sizes_of([titles, *rows], indent=4)
     lines = [console.style(line, dim=True) for line in console.aligned([titles], sizes, 4)] if rows else []
-    for endpoint in limited:
-        lines += ["", *_routes(endpoint), *_by_origin(endpoint.limits, sizes)]
+    for alike in _alike(limited):
+        routes = [line for endpoint in alike for line in _routes(endpoint)]
+        lines += ["", *routes, *_by_origin(alike[0].limits, sizes)]
     if bare:
         lines += ["", *_bare_lines(bare)]
     return lines[1:] if lines and not lines[0] else lines
+
+
+def _alike(limited: Iterable[EndpointLimits]) -> Iterable[list[EndpointLimits]]:
+    """Endpoints with the same limits from the same places together: many inherit theirs."""
+    found: dict[tuple[tuple[str, ...], ...], list[EndpointLimits]] = {}
+    for endpoint in limited:
+        limits = tuple((each.from_, *_row(each)) for each in endpoint.limits)
+        found.setdefault(limits, []).append(endpoint)
+    return found.values()
 
 
 def _bare_lines(bare: list[EndpointLimits]) -> list[str]:

@@ -45,7 +45,7 @@ def test_check_and_why_say_how_many_units_a_debt_is_over(on_server: Command) -> 
     limiter.settle(limiter.check(wanted), 1343)
 
     for command in (("check", "update", "--ip", "203.0.113.7"), ("why", "203.0.113.7")):
-        assert re.search(r"ip-20s +203\.0\.113\.7 +3 per 20 s +1,340 over +\d+ s ", on_server(*command).out)
+        assert re.search(r"ip-20s +203\.0\.113\.7 +3 per 20 s +1,340 over +[\d.]+ s ", on_server(*command).out)
         (rule,) = [
             rule
             for each in on_server(*command, "--json").json["requests"]
@@ -151,6 +151,7 @@ def test_check_tells_how_many_strikes_are_left(on_server: Command, shop: FlaskCl
         "shadow": False,
         "holds": False,
         "level": 0,
+        "since": None,
         "strikes_left": 1,
         "retry_after": 0,
         "key": "rate_limit:{secret}:ip:203.0.113.7:ban:600000",
@@ -204,6 +205,7 @@ def test_check_tells_who_refuses_and_for_how_long(on_server: Command, shop: Flas
         "by_request": False,
         "allowed": False,
         "remaining": 0,
+        "debt": 0,
         "retry_after": answer["retry_after"],
         "waits_for_slot": False,
         "reset_after": refusing["reset_after"],

@@ -277,3 +277,21 @@ def test_an_override_of_unmatched_requests_is_listed(on_server: Command, shop: F
 
     assert limit["count"] == key["rule"]["count"] == 3
     assert "ip-60s           ip       3 per minute " in on_server("limits").out.partition("unmatched  ")[2]
+
+
+def test_endpoints_that_inherit_the_same_limits_are_listed_together_and_no_word_is_broken(tmp_path: Path) -> None:
+    app = tmp_path / "pages.py"
+    app.write_text(
+        "from flask import Flask\nfrom flask_multilimit import IP, Ban, MultiLimit, rate_limiter\n"
+        "app = Flask('pages')\napp.config['MULTILIMIT_DEFAULT_LIMITS'] = ['200/minute', '2000/hour']\nMultiLimit(app)\n"
+        "for number in range(50): app.add_url_rule(f'/{number}', f'a.page.of.a.long.name.{number}', lambda: '')\n"
+        "@app.get('/login')\n"
+        "@rate_limiter(type=IP, rules='10/minute', scope='authentication', ban=Ban(after=20), cost=2)\n"
+        "def login(): return ''\n",
+    )
+
+    shown = Command(app, "memory://")("limits").out
+
+    assert shown.count("default-60s") == shown.count("default-3600s") == 1
+    assert len(shown.splitlines()) < 80
+    assert {"authentication;", "sliding_window", "ip-60s"} <= set(shown.split())
