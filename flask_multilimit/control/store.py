@@ -26,6 +26,8 @@ MOST_OVERRIDES = 1000
 """The most overrides among them: each one may change every endpoint."""
 KEPT = 1000
 """The number of changes that the history keeps."""
+LONGEST_ANNOUNCED = 400
+"""Characters of what a worker announces."""
 LONGEST_NUMBER = 18
 """Digits of a number in a stamp."""
 NEVER_WRITTEN = ""
@@ -60,6 +62,19 @@ class Found(NamedTuple):
     run: str = ""
     """Identifies the server since it started, if it has another document than the caller knows; empty if its user may
     not ask."""
+
+
+class Worker(NamedTuple):
+    """A process that follows changes."""
+
+    name: str
+    """Its host and process id."""
+    version: int
+    """Of the document that is in force there."""
+    limits: str
+    """A digest of the limits that are declared there."""
+    seen: float = 0.0
+    """POSIX time of its last announcement, by the clock of the server."""
 
 
 class Store(Protocol):
@@ -126,6 +141,7 @@ class StoreInStorage:
         self._storage = storage
         self.key: str = prefix + DOCUMENT
         self.history_key: str = prefix + HISTORY
+        self.workers_key: str = prefix + WORKERS
 
     @property
     def in_use(self) -> bool:
@@ -154,18 +170,39 @@ class StoreInStorage:
         except (TypeError, ValueError, OverflowError):
             raise StorageError(f"the reply about the history has the wrong shape: {reply!r:.80}") from None
 
+    def announce(self, worker: Worker, before: Worker | None) -> None:
+        """Say what ``worker`` has in force, in place of what it said ``before``."""
+        self._workers("" if before is None else _announced(before), _announced(worker))
+
+    def workers(self) -> list[Worker]:
+        """Those that have announced themselves lately."""
+        now, *reply = self._workers("", "")
+        try:
+            found = [_worker(_text(each), float(at)) for each, at in zip(reply[::2], reply[1::2], strict=True)]
+            return [each for each in found if float(now) - each.seen < ANNOUNCED_SECONDS]
+        except (TypeError, ValueError, OverflowError):
+            raise StorageError(f"the reply about workers has the wrong shape: {reply!r:.80}") from None
+
+    def _workers(self, before: str, announced: str) -> list[Any]:
+        return list(self._run("workers", [self.workers_key], [str(ANNOUNCED_SECONDS), before, announced]))
+
     def _run(self, name: str, keys: Sequence[str], arguments: Sequence[str]) -> Any:
         return self._storage.run_script(_script(name), keys, [each.encode() for each in arguments])
 
 
 DOCUMENT = "{control}:document"
 HISTORY = "{control}:history"
-"""The two keys of control, after the prefix."""
+WORKERS = "{control}:workers"
+"""The keys of control, after the prefix."""
+ANNOUNCE_SECONDS = 5
+"""The time between two announcements of a worker."""
+ANNOUNCED_SECONDS = 20
+"""A worker that has not announced itself for so long has ended."""
 
 
 def is_control(key: str) -> bool:
     """Whether a key in storage is one of these."""
-    return key.endswith((DOCUMENT, HISTORY))
+    return key.endswith((DOCUMENT, HISTORY, WORKERS))
 
 
 def store_for(storage: Storage, *, prefix: str) -> Store:
@@ -199,6 +236,15 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
     raise StorageError(f"the control document has the wrong shape: {value!r:.80}")
+
+
+def _announced(worker: Worker) -> str:
+    return f"{worker.name} {worker.version} {worker.limits}"
+
+
+def _worker(text: str, seen: float) -> Worker:
+    name, version, limits = text[:LONGEST_ANNOUNCED].rsplit(" ", 2)
+    return Worker(name, version_of(version), limits, seen)
 
 
 def _change(id_: Any, fields: Any) -> Change:

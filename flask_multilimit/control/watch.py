@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
+from socket import gethostname
 from threading import Lock
 from typing import NamedTuple
 
@@ -19,7 +21,17 @@ from ..engine.text import SafeLogger
 from ..engine.threads import Beat, threads_run
 from .copy import DiskCopy
 from .document import Document, document_from
-from .store import NEVER_WRITTEN, Change, Found, Store, version_of, written_at
+from .store import (
+    ANNOUNCE_SECONDS,
+    NEVER_WRITTEN,
+    Change,
+    Found,
+    Store,
+    StoreInStorage,
+    Worker,
+    version_of,
+    written_at,
+)
 
 SECONDS = (0.4, 0.6)
 """The time between two looks, chosen at random, so that not all workers ask at once. With the answer it is less than a
@@ -27,6 +39,8 @@ second."""
 
 LONG = 1 << 20
 """A document of so many characters is long."""
+LONGEST_NAME = 100
+"""Characters of a host's name."""
 PAUSE = 20
 """Pause before ended entries are pruned again, as a multiple of the last pruning's duration."""
 
@@ -75,6 +89,9 @@ class ControlFollower:
         copy: DiskCopy | None = None,
     ) -> None:
         self.store = store
+        self._limits: Callable[[], str] | None = None
+        self._announced: Worker | None = None
+        self._announce_at = 0.0
         self._copy = copy
         self.in_force: InForce = InForce()
         self.problem: Exception | None = None
@@ -91,8 +108,12 @@ class ControlFollower:
         self._lock = Lock()
         notify_child(self)
 
-    def start(self) -> None:
-        """Apply the current document, or the copy of the last one, and follow it from now on."""
+    def start(self, *, limits: Callable[[], str] | None = None) -> None:
+        """Apply the current document, or the copy of the last one, and follow it from now on.
+
+        :param limits: for a worker, which announces itself: returns a digest of its declared limits.
+        """
+        self._limits = limits or self._limits
         if not self.in_force.stamp and self._copy is not None:
             self._hold_copy(self._copy)
         self.look()
@@ -232,10 +253,24 @@ class ControlFollower:
     def _look_again(self) -> float:
         """The task of the beat."""
         self.ask()
+        with suppress(StorageError, ConfigurationError):  # the guard reports one, and requests the other
+            self._announce()
         return _dice.uniform(*SECONDS)
+
+    def _announce(self) -> None:
+        """Tell people which version is in force here: now and then, and when it changes."""
+        last, now = self._announced, time.monotonic()
+        if self._limits is None or not isinstance(self.store, StoreInStorage) or not self.in_force.read:
+            return
+        if last is None or now >= self._announce_at or last.version != self.version:
+            name = f"{gethostname()[:LONGEST_NAME]}:{os.getpid()}"
+            worker = Worker(name, self.version, self._limits() if last is None else last.limits)
+            self.store.announce(worker, last)
+            self._announced, self._announce_at = worker, now + ANNOUNCE_SECONDS
 
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()
+        self._announced = None
 
 
 def _has_lost(known: InForce, found: Found) -> bool:

@@ -24,6 +24,7 @@ from .changes import ChangesInForce, changes_in_force
 from .health import StorageState, storage_state
 from .text import subject_text
 from .values import ROWS, Described, Paging, paged
+from .workers import Workers, workers
 
 SLICES = LONGEST_SECONDS // BUCKET_SECONDS
 RECENT_SLICES = 6
@@ -214,6 +215,8 @@ class Now(Described):
     bans_in_force: tuple[BansBegunInForce, ...]
     storage: StorageState
     changes: ChangesInForce
+    workers: Workers | None
+    """``null`` if none has announced itself."""
 
 
 # Read
@@ -530,6 +533,7 @@ def now(
         "q": q,
         "sort": sort if sort in SORTS else SORTS[0],
         "changes": changes_in_force(gate),
+        "workers": None if storage.state == "failed" else workers(gate),
     }
     if memory is None:
         return Now(counted=False, why_not=_why_not(gate), storage=storage, **asked, **_nothing(slices))

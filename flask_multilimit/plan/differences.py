@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 
 from ..control.document import Difference
 from ..engine import Rule
@@ -20,6 +21,14 @@ def differences(before: Plans, after: Plans) -> list[Difference]:
         if old != new:
             found.setdefault((endpoint, old, new), set()).add(method or "others")
     return [Difference(endpoint, tuple(sorted(methods)), old, new) for (endpoint, old, new), methods in found.items()]
+
+
+def fingerprint(plans: Plans) -> str:
+    """A digest that is the same wherever the limits are."""
+    plans.ensure()
+    told = sorted((*place, _told(plan)) for place, plan in plans.planned.items())
+    unmatched = [(method, _told(plans.of_unmatched(method))) for method in sorted(plans.unmatched_methods)]
+    return blake2b(repr((told, unmatched)).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def smallest_share(before: Plans, after: Plans) -> float:

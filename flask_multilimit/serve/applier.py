@@ -47,7 +47,11 @@ class ControlApplier:
         self._amounts = _amounts(())
         store = store_for(gate.limiter.storage, prefix=gate.settings.key_prefix)
         self.follower: ControlFollower = ControlFollower(
-            store, take=self.take, report=self._report, logger=gate.app.logger, copy=_copy_of(gate, store)
+            store,
+            take=self.take,
+            report=self._report,
+            logger=gate.app.logger,
+            copy=_copy_of(gate, store),
         )
 
     @cached_property
@@ -68,7 +72,7 @@ class ControlApplier:
         """Apply the current document, follow changes, and log them."""
         if self.enabled:
             self._logs = True
-            self.follower.start()
+            self.follower.start(limits=self.declared_limits)
 
     def look(self) -> None:
         """Apply the current document once, without log lines: for commands, which print for themselves."""
@@ -101,6 +105,12 @@ class ControlApplier:
         self._announce(document.entries)
         self._amounts = _amounts(document.entries)
         self._gate.audience.stir()
+
+    def declared_limits(self) -> str:
+        """A digest of the limits that are declared, which tells workers of different releases apart."""
+        from ..plan.differences import fingerprint  # noqa: PLC0415 - a worker needs it once, after its start
+
+        return fingerprint(self._declared)
 
     def state(self) -> ControlState | None:
         """What observers may know of the control document; ``None`` if control is off."""

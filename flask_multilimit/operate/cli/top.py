@@ -136,7 +136,8 @@ def _raw_keys() -> Iterator[None]:
 
 def screen(found: Now, slots: Sequence[SlotsInUse] = (), *, app: str, columns: int, rows: int) -> list[str]:
     """Lines that fit ``columns`` and ``rows``."""
-    lines = [_title(app, found, columns), _totals(found, columns), *_bans(found, columns), _storage(found, columns), ""]
+    lines = [_title(app, found, columns), _totals(found, columns), *_bans(found, columns), _storage(found, columns)]
+    lines += [*_workers(found, columns), ""]
     if not found.endpoints:
         return [*lines, "No checks in this time."][:rows]
     room = max((rows - len(lines) - 2 * (4 if slots else 3) - 2) // (4 if slots else 3), 1)
@@ -211,6 +212,12 @@ def _storage(found: Now, columns: int) -> str:
         return console.style(_cell(f"storage away: {storage.error}", columns).rstrip(), fg="red")
     name = storage.address or storage.name
     return _cell(f"storage answers in {storage.milliseconds:.1f} ms, {name}", columns).rstrip()
+
+
+def _workers(found: Now, columns: int) -> list[str]:
+    if found.workers is None:
+        return []
+    return [console.style(_cell(str(found.workers), columns).rstrip(), fg=None if found.workers.agree else "yellow")]
 
 
 def _endpoint_row(each: EndpointTraffic, *, wide: bool, banned: bool) -> tuple[str, ...]:

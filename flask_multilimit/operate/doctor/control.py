@@ -11,6 +11,7 @@ from ...control.store import DOCUMENT
 from ...engine import ConfigurationError, StorageError
 from ...engine.storage.redis.failures import RIGHTS_OF_WORKERS, code_of
 from ...insight.health import forgets_changes
+from ...insight.workers import workers
 from ...serve.applier import ControlApplier, applier_of
 from ...serve.gate import AppGate
 from .findings import Finding, Severity, remedy_for
@@ -43,6 +44,10 @@ def examine_control(gate: AppGate) -> Iterator[Finding]:
         if each.id in idle:
             text = f"{each} ({each.id}) applies to nothing: its endpoint or rule is gone."
             yield Finding("control", Severity.WARNING, text, f"flask multilimit unset {each.id}")
+    found = workers(gate)
+    if found is not None:
+        severity = Severity.OK if found.agree else Severity.WARNING
+        yield Finding("workers", severity, f"{found}.", "" if found.agree else _RESTART)
     if entries and forgets_changes(gate):
         text = "The server keeps nothing on disk: with it and all workers, the changes in force would end."
         yield Finding("control", Severity.WARNING, text, "Set appendonly yes on the server.")
@@ -67,6 +72,7 @@ def _not_readable(error: StorageError) -> Finding:
     return Finding("control", Severity.WRONG, text, remedy_for(error, _LOOK_AT_IT))
 
 
+_RESTART = "Restart the workers that are behind. After a deploy by HUP: no --preload, no import in gunicorn.conf.py."
 _LOOK_AT_IT = (
     f"Update this process, or look at the key whose name ends in {DOCUMENT}: it is a hash, and its field `document` is "
     "JSON. To start over, delete the key."

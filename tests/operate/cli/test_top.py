@@ -24,6 +24,7 @@ from flask_multilimit.insight.traffic import (
     Series,
 )
 from flask_multilimit.insight.values import Paging
+from flask_multilimit.insight.workers import WorkerInForce, Workers
 from flask_multilimit.operate.cli.top import screen, sparkline
 
 STORAGE = StorageState(
@@ -68,6 +69,7 @@ BUSY = Now(
     bans_in_force=(),
     storage=STORAGE,
     changes=ChangesInForce(True, True, "", {}),
+    workers=None,
 )
 
 
@@ -148,3 +150,13 @@ def test_a_storage_that_is_away_is_shown_with_its_error() -> None:
 )
 def test_a_sparkline_is_as_high_as_the_most(numbers: tuple[int, ...], bars: str) -> None:
     assert sparkline(numbers) == bars
+
+
+@pytest.mark.parametrize("columns", [40, 80, 160])
+def test_one_line_says_how_many_workers_are_up_to_date(columns: int) -> None:
+    both = tuple(WorkerInForce(f"host:{n}", n, n == 2, AT) for n in (1, 2))
+    shown = lines(columns, workers=Workers(2, 1, 1, both))
+
+    assert any(
+        "1 of 2 workers at version 2; limits as in this checkout: only 1"[: columns - 1] in each for each in shown
+    )

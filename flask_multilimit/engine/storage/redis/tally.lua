@@ -31,7 +31,7 @@ for i = 2, #KEYS do
   if instants then
     local at = time[1] * 1000 + math.floor(time[2] / 1000)
     call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', at - lives))
-    lives = lives + (tonumber(call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2]) or at) - at
+    lives = lives + (tonumber(call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]) or at) - at
   end
   if call('ZCARD', key) > most then
     call('ZREMRANGEBYRANK', key, 0, -most - 1)

@@ -1,0 +1,106 @@
+"""People see which workers have the newest changes and the same limits in force."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask
+
+from control.conftest import made, on_server, soon
+from control.test_watch import GUNICORN, path_with, served
+from flask_multilimit import MultiLimit
+from flask_multilimit.insight.workers import workers
+from flask_multilimit.serve.applier import applier_of
+from flask_multilimit.serve.gate import gate_of
+from support.asking import ask
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import redis
+
+    from control.conftest import Shop
+
+__all__ = ["on_server"]
+
+
+def line(shop: Shop | Flask) -> str:
+    return str(workers(gate_of(shop if isinstance(shop, Flask) else shop.app)))
+
+
+def test_a_worker_that_has_served_is_there_with_what_it_has_in_force(on_server: str) -> None:
+    shop = made(on_server)
+    assert workers(gate_of(shop.app)) is None
+
+    shop.statuses(1)
+    soon(lambda: line(shop) == "1 of 1 worker at version 0; limits as in this checkout: yes")
+    shop.control.deny("10.0.0.1", lasting=True)
+
+    soon(lambda: line(shop) == "1 of 1 worker at version 1; limits as in this checkout: yes")
+
+
+def test_a_worker_of_another_release_is_told_apart(on_server: str) -> None:
+    made(on_server).statuses(1)
+    app = Flask("shop")
+    app.config.update(MULTILIMIT_STORAGE_URI=on_server, MULTILIMIT_DEFAULT_LIMITS="3/minute")
+    MultiLimit(app)
+    app.add_url_rule("/", "show", lambda: "ok")
+    assert ask(app, "/").status_code == 200
+
+    soon(lambda: line(app) == "2 of 2 workers at version 0; limits as in this checkout: only 1")
+
+
+def test_a_worker_that_does_not_follow_is_behind(on_server: str) -> None:
+    shop = made(on_server)
+    shop.statuses(1)
+    soon(lambda: workers(gate_of(shop.app)) is not None)
+    applier_of(shop.app).follower.close()
+
+    other = made(on_server)
+    other.control.deny("10.0.0.1", lasting=True)
+    applier_of(other.app).follower.close()
+
+    assert line(other).startswith("0 of 1 worker at version 1;")
+
+
+def test_overrides_leave_the_declared_limits_the_same(on_server: str) -> None:
+    shop = made(on_server)
+    shop.statuses(1)
+    shop.control.override("show", rule="ip-60s", rules="9/minute", lasting=True)
+
+    soon(lambda: "version 1; limits as in this checkout: yes" in line(made(on_server)))
+
+
+def test_a_worker_that_has_ended_is_gone(on_server: str, redis_client: redis.Redis) -> None:
+    client: Any = redis_client
+    now = client.time()[0]
+    client.zadd("rate_limit:{control}:workers", {"host:1 3 aa": now - 21, "host:2 4 bb": now})
+
+    assert line(made(on_server)) == "1 of 1 worker at version 4; limits as in this checkout: only 0"
+
+
+@pytest.mark.parametrize("member", ["", "x", "a b", "\udcff \n c", "x" * 10_000])
+def test_nonsense_in_the_storage_is_no_worker(on_server: str, redis_client: redis.Redis, member: str) -> None:
+    client: Any = redis_client
+    client.zadd("rate_limit:{control}:workers", {member.encode("utf-8", "surrogatepass"): client.time()[0]})
+
+    assert line(made(on_server)).startswith(("None", "0 of 1", "1 of 1"))
+
+
+@pytest.mark.slow
+def test_three_workers_of_gunicorn_are_at_the_version_of_a_change(on_server: str, tmp_path: Path) -> None:
+    with served(on_server, tmp_path, (*GUNICORN, "sync", "-w", "3")) as running:
+        soon(lambda: len({reply.text for reply in running.get_all(["/"] * 24)}) == 3)
+        made(on_server).control.deny("192.0.2.1", lasting=True)
+
+        def told() -> str:
+            doctor = (sys.executable, "-m", "flask", "--app", "watched", "multilimit", "doctor")
+            environment = {"STORAGE_URI": on_server, "PYTHONPATH": path_with(tmp_path)}
+            ran = subprocess.run(doctor, check=False, env=environment, capture_output=True, text=True)
+            return re.sub(r"\s+", " ", ran.stdout)
+
+        soon(lambda: "3 of 3 workers at version 1; limits as in this checkout: yes." in told())
