@@ -29,7 +29,7 @@ from .engine.errors import brief, check_path
 from .engine.forks import notify_child
 from .engine.text import SafeLogger
 from .operate.simulate.logs.logged import LoggedRequest, Recorded
-from .operate.simulate.logs.recorded import FILES, folders_of, line_of
+from .operate.simulate.logs.recorded import FILES, Recording, line_of, recordings_of
 from .plan.sources import UNMATCHED_SCOPE
 from .serve.gate import gate_of
 from .serve.state import Record, Records
@@ -102,7 +102,7 @@ class Recorder:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.dropped: int = 0
         """Requests of this process that were not written, because too many waited or the disk failed."""
-        folders_of(app).append(self.folder)
+        recordings_of(app).append(Recording(self.folder, self._hashed))
         self._app = app
         self._gate = gate
         self._key = blake2b(secret.encode("utf-8", "surrogatepass") if isinstance(secret, str) else secret).digest()

@@ -10,28 +10,30 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
 
-from flask import Response, request
+from flask import Response, current_app, request, url_for
 from markupsafe import Markup
 from werkzeug.datastructures import FileStorage
 from werkzeug.exceptions import BadRequest, TooManyRequests
 
-from ...declare.subjects import LimitType, type_name_of
+from ...declare.subjects import EVERYONE, LimitType, type_name_of
 from ...engine import Calendar, ConfigurationError, Rule
 from ...engine.bounds import LONGEST_NAME
 from ...engine.text import visible_page
 from ...insight.limits import places_of
+from ...insight.text import subject_text
+from ...insight.traffic import looking
 from ...serve.gate import gate_in_force
 from ..simulate.logs.formats import format_of
 from ..simulate.logs.logged import MICROSECONDS, LoggedRequest
 from ..simulate.logs.reading import LogFile, Logs
-from ..simulate.logs.recorded import NAME, folders_of, newest_files
+from ..simulate.logs.recorded import NAME, folders_of, newest_files, recordings_of
 from ..simulate.suggest import Peaks, Suggestion, Traffic, curve, declaration, suggest_for, traffic_of
 from ..simulate.whatif import arrivals_of, share_from
 from .forms import require_own_form
@@ -94,6 +96,8 @@ class Client:
     most: int
     """Requests in any window."""
     requests: int
+    link: str = ""
+    """Its page Subject, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ class WhatIf:
             "chosen": self.chosen,
             "peaks": self.distribution,
             "curve": [[each.count, each.requests] for each in self.counts],
-            "names": [[each.name, each.most, each.requests] for each in self.busiest],
+            "names": [[each.name, each.most, each.requests, each.link] for each in self.busiest],
         }
         text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
         return Markup('<div class="peaks"><script type="application/json">{}</script></div>').format(Markup(text))
@@ -195,7 +199,7 @@ def of_recorded(form: WhatIfForm) -> WhatIf | None:
         return None
     with TemporaryDirectory(prefix="multilimit-") as folder:
         paths, since = newest_files(folders, Path(folder), MOST_RECORDED)
-        return _answer(form, Logs(paths, format_of(NAME), since=since), "recorded")
+        return _answer(form, Logs(paths, format_of(NAME), since=since), "recorded", _by_hash(form.type))
 
 
 def of_upload(form: WhatIfForm, log: FileStorage) -> WhatIf:
@@ -206,7 +210,27 @@ def of_upload(form: WhatIfForm, log: FileStorage) -> WhatIf:
         return _answer(form, Logs([path], most_bytes=MOST_UNPACKED), log.filename or "")
 
 
-def _answer(form: WhatIfForm, logs: Logs, source: str) -> WhatIf:
+def _by_hash(type_name: str) -> Mapping[str, str]:
+    """The subjects that the last hour knows, by the hashes that recorders write in their place."""
+    gate = gate_in_force()
+    with looking(gate) as memory:
+        if memory is None or gate.settings.traffic_subjects != "plain":
+            return {}
+        known = memory.refused(MOST_CLIENTS, lambda who: who.type == type_name)
+    hashes = [each.hashed for each in recordings_of(gate.app)]
+    return {hashed(who.subject): who.subject for who, *_ in known for hashed in hashes}
+
+
+def _shown(client: Client, type_name: str, by_hash: Mapping[str, str] | None) -> Client:
+    """A client as the page Now shows it: with its name and a link, if its name is known."""
+    subject = client.name if by_hash is None else by_hash.get(client.name)
+    page = f"{request.blueprint}.subject"
+    if subject is None or type_name == EVERYONE.type or page not in current_app.view_functions:
+        return client
+    return replace(client, name=subject_text(type_name, subject), link=url_for(page, type=type_name, value=subject))
+
+
+def _answer(form: WhatIfForm, logs: Logs, source: str, by_hash: Mapping[str, str] | None = None) -> WhatIf:
     if form.type not in TYPES:
         raise ConfigurationError(f"type={form.type!r}: give one of {', '.join(TYPES)}")
     share, rule = share_from(form.refuse_at_most), form.rule()
@@ -219,7 +243,7 @@ def _answer(form: WhatIfForm, logs: Logs, source: str) -> WhatIf:
     left_out = [each for file in logs.files for each in _left_out(file)]
     if not first.complete or len(arrivals) >= MOST_CLIENTS:
         left_out.append(LeftOut(f"only the first {arrivals.requests:,} requests count", 0))
-    return what_if(
+    answer = what_if(
         traffic,
         found,
         source=source,
@@ -228,6 +252,7 @@ def _answer(form: WhatIfForm, logs: Logs, source: str) -> WhatIf:
         refuse_at_most=form.refuse_at_most,
         left_out=left_out,
     )
+    return replace(answer, busiest=[_shown(each, form.type, by_hash) for each in answer.busiest])
 
 
 class _First:

@@ -15,6 +15,7 @@ from flask_multilimit.operate.dashboard.whatif import MOST_UPLOADED
 from flask_multilimit.recording import Recorder
 
 from .conftest import ROOT, browser_of, made
+from .test_now import asked as refused
 from .test_whatif import BUSY, TRAFFIC, line
 
 if TYPE_CHECKING:
@@ -62,6 +63,24 @@ def test_recorded_traffic_needs_no_upload(app: Flask, ada: FlaskClient, tmp_path
     assert "4 requests of 1 clients" in page.text
     assert json["requests"] == 4
     assert json["counts"][-1]["count"] == 4
+
+
+def test_clients_of_a_recording_are_shown_as_on_the_page_now(app: Flask, ada: FlaskClient, tmp_path: Path) -> None:
+    recorder = Recorder(app, tmp_path)
+    refused(app, 5)
+    app.test_client().get("/", environ_base={"REMOTE_ADDR": "203.0.113.8"})
+    recorder.flush()
+
+    known, unknown = asked(ada, "endpoint=show").get_json()["busiest"]
+    page = ada.get(PAGE + "?endpoint=show").text
+    recorder.close()
+
+    link = f"{ROOT}subject?type=ip&value=203.0.113.7"
+    assert (known["name"], known["requests"], known["link"]) == ("203.0.113.7", 5, link)
+    assert ada.get(link).status_code == 200
+    assert re.fullmatch("[0-9a-f]{16}", unknown["name"]), "nobody knows who that is"
+    assert unknown["link"] == ""
+    assert f'["203.0.113.7",5,5,"{link}"]' in page
 
 
 def test_without_a_recorder_the_page_says_how_to_have_one(ada: FlaskClient) -> None:

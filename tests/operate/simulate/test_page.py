@@ -81,7 +81,7 @@ def test_each_window_has_a_part_with_its_data() -> None:
 
     assert (first["window"], second["window"]) == ("10", "60")
     assert first["peaks"] == [[1, 9], [30, 1]]
-    assert first["names"][0] == ["busy", 30, 30]  # type: ignore[index]
+    assert first["names"][0] == ["busy", 30, 30, ""]  # type: ignore[index]
     assert (first["requests"], first["clients"], first["chosen"]) == (39, 10, 1), "busy is above a gap"
 
 

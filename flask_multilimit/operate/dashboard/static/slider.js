@@ -130,9 +130,10 @@
       const head = html("tr", html("thead", who));
       for (const title of ["who", "peak", "made"]) html("th", head, say(title)).scope = "col";
       const body = html("tbody", who);
-      for (const [name, peak, requests] of named) {
-        const row = html("tr", body);
-        for (const text of [name, number(peak), number(requests)]) html("td", row, text);
+      for (const [name, peak, requests, link] of named) {
+        const row = html("tr", body), cell = html("td", row, link ? undefined : name);
+        if (link) html("a", cell, name).href = link;
+        for (const text of [number(peak), number(requests)]) html("td", row, text);
       }
       if (clients > named.length) html("td", html("tr", body), say("more", { many: number(clients - named.length) }));
     }

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from os import SEEK_END
 from pathlib import Path
+from typing import NamedTuple
 
 from flask import Flask
 
@@ -14,18 +15,31 @@ from ....engine.algorithms.base import COUNTED
 from .logged import MICROSECONDS, LoggedRequest, Recorded, checked_method
 
 NAME = "recorded"
-FOLDERS = "multilimit_recorded"
-"""Where ``app.extensions`` has the folders in which requests of the app are recorded."""
+RECORDINGS = "multilimit_recorded"
+"""Where ``app.extensions`` has what :func:`recordings_of` returns."""
 FILES = "requests-*.jsonl"
 """The files in such a folder."""
 
 _VERDICTS = {1: True, 0: False}
 
 
+class Recording(NamedTuple):
+    """What a recorder writes, in any process of the app."""
+
+    folder: Path
+    hashed: Callable[[str], str]
+    """The subject in a line, in place of the given one."""
+
+
+def recordings_of(app: Flask) -> list[Recording]:
+    """What the recorders of ``app`` write."""
+    recordings: list[Recording] = app.extensions.setdefault(RECORDINGS, [])
+    return recordings
+
+
 def folders_of(app: Flask) -> list[Path]:
     """The folders to which recorders of ``app`` write, in any of its processes."""
-    folders: list[Path] = app.extensions.setdefault(FOLDERS, [])
-    return folders
+    return [each.folder for each in recordings_of(app)]
 
 
 def line_of(request: LoggedRequest) -> str:
