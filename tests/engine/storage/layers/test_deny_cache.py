@@ -394,6 +394,34 @@ def test_a_refusal_asked_before_and_answered_after_is_not_believed(bench: Bench,
     assert bench.limiter.check(wanted).allowed
 
 
+@pytest.mark.parametrize("units", [0, 2, 9])
+@pytest.mark.parametrize("algorithm", RATES)
+def test_a_refusal_that_a_settlement_here_has_made_untrue_is_forgotten_at_once(
+    bench: Bench, algorithm: str, units: int
+) -> None:
+    wanted = hits(rule(algorithm, 10, 5), cost=3)
+    taken = bench.limiter.check(wanted)
+    bench.refused(wanted)
+    bench.clock.advance(0.001)
+    bench.limiter.settle(taken, units)
+
+    assert bench.limiter.check(wanted).allowed is (units <= 2)
+    assert bench.limiter.check(wanted).retry_after == bench.limiter.peek(wanted).retry_after
+
+
+def test_a_settlement_in_another_process_is_noticed_after_a_second(clock: Clock) -> None:
+    storage, wanted = MemoryStorage(clock), hits(cost=3)
+    here, there = (Limiter(DenyCache(storage, clock=clock)) for _ in range(2))
+    taken = here.check(wanted)
+    assert not there.check(wanted).allowed
+
+    here.settle(taken, 0)
+    clock.advance(0.999)
+    assert not there.check(wanted).allowed
+    clock.advance(0.001)
+    assert there.check(wanted).allowed
+
+
 @pytest.mark.parametrize("how", ["reset", "settle"])
 def test_giving_back_counts_from_when_it_is_done(bench: Bench, how: str) -> None:
     """A refusal that is answered before the storage comes to it, and remembered before it is done."""
