@@ -180,8 +180,8 @@ def _screen(found: Suggestion, zone: tzinfo, endpoint: str | None) -> list[str]:
 
 
 _OF_UNITS = (
-    "The cost is what half of the requests take at most. It is charged first, and settled at what the response says. "
-    "To try it without refusing anybody, make it a shadow."
+    "The cost is what half of the requests take at most. It is charged first. Let settle name the field of your "
+    "response that says what it really was. To try it without refusing anybody, make it a shadow."
 )
 
 

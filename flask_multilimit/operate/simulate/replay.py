@@ -189,16 +189,18 @@ class Replay:
                 tally.delayed += 1
             if limits.holds_slots:
                 self._slots.hold(decision, request.took or 0)
-            decision = self._given_back(limits, decision, request)
+            decision = self._given_back(asked, limits, decision, request)
         self._clients.admit(asked.client, asked.shape.destination.endpoint)
         self._compare(request, decision)
 
-    def _given_back(self, limits: AppliedLimits, decision: Decision, request: LoggedRequest) -> Decision:
+    def _given_back(
+        self, asked: ClientPlan, limits: AppliedLimits, decision: Decision, request: LoggedRequest
+    ) -> Decision:
         """The decision after the charges that depend on the status were refunded. What the request really costs is
         settled when the response is complete."""
         for each in limits.settled:
             if each.declaration.settle is not None:
-                self._time.after(request.took or 0, partial(self._settle, decision, each, request))
+                self._time.after(request.took or 0, partial(self._settle, asked, decision, each, request))
                 continue
             stands = self._charging.stands(each.declaration, request.status)
             if stands is None:
@@ -208,7 +210,7 @@ class Replay:
                 self._settlements += 1
         return decision
 
-    def _settle(self, decision: Decision, limits: Applied, request: LoggedRequest) -> None:
+    def _settle(self, asked: ClientPlan, decision: Decision, limits: Applied, request: LoggedRequest) -> None:
         declared = limits.declaration
         units = self._replacements.real_cost(declared, request)
         if units is None:
@@ -216,6 +218,8 @@ class Replay:
         else:
             self._limiter.settle(decision, units, limits.hits)
             self._settlements += 1
+            left, tally = self._storage.peek(asked.hits).reply[REMAININGS], asked.shape.tally
+            tally.least = [min(least, max(each, 0)) for least, each in zip(tally.least, left, strict=True)]
 
     def _refuse(self, asked: ClientPlan, decision: Decision, request: LoggedRequest) -> None:
         tally, endpoint = asked.shape.tally, asked.shape.destination.endpoint

@@ -602,6 +602,13 @@ def test_a_debt_of_a_replay_refuses_as_it_does_in_the_app() -> None:
     assert verdicts(settling(), *requests, cost_field="tokens") == [True, False, True]
 
 
+@pytest.mark.parametrize(("units", "left"), [(1, 90), (40, 60), (95, 5), (500, 0)])
+def test_the_least_that_was_left_is_that_after_the_settlement(units: int, left: int) -> None:
+    report = replayed(settling(), at(0, fields=told(units)), cost_field="tokens")
+
+    assert [(rule.refused, rule.least_remaining) for rule in report.rules] == [(0, left)]
+
+
 @pytest.mark.parametrize("text", ["", "-", "-5", "1.5", "1e9", "x" * 10**5, "9" * 30, "\uff11\uff12"])
 def test_a_real_cost_that_is_no_whole_number_leaves_the_estimate_and_is_said(text: str) -> None:
     report = replayed(settling(), at(0, fields={"tokens": text}), at(1, fields=told(3)), cost_field="tokens")
