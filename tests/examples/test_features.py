@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,9 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session
 from werkzeug.security import check_password_hash, generate_password_hash
 from werkzeug.serving import make_server
 
+from flask_multilimit.testing import freeze
 from support import waiting
 from support.folders import ROOT
 
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from flask import Flask
+    from flask.testing import FlaskClient
 
     from support.servers import Server
 
@@ -299,6 +304,69 @@ class TestTokens:
 
     def test_a_stranger_is_sent_away_before_the_model_is_asked(self, port: int) -> None:
         assert self.chat(port, 1, key="k-eve")[0] == 401
+
+
+class TestPlans:
+    """All on one day of 2026, by a clock that stands still."""
+
+    ADA = {"X-Api-Key": "k-ada"}  # noqa: RUF012
+
+    @pytest.fixture
+    def example(self) -> Any:
+        return load(EXAMPLES / "plans.py")
+
+    @pytest.fixture
+    def client(self, example: Any) -> Iterator[FlaskClient]:
+        with freeze(example.app):
+            yield example.app.test_client()
+
+    def chat(self, client: FlaskClient, words: int, **options: Any) -> int:
+        return client.post("/chat", data="word " * words, headers=self.ADA, **options).status_code
+
+    def left(self, client: FlaskClient) -> dict[str, tuple[int, int]]:
+        """By label, what is left of how much."""
+        found = json.loads(client.get("/rate_limit", headers=self.ADA).text)["resources"].values()
+        return {each["label"]: (each["remaining"], each["limit"]) for each in found}
+
+    def test_a_customer_pays_the_tokens_it_took_and_sees_what_is_left(self, client: FlaskClient) -> None:
+        assert self.chat(client, 10) == 200
+
+        assert self.left(client) == {"Tokens this month": (970, 1000), "Requests a minute": (2, 3)}
+        page = client.get("/rate_limit", headers={**self.ADA, "Accept": "text/html"}).text
+        assert re.search(r"resets on 15 \w+( \d{4})?, 00:00 in Berlin", page)
+
+    def test_a_request_beyond_the_rate_costs_no_tokens(self, client: FlaskClient) -> None:
+        assert [self.chat(client, 10) for _ in range(4)] == [200, 200, 200, 429]
+
+        assert self.left(client)["Tokens this month"] == (910, 1000)
+
+    def test_an_upgrade_in_the_middle_of_a_month_adds_tokens_and_forgets_none(self, client: FlaskClient) -> None:
+        assert self.chat(client, 400) == 200  # a debt of 200
+        assert self.chat(client, 1) == 429
+
+        assert client.post("/upgrade", headers=self.ADA).status_code == 200
+
+        assert self.chat(client, 1) == 200
+        assert self.left(client)["Tokens this month"] == (100_000 - 1_203, 100_000)
+
+    def test_support_sees_the_plan_of_a_customer_and_customers_do_not(self, client: FlaskClient) -> None:
+        self.chat(client, 10)
+
+        found = json.loads(client.get("/support/ada", headers={"X-Api-Key": "k-support"}).text)
+
+        assert found["left"] == {"1000 per calendar month from 15 in Europe/Berlin": 970, "3 per minute": 2}
+        assert client.get("/support/ada", headers=self.ADA).status_code == 401
+        assert client.get("/support/eve", headers={"X-Api-Key": "k-support"}).status_code == 404
+
+    def test_a_database_that_fails_leaves_customers_their_plan(self, example: Any, client: FlaskClient) -> None:
+        client.post("/upgrade", headers=self.ADA)
+        self.chat(client, 10)
+        with Session(example.engine) as session:
+            session.execute(text("ALTER TABLE customers RENAME COLUMN plan TO lost"))
+            session.commit()
+
+        assert self.chat(client, 10) == 200
+        assert self.left(client)["Tokens this month"] == (100_000 - 60, 100_000)
 
 
 class TestLimitedJob:
