@@ -61,6 +61,7 @@ RateLimitViolation = TypedDict(
         "policy": Annotated[str, Described(description="The name of the limit in RateLimit-Policy.")],
         "limit": NotRequired[int],
         "window": NotRequired[Annotated[float, Described(description="Seconds.")]],
+        "period": NotRequired[Annotated[str, Described(description="The period of a calendar, such as month.")]],
         "unit": NotRequired[Annotated[str, Described(description="What is counted, if not requests in a window.")]],
         "retry-after": NotRequired[Annotated[int, Described(description="Seconds; absent if waiting does not help.")]],
         "banned": NotRequired[bool],

@@ -14,7 +14,7 @@ from werkzeug.exceptions import HTTPException
 from ..declare.dynamic import DynamicRules, NoRules
 from ..declare.limiter import Declaration
 from ..declare.subjects import Subject
-from ..engine import ConfigurationError, Decision, Hit, Rule, RuleStatus
+from ..engine import Calendar, ConfigurationError, Decision, Hit, Rule, RuleStatus
 from ..engine.decision import FALLBACKS
 from ..engine.hits import BanHit, Hits
 from ..engine.rules import Period
@@ -52,9 +52,11 @@ class Quota(Described):
     retry_after: float | None
     """When a request passes again; 0: now; ``null``: nobody knows."""
     window: float | None
-    """Seconds in which the limit counts; ``null`` for requests in progress and for calendars."""
+    """Seconds in which the limit counts; ``null`` for a calendar, and for requests in progress."""
     period: Period | None
     """The period of a calendar, which begins anew at ``reset``; ``null`` for any other limit."""
+    timezone: str | None
+    """Where the periods of a calendar begin."""
     unit: Literal["requests", "concurrent-requests"]
     text: str
     """The limit for people."""
@@ -225,11 +227,11 @@ def _resources(
     estimated = decision.decided_by in FALLBACKS
     for status in decision.statuses:
         if not isinstance(status.hit, BanHit):
-            quota = _quota(status, owners[status.hit.key], wanted, at, estimated=estimated)
+            quota = _quota(status, owners[status.hit.key], wanted, _reset(decision, status, at), estimated=estimated)
             yield _free(_place_of(quota.scope, quota.methods, quota.policy), taken), quota
 
 
-def _quota(status: RuleStatus, owner: _Met, wanted: Wanted, at: float, *, estimated: bool) -> Quota:
+def _quota(status: RuleStatus, owner: _Met, wanted: Wanted, reset: int, *, estimated: bool) -> Quota:
     rule, slots = rule_standing(status, owner.applied), status.rule.holds_slots
     return Quota(
         label=wanted.label(_limiter_name(owner.applied.declaration), rule.name) or rule.name,
@@ -239,14 +241,22 @@ def _quota(status: RuleStatus, owner: _Met, wanted: Wanted, at: float, *, estima
         limit=rule.quota,
         remaining=rule.remaining,
         used=None if estimated else rule.used,
-        reset=math.ceil(at + rule.reset_after),
+        reset=reset,
         reset_after=rule.reset_after,
         retry_after=rule.retry_after,
         window=None if slots else rule.time,
         period=rule.per,
+        timezone=rule.timezone,
         unit=CONCURRENT_REQUESTS if slots else "requests",
         text=rule.text,
     )
+
+
+def _reset(decision: Decision, status: RuleStatus, at: float) -> int:
+    """A calendar ends at a whole second by the clock of the server, which is not always that of this machine."""
+    if isinstance(status.rule, Calendar):
+        return round(decision.at / 1_000_000 + status.reset_after)
+    return math.ceil(at + status.reset_after)
 
 
 def _bans(decision: Decision, owners: Mapping[str, _Met], at: float) -> Iterator[BannedFrom]:

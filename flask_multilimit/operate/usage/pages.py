@@ -6,20 +6,28 @@ import re
 from base64 import b64encode
 from functools import cache, partial
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from flask import Response, request, url_for
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import TypeAdapter
 
 from ...engine.bounds import LONGEST_PREFERENCE
+from ...engine.periods import zone_named
 from ...engine.text import visible_json, visible_page
-from ...insight.usage import Quotas
+from ...insight.text import instant
+from ...insight.usage import Quota, Quotas
 from ...insight.values import as_json
 from ...serve.gate import gate_in_force
 from ..blueprints import STRICT
 from ..languages import LANGUAGES, duration_in, language_of, translated
 
+MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
+RELATIVE_SECONDS = 2 * 3600
+"""A period that ends sooner is shown with the time until then."""
 _JSON, _HTML = "application/json", "text/html"
 
 TEMPLATES = Environment(
@@ -72,8 +80,33 @@ def _page(quotas: Quotas) -> str:
         languages=LANGUAGES,
         t=partial(translated, __package__, language),
         duration=partial(duration_in, __package__, language),
+        day=_day,
     )
     return visible_page(page)
+
+
+class Day(NamedTuple):
+    """An instant as the clocks of a time zone show it."""
+
+    iso: str
+    year: int | None
+    """``None``: the next such day."""
+    month: str
+    day: int
+    time: str
+    zone: str
+
+
+def _day(quota: Quota) -> Day | None:
+    """The day on which the period of a calendar ends; ``None`` if it ends soon, or has no calendar."""
+    if quota.timezone is None or quota.reset_after < RELATIVE_SECONDS:
+        return None
+    zone = zone_named(quota.timezone)
+    at = instant(quota.reset).astimezone(zone)
+    now = instant(quota.reset - quota.reset_after).astimezone(zone)
+    year = None if at.year == now.year else at.year
+    named = quota.timezone.rpartition("/")[2].replace("_", " ")
+    return Day(at.isoformat(), year, MONTHS[at.month - 1], at.day, at.strftime("%H:%M"), named)
 
 
 @cache

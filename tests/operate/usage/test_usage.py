@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 import logging
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
 from flask import Flask, abort, request
 
-from flask_multilimit import IP, USER, Ban, ConfigurationError, MultiLimit, rate_limiter
+from flask_multilimit import IP, USER, Ban, Calendar, ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.control import Control
-from flask_multilimit.engine import RedisStorage
+from flask_multilimit.engine import MemoryStorage, RedisStorage
 from flask_multilimit.signals import limit_event, limits_checked
+from flask_multilimit.testing import Clock
 from flask_multilimit.usage import Usage
 from support.asking import ask, commands, statuses, view
 
 if TYPE_CHECKING:
     import redis
 
-    from support.clock import Clock
+    from support.clock import Clock as ServerClock
 
 HTML = {"Accept": "text/html"}
 
@@ -151,7 +153,7 @@ class TestAsking:
         assert 0 < after["retry_after"] <= before["retry_after"]
         assert "RateLimit" not in ask(app, "/rate_limit").headers
 
-    def test_is_one_command_for_all_limits(self, redis_client: redis.Redis, clock: Clock) -> None:
+    def test_is_one_command_for_all_limits(self, redis_client: redis.Redis, clock: ServerClock) -> None:
         app = made(storage=RedisStorage(redis_client, clock=clock), MULTILIMIT_TRAFFIC=False)
         ask(app, "/rate_limit")
 
@@ -416,3 +418,33 @@ class TestPage:
 
         assert found.resources["api.search:ip-60s"].remaining == 2
         assert found.state == "limited"
+
+
+class TestCalendar:
+    @pytest.mark.parametrize(
+        ("now", "english", "chinese"),
+        [
+            ("2026-11-23T12:00+01:00", "15 December, 00:00 in Berlin", "12 月 15 日 00:00"),
+            ("2026-12-20T12:00+01:00", "15 January 2027, 00:00 in Berlin", "2027 年 1 月 15 日 00:00"),
+            ("2026-03-20T12:00+01:00", "15 April, 00:00 in Berlin", "4 月 15 日 00:00"),
+        ],
+        ids=["this year", "next year", "over summer time"],
+    )
+    def test_says_on_which_day_a_month_ends_for_the_customer(self, now: str, english: str, chinese: str) -> None:
+        """By the clock of the storage, whatever that of this machine says."""
+        app = Flask("shop")
+        multilimit = MultiLimit(app, storage=MemoryStorage(clock=Clock(datetime.fromisoformat(now).timestamp())))
+        rules = [Calendar(10_000, "month", timezone="Europe/Berlin", anchor=15), Calendar(500, "hour")]
+        app.add_url_rule("/search", "search", rate_limiter(type=IP, rules=rules)(view()))
+        app.register_blueprint(Usage(multilimit))
+        statuses(app, "/search")
+
+        found = told(app)["resources"]["search:ip-month"]
+        page, translated = (ask(app, f"/rate_limit?lang={lang}", headers=HTML).text for lang in ("en", "zh"))
+
+        assert (found["used"], found["period"], found["timezone"]) == (1, "month", "Europe/Berlin")
+        assert found["window"] is None
+        assert f"resets on {english}</time>" in page
+        assert "10,000 in each month" in page
+        assert "resets in 60 min" in page, "the hour"
+        assert chinese in translated
