@@ -1,7 +1,7 @@
-"""Take the pictures of the dashboard that the documentation shows: `nox -s pictures`.
+"""Take the pictures of pages that the documentation shows: `nox -s pictures`.
 
 It serves `examples/dashboard.py`, lets its visitors come for a while (the argument: minutes), changes something, and
-opens each page.
+opens each page. Then it serves `examples/plans.py`, and opens the page of a customer.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 from urllib.parse import urlencode
+
+from playwright.sync_api import Browser
 
 from support.browser import NARROW, Tab, chromium, tab
 from support.processes import flask_run
@@ -64,6 +66,17 @@ def main(minutes: float) -> None:
             take(opened, address, "now-narrow")
         with tab(browser, size=WIDE) as opened:
             take(opened, f"{address}?lang=zh", "now-zh")
+        take_usage(browser)
+
+
+def take_usage(browser: Browser) -> None:
+    key = {"X-Api-Key": "k-ada"}
+    with flask_run("plans") as served, tab(browser, size=NARROW, extra_http_headers=key) as opened:
+        address = f"http://127.0.0.1:{served.port}"
+        for words in (90, 120):
+            opened.page.request.post(f"{address}/chat", data="word " * words)
+        opened.page.goto(f"{address}/rate_limit")
+        opened.page.locator("main").screenshot(path=TO / "usage.png")
 
 
 def take(opened: Tab, address: str, name: str) -> None:
