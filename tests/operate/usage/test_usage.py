@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
-from flask import Flask, abort, request
+from flask import Blueprint, Flask, abort, request
 
 from flask_multilimit import IP, USER, Ban, Calendar, ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.control import Control
@@ -175,6 +175,18 @@ class TestAsking:
             found.append(statuses(app, *["/v1/limits"] * 3))
 
         assert found == [[200, 200, 200], [200, 200, 429]]
+
+    def test_works_in_another_blueprint_whose_limits_do_not_apply_and_below_a_prefix(self) -> None:
+        app, parent = Flask("shop"), Blueprint("v1", __name__, url_prefix="/v1")
+        multilimit = MultiLimit(app)
+        rate_limiter(rules="1/minute")(parent)
+        parent.register_blueprint(Usage(multilimit))
+        app.register_blueprint(parent)
+
+        answers = [ask(app, "/v1/rate_limit", environ_overrides={"SCRIPT_NAME": "/shop"}) for _ in range(3)]
+
+        assert [each.status_code for each in answers] == [200, 200, 200]
+        assert answers[0].headers["Link"] == '</shop/v1/rate_limit/schema.json>; rel="describedby"'
 
     def test_asks_a_callable_for_rules_once_at_100_endpoints(self) -> None:
         app, calls = Flask("shop"), []
