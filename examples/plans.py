@@ -109,6 +109,7 @@ def authenticate() -> None:
     rules=tokens_of_plan,
     fallback=Calendar(FREE.tokens, "month"),
     cost=ESTIMATE,
+    unit="tokens",
     settle=True,
 )
 @rate_limiter(type=USER, name="requests", rules=requests_of_plan, fallback=Rule(60, FREE.requests))

@@ -279,6 +279,11 @@ class Place:
     def is_endpoint(self) -> bool:
         return bool(self.routes)
 
+    @property
+    def has_files(self) -> bool:
+        """Whether it serves the static files of the app or of a blueprint."""
+        return self.name.rpartition(".")[2] == "static"
+
 
 class _Listing(NamedTuple):
     """All places, as one set of plans has them."""

@@ -17,7 +17,7 @@ from ..declare.subjects import EVERYONE, LimitType
 from ..engine import ConfigurationError
 from ..engine.errors import brief
 from ..serve.gate import AppGate
-from ..serve.headers import DIALECTS, draft_06, draft_10, draft_11, legacy
+from ..serve.headers import DIALECTS, FIELDS
 from ..serve.refusal import PROBLEM
 from .limits import EndpointLimits, Limit, endpoint_limits, places_of
 
@@ -29,26 +29,6 @@ REFUSAL = "RateLimitExceeded"
 _VARIABLE = re.compile(r"<(?:[^<>:]*:)?([^<>:]*)>")
 """A variable in the path of a route, after the name of its converter."""
 
-_STRUCTURED = (
-    ("RateLimit-Policy", "string", "The limits: q is the quota, w the seconds in which it counts."),
-    ("RateLimit", "string", "What is left: r requests; t is the number of seconds until that changes."),
-)
-_FIELDS: dict[object, tuple[Field, ...]] = {
-    draft_11: _STRUCTURED,
-    draft_10: _STRUCTURED,
-    draft_06: (
-        ("RateLimit-Limit", "integer", "The quota of the tightest limit."),
-        ("RateLimit-Remaining", "integer", "What is left of it."),
-        ("RateLimit-Reset", "integer", "Seconds until all of it is free again."),
-        ("RateLimit-Policy", "string", "All limits: quotas, and w, the seconds in which they count."),
-    ),
-    legacy: (
-        ("X-RateLimit-Limit", "integer", "The quota of the tightest limit."),
-        ("X-RateLimit-Remaining", "integer", "What is left of it."),
-        ("X-RateLimit-Reset", "integer", "When all of it is free again: seconds since 1970."),
-    ),
-}
-"""The fields of each dialect."""
 _RETRY_AFTER = {
     "seconds": ("Retry-After", "integer", "Seconds after which to try again; absent if waiting does not help."),
     "date": ("Retry-After", "string", "The date after which to try again; absent if waiting does not help."),
@@ -194,7 +174,7 @@ def _copied(given: Any) -> Any:
 
 def _fields(gate: AppGate) -> tuple[Field, ...]:
     """Those of the dialect in use."""
-    return tuple(field for dialect in DIALECTS[gate.settings.headers] for field in _FIELDS[dialect])
+    return tuple(field for dialect in DIALECTS[gate.settings.headers] for field in FIELDS[dialect])
 
 
 def _fields_of_refusals(gate: AppGate) -> tuple[Field, ...]:
@@ -205,7 +185,7 @@ def _operations(gate: AppGate) -> dict[tuple[str, str], EndpointLimits]:
     """The endpoints by path, as OpenAPI writes it, and method."""
     return {
         (_VARIABLE.sub(r"{\1}", route.path), method): endpoint
-        for endpoint in (endpoint_limits(gate, place) for place in places_of(gate))
+        for endpoint in (endpoint_limits(gate, place) for place in places_of(gate) if not place.has_files)
         for route in endpoint.routes
         for method in route.methods
     }

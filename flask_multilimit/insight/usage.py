@@ -21,8 +21,8 @@ from ..engine.rules import Period
 from ..engine.text import SafeLogger
 from ..plan.hits import Applied, strictest
 from ..serve.gate import AppGate
-from ..serve.headers import CONCURRENT_REQUESTS
-from .limits import ListedLimiter, places_of
+from ..serve.headers import unit_of
+from .limits import ListedLimiter, Place, places_of
 from .standing import rule_standing
 from .values import Described
 
@@ -57,7 +57,8 @@ class Quota(Described):
     """The period of a calendar, which begins anew at ``reset``; ``null`` for any other limit."""
     timezone: str | None
     """Where the periods of a calendar begin."""
-    unit: Literal["requests", "concurrent-requests"]
+    unit: str
+    """What it counts: ``requests``, ``concurrent-requests``, or what the limiter says, such as ``tokens``."""
     text: str
     """The limit for people."""
 
@@ -97,6 +98,12 @@ class Wanted:
     """Names or patterns."""
     limits: Mapping[str, str] = field(default_factory=dict)
     """Names of rules or of limiters, with labels for people."""
+
+    def has(self, place: Place) -> bool:
+        """Whether an endpoint is wanted; one of static files only by its name."""
+        if not self.endpoints:
+            return not place.has_files
+        return any(fnmatchcase(place.name, pattern) for pattern in self.endpoints)
 
     def label(self, limiter: str, policy: str) -> str | None:
         """The label of a limit; ``None`` if it is not wanted."""
@@ -153,7 +160,7 @@ def _listed(gate: AppGate, wanted: Wanted) -> Iterator[ListedLimiter]:
     """The limiters that are wanted; each quota once, not once for each endpoint that shares it."""
     found: dict[object, ListedLimiter] = {}
     for place in places_of(gate):
-        if not wanted.endpoints or any(fnmatchcase(place.name, pattern) for pattern in wanted.endpoints):
+        if wanted.has(place):
             for each in place.limiters:
                 if not each.planned.declaration.shadow or gate.settings.shadow_headers:
                     found.setdefault((each.planned.stem, each.planned.declaration), each)
@@ -232,7 +239,7 @@ def _resources(
 
 
 def _quota(status: RuleStatus, owner: _Met, wanted: Wanted, reset: int, *, estimated: bool) -> Quota:
-    rule, slots = rule_standing(status, owner.applied), status.rule.holds_slots
+    rule = rule_standing(status, owner.applied)
     return Quota(
         label=wanted.label(_limiter_name(owner.applied.declaration), rule.name) or rule.name,
         policy=rule.name,
@@ -244,10 +251,10 @@ def _quota(status: RuleStatus, owner: _Met, wanted: Wanted, reset: int, *, estim
         reset=reset,
         reset_after=rule.reset_after,
         retry_after=rule.retry_after,
-        window=None if slots else rule.time,
+        window=None if status.rule.holds_slots else rule.time,
         period=rule.per,
         timezone=rule.timezone,
-        unit=CONCURRENT_REQUESTS if slots else "requests",
+        unit=unit_of(status.hit),
         text=rule.text,
     )
 

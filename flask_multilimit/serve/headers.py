@@ -30,6 +30,8 @@ Fields = Iterable[tuple[str, str]]
 
 CONCURRENT_REQUESTS: Final = "concurrent-requests"
 """Quota unit of draft-ietf-httpapi-ratelimit-headers for requests in progress."""
+REQUESTS = "requests"
+"""Quota unit of the same, for rules that say nothing else."""
 
 PACED = EVENLY | SLIDING
 """Algorithms whose units come back little by little: so many per time, whenever they were used."""
@@ -268,11 +270,14 @@ def _policy(hit: Hit) -> str:
     periods differ in length."""
     if hit.rule.algorithm == BAN:
         return "0"
-    if hit.rule.holds_slots:
-        return f'{hit.rule.count};qu="{CONCURRENT_REQUESTS}"'
-    window = "" if isinstance(hit.rule, Calendar) else f";w={math.ceil(hit.rule.time)}"
-    unit = f';qu="{hit.unit}"' if hit.unit else ""
+    window = "" if hit.rule.holds_slots or isinstance(hit.rule, Calendar) else f";w={math.ceil(hit.rule.time)}"
+    unit = f';qu="{unit_of(hit)}"' if unit_of(hit) != REQUESTS else ""
     return f"{hit.rule.count}{unit}{window}"
+
+
+def unit_of(hit: Hit) -> str:
+    """What its rule counts."""
+    return CONCURRENT_REQUESTS if hit.rule.holds_slots else hit.unit or REQUESTS
 
 
 @lru_cache(maxsize=1024)
@@ -325,6 +330,27 @@ DIALECTS = {
     "off": (),
 }
 """The dialects, by the values of ``MULTILIMIT_HEADERS``."""
+
+_POLICY = ("RateLimit-Policy", "string", "All limits: q is the quota, qu what it counts, w its window in seconds.")
+FIELDS: dict[object, tuple[tuple[str, str, str], ...]] = {
+    draft_11: (_POLICY, ("RateLimit", "string", "Of each limit, at most r more can be used within t seconds.")),
+    draft_10: (
+        _POLICY,
+        ("RateLimit", "string", "What is left of each limit: r now, and all of it again after t seconds."),
+    ),
+    draft_06: (
+        ("RateLimit-Limit", "integer", "The quota of the tightest limit."),
+        ("RateLimit-Remaining", "integer", "What is left of it."),
+        ("RateLimit-Reset", "integer", "Seconds until all of it is free again."),
+        ("RateLimit-Policy", "string", "The quotas of all limits, and w, their windows in seconds."),
+    ),
+    legacy: (
+        ("X-RateLimit-Limit", "integer", "The quota of the tightest limit."),
+        ("X-RateLimit-Remaining", "integer", "What is left of it."),
+        ("X-RateLimit-Reset", "integer", "When all of it is free again: seconds since 1970."),
+    ),
+}
+"""The fields of each dialect, as documents of an API describe them: name, type, and what it says."""
 
 SHORTCUTS = {"draft-11": draft_11_as_usual}
 """Faster ways to the same fields, by the same values, for one decision."""

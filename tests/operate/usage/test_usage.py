@@ -134,6 +134,30 @@ class TestJson:
         with pytest.raises(ConfigurationError, match='is called "nothing"'):
             ask(app, "/rate_limit")
 
+    def test_names_the_unit_that_a_limiter_counts_as_header_fields_do(self) -> None:
+        app = Flask("shop")
+        multilimit = MultiLimit(app)
+        app.add_url_rule("/chat", "chat", rate_limiter(rules="900/minute", cost=30, unit="tokens")(view()))
+        app.add_url_rule("/slow", "slow", rate_limiter(rules="2 at once")(view()))
+        app.register_blueprint(Usage(multilimit))
+
+        found = told(app)["resources"].values()
+
+        assert [each["unit"] for each in found] == ["tokens", "concurrent-requests"]
+        assert "900 in 60 s · tokens" in ask(app, "/rate_limit", headers=HTML).text
+        assert 'q=900;qu="tokens"' in ask(app, "/chat").headers["RateLimit-Policy"]
+
+    def test_leaves_static_files_out_unless_they_are_named(self) -> None:
+        found = []
+        for endpoints in ((), ("static",)):
+            app = Flask("shop")
+            multilimit = MultiLimit(app, default_limits="9/minute")
+            app.add_url_rule("/", "home", view())
+            app.register_blueprint(Usage(multilimit, endpoints=endpoints))
+            found.append(list(left(app)))
+
+        assert found == [["home:default-60s"], ["static:default-60s"]]
+
 
 class TestAsking:
     def test_charges_nothing_and_is_no_traffic_however_often(self, app: Flask) -> None:
