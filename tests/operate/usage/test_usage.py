@@ -458,15 +458,22 @@ class TestPage:
 
 class TestCalendar:
     @pytest.mark.parametrize(
-        ("now", "english", "chinese"),
+        ("now", "end", "english", "chinese"),
         [
-            ("2026-11-23T12:00+01:00", "15 December, 00:00 in Berlin", "12 月 15 日 00:00"),
-            ("2026-12-20T12:00+01:00", "15 January 2027, 00:00 in Berlin", "2027 年 1 月 15 日 00:00"),
-            ("2026-03-20T12:00+01:00", "15 April, 00:00 in Berlin", "4 月 15 日 00:00"),
+            ("2026-11-23T12:00+01:00", "2026-12-15T00:00+01:00", "15 December, 00:00", "12 月 15 日 00:00"),
+            (
+                "2026-12-20T12:00+01:00",
+                "2027-01-15T00:00+01:00",
+                "15 January 2027, 00:00",
+                "2027 年 1 月 15 日 00:00",
+            ),
+            ("2026-03-20T12:00+01:00", "2026-04-15T00:00+02:00", "15 April, 00:00", "4 月 15 日 00:00"),
         ],
         ids=["this year", "next year", "over summer time"],
     )
-    def test_says_on_which_day_a_month_ends_for_the_customer(self, now: str, english: str, chinese: str) -> None:
+    def test_says_on_which_day_a_month_ends_for_the_customer(
+        self, now: str, end: str, english: str, chinese: str
+    ) -> None:
         """By the clock of the storage, whatever that of this machine says."""
         app = Flask("shop")
         multilimit = MultiLimit(app, storage=MemoryStorage(clock=Clock(datetime.fromisoformat(now).timestamp())))
@@ -480,7 +487,9 @@ class TestCalendar:
 
         assert (found["used"], found["period"], found["timezone"]) == (1, "month", "Europe/Berlin")
         assert found["window"] is None
-        assert f"resets on {english}</time>" in page
+        assert found["reset"] == datetime.fromisoformat(end).timestamp()
+        assert f'<time datetime="{end[:16]}:00{end[16:]}">' in page
+        assert f"resets on {english} in Berlin</time>" in page
         assert "10,000 in each month" in page
         assert "resets in 60 min" in page, "the hour"
         assert chinese in translated
