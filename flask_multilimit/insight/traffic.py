@@ -17,7 +17,7 @@ from ..engine import ConfigurationError, StorageError
 from ..engine.forks import notify_child
 from ..observe.events import PASSED, TURNED_AWAY
 from ..observe.traffic import BansBegun, Counts, Refused, TrafficReader, reader_of
-from ..observe.traffic.counts import BUCKET_SECONDS, LONGEST_SUBJECT, bucket_at
+from ..observe.traffic.counts import ANYBODY, BUCKET_SECONDS, LONGEST_SUBJECT, bucket_at
 from ..observe.traffic.reading import LONGEST_SECONDS, SETTLED_SECONDS, TOGETHER, series_of
 from ..serve.gate import AppGate
 from .changes import ChangesInForce, changes_in_force
@@ -321,8 +321,8 @@ class TrafficMemory:
 
     def rate(self, *name: str) -> float:
         """The rate per second over about the last minute, or since the first check of the hour."""
-        begin = max(self.last - RECENT_SLICES + 1, self._first)
-        return sum(self.series(*name, slices=RECENT_SLICES)) / max(self.at - begin * BUCKET_SECONDS, 1.0)
+        begin = max((self.last - RECENT_SLICES + 1) * BUCKET_SECONDS, self._first)
+        return sum(self.series(*name, slices=RECENT_SLICES)) / max(self.at - begin, 1.0)
 
     def refused(
         self,
@@ -401,8 +401,8 @@ class TrafficMemory:
         self._refused: dict[Refused, int] = {}
         self._subjects: dict[int, dict[Refused, int]] = {}
         self._with_checks: set[int] = set()
-        self._first = 0
-        """The first bucket of the hour with a check."""
+        self._first = 0.0
+        """The first check of the hour: POSIX time."""
         self._bans: BansBegun | None = None
         self._starts: Mapping[Refused, Sequence[float]] = {}
         self._fresh_until = -float("inf")
@@ -429,7 +429,7 @@ class TrafficMemory:
             now = self._clock()
             left = (deadline - now) / max((now - begin) / done, 1e-6)
             together = int(min(left, TOGETHER))
-        self._first = min(self._with_checks, default=last)
+        self._first = self._second_in(min(self._with_checks, default=last), [ANYBODY])
 
     def _take(self, bucket: int, counts: Counts) -> None:
         self._rolling.put(bucket, _amounts_of(counts))

@@ -57,6 +57,10 @@ class Refused(NamedTuple):
     """Plain or hashed, as ``MULTILIMIT_TRAFFIC_SUBJECTS`` says. Personal data."""
 
 
+ANYBODY = Refused("", "", "", "")
+"""Stands for all checks where the second of a beginning is kept."""
+
+
 class BanBegun(NamedTuple):
     """A ban that began."""
 

@@ -21,6 +21,7 @@ from ..beat import EverySecond
 from ..events import QUIET_SECONDS
 from .counting import MOST_SENT, Counter
 from .counts import (
+    ANYBODY,
     BUCKET_SECONDS,
     MOST_BANS,
     MOST_STARTS_KEPT,
@@ -84,7 +85,7 @@ class Outbox:
             ahead = self._ahead
             counts.begun = [ban._replace(began=ban.began + ahead, until=ban.until + ahead) for ban in counts.begun]
             now = self._clock() + ahead
-            counts.starts = self._starts_of(counts.refused, now)
+            counts.starts = self._starts_of([ANYBODY, *counts.refused], now)
             bucket = bucket_at(now)
             last = self._waiting[-1] if self._waiting else None
             if last is not None and last.bucket == bucket and last.number is None:
@@ -126,7 +127,7 @@ class Outbox:
         _join(self._waiting[place].counts, joined.counts)
 
     def _starts_of(self, refused: Iterable[Refused], now: float) -> list[tuple[Refused, float]]:
-        """The subjects that were not refused in the last minute, as far as this process knows."""
+        """Those who were not ``refused``, or checked at all, in the last minute, as far as this process knows."""
         recent = {who: at for who, at in self._refused.items() if now - at <= PAUSE_BUCKETS * BUCKET_SECONDS}
         self._refused = {**recent, **dict.fromkeys(refused, now)}
         return [(who, now) for who in refused if who not in recent]

@@ -1,0 +1,190 @@
+"""The runbook, line by line, after a night whose truth is known: several workers of gunicorn and a real server."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.folders import ROOT
+from support.processes import Program
+from support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import redis
+    from flask import Flask
+
+    from support.servers import Server
+
+pytestmark = pytest.mark.slow
+
+SHOP = """
+from flask import Flask, request
+from werkzeug.middleware.proxy_fix import ProxyFix
+from flask_multilimit import IP, Ban, MultiLimit, rate_limiter
+from flask_multilimit.dashboard import Dashboard
+
+app = Flask(__name__)
+app.config.from_prefixed_env()
+app.secret_key = "the same in all workers"
+app.wsgi_app = ProxyFix(app.wsgi_app)
+BAN = Ban(after=5, within=600, time=1200)
+limits = MultiLimit(app, unmatched_limits=rate_limiter(type=IP, rules="5/hour", ban=BAN))
+app.register_blueprint(Dashboard(limits, authorize=lambda: "ada"))
+
+def key():
+    return request.headers.get("X-Key")
+
+@app.get("/get")
+@rate_limiter(type=key, name="api_key", rules="10/hour")
+def view_get():
+    return ""
+
+@app.get("/basic-auth")
+@rate_limiter(type=IP, rules="3/hour", ban=BAN)
+def basic_auth():
+    return ""
+
+@app.get("/home")
+@rate_limiter(type=IP, rules="100/hour")
+def home():
+    return ""
+"""
+GUESSER, SCANNER = "203.0.113.9", "198.51.100.4"
+SECONDS = 25.0
+
+
+class Night:
+    """What was sent, and what came back."""
+
+    def __init__(self, served: Program) -> None:
+        self.served = served
+        self.begin = time.time()
+        self.statuses: dict[str, list[int]] = {"key-0": [], GUESSER: [], SCANNER: [], "others": []}
+        for number in range(40):
+            self._ask("key-0", "/get", {"X-Key": "key-0", "X-Forwarded-For": "192.0.2.7"})
+            self._ask(GUESSER, "/basic-auth", {"X-Forwarded-For": GUESSER})
+            self._ask(SCANNER, f"/wp-{number}.php", {"X-Forwarded-For": SCANNER})
+            self._ask("others", "/home", {"X-Forwarded-For": f"192.0.2.{number % 12}"})
+            time.sleep(max(self.begin + SECONDS * (number + 1) / 40 - time.time(), 0))
+        self.end = time.time()
+
+    def _ask(self, who: str, path: str, headers: dict[str, str]) -> None:
+        self.statuses[who].append(self.served.get(path, headers).status)
+
+    def count(self, who: str, *statuses: int) -> int:
+        return sum(status in statuses for status in self.statuses[who])
+
+    @property
+    def passed(self) -> int:
+        return sum(self.count(who, 200, 404) for who in self.statuses)
+
+
+@pytest.fixture(scope="module")
+def shop(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Night, Flask]]:
+    folder: Path = tmp_path_factory.mktemp("night")
+    (folder / "night_shop.py").write_text(SHOP, encoding="utf-8")
+    with server.client() as client:
+        _empty(client)
+    settings = {"FLASK_MULTILIMIT_STORAGE_URI": server.tcp_url, "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        with Program("gunicorn", "-b", "127.0.0.1:0", "-w", "3", "night_shop:app", environment=settings) as served:
+            until(lambda: served.get("/multilimit/").status == 200)
+            night = Night(served)
+            time.sleep(1.5)  # each worker tells what it counted once a second
+            from night_shop import app  # type: ignore[import-not-found]  # written above
+
+            yield night, app
+        del sys.modules["night_shop"]
+
+
+def _empty(client: redis.Redis) -> None:
+    client.flushall()
+
+
+def told(app: Flask, line: str) -> Any:
+    result = app.test_cli_runner().invoke(args=["multilimit", *shlex.split(line)])
+    assert result.exit_code == 0, f"{line}: {result.output}"
+    return json.loads(result.output) if "--json" in line else result.output
+
+
+def test_every_number_is_what_was_sent(shop: tuple[Night, Flask]) -> None:
+    night, app = shop
+    top = told(app, "top --minutes 60 --once --json")
+    rate, seconds = top["totals"]["passed"]["rate"], night.end - night.begin
+
+    assert (night.count("key-0", 200), night.count(GUESSER, 200), night.count(SCANNER, 404)) == (10, 3, 5)
+    assert {each["shown"]: each["refused"] for each in top["subjects"]} == {
+        who: night.count(who, 429) for who in ("key-0", GUESSER, SCANNER)
+    }
+    assert {name: top["totals"][name]["amount"] for name in ("passed", "refused", "banned", "bans")} == {
+        "passed": night.passed,
+        "refused": 30 + 4 + 4,
+        "banned": 33 + 31,
+        "bans": 2,
+    }
+    assert night.passed / (seconds + 4) < rate < night.passed / (seconds - 2)
+    assert all(abs(each["since"] - night.begin) < 10 for each in top["subjects"])
+
+
+def test_every_worker_gives_the_same_page_and_so_does_the_command(shop: tuple[Night, Flask]) -> None:
+    night, app = shop
+    top = told(app, "top --minutes 60 --once --json")
+    for _ in range(12):
+        now = json.loads(night.served.get("/multilimit/api/now").text)
+        assert [(each["shown"], each["refused"], each["since"]) for each in now["subjects"]] == [
+            (each["shown"], each["refused"], each["since"]) for each in top["subjects"]
+        ]
+        assert {name: each["amount"] for name, each in now["totals"].items()} == {
+            name: each["amount"] for name, each in top["totals"].items()
+        }
+
+
+def test_one_command_says_why_and_the_page_says_the_same(shop: tuple[Night, Flask]) -> None:
+    night, app = shop
+    for who, named in ((GUESSER, GUESSER), (SCANNER, SCANNER), ("key-0", "api_key:key-0")):
+        why = told(app, f"why {named} --json")
+        page = json.loads(night.served.get(f"/multilimit/api/subject?who={named}").text)["found"]
+
+        assert sum(each["refused"] for each in why["refusals"]) == night.count(who, 429)
+        assert f"; {night.count(who, 429)} refusals since " in why["verdict"]["text"]
+        assert (page["verdict"]["text"], page["lift"]) == (why["verdict"]["text"], why["lift"])
+    assert told(app, "why key-0").startswith("api_key:key-0 ")
+    assert {each["who"] for each in told(app, "bans --json")["bans"]} == {GUESSER, SCANNER}
+
+
+PAGES = {"Now": "", "Subject": "subject?who=203.0.113.9", "Lists": "lists", "Limits": "limits", "History": "history"}
+
+
+def lines() -> list[tuple[str, str]]:
+    """Each command of the runbook, with the page beside it."""
+    text = (ROOT / "docs" / "how-to" / "runbook.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| [^|]+ \| `([^`]+)` \| ([A-Z]\w+)", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("line", "page"), lines(), ids=[line for line, _ in lines()])
+def test_a_line_of_the_runbook_works(shop: tuple[Night, Flask], line: str, page: str) -> None:
+    night, app = shop
+
+    assert told(app, line.replace("top", "top --once") if line == "top" else line.replace(" 10m", " 1s")).strip()
+
+    shown = night.served.get(f"/multilimit/{PAGES[page]}")
+    assert (shown.status, f"<title>{page}" in shown.text or page == "Subject") == (200, True)
+
+
+def test_the_runbook_has_let_the_client_pass_again(shop: tuple[Night, Flask]) -> None:
+    night, _ = shop
+
+    assert night.served.get("/basic-auth", {"X-Forwarded-For": GUESSER}).status == 200
+    assert night.served.get("/home", {"X-Forwarded-For": SCANNER}).status == 429
