@@ -22,7 +22,7 @@ import redis
 
 from flask_multilimit import Rule
 from flask_multilimit.engine import GuardedStorage, Limiter, RedisStorage, hits_for, storage_from_uri
-from flask_multilimit.engine.storage.redis.scripts import script_for
+from flask_multilimit.engine.storage.redis.scripts import script
 
 from .measure import Call, Variant
 
@@ -84,7 +84,7 @@ def script_by_redis_py(url: str) -> Calls:
     client = redis.Redis.from_url(url)
     found: Calls = {}
     for number in NUMBERS:
-        registered = client.register_script(script_for("check", {"sliding_window"}).text)
+        registered = client.register_script(script("check", frozenset({"sliding_window"})).text)
         keys, packed = _script_call(number, "registered")
 
         def call(registered: Any = registered, keys: Any = keys, packed: bytes = packed) -> None:
@@ -97,12 +97,12 @@ def script_by_redis_py(url: str) -> Calls:
 def script_on_a_bare_socket(url: str) -> Calls:
     """Our script by a command that is packed in advance, with a reply that nobody parses: the rest is our Python."""
     ask, ids = _bare_socket(url), itertools.count()
-    script = script_for("check", {"sliding_window"})
-    redis.Redis.from_url(url).script_load(script.text)
+    ours = script("check", frozenset({"sliding_window"}))
+    redis.Redis.from_url(url).script_load(ours.text)
     found: Calls = {}
     for number in NUMBERS:
         keys, packed = _script_call(number, "bare")
-        words = [b"EVALSHA", script.sha.encode(), b"%d" % number, *map(str.encode, keys), packed]
+        words = [b"EVALSHA", ours.sha.encode(), b"%d" % number, *map(str.encode, keys), packed]
         start = b"*%d\r\n" % (len(words) + 1) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
 
         def call(start: bytes = start) -> None:

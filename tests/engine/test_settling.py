@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import random
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,6 +12,9 @@ from flask_multilimit.engine import Limiter, MemoryStorage, StorageError, hits_f
 from support.bench import hits, rule
 from support.clock import Clock
 from support.rates import RATES
+
+if TYPE_CHECKING:
+    from flask_multilimit.engine import Decision
 
 
 def test_a_decision_says_what_was_charged_and_what_is_left_after_its_settlement() -> None:
@@ -141,3 +145,27 @@ def test_a_settlement_without_a_reply_is_never_made_again(monkeypatch: pytest.Mo
 
     assert limiter.settle(decision, 9).remaining == 6
     assert limiter.peek(plan).remaining == 6
+
+
+@pytest.mark.parametrize("algorithm", RATES)
+@pytest.mark.parametrize("seed", range(20))
+def test_a_check_is_admitted_only_if_its_estimate_fits_into_what_is_left_of_what_was_really_used(
+    algorithm: str, seed: int
+) -> None:
+    chance, limiter, count = random.Random(seed), Limiter(MemoryStorage(Clock())), 60
+    used = 0
+    under_way: list[tuple[Decision, int]] = []
+    for _ in range(80):
+        cost = chance.choice([0, 1, 3, 10])
+        plan = hits_for(rule(algorithm, 3600, count), scope="api", subject="ada", cost=cost, settle=True)
+        decision = limiter.check(plan)
+        assert decision.allowed is (used + max(cost, 1) <= count)
+        if decision.allowed:
+            used += cost
+            under_way.append((decision, cost))
+        if under_way and chance.random() < 0.7:
+            settling, estimate = under_way.pop(chance.randrange(len(under_way)))
+            units = chance.choice([0, 0, 1, 4, 30])
+            limiter.settle(settling, units)
+            limiter.settle(settling, 7)
+            used += units - estimate
