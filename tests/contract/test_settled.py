@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit import Concurrent, Rule
+from flask_multilimit import Calendar, Concurrent, Rule
 from flask_multilimit.engine import hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS, EVENLY
 from support.bench import exhaust, hits, rule
@@ -197,6 +197,18 @@ def test_without_an_estimate_a_settlement_that_is_carried_out_twice_counts_once(
     settle(bench, decision, 3)
 
     assert bench.limiter.peek(without_estimate(algorithm)).remaining == 2
+
+
+def test_a_calendar_without_an_estimate_is_charged_what_it_really_was(bench: Bench) -> None:
+    plan = hits_for([Calendar(9, "month"), Rule(60, 9)], scope="api", cost=0, settle=True)
+
+    settled = bench.limiter.settle(bench.limiter.check(plan), 14)
+    refused = bench.limiter.check(plan)
+
+    assert [status.debt for status in settled.statuses] == [5, 5]
+    assert (refused.allowed, [status.debt for status in refused.statuses]) == (False, [5, 5])
+    bench.clock.advance(refused.retry_after)
+    assert bench.limiter.check(plan).allowed
 
 
 def test_a_check_with_and_without_an_estimate_is_all_or_nothing(bench: Bench) -> None:
