@@ -29,10 +29,13 @@ nitpick_ignore_regex = [
     # Other projects' names, and aliases that a signature spells out: there is no page here to link to.
     (
         "py:.*",
-        r"(flask|redis|werkzeug|blinker|pydantic|uuid|datetime|collections|contextlib|enum|ipaddress|logging|prometheus_client"
-        r"|typing)\..*",
+        r"(flask|redis|werkzeug|blinker|pydantic|uuid|datetime|collections|contextlib|enum|ipaddress|logging|pathlib"
+        r"|prometheus_client|typing)\..*",
     ),
-    ("py:.*", r"(Any|Client|Flask|UUID|Sequence|Iterable|Iterator|Callable|timedelta|datetime|SansIOResponse)"),
+    (
+        "py:.*",
+        r"(Any|Client|Flask|IPv[46]Address|Named|UUID|Sequence|Iterable|Iterator|Callable|timedelta|datetime|SansIOResponse)",
+    ),
     ("py:.*", r"(Rules|SubjectType|UserLoader|Message|Messages|Cost|Reaction|Charge|WrittenLimiter|WrittenRules|T|U)"),
     ("py:.*", r"flask_multilimit\.\w+\..*"),
     ("py:.*", r"wire\.Wire|count_workers|memoized"),  # not public, but named in docstrings

@@ -246,7 +246,7 @@ class Decision(_Fields):
 
     @property
     def standings(self) -> list[tuple[int, int, int]]:
-        """As in the :attr:`reply`, after settlements."""
+        """Remaining units, ``retry_after`` and ``reset_after`` of each hit, in microseconds, after settlements."""
         if not self.settled:
             return list(standings_of(self.reply))
         settled = {

@@ -103,7 +103,7 @@ class Event(NamedTuple):
     decided_by: str
     """``decision.decided_by``; ``list`` if an allow or deny entry decided, ``nobody`` if the storage did not answer."""
     decision: Decision | None
-    """``None`` if no limit was checked, or the storage did not answer; of a settlement, :attr:`Decision.settled` holds
+    """``None`` if no limit was checked, or the storage did not answer; of a settlement, ``Decision.settled`` holds
     what this settlement changed alone."""
     seconds: float
     """Seconds that the check took, without the time for which the request slept."""

@@ -176,7 +176,8 @@ def test_who_may_not_write_keeps_its_copy_in_force_and_names_the_right(
     assert shop.statuses(1, "/open") == [403]
 
     restart(lossy)
-    lossy.client().execute_command("ACL", "SETUSER", "reader", *rights)
+    client = lossy.client()
+    client.execute_command("ACL", "SETUSER", "reader", *rights)
     soon(lambda: shop.control.problem is not None)
 
     assert shop.statuses(1, "/open") == [403]
