@@ -40,7 +40,9 @@ def test_a_response_tells_its_points_in_a_field_that_clients_do_not_see(run: Cal
 
 
 def test_a_stream_pays_when_it_is_closed(run: Callable[..., dict[str, Any]]) -> None:
-    client = run(PAGE, "stream")["app"].test_client()
+    app = run(PAGE, "stream")["app"]
+    app.testing = True  # it is settled before it is closed, and not soon after
+    client = app.test_client()
 
     response = client.post("/stream")
     before = left(client, "stream")

@@ -170,6 +170,8 @@ def test_without_a_recorder_a_log_must_be_named(app: Flask) -> None:
 
 
 def settling(app: Flask) -> None:
+    app.config["TESTING"] = True  # a stream is settled before it is closed
+
     @app.get("/chat")
     @rate_limiter(type=IP, rules="1000/minute", cost=5, settle=True, name="tokens")
     @rate_limiter(type=IP, rules="100/hour", cost=2, settle="header:X-Calls", name="calls")
