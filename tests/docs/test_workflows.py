@@ -115,3 +115,13 @@ def test_a_release_needs_a_tag_a_version_and_a_changelog_that_agree(
     done = subprocess.run(["bash", "-e", "-c", step["run"]], cwd=tmp_path, env={**os.environ, "TAG": tag}, check=False)
 
     assert (done.returncode == 0) is agrees
+
+
+def test_a_release_is_made_with_the_tools_that_the_checks_have_used() -> None:
+    tools = re.search(r"^RELEASE_TOOLS = \[(.*)\]$", NOXFILE, re.MULTILINE)
+
+    assert tools is not None
+    assert (
+        f"pip install {' '.join(tools[1].replace(',', ' ').replace(chr(34), '').split())}\n"
+        in (WORKFLOWS / "release.yml").read_text()
+    )
