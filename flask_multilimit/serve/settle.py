@@ -179,7 +179,8 @@ class Settlement:
         new = {key: units for key, units in settled.settled.items() if key not in before.settled}
         if new:
             scope = getattr(settled.hits, "scope", None) or OTHERS
-            outcome: Outcome = "settled" if any(new.values()) else "refunded"
+            gives_all_back = not any(new.values()) and any(hit.cost for hit in settled.hits if hit.key in new)
+            outcome: Outcome = "refunded" if gives_all_back else "settled"
             decision = settled.replaced(settled=new)
             report(outcome, self._in_force.audience, endpoint=scope, decided_by=decision.decided_by, decision=decision)
 

@@ -420,6 +420,16 @@ def test_each_of_two_settlements_of_a_request_is_an_event_with_its_own_units(app
     ]
 
 
+@pytest.mark.parametrize(("cost", "outcome"), [(0, "settled"), (3, "refunded")])
+def test_a_request_that_took_nothing_is_refunded_only_what_it_was_charged(app: Flask, cost: int, outcome: str) -> None:
+    events: list[Event] = []
+    limit_event.connect(lambda _, event: events.append(event), app, weak=False)
+
+    serve(app, lambda: "ok", cost=cost, settle=lambda _: 0)()
+
+    assert [event.outcome for event in events] == ["allowed", outcome]
+
+
 def test_slots_that_are_given_back_are_no_units(app: Flask) -> None:
     events: list[Event] = []
     limit_event.connect(lambda _, event: events.append(event), app, weak=False)
