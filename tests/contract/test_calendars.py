@@ -122,6 +122,22 @@ def test_a_debt_counts_until_the_period_ends(bench: Bench) -> None:
     assert bench.limiter.check(hits(MONTH)).remaining == 2
 
 
+def test_without_an_estimate_a_request_passes_while_a_unit_is_free_and_is_charged_when_it_ends(bench: Bench) -> None:
+    bench.clock.now = at("2026-11-14 23:00")
+    wanted = hits_for(MONTH, scope="api", subject="ada", cost=0, settle=True)
+    decision = bench.limiter.check(wanted)
+    assert decision.allowed
+    settled = bench.limiter.settle(decision, 7)
+    (status,) = settled.statuses
+    assert (status.remaining, status.debt, status.reset_after) == (0, 4, 3_600.0)
+
+    refused = bench.limiter.check(wanted)
+    assert (refused.allowed, refused.retry_after) == (False, 3_600.0)
+    assert refused.statuses[0].remaining == 0
+    bench.clock.advance(3_600)
+    assert bench.limiter.check(wanted).allowed
+
+
 def test_a_reset_makes_it_whole(bench: Bench) -> None:
     bench.limiter.check(hits(MONTH, cost=3))
     bench.limiter.reset(hits(MONTH))

@@ -19,10 +19,12 @@ from flask_multilimit.operate.doctor.findings import Severity
 from flask_multilimit.plan.overrides import change_rules, merged
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.testing import freeze
+from flask_multilimit.usage import Usage
 from plan.written import override
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 BERLIN = Calendar(2, "month", timezone="Europe/Berlin", anchor=15)
 
@@ -201,6 +203,37 @@ def test_the_doctor_warns_where_a_quota_of_days_ends_with_the_app(rules: Any) ->
     lasting = rules is BERLIN
     assert [each.severity for each in found] == [Severity.WARNING if lasting else Severity.HINT]
     assert ("2 per calendar month" in found[0].text) == lasting
+
+
+def test_what_is_left_names_the_period() -> None:
+    app = Flask("shop")
+    multilimit = MultiLimit(app, user_loader=lambda: request.headers.get("X-User"))
+    app.add_url_rule("/", "show", rate_limiter(type=USER, rules=BERLIN)(lambda: "ok"))
+    app.register_blueprint(Usage(multilimit))
+    asked(app)
+
+    told = app.test_client().get("/rate_limit", headers={"X-User": "ada", "Accept": "application/json"}).json
+    (quota,) = (each for each in told["resources"].values() if each["policy"] == "user-month")
+    assert (quota["limit"], quota["remaining"], quota["window"], quota["period"]) == (2, 1, None, "month")
+    page = app.test_client().get("/rate_limit", headers={"X-User": "ada", "Accept": "text/html"}).text
+    assert "2 in each month" in page
+    assert "at once" not in page
+
+
+def test_a_simulation_knows_where_periods_begin(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    times = ["20/Nov/2026:22:58:00", "20/Nov/2026:22:59:00", "20/Nov/2026:22:59:59", "20/Nov/2026:23:00:00"]
+    line = '203.0.113.7 - {user} [{time} +0000] "GET / HTTP/1.1" 200 5 "-" "-"\n'
+    log.write_text("".join(line.format(user="ada", time=time) for time in times))
+    app = Flask("shop")
+    MultiLimit(app)
+    app.add_url_rule(
+        "/", "show", rate_limiter(type=IP, rules=Calendar(2, "day", timezone="Europe/Berlin"))(lambda: "ok")
+    )
+
+    ended = app.test_cli_runner().invoke(args=["multilimit", "simulate", str(log), "--json"])
+
+    assert json.loads(ended.output)["reports"][0]["refused"] == 1, ended.output
 
 
 def test_rules_beside_a_calendar_are_warned_of_as_ever(recwarn: pytest.WarningsRecorder) -> None:
