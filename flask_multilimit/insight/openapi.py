@@ -16,7 +16,6 @@ from typing_extensions import NotRequired, TypedDict
 from ..declare.subjects import EVERYONE, LimitType
 from ..engine import ConfigurationError
 from ..engine.errors import brief
-from ..engine.rules import Period
 from ..serve.gate import AppGate
 from ..serve.headers import DIALECTS, FIELDS
 from ..serve.refusal import PROBLEM
@@ -43,7 +42,6 @@ RateLimitViolation = TypedDict(
         "limit": NotRequired[int],
         "window": NotRequired[Annotated[float, Described(description="Seconds.")]],
         "period": NotRequired[Annotated[str, Described(description="The period of a calendar, such as month.")]],
-        "period": NotRequired[Annotated[Period, Described(description="A period of the calendar.")]],
         "unit": NotRequired[Annotated[str, Described(description="What is counted, if not requests in a window.")]],
         "retry-after": NotRequired[Annotated[int, Described(description="Seconds; absent if waiting does not help.")]],
         "banned": NotRequired[bool],
