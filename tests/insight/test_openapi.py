@@ -9,7 +9,7 @@ import pytest
 from flask import Flask, request
 from openapi_spec_validator import validate
 
-from flask_multilimit import IP, USER, Ban, ConfigurationError, MultiLimit, rate_limiter
+from flask_multilimit import IP, USER, Ban, Calendar, Concurrent, ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.serve.headers import DIALECTS
 from support.asking import ask, view
 
@@ -20,8 +20,8 @@ def made(**settings: Any) -> tuple[Flask, MultiLimit]:
     multilimit = MultiLimit(app, user_loader=lambda: request.headers.get("X-User"))
     posted = rate_limiter(type=USER, rules="9/minute", methods=["POST"])(lambda **_: "ok")
     app.add_url_rule("/items/<int:item_id>", "item", posted, methods=["GET", "POST"])
-    one = rate_limiter(type=IP, rules="1/minute; 1 at once", ban=Ban(after=2, time=60))(view())
-    app.add_url_rule("/one", "one", one)
+    one = rate_limiter(type=IP, rules=["1/minute", Concurrent(1), Calendar(1, "month")], ban=Ban(after=2, time=60))
+    app.add_url_rule("/one", "one", one(view()))
     app.add_url_rule("/open", "open", view())
     return app, multilimit
 
@@ -90,6 +90,7 @@ def test_the_schema_is_that_of_the_bodies_clients_get() -> None:
     schemas = additions()["components"]["schemas"]
 
     assert [any("banned" in each for each in body["violations"]) for body in bodies] == [False, True]
+    assert {"window", "period"} <= {name for each in bodies[0]["violations"] for name in each}
     root = {"components": {"schemas": schemas}, "$ref": "#/components/schemas/RateLimitProblem"}
     described = {name for each in schemas.values() for name in each["properties"]}
     for body in bodies:

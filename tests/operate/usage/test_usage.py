@@ -363,9 +363,10 @@ class TestUnusualTimes:
         _control(app).ban("127.0.0.1", for_=60)
         assert statuses(app, "/rate_limit") == [429]
 
-        denied = Flask("shop")
-        denied.register_blueprint(Usage(MultiLimit(denied, deny=["127.0.0.0/8"])))
-        assert statuses(denied, "/rate_limit") == [403]
+        denied = made(MULTILIMIT_DENY=["10.0.0.0/8", "user:eve"])
+        assert statuses(denied, "/rate_limit", headers={"X-User": "eve"}) == [403]
+        assert statuses(denied, "/rate_limit", environ_base={"REMOTE_ADDR": "10.1.2.3"}) == [403]
+        assert statuses(denied, "/rate_limit") == [200]
 
     def test_an_allowed_client_and_an_app_without_limits_have_nothing_to_show(self) -> None:
         allowed, disabled = made(MULTILIMIT_ALLOW=["127.0.0.1"]), made(MULTILIMIT_ENABLED=False)
