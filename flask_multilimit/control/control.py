@@ -401,8 +401,6 @@ def seconds_of(duration: Duration) -> float:
 
 def _seconds_in(text: str) -> float:
     normalized = " ".join(text[: LONGEST_DURATION + 1].lower().split())
-    if normalized.isascii() and normalized.isdigit() and len(text) <= LONGEST_DURATION:
-        return int(normalized)
     seconds, end = 0.0, 0
     while part := _PART.match(normalized, end):
         seconds += float(part[1]) * UNITS.get(_SHORT.get(part[2], part[2].removesuffix("s")), math.nan)

@@ -218,7 +218,7 @@ class ControlFollower:
         what = f"changes that the server had lost: {len(document.entries)}"
         change = Change(at=0, author="", reason=LOST, what="put back", entry=what, id="", replaces="")
         if self.store.write(found.stamp, document.dump(), change, lost=self.in_force.stamp) is not None:
-            self._logger.warning("Rate limits: put back %s: %s", what, LOST)
+            self._logger.warning("Rate limits: worker %d put back %s: %s", os.getpid(), what, LOST)
 
     def _hold(self, document: Document, now: float) -> None:
         """Put the entries of ``document`` that have not ended ``now`` in force."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -104,7 +105,8 @@ class ControlApplier:
             self._gate.plans = plans
         self._announce(document.entries)
         self._amounts = _amounts(document.entries)
-        self._gate.audience.stir()
+        if self._logs:  # a command is no worker: metrics would show it as one for ever
+            self._gate.audience.stir()
 
     def declared_limits(self) -> str:
         """A digest of the limits that are declared, which tells workers of different releases apart."""
@@ -153,10 +155,18 @@ class ControlApplier:
         for each in changed[:MOST_LOGGED]:  # in their order, which is that of time
             by = f" by {each.author}" if each.author else ""
             SafeLogger(app.logger).info(
-                "Rate limits: %s: %s (%s%s)%s", what, each, each.id, by, f": {each.reason}" if each.reason else ""
+                "Rate limits: worker %d: %s: %s (%s%s)%s",
+                os.getpid(),
+                what,
+                each,
+                each.id,
+                by,
+                f": {each.reason}" if each.reason else "",
             )
         if len(changed) > MOST_LOGGED:
-            SafeLogger(app.logger).info("Rate limits: %s: %d more entries", what, len(changed) - MOST_LOGGED)
+            SafeLogger(app.logger).info(
+                "Rate limits: worker %d: %s: %d more entries", os.getpid(), what, len(changed) - MOST_LOGGED
+            )
 
     def _report(self, error: Exception) -> None:
         notify(control_failed, self._gate.app, error=error)

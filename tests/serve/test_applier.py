@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,8 +50,8 @@ def test_changes_are_signalled_and_logged(app: Flask, multilimit: MultiLimit, ca
 
     assert numbers == [1, 0]
     assert told(caplog) == [
-        f"Rate limits: now in force: at show: off ({made.id} by eve): sale",
-        f"Rate limits: no longer in force: at show: off ({made.id} by eve): sale",
+        f"Rate limits: worker {os.getpid()}: now in force: at show: off ({made.id} by eve): sale",
+        f"Rate limits: worker {os.getpid()}: no longer in force: at show: off ({made.id} by eve): sale",
     ]
 
 
@@ -66,7 +67,7 @@ def test_of_many_changes_at_once_the_first_are_logged(app: Flask, caplog: pytest
     applier.take(Document(entries=tuple(entries)))
 
     assert len(told(caplog)) == MOST_LOGGED + 1
-    assert told(caplog)[-1] == "Rate limits: now in force: 3 more entries"
+    assert told(caplog)[-1] == f"Rate limits: worker {os.getpid()}: now in force: 3 more entries"
 
 
 def test_a_process_that_serves_no_requests_logs_no_changes(

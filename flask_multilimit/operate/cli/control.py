@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, TextIO
 
 import click
@@ -11,10 +11,11 @@ from flask import current_app
 
 from ...config import PREFIX
 from ...control.copy import LONGEST
+from ...control.entries import Listing, Override
 from ...control.store import MOST_ENTRIES
 from ...engine import ConfigurationError
 from ...insight.bans import Lifted, bans, note, unban
-from ...insight.changes import Entry, entries, history
+from ...insight.changes import Entry, PastChange, entries, history
 from ...insight.clients import client_from
 from ...insight.impact import Impact, impact
 from ...insight.text import instant, local_time
@@ -33,6 +34,9 @@ from .base import (
     write,
     write_json,
 )
+
+MOST_NAMED = 10
+"""The most entries that an error names."""
 
 _PER_PROCESS = (
     f"{PREFIX}STORAGE_URI=memory:// is separate in each process: this command would change nothing but itself. "
@@ -192,16 +196,31 @@ def _confirm(warning: str, *, yes: bool, force: bool) -> None:
 
 
 @command("unset", short_help="Undo a change.")
-@click.argument("id_", metavar="ID")
+@click.argument("what", metavar="ID | ENDPOINT [RULE] | WHO", nargs=-1)
+@click.option("--limiter", metavar="NAME", help="The limiters that `set` was given, instead of a RULE.")
+@click.option("--who", metavar="WHO", help="The subject or network that `set` was given.")
 @click.option("--reason", default="", help="The reason, for history.")
 @click.option("--author", default=None, help="The author; default: the user who runs this command.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @as_json
-def unset_command(id_: str, reason: str, author: str | None, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Undo the change with this ID, as `entries` shows it. What was declared applies again."""
+def unset_command(
+    what: tuple[str, ...],
+    limiter: str | None,
+    who: str | None,
+    reason: str,
+    author: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Undo the change with this ID, as `entries` shows it; or name what was changed as for `set`, `allow`, `deny` or
+    `ban`. What was declared applies again."""
+    if len(what) > 2 or not (what or who):
+        raise click.UsageError("Give an ID, or what was changed: ENDPOINT RULE, or WHO.")
     with for_people():
         applier = _applier()
+        id_ = _id_of(applier.control.entries(), what, limiter=limiter, who=who)
         found = impact(gate_of(current_app), applier.control.preview_undo(id_))
         if not as_json:
             console.write(_impact_lines(found), err=not dry_run)
@@ -214,6 +233,27 @@ def unset_command(id_: str, reason: str, author: str | None, dry_run: bool, yes:
         write_json(found, changed=not dry_run)
     elif not dry_run:
         console.echo("Undone in all workers within a second.")
+
+
+def _id_of(there: Sequence[Override | Listing], what: Sequence[str], *, limiter: str | None, who: str | None) -> str:
+    """The id of the only entry that is meant."""
+    first, second = (*what, None, None)[:2]
+    if limiter is None and who is None and second is None and any(each.id == first for each in there):
+        return str(first)
+    given = (first, second, limiter, who)
+    found = [each for each in there if _target_of(each) in {given, (None, None, None, first)}]
+    if len(found) == 1:
+        return found[0].id
+    shown = "; ".join(f"{each.id}: {each}" for each in (found or there)[:MOST_NAMED]) or "there are none"
+    named = " ".join(part for part in (*what, limiter, who) if part)
+    raise ConfigurationError(f"{named}: {len(found)} changes in force fit that. Give the ID of one: {shown}")
+
+
+def _target_of(entry: Override | Listing) -> tuple[str | None, ...]:
+    who = None if entry.who is None else str(entry.who)
+    if entry.kind != "override":
+        return (None, None, None, who)
+    return (entry.endpoint, entry.rule, entry.limiter, who)
 
 
 @command("unban", short_help="Lift every ban of a client.")
@@ -358,11 +398,12 @@ def history_command(most: int, as_json: bool) -> None:
     if not found.changes:
         write(["Nothing has been changed yet."])
         return
-    rows = [
-        (f"{instant(each.at):%Y-%m-%d %H:%M:%S}", each.author, f"{each.what} {each.entry}", each.reason)
-        for each in found.changes
-    ]
+    rows = [(f"{instant(each.at):%Y-%m-%d %H:%M:%S}", each.author, _past(each), each.reason) for each in found.changes]
     write(console.columns(rows, headings=("WHEN (UTC)", "BY", "CHANGE", "REASON")))
+
+
+def _past(change: PastChange) -> str:
+    return f"{change.what} {change.entry}{f', in place of {change.replaces}' if change.replaces else ''}"
 
 
 def _impact_lines(found: Impact) -> list[str]:

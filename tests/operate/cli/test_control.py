@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flask_multilimit.operate.cli.base import user_name
+from operate.cli.conftest import Command
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import redis
     from flask.testing import FlaskClient
-
-    from operate.cli.conftest import Command
 
 ADDRESS = {"REMOTE_ADDR": "203.0.113.7"}
 
@@ -275,3 +274,74 @@ class TestExportAndImport:
         file.write_text(content)
 
         assert on_server("entries", "--import", str(file)).code == 1
+
+
+class TestUnset:
+    @pytest.mark.parametrize(
+        ("made", "undone"),
+        [
+            ("set update ip-20s 50/minute --lasting", "update ip-20s"),
+            ("set update --limiter ip --shadow --lasting", "update --limiter ip"),
+            ("set --who user:42 --times 10 --lasting", "--who user:42"),
+            ("set update --limit 11/second --type ip --lasting", "update"),
+            ("deny 203.0.113.0/24 --lasting", "203.0.113.0/24"),
+            ("allow user:42 --lasting", "user:42"),
+        ],
+    )
+    def test_takes_what_the_change_was_given(self, on_server: Command, made: str, undone: str) -> None:
+        assert on_server(*made.split(), "--yes", "--force").code == 0
+
+        run = on_server("unset", *undone.split(), "--yes")
+
+        assert (run.code, on_server("entries", "--json").json["entries"]) == (0, []), run.err
+
+    def test_names_the_changes_where_several_or_none_fit(self, on_server: Command) -> None:
+        on_server("set", "update", "--limit", "11/second", "--type", "ip", "--lasting", "--yes", "--force")
+        on_server("set", "update", "--off", "--lasting", "--yes", "--force")
+
+        both, none = on_server("unset", "update", "--yes"), on_server("unset", "update", "ip-20s", "--yes")
+
+        assert (both.code, none.code) == (1, 1)
+        assert "update: 2 changes in force fit that. Give the ID of one: " in " ".join(both.err.split())
+        assert "update ip-20s: 0 changes in force fit that." in " ".join(none.err.split())
+        assert len(on_server("entries", "--json").json["entries"]) == 2
+
+
+def test_history_says_whose_change_was_replaced(on_server: Command) -> None:
+    on_server("set", "update", "ip-20s", "50 per 20 seconds", "--lasting", "--yes", "--author", "ann")
+    on_server("set", "update", "ip-20s", "60 per 20 seconds", "--lasting", "--yes", "--author", "bob")
+
+    told = " ".join(on_server("history", columns=200).out.split())
+    assert "in place of rule ip-20s at update: 50 per 20 seconds by ann" in told
+
+
+def test_a_time_without_a_unit_is_asked_for_one(on_server: Command) -> None:
+    run = on_server("deny", "203.0.113.7", "--for", "2", "--yes")
+
+    assert run.code == 1
+    assert 'write a time as "90s", "15m", "2h" or "1d 12h"' in " ".join(run.err.split())
+
+
+APP_WITH_METRICS = """
+from flask import Flask
+from flask_multilimit import MultiLimit
+from flask_multilimit.observe.prometheus import PrometheusMetrics
+
+app = Flask(__name__)
+app.config.from_prefixed_env()
+MultiLimit(app, default_limits="5/minute", observers=[PrometheusMetrics()])
+app.get("/")(lambda: "ok")
+"""
+
+
+def test_no_command_leaves_a_worker_in_the_metrics(on_server: Command, tmp_path: Path) -> None:
+    (tmp_path / "shown.py").write_text(APP_WITH_METRICS)
+    metrics = tmp_path / "metrics"
+    metrics.mkdir()
+    run = Command(tmp_path / "shown.py", on_server.environment["FLASK_MULTILIMIT_STORAGE_URI"])
+    run.environment["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
+
+    for command in ("deny 10.0.0.1 --lasting --yes", "limits", "keys", "reset --ip 10.0.0.1 --all --yes"):
+        assert run(*command.split()).code == 0, command
+
+    assert [each.name for each in metrics.iterdir() if "live" in each.name] == []
