@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
 
-from flask import Response, current_app, request, url_for
+from flask import Response, current_app, request
 from markupsafe import Markup
 from werkzeug.datastructures import FileStorage
 from werkzeug.exceptions import BadRequest, TooManyRequests
@@ -37,7 +37,7 @@ from ..simulate.logs.recorded import NAME, folders_of, newest_files, recordings_
 from ..simulate.suggest import Peaks, Suggestion, Traffic, curve, declaration, suggest_for, traffic_of
 from ..simulate.whatif import arrivals_of, share_from
 from .forms import require_own_form
-from .shell import TEMPLATES, render
+from .shell import TEMPLATES, render, url
 from .throttle import require_few_uploads
 from .visit import visit
 
@@ -227,7 +227,7 @@ def _shown(client: Client, type_name: str, by_hash: Mapping[str, str] | None) ->
     page = f"{request.blueprint}.subject"
     if subject is None or type_name == EVERYONE.type or page not in current_app.view_functions:
         return client
-    return replace(client, name=subject_text(type_name, subject), link=url_for(page, type=type_name, value=subject))
+    return replace(client, name=subject_text(type_name, subject), link=url("subject", type=type_name, value=subject))
 
 
 def _answer(form: WhatIfForm, logs: Logs, source: str, by_hash: Mapping[str, str] | None = None) -> WhatIf:

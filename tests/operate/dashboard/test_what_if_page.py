@@ -51,6 +51,15 @@ def test_an_upload_is_answered_by_a_table_and_the_data_of_the_slider(ada: FlaskC
     assert BUSY in answer.text
 
 
+def test_a_client_with_a_name_that_no_address_can_have_is_shown(ada: FlaskClient) -> None:
+    log = "".join(f"{each}\n" for each in TRAFFIC).replace(BUSY, "\udcff\ud800x").encode("utf-8", "surrogatepass")
+
+    answer = upload(ada, log)
+
+    assert answer.status_code == 200
+    assert "2 clients" in answer.text
+
+
 def test_recorded_traffic_needs_no_upload(app: Flask, ada: FlaskClient, tmp_path: Path) -> None:
     recorder = Recorder(app, tmp_path)
     for _ in range(4):
