@@ -620,14 +620,20 @@ def test_a_real_cost_that_is_no_whole_number_leaves_the_estimate_and_is_said(tex
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "concurrency"])
-@settings(max_examples=40)
+@pytest.mark.parametrize("cost", [0, 7])
+@settings(max_examples=15)
 @given(steps=st.lists(st.tuples(st.integers(0, 3 * SECOND), st.integers(0, 30)), max_size=40))
-def test_settled_verdicts_are_those_of_the_app(algorithm: str, steps: list[tuple[int, int]]) -> None:
+def test_settled_verdicts_are_those_of_the_app(algorithm: str, cost: int, steps: list[tuple[int, int]]) -> None:
+    burst = 30 if "burst" in ALGORITHMS[algorithm].PARAMETERS else None
+
     def make(clock: Clock) -> Flask:
         app = Flask("settled")
         MultiLimit(app, storage=MemoryStorage(clock=clock))
         limited = rate_limiter(
-            type=IP, rules=[Rule(5, 40, algorithm=algorithm), Rule(9, 60)], cost=7, settle=lambda it: it.json
+            type=IP,
+            rules=[Rule(5, 40, algorithm=algorithm, burst=burst), Rule(9, 60)],
+            cost=cost,
+            settle=lambda it: it.json,
         )
         app.get("/")(limited(lambda: jsonify(int(request.headers["X-Tokens"]))))
         return app
