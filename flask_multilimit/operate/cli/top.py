@@ -143,7 +143,7 @@ def screen(found: Now, slots: Sequence[SlotsInUse] = (), *, app: str, columns: i
     room = max((rows - len(lines) - 2 * (4 if slots else 3) - 2) // (4 if slots else 3), 1)
     wide = columns >= _WIDE
     banned, begun = found.totals.banned.amount, found.totals.bans.amount
-    tables = (
+    tables: Sequence[tuple[Sequence[str], Sequence[Sequence[str]], int | None]] = (
         (
             ("ENDPOINT", "REFUSED/s", "PASSED/s", *(["BANNED/s"] * bool(banned)), *(["REFUSED"] * wide)),
             [_endpoint_row(each, wide=wide, banned=bool(banned)) for each in found.endpoints],
@@ -165,8 +165,9 @@ def screen(found: Now, slots: Sequence[SlotsInUse] = (), *, app: str, columns: i
             None,
         ),
     )
-    for headings, cells, keep in tables:
-        lines += _table(headings, cells, room, columns, keep=keep)
+    for place, (headings, cells, keep) in enumerate(tables):
+        total = max(len(cells), found.paging.total) if place == 0 else len(cells)
+        lines += _table(headings, cells, room, columns, total=total, keep=keep)
     return lines[:rows]
 
 
@@ -232,7 +233,7 @@ def _rule_row(each: RuleTraffic, *, bans: bool) -> tuple[str, ...]:
 
 def _subject_row(each: RefusedClient) -> tuple[str, ...]:
     rules, endpoints = ({getattr(rule, name): None for rule in each.rules} for name in ("rule", "endpoint"))
-    since = local_time(each.since).rpartition(" ")[0]  # the zone is that of the title
+    since = time.strftime("%H:%M:%S", time.localtime(each.since))  # within the hour before the title's time
     return (str(each.refused), _who(each.type, each.shown), _first(rules), _first(endpoints), since)
 
 
@@ -256,10 +257,16 @@ def _rate(rate: float) -> str:
 
 
 def _table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], room: int, columns: int, *, keep: int | None = None
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    room: int,
+    columns: int,
+    *,
+    total: int,
+    keep: int | None = None,
 ) -> list[str]:
-    """At most ``room`` rows, one line each; nothing if there are none. ``keep`` is the place of a column that is
-    shortened only when the others cannot be any shorter."""
+    """At most ``room`` of ``total`` rows, one line each; nothing if there are none. ``keep`` is the place of a column
+    that is shortened only when the others cannot be any shorter."""
     if not rows:
         return []
     shown = [headings, *([visible(cell) for cell in row] for row in rows[: min(room, MOST_ROWS)])]
@@ -271,7 +278,7 @@ def _table(
     lines = [
         (" " * console.GAP).join(_cell(cell, size) for cell, size in zip(row, sizes, strict=True)) for row in shown
     ]
-    left = len(rows) - len(shown) + 1
+    left = total - len(shown) + 1
     more = [f"+{left} more"] if left else []
     return [console.style(lines[0].rstrip(), dim=True), *(line.rstrip() for line in lines[1:]), *more, ""]
 

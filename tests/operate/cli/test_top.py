@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +48,7 @@ def refused(type_: str, subject: str, times: int, rules: tuple[str, ...] = ("ip-
     return RefusedClient(type_, subject, subject, True, times, AT - 10, AT, tuple(by))
 
 
+SINCE = time.strftime("%H:%M:%S", time.localtime(AT - 10))
 SEARCH = EndpointTraffic("search", amounts(refused=7.5, passed=2.5), series(refused=(0, 150)))
 BUSY = Now(
     at=AT,
@@ -90,7 +92,7 @@ def test_the_screen_fits(columns: int, rows: int) -> None:
 def test_a_narrow_screen_still_says_who_is_refused() -> None:
     shown = [line for line in lines(44) if "203.0" in line]
 
-    assert shown == ["100     203.0.113.7   ip-60s  search  10 s …"]
+    assert shown == [f"100     203.0.113.7   ip-60s  search  {SINCE[:5]}…"]
 
 
 def test_a_wide_screen_has_totals_storage_rates_and_subjects() -> None:
@@ -101,7 +103,7 @@ def test_a_wide_screen_has_totals_storage_rates_and_subjects() -> None:
     assert "search    7.50       2.50      0         ▁█" in text
     assert "ip-60s       search    150      10    0" in text
     assert f"user {'a' * 60}" in text
-    assert "10 s ago" in text
+    assert SINCE in text
 
 
 def test_a_rare_refusal_is_not_shown_as_nothing() -> None:
@@ -114,6 +116,7 @@ def test_rows_that_do_not_fit_are_counted() -> None:
     many = tuple(EndpointTraffic(f"view{number}", amounts(passed=1.0), series()) for number in range(30))
 
     assert "+24 more" in lines(80, 30, endpoints=many)
+    assert "+324 more" in lines(80, 30, endpoints=many, paging=Paging(1, 14, 300 + len(many)))
 
 
 def test_bans_in_force_have_a_line_where_there_are_any() -> None:
