@@ -47,7 +47,7 @@ class DynamicRules:
         self._failing_for: OrderedDict[str, None] = OrderedDict()
         self._lock = Lock()
 
-    def now(self, subject: Subject) -> tuple[Rule, ...]:
+    def now(self, subject: Subject, *, keep: bool = True) -> tuple[Rule, ...]:
         """The rules for ``subject``, which makes the current request. Raises :class:`NoRules`."""
         call, name = next(self._calls), _name_of(subject)
         try:
@@ -58,8 +58,14 @@ class DynamicRules:
             if instead is None:
                 raise NoRules from error
             return instead
-        self._keep(subject, name, call, rules)
+        if keep:
+            self._keep(subject, name, call, rules)
         return rules
+
+    def asked(self, subject: Subject) -> tuple[Rule, ...]:
+        """As :meth:`now`, for a question that is no check. A request to another endpoint may ask it, for which the
+        callable gives other rules, so these are not the last good ones."""
+        return self.now(subject, keep=False)
 
     def known(self, subject: Subject) -> tuple[Rule, ...] | None:
         """The rules for a ``subject`` that makes no request: those that the callable returns if it takes the subject,

@@ -44,7 +44,7 @@ REQUEST = About(_ask, DynamicRules.now)
 """The current request."""
 ENDED_REQUEST = About(_ask_if_possible, DynamicRules.now)
 """A request that ends early, perhaps before what a callable needs was known: one that raises exempts nobody."""
-ASKER = About(_assume, DynamicRules.now)
+ASKER = About(_assume, DynamicRules.asked)
 """The client of the current request, whatever else it asks for: limiters that are exempt now apply as well, and a cost
 that depends on the request is 1."""
 SOMEBODY = About(_assume, DynamicRules.known)

@@ -67,7 +67,7 @@ def about_given(plans: Plans) -> About:
 
     def rules_of(dynamic: DynamicRules, subject: Subject) -> tuple[Rule, ...] | None:
         own = plans.subjects.resolve_if_found(dynamic.declaration.type, dynamic.declaration.name)
-        return dynamic.now(subject) if subject == own else dynamic.known(subject)
+        return dynamic.asked(subject) if subject == own else dynamic.known(subject)
 
     return About(SOMEBODY.ask, rules_of) if has_request_context() else SOMEBODY
 

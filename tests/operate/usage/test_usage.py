@@ -229,6 +229,28 @@ class TestAsking:
         assert (len(found), set(found.values()), calls) == (100, {5}, ["ada"])
 
 
+@pytest.mark.parametrize("question", ["usage", "peek", "standing"])
+def test_asking_elsewhere_gives_nobody_other_rules_when_the_callable_fails(question: str) -> None:
+    """The last good rules are those of a check, not those that a callable gave for the endpoint of the question."""
+    app, failing = Flask("shop"), []
+
+    def rules() -> str:
+        if failing:
+            raise LookupError("the database is away")
+        return "1/minute" if request.endpoint == "mine" else "1000/minute"
+
+    multilimit = MultiLimit(app, user_loader=lambda: "ada")
+    app.add_url_rule("/mine", "mine", rate_limiter(type=USER, rules=rules)(view()))
+    app.add_url_rule("/peek", "peek", lambda: str(multilimit.peek("mine").remaining))
+    app.add_url_rule("/standing", "standing", lambda: multilimit.standing(user="ada").state)
+    app.register_blueprint(Usage(multilimit, url_prefix="/usage"))
+    assert statuses(app, "/mine", f"/{question}") == [200, 200]
+
+    failing.append(True)
+
+    assert statuses(app, "/mine") == [429]
+
+
 class TestOthers:
     def test_nobody_learns_of_another_by_headers_parameters_or_cookies(self, app: Flask) -> None:
         statuses(app, "/search", "/search", environ_base={"REMOTE_ADDR": "203.0.113.7"})
