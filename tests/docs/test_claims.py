@@ -109,7 +109,7 @@ class TestRedis:
     def test_a_server_is_shown_the_certificate_of_the_page(
         self, server: Server, run: Run, certificates: Certificates
     ) -> None:
-        uri = run("docs/how-to/redis.md", "tls")["app"].config["MULTILIMIT_STORAGE_URI"]
+        uri = run("docs/how-to/redis-access.md", "tls")["app"].config["MULTILIMIT_STORAGE_URI"]
         with tls_server(server.binary, certificates) as (_, port):
             storage = flask_multilimit.engine.storage_from_uri(uri.replace(":6380", f":{port}"), timeout=10)
             with contextlib.closing(flask_multilimit.engine.Limiter(storage)) as limiter:
