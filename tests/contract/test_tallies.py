@@ -148,8 +148,9 @@ def test_a_user_with_the_rights_that_limits_need_may_tally(server: Server, redis
     try:
         with server.client(username="limits", password="secret") as own:
             storage = RedisStorage(own)
-            storage.tally([tally(a=1)], source=SOURCE, number=1)
-            assert storage.tallies([FIRST]).amounts == [{"a": 1}]
+            instants = Tally(SECOND, {"b": 2**42}, seconds=60, most=10, instants=True)
+            storage.tally([tally(a=1), instants], source=SOURCE, number=1)
+            assert storage.tallies([FIRST, SECOND]).amounts == [{"a": 1}, {"b": 2**42}]
     finally:
         redis_client.acl_deluser("limits")
 
