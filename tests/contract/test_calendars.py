@@ -201,6 +201,8 @@ def test_a_clock_that_was_years_ahead_locks_nobody_out(bench: Bench) -> None:
     bench.limiter.check(hits(MONTH, cost=3))
 
     bench.clock.now = at("2026-11-20")
+    assert [bench.limiter.check(hits(MONTH)).remaining for _ in range(3)] == [2, 1, 0]
+    bench.clock.now = at("2026-12-20")
     assert bench.limiter.check(hits(MONTH)).remaining == 2
 
 

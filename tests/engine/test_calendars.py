@@ -6,6 +6,7 @@ import copy
 import pickle
 import subprocess
 import sys
+import time
 from datetime import datetime, timezone
 from typing import Any
 
@@ -113,7 +114,7 @@ def test_calendars_are_told_apart_by_period_zone_and_anchor() -> None:
 
 def test_the_longest_key_has_room_for_the_longest_calendar() -> None:
     calendar = Calendar(5, "year", timezone="America/Argentina/ComodRivadavia", anchor="12-31")
-    (hit,) = hits_for(calendar, scope="x" * 60, subject="y" * 60, type="z" * 20, prefix="p" * 32)
+    (hit,) = hits_for(calendar, scope="x" * 56, subject="y" * 48, type="z" * 20, prefix="p" * 32)
 
     assert len(hit.key) <= MAX_KEY
     parts = parts_of_key(hit.key)
@@ -131,12 +132,35 @@ def test_in_memory_the_clock_of_the_system_decides() -> None:
     assert abs(midnight - round(midnight / 86_400) * 86_400) < 2
 
 
-def test_in_an_outage_each_worker_has_its_share_of_what_was_left_until_the_period_ends() -> None:
-    clock = Clock(round(datetime(2026, 11, 14, 23, 59, 50, tzinfo=timezone.utc).timestamp()) * SECOND)
+def test_in_memory_the_clock_is_followed_when_that_of_the_system_is_set() -> None:
+    storage = MemoryStorage()
+    storage._origin += 40 * 86_400 * 10**9  # as if the process had begun when the clock was wrong
+    limiter = Limiter(storage)
+    assert limiter.check(hits_for("5/minute", scope="rate")).at > (time.time() + 39 * 86_400) * SECOND
+
+    decision = limiter.check(hits_for(Calendar(5, "year"), scope="api"))
+
+    year = datetime.now(timezone.utc).year
+    assert abs(decision.at / SECOND - time.time()) < 5
+    end = datetime.fromtimestamp(decision.at / SECOND + decision.reset_after + 1, timezone.utc)
+    assert (end.year, end.month, end.day) == (year + 1, 1, 1)
+
+
+OUTAGES = [
+    (datetime(2026, 11, 14, 23, 59, 50, tzinfo=timezone.utc), 15, 10.0),
+    (datetime(2026, 2, 3, tzinfo=timezone.utc), 1, 26 * 86_400.0),
+]
+
+
+@pytest.mark.parametrize(("begins", "anchor", "left"), OUTAGES)
+def test_in_an_outage_each_worker_has_its_share_of_what_was_left_until_the_period_ends(
+    begins: datetime, anchor: int, left: float
+) -> None:
+    clock = Clock(round(begins.timestamp()) * SECOND)
     failing = RecordingStorage(clock)
     storage = GuardedStorage(failing, workers=2, clock=clock)
     limiter = Limiter(storage)
-    wanted = hits_for(Calendar(40, "month", anchor=15), scope="api")
+    wanted = hits_for(Calendar(40, "month", anchor=anchor), scope="api")
     for _ in range(20):
         assert limiter.check(wanted).allowed
     failing.broken = True
@@ -144,9 +168,12 @@ def test_in_an_outage_each_worker_has_its_share_of_what_was_left_until_the_perio
     admitted = [limiter.check(wanted) for _ in range(30)]
     assert {decision.decided_by for decision in admitted} == {"local"}
     assert sum(decision.allowed for decision in admitted) <= 10, "half of what was left"
-    assert admitted[-1].retry_after == 10.0
+    assert admitted[-1].retry_after == left
+    unknown = hits_for(Calendar(40, "month", anchor=anchor), scope="api", subject="never seen before")
+    assert sum(limiter.check(unknown).allowed for _ in range(50)) == 10, "others may have used half of it"
 
-    clock.advance(10)
-    assert sum(limiter.check(wanted).allowed for _ in range(50)) == 20, "half of the new month"
-    assert limiter.peek(wanted).retry_after > 29 * 86_400
+    clock.advance(left)
+    for hits in (wanted, unknown):
+        assert sum(limiter.check(hits).allowed for _ in range(50)) == 20, "half of the new month"
+        assert limiter.peek(hits).retry_after > 27 * 86_400
     storage.stop()
