@@ -119,8 +119,8 @@ _KINDS: dict[str, Any] = {
         },
         {
             "if": {"required": ["per"], "properties": {"per": {"type": "string"}}},
-            "then": {"properties": dict.fromkeys(_OF_RATES, False)},
-            "else": {"properties": {"timezone": False, "anchor": False}},
+            "then": {"properties": dict.fromkeys(_OF_RATES, {"type": "null"})},
+            "else": {"properties": dict.fromkeys(("timezone", "anchor"), {"type": "null"})},
         },
     ]
 }

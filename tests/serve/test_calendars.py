@@ -212,7 +212,7 @@ def test_what_is_left_names_the_period() -> None:
     app.register_blueprint(Usage(multilimit))
     asked(app)
 
-    told = app.test_client().get("/rate_limit", headers={"X-User": "ada", "Accept": "application/json"}).json
+    told: Any = app.test_client().get("/rate_limit", headers={"X-User": "ada", "Accept": "application/json"}).json
     (quota,) = (each for each in told["resources"].values() if each["policy"] == "user-month")
     assert (quota["limit"], quota["remaining"], quota["window"], quota["period"]) == (2, 1, None, "month")
     page = app.test_client().get("/rate_limit", headers={"X-User": "ada", "Accept": "text/html"}).text
