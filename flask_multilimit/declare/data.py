@@ -119,8 +119,8 @@ _KINDS: dict[str, Any] = {
         },
         {
             "if": {"required": ["per"], "properties": {"per": {"type": "string"}}},
-            "then": {"properties": dict.fromkeys(_OF_RATES, {"type": "null"})},
-            "else": {"properties": dict.fromkeys(("timezone", "anchor"), {"type": "null"})},
+            "then": {"properties": {name: {"type": "null"} for name in _OF_RATES}},
+            "else": {"properties": {name: {"type": "null"} for name in ("timezone", "anchor")}},
         },
     ]
 }
