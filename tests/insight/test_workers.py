@@ -44,14 +44,16 @@ def test_a_worker_that_has_served_is_there_with_what_it_has_in_force(on_server: 
 
 
 def test_a_worker_of_another_release_is_told_apart(on_server: str) -> None:
-    made(on_server).statuses(1)
+    first = made(on_server)
+    first.statuses(1)
     app = Flask("shop")
     app.config.update(MULTILIMIT_STORAGE_URI=on_server, MULTILIMIT_DEFAULT_LIMITS="3/minute")
     MultiLimit(app)
     app.add_url_rule("/", "show", lambda: "ok")
     assert ask(app, "/").status_code == 200
 
-    soon(lambda: line(app) == "2 of 2 workers at version 0; limits as in this checkout: only 1")
+    told = "2 of 2 workers at version 0; limits as in this checkout: only 1"
+    soon(lambda: line(first) == line(app) == told)
 
 
 def test_a_worker_that_does_not_follow_is_behind(on_server: str) -> None:
