@@ -72,7 +72,7 @@ class TestJson:
         schema = json.loads(ask(app, answer.headers["Link"].partition(">")[0].lstrip("<")).text)
         jsonschema.Draft202012Validator.check_schema(schema)
         jsonschema.validate(json.loads(answer.text), schema)
-        assert schema["$defs"]["Quota"]["properties"]["reset"]["description"]
+        assert {"limit", "remaining", "reset"} <= set(schema["$defs"]["Quota"]["properties"])
 
     def test_is_kept_by_no_cache(self, app: Flask) -> None:
         for method in ("GET", "HEAD", "OPTIONS"):
@@ -232,7 +232,7 @@ class TestAsking:
 @pytest.mark.parametrize("question", ["usage", "peek", "standing"])
 def test_asking_elsewhere_gives_nobody_other_rules_when_the_callable_fails(question: str) -> None:
     """The last good rules are those of a check, not those that a callable gave for the endpoint of the question."""
-    app, failing = Flask("shop"), []
+    app, failing = Flask("shop"), list[bool]()
 
     def rules() -> str:
         if failing:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     Allow = Callable[[str], RedisStorage]
 
-PAGE = DOCS / "how-to" / "redis.md"
+PAGE = DOCS / "how-to" / "redis-access.md"
 USER = ["limiter", "on", ">PASSWORD", "~rate_limit:*"]
 
 
