@@ -27,7 +27,7 @@ PAGE = DOCS / "choose-a-limit.md"
 PICTURES = ("what-if-peaks.png", "what-if-slider.png")
 SMALL = 200_000
 
-SESSIONS = [block for block in blocks_of(PAGE) if block.text.startswith("$ flask ")]
+SESSIONS = [block for block in blocks_of(PAGE) if block.text.startswith("$ flask --app app ")]
 
 
 def test_the_log_is_what_the_script_makes() -> None:
