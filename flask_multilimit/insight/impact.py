@@ -14,11 +14,16 @@ from .changes import Entry, entry_of
 from .health import forgets_changes
 from .traffic import TrafficMemory, looking, rule_traffic
 from .values import Described
+from .workers import known_number
 
 _RULE = re.compile(r"(?P<count>\d+) (?:per (?P<time>[\d.]+m?s)|at once)")
 _SHADOW = " (shadow)"
 FORGETFUL = (
     "The server keeps nothing on disk. After it restarts, the workers put changes back, if one of them still runs."
+)
+NO_SHARE = (
+    "While the storage is away, each worker admits its share of the count. That is 0 if there are more workers than "
+    "units: all are refused then."
 )
 _REPLAYED = {each.value for each in LimitType}
 MOST_SENTENCES = 50
@@ -50,7 +55,7 @@ class Impact(Described):
     """The entry about the same limit or client that it replaces. Undoing the change does not restore it."""
     warning: str
     """Why it must be confirmed; empty if it need not."""
-    note: str
+    notes: tuple[str, ...]
     """What to know about it besides; the pages translate it."""
     evidence: tuple[Evidence, ...]
     seen: str
@@ -66,10 +71,19 @@ def impact(gate: AppGate, preview: Preview, *, warning: str = "") -> Impact:
         endpoints=tuple(map(_differing, preview.endpoints)),
         replaces=None if preview.replaces is None else entry_of(preview.replaces),
         warning=preview.warning or warning,
-        note=FORGETFUL if preview.entry.until is None and forgets_changes(gate) else "",
+        notes=tuple(_notes(gate, preview)),
         evidence=evidence,
         seen=preview.seen,
     )
+
+
+def _notes(gate: AppGate, preview: Preview) -> Iterable[str]:
+    if preview.entry.until is None and forgets_changes(gate):
+        yield FORGETFUL
+    changed = (text for each in preview.endpoints for text in _by_name(_differing(each).after).values())
+    counts = [int(rule["count"]) for text in changed if (rule := _RULE.match(text))]
+    if counts and gate.settings.on_storage_error == "local" and min(counts) < (known_number(gate) or 1):
+        yield NO_SHARE
 
 
 def _differing(each: Difference) -> Difference:

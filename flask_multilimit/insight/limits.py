@@ -10,6 +10,7 @@ from ..control.entries import Override
 from ..declare.subjects import parts_of
 from ..engine import Ban, Calendar, Rule
 from ..engine.rules import Period
+from ..engine.storage.layers.guard.fallback import has_share
 from ..plan.endpoint import Plan, PlannedLimiter, planned_elsewhere
 from ..plan.plans import Plans
 from ..plan.sources import UNMATCHED_SCOPE
@@ -306,6 +307,19 @@ def places_of(gate: AppGate) -> Sequence[Place]:
 def limiters_of(gate: AppGate) -> list[ListedLimiter]:
     """All limiters of all places. Raises :class:`ConfigurationError`."""
     return [limiter for place in places_of(gate) for limiter in place.limiters]
+
+
+def without_share(gate: AppGate, number: int) -> list[str]:
+    """The rules, in words, by which none of ``number`` workers admits anything while the storage is away. Raises
+    :class:`ConfigurationError` for a mistake in a declaration."""
+    return [
+        f"{name} at {place.name} ({rule})"
+        for place in places_of(gate)
+        for listed in place.limiters
+        if (listed.planned.declaration.on_storage_error or gate.settings.on_storage_error) == "local"
+        for name, rule in listed.planned.rules
+        if not (listed.planned.declaration.shadow or has_share(rule, number))
+    ]
 
 
 def _places(gate: AppGate) -> Iterator[Place]:

@@ -8,6 +8,7 @@ from ..control.store import StoreInStorage
 from ..engine import StorageError
 from ..serve.applier import applier_of
 from ..serve.gate import AppGate
+from .health import storage_state
 from .text import plural
 from .values import Described
 
@@ -62,3 +63,12 @@ def workers(gate: AppGate) -> Workers | None:
     newest = max([applier.follower.version, *(each.version for each in listed)])
     current = sum(each.version == newest for each in listed)
     return Workers(newest, current, sum(each.same_limits for each in listed), listed) if listed else None
+
+
+def known_number(gate: AppGate) -> int | None:
+    """How many workers share each limit while the storage is away: those that announce themselves, or as many as are
+    known otherwise; ``None`` if that would be a guess."""
+    if (announced := workers(gate)) is not None:
+        return len(announced.workers)
+    state = storage_state(gate)
+    return state.workers if state.guarded and state.workers_certain else None

@@ -244,9 +244,12 @@ def _id_of(there: Sequence[Override | Listing], what: Sequence[str], *, limiter:
     found = [each for each in there if _target_of(each) in {given, (None, None, None, first)}]
     if len(found) == 1:
         return found[0].id
-    shown = "; ".join(f"{each.id}: {each}" for each in (found or there)[:MOST_NAMED]) or "there are none"
     named = " ".join(part for part in (*what, limiter, who) if part)
-    raise ConfigurationError(f"{named}: {len(found)} changes in force fit that. Give the ID of one: {shown}")
+    if not there:
+        raise ConfigurationError(f"{named}: nothing is changed, so there is nothing to undo")
+    shown = "; ".join(f"{each.id}: {each}" for each in (found or there)[:MOST_NAMED])
+    many = f"{len(found)} changes in force fit" if found else "no change in force fits"
+    raise ConfigurationError(f"{named}: {many} that. Give the ID of one: {shown}")
 
 
 def _target_of(entry: Override | Listing) -> tuple[str | None, ...]:
@@ -416,8 +419,8 @@ def _impact_lines(found: Impact) -> list[str]:
         lines += console.paragraph(f"{each.endpoint}  {', '.join(each.methods)}", indent=4, first="  ")
         lines += [f"    - {text}" for text in each.before]
         lines += [f"    + {text}" for text in each.after]
-    if found.note:
-        lines += console.paragraph(found.note, indent=2)
+    for text in found.notes:
+        lines += console.paragraph(text, indent=2)
     if found.warning:
         lines += console.paragraph(f"Beware: {found.warning}.", indent=2)
     return lines

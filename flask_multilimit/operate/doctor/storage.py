@@ -10,7 +10,8 @@ from ...config import PREFIX
 from ...engine import ClusterStorage, StorageError
 from ...engine.storage import LocalStorage, Scripted
 from ...engine.storage.layers.guard.workers import workers_asked_for
-from ...insight.limits import Place
+from ...insight.limits import Place, without_share
+from ...insight.workers import known_number
 from ...serve.gate import AppGate
 from .findings import FIX, Finding, Severity, remedy_for
 from .script import examine_rights, examine_script
@@ -34,6 +35,20 @@ def examine_storage(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
     yield from examine_script(storage, gate)
     if isinstance(storage, Scripted):
         yield from examine_rights(storage, gate)
+    yield from _in_an_outage(gate)
+
+
+def _in_an_outage(gate: AppGate) -> Iterator[Finding]:
+    number = known_number(gate)
+    refusing = without_share(gate, number) if number is not None else []
+    if refusing:
+        names = ", ".join(refusing[:3]) + (f" and {len(refusing) - 3} more" if len(refusing) > 3 else "")
+        text = (
+            f"While the storage is away, the share of each of {number} workers is 0, and everybody refused, by {names}."
+        )
+        yield Finding(
+            "shares", Severity.HINT, text, f"Raise the count to {number}, or give the limiter on_storage_error."
+        )
 
 
 def _on_this_machine(storage: LocalStorage, calendars: list[str]) -> Finding:

@@ -54,13 +54,23 @@ def test_a_change_says_which_one_it_replaces(on_server: Command) -> None:
     assert first["replaces"] is told["replaces"] is None
 
 
+def test_a_count_below_the_number_of_workers_says_that_nobody_passes_in_an_outage(on_server: Command) -> None:
+    on_server.environment["FLASK_MULTILIMIT_WORKERS"] = "4"
+    change = ("set", "update", "ip-20s", "{} per 20 seconds", "--for", "1h", "--dry-run")
+
+    few, enough = (" ".join(on_server(*(each.format(count) for each in change)).out.split()) for count in (2, 4))
+
+    told = "That is 0 if there are more workers than units"
+    assert (told in few, told in enough) == (True, False)
+
+
 def test_a_lasting_change_says_that_the_server_keeps_nothing_on_disk(
     on_server: Command, redis_client: redis.Redis
 ) -> None:
     forgets = "The server keeps nothing on disk."
 
     assert forgets in on_server("deny", "203.0.113.7", "--lasting", "--dry-run").out
-    assert forgets in on_server("deny", "203.0.113.7", "--lasting", "--yes", "--json").json["note"]
+    assert forgets in on_server("deny", "203.0.113.7", "--lasting", "--yes", "--json").json["notes"][0]
     assert forgets not in on_server("deny", "203.0.113.7", "--for", "1h", "--dry-run").out
     assert forgets[:-1] in " ".join(on_server("doctor").out.split())
     redis_client.config_set("appendonly", "yes")
@@ -117,7 +127,7 @@ def test_asks_twice_before_it_locks_everyone_out_and_scripts_force_it(on_server:
         (["set", "nowhere", "ip-20s", "50/minute", "--lasting", "--yes"], "no endpoint has that"),
         (["ban", "203.0.113.9", "--lasting", "--yes"], "a ban needs an end"),
         (["deny", "nobody", "--lasting", "--yes"], "give a network"),
-        (["unset", "12345678", "--yes"], "no entry has the id"),
+        (["unset", "12345678", "--yes"], "nothing is changed, so there is nothing to undo"),
     ],
 )
 def test_a_wrong_change_is_an_error_and_stores_nothing(on_server: Command, arguments: list[str], message: str) -> None:
@@ -303,7 +313,7 @@ class TestUnset:
 
         assert (both.code, none.code) == (1, 1)
         assert "update: 2 changes in force fit that. Give the ID of one: " in " ".join(both.err.split())
-        assert "update ip-20s: 0 changes in force fit that." in " ".join(none.err.split())
+        assert "update ip-20s: no change in force fits that." in " ".join(none.err.split())
         assert len(on_server("entries", "--json").json["entries"]) == 2
 
 

@@ -227,6 +227,17 @@ def test_doctor_names_a_replica(server_binaries: dict[str, Binary], server: Serv
     assert "primary" in finding(run, "role")["remedy"]
 
 
+def test_doctor_names_limits_without_a_share_in_an_outage(on_server: Command) -> None:
+    on_server.environment["FLASK_MULTILIMIT_WORKERS"] = "30"
+
+    found = finding(on_server("doctor", "--json"), "shares")
+
+    assert found["level"] == "hint"
+    assert "ip-60s at login (2 per 60s)" in found["text"]
+    on_server.environment["FLASK_MULTILIMIT_WORKERS"] = "1"
+    assert not [each for each in on_server("doctor", "--json").json["findings"] if each["name"] == "shares"]
+
+
 def test_memory_with_several_workers(on_memory: Command) -> None:
     alone = on_memory("doctor", "--json")
     on_memory.environment["WEB_CONCURRENCY"] = "4"

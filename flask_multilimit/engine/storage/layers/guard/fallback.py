@@ -334,6 +334,11 @@ def _more_than_ever(hit: Hit, least: Rule) -> Hit:
     return Hit(hit.key, least, min(hit.asks, 1) * 2, hit.name, hit.shadow)
 
 
+def has_share(rule: Rule, workers: int) -> bool:
+    """Whether each of ``workers`` admits anything by ``rule`` while the storage is away."""
+    return rule.count >= workers if rule.holds_slots else _share_of_rule(rule, workers) is not None
+
+
 @lru_cache(maxsize=1024)
 def _share_of_rule(rule: Rule, workers: int) -> Rule | None:
     """What each of ``workers`` may admit, so that together they keep within ``rule``; ``None``: nothing."""

@@ -109,9 +109,11 @@ class Report:
 
 
 def _meanwhile(policy: OnStorageError, workers: Workers) -> str:
-    share = "the whole" if workers.count == 1 else f"1/{workers.count}"
+    share = "the whole of each limit"
+    if workers.count > 1:
+        share = f"1/{workers.count} of each limit, and nothing by a count below {workers.count},"
     return {
-        "local": f"this process admits {share} of each limit by itself ({workers.source}).",
+        "local": f"this process admits {share} by itself ({workers.source}).",
         "allow": "every request is admitted.",
         "deny": "every limited request is refused.",
         "raise": "every check raises an error.",
