@@ -21,13 +21,20 @@ from .subjects import request_if_any
 class Frame:
     """What some work is charged, and what it says that this really cost: a request, or a call of a service function."""
 
-    __slots__ = ("said", "settled")
+    __slots__ = ("_said", "settled")
 
     def __init__(self) -> None:
         self.settled: tuple[tuple[Decision, Sequence[Any]], ...] = ()
         """Charges that depend on the response, or on what the work says, with the limiters that made them."""
-        self.said: dict[str, int] = {}
-        """What the work has said, by the name of the limiter."""
+
+    @property
+    def said(self) -> dict[str, int]:
+        """What the work has said, by the name of the limiter. Most work says nothing."""
+        try:
+            return self._said
+        except AttributeError:
+            self._said: dict[str, int] = {}
+            return self._said
 
 
 class Holder:

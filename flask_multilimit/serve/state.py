@@ -60,7 +60,6 @@ class Record(Frame):
 
     def __init__(self, plan: Plan) -> None:
         self.settled = ()  # as Frame does, which would be a call more
-        self.said = {}
         self.plan: Plan = plan
         """The plan of its endpoint, looked up once."""
         self.checked: bool = False
