@@ -237,7 +237,7 @@ class TestAccessLists:
             as_user(f"{RIGHTS_OF_WORKERS} {RIGHTS_OF_OPERATORS} -xrevrange").control.history()
 
     def test_the_documentation_names_them(self) -> None:
-        page = (DOCS / "how-to" / "redis.md").read_text()
+        page = (DOCS / "how-to" / "redis-access.md").read_text()
 
         assert RIGHTS_OF_WORKERS in page
         assert RIGHTS_OF_OPERATORS in page

@@ -51,10 +51,10 @@ DEFECTS = {
         "no order",
     ),
     "admits one too many": Defect(
-        "hit.count - used\n    if remaining", "hit.count + 1 - used\n    if remaining", "too many"
+        "hit.count - used\n    if hit.cost", "hit.count + 1 - used\n    if hit.cost", "too many"
     ),
     "admits one too few": Defect(
-        "hit.count - used\n    if remaining", "hit.count - 1 - used\n    if remaining", "refused for nothing"
+        "hit.count - used\n    if hit.cost", "hit.count - 1 - used\n    if hit.cost", "refused for nothing"
     ),
     "has too short a window": Defect(
         "total - call('ZCOUNT', hit.key, argument(now - hit.window",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.algorithms import ALGORITHMS, SLIDING
 from flask_multilimit.engine.algorithms.base import AHEAD
 from support.oracle import Charge, Window
 
@@ -92,6 +92,8 @@ class World(NamedTuple):
                     state, hit.rule.quota, hit.cost, now, outcome[3], operation.id
                 )
                 remaining -= hit.cost
+                if not remaining and hit.rule.algorithm in SLIDING:  # how long until the next unit comes back
+                    remaining = -algorithm.evaluate(states[hit.key], hit.rule.quota, 1, now)[1]
             else:
                 reset_after = algorithm.reset_after(state, hit.rule.quota, now, outcome[3])
             reply += remaining, refusal, reset_after
