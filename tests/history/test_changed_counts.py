@@ -34,7 +34,7 @@ PATIENCE = 60
 LOW, HIGH = 4, 40
 RAISED_AND_LOWERED = [(HIGH, 1.5), (LOW, LEARNED + 3.0)]
 """Counts, and the seconds for which each is left: every process learns of each, and fills windows by it."""
-ONE_TOO_MANY = Defect("hit.count - used\n    if remaining", "hit.count + 1 - used\n    if remaining", "too many")
+ONE_TOO_MANY = Defect("hit.count - used\n    if hit.cost", "hit.count + 1 - used\n    if hit.cost", "too many")
 
 
 @dataclass(frozen=True, slots=True)
