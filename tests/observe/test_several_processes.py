@@ -28,6 +28,7 @@ metrics.attach(
         leases=lambda: number,
         control=lambda: ControlState(number, float(number), {"ban": number}),
         bans=lambda: {("login", "ip-ban"): number},
+        top_shares=lambda: {"login": number / 10},
         every_second=lambda task: None,
     )
 )
@@ -54,3 +55,4 @@ def test_gauges_of_several_processes(tmp_path: Path) -> None:
     assert shown("control_age_seconds") == 5, "one knows only what is so old"
     assert shown("control_entries", kind="ban") == 5
     assert shown("bans_in_force", endpoint="login", rule="ip-ban") == 5, "each shows those of all processes"
+    assert shown("top_subject_share", endpoint="login") == 0.5
