@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import linear_regression, median
 from typing import TYPE_CHECKING
 
+from flask_multilimit.control.store import is_control
 from flask_multilimit.observe.traffic.counts import is_traffic
 from support.processes import REPLY_SECONDS, Program
 from support.servers import Server
@@ -192,5 +193,5 @@ class _Soak:
         self._seen.lasting_keys = sum(self._admin.ttl(key) < 0 for key in self._admin.scan_iter())
 
     def _keys_of_limits(self) -> int:
-        """Traffic stays for an hour."""
-        return sum(not is_traffic(key.decode()) for key in self._admin.scan_iter())
+        """Traffic stays for an hour, and that the worker is there as long as it is."""
+        return sum(not (is_traffic(key.decode()) or is_control(key.decode())) for key in self._admin.scan_iter())
