@@ -8,6 +8,7 @@ import traceback
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from flask import Flask
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -140,10 +141,12 @@ names = st.sampled_from([PREFIX + name.upper() for name in Settings.model_fields
 )
 
 
+@pytest.mark.filterwarnings("ignore:limiter on .* can never refuse")  # two equal limits are allowed
 @tries(5)
 @given(st.dictionaries(names.map(str.upper), anything | too_long_to_show, min_size=1, max_size=3))
 @example({"MULTILIMIT_STORAGE_URI": f"redis://:{SECRET}@localhost".encode()})
 @example({"MULTILIMIT_STORAGE_URI": [f"redis://:{SECRET}@localhost"]})
+@example({"MULTILIMIT_APPLICATION_LIMITS": [{}, {}]})
 def test_any_configuration_makes_an_extension_or_is_a_configuration_error(config: dict[str, Any]) -> None:
     app = Flask("fuzzed")
     app.config.update(config)
