@@ -24,6 +24,7 @@ from pydantic import (
 
 from ..engine import Ban, ConfigurationError, Rule
 from ..engine.algorithms import ALGORITHMS
+from ..engine.algorithms.calendar import Period
 from ..engine.bans import MOST_FACTOR, MOST_STRIKES
 from ..engine.bounds import LONGEST_ADDRESS, LONGEST_MESSAGE, LONGEST_NAME, LONGEST_SUBJECT
 from ..engine.hits import OnStorageError
@@ -36,7 +37,6 @@ from ..engine.rules import (
     NAME,
     SHORTEST,
     SHORTEST_TIMEOUT,
-    Period,
     rule_of,
     rules_in,
 )

@@ -11,13 +11,10 @@ from calendar import monthrange
 from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
-from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from .algorithms.calendar import AROUND
+from .algorithms.calendar import AROUND, Period
 from .errors import brief
-
-Period = Literal["hour", "day", "week", "month", "year"]
 
 SECOND = 1_000_000
 HOUR = 3600

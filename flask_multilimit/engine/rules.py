@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from hashlib import blake2b
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any
 
 from .algorithms import ALGORITHMS, CALENDAR, Algorithm, Quota, algorithm_of
+from .algorithms.calendar import Period
 from .bounds import LONGEST_RULES
 from .errors import ConfigurationError, brief, is_number
 
@@ -34,7 +35,6 @@ UNITS = {
 }
 """Units of time in a rule's text, in seconds; a month is 30 days, a year 365."""
 
-Period = Literal["hour", "day", "week", "month", "year"]
 PERIODS: dict[str, int] = {
     "hour": 3600,
     "day": 25 * 3600,

@@ -13,9 +13,9 @@ from ..control.entries import Listing, Override
 from ..declare.addresses import Network, Networks, Who
 from ..declare.subjects import EVERYONE, LimitType, parts_in
 from ..engine import BanStatus, Decision, Limiter, RuleStatus, StorageError
+from ..engine.algorithms.calendar import Period
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
-from ..engine.rules import Period
 from ..observe.traffic import Refused
 from ..observe.traffic.counts import BUCKET_SECONDS, PAUSE_BUCKETS
 from ..plan.hits import Applied

@@ -8,12 +8,16 @@ rules since. Twin of ``calendar.lua``.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from .base import COUNTED, MOST_USED, NEVER, NO_PARAMETERS, Outcome, Quota, plain_quota, recognise_nothing
 
 PARAMETERS = NO_PARAMETERS
 MAX_COST = COUNTED
 REMEMBERS_IDS = False
 INCLUDES = ("numbers",)
+
+Period = Literal["hour", "day", "week", "month", "year"]
 
 LINGERS = 3_600_000_000
 """Microseconds that a state outlives its period, in case the clock steps back."""

@@ -364,7 +364,11 @@ class RedisStorage:
         """The command up to the id, and the frame of its reply, of a check that is not always sent alike."""
         if isinstance(changing, Learned) and SHAPES.note(changing):
             start, _, _, frame = _compiled(hits, changing)
-        return start + self._boundaries(hits) + _BEFORE_ID if calendars_of(hits) else start, frame
+        return self._up_to_id(hits, start), frame
+
+    def _up_to_id(self, hits: tuple[Hit, ...], start: bytes) -> bytes:
+        """A command up to the id, of which ``start`` is packed already."""
+        return start + self._boundaries(hits) + _BEFORE_ID if calendars_of(hits) else start
 
     def _ask_wire(self, mode: bytes, many: Sequence[tuple[Hit, ...]], ids: Sequence[bytes]) -> list[Any]:
         """The replies to all checks, in one round trip. Replies to the loading of scripts come before them."""
@@ -372,12 +376,9 @@ class RedisStorage:
         scripts = {script_for("check", hits) for hits in many}
         commands = [command_of(b"SCRIPT", b"LOAD", script.text.encode()) for script in scripts]
         end = b"$%d\r\n%b\r\n" % (len(mode), mode)
-        commands += [b"%b%b\r\n%b" % (self._up_to_id(hits), id_, end) for hits, id_ in zip(many, ids, strict=True)]
+        starts = [self._up_to_id(hits, memoized(hits, _packed_for_id_and_mode)) for hits in many]
+        commands += [b"%b%b\r\n%b" % (start, id_, end) for start, id_ in zip(starts, ids, strict=True)]
         return self._wire.ask_all(commands, self._deadline.started)
-
-    def _up_to_id(self, hits: tuple[Hit, ...]) -> bytes:
-        start = memoized(hits, _packed_for_id_and_mode)
-        return start + self._boundaries(hits) + _BEFORE_ID if calendars_of(hits) else start
 
     def _ask_pipeline(self, mode: bytes, many: Sequence[tuple[Hit, ...]], ids: Sequence[bytes]) -> list[Any]:
         """As :meth:`_ask_wire`, through the client."""
