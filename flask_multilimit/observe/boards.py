@@ -82,7 +82,7 @@ NUMBERS = (
     ),
     _number("Storage", "bool_yes_no", "Whether every process gets answers.", "min(multilimit_storage_up)"),
 )
-"""The first row: whoever is called at night looks here first."""
+"""The first row: people on call look here first."""
 
 PANELS = (
     *NUMBERS,
