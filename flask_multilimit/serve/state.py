@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
-from flask import Flask
+from flask import Flask, Request, g
+from werkzeug.local import LocalProxy
 
 from ..config import Settings
-from ..declare.subjects import Subjects
-from ..engine import Limiter
+from ..declare.advice import app_in_force, gate_of_app
+from ..declare.holding import Frame
+from ..declare.subjects import Subjects, current_request, request_if_any
+from ..engine import Decision, Limiter
+from ..engine.limiter import unasked
+from ..plan.endpoint import Plan
 from ..plan.plans import Plans
 from .audience import AppAudience
 
 if TYPE_CHECKING:
     from .access import AccessLists
-
-
-from typing import Literal
-
-from flask import Request, g
-from werkzeug.local import LocalProxy
-
-from ..declare.advice import app_in_force, gate_of_app
-from ..declare.holding import Frame
-from ..declare.subjects import current_request, request_if_any
-from ..engine import Decision
-from ..engine.limiter import unasked
-from ..plan.endpoint import Plan
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -59,7 +52,7 @@ class Record(Frame):
     __slots__ = ("access", "admitted", "checked", "decisions", "plan")
 
     def __init__(self, plan: Plan) -> None:
-        self.settled = ()  # as Frame does, which would be a call more
+        self.settled: tuple[tuple[Decision, Sequence[Any]], ...] = ()  # as Frame does, which would be a call more
         self.plan: Plan = plan
         """The plan of its endpoint, looked up once."""
         self.checked: bool = False

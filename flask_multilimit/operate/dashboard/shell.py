@@ -57,7 +57,7 @@ TEMPLATES = Environment(
 
 
 TEMPLATES.filters |= {"axis": axis, "iso": iso, "number": number, "rate": rate, "share": share, "utc": utc}
-translated = partial(translated_by, __package__)
+translated: partial[str] = partial(translated_by, __package__)
 
 
 def render(template: str, *, status: int = 200, **values: Any) -> Response:

@@ -268,7 +268,7 @@ class Traffic:
 
     def __init__(self, arrivals: Arrivals, windows: Sequence[float]) -> None:
         self.arrivals = arrivals
-        self.estimate = arrivals.estimate
+        self.estimate: int | None = arrivals.estimate
         self.windows: tuple[float, ...] = tuple(sorted(windows))
         self.subjects: dict[str, tuple[int, ...]] = self._peaks(1)
         """The peak of each subject, by window."""
