@@ -117,18 +117,21 @@ class Rule:
     @classmethod
     def parse(cls, text: str) -> Rule:
         """The one rule that ``text`` describes: ``"100/minute"``, ``"100 per minute"``, ``"10 per 20 seconds"``,
-        ``"5 at once"``, ``"10000 per calendar month"``.
+        ``"5 at once"``, ``"10000 per calendar month"``, ``"10000 per calendar month from 15 in Europe/Berlin"``.
 
         Units: second, minute, hour, day, week, month (30 days), year (365 days), singular or plural.
         """
         if not isinstance(text, str):
             raise ConfigurationError(f'rule {brief(text)}: give text, such as "100/minute"')
         _check_length(text)
+        calendar = calendar_in(text)
+        if calendar is not None:
+            return _of_calendar(text, calendar)
         normalized = " ".join(text.replace("/", " per ").split())
         count, *windows = _PER.split(normalized)
         match = _WINDOW.fullmatch(windows[0]) if len(windows) == 1 else None
         if match is None:
-            return _of_calendar(text, count, *windows) or _at_once(text, normalized)
+            return _at_once(text, normalized)
         units, unit = _count(text, count), match["unit"].lower()
         seconds = UNITS.get(unit) or UNITS.get(unit.removesuffix("s"))
         if seconds is None:
@@ -220,7 +223,8 @@ class Calendar(Rule):
     The clock of the storage decides which period it is, and the time zone where that begins. ``retry_after`` and
     ``reset_after`` end with the period.
 
-    :param count: 1 to 10**9; in text, ``"10000 per calendar month"``.
+    :param count: 1 to 10**9; in text, ``"10000 per calendar month"``, or as ``str()`` shows it:
+        ``"10000 per calendar month from 15 in Europe/Berlin"``.
     :param period: ``hour``, ``day``, ``week``, ``month`` or ``year``.
     :param timezone: the name of a time zone, such as ``Europe/Berlin``.
     :param anchor: the day on which a period begins. Of a week: 1 (Monday, the default) to 7. Of a month: 1 to 31; a
@@ -437,7 +441,11 @@ def _check_length(text: str) -> None:
 
 _PER = re.compile(" per ", re.IGNORECASE)
 _WINDOW = re.compile(r"(?P<many>\d*) ?(?P<unit>[^\W\d]+)")
-_CALENDAR = re.compile(r"calendar ([^\W\d]+)", re.IGNORECASE)
+_CALENDAR = re.compile(
+    r"(?P<count>[^ /]+)(?: per | ?/ ?)calendar (?P<period>[^\W\d]+)"
+    r"(?: from (?P<anchor>[^ ]+))?(?: in (?P<timezone>[^ ]+))?",
+    re.IGNORECASE,
+)
 _AT_ONCE = re.compile(r"(\S+) at once", re.IGNORECASE)
 """For text whose blanks are single and inside."""
 
@@ -452,18 +460,35 @@ def _at_once(text: str, normalized: str) -> Rule:
     return Concurrent(_count(text, match[1]))
 
 
-def _of_calendar(text: str, count: str, *windows: str) -> Rule | None:
-    match = _CALENDAR.fullmatch(windows[0]) if len(windows) == 1 else None
+def calendar_in(text: str) -> dict[str, Any] | None:
+    """The fields that the text of a calendar sets; ``None`` if it is another rule. Raises
+    :class:`ConfigurationError`."""
+    match = _CALENDAR.fullmatch(" ".join(text.split()))
     if match is None:
         return None
-    units, period = _count(text, count), match[1].lower()
-    if period not in PERIODS:
+    given: dict[str, Any] = {"count": _count(text, match["count"]), "period": match["period"].lower()}
+    if given["period"] not in PERIODS:
         raise ConfigurationError(
-            f"rule {brief(text)}: unknown period {match[1]!r}, "
-            f"use one of {', '.join(PERIODS)}{_nearest(period, PERIODS)}"
+            f"rule {brief(text)}: unknown period {match['period']!r}, "
+            f"use one of {', '.join(PERIODS)}{_nearest(given['period'], PERIODS)}"
         )
+    anchor = match["anchor"]
+    if anchor is not None:
+        given["anchor"] = _anchor_named(given["period"], anchor)
+    if match["timezone"] is not None:
+        given["timezone"] = match["timezone"]
+    return given
+
+
+def _anchor_named(period: str, text: str) -> int | str:
+    if period == "week" and text.title() in _WEEKDAYS:
+        return 1 + _WEEKDAYS.index(text.title())
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 2 else text
+
+
+def _of_calendar(text: str, given: dict[str, Any]) -> Rule:
     try:
-        return rule_of({"count": units, "period": period})
+        return rule_of(given)
     except ConfigurationError as error:
         raise ConfigurationError(f"rule {brief(text)}: {error}") from None
 

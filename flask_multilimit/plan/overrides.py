@@ -16,7 +16,7 @@ from ..declare.subjects import LimitType, Subject, parts_in
 from ..engine import ConfigurationError, Rule
 from ..engine.hits import BanHit, Hit, Hits, Origin, ban_hit, settled_hit
 from ..engine.keys import stem_of_key
-from ..engine.rules import Calendar, fields_of, rule_of
+from ..engine.rules import Calendar, calendar_in, fields_of, rule_of
 from ..engine.text import SafeLogger
 from .hits import strictest
 
@@ -196,13 +196,13 @@ def merged(rule: Rule, written: str | WrittenRule) -> Rule:
     """
     if isinstance(written, str):
         parsed = Rule.parse(written)
-        given: dict[str, Any] = {"count": parsed.count}
-        if isinstance(parsed, Calendar):
-            given["period"] = parsed.period
-        elif parsed.holds_slots != rule.holds_slots:
-            given |= {"time": parsed.time, "algorithm": parsed.algorithm}
-        elif not parsed.holds_slots:  # "5 at once" does not set a timeout
-            given["time"] = parsed.time
+        given = calendar_in(written)
+        if given is None:
+            given = {"count": parsed.count}
+            if parsed.holds_slots != rule.holds_slots:
+                given |= {"time": parsed.time, "algorithm": parsed.algorithm}
+            elif not parsed.holds_slots:  # "5 at once" does not set a timeout
+                given["time"] = parsed.time
     else:
         given = written.given
         if written.timeout is not None and "count" not in given and not rule.holds_slots:

@@ -70,14 +70,23 @@ def test_a_system_without_time_zones_is_told_which_package_to_install() -> None:
         ("10000 per calendar month", Calendar(10_000, "month")),
         ("5/calendar Day", Calendar(5, "day")),
         ("7 PER CALENDAR week", Calendar(7, "week", anchor=1)),
+        ("7 / calendar week  from sunday", Calendar(7, "week", anchor=7)),
+        ("7/calendar month in Europe/Berlin", Calendar(7, "month", timezone="Europe/Berlin")),
+        ("7 per calendar year from 04-06 in UTC", Calendar(7, "year", anchor="04-06")),
     ],
 )
-def test_text_is_a_calendar_in_utc(text: str, same: Calendar) -> None:
+def test_text_is_a_calendar(text: str, same: Calendar) -> None:
     assert Rule.parse(text) == same
 
 
 @pytest.mark.parametrize(
-    "text", ["5 per calendar", "5 per calendar moth", "x per calendar day", "5 per 2 calendar day"]
+    "text",
+    [
+        *("5 per calendar", "5 per calendar moth", "x per calendar day", "5 per 2 calendar day"),
+        *("5 per calendar day from 2", "5 per calendar month from 32", "5 per calendar month from Monday"),
+        *("5 per calendar month in", "5 per calendar month in Berlin", "5 per calendar month in UTC from 2"),
+        *("5 per calendar week from 8", "5 per minute in UTC", "5 per calendar month from ²"),
+    ],
 )
 def test_other_text_is_an_error(text: str) -> None:
     with pytest.raises(ConfigurationError):
@@ -90,6 +99,11 @@ CALENDARS = (
     Calendar(5, "month", timezone="Europe/Berlin", anchor=15),
     Calendar(5, "year", anchor="02-29"),
 )
+
+
+@pytest.mark.parametrize("calendar", CALENDARS, ids=str)
+def test_the_text_that_is_shown_can_be_typed(calendar: Calendar) -> None:
+    assert str(Rule.parse(str(calendar))) == str(calendar)
 
 
 @pytest.mark.parametrize("calendar", CALENDARS, ids=str)

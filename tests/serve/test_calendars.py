@@ -136,6 +136,8 @@ def test_text_in_settings_is_a_calendar() -> None:
     [
         ("9 per calendar month", Calendar(9, "month", timezone="Europe/Berlin", anchor=15)),
         ("9 per calendar week", Calendar(9, "week", timezone="Europe/Berlin")),
+        ("9 per calendar month in UTC", Calendar(9, "month", anchor=15)),
+        ("9 per calendar month from 1", Calendar(9, "month", timezone="Europe/Berlin")),
         ("9/minute", Rule(60, 9)),
         ({"count": 9}, Calendar(9, "month", timezone="Europe/Berlin", anchor=15)),
         ({"per": "day"}, Calendar(2, "day", timezone="Europe/Berlin")),

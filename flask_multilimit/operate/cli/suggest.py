@@ -10,7 +10,6 @@ from typing import Any
 import click
 from flask import current_app
 
-from ...engine.rules import UNITS
 from ...insight.text import rule_text
 from .. import console
 from ..dashboard.whatif import file_of, what_if
@@ -47,8 +46,8 @@ from .logs import (
     multiple=True,
     default=("60",),
     show_default=True,
-    metavar="SECONDS",
-    help="Give several to choose their counts together.",
+    metavar="WINDOW",
+    help='Seconds, "minute", or a period: "calendar month". Give several to choose their counts together.',
 )
 @click.option(
     "--refuse-at-most",
@@ -89,7 +88,7 @@ def suggest_command(
     if cost_field and (html or png):
         raise click.UsageError("--html and --png show requests, not units: leave out --cost-field")
     with for_people():
-        at_most, sizes = share_from(refuse_at_most), [_seconds(each) for each in windows]
+        at_most = share_from(refuse_at_most)
         fields = (*subject.values(), cost_field)
         read = opened(logs, format_=format_, regex=regex, zone=zone, since=since, until=until, fields=fields)
         requests = Stoppable(read)
@@ -103,7 +102,7 @@ def suggest_command(
             script_name=script_name,
         )
         require_requests(read.files)
-        traffic = traffic_of(arrivals, sizes)
+        traffic = traffic_of(arrivals, windows)
         found = suggest_for(traffic, type=type_, share=at_most, cost_field=cost_field)
         with writing():
             if html is not None:
@@ -136,22 +135,13 @@ def _page(found: Suggestion, traffic: Traffic, source: str, refuse_at_most: str)
     return file_of(parts)
 
 
-def _seconds(text: str) -> float:
-    """``60``, or a word: ``minute``."""
-    known = UNITS.get(text)
-    try:
-        return known or (int(text) if text.isdecimal() else float(text))
-    except ValueError:
-        raise click.UsageError(f"--window {text!r}: give seconds, or one of {', '.join(UNITS)}") from None
-
-
 def _screen(found: Suggestion, zone: tzinfo, endpoint: str | None) -> list[str]:
     span = f"{local_time(found.first, zone)} to {local_time(found.last, zone)} {zone}"
     about = f"{found.requests:,} requests of {console.plural(found.subjects, 'subject')} ({found.type}) from {span}"
     lines = [*console.paragraph(about), ""]
     rows = [
         (
-            console.duration(each.window),
+            _window(each.window),
             *(f"{value:,}" for value in (each.p50, each.p90, each.p99, each.p999, each.max)),
         )
         for each in found.peaks
@@ -185,11 +175,15 @@ _OF_UNITS = (
 )
 
 
-def _gap(window: float, gap: Gap) -> str:
+def _window(window: float | str) -> str:
+    return window if isinstance(window, str) else console.duration(window)
+
+
+def _gap(window: float | str, gap: Gap) -> str:
     made = f"{gap.most:,}" if gap.least == gap.most else f"{gap.least:,} to {gap.most:,}"
     few = "one" if gap.above == 1 else f"{gap.above:,}"
     return (
-        f"In any {console.duration(window)}, {gap.subjects:,} of {gap.subjects + gap.above:,} subjects need at most "
+        f"In any {_window(window)}, {gap.subjects:,} of {gap.subjects + gap.above:,} subjects need at most "
         f"{gap.at_most:,}; {few} made {made}."
     )
 

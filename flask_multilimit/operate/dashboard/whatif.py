@@ -23,8 +23,9 @@ from werkzeug.datastructures import FileStorage
 from werkzeug.exceptions import BadRequest, TooManyRequests
 
 from ...declare.subjects import EVERYONE, LimitType, type_name_of
-from ...engine import Calendar, ConfigurationError, Rule
+from ...engine import ConfigurationError, Rule
 from ...engine.bounds import LONGEST_NAME
+from ...engine.rules import changed
 from ...engine.text import visible_page
 from ...insight.limits import places_of
 from ...insight.text import subject_text
@@ -34,7 +35,17 @@ from ..simulate.logs.formats import format_of
 from ..simulate.logs.logged import MICROSECONDS, LoggedRequest
 from ..simulate.logs.reading import LogFile, Logs
 from ..simulate.logs.recorded import NAME, folders_of, newest_files, recordings_of
-from ..simulate.suggest import Peaks, Suggestion, Traffic, curve, declaration, suggest_for, traffic_of
+from ..simulate.suggest import (
+    Peaks,
+    Suggestion,
+    Traffic,
+    curve,
+    declaration,
+    name_of,
+    suggest_for,
+    traffic_of,
+    window_of,
+)
 from ..simulate.whatif import arrivals_of, share_from
 from .forms import require_own_form
 from .shell import TEMPLATES, render, url
@@ -134,15 +145,10 @@ class WhatIf:
     refuse_at_most: str
     left_out: list[LeftOut]
 
-    @property
-    def window(self) -> str:
-        """Seconds."""
-        return f"{self.peaks.window:g}"
-
     def slider(self) -> Markup:
         """The element that ``slider.js`` turns into a slider. No text in it can end the element."""
         data = {
-            "window": self.window,
+            "window": self.peaks.in_words,
             "requests": self.requests,
             "clients": self.clients,
             "chosen": self.chosen,
@@ -162,7 +168,7 @@ class WhatIfForm:
     """Empty for the whole app."""
     type: str = LimitType.IP.value
     window: str = "60"
-    """Seconds."""
+    """Seconds, or the period of a calendar: ``calendar month``."""
     refuse_at_most: str = "0.1%"
     """The share of requests, and of clients, that may be refused."""
     count: str = ""
@@ -177,11 +183,10 @@ class WhatIfForm:
     def rule(self) -> Rule:
         """The rule with the count, or with 1. Raises :class:`ConfigurationError`."""
         try:
-            window = int(self.window) if self.window.isdecimal() else float(self.window)
             count = int(self.count or 1)
         except ValueError:
-            raise ConfigurationError("give the window in seconds, and the count as a number") from None
-        return Rule(window, count)
+            raise ConfigurationError("give the count as a number") from None
+        return changed(window_of(self.window), count=count)
 
 
 # Where the requests come from
@@ -238,7 +243,7 @@ def _answer(form: WhatIfForm, logs: Logs, source: str, by_hash: Mapping[str, str
     arrivals = arrivals_of(
         gate_in_force().app, first, type=form.type, endpoint=form.endpoint or None, most_subjects=MOST_CLIENTS
     )
-    traffic = traffic_of(arrivals, [rule.time])
+    traffic = traffic_of(arrivals, [form.window])
     found = suggest_for(traffic, type=form.type, share=share)
     left_out = [each for file in logs.files for each in _left_out(file)]
     if not first.complete or len(arrivals) >= MOST_CLIENTS:
@@ -280,9 +285,8 @@ def _in_force(form: WhatIfForm, asked: Rule) -> set[int]:
         for limiter in plans.of_endpoint(form.endpoint, method).limiters
         for _, rule in limiter.rules
         if type_name_of(limiter.declaration.type, limiter.declaration.name) == form.type
-        and rule.time == asked.time
         and not rule.holds_slots
-        and not isinstance(rule, Calendar)
+        and name_of(rule) == name_of(asked)
     }
 
 
@@ -339,7 +343,7 @@ def what_if(
         ],
         distribution=[list(each) for each in sorted(Counter(peak for (peak,) in traffic.subjects.values()).items())],
         busiest=[Client(name, peak, len(traffic.arrivals[name])) for name, (peak,) in ordered[:NAMED]],
-        declaration=declaration(found, [Rule(few_requests.time, chosen)]),
+        declaration=declaration(found, [changed(few_requests, count=chosen)]),
         chosen=chosen,
         refuse_at_most=refuse_at_most,
         left_out=list(left_out),

@@ -21,8 +21,8 @@ def draw(found: Suggestion, traffic: Traffic, path: Path) -> None:
     figure, axes = _figure(len(found.peaks), 3.6)
     for number, peaks in enumerate(found.peaks):
         alone, chosen = traffic.of_window(number), found.for_requests[number].rules[0].count
-        _draw_peaks(axes[number][0], alone, chosen, f"{peaks.window:g} s")
-        _draw_refused(axes[number][1], alone, chosen, f"{peaks.window:g} s")
+        _draw_peaks(axes[number][0], alone, chosen, peaks.in_words)
+        _draw_refused(axes[number][1], alone, chosen, peaks.in_words)
     figure.savefig(path, format="png")
 
 

@@ -7,17 +7,18 @@ import shlex
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from itertools import zip_longest
 from math import isfinite
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
 from ...declare.subjects import LimitType
-from ...engine import ConfigurationError, Limiter, MemoryStorage, Rule, hits_for
-from ...engine.errors import check_several
-from ...engine.rules import UNITS
+from ...engine import Calendar, ConfigurationError, Limiter, MemoryStorage, Rule, hits_for
+from ...engine.algorithms.calendar import AROUND
+from ...engine.errors import brief, check_several
+from ...engine.rules import UNITS, changed
 from ...engine.storage.forgetting import UNBOUNDED
 from .logs.logged import field_name
 
@@ -106,6 +107,46 @@ class Arrivals(Mapping[str, Instants]):
                 self._units[subject] = units
 
 
+def window_of(given: float | str) -> Rule:
+    """A window, as a rule with a count of 1: from seconds, or from text such as ``60``, ``minute``, ``20 seconds`` or
+    ``calendar month in Europe/Berlin``. Raises :class:`ConfigurationError`."""
+    try:
+        seconds = (int(given) if given.isdecimal() else float(given)) if isinstance(given, str) else given
+    except ValueError:
+        return _window_named(str(given))
+    return Rule(seconds, 1)
+
+
+def _window_named(text: str) -> Rule:
+    try:
+        return Rule.parse(f"1 per {text}")
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"window {brief(text)}: give seconds, one of {', '.join(UNITS)}, or a period such as "
+            f'"calendar month in Europe/Berlin" ({error})'
+        ) from None
+
+
+def name_of(window: Rule) -> float | str:
+    """What a window is called: its seconds, or the period of its calendar."""
+    return str(window).partition(" per ")[2] if isinstance(window, Calendar) else window.time
+
+
+def most_in(window: Rule, instants: Instants, units: Sequence[int] | None = None, *, windows: int = 1) -> int:
+    """The most requests, or units, of any of these windows, or of several in a row: a rule with this count refuses
+    none. Periods of a calendar never overlap."""
+    periods = window.quota.periods
+    if periods is None:
+        return peak(instants, windows * window.quota.window, units)
+    most = used = end = 0
+    for number, at in enumerate(instants):
+        if at >= end:
+            used, end = 0, periods.around(at)[AROUND + 1]
+        used += 1 if units is None else units[number]
+        most = max(most, used)
+    return most
+
+
 def peak(instants: Instants, window: int, units: Sequence[int] | None = None) -> int:
     """The most requests, or units, within any ``window`` (microseconds): a sliding window with this count refuses
     none."""
@@ -142,13 +183,18 @@ def percentile(ordered: Sequence[int], share: float) -> int:
 class Peaks:
     """The distribution of peaks: the most requests, or units, of each subject in any window."""
 
-    window: float
-    """Seconds."""
+    window: int | float | str
+    """Seconds, or the period of a calendar: ``calendar month in Europe/Berlin``."""
     p50: int
     p90: int
     p99: int
     p999: int
     max: int
+
+    @property
+    def in_words(self) -> str:
+        """The window: ``60 s``, or the period."""
+        return self.window if isinstance(self.window, str) else f"{self.window:g} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +278,7 @@ class Suggestion:
     def proposed(self) -> tuple[Rule, ...]:
         """The rules to paste: below the gap of a window, or else those that refuse few requests."""
         return tuple(
-            replace(rule, count=gap.at_most + (self.estimate or 0)) if gap is not None else rule
+            changed(rule, count=gap.at_most + (self.estimate or 0)) if gap is not None else rule
             for rule, gap in zip_longest(self.for_requests[-1].rules, self.gaps)
         )
 
@@ -251,25 +297,33 @@ class Suggestion:
             "for_requests": [_as_json(choice) for choice in self.for_requests],
             "for_subjects": [_as_json(choice) for choice in self.for_subjects],
             "gaps": [None if gap is None else asdict(gap) for gap in self.gaps],
-            "proposed": [{"time": rule.time, "count": rule.count} for rule in self.proposed],
+            "proposed": [_fields(rule) for rule in self.proposed],
         }
 
 
 def _as_json(choice: Choice) -> dict[str, Any]:
     return {
-        "rules": [{"time": rule.time, "count": rule.count} for rule in choice.rules],
+        "rules": [_fields(rule) for rule in choice.rules],
         "refused": asdict(choice.refused),
         "later": None if choice.later is None else asdict(choice.later),
     }
 
 
+def _fields(rule: Rule) -> dict[str, Any]:
+    """What a file of limits says of a rule."""
+    if isinstance(rule, Calendar):
+        return {"count": rule.count, "per": rule.period, "timezone": rule.timezone, "anchor": rule.anchor}
+    return {"time": rule.time, "count": rule.count}
+
+
 class Traffic:
     """Arrivals, and what limits would do to them."""
 
-    def __init__(self, arrivals: Arrivals, windows: Sequence[float]) -> None:
+    def __init__(self, arrivals: Arrivals, windows: Iterable[Rule]) -> None:
         self.arrivals = arrivals
         self.estimate: int | None = arrivals.estimate
-        self.windows: tuple[float, ...] = tuple(sorted(windows))
+        self.windows: tuple[Rule, ...] = tuple(sorted(windows, key=attrgetter("time")))
+        """Each as a rule with a count of 1, from the shortest."""
         self.subjects: dict[str, tuple[int, ...]] = self._peaks(1)
         """The peak of each subject, by window."""
         self._enough = self.subjects if self.estimate is None else self._peaks(2, self.estimate)
@@ -286,9 +340,11 @@ class Traffic:
         return alone
 
     def rules(self, counts: Counts) -> tuple[Rule, ...]:
-        algorithm = "sliding_window" if self.estimate is None else OF_UNITS
-        counted = zip(self.windows, counts, strict=True)
-        return tuple(Rule(window, max(count, 1), algorithm=algorithm) for window, count in counted)
+        other = {} if self.estimate is None else {"algorithm": OF_UNITS}
+        return tuple(
+            changed(window, count=max(count, 1), **({} if isinstance(window, Calendar) else other))
+            for window, count in zip(self.windows, counts, strict=True)
+        )
 
     def ordered(self, number: int) -> list[int]:
         """The peaks in one window, in ascending order."""
@@ -328,9 +384,11 @@ class Traffic:
                 yield name
 
     def _peaks(self, windows: int, more: int = 0) -> dict[str, tuple[int, ...]]:
-        sizes = [windows * Rule(window, 1).quota.window for window in self.windows]
         return {
-            name: tuple(peak(instants, size, self.arrivals.units_of(name)) + more for size in sizes)
+            name: tuple(
+                most_in(window, instants, self.arrivals.units_of(name), windows=windows) + more
+                for window in self.windows
+            )
             for name, instants in self.arrivals.items()
         }
 
@@ -398,7 +456,7 @@ def suggest(
     arrivals: Arrivals,
     *,
     type: str,  # noqa: A002 - the field's word
-    windows: Sequence[float],
+    windows: Sequence[float | str],
     share: Fraction,
     cost_field: str = "",
 ) -> Suggestion:
@@ -406,16 +464,16 @@ def suggest(
     return suggest_for(traffic_of(arrivals, windows), type=type, share=share, cost_field=cost_field)
 
 
-def traffic_of(arrivals: Arrivals, windows: Sequence[float]) -> Traffic:
+def traffic_of(arrivals: Arrivals, windows: Sequence[float | str]) -> Traffic:
     """The traffic of ``arrivals``. Raises :class:`ConfigurationError` if there are none."""
     if not arrivals:
         unknown = ": nothing says what they cost" if arrivals.without_cost else ""
         raise ConfigurationError(f"no requests to learn from{unknown}")
     check_several("windows", windows, "a list of seconds")
-    windows = tuple(windows)
-    if len(set(windows)) != len(windows) or not windows:
+    rules = [window_of(each) for each in windows]
+    if len(set(rules)) != len(rules) or not rules:
         raise ConfigurationError("give each window once")
-    return Traffic(arrivals, windows)
+    return Traffic(arrivals, rules)
 
 
 def suggest_for(
@@ -529,7 +587,7 @@ def _smallest(traffic: Traffic, is_enough: Callable[[Counts], bool]) -> Counts:
 def _peaks(traffic: Traffic, number: int) -> Peaks:
     ordered = traffic.ordered(number)
     p50, p90, p99, p999 = (percentile(ordered, share) for share in (0.5, 0.9, 0.99, 0.999))
-    return Peaks(traffic.windows[number], p50, p90, p99, p999, ordered[-1])
+    return Peaks(name_of(traffic.windows[number]), p50, p90, p99, p999, ordered[-1])
 
 
 # To paste
@@ -549,10 +607,10 @@ def toml(found: Suggestion, endpoint: str | None) -> str:
     """The lines of a file of limits."""
     rules, settled = json.dumps(_text(found.proposed)), ""
     if found.estimate is not None:
-        written = (
-            f'{{ time = {rule.time}, count = {rule.count}, algorithm = "{OF_UNITS}" }}' for rule in found.proposed
+        rules, settled = (
+            f"[{', '.join(map(_table, found.proposed))}]",
+            f", cost = {found.estimate}, settle = {json.dumps(_settle(found))}",
         )
-        rules, settled = f"[{', '.join(written)}]", f", cost = {found.estimate}, settle = {json.dumps(_settle(found))}"
     table = f"{{ type = {json.dumps(found.type)}, rules = {rules}{settled} }}"
     return f"[limits]\n{json.dumps(endpoint)} = {table}" if endpoint else f"default_limits = {table}"
 
@@ -566,7 +624,15 @@ def command(found: Suggestion, endpoint: str | None) -> str | None:
     return f"flask multilimit {shlex.join(words)}"
 
 
+def _table(rule: Rule) -> str:
+    algorithm = {} if isinstance(rule, Calendar) else {"algorithm": rule.algorithm}
+    given = {name: value for name, value in {**_fields(rule), **algorithm}.items() if value is not None}
+    return f"{{ {', '.join(f'{name} = {json.dumps(value)}' for name, value in given.items())} }}"
+
+
 def _rule(rule: Rule) -> str:
+    if isinstance(rule, Calendar):
+        return repr(rule)
     algorithm = f', algorithm="{rule.algorithm}"' if rule.algorithm == OF_UNITS else ""
     return f"Rule(time={rule.time}, count={rule.count}{algorithm})"
 
@@ -578,11 +644,14 @@ def _settle(found: Suggestion) -> str:
 
 
 def _text(rules: Iterable[Rule]) -> str:
+    return "; ".join(map(_written, rules))
+
+
+def _written(rule: Rule) -> str:
+    if isinstance(rule, Calendar):
+        return str(rule)
     units: dict[float, str] = {seconds: unit for unit, seconds in UNITS.items()}
-    return "; ".join(
-        f"{rule.count}/{units[rule.time]}" if rule.time in units else f"{rule.count} per {rule.time:g} seconds"
-        for rule in rules
-    )
+    return f"{rule.count}/{units[rule.time]}" if rule.time in units else f"{rule.count} per {rule.time:g} seconds"
 
 
 def _type(name: str) -> str:

@@ -223,7 +223,7 @@ def suggest_limits(
     requests: Iterable[LoggedRequest],
     *,
     type: str = "ip",  # noqa: A002 - the field's word
-    windows: Sequence[float] = (60,),
+    windows: Sequence[float | str] = (60,),
     refuse_at_most: float | str | Fraction = "0.1%",
     endpoint: str | None = None,
     subjects: Mapping[str, str] | None = None,
@@ -233,7 +233,8 @@ def suggest_limits(
     """The smallest counts that refuse at most ``refuse_at_most`` of the requests, and of the subjects.
 
     :param type: the type of the limits: ``ip``, ``user``, ``default``, or a key of ``subjects``.
-    :param windows: seconds. For several windows, counts are also chosen together.
+    :param windows: seconds, or the period of a calendar: ``"calendar month in Europe/Berlin"``. For several windows,
+        counts are also chosen together.
     :param endpoint: count only requests to it; by default those to the whole app.
     :param cost_field: the field of the log that has what a request really cost: counts are units, of limits that
         settle. ``read_logs`` must read this field, too.

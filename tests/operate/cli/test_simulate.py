@@ -259,6 +259,17 @@ def test_suggest_counts_units(on_memory: Command, token_log: Path) -> None:
     assert on_memory(*asked, "--png", "x.png").code != 0
 
 
+def test_suggest_chooses_the_count_of_a_calendar(on_memory: Command, log: Path) -> None:
+    run = on_memory("suggest", str(log), "--window", "calendar day in Asia/Tokyo", "--html", f"{log}.html", columns=140)
+
+    assert run.code == 0, run.err
+    assert "calendar day in Asia/Tokyo" in run.out
+    assert "timezone='Asia/Tokyo')" in run.out
+    assert "per calendar day in Asia/Tokyo' --type ip --shadow" in run.out
+    page = Path(f"{log}.html").read_text(encoding="utf-8")
+    assert "Requests in any calendar day in Asia/Tokyo:" in page
+
+
 def test_suggest_in_json(on_memory: Command, log: Path) -> None:
     found = on_memory("suggest", "--json", str(log), "--endpoint", "update", "--refuse-at-most", "0.1")
 

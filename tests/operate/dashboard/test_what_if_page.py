@@ -47,7 +47,7 @@ def test_an_upload_is_answered_by_a_table_and_the_data_of_the_slider(ada: FlaskC
     assert answer.status_code == 200
     assert "35 requests of 2 clients" in answer.text
     assert re.search(r'<th scope="row" class="n">10</th><td class="n">20</td><td class="n">57.1 %</td>', answer.text)
-    assert '<div class="peaks"><script type="application/json">{"window":"60"' in answer.text
+    assert '<div class="peaks"><script type="application/json">{"window":"60 s"' in answer.text
     assert BUSY in answer.text
 
 
@@ -99,7 +99,7 @@ def test_without_a_recorder_the_page_says_how_to_have_one(ada: FlaskClient) -> N
 
 @pytest.mark.parametrize(
     ("fields", "told"),
-    [({"endpoint": "opne"}, "did you mean"), ({"window": "soon"}, "in seconds"), ({"count": "-1"}, "count must be")],
+    [({"endpoint": "opne"}, "did you mean"), ({"window": "soon"}, "give seconds"), ({"count": "-1"}, "count must be")],
 )
 def test_a_wrong_question_is_explained_on_the_page(ada: FlaskClient, fields: dict[str, str], told: str) -> None:
     answer = upload(ada, LOG, **fields)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flask_multilimit.operate.dashboard.whatif import NAMED, WhatIf, file_of, what_if
-from flask_multilimit.operate.simulate.suggest import Arrivals, Traffic, suggest_for
+from flask_multilimit.operate.simulate.suggest import Arrivals, suggest_for, traffic_of
 from support.browser import NARROW, WIDE, chromium, tab
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def answer(window: float = 60, *, calm: int = 9, share: Fraction = Fraction(0), 
     for name, requests in others.items():
         for _ in range(requests):
             arrivals.add(name, SECOND)
-    traffic = Traffic(arrivals, [window])
+    traffic = traffic_of(arrivals, [window])
     return what_if(traffic, suggest_for(traffic, type="ip", share=share), source="access.log", refuse_at_most="0%")
 
 
@@ -79,7 +79,7 @@ def test_the_page_is_one_file_that_fetches_nothing_and_allows_only_its_own_scrip
 def test_each_window_has_a_part_with_its_data() -> None:
     first, second = data_of(file_of([answer(10, busy=30), answer(60, busy=30)]))
 
-    assert (first["window"], second["window"]) == ("10", "60")
+    assert (first["window"], second["window"]) == ("10 s", "60 s")
     assert first["peaks"] == [[1, 9], [30, 1]]
     assert first["names"][0] == ["busy", 30, 30, ""]  # type: ignore[index]
     assert (first["requests"], first["clients"], first["chosen"]) == (39, 10, 1), "busy is above a gap"

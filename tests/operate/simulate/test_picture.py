@@ -11,7 +11,7 @@ from flask import Flask
 
 from flask_multilimit import IP, ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.operate.simulate.picture import draw, draw_reports
-from flask_multilimit.operate.simulate.suggest import Arrivals, Traffic, suggest_for
+from flask_multilimit.operate.simulate.suggest import Arrivals, suggest_for, traffic_of
 from flask_multilimit.simulation import LoggedRequest, simulate
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def draw_peaks(path: Path, peaks: Sequence[int], windows: Sequence[float] = (60,
     for number, peak in enumerate(peaks):
         for _ in range(peak):
             arrivals.add(str(number), 0)
-    traffic = Traffic(arrivals, windows)
+    traffic = traffic_of(arrivals, windows)
     draw(suggest_for(traffic, type="ip", share=Fraction(1, 100)), traffic, path)
 
 

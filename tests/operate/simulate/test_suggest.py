@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections import Counter
+from datetime import datetime
 from fractions import Fraction
 from itertools import product
 from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
 
 import pytest
 from flask import Flask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flask_multilimit import ConfigurationError, MultiLimit, Rule
+from flask_multilimit import Calendar, ConfigurationError, MultiLimit, Rule
 from flask_multilimit.declare.data import LimitsFile
 from flask_multilimit.declare.validation import parse_toml, validated
+from flask_multilimit.engine.rules import rules_from
 from flask_multilimit.operate.simulate.logs.logged import LoggedRequest
 from flask_multilimit.operate.simulate.suggest import (
     Arrivals,
@@ -92,7 +97,7 @@ def test_one_window_gets_the_smallest_count_that_is_enough(
         count: sum(bool(oracle(each, ((window * SECOND, count),))) for each in subjects) for count in range(1, 27)
     }
 
-    traffic = Traffic(arrivals, [window])
+    traffic = Traffic(arrivals, [Rule(window, 1)])
 
     requests = sum(map(len, subjects))
     assert counts_for_requests(traffic, share) == (min(c for c, n in refused.items() if n <= share * requests),)
@@ -103,7 +108,7 @@ def test_one_window_gets_the_smallest_count_that_is_enough(
 def test_of_several_windows_none_can_have_a_smaller_count(
     subjects: list[list[int]], short: int, long: int, share: Fraction
 ) -> None:
-    traffic = Traffic(arrivals_of(*subjects), [long, short])
+    traffic = Traffic(arrivals_of(*subjects), [Rule(long, 1), Rule(short, 1)])
 
     def refused(counts: tuple[int, ...]) -> int:
         limits = tuple(zip((short * SECOND, long * SECOND), counts, strict=True))
@@ -135,7 +140,7 @@ def test_a_larger_count_never_refuses_more(times: list[int], short: int, long: i
 def test_subjects_refused_are_those_whose_peak_is_above(
     subjects: list[list[int]], window: int, share: Fraction
 ) -> None:
-    traffic = Traffic(arrivals_of(*subjects), [window])
+    traffic = Traffic(arrivals_of(*subjects), [Rule(window, 1)])
     (count,) = counts_for_subjects(traffic, share)
 
     assert traffic.refused_subjects((count,)) == sum(
@@ -175,7 +180,7 @@ def test_the_choice_on_the_first_half_is_tried_on_the_second() -> None:
 
 
 def test_the_curve_ends_where_nobody_is_refused() -> None:
-    points = curve(Traffic(arrivals_of([0] * 3, [0] * 50, [0] * 200), [60]))
+    points = curve(Traffic(arrivals_of([0] * 3, [0] * 50, [0] * 200), [Rule(60, 1)]))
 
     assert (points[0].count, points[0].requests, points[0].subjects) == (50, 150, 1)
     assert (points[-1].count, points[-1].requests, points[-1].subjects) == (200, 0, 0)
@@ -238,6 +243,79 @@ def test_the_proposed_count_is_below_the_gap() -> None:
     assert found.as_json()["gaps"][0]["subjects"] == 19
     assert toml(found, "search") == '[limits]\n"search" = { type = "ip", rules = "85/minute; 85/hour" }'
     assert toml(found, None) == 'default_limits = { type = "ip", rules = "85/minute; 85/hour" }'
+
+
+HOUR = 3600 * SECOND
+ABOUT_DAYS = st.lists(st.integers(0, 24 * 90), min_size=1, max_size=30).map(
+    lambda hours: sorted(1_774_000_000 * SECOND + hour * HOUR for hour in hours)
+)
+"""Hours of the days around 29 March 2026, when Berlin puts its clocks forward."""
+
+
+@given(st.lists(ABOUT_DAYS, min_size=1, max_size=3), st.sampled_from(["day", "week", "month"]), shares)
+def test_the_periods_of_a_calendar_get_the_smallest_count_that_is_enough(
+    subjects: list[list[int]], period: str, share: Fraction
+) -> None:
+    def begin_of(at: int) -> object:
+        day = datetime.fromtimestamp(at / SECOND, ZoneInfo("Europe/Berlin")).date()
+        return {"day": day, "week": day.isocalendar()[:2], "month": (day.year, day.month)}[period]
+
+    periods = [Counter(map(begin_of, instants)) for instants in subjects]
+    refused = {count: sum(max(n - count, 0) for each in periods for n in each.values()) for count in range(1, 31)}
+
+    found = suggest(arrivals_of(*subjects), type="user", windows=[f"calendar {period} in Europe/Berlin"], share=share)
+
+    assert found.peaks[0].max == max(n for each in periods for n in each.values())
+    ((rule,),) = [choice.rules for choice in found.for_requests]
+    assert isinstance(rule, Calendar)
+    assert rule.count == min(c for c, n in refused.items() if n <= share * found.requests)
+    assert found.for_requests[0].refused.requests == refused[rule.count]
+    ((few,),) = [choice.rules for choice in found.for_subjects]
+    assert sum(max(each.values()) > few.count for each in periods) <= share * len(subjects)
+
+
+def test_a_calendar_is_proposed_beside_a_rate_in_every_form() -> None:
+    of_a_month = [1_774_000_000 * SECOND + hour * HOUR for hour in range(0, 800, 100)]
+    windows = ["calendar month from 15 in Europe/Berlin", 60]
+
+    found = suggest(arrivals_of(of_a_month), type="user", windows=windows, share=Fraction(0))
+
+    assert [peaks.window for peaks in found.peaks] == [60, "calendar month from 15 in Europe/Berlin"]
+    calendar = Calendar(7, "month", timezone="Europe/Berlin", anchor=15)
+    assert found.proposed == (Rule(60, 1), calendar)
+    assert found.as_json()["proposed"] == [
+        {"time": 60, "count": 1},
+        {"count": 7, "per": "month", "timezone": "Europe/Berlin", "anchor": 15},
+    ]
+    assert declaration(found, found.proposed) == (
+        "@rate_limiter(type=LimitType.USER, rules=[Rule(time=60, count=1), "
+        "Calendar(7, 'month', timezone='Europe/Berlin', anchor=15)])"
+    )
+    assert toml(found, None) == (
+        'default_limits = { type = "user", rules = "1/minute; 7 per calendar month from 15 in Europe/Berlin" }'
+    )
+    words = shlex.split(command(found, None) or "")
+    assert rules_from(words[words.index("--limit") + 1]) == found.proposed
+
+
+def test_a_calendar_of_units_settles() -> None:
+    arrivals = Arrivals()
+    for number in range(5):
+        arrivals.add("ada", number * HOUR, 100 + number)
+
+    found = suggest(arrivals, type="user", windows=["calendar day"], share=Fraction(0), cost_field="x_tokens")
+
+    assert found.for_requests[0].refused.requests == 0
+    pasted = toml(found, "chat")
+    assert '{ count = 508, per = "day", timezone = "UTC" }' in pasted
+    validated(LimitsFile, "pasted", parse_toml(pasted))
+    assert "Calendar(508, 'day')" in declaration(found, found.proposed)
+
+
+@pytest.mark.parametrize("window", ["calendar moth", "soon", "calendar day in Berlin", "60 per 2", "0", -1])
+def test_a_window_that_makes_no_sense_is_an_error_that_names_it(window: float | str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(str(window))):
+        suggest(arrivals_of([0]), type="ip", windows=[window], share=Fraction(0))
 
 
 def busy(requests: int, window: int) -> Suggestion:

@@ -1,22 +1,21 @@
-/* Every element .peaks holds its data in a <script type="application/json">; the rest is made here. Nothing is fetched.
-   data.words may say in another language what WORDS says in English. */
+/* Every element .peaks holds its data in a <script type="application/json">; the rest is made here. Nothing is fetched. */
 "use strict";
 
 (function () {
   const WIDEST = 860, NARROWEST = 300, HEIGHT = 300, LEFT = 64, BOTTOM = 28, TOP = 10, RIGHT = 10, STEPS = 1000, NAMED = 20;
   const WORDS = {
-    picture: "Clients sorted by the most requests they made in any {window} s",
+    picture: "Clients sorted by the most requests they made in any {window}",
     share: "{share} % of clients",
     most: "At most",
-    per: "per {window} s",
-    count: "Count per {window} s",
+    per: "per {window}",
+    count: "Count per {window}",
     requests: "requests refused",
     clients: "clients ever refused",
     bound: "at most {part}",
     part: "{part} of {whole} ({share})",
     small: "more than half of the clients are refused: too small",
     who: "who",
-    peak: "most in {window} s",
+    peak: "most in {window}",
     made: "requests",
     more: "and {many} more",
   };
@@ -38,8 +37,7 @@
   };
 
   const sayer = (data) => (name, values) => {
-    const words = { ...WORDS, ...data.words };
-    return words[name].replace(/\{(\w+)\}/g, (_, key) => ({ window: data.window, ...values })[key]);
+    return WORDS[name].replace(/\{(\w+)\}/g, (_, key) => ({ window: data.window, ...values })[key]);
   };
 
   /* Clients by their peaks: [peak, how many have it], from the smallest. */
