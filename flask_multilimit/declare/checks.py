@@ -36,6 +36,16 @@ def reject_shared_keys(where: str, limiters: Iterable[tuple[Declaration, object]
                 )
 
 
+def count_otherwise(declaration: Declaration, other: Declaration) -> bool:
+    """Whether rules of both would have one key, but not count the same requests by the same amount."""
+    return any(
+        _differing(declaration, rule, other, other_rule)
+        for rule in declaration.counted_rules
+        for other_rule in other.counted_rules
+        if rule.key_part == other_rule.key_part
+    )
+
+
 def _differing(declaration: Declaration, rule: Rule, other: Declaration, other_rule: Rule) -> list[str]:
     """The options besides the count in which two rules differ that have one key."""
     if rule.algorithm == BAN:

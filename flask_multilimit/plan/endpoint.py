@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flask import Flask
 
 from ..declare.advice import Stack
-from ..declare.checks import reject_scattered_keys, reject_shared_keys
+from ..declare.checks import count_otherwise, reject_scattered_keys, reject_shared_keys
 from ..declare.dynamic import DynamicRules, NoRules
 from ..declare.limiter import Declaration
 from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of
@@ -36,8 +36,8 @@ memory."""
 
 Place = tuple[str, str, HashTag, str]
 """Prefix, scope, hash tag, and methods of keys."""
-SHADOW = "+SHADOW"
-"""Ends the methods in the keys of a shadow beside another limiter: no method has such a name."""
+SHADOW, ADDED = "+SHADOW", "+ADDED"
+"""End the methods in the keys of limiters that count apart from another one: no method has such a name."""
 
 
 @record()
@@ -182,11 +182,12 @@ class Plan:
             _planned(app, each, own, prefix, methods.get(each, each.methods_in_key), names, dynamic)
             for each in declarations
         )
-        reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned))
+        reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned if each.declaration not in added))
         if overrides is not None:
-            planned = _overridden(scope, planned, overrides)
+            planned = tuple(_apart(_overridden(scope, planned, overrides), added))
             reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned))
-        return cls(scope, stack, tuple(_shadows_apart(planned)), early)
+            return cls(scope, stack, planned, early)
+        return cls(scope, stack, tuple(_apart(planned, added)), early)
 
     @property
     def declarations(self) -> frozenset[Declaration]:
@@ -365,18 +366,30 @@ class _Names:
         return name
 
 
-def _shadows_apart(planned: Sequence[PlannedLimiter]) -> Iterator[PlannedLimiter]:
-    """``planned``; a shadow that would count in a key of another limiter counts in one of its own, so that what it
-    would have refused is not in its history."""
-    shadows: Counter[str] = Counter()
+def _apart(planned: Sequence[PlannedLimiter], added: Collection[Declaration]) -> Iterator[PlannedLimiter]:
+    """``planned``; a limiter that would count in a key of another one counts in one of its own if it is a shadow, so
+    that what it would have refused is not in its history, or if it was ``added`` and counts otherwise: whoever adds
+    it cannot give it a scope."""
+    marked: Counter[tuple[str, str]] = Counter()
     for limiter in planned:
         others = [other for other in planned if other is not limiter and other.may_share_key(limiter)]
-        if limiter.declaration.shadow and others:
-            shadows[limiter.stem] += 1
+        mark = _mark(limiter, others, added)
+        if mark:
+            marked[limiter.stem, mark] += 1
             prefix, scope, hash_tag, methods = limiter.place
-            yield replace(limiter, stem=stem_of(prefix, scope, hash_tag, methods + SHADOW * shadows[limiter.stem]))
+            times = marked[limiter.stem, mark]
+            yield replace(limiter, stem=stem_of(prefix, scope, hash_tag, methods + mark * times))
         else:
             yield limiter
+
+
+def _mark(limiter: PlannedLimiter, others: Sequence[PlannedLimiter], added: Collection[Declaration]) -> str:
+    if limiter.declaration.shadow:
+        return SHADOW if others else ""
+    counting = [other.declaration for other in others if not other.declaration.shadow]
+    if limiter.declared in added and any(count_otherwise(limiter.declaration, other) for other in counting):
+        return ADDED
+    return ""
 
 
 def _mentions(type_: Any, wanted: LimitType) -> bool:

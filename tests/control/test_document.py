@@ -143,14 +143,15 @@ class TestInTheStorage:
     def test_one_that_does_not_fit_the_app_keeps_the_overrides_before_and_takes_its_lists(
         self, shop: Shop, redis_client: redis.Redis
     ) -> None:
-        clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "show", "limit": {"type": "ip", "cost": 2}}
+        scattered = {"type": "ip", "hash_tag": "subject"}
+        clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "show", "limit": scattered}
         denied = {**ENTRY, "who": "203.0.113.9"}
         text = json.dumps({"format": 1, "entries": [clash, denied]})
         redis_client.hset(KEY, mapping={"stamp": "9-clash", "document": text})
 
         assert shop.statuses(3) == [200, 200, 429]
         assert shop.statuses(1, ip="203.0.113.9") == [403]
-        assert "would share one key" in str(shop.control.problem)
+        assert "keys in several slots" in str(shop.control.problem)
 
     def test_an_override_whose_target_is_gone_does_nothing(self, shop: Shop, redis_client: redis.Redis) -> None:
         gone = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "gone", "off": True}

@@ -253,7 +253,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"endpoint": "shwo", "rule": "ip-60s", "rules": "2/second"}, "no endpoint has that; the nearest name is show"),
     ({"endpoint": "show", "rule": "ip-61s", "rules": "2/second"}, "no endpoint has that; the rules of show are ip-60s"),
     ({"endpoint": "jobs", "rule": "ip-60s", "rules": "2/second"}, "no endpoint has that; `flask multilimit limits`"),
-    ({"endpoint": "show", "limit": {"type": "ip", "cost": 2}}, "would share one key"),
+    ({"endpoint": "show", "limit": {"type": "ip", "hash_tag": "subject"}}, "keys in several slots"),
     (
         {"endpoint": "show", "limit": {"type": f"{__name__}:view"}},
         "names a callable, which only settings and files can",

@@ -90,9 +90,9 @@ def test_a_wrong_time_names_its_field(shop: Shop, times: dict[str, Any]) -> None
 
 
 def test_a_change_that_does_not_fit_the_app_is_an_error(shop: Shop) -> None:
-    clash = {"kind": "override", "endpoint": "show", "limit": {"type": "ip", "cost": 2}}
+    clash = {"kind": "override", "endpoint": "show", "limit": {"type": "ip", "hash_tag": "subject"}}
 
-    with pytest.raises(ConfigurationError, match="would share one key"):
+    with pytest.raises(ConfigurationError, match="keys in several slots"):
         shop.control.preview(clash, lasting=True)
 
 

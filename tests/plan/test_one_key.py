@@ -135,6 +135,33 @@ class TestOverrides:
         assert statuses(app, "/", "/", "/") == [200] * 3
 
 
+class TestAdded:
+    """Whoever adds a limit at run time cannot give it a scope, so one that counts otherwise has a key of its own."""
+
+    @pytest.mark.parametrize(
+        ("limit", "answers"),
+        [
+            ({"type": "ip", "rules": "2/minute"}, [200, 200, 429]),
+            ({"type": "ip", "rules": "2/minute", "charge_when": [401]}, [200, 200, 200]),
+            ({"type": "ip", "rules": "2/minute", "ban": {"after": 1, "within": 60, "time": 60}}, [200, 200, 429]),
+            ({"type": "ip", "rules": [{"time": 60, "count": 2, "lease": 2}]}, [200, 200, 429]),
+        ],
+    )
+    def test_a_limit_of_the_same_window_and_another_cost_counts_apart(
+        self, app: Flask, storage: RecordingStorage, limit: dict[str, Any], answers: list[int]
+    ) -> None:
+        multilimit = MultiLimit(app, storage=storage)
+        app.add_url_rule("/", "view", rate_limiter(type=IP, rules="6/minute", cost=2)(view()))
+        with app.app_context():
+            multilimit.control.override("view", limit=limit, lasting=True, force=True)
+
+        assert statuses(app, "/", "/", "/") == answers
+        assert {key for key in storage.keys_asked[0] if ":ban:" not in key} == {
+            "rate_limit:{view}:ip:127.0.0.1:sliding_window:60000",
+            "rate_limit:{view}:+ADDED:ip:127.0.0.1:sliding_window:60000",
+        }
+
+
 class TestShadow:
     def test_beside_the_real_limit_has_a_history_of_its_own(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage)

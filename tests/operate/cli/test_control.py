@@ -188,11 +188,12 @@ class TestDoctor:
     def test_doctor_finds_an_entry_that_does_not_fit_the_app(
         self, on_server: Command, redis_client: redis.Redis
     ) -> None:
-        clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "send", "limit": {"type": "ip", "cost": 2}}
+        scattered = {"type": "ip", "hash_tag": "subject"}
+        clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "send", "limit": scattered}
         text = json.dumps({"format": 1, "entries": [clash]})
         redis_client.hset("rate_limit:{control}:document", mapping={"stamp": "9-x", "document": text})
 
-        assert ("wrong", True) in [(level, "share one key" in text) for level, text in self.findings(on_server)]
+        assert ("wrong", True) in [(level, "in several slots" in text) for level, text in self.findings(on_server)]
 
     def test_many_entries_that_have_ended(self, on_server: Command, redis_client: redis.Redis) -> None:
         ended = [

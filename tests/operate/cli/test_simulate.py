@@ -266,7 +266,7 @@ def test_suggest_chooses_the_count_of_a_calendar(on_memory: Command, log: Path) 
     assert "calendar day in Asia/Tokyo" in run.out
     assert "timezone='Asia/Tokyo')" in run.out
     assert "per calendar day in Asia/Tokyo' --type ip --shadow" in run.out
-    page = Path(f"{log}.html").read_text(encoding="utf-8")
+    page = log.with_name(f"{log.name}.html").read_text(encoding="utf-8")
     assert "Requests in any calendar day in Asia/Tokyo:" in page
 
 

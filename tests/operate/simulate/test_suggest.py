@@ -276,7 +276,7 @@ def test_the_periods_of_a_calendar_get_the_smallest_count_that_is_enough(
 
 def test_a_calendar_is_proposed_beside_a_rate_in_every_form() -> None:
     of_a_month = [1_774_000_000 * SECOND + hour * HOUR for hour in range(0, 800, 100)]
-    windows = ["calendar month from 15 in Europe/Berlin", 60]
+    windows: list[float | str] = ["calendar month from 15 in Europe/Berlin", 60]
 
     found = suggest(arrivals_of(of_a_month), type="user", windows=windows, share=Fraction(0))
 
