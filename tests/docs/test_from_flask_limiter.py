@@ -1,4 +1,4 @@
-"""The page "Migrate from Flask-Limiter": both of its apps get the same requests, and differ in what the page says."""
+"""The page "Move from the bridge to rate_limiter": both of its apps get the same requests, and differ in what the page says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from flask.testing import FlaskClient
     from werkzeug.test import TestResponse
 
-PAGE = DOCS / "how-to" / "migrate-from-flask-limiter.md"
+PAGE = DOCS / "how-to" / "flask-limiter-by-hand.md"
+OPTIONS = DOCS / "reference" / "flask-limiter.md"
 
 Requests = Callable[["FlaskClient", Flask], str]
 
@@ -121,7 +122,7 @@ def test_every_option_of_theirs_stands_in_the_page() -> None:
     from flask_limiter import Limiter
     from flask_limiter.constants import ConfigVars
 
-    page = PAGE.read_text(encoding="utf-8")
+    page = OPTIONS.read_text(encoding="utf-8")
     parameters = {
         name
         for function in (Limiter.__init__, Limiter.limit, Limiter.shared_limit, Limiter.exempt)

@@ -296,7 +296,7 @@ def test_migrate_without_a_limiter_is_an_error() -> None:
 
 
 def test_what_is_printed_for_the_example_of_the_guide_runs() -> None:
-    page = Path(__file__).parents[3] / "docs" / "how-to" / "migrate-from-flask-limiter.md"
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "flask-limiter-by-hand.md"
     text = page.read_text(encoding="utf-8").partition("% example: before\n```python\n")[2].partition("```")[0]
     namespace: dict[str, Any] = {"__name__": "shop"}
     exec(compile(text.replace("flask_limiter", "flask_multilimit.compat.flask_limiter"), "before", "exec"), namespace)
