@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -83,6 +84,8 @@ class Entries(Described):
     declared: tuple[DeclaredEntry, ...]
     problem: str
     """Why the entries are not the newest."""
+    at: float
+    """When the storage was last asked with success: POSIX time."""
     paging: Paging
 
 
@@ -152,6 +155,7 @@ def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: 
         counts={each: kinds[each] for each in KINDS},
         declared=declared_entries(gate),
         problem=problem,
+        at=time.time() - applier_of(gate.app).follower.age,
         paging=paging,
     )
 

@@ -1,4 +1,4 @@
-"""The page "Move from the bridge to rate_limiter": both of its apps get the same requests, and differ in what the page says."""
+"""The page "Move from the bridge to rate_limiter": both of its apps get the same requests, and differ as it says."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from werkzeug.exceptions import HTTPException
 
 from ...config import PREFIX
 from ...engine.text import visible_json, visible_page
+from ...insight.health import storage_state
 from ...serve.gate import gate_in_force
 from ..blueprints import STRICT
 from ..languages import LANGUAGES, duration_in
@@ -142,6 +143,7 @@ def _frame() -> dict[str, Any]:
         "form_token": form_token,
         "form_field": FIELD,
         "can_sign": can_sign,
+        "health": storage_state(gate_in_force()),
         "t": partial(translated, here.language),
         "url": url,
         "visit": here,

@@ -18,6 +18,7 @@ from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage import MemoryStorage
 from flask_multilimit.serve.applier import applier_of
 from support.asking import statuses
+from support.servers import Server
 
 from .conftest import ROOT, browser_of, made
 from .forms import forms_of, send
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     from flask.testing import FlaskClient
     from werkzeug.test import TestResponse
+
+    from support.servers import Binary
 
 CHANGE = f"{ROOT}change"
 RULE = {"endpoint": "show", "part": "rule:ip-60s", "what": "rules", "rules": "4/minute", "for": "1h", "reason": "sale"}
@@ -412,12 +415,24 @@ class Away(MemoryStorage):
         raise StorageError("it is asleep")
 
 
-@pytest.mark.parametrize("page", ["", "limits", "change", "lists", "history"])
-def test_pages_say_that_the_storage_is_away(page: str) -> None:
-    app = made(Away())
-    answer = browser_of("ada", app).get(ROOT + page)
+@pytest.mark.parametrize("page", ["", "limits", "lists", "history", "subject?who=203.0.113.7"])
+def test_pages_say_since_when_the_storage_is_away_and_what_clients_get(
+    server_binaries: dict[str, Binary], page: str
+) -> None:
+    with Server(next(iter(server_binaries.values()))) as server:
+        app = made(server.url, MULTILIMIT_WORKERS=3)
+        ada = browser_of("ada", app)
+        assert "does not answer" not in ada.get(ROOT + page).text
+    for _ in range(10):
+        app.test_client().get("/show")
 
-    assert answer.status_code == 200
+    found = ada.get(ROOT + page)
+
+    assert found.status_code == 200
+    assert "The storage does not answer." in found.text
+    assert "Meanwhile each of 3 workers admits 1/3 of every limit by itself." in found.text
+    assert "Away since <time " in found.text
+    assert ("Numbers are those of" in found.text) == (page in {"", "lists"})
 
 
 def test_changes_say_that_the_storage_is_away() -> None:
