@@ -9,7 +9,7 @@ from functools import cache
 from threading import Lock
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field, PlainSerializer, TypeAdapter
 
 T = TypeVar("T")
 
@@ -65,3 +65,7 @@ _made = cache(TypeAdapter)
 def finite(seconds: float) -> float | None:
     """``None`` for a time that nobody knows, and for one that never comes."""
     return seconds if math.isfinite(seconds) else None
+
+
+Seconds = Annotated[float, PlainSerializer(finite)]
+"""A duration: ``null`` in JSON for one that never ends."""

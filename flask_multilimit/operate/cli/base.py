@@ -85,6 +85,17 @@ def decorate(command: C, *options: Callable[[Any], Any]) -> C:
     return functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
+def action_options(command: C) -> C:
+    """The options of every command that changes something."""
+    return decorate(
+        command,
+        click.option("--reason", default="", help="The reason, for the history."),
+        click.option("--author", default=user_name, help="The author; default: the user who runs this command."),
+        click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing."),
+        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+    )
+
+
 as_json: Callable[[C], C] = click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
 
 

@@ -187,12 +187,7 @@ def _why_lines(found: Standing) -> list[str]:
         lines += ["", f"{title}  {_verdict(each, None)}", *_table(each)[1:]]
     if len(touched) > MOST_SHOWN:
         lines += ["", f"Used at {len(touched) - MOST_SHOWN} more; see --json."]
-    if found.refusals:
-        refusals = [
-            (str(each.refused), each.endpoint, each.rule, local_time(each.since), local_time(each.until))
-            for each in found.refusals[:MOST_SHOWN]
-        ]
-        lines += ["", *console.columns(refusals, headings=("REFUSED", "ENDPOINT", "RULE", "SINCE", "LAST"))]
+    lines += _refusals(found)
     if found.untouched:
         lines += ["", f"{console.plural(found.untouched, 'other endpoint')}: nothing is used."]
     if found.problem:
@@ -209,10 +204,12 @@ def _past_lines(found: Past) -> list[str]:
     if found.bans:
         bans = [(each.by, each.endpoint, local_time(each.began), local_time(each.ended)) for each in found.bans]
         lines += ["", *console.columns(bans, headings=("BAN", "ENDPOINT", "BEGAN", "ENDS"))]
-    if found.refusals:
-        refusals = [
-            (str(each.refused), each.endpoint, each.rule, local_time(each.since), local_time(each.until))
-            for each in found.refusals[:MOST_SHOWN]
-        ]
-        lines += ["", *console.columns(refusals, headings=("REFUSED", "ENDPOINT", "RULE", "SINCE", "LAST"))]
-    return lines
+    return [*lines, *_refusals(found)]
+
+
+def _refusals(found: Standing | Past) -> list[str]:
+    rows = [
+        (str(each.refused), each.endpoint, each.rule, local_time(each.since), local_time(each.until))
+        for each in found.refusals[:MOST_SHOWN]
+    ]
+    return ["", *console.columns(rows, headings=("REFUSED", "ENDPOINT", "RULE", "SINCE", "LAST"))] if rows else []

@@ -24,6 +24,7 @@ from ...serve.gate import gate_of
 from .. import console
 from .base import (
     C,
+    action_options,
     as_json,
     command,
     current_gate,
@@ -65,10 +66,7 @@ def change_options(command: C) -> C:
         command,
         click.option("--for", "for_", metavar="TIME", help="How long the change lasts: 90s, 15m, 2h, 1d."),
         click.option("--lasting", is_flag=True, help="Keep the change until someone undoes it."),
-        click.option("--reason", default="", help="The reason, for entries and history."),
-        click.option("--author", default=None, help="The author; default: the user who runs this command."),
-        click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing."),
-        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+        action_options,
         click.option(
             "--force", is_flag=True, help="Confirm a change that locks out nearly all, or applies to nothing."
         ),
@@ -159,7 +157,7 @@ def _change(
     for_: str | None,
     lasting: bool,
     reason: str,
-    author: str | None,
+    author: str,
     dry_run: bool,
     yes: bool,
     force: bool,
@@ -171,7 +169,6 @@ def _change(
         control = _applier().control
         if not control.in_use:
             raise ConfigurationError(_OF_NOBODY)
-        author = user_name() if author is None else author
         preview = control.preview(given, for_=for_, lasting=lasting, reason=reason, author=author)
         found = impact(gate_of(current_app), preview)
         if not as_json:
@@ -199,17 +196,14 @@ def _confirm(warning: str, *, yes: bool, force: bool) -> None:
 @click.argument("what", metavar="ID | ENDPOINT [RULE] | WHO", nargs=-1)
 @click.option("--limiter", metavar="NAME", help="The limiters that `set` was given, instead of a RULE.")
 @click.option("--who", metavar="WHO", help="The subject or network that `set` was given.")
-@click.option("--reason", default="", help="The reason, for history.")
-@click.option("--author", default=None, help="The author; default: the user who runs this command.")
-@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@action_options
 @as_json
 def unset_command(
     what: tuple[str, ...],
     limiter: str | None,
     who: str | None,
     reason: str,
-    author: str | None,
+    author: str,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -227,7 +221,6 @@ def unset_command(
         if not dry_run:
             if not yes:
                 console.confirm("Undo this?", abort=True, err=True)
-            author = user_name() if author is None else author
             applier.control.undo(id_, reason=reason, author=author)
     if as_json:
         write_json(found, changed=not dry_run)
@@ -261,12 +254,9 @@ def _target_of(entry: Override | Listing) -> tuple[str | None, ...]:
 
 @command("unban", short_help="Lift every ban of a client.")
 @click.argument("who")
-@click.option("--reason", default="", help="The reason, for history.")
-@click.option("--author", default=None, help="The author; default: the user who runs this command.")
-@click.option("--dry-run", is_flag=True, help="Show what would be lifted, and lift nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@action_options
 @as_json
-def unban_command(who: str, reason: str, author: str | None, dry_run: bool, yes: bool, as_json: bool) -> None:
+def unban_command(who: str, reason: str, author: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Lift every ban of WHO: those that people made, and those that limiters began, wherever they hold.
 
     WHO is an address, or a subject with its type, such as user:42. Quotas stay as they are; see `reset`.
@@ -280,7 +270,6 @@ def unban_command(who: str, reason: str, author: str | None, dry_run: bool, yes:
             console.write(_lifted_lines(found), err=True)
             console.confirm("Lift them?", abort=True, err=True)
         if not dry_run:
-            author = user_name() if author is None else author
             found = unban(gate, client, reason=reason, author=author)
             if found.keys:
                 note(gate, "unban", found.who, reason=reason, author=author)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-import math
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import datetime, timezone, tzinfo
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
@@ -24,15 +24,34 @@ from ..simulate.logs.logged import MICROSECONDS, LoggedRequest
 from ..simulate.logs.reading import STANDARD_INPUT, LogFile, Logs
 from ..simulate.logs.recorded import FILES, folders_of
 from ..simulate.logs.times import moment
+from .base import decorate
 
 C = TypeVar("C", bound=Callable[..., Any])
 
-_REASONS = {
-    "malformed": "not in the format",
-    "not_requests": "without a request",
-    "too_long": "too long",
-    "late": "out of order by more than a minute",
-}
+
+@dataclass(frozen=True, slots=True)
+class AskedLog:
+    """The log to read, and how: what the options of :func:`log_options` say."""
+
+    logs: tuple[str, ...]
+    format_: str | None
+    regex: str | None
+    zone: tzinfo
+    since: str | None
+    until: str | None
+    subject: dict[str, str]
+    script_name: str
+    endpoint: str | None
+
+    def opened(self, *fields: str) -> Logs:
+        """The logs that were named, or else what the app's recorders wrote, with the ``fields`` that subjects and
+        others need. Raises :class:`ConfigurationError`."""
+        if self.format_ and self.regex:
+            raise click.UsageError("--format and --regex: give one of them")
+        make_reader = expression(self.regex) if self.regex else format_of(self.format_) if self.format_ else None
+        first, last = _moment("--since", self.since, self.zone), _moment("--until", self.until, self.zone)
+        wanted = tuple(filter(None, (*self.subject.values(), *fields)))
+        return Logs(self.logs or _recorded(), make_reader, self.zone, wanted, since=first, until=last)
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
@@ -83,8 +102,14 @@ def writing() -> Iterator[None]:
 
 
 def log_options(command: C) -> C:
-    """The options that say which log to read, and how."""
-    options = (
+    """The options that say which log to read, and how: the command gets them as ``log``, an :class:`AskedLog`."""
+
+    @functools.wraps(command)
+    def asked(**given: Any) -> Any:
+        return command(log=AskedLog(**{name: given.pop(name) for name in AskedLog.__slots__}), **given)
+
+    return decorate(
+        cast("C", asked),
         click.argument("logs", nargs=-1, metavar="[LOG]...", type=click.Path(allow_dash=True)),
         click.option(
             "--format",
@@ -102,25 +127,6 @@ def log_options(command: C) -> C:
         click.option("--script-name", default="", metavar="PATH", help="Where the app is mounted."),
         click.option("--endpoint", metavar="NAME", help="Only this endpoint."),
     )
-    return functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
-
-
-def opened(
-    logs: Sequence[str],
-    *,
-    format_: str | None,
-    regex: str | None,
-    zone: tzinfo,
-    since: str | None,
-    until: str | None,
-    fields: Iterable[str],
-) -> Logs:
-    """The logs that were named, or else what the app's recorders wrote. Raises :class:`ConfigurationError`."""
-    if format_ and regex:
-        raise click.UsageError("--format and --regex: give one of them")
-    make_reader = expression(regex) if regex else format_of(format_) if format_ else None
-    first, last = _moment("--since", since, zone), _moment("--until", until, zone)
-    return Logs(logs or _recorded(), make_reader, zone, tuple(filter(None, fields)), since=first, until=last)
 
 
 def _recorded() -> list[Path]:
@@ -203,22 +209,9 @@ def file_lines(files: Sequence[LogFile]) -> list[str]:
     """A line for each file with lines that could not be read, or not exactly; nothing if all is well."""
     lines = []
     for file in files:
-        problems = [f"{getattr(file, name):,} {reason}" for name, reason in _REASONS.items() if getattr(file, name)]
-        if file.format is None and file.lines:
-            problems = ["in no known format: --format"]
-        if file.broken:
-            problems.append(f"not read to its end: {file.broken}")
+        unknown = file.format is None and file.lines > 0
+        problems = ["in no known format: --format"] if unknown else []
+        problems += [f"{lines:,} {why}" if lines else why for lines, why in file.problems() if not (unknown and lines)]
         if problems:
             lines += console.paragraph(f"{file.name}: of {file.lines:,} lines, {'; '.join(problems)}", indent=2)
     return ["", "Problems in the log:", *lines] if lines else []
-
-
-def for_json(value: Any) -> Any:
-    """``value`` without infinity, which JSON does not have."""
-    if isinstance(value, dict):
-        return {str(name): for_json(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [for_json(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

@@ -16,6 +16,7 @@ from ...insight.standing import BanStanding, RuleStanding, standing
 from ...serve.gate import AppGate
 from .. import console
 from .base import (
+    action_options,
     as_json,
     client_options,
     command,
@@ -24,7 +25,6 @@ from .base import (
     options_for,
     require_counted,
     require_shared_storage,
-    user_name,
     write,
     write_json,
 )
@@ -39,10 +39,7 @@ MOST_SHOWN = 20
 @click.option("--everyone", is_flag=True, help="The quotas that everyone shares (type DEFAULT).")
 @click.option("--all", "everywhere", is_flag=True, help="At all endpoints, in functions and in checks.")
 @click.option("--everything", is_flag=True, help="All quotas of all subjects.")
-@click.option("--reason", default="", help="The reason, for the history.")
-@click.option("--author", default=None, help="The author; default: the user who runs this command.")
-@click.option("--dry-run", is_flag=True, help="Show what would be reset, and reset nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@action_options
 @as_json
 def reset_command(
     endpoint: str | None,
@@ -54,7 +51,7 @@ def reset_command(
     everywhere: bool,
     everything: bool,
     reason: str,
-    author: str | None,
+    author: str,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -109,7 +106,7 @@ class _Reset:
     what: str
     """The description for the history."""
     reason: str
-    author: str | None
+    author: str
     dry_run: bool
     yes: bool
     as_json: bool
@@ -163,8 +160,7 @@ class _Reset:
 
     def _note(self, gate: AppGate) -> None:
         """Add a line to the history, if there is one."""
-        author = user_name() if self.author is None else self.author
-        if problem := note(gate, "reset", self.what, reason=self.reason, author=author):
+        if problem := note(gate, "reset", self.what, reason=self.reason, author=self.author):
             console.echo(f"Reset, but the history does not show it: {problem}", err=True)
 
     @property

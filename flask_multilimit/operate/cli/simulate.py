@@ -20,13 +20,12 @@ from ..simulate.report import Report, RuleReport
 from ..simulate.whatif import LimitSet, header_fields, limits_of, replay_of, seldom_collected
 from .base import as_json, command, current_gate, for_people, write, write_json
 from .logs import (
+    AskedLog,
     Stoppable,
     cost_field_option,
     file_lines,
-    for_json,
     local_time,
     log_options,
-    opened,
     pairs_option,
     percent,
     png_option,
@@ -59,15 +58,7 @@ def _units(context: click.Context, parameter: click.Parameter, value: str) -> in
 @png_option
 @as_json
 def simulate_command(
-    logs: tuple[str, ...],
-    format_: str | None,
-    regex: str | None,
-    zone: tzinfo,
-    since: str | None,
-    until: str | None,
-    subject: dict[str, str],
-    script_name: str,
-    endpoint: str | None,
+    log: AskedLog,
     limits: Path | None,
     against: Path | None,
     cost: dict[str, str],
@@ -89,30 +80,29 @@ def simulate_command(
     with for_people():
         current_gate()  # applies the changes made while the app runs
         sets = _sets(app, limits, against)
-        if endpoint is not None:
-            require_endpoint(sets[0][1].plans, endpoint)
+        if log.endpoint is not None:
+            require_endpoint(sets[0][1].plans, log.endpoint)
         replays = [
-            replay_of(app, limits=each, subjects=subject, replacements=replacements, script_name=script_name)
+            replay_of(app, limits=each, subjects=log.subject, replacements=replacements, script_name=log.script_name)
             for _, each in sets
         ]
-        fields = [*subject.values(), *header_fields(each.plans for _, each in sets).values(), cost_field]
-        read = opened(logs, format_=format_, regex=regex, zone=zone, since=since, until=until, fields=fields)
+        read = log.opened(*header_fields(each.plans for _, each in sets).values(), cost_field)
         requests = Stoppable(read)
         with seldom_collected():
             _run(requests, replays)
     require_requests(read.files)
     reports = [
-        _of_endpoint(replay.report(complete=requests.complete, files=read.files), endpoint) for replay in replays
+        _of_endpoint(replay.report(complete=requests.complete, files=read.files), log.endpoint) for replay in replays
     ]
     named = [(name, report) for (name, _), report in zip(sets, reports, strict=True)]
-    titled = named if endpoint is None else [(f"{name}; requests to {endpoint!r}", report) for name, report in named]
     with for_people(), writing():
         if png is not None:
-            draw_reports(titled, png)
+            part = "" if log.endpoint is None else f"; requests to {log.endpoint!r}"
+            draw_reports([(f"{name}{part}", report) for name, report in named], png)
     if as_json:
-        write_json(reports=[{"limits": name, **for_json(report.as_json())} for name, report in named])
+        write_json(reports=[{"limits": name, **report.as_json()} for name, report in named])
     else:
-        _write_screens(named, zone, part=endpoint is not None)
+        _write_screens(named, log.zone, part=log.endpoint is not None)
 
 
 def _write_screens(named: Sequence[tuple[str, Report]], zone: tzinfo, *, part: bool) -> None:

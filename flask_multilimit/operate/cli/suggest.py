@@ -19,14 +19,13 @@ from ..simulate.suggest import command as command_to_try
 from ..simulate.whatif import arrivals_of, share_from
 from .base import as_json, command, for_people, write, write_json
 from .logs import (
+    AskedLog,
     Stoppable,
     cost_field_option,
     file_lines,
-    for_json,
     html_option,
     local_time,
     log_options,
-    opened,
     percent,
     png_option,
     require_requests,
@@ -61,15 +60,7 @@ from .logs import (
 @png_option
 @as_json
 def suggest_command(
-    logs: tuple[str, ...],
-    format_: str | None,
-    regex: str | None,
-    zone: tzinfo,
-    since: str | None,
-    until: str | None,
-    subject: dict[str, str],
-    script_name: str,
-    endpoint: str | None,
+    log: AskedLog,
     type_: str,
     windows: tuple[str, ...],
     refuse_at_most: str,
@@ -89,17 +80,16 @@ def suggest_command(
         raise click.UsageError("--html and --png show requests, not units: leave out --cost-field")
     with for_people():
         at_most = share_from(refuse_at_most)
-        fields = (*subject.values(), cost_field)
-        read = opened(logs, format_=format_, regex=regex, zone=zone, since=since, until=until, fields=fields)
+        read = log.opened(cost_field)
         requests = Stoppable(read)
         arrivals = arrivals_of(
             app,
             requests,
             type=type_,
-            endpoint=endpoint,
-            subjects=subject,
+            endpoint=log.endpoint,
+            subjects=log.subject,
             cost_field=cost_field,
-            script_name=script_name,
+            script_name=log.script_name,
         )
         require_requests(read.files)
         traffic = traffic_of(arrivals, windows)
@@ -113,14 +103,14 @@ def suggest_command(
     if as_json:
         paste = {
             "decorator": declaration(found, found.proposed),
-            "toml": toml(found, endpoint),
-            "command": command_to_try(found, endpoint),
+            "toml": toml(found, log.endpoint),
+            "command": command_to_try(found, log.endpoint),
         }
-        write_json(suggestion=for_json(found.as_json()), paste=paste, complete=requests.complete)
+        write_json(suggestion=found.as_json(), paste=paste, complete=requests.complete)
         return
     if not requests.complete:
         write([console.style("Stopped: this covers the requests until then.", fg="yellow", bold=True)])
-    write([*_screen(found, zone, endpoint), *file_lines(read.files)])
+    write([*_screen(found, log.zone, log.endpoint), *file_lines(read.files)])
 
 
 def _page(found: Suggestion, traffic: Traffic, source: str, refuse_at_most: str) -> str:

@@ -33,7 +33,7 @@ from ...insight.traffic import looking
 from ...serve.gate import gate_in_force
 from ..simulate.logs.formats import format_of
 from ..simulate.logs.logged import MICROSECONDS, LoggedRequest
-from ..simulate.logs.reading import LogFile, Logs
+from ..simulate.logs.reading import Logs
 from ..simulate.logs.recorded import NAME, folders_of, newest_files, recordings_of
 from ..simulate.suggest import (
     Peaks,
@@ -245,7 +245,7 @@ def _answer(form: WhatIfForm, logs: Logs, source: str, by_hash: Mapping[str, str
     )
     traffic = traffic_of(arrivals, [form.window])
     found = suggest_for(traffic, type=form.type, share=share)
-    left_out = [each for file in logs.files for each in _left_out(file)]
+    left_out = [LeftOut(why, lines) for file in logs.files for lines, why in file.problems()]
     if not first.complete or len(arrivals) >= MOST_CLIENTS:
         left_out.append(LeftOut(f"only the first {arrivals.requests:,} requests count", 0))
     answer = what_if(
@@ -288,19 +288,6 @@ def _in_force(form: WhatIfForm, asked: Rule) -> set[int]:
         and not rule.holds_slots
         and name_of(rule) == name_of(asked)
     }
-
-
-def _left_out(file: LogFile) -> Iterator[LeftOut]:
-    for lines, why in (
-        (file.malformed, "not in the format"),
-        (file.not_requests, "without a request"),
-        (file.too_long, "too long"),
-        (file.late, "out of order by more than a minute"),
-    ):
-        if lines:
-            yield LeftOut(why, lines)
-    if file.broken:
-        yield LeftOut(f"not read to its end: {file.broken}", 0)
 
 
 # The answer

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from ...insight.values import Seconds, as_json
 from .logs.reading import LogFile
 
 WORST = 10
@@ -94,7 +97,7 @@ class ClientReport:
     refused: int
     first_refused: int
     """Microseconds since 1970."""
-    longest_lockout: float
+    longest_lockout: Seconds
     """The longest time, in seconds, from a refusal until the endpoint would have admitted the client again, without
     any admission between."""
 
@@ -145,8 +148,8 @@ class Report:
     files: tuple[LogFile, ...] = ()
     differing: int | None = None
     """The verdicts that differ from the recorded ones; ``None`` if no request has a recorded verdict."""
-    longest_lockout: float = 0.0
-    refused_names: frozenset[str] = field(default=frozenset(), repr=False)
+    longest_lockout: Seconds = 0.0
+    refused_names: Annotated[frozenset[str], Field(exclude=True)] = field(default=frozenset(), repr=False)
     """Every client that was refused at least once."""
 
     @property
@@ -162,9 +165,7 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """For ``json.dumps``."""
-        plain = asdict(self)
-        del plain["refused_names"]
-        return {**plain, "share_refused": self.share_refused, "succeeded_before": self.succeeded_before}
+        return {**as_json(self), "share_refused": self.share_refused, "succeeded_before": self.succeeded_before}
 
 
 def pre_empted(refused: int, together: Mapping[str, int], order: Iterable[str]) -> str | None:

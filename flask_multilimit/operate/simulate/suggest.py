@@ -7,12 +7,14 @@ import shlex
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import zip_longest
 from math import isfinite
 from operator import attrgetter, methodcaller
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, InstanceOf, PlainSerializer
 
 from ...declare.subjects import LimitType
 from ...engine import Calendar, ConfigurationError, Limiter, MemoryStorage, Rule, hits_for
@@ -20,6 +22,7 @@ from ...engine.algorithms.calendar import AROUND
 from ...engine.errors import brief, check_several
 from ...engine.rules import UNITS, changed
 from ...engine.storage.forgetting import UNBOUNDED
+from ...insight.values import as_json
 from .logs.logged import field_name
 
 MICROSECONDS = 1_000_000
@@ -211,11 +214,18 @@ class Refused:
         return self.requests / self.of_requests if self.of_requests else 0.0
 
 
+def _fields(rule: Rule) -> dict[str, Any]:
+    """What a file of limits says of a rule."""
+    if isinstance(rule, Calendar):
+        return {"count": rule.count, "per": rule.period, "timezone": rule.timezone, "anchor": rule.anchor}
+    return {"time": rule.time, "count": rule.count}
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Rules of which none could have a smaller count."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[Annotated[InstanceOf[Rule], PlainSerializer(_fields)], ...]
     refused: Refused
     later: Refused | None
     """What a choice made on the first half of the log refuses in the second; ``None`` if a half is empty."""
@@ -255,7 +265,7 @@ class Suggestion:
     first: int
     """Microseconds since 1970, as ``last``."""
     last: int
-    share: Fraction
+    share: Annotated[InstanceOf[Fraction], PlainSerializer(float), Field(alias="refuse_at_most")]
     """The share that may be refused."""
     peaks: tuple[Peaks, ...]
     """One a window."""
@@ -269,7 +279,7 @@ class Suggestion:
     estimate: int | None = None
     """What half of the requests really cost at most, which is charged first: then peaks, gaps and counts are units.
     ``None``: they are requests."""
-    cost_field: str = ""
+    cost_field: Annotated[str, Field(exclude=True)] = ""
     """The field of the log that says what they really cost."""
     without_cost: int = 0
     """Requests that are left out, as nothing says what they cost."""
@@ -284,36 +294,7 @@ class Suggestion:
 
     def as_json(self) -> dict[str, Any]:
         """For ``json.dumps``."""
-        return {
-            "type": self.type,
-            "requests": self.requests,
-            "subjects": self.subjects,
-            "first": self.first,
-            "last": self.last,
-            "refuse_at_most": float(self.share),
-            "estimate": self.estimate,
-            "without_cost": self.without_cost,
-            "peaks": [asdict(each) for each in self.peaks],
-            "for_requests": [_as_json(choice) for choice in self.for_requests],
-            "for_subjects": [_as_json(choice) for choice in self.for_subjects],
-            "gaps": [None if gap is None else asdict(gap) for gap in self.gaps],
-            "proposed": [_fields(rule) for rule in self.proposed],
-        }
-
-
-def _as_json(choice: Choice) -> dict[str, Any]:
-    return {
-        "rules": [_fields(rule) for rule in choice.rules],
-        "refused": asdict(choice.refused),
-        "later": None if choice.later is None else asdict(choice.later),
-    }
-
-
-def _fields(rule: Rule) -> dict[str, Any]:
-    """What a file of limits says of a rule."""
-    if isinstance(rule, Calendar):
-        return {"count": rule.count, "per": rule.period, "timezone": rule.timezone, "anchor": rule.anchor}
-    return {"time": rule.time, "count": rule.count}
+        return {**as_json(self), "proposed": [_fields(rule) for rule in self.proposed]}
 
 
 class Traffic:

@@ -60,6 +60,17 @@ class LogFile:
     broken: str = ""
     """Why the file could not be read to its end."""
 
+    def problems(self) -> list[tuple[int, str]]:
+        """How many lines were not read, or not exactly, and why. 0: it is not known how many."""
+        counted = (
+            (self.malformed, "not in the format"),
+            (self.not_requests, "without a request"),
+            (self.too_long, "too long"),
+            (self.late, "out of order by more than a minute"),
+        )
+        broken = [(0, f"not read to its end: {self.broken}")] if self.broken else []
+        return [*(each for each in counted if each[0]), *broken]
+
 
 @dataclass
 class Logs:
