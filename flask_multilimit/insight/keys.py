@@ -4,19 +4,22 @@ is for people, never for a check."""
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..control.store import is_control
 from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Subject
 from ..engine import ConfigurationError, Decision, Hit, Limiter, Rule, StorageError
 from ..engine.bans import BanRule
+from ..engine.errors import with_remedy
 from ..engine.hits import BanHit
 from ..engine.keys import escape_subject, hash_tag_of, parts_of_key, scope_of_stem
 from ..engine.rules import CONCURRENCY, MAX_COUNT
 from ..engine.storage import Inspectable, StoredKey
 from ..observe.traffic.counts import is_traffic
 from ..serve.gate import AppGate
+from .health import storage_state
 from .limits import RuleFields, limiters_of
 from .text import subject_text
 from .values import Described
@@ -29,6 +32,12 @@ control, two."""
 MOST_SLOT_KEYS = 1000
 """The most keys to look at for slots in use."""
 MOST_SLOTS_SHOWN = 20
+SLOTS_SECONDS = 5.0
+"""The time between two looks for slots in use."""
+PAUSE = 20
+"""The time between two looks is at least this many times as long as a look takes."""
+_SLOTS = "multilimit_slots"
+"""Where in ``app.extensions`` the slots in use are."""
 
 RuleOfKeys = tuple[str, str, str]
 """What the keys of a rule have in common: the stem, the type, the algorithm and the window."""
@@ -64,6 +73,18 @@ class SlotsInUse(Described):
     subject: str
     shown: str
     """The subject for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsNow(Described):
+    """The subjects that hold slots."""
+
+    slots: tuple[SlotsInUse, ...]
+    """Those that hold the largest part of theirs first."""
+    at: float | None
+    """When the storage said so: POSIX time."""
+    problem: str
+    """Why it is not known, or not any more."""
 
 
 def prefixes_of(gate: AppGate) -> tuple[str, ...]:
@@ -110,6 +131,34 @@ def slots_in_use(gate: AppGate) -> list[SlotsInUse]:
     if not isinstance(gate.limiter.storage, Inspectable):
         return []
     return heapq.nlargest(MOST_SLOTS_SHOWN, _slots(gate), key=_share_in_use)
+
+
+class _SlotsSeen:
+    """Looks for slots in use, but seldom: SCAN goes through all keys of the server."""
+
+    def __init__(self) -> None:
+        self._due = 0.0
+        self._seen = SlotsNow((), None, "")
+
+    def look(self, gate: AppGate) -> SlotsNow:
+        begin = time.monotonic()
+        if begin >= self._due and storage_state(gate).state != "failed":
+            self._seen = self._now(gate)
+            end = time.monotonic()
+            self._due = end + max(SLOTS_SECONDS, PAUSE * (end - begin))
+        return self._seen
+
+    def _now(self, gate: AppGate) -> SlotsNow:
+        try:
+            return SlotsNow(tuple(slots_in_use(gate)), time.time(), "")
+        except StorageError as error:
+            return replace(self._seen, problem=with_remedy(error))
+
+
+def slots_now(gate: AppGate) -> SlotsNow:
+    """:func:`slots_in_use` as this process saw them a few seconds ago, or longer if a look takes long."""
+    seen: _SlotsSeen = gate.app.extensions.setdefault(_SLOTS, _SlotsSeen())
+    return seen.look(gate)
 
 
 def _share_in_use(found: SlotsInUse) -> tuple[float, int]:

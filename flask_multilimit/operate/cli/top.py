@@ -8,14 +8,11 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from math import inf
 
 import click
 
-from ...engine import StorageError
-from ...engine.errors import with_remedy
 from ...engine.text import visible
-from ...insight.keys import SlotsInUse, slots_in_use
+from ...insight.keys import SlotsInUse, slots_now
 from ...insight.text import local_time
 from ...insight.traffic import EndpointTraffic, Now, RefusedClient, RuleTraffic, now
 from ...serve.gate import AppGate
@@ -23,10 +20,6 @@ from .. import console
 from .base import as_json, command, current_gate, for_people, require_shared_storage, write, write_json
 
 REFRESH_SECONDS = 1.0
-SLOTS_SECONDS = 5.0
-"""The time between two looks for slots in use: SCAN goes through all keys of the server."""
-PAUSE = 20
-"""The time between two looks is at least this many times as long as a look takes."""
 MOST_ROWS = 10
 """The most rows of each table."""
 BARS = "▁▂▃▄▅▆▇█"
@@ -67,37 +60,22 @@ def top_command(minutes: int, once: bool, as_json: bool) -> None:
             return
         if found.storage.state == "failed":
             raise click.ClickException(found.storage.error)
-        slots = _slots(gate)
+        slots = slots_now(gate)
+    if slots.problem:
+        console.echo(f"Slots in use are not known: {slots.problem}", err=True)
     if as_json:
-        write_json(found, slots=slots)
+        write_json(found, slots=slots.slots)
     else:
         size = shutil.get_terminal_size((80, 24))
-        write(screen(found, slots, app=gate.app.name, columns=size.columns, rows=60))
-
-
-def _slots(gate: AppGate) -> Sequence[SlotsInUse]:
-    """Say why they are not known: the server's user may lack the right to list keys."""
-    try:
-        return slots_in_use(gate)
-    except StorageError as error:
-        console.echo(f"Slots in use are not known: {with_remedy(error)}", err=True)
-        return ()
+        write(screen(found, slots.slots, app=gate.app.name, columns=size.columns, rows=60))
 
 
 def _show_live(gate: AppGate, found: Now) -> None:
     """Refresh until q or Ctrl-C. While the storage is away, the last numbers stay, with the error above them."""
-    slots: Sequence[SlotsInUse] = ()
-    due = -inf
     with _raw_keys():
         while True:
-            begin = time.monotonic()
-            if begin >= due and found.storage.state != "failed":
-                with contextlib.suppress(StorageError):  # the next look at the traffic reports it
-                    slots = slots_in_use(gate)
-                end = time.monotonic()
-                due = end + max(SLOTS_SECONDS, PAUSE * (end - begin))
             size = shutil.get_terminal_size((80, 24))
-            lines = screen(found, slots, app=gate.app.name, columns=size.columns, rows=size.lines - 1)
+            lines = screen(found, slots_now(gate).slots, app=gate.app.name, columns=size.columns, rows=size.lines - 1)
             drawn = "".join(f"{console.styled(line)}{_CLEAR_LINE}\r\n" for line in lines)
             sys.stdout.write(_HOME + drawn + _CLEAR_BELOW + console.styled(console.style("q: quit", dim=True)))
             sys.stdout.flush()

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from ...control.store import KINDS
 from ...insight.bans import BanInForce, bans
 from ...insight.changes import Entries, History
+from ...insight.keys import SlotsNow, slots_now
 from ...insight.limits import SHOWS, Limits
 from ...insight.traffic import SORTS, Now
 from ...insight.values import Described, as_json
@@ -117,6 +118,7 @@ OPERATIONS = (
         pages.lists_asked,
         (Parameter("kind", "Only entries of this kind.", KINDS), Q, PAGE),
     ),
+    Operation("slots", "The slots of Concurrent rules that are in use", SlotsNow, lambda: slots_now(gate_in_force())),
     Operation("bans", "Every ban in force", list[BanInForce], lambda: bans(gate_in_force())),
     Operation("history", "What was changed, by whom, when and why", History, pages.history_asked, (Q, PAGE)),
     Operation(

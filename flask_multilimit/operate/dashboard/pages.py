@@ -16,6 +16,7 @@ from ...engine.errors import with_remedy
 from ...engine.text import SafeLogger
 from ...insight import bans, clients
 from ...insight.changes import Entries, History, entries, history
+from ...insight.keys import slots_now
 from ...insight.limits import SHOWS, Limits, limits
 from ...insight.past import Past, instant_of, standing_at
 from ...insight.standing import Standing, standing
@@ -81,6 +82,7 @@ def now_page() -> Response:
         drawing=_drawing(found.series, found.last, slices=max(found.minutes // 20, 1)),
         share=share(totals.refused.amount, everything),
         choices=MINUTES,
+        slots=slots_now(gate_in_force()),
     )
 
 

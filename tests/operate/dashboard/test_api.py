@@ -40,6 +40,7 @@ ASKED = {
         "?endpoint=show&what=rules&rules=x&for=1h&reason=r",
     ],
     "lists": ["", "?kind=ban", "?q=nothing"],
+    "slots": [""],
     "bans": [""],
     "history": ["", "?q=ann"],
     "what-if": ["", "?endpoint=show&count=1"],

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from flask.testing import FlaskClient
 
+    from flask_multilimit.engine.storage import StoredKey
     from flask_multilimit.engine.storage.tallies import Tallies
 
 
@@ -248,11 +249,40 @@ def test_while_the_storage_is_away_it_says_from_when_its_numbers_are_and_what_cl
     assert "Meanwhile each of 3 workers admits 1/3 of every limit by itself." in page
 
 
+def test_now_shows_the_slots_in_use_and_keeps_the_last_ones_while_the_storage_is_away() -> None:
+    app = Flask("shop")
+    app.config.update(SECRET_KEY="key")
+    storage = Leaving()
+    multilimit = MultiLimit(app, storage=storage)
+    app.register_blueprint(Dashboard(multilimit, authorize=lambda: "ada"))
+    app.add_url_rule("/export", "export", rate_limiter(type=IP, rules="5 at once")(lambda: iter("abc")))
+    ada = browser_of("ada", app)
+    assert "In progress" not in ada.get(ROOT).text
+    app.extensions.pop("multilimit_slots")
+
+    with app.test_client().get("/export", environ_base=CLIENT), app.test_client().get("/export", environ_base=CLIENT):
+        page = ada.get(ROOT).text
+        assert "In progress" in page
+        assert '<dt>export <span class="soft">203.0.113.7</span></dt><dd>2 of 5</dd>' in page
+        slots = json_of(ada, "slots")
+        assert [(each["endpoint"], each["used"], each["limit"]) for each in slots["slots"]] == [("export", 2, 5)]
+        storage.away = True
+        app.extensions["multilimit_slots"]._due = 0.0
+        page = ada.get(ROOT).text
+        assert "it is away" in page
+        assert "<dd>2 of 5</dd>" in page
+
+
 class Leaving(MemoryStorage):
     """Answers until it is away."""
 
     shared = True
     away = False
+
+    def keys(self, prefix: str, limit: int | None = None, *, containing: str = "") -> list[StoredKey]:
+        if self.away:
+            raise StorageError("it is away")
+        return super().keys(prefix, limit, containing=containing)
 
     def tallies(self, keys: Sequence[str]) -> Tallies:
         if self.away:
