@@ -81,7 +81,7 @@ def test_a_peek_at_no_cost_passes_whatever_the_debt(bench: Bench, algorithm: str
     assert bench.limiter.check(hits(plan, cost=0)).allowed
 
 
-def test_what_a_lowered_count_leaves_over_is_said_too(bench: Bench, algorithm: str) -> None:
+def test_units_beyond_a_lowered_count_are_shown_as_debt(bench: Bench, algorithm: str) -> None:
     exhaust(bench.limiter, hits(rule(algorithm, 10, 5)))
 
     (status,) = bench.limiter.peek(hits(rule(algorithm, 10, 2))).statuses

@@ -224,7 +224,7 @@ class TestSlotsThatAChangeBrings:
             assert [send() for _ in range(5)] == [1] * 5
         assert len(KEEPER) == 0
 
-    def test_an_async_one_too(self, shop: Shop) -> None:
+    def test_an_async_function_gives_them_back_when_it_ends(self, shop: Shop) -> None:
         @rate_limiter(rules="100/minute")
         async def send() -> int:
             return len(KEEPER)

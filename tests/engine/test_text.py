@@ -26,7 +26,7 @@ def test_control_characters_are_shown_as_escape_sequences(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", SHOWN)
-def test_other_text_stays_as_it_is(text: str) -> None:
+def test_text_without_control_characters_stays_as_it_is(text: str) -> None:
     assert visible(text) == text
 
 

@@ -69,7 +69,7 @@ def test_a_wrong_question_about_a_quota_is_an_error(
                 ask_for(**options)
 
 
-def test_a_subject_is_found_by_a_number_too(app: Flask, multilimit: MultiLimit) -> None:
+def test_a_subject_that_is_a_number_is_found_by_its_text(app: Flask, multilimit: MultiLimit) -> None:
     app.get("/", endpoint="view")(rate_limiter(type=lambda: 5, name="tenant", rules="3/minute")(view()))
     assert statuses(app, "/") == [200]
 

@@ -73,7 +73,7 @@ def test_asking_charges_nothing_and_shows_values_that_nobody_can_change() -> Non
         multilimit.standing(user="ada").state = "passes"  # type: ignore[misc]
 
 
-def test_it_is_told_in_a_request_of_somebody_else_too() -> None:
+def test_a_request_of_somebody_else_does_not_change_the_answer() -> None:
     app, multilimit = made()
     statuses(app, "/mine", headers={"X-User": "ada"})
 

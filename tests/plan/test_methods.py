@@ -38,7 +38,7 @@ def test_a_view_may_have_limits_of_one_window_for_each_method(app: Flask, storag
     assert storage.keys_asked[0] == ["rate_limit:{login}:GET:default::sliding_window:60000"]
 
 
-def test_one_of_all_methods_counts_beside_one_of_some(app: Flask, storage: RecordingStorage) -> None:
+def test_a_limiter_of_all_methods_counts_beside_one_of_some(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage)
 
     @app.route("/", methods=BOTH)

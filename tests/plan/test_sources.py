@@ -58,7 +58,9 @@ class TestApplicationLimits:
 
         assert statuses(app, "/a", "/b", "/a", "/b") == [200, 200, 429, 429]
 
-    def test_and_the_limits_of_the_view_are_one_check(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_limits_of_the_application_and_of_the_view_are_one_check(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
         MultiLimit(app, storage=storage, application_limits=rate_limiter(type=LimitType.IP, rules="2/minute"))
         app.add_url_rule("/", "view", rate_limiter(rules="5/second")(view()))
 

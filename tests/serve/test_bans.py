@@ -90,7 +90,7 @@ def test_asking_does_not_lengthen_it(app: Flask, either: Any, clock: Clock) -> N
     assert ask(app).status_code == 200
 
 
-def test_others_are_not_banned(app: Flask, either: Any) -> None:
+def test_a_ban_of_one_client_leaves_other_clients_alone(app: Flask, either: Any) -> None:
     limited(app, either)
     banned(app)
 
@@ -331,7 +331,7 @@ def test_each_outcome_is_told_once_as_what_it_is(app: Flask, either: Any) -> Non
         ("off", []),
     ],
 )
-def test_one_log_line_a_ban(
+def test_each_ban_is_one_log_line(
     app: Flask, either: Any, clock: Clock, caplog: pytest.LogCaptureFixture, setting: str, lines: list[str]
 ) -> None:
     app.config["MULTILIMIT_LOG"] = setting

@@ -262,7 +262,7 @@ def test_a_reserve_keeps_a_part_of_each_period() -> None:
     assert [ask("/", headers={"X-Priority": "critical"}).status_code for _ in range(3)] == [200, 200, 429]
 
 
-def test_an_address_may_have_one_too() -> None:
+def test_a_calendar_limits_an_address() -> None:
     app = Flask("shop")
     MultiLimit(app, default_limits=[rate_limiter(type=IP, rules="2 per calendar day")])
     app.add_url_rule("/", "show", lambda: "ok")

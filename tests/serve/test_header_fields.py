@@ -169,7 +169,9 @@ def test_of_several_quotas_of_one_name_the_tightest_is_told(limited_app: Flask, 
     ),
     shadows=st.booleans(),
 )
-def test_one_check_is_told_of_like_the_last_of_several(numbers: list[tuple[int, int, int]], shadows: bool) -> None:
+def test_the_header_fields_of_one_check_equal_those_of_the_last_of_several(
+    numbers: list[tuple[int, int, int]], shadows: bool
+) -> None:
     hits = Hits(Hit(str(i), Rule(60 + i, 9), name=f"r{i}", shadow=shadows and i == 1) for i in range(len(numbers)))
     refuses = any(wait and not hit.shadow for hit, (_, wait, _) in zip(hits, numbers, strict=True))
     decision = Decision(bytes(16), hits, [*head(0, allowed=not refuses), *chain.from_iterable(numbers)])

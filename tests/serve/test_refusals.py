@@ -351,7 +351,7 @@ class TestHeaderFields:
 
     @pytest.mark.parametrize("which", FIELDS)
     @pytest.mark.parametrize("retry_after", ["seconds", "date"])
-    def test_and_body_name_no_address_and_no_user(
+    def test_header_fields_and_body_name_no_address_and_no_user(
         self, make: Callable[..., Flask], which: str, retry_after: str
     ) -> None:
         app = make(headers=which, retry_after=retry_after, shadow_headers=True)

@@ -158,7 +158,7 @@ def test_html_escapes_the_message(limited_app: Flask, client: FlaskClient) -> No
 
 
 @pytest.mark.parametrize("method", ["HEAD", "POST"])
-def test_other_methods_are_refused_alike(limited: FlaskClient, method: str) -> None:
+def test_every_request_method_gets_the_same_refusal(limited: FlaskClient, method: str) -> None:
     refusal(limited)
 
     response = limited.open("/", method=method)

@@ -193,7 +193,7 @@ class TestOptions:
 
 
 class TestMethods:
-    def test_others_pass_freely(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_methods_that_the_limiter_does_not_name_pass_freely(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage)
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute", methods=["POST"])(view()), methods=["GET", "POST"])
 

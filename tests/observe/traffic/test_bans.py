@@ -247,7 +247,7 @@ def raising(error: Exception) -> Callable[..., None]:
     return fail
 
 
-def test_memory_keeps_them_too() -> None:
+def test_memory_keeps_bans_that_have_begun() -> None:
     storage = MemoryStorage()
     at = storage.tallies(["rate_limit:{*traffic}:x"]).at
     outbox = Outbox(storage, PREFIX, logger=LOGGER)

@@ -154,7 +154,7 @@ def test_simulate_settles_by_what_requests_really_cost(on_memory: Command, token
     assert "does not tell the real cost; the estimate stands (10 requests)" in guessed.out
 
 
-def test_other_limits_side_by_side(on_memory: Command, log: Path, tmp_path: Path) -> None:
+def test_simulate_shows_two_sets_of_limits_side_by_side(on_memory: Command, log: Path, tmp_path: Path) -> None:
     strict = tmp_path / "strict.json"
     strict.write_text('{"limits": {"api.*": {"type": "ip", "rules": "1/minute"}}}')
 

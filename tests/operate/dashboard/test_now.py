@@ -66,7 +66,7 @@ def test_now_shows_what_was_refused_to_whom(app: Flask, ada: FlaskClient) -> Non
     assert "ip-60s" in page
 
 
-def test_the_same_as_json(app: Flask, ada: FlaskClient) -> None:
+def test_the_api_says_what_the_page_now_says(app: Flask, ada: FlaskClient) -> None:
     asked(app)
 
     found = json_of(ada, "now")

@@ -59,7 +59,7 @@ def test_under_a_server_name() -> None:
     assert all(each.startswith(ROOT) for each in addresses(page.text))
 
 
-def test_one_dashboard_in_several_apps() -> None:
+def test_several_apps_share_one_dashboard() -> None:
     multilimit = MultiLimit()
     dashboard = Dashboard(multilimit, authorize=lambda: "ada")
 

@@ -158,7 +158,7 @@ def test_the_page_shows_bans_and_overrides_by_operators(app: Flask, ada: FlaskCl
     assert found(ada, who="192.0.2.1")["listed"] is None
 
 
-def test_lists_of_the_settings_are_told_too() -> None:
+def test_a_client_on_a_list_of_the_settings_is_shown_as_such() -> None:
     ada = browser_of("ada", made(MULTILIMIT_ALLOW=["user:bob"]))
 
     about = found(ada, who="user:bob")

@@ -195,7 +195,7 @@ def test_header_fields_in_json(name: str, line: str) -> None:
     assert request.fields == {"x-api-key": "k1"}
 
 
-def test_a_path_into_json_is_a_name_too() -> None:
+def test_a_field_may_be_a_path_into_json() -> None:
     request = read(json.dumps(CADDY), "caddy", "request.tls.server_name")
 
     assert request is not None
@@ -342,7 +342,7 @@ def test_a_moment_as_people_write_it() -> None:
     assert moment("2026-11-22", berlin) == moment("2026-11-21T23:00:00Z")
 
 
-def test_one_name_for_a_header_field() -> None:
+def test_every_spelling_of_a_header_field_is_one_name() -> None:
     assert {field_name(name) for name in ("X-Api-Key", "http_x_api_key", "x-api-key", "X_API_KEY")} == {"x_api_key"}
 
 

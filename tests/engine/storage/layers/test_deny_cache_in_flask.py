@@ -68,7 +68,7 @@ def test_a_refused_client_sends_nothing_to_the_server(limited: Flask, redis_clie
     assert seen == []
 
 
-def test_others_are_asked_about(limited: Flask, redis_client: redis.Redis) -> None:
+def test_a_refusal_of_one_endpoint_is_no_answer_for_another(limited: Flask, redis_client: redis.Redis) -> None:
     statuses(limited, "/", "/", "/")
 
     with commands(redis_client) as seen:
@@ -237,15 +237,15 @@ class TestWhereItStands:
         guard = GuardedStorage(RedisStorage(redis_client), workers=1)
         assert self.layers(app, storage=guard) == ["DenyCache", "GuardedStorage", "RedisStorage"]
 
-    def test_not_twice(self, app: Flask, redis_client: redis.Redis) -> None:
+    def test_a_storage_with_a_deny_cache_gets_no_second_one(self, app: Flask, redis_client: redis.Redis) -> None:
         given = DenyCache(GuardedStorage(RedisStorage(redis_client), workers=1))
         assert self.layers(app, storage=given) == ["DenyCache", "GuardedStorage", "RedisStorage"]
 
-    def test_not_when_switched_off(self, app: Flask, server: Server) -> None:
+    def test_there_is_none_if_the_setting_is_0(self, app: Flask, server: Server) -> None:
         app.config["MULTILIMIT_DENY_CACHE"] = 0
         assert self.layers(app, storage=server.url) == ["GuardedStorage", "RedisStorage"]
 
-    def test_not_around_the_memory_of_this_process(self, app: Flask) -> None:
+    def test_there_is_none_around_memory(self, app: Flask) -> None:
         assert self.layers(app) == ["MemoryStorage"]
 
     def test_around_a_storage_whose_time_is_given_it_goes_by_that(self, app: Flask, storage: RecordingStorage) -> None:
