@@ -112,14 +112,16 @@ class Wanted:
         return self.limits.get(policy, self.limits.get(limiter))
 
     def require_known(self, gate: AppGate) -> None:
-        """Raise :class:`ConfigurationError` for an endpoint or a limit that the app does not have."""
+        """Raise :class:`ConfigurationError` for an endpoint or a limit that the app does not have. One that an operator
+        has switched off is no mistake."""
         if not self.endpoints and not self.limits:
             return
         places = places_of(gate)
         for pattern in self.endpoints:
             if not any(fnmatchcase(place.name, pattern) for place in places):
                 raise ConfigurationError(f'Usage: endpoints: no endpoint is called "{pattern}"')
-        listed = [each.planned for place in places for each in place.limiters]
+        declared = (limiter for plan in gate.plans.declared.made for limiter in plan.limiters)
+        listed = [*declared, *(each.planned for place in places for each in place.limiters)]
         known = {name for each in listed for name in (_limiter_name(each.declaration), *dict(each.rules))}
         unknown = [name for name in self.limits if name not in known]
         if unknown and not any(each.dynamic for each in listed):

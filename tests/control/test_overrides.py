@@ -11,6 +11,7 @@ from flask import Flask
 from flask_multilimit import IP, Ban, Concurrent, ConfigurationError, MultiLimit, Reserve, Rule, rate_limiter
 from flask_multilimit.control.control import NeedsForce
 from flask_multilimit.engine.slots import KEEPER
+from flask_multilimit.usage import Usage
 from support.asking import ask, policy, view
 
 if TYPE_CHECKING:
@@ -132,6 +133,22 @@ class TestLimiters:
             multilimit.control.override("show", limiter="ip", shadow=True, lasting=True)
 
         assert ask(app).status_code == 200
+
+
+def test_a_limiter_that_is_off_leaves_the_customers_page_that_names_it_to_the_others() -> None:
+    app = Flask("shop")
+    multilimit = MultiLimit(app)
+    for name in ("search", "mine"):
+        app.add_url_rule(f"/{name}", name, rate_limiter(type=IP, rules="2/minute", name=name)(view()))
+    app.register_blueprint(Usage(multilimit, limits=["search", "mine"]))
+
+    with app.app_context():
+        multilimit.control.override("mine", limiter="mine", off=True, author="ann", reason="an incident", for_=60)
+
+    answer = ask(app, "/rate_limit")
+    assert answer.status_code == 200
+    assert "search:search-60s" in answer.text
+    assert "mine:" not in answer.text
 
 
 class TestSubjects:
