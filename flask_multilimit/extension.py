@@ -330,7 +330,8 @@ class MultiLimit:
         """What the documents of the API say about the limits in force.
 
         :param document: a document of OpenAPI 3 or Swagger 2. The result is a copy of it, in which each operation that
-            is limited has a response 429 and the header fields in use. What the document says itself stays.
+            is limited has a response 429, or 503 by a ``reserve``, and the header fields in use. What the document says
+            itself stays.
 
         Without a document, the result is a dict to merge into one of OpenAPI 3: ``components``, and ``paths`` with
         what to add to each operation. Raises :class:`ConfigurationError` for another document.

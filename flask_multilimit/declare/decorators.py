@@ -105,7 +105,7 @@ def rate_limiter(
     Stack as many as you like: they take one check.
 
     Put it below ``@app.route``, like every decorator of a view. A refused call raises :exc:`RateLimitExceeded`
-    (HTTP 429) and leaves every quota as it was.
+    (HTTP 429; 503 by a ``reserve`` of what all clients share) and leaves every quota as it was.
 
     :param first: the ``rules``, unless a callable returns them.
     :param type: who shares the quota: a :class:`LimitType`, or its name as text; a callable of your own (``name`` is

@@ -166,6 +166,11 @@ class Declaration:
         conditions = (self.exempt_when, self.charge_when, self.settle, self.methods, self.reserve)
         return isinstance(self.type, LimitType) and not callable(self.cost) and not any(conditions) and not self.shadow
 
+    @property
+    def sheds_load(self) -> bool:
+        """Whether it refuses because the service is short, not because of what one client did."""
+        return self.reserve is not None and _counts_everyone(self.type)
+
     def serves(self, method: str, *, by_flask: bool = False) -> bool:
         """Whether it applies to requests of this method. OPTIONS that Flask answers ``by_flask`` itself, without the
         view, is free unless ``methods`` names it."""

@@ -121,6 +121,8 @@ class Limit(Described):
     ban: BanFields | None
     charge_when: bool
     exempt_when: bool
+    reserve: bool
+    """Whether a part of its count is kept for requests of a priority."""
     hash_tag: str
     traffic: RuleTraffic | None
     """What it did in the last hour; ``null`` if that was not looked up."""
@@ -205,6 +207,7 @@ def _rows(endpoint: str, listed: ListedLimiter, memory: TrafficMemory | None) ->
             ban=None if declared.ban is None else BanFields.of(declared.ban),
             charge_when=declared.charge_when is not None,
             exempt_when=declared.exempt_when is not None,
+            reserve=declared.reserve is not None,
             hash_tag=declared.hash_tag,
             traffic=None if memory is None else rule_traffic(memory, endpoint, name),
             entries=tuple(map(entry_of, special[:MOST_ENTRIES])),

@@ -34,6 +34,9 @@ _RETRY_AFTER = {
     "date": ("Retry-After", "string", "The date after which to try again; absent if waiting does not help."),
 }
 
+_WHY = {"429": "Too many requests", "503": "The service is busy"}
+"""Why a request is refused, by status."""
+
 
 RateLimitViolation = TypedDict(
     "RateLimitViolation",
@@ -101,6 +104,14 @@ class _Version:
         body = {"schema": schema} if self.number == 2 else {"content": {PROBLEM: {"schema": schema}}}
         return {"description": text, "headers": headers, **body}
 
+    def refusals(self, gate: AppGate, limits: Iterable[Limit]) -> Document:
+        """The refusals by status: 503 where the service is short, 429 otherwise."""
+        by_code: dict[str, list[Limit]] = {}
+        for limit in limits:
+            by_code.setdefault("503" if limit.reserve and limit.type == EVERYONE.type else "429", []).append(limit)
+        fields = _fields_of_refusals(gate)
+        return {code: self.refusal(f"{_WHY[code]}: {_text(some)}", fields) for code, some in sorted(by_code.items())}
+
     def prefixes(self, document: Mapping[str, Any]) -> list[str]:
         """What may stand before the paths of a document."""
         if self.number == 2:
@@ -117,14 +128,13 @@ def additions(gate: AppGate) -> Document:
     paths: Document = {}
     for (path, method), endpoint in _operations(gate).items():
         if limits := _limits_at(endpoint, method):
-            refusal = OPENAPI_3.refusal(_text(limits), _fields_of_refusals(gate))
-            paths.setdefault(path, {})[method.lower()] = {"responses": {"429": refusal}}
+            paths.setdefault(path, {})[method.lower()] = {"responses": OPENAPI_3.refusals(gate, limits)}
     return {**_components(gate, OPENAPI_3), "paths": paths}
 
 
 def with_limits(gate: AppGate, document: Mapping[str, Any]) -> Document:
-    """A copy of ``document`` that says which of its operations are limited. What it says itself about a 429 or a field
-    stays. Raises :class:`ConfigurationError` for anything but a document."""
+    """A copy of ``document`` that says which of its operations are limited. What it says itself about a refusal or a
+    field stays. Raises :class:`ConfigurationError` for anything but a document."""
     if not isinstance(document, Mapping):
         raise ConfigurationError(f"openapi: document={brief(document)}: give a document as a dict")
     version, known = _Version.of(document), _operations(gate)
@@ -145,7 +155,7 @@ def _describe(gate: AppGate, version: _Version, responses: Document, limits: lis
     for code, response in responses.items():
         if fields and str(code).startswith("2") and "$ref" not in response:
             _add(response, {"headers": fields}, 2)
-    responses.setdefault("429", version.refusal(_text(limits), _fields_of_refusals(gate)))
+    _add(responses, version.refusals(gate, limits), 1)
 
 
 def _components(gate: AppGate, version: _Version) -> Document:
@@ -196,7 +206,7 @@ def _limits_at(endpoint: EndpointLimits, method: str) -> list[Limit]:
 
 
 def _text(limits: Iterable[Limit]) -> str:
-    return f"Too many requests: at most {'; '.join(dict.fromkeys(map(_said, limits)))}."
+    return f"at most {'; '.join(dict.fromkeys(map(_said, limits)))}."
 
 
 def _said(limit: Limit) -> str:

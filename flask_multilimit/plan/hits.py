@@ -143,6 +143,11 @@ class AppliedLimits(tuple[Applied, ...]):
         longest = max(decision.violated, key=lambda status: status.retry_after)
         return next(each.declaration for each in self if longest.hit in each.hits)
 
+    def sheds_load(self, decision: Decision) -> bool:
+        """Whether only limits refuse that keep a reserve of what all clients share."""
+        shedding = [hit for each in self if each.declaration.sheds_load for hit in each.hits]
+        return bool(shedding) and all(status.hit in shedding for status in decision.violated)
+
 
 def _settled_alone(applied: Sequence[Applied]) -> Iterator[Applied]:
     """The limiters that are settled, with the hits that they may settle: none that counts for a limiter which is not

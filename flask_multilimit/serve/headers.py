@@ -68,7 +68,7 @@ def _fields(
 ) -> Sequence[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     wait, refusal = None, _latest_refusal(decisions)
-    if refusal is not None and response.status_code == 429:
+    if refusal is not None and response.status_code in {429, 503}:
         found.append(("Cache-Control", "no-store"))
         wait = _retry_after(refusal, settings)
         if wait is not None:

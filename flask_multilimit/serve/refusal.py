@@ -1,5 +1,5 @@
 """The responses to refused requests: 429 if a limit refuses, 403 if the client is denied, 503 if limits cannot be
-checked."""
+checked, or if the service is short because it keeps a reserve."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ class Messages(NamedTuple):
 
     too_many: str
     failed: str
+    busy: str
     denied: str
     banned: str
     wait_one: str
@@ -59,6 +60,7 @@ MESSAGES = {
     "en": Messages(
         too_many="Too many requests. Please try again later.",
         failed="Rate limiting failed on the server. Please try again later.",
+        busy="The service is busy. Please try again later.",
         denied="Access denied.",
         banned="You are banned for a while.",
         wait_one="You can try again in 1 second.",
@@ -69,6 +71,7 @@ MESSAGES = {
     "zh": Messages(
         too_many="访问过于频繁,请稍候再试",
         failed="服务器限流异常,请稍候再试",
+        busy="服务繁忙,请稍候再试",
         denied="拒绝访问",
         banned="您已被暂时封禁",
         wait_one="请在 1 秒后重试。",
@@ -105,15 +108,20 @@ QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded
 ABNORMAL_USAGE = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected"
 REDUCED_CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
 """Problem types of draft-ietf-httpapi-ratelimit-headers, for RFC 9457 bodies: the second is for bans, the third for
-limits that cannot be checked."""
+limits that cannot be checked, and for a reserve of what all clients share."""
 
+REDUCED_CAPACITY_TITLE = "Temporary Reduced Capacity"
 PROBLEM = "application/problem+json"
 _OFFERED = (PROBLEM, "application/json", "text/html", "text/plain")
 VARY = ("Vary", "Accept, Accept-Language")
 
 
 class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like werkzeug's own
-    """HTTP 429, raised by the check. Error handlers for 429 or for this class receive it."""
+    """HTTP 429, raised by the check. Error handlers for 429 or for this class receive it.
+
+    ``code`` is 503 if only limits refuse that have a :class:`Reserve` and count all clients together: the client has
+    done nothing wrong, the service is short. The same error handlers receive it, because Flask goes by the class.
+    """
 
     code: int | None = 429  # type: ignore[assignment]  # None, as in HTTPException, for a custom response
 
@@ -128,7 +136,7 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
         self._messages = messages
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.decision, self.description), {"_messages": self._messages}
+        return type(self), (self.decision, self.description), {"_messages": self._messages, "code": self.code}
 
     def get_response(self, environ: Any = None, scope: dict[str, Any] | None = None) -> Response:  # noqa: ARG002
         if self.response is not None:
@@ -157,7 +165,7 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
             return _page(self, self.description, self._wait()).encode(), "text/html; charset=utf-8"
         if chosen == "text/plain":
             return f"{self.description}\n{self._wait()}\n".encode(), "text/plain; charset=utf-8"
-        return _problem_text(self.description, _violations(self.decision)), PROBLEM
+        return _problem_text(self.description, _violations(self.decision), self.code), PROBLEM
 
     def _wait(self) -> str:
         seconds = self.decision.retry_after
@@ -193,7 +201,7 @@ class StorageUnavailable(_Negotiated, ServiceUnavailable, StorageError):  # noqa
 
     _members: ClassVar[dict[str, Any]] = {
         "type": REDUCED_CAPACITY,
-        "title": "Temporary Reduced Capacity",
+        "title": REDUCED_CAPACITY_TITLE,
         "violated-policies": [],
     }
 
@@ -237,7 +245,7 @@ def problem(error: RateLimitExceeded) -> dict[str, Any]:
     """The refusal as an RFC 9457 problem, for error handlers that add members to it."""
     if not isinstance(error, RateLimitExceeded):
         raise ConfigurationError(f"problem({brief(error)}): give the RateLimitExceeded that an error handler got")
-    return _problem(error.description, _violations(error.decision))
+    return _problem(error.description, _violations(error.decision), error.code)
 
 
 _Violation = tuple[str, int, float | str | None, int | None, bool]
@@ -269,12 +277,16 @@ def _window_of(rule: Rule) -> float | str | None:
     return None if rule.holds_slots else rule.time
 
 
-def _problem(detail: str | None, violations: tuple[_Violation, ...]) -> dict[str, Any]:
-    banned = any(ban for *_, ban in violations)
+def _problem(detail: str | None, violations: tuple[_Violation, ...], code: int | None) -> dict[str, Any]:
+    kind, title = QUOTA_EXCEEDED, "Too Many Requests"
+    if code == 503:
+        kind, title = REDUCED_CAPACITY, REDUCED_CAPACITY_TITLE
+    elif any(ban for *_, ban in violations):
+        kind, title = ABNORMAL_USAGE, "Abnormal Usage Detected"
     return {
-        "type": ABNORMAL_USAGE if banned else QUOTA_EXCEEDED,
-        "title": "Abnormal Usage Detected" if banned else "Too Many Requests",
-        "status": 429,
+        "type": kind,
+        "title": title,
+        "status": code or 429,
         "detail": detail,
         "violated-policies": [name for name, *_ in violations],
         "violations": [_members_of(violation) for violation in violations],
@@ -294,8 +306,8 @@ def _members_of(violation: _Violation) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)  # a client that keeps calling gets the same text for a second
-def _problem_text(detail: str | None, violations: tuple[_Violation, ...]) -> bytes:
-    return json.dumps(_problem(detail, violations), ensure_ascii=False).encode() + b"\n"
+def _problem_text(detail: str | None, violations: tuple[_Violation, ...], code: int | None) -> bytes:
+    return json.dumps(_problem(detail, violations, code), ensure_ascii=False).encode() + b"\n"
 
 
 def negotiate(asked: Any) -> str:
@@ -319,13 +331,18 @@ class Refusals:
     def too_many(self, decision: Decision, applied: AppliedLimits, settings: Settings) -> RateLimitExceeded:
         """The refusal for ``decision``."""
         declared = applied.refusing_longest(decision) if applied.has_answers else None
-        messages = _messages(settings)
-        ours = messages.banned if applied.has_bans and decision.ban is not None else messages.too_many
+        messages, busy = _messages(settings), applied.sheds_load(decision)
+        ours = messages.busy if busy else messages.too_many
+        if applied.has_bans and decision.ban is not None:
+            ours = messages.banned
         message = settings.message if declared is None or declared.message is None else declared.message
         text = None if message is None else self._from_app("message", _said_by, message, decision)
         react = (declared and declared.on_rejected) or self._on_rejected
         response = None if react is None else self._from_app("on_rejected", self._response_of, react, decision)
-        return RateLimitExceeded(decision, text or ours, messages=messages, response=response)
+        error = RateLimitExceeded(decision, text or ours, messages=messages, response=response)
+        if busy and response is None:
+            error.code = 503
+        return error
 
     def _response_of(self, react: Reaction, decision: Decision) -> Response | None:
         answer = react(decision)

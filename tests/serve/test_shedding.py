@@ -1,0 +1,183 @@
+"""A reserve of what all clients share refuses with 503: the client has done nothing wrong, the service is short."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask, request
+from werkzeug.exceptions import HTTPException, ServiceUnavailable
+
+from flask_multilimit import IP, MultiLimit, RateLimitExceeded, Reserve, problem, rate_limiter
+
+if TYPE_CHECKING:
+    from werkzeug.test import TestResponse
+
+RESERVE = Reserve({"critical": 0.5}, lambda: request.args.get("priority"))
+REDUCED = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+QUOTA = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+
+
+def app_with(*limiters: Any) -> Flask:
+    app = Flask(__name__)
+    app.extensions["limits"] = MultiLimit(app)
+
+    def view() -> str:
+        return "ok"
+
+    for limiter in limiters:
+        view = limiter(view)
+    app.get("/")(view)
+    return app
+
+
+def shedding(**options: Any) -> Flask:
+    return app_with(rate_limiter(rules="2/minute", reserve=RESERVE, **options))
+
+
+def refused(app: Flask, **options: Any) -> TestResponse:
+    """The second response: one of two units is reserved."""
+    client = app.test_client()
+    assert client.get("/").status_code == 200
+    return client.get("/", **options)
+
+
+def test_a_reserve_that_all_clients_share_refuses_with_the_problem_of_a_service_that_is_short() -> None:
+    response = refused(shedding())
+
+    assert response.status_code == 503
+    assert response.get_json() == {
+        "type": REDUCED,
+        "title": "Temporary Reduced Capacity",
+        "status": 503,
+        "detail": "The service is busy. Please try again later.",
+        "violated-policies": ["default-60s"],
+        "violations": [{"policy": "default-60s", "limit": 1, "window": 60, "retry-after": 60}],
+    }
+
+
+def test_header_fields_are_those_of_every_refusal() -> None:
+    headers = refused(shedding()).headers
+
+    assert headers["Retry-After"] == "60"
+    assert headers["Cache-Control"] == "no-store"
+    assert headers["RateLimit-Policy"] == '"default-60s";q=1;w=60'
+    assert headers["RateLimit"].startswith('"default-60s";r=0;t=')
+
+
+@pytest.mark.parametrize(
+    ("accept", "said"),
+    [("text/html", "<h1>Service Unavailable</h1>"), ("text/plain", "The service is busy.")],
+)
+def test_people_read_that_the_service_is_busy(accept: str, said: str) -> None:
+    assert said in refused(shedding(), headers={"Accept": accept}).text
+
+
+def test_a_request_of_the_highest_priority_is_refused_likewise_when_nothing_is_left() -> None:
+    app = shedding()
+    client = app.test_client()
+
+    assert [client.get("/?priority=critical").status_code for _ in range(3)] == [200, 200, 503]
+
+
+def test_a_reserve_of_the_quota_of_one_client_refuses_with_429() -> None:
+    response = refused(shedding(type=IP))
+
+    assert (response.status_code, response.get_json()["type"]) == (429, QUOTA)
+
+
+def test_a_client_that_exceeds_its_own_limit_as_well_gets_429() -> None:
+    response = refused(
+        app_with(rate_limiter(rules="2/minute", reserve=RESERVE), rate_limiter(type=IP, rules="1/minute"))
+    )
+
+    assert response.status_code == 429
+    assert set(response.get_json()["violated-policies"]) == {"default-60s", "ip-60s"}
+
+
+def test_a_limit_of_all_clients_without_a_reserve_refuses_with_429() -> None:
+    assert refused(app_with(rate_limiter(rules="1/minute"))).status_code == 429
+
+
+@pytest.mark.parametrize("handled", [RateLimitExceeded, 429, HTTPException])
+def test_the_error_handler_of_other_refusals_receives_it_with_its_status(handled: Any) -> None:
+    app = shedding()
+
+    @app.errorhandler(handled)
+    def too_many(error: Any) -> tuple[dict[str, Any], int]:
+        return problem(error) | {"support": "help@example.com"}, error.code
+
+    response = refused(app)
+
+    assert response.status_code == 503
+    assert (response.get_json()["type"], response.get_json()["support"]) == (REDUCED, "help@example.com")
+    assert response.headers["Retry-After"] == "60"
+
+
+@pytest.mark.parametrize("handled", [503, ServiceUnavailable])
+def test_a_handler_for_503_alone_receives_outages_only(handled: Any) -> None:
+    app = shedding()
+
+    @app.errorhandler(handled)
+    def down(_: Any) -> tuple[str, int]:
+        return "down for maintenance", 503
+
+    assert refused(app).get_json()["type"] == REDUCED
+
+
+def test_a_handler_may_answer_with_429() -> None:
+    app = shedding()
+
+    @app.errorhandler(RateLimitExceeded)
+    def too_many(_: Any) -> tuple[str, int]:
+        return "slow down", 429
+
+    response = refused(app)
+
+    assert (response.status_code, response.text, response.headers["Retry-After"]) == (429, "slow down", "60")
+
+
+def test_messages_and_responses_of_the_app_stay() -> None:
+    assert refused(shedding(message="Sale day!")).get_json()["detail"] == "Sale day!"
+    assert refused(shedding(on_rejected=lambda _: ("later", 429))).status_code == 429
+
+
+def test_a_503_of_the_app_s_own_is_left_alone() -> None:
+    app = Flask(__name__)
+    MultiLimit(app)
+
+    @app.get("/")
+    @rate_limiter(rules="5/minute")
+    def index() -> tuple[str, int, dict[str, str]]:
+        return "down", 503, {"Retry-After": "120"}
+
+    assert app.test_client().get("/").headers["Retry-After"] == "120"
+
+
+def test_the_exception_keeps_its_status_when_it_is_pickled_or_copied() -> None:
+    app = shedding()
+    caught: list[RateLimitExceeded] = []
+
+    @app.errorhandler(RateLimitExceeded)
+    def keep(error: RateLimitExceeded) -> str:
+        caught.append(error)
+        return ""
+
+    refused(app)
+
+    for twin in (pickle.loads(pickle.dumps(caught[0])), copy.copy(caught[0])):
+        assert (twin.code, problem(twin)) == (503, problem(caught[0]))
+
+
+def test_documents_of_the_api_name_both_statuses() -> None:
+    app = app_with(
+        rate_limiter(rules="100 at once", reserve=RESERVE),
+        rate_limiter(type=IP, rules="10/minute", reserve=RESERVE),
+    )
+    with app.app_context():
+        responses = app.extensions["limits"].openapi()["paths"]["/"]["get"]["responses"]
+
+    assert responses["503"]["description"] == "The service is busy: at most 100 at once for all clients together."
+    assert responses["429"]["description"] == "Too many requests: at most 10 per minute for each address."
