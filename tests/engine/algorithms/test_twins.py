@@ -207,7 +207,7 @@ class History:
         hits, check_id = decisions[0].hits, decisions[0].id
         if step.how == "settle":
             if decisions[0].charges and check_id not in self.settled:
-                self._settle(decisions, step.units)
+                self._settle(self._latest(check_id), step.units)
         elif check_id in self.settled:
             return
         elif step.how == "repeat":
@@ -217,6 +217,10 @@ class History:
                 limiter.reset(hits)
             if self.oracle:
                 self.oracle.reset(hits)
+
+    def _latest(self, check_id: UUID) -> list[Decision]:
+        """Who repeats a check has the decisions of its last attempt."""
+        return next(each for each in reversed(self.decisions) if each[0].id == check_id)
 
     def _settle(self, decisions: list[Decision], units: int) -> None:
         self.settled.add(decisions[0].id)
