@@ -1,6 +1,6 @@
 """What users see while the storage fails: every fault of the test suite under load, through gunicorn with two workers.
 
-    python benchmarks/outages.py --write                         # the tables of docs/explanation/failures.md
+    python benchmarks/outages.py --write                         # the tables of docs/explanation/outages-measured.md
     python benchmarks/outages.py --settings local --faults SIGSTOP --seconds 40
 
 Besides the four policies, there are three settings of Flask-Limiter (flask_limiter_app.py), which must be installed.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SUITE = HERE.parent / "tests" / "faults"
-PAGE = HERE.parent / "docs" / "explanation" / "failures.md"
+PAGE = HERE.parent / "docs" / "explanation" / "outages-measured.md"
 BEGIN, END = "% written by benchmarks/outages.py: begin\n", "% written by benchmarks/outages.py: end\n"
 sys.path[:0] = [str(SUITE.parent)]
 

@@ -15,7 +15,8 @@ from .tables import TABLES, markdown
 PAGES = tuple(
     ROOT / "docs" / page
     for page in (
-        *("explanation/algorithms.md", "explanation/check.md", "explanation/performance.md"),
+        *("explanation/algorithms.md", "explanation/capacity.md", "explanation/deny-cache.md"),
+        *("explanation/performance.md", "explanation/performance-flask.md"),
         *("how-to/leases.md", "how-to/local.md", "how-to/redis.md"),
     )
 )

@@ -139,18 +139,9 @@ TABLES = (
         corner=in_memory.window_of(in_memory.MANY),
     ),
     Table(
-        "memory-faster",
-        in_memory.PART,
-        "How many times as long limits takes for it, moving window",
-        {case: Cell(case, "times faster", spread=True) for case in RULES}
-        | {f"CPU, {case}": Cell(case, "times faster, CPU") for case in RULES},
-        best="",
-        corner=in_memory.window_of(in_memory.MANY),
-    ),
-    Table(
         "memory-few",
         in_memory.PART,
-        "The same, with few units in the window",
+        "How many times as long limits takes for it, with few units in the window",
         {case: Cell(in_memory.few(case), "times faster", spread=True) for case in RULES}
         | {f"CPU, {case}": Cell(in_memory.few(case), "times faster, CPU") for case in RULES},
         best="",

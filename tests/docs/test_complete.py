@@ -19,7 +19,7 @@ from flask_multilimit.insight.limits import endpoint_limits, places_of
 from flask_multilimit.insight.values import as_json
 from flask_multilimit.operate import doctor
 from flask_multilimit.serve.gate import gate_of
-from support.folders import ROOT
+from support.folders import DOCS, ROOT
 from support.rates import RATES
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -115,6 +115,18 @@ READMES = ["README.md", "README.zh-CN.md"]
 def test_links_in_a_readme_lead_to_files(readme: str) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", (ROOT / readme).read_text(encoding="utf-8"))
     assert not [link for link in links if "://" not in link and not (ROOT / link).exists()]
+
+
+MOST_WORDS = 1_500
+"""On one page, its code and tables included: a page answers one question."""
+LONGER = {"configuration.md"}
+"""The reference of all settings is one table to search in."""
+
+
+def test_no_page_is_too_long_to_read() -> None:
+    words = {page: len(re.findall(r"\S*\w\S*", page.read_text(encoding="utf-8"))) for page in DOCS.rglob("*.md")}
+
+    assert {page.name for page, number in words.items() if number > MOST_WORDS} <= LONGER
 
 
 def test_the_readmes_show_the_same_code() -> None:

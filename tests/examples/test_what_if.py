@@ -70,7 +70,12 @@ def test_a_session_answers_what_the_page_says(tmp_path: Path, session: Block) ->
         check=False,
     )
 
-    assert (run.returncode, run.stdout) == (0, expected), run.stderr
+    begin, cut, end = expected.partition("\n...\n")
+    assert run.returncode == 0, run.stderr
+    if cut:
+        assert (run.stdout[: len(begin)], run.stdout[-len(end) :]) == (begin, end)
+    else:
+        assert run.stdout == expected
 
 
 @pytest.mark.parametrize("name", PICTURES)
