@@ -1,4 +1,5 @@
-"""Keeps a process up to date with the control document: in the background, about twice a second."""
+"""Keeps a process up to date with the control document: in the background, about twice a second. A copy on disk is for
+workers that start while the storage is away."""
 
 from __future__ import annotations
 
@@ -6,10 +7,13 @@ import gc
 import logging
 import os
 import random
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
+from pathlib import Path
+from secrets import token_hex
 from socket import gethostname
 from threading import Lock
 from typing import NamedTuple
@@ -19,7 +23,6 @@ from ..engine.errors import with_remedy
 from ..engine.forks import notify_child
 from ..engine.text import SafeLogger
 from ..engine.threads import Beat, threads_run
-from .copy import DiskCopy
 from .document import Document, document_from
 from .store import (
     ANNOUNCE_SECONDS,
@@ -41,6 +44,9 @@ LONG = 1 << 20
 """A document of so many characters is long."""
 LONGEST_NAME = 100
 """Characters of a host's name."""
+LONGEST_COPY = 1 << 27
+"""Bytes of a copy. The largest document that workers can follow is shorter."""
+LONGEST_STAMP = 100
 PAUSE = 20
 """Pause before ended entries are pruned again, as a multiple of the last pruning's duration."""
 
@@ -153,7 +159,7 @@ class ControlFollower:
         """Until the store answers, by the clock of this machine."""
         found = copy.read()
         if found is not None:
-            self.in_force = InForce(found.stamp, found.document, run=found.run)
+            self.in_force = found
             self._hold(found.document, time.time())
 
     @property
@@ -293,3 +299,89 @@ def _no_collections(size: int) -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+# The copy on disk
+
+
+class DiskCopy:
+    """The newest document that the workers of one machine have seen. Only its owner may read or write it, and whatever
+    is wrong with it is logged, and otherwise ignored."""
+
+    def __init__(self, path: Path, *, key: str, logger: logging.Logger | None) -> None:
+        self.path = path
+        self._key = key
+        self._logger = SafeLogger(logger)
+        self._cannot_write = False
+
+    def read(self) -> InForce | None:
+        """What it holds; ``None`` if there is none, or none that may be believed."""
+        try:
+            return _copied(_content(self.path), self._key)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:  # a ConfigurationError is one
+            self._logger.error("Rate limits: cannot use the copy of the changes in %s: %s", self.path, error)
+            return None
+
+    def write(self, stamp: str, run: str, text: str) -> None:
+        """Replace it in one step."""
+        content = f"{self._key} {stamp} {run}\n{text}".encode()
+        beside = self.path.with_name(f"{self.path.name}.{token_hex(4)}")
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                _write_new(beside, content)
+                beside.replace(self.path)
+            finally:
+                beside.unlink(missing_ok=True)
+        except OSError as error:
+            self._say_once(error)
+        else:
+            self._cannot_write = False
+
+    def _say_once(self, error: OSError) -> None:
+        if not self._cannot_write:
+            self._cannot_write = True
+            self._logger.warning(
+                "Rate limits: cannot write the copy of the changes, so a worker that starts while the storage is away "
+                "will not know them: %s",
+                error,
+            )
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _content(path: Path) -> bytes:
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        if wrong := _what_is_wrong(os.fstat(file.fileno())):
+            raise ValueError(wrong)
+        return file.read(LONGEST_COPY)
+
+
+def _what_is_wrong(found: os.stat_result) -> str:
+    """Why others could have written it, or why it is no copy; empty if neither."""
+    if not stat.S_ISREG(found.st_mode):
+        return "it is not a regular file"
+    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
+        return f"it belongs to user {found.st_uid}"
+    if os.name == "posix" and found.st_mode & 0o022:
+        return f"its mode is {found.st_mode & 0o777:o}, so other users may write it"
+    return f"it is longer than {LONGEST_COPY} bytes" if found.st_size > LONGEST_COPY else ""
+
+
+def _copied(content: bytes, key: str) -> InForce:
+    head, _, text = content.decode().partition("\n")
+    of, _, versions = head.partition(" ")
+    if of != key:
+        raise ConfigurationError(f"it is of {of[:LONGEST_STAMP]!r}, not of {key!r}: give each app a file of its own")
+    stamp, _, run = versions.partition(" ")
+    if len(versions) > LONGEST_STAMP:
+        raise ConfigurationError("its first line is too long")
+    return InForce(stamp, document_from(text) if text else NOTHING, run=run)

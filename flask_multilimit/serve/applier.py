@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, cast
 
 from flask import Flask
 
-from ..control.copy import DiskCopy
 from ..control.document import Document
 from ..control.store import KINDS, Store, StoreInStorage, store_for
-from ..control.watch import ControlFollower
+from ..control.watch import ControlFollower, DiskCopy
 from ..declare.holding import changes
 from ..engine import Hits
 from ..engine.text import SafeLogger

@@ -10,9 +10,9 @@ import click
 from flask import current_app
 
 from ...config import PREFIX
-from ...control.copy import LONGEST
 from ...control.entries import Listing, Override
 from ...control.store import MOST_ENTRIES
+from ...control.watch import LONGEST_COPY
 from ...engine import ConfigurationError
 from ...insight.bans import Lifted, bans, note, unban
 from ...insight.changes import Entry, PastChange, entries, history
@@ -368,7 +368,7 @@ def entries_command(export: TextIO | None, imported: BinaryIO | None, reason: st
 def _import(applier: ControlApplier, file: BinaryIO, *, reason: str, force: bool) -> None:
     if not applier.control.in_use:
         raise ConfigurationError(_OF_NOBODY)
-    made = applier.control.import_entries(file.read(LONGEST), reason=reason, author=user_name(), force=force)
+    made = applier.control.import_entries(file.read(LONGEST_COPY), reason=reason, author=user_name(), force=force)
     console.echo(f"In force within a second: {console.plural(len(made), 'entry', 'entries')} of {file.name}.", err=True)
 
 
