@@ -38,7 +38,7 @@ from .plan.sources import Sources
 from .plan.standings import about_given, require_known_rules, standings_at, standings_given
 from .serve.access import AccessLists, Action, listed_from
 from .serve.applier import APPLIER, ControlApplier, applier_of
-from .serve.audience import audience_of
+from .serve.audience import AppAudience
 from .serve.gate import AppGate, Listing, gate_in_force, gate_of
 from .serve.inline_checks import check_here, check_hits
 from .signals import notify, storage_failed, storage_recovered
@@ -171,7 +171,7 @@ class MultiLimit:
             plans=Plans(app, sources, subjects=subjects, key_prefix=settings.key_prefix),
             subjects=subjects,
             access=lists,
-            audience=audience_of(
+            audience=AppAudience(
                 app, settings, limiter, self._observers, control_state=lambda: applier_of(app).state()
             ),
             on_rejected=self._on_rejected,
@@ -398,7 +398,7 @@ class MultiLimit:
         for app in list(self._apps):
             gate = gate_of(app)
             applier_of(app).follower.close()
-            gate.audience.watched.background.close()
+            gate.audience.background.close()
             gate.limiter.close()
 
     def validate(self, app: Flask | None = None) -> None:

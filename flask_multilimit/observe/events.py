@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import lt
 from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
@@ -12,7 +10,6 @@ from ..engine import Decision, Health, Hit
 from ..engine.hits import BanHit, memoized
 from ..engine.records import from_fields
 from ..engine.reply import ALLOWED, REMAININGS, RETRY_AFTERS
-from ..engine.text import SafeLogger
 
 Outcome = Literal[
     "allowed", "waited", "shadowed", "allow_listed", "refused", "banned", "denied", "unanswered", "refunded", "settled"
@@ -204,32 +201,6 @@ class Attached(Protocol):
 
     def attach(self, watched: Watched, /) -> None:
         """Called once per app, when the app is initialised. An exception stops the start."""
-
-
-class Audience:
-    """Passes each event to every observer. An observer that raises changes no verdict; it is logged once a minute."""
-
-    def __init__(
-        self, observers: Sequence[Observer], logger: logging.Logger, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.observers: tuple[Observer, ...] = tuple(observers)
-        self._logger = SafeLogger(logger)
-        self._clock = clock
-        self._quiet_until = -float("inf")
-
-    def notify(self, event: Event) -> None:
-        for observer in self.observers:
-            try:
-                observer(event)
-            except Exception as error:  # noqa: PERF203 - an observer changes no verdict
-                self.log(observer, error)
-
-    def log(self, observer: Observer, error: Exception) -> None:
-        """Log ``error``, at most once a minute for all observers."""
-        now = self._clock()
-        if now >= self._quiet_until:
-            self._quiet_until = now + QUIET_SECONDS
-            self._logger.error("Rate limits: the observer %r raised; the request goes on", observer, error=error)
 
 
 def outcome_of(decision: Decision, waited: float) -> Outcome:

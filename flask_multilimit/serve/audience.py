@@ -2,87 +2,110 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from time import perf_counter
+from time import monotonic, perf_counter, time
 from typing import TYPE_CHECKING
 
 from flask import Flask
 
 from ..config import PREFIX, Settings
 from ..declare.subjects import EVERYONE, Subject
-from ..engine import ConfigurationError, Decision, Health, Limiter, StorageError
+from ..engine import BanStatus, ConfigurationError, Decision, Health, Limiter, StorageError
 from ..engine.reply import ALLOWED
 from ..engine.storage import HoldsUnits, KeepsTallies, layers_of
+from ..engine.text import SafeLogger
 from ..engine.threads import NEVER, Beat
 from ..observe.beat import EverySecond
-from ..observe.events import Attached, Audience, ByList, ControlState, Counted, Observer, Outcome, event_of, outcome_of
+from ..observe.events import (
+    QUIET_SECONDS,
+    Attached,
+    ByList,
+    ControlState,
+    Counted,
+    Observer,
+    Outcome,
+    event_of,
+    outcome_of,
+)
 from ..observe.traffic.flushing import Outbox, Traffic
 from ..observe.traffic.log import RefusalLog
 from ..plan.hits import AppliedLimits
-from ..signals import limit_event, limits_checked, notify, request_rejected, shadow_rejected
+from ..signals import limit_event, limits_checked, notify, request_rejected, shadow_rejected, subject_banned
 
 if TYPE_CHECKING:
     from ..observe.traffic.reading import TrafficWatch
 
 
-import time
+class AppAudience:
+    """The traffic of one app, its observers, which may ask it about the app, and the receivers of its signal."""
 
-from ..engine import BanStatus
-from ..engine.text import SafeLogger
-from ..signals import subject_banned
-
-
-def audience_of(
-    app: Flask,
-    settings: Settings,
-    limiter: Limiter,
-    observers: Sequence[Observer],
-    *,
-    control_state: Callable[[], ControlState | None],
-) -> AppAudience:
-    """Raises :class:`ConfigurationError` if an observer cannot be attached, or a setting requires another one."""
-    watched = WatchedApp(app, limiter, control_state)
-    attached = [observer for observer in observers if isinstance(observer, Attached)]
-    traffic = None
-    if settings.traffic:
-        traffic = _traffic(app, settings, watched)
-        if attached and isinstance(limiter.storage, KeepsTallies):
-            from ..observe.traffic.reading import TrafficReader, TrafficWatch  # noqa: PLC0415 - few apps have such an observer
-
-            watched.watch_traffic(
-                TrafficWatch(TrafficReader(limiter.storage, settings.key_prefix), shared=EVERYONE.type)
-            )
-    else:
-        _reject_without_traffic(settings)
-    for observer in attached:
-        observer.attach(watched)
-    return AppAudience(app, traffic, observers, watched)
-
-
-class AppAudience(Audience):
-    """The traffic of one app, its observers, and the receivers of its signal."""
-
-    def __init__(self, app: Flask, traffic: Traffic | None, observers: Sequence[Observer], watched: WatchedApp) -> None:
-        super().__init__(observers, app.logger)
-        self.watched = watched
-        self.traffic = traffic
-        self.present: bool = bool(observers) or traffic is not None
-        """Whether there is a listener besides receivers of the signal."""
-        self.only: Traffic | None = None if observers else traffic
-        """The traffic, if there is no observer."""
+    def __init__(
+        self,
+        app: Flask,
+        settings: Settings,
+        limiter: Limiter,
+        observers: Sequence[Observer],
+        *,
+        control_state: Callable[[], ControlState | None],
+    ) -> None:
+        """Raises :class:`ConfigurationError` if an observer cannot be attached, or a setting requires another one."""
         self._app = app
-        self.beat: Beat = watched.background.beat
+        self.name: str = app.name
+        self.control: Callable[[], ControlState | None] = control_state
+        self._limiter = limiter
+        self._logger = SafeLogger(app.logger)
+        self._quiet_until = -math.inf
+        self.background: EverySecond = EverySecond(app.logger)
+        self.beat: Beat = self.background.beat
         """Its thread does what is due in the background: :meth:`stir` wakes it."""
+        self.observers: tuple[Observer, ...] = tuple(observers)
+        attached = [observer for observer in observers if isinstance(observer, Attached)]
+        self._watch: TrafficWatch | None = None
+        self.traffic: Traffic | None = None
+        if settings.traffic:
+            self.traffic = self._traffic(settings)
+            if attached and isinstance(limiter.storage, KeepsTallies):
+                self._watch_traffic(limiter.storage, settings.key_prefix)
+        else:
+            _reject_without_traffic(settings)
+        for observer in attached:
+            observer.attach(self)
+        self.present: bool = bool(observers) or self.traffic is not None
+        """Whether there is a listener besides receivers of the signal."""
+        self.only: Traffic | None = None if observers else self.traffic
+        """The traffic, if there is no observer."""
+
+    def _traffic(self, settings: Settings) -> Traffic:
+        storage, logger = self._limiter.storage, self._app.logger
+        outbox = None
+        if isinstance(storage, KeepsTallies):
+            outbox = Outbox(
+                storage, settings.key_prefix, logger=logger, is_away=lambda: self.health().state == "failed"
+            )
+        return Traffic(
+            self.background,
+            outbox=outbox,
+            log=None if settings.log == "off" else RefusalLog(logger, subjects=settings.log == "subjects"),
+            subjects=settings.traffic_subjects,
+            key=key_of(self._app, 'TRAFFIC_SUBJECTS="hashed"') if settings.traffic_subjects == "hashed" else b"",
+        )
+
+    def _watch_traffic(self, storage: KeepsTallies, key_prefix: str) -> None:
+        from ..observe.traffic.reading import TrafficReader, TrafficWatch  # noqa: PLC0415 - few apps have such an observer
+
+        self._watch = TrafficWatch(TrafficReader(storage, key_prefix), shared=EVERYONE.type)
+        self.background.add(self._watch.look)
 
     def begin(self) -> None:
         """Let metrics show which bans are in force before this process has counted anything."""
-        if self.watched.bans() is not None:
+        if self._watch is not None:
             self.stir()
 
     def stir(self) -> None:
         """Let metrics show what has changed without an outcome."""
-        self.watched.background.start()
+        self.background.start()
 
     def hear(
         self,
@@ -100,11 +123,38 @@ class AppAudience(Audience):
             self.traffic.count(endpoint, outcome, decided_by, decision, applied)
         if self.observers or limit_event.receivers:
             event = event_of((endpoint, outcome, decided_by, decision, seconds, waited, applied, error))
-            self.notify(event)
+            for observer in self.observers:
+                try:
+                    observer(event)
+                except Exception as failure:  # noqa: PERF203 - an observer changes no verdict
+                    self._log_once_a_minute(observer, failure)
             if limit_event.receivers:
                 notify(limit_event, self._app, event=event)
         if self.beat.wakes_at == NEVER:
             self.stir()
+
+    def _log_once_a_minute(self, observer: Observer, error: Exception) -> None:
+        now = monotonic()
+        if now >= self._quiet_until:
+            self._quiet_until = now + QUIET_SECONDS
+            self._logger.error("Rate limits: the observer %r raised; the request goes on", observer, error=error)
+
+    # What observers may ask: it is their Watched
+
+    def health(self) -> Health:
+        return self._limiter.health()
+
+    def leases(self) -> int:
+        return sum(len(layer) for layer in layers_of(self._limiter.outermost) if isinstance(layer, HoldsUnits))
+
+    def bans(self) -> Mapping[tuple[str, str], int] | None:
+        return None if self._watch is None else self._watch.in_force()
+
+    def top_shares(self) -> Mapping[str, float]:
+        return {} if self._watch is None else self._watch.top_shares
+
+    def every_second(self, task: Callable[[], bool], /) -> None:
+        self.background.add(lambda *, ending=False: task() and not ending)
 
 
 def check_and_report(limiter: Limiter, scope: str, applied: AppliedLimits, audience: AppAudience) -> Decision:
@@ -166,58 +216,6 @@ def send_signals(app: Flask, decision: Decision, scope: str, applied: AppliedLim
         notify(request_rejected, app, **arguments)
 
 
-class WatchedApp:
-    """What observers may ask about an app."""
-
-    def __init__(self, app: Flask, limiter: Limiter, control_state: Callable[[], ControlState | None]) -> None:
-        self.name: str = app.name
-        self.limiter = limiter
-        self.background: EverySecond = EverySecond(app.logger)
-        self._control_state = control_state
-        self._watch: TrafficWatch | None = None
-
-    def control(self) -> ControlState | None:
-        return self._control_state()
-
-    def health(self) -> Health:
-        return self.limiter.health()
-
-    def watch_traffic(self, watch: TrafficWatch) -> None:
-        self._watch = watch
-        self.background.add(watch.look)
-
-    def bans(self) -> Mapping[tuple[str, str], int] | None:
-        return None if self._watch is None else self._watch.in_force()
-
-    def top_shares(self) -> Mapping[str, float]:
-        return {} if self._watch is None else self._watch.top_shares
-
-    def every_second(self, task: Callable[[], bool], /) -> None:
-        self.background.add(lambda *, ending=False: task() and not ending)
-
-    def leases(self) -> int:
-        return sum(len(layer) for layer in layers_of(self.limiter.outermost) if isinstance(layer, HoldsUnits))
-
-
-def _traffic(app: Flask, settings: Settings, watched: WatchedApp) -> Traffic:
-    storage = watched.limiter.storage
-    outbox = None
-    if isinstance(storage, KeepsTallies):
-        outbox = Outbox(
-            storage,
-            settings.key_prefix,
-            logger=app.logger,
-            is_away=lambda: watched.health().state == "failed",
-        )
-    return Traffic(
-        watched.background,
-        outbox=outbox,
-        log=None if settings.log == "off" else RefusalLog(app.logger, subjects=settings.log == "subjects"),
-        subjects=settings.traffic_subjects,
-        key=key_of(app, 'TRAFFIC_SUBJECTS="hashed"') if settings.traffic_subjects == "hashed" else b"",
-    )
-
-
 def key_of(app: Flask, setting: str) -> bytes:
     """The key for hashes, which ``setting`` asks for."""
     secret = app.secret_key
@@ -247,7 +245,7 @@ def report_bans(app: Flask, settings: Settings, decision: Decision, scope: str, 
                 endpoint=scope,
                 limiter=limiter,
                 subject=subject.value,
-                until=time.time() + ban.retry_after,
+                until=time() + ban.retry_after,
                 level=ban.level,
                 decision=decision,
             )

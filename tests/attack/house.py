@@ -44,7 +44,7 @@ class House:
         return str(result.output)
 
     def flush(self) -> None:
-        gate_of(self.app).audience.watched.background.once()
+        gate_of(self.app).audience.background.once()
 
     def close(self) -> None:
         self.app.logger.handlers.clear()

@@ -43,7 +43,7 @@ def test_a_customer_stands_by_the_plan_of_that_customer() -> None:
     statuses(app, "/mine", "/mine", "/mine", headers={"X-User": "ada"})
     statuses(app, "/mine", "/mine", "/mine", headers={"X-User": "bob"})
 
-    gate_of(app).audience.watched.background.once()
+    gate_of(app).audience.background.once()
 
     with app.app_context():
         ada, bob, new = (multilimit.standing(user=name) for name in ("ada", "bob", "new"))

@@ -62,7 +62,7 @@ def command(app: Flask, *arguments: str) -> Any:
 
 
 def flush(app: Flask) -> None:
-    gate_of(app).audience.watched.background.once()
+    gate_of(app).audience.background.once()
 
 
 @pytest.mark.parametrize("path", ["/login", "/nowhere"], ids=["an endpoint", "no route"])

@@ -71,7 +71,7 @@ def test_prometheus_and_opentelemetry_export_the_same_numbers(
             client.get(path)
     for observer in (prometheus, opentelemetry):
         observer(Event("view", "refunded", "storage", None, 0.0, 0.0, (), None))
-    gate_of(app).audience.watched.background.once()
+    gate_of(app).audience.background.once()
     opentelemetry.flush()
 
     one, other = of_prometheus(registry), of_opentelemetry(reader)

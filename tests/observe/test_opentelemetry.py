@@ -227,7 +227,7 @@ def test_bans_in_force_and_what_control_has_changed(
     client = client_of(app, observer, limiter={"rules": "1/hour", "ban": Ban(after=1, time=600)})
     for _ in range(3):
         client.get("/")
-    gate_of(app).audience.watched.background.once()
+    gate_of(app).audience.background.once()
     applier_of(app).control.ban("203.0.113.7", reason="an attack", for_="5 minutes")
 
     found = points(reader)

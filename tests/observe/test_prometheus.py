@@ -167,7 +167,7 @@ def test_bans_in_force(
     client = client_of(app, metrics, limiter={"rules": "1/hour", "type": LimitType.IP, "ban": ban})
     for number in (1, 1, 1, 2, 2, 3):
         client.get("/", environ_base={"REMOTE_ADDR": f"203.0.113.{number}"})
-    watched = gate_of(app).audience.watched
+    watched = gate_of(app).audience
     watched.background.once()
 
     assert samples(registry, "multilimit_bans_in_force") == {("shop", "view", "ip-ban"): 2}
@@ -184,7 +184,7 @@ def test_a_ban_that_is_reset_stays_in_force_for_the_metric(
         client.get("/")
     with app.app_context():
         app.extensions["multilimit"].reset("view", "ip:127.0.0.1")
-    gate_of(app).audience.watched.background.once()
+    gate_of(app).audience.background.once()
 
     assert client.get("/").status_code == 200
     assert samples(registry, "multilimit_bans_in_force") == {("shop", "view", "ip-ban"): 1}
@@ -199,7 +199,7 @@ def test_a_new_process_shows_bans_in_force_before_it_checks_anything(
     client = client_of(app, PrometheusMetrics(registry=CollectorRegistry()), storage=storage, limiter=limiter)
     for _ in range(2):
         client.get("/")
-    gate_of(app).audience.watched.background.once()
+    gate_of(app).audience.background.once()
     other = Flask("shop")
     client_of(other, PrometheusMetrics(registry=registry), storage=storage, limiter=limiter).get("/static/no")
 
@@ -212,7 +212,7 @@ def test_bans_of_shadows_are_not_in_force(app: Flask, metrics: PrometheusMetrics
     client = client_of(app, metrics, limiter=limiter)
     for _ in range(3):
         client.get("/")
-    gate_of(app).audience.watched.background.once()
+    gate_of(app).audience.background.once()
 
     assert samples(registry, "multilimit_bans_in_force") == {}
 
@@ -226,7 +226,7 @@ def test_a_shadow_that_would_ban_beside_a_ban_that_begins_is_not_counted(
     app.add_url_rule("/", "view", trial(real(lambda: "ok")))
     for _ in range(2):
         app.test_client().get("/")
-    gate_of(app).audience.watched.background.once()
+    gate_of(app).audience.background.once()
 
     assert samples(registry, "multilimit_bans_total") == {("view", "ip-ban"): 1}
     assert samples(registry, "multilimit_bans_in_force") == {("shop", "view", "ip-ban"): 1}
@@ -238,7 +238,7 @@ def test_labels_of_bans_in_force_are_bounded(
     monkeypatch.setattr(table, "MOST_NAMES", 0)
     client_of(app, metrics)
     held = {("login", "ip-ban"): 2, ("signup", "ip-ban"): 3}
-    monkeypatch.setattr(gate_of(app).audience.watched, "bans", lambda: held)
+    monkeypatch.setattr(gate_of(app).audience, "bans", lambda: held)
     metrics.flush()
 
     assert samples(registry, "multilimit_bans_in_force") == {("shop", OTHERS, OTHERS): 5}
@@ -251,7 +251,7 @@ def test_without_traffic_bans_in_force_are_not_known(
     client = client_of(app, metrics, limiter={"rules": "1/hour", "type": LimitType.IP, "ban": Ban(after=1)})
     for _ in range(3):
         client.get("/")
-    gate_of(app).audience.watched.background.once()
+    gate_of(app).audience.background.once()
 
     assert samples(registry, "multilimit_bans_total") == {("view", "ip-ban"): 1}
     assert samples(registry, "multilimit_bans_in_force") == {}
@@ -428,6 +428,6 @@ def test_the_share_of_the_most_refused_client_shows_whether_there_are_others(
         for _ in range(times):
             client.get("/", environ_base={"REMOTE_ADDR": f"203.0.113.{number}"})
     for _ in range(2):  # counts are sent, then read
-        gate_of(app).audience.watched.background.once()
+        gate_of(app).audience.background.once()
 
     assert samples(registry, "multilimit_top_subject_share") == {(app.name, "view"): share}

@@ -13,6 +13,7 @@ from flask_multilimit.observe.events import (
     SLEPT_SECONDS,
     Refusal,
 )
+from flask_multilimit.serve import audience
 from flask_multilimit.signals import Event, limit_event
 from support.doubles import RecordingStorage
 from support.waiting import until
@@ -289,19 +290,21 @@ def test_receivers_of_the_signal_are_told_the_same(app: Flask, storage: Recordin
 
 
 def test_an_observer_that_raises_is_logged_once_a_minute_and_the_request_goes_on(
-    app: Flask, told: Told, caplog: pytest.LogCaptureFixture
+    app: Flask, told: Told, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_event: Event) -> None:
         raise RuntimeError("no")
 
+    now = [0.0]
+    monkeypatch.setattr(audience, "monotonic", lambda: now[0])
     MultiLimit(app, observers=[broken, told])
     app.add_url_rule("/", "view", rate_limiter()(lambda: "ok"))
-    client = app.test_client()
 
-    assert [client.get("/").status_code for _ in range(3)] == [200] * 3
+    for now[0] in (0, 59, 60, 61, 121):
+        assert app.test_client().get("/").status_code == 200
 
-    assert len(told) == 3
-    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert len(told) == 5
+    assert [record.levelname for record in caplog.records] == ["ERROR"] * 3
     assert "broken" in caplog.text
     assert "RuntimeError: no" in caplog.text
 

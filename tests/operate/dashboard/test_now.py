@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def count(app: Flask) -> None:
     """Let all that has happened be seen at once."""
-    gate_of(app).audience.watched.background.once()
+    gate_of(app).audience.background.once()
     app.extensions.pop(MEMORY, None)
 
 
@@ -214,7 +214,7 @@ def test_a_client_has_one_row_with_its_rules_and_counts_once_for_each_refused_re
     app.add_url_rule("/b", "b", rate_limiter(type=IP, rules="1/minute")(view()))
     app.register_blueprint(Dashboard(limits, authorize=lambda: "ada"))
     answers = statuses(app, *["/a"] * 6, *["/b"] * 3, environ_base={"REMOTE_ADDR": "203.0.113.7"})
-    gate_of(app).audience.watched.background.once()
+    gate_of(app).audience.background.once()
     ada = browser_of("ada", app)
 
     (client,) = json_of(ada, "now")["subjects"]

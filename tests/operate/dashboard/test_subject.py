@@ -202,7 +202,7 @@ def test_lists_show_and_lift_the_bans_that_came_by_themselves() -> None:
     app.register_blueprint(Dashboard(multilimit, authorize=lambda: "ada"))
     ada = app.test_client()
     statuses(app, *["/"] * 2, environ_base=CLIENT)
-    gate_of(app).audience.watched.background.once()
+    gate_of(app).audience.background.once()
 
     page = ada.get(f"{ROOT}lists")
 
