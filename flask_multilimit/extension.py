@@ -40,7 +40,6 @@ from .serve.access import AccessLists, Action, listed_from
 from .serve.applier import APPLIER, ControlApplier, applier_of
 from .serve.audience import AppAudience
 from .serve.gate import AppGate, Listing, gate_in_force, gate_of
-from .serve.inline_checks import check_here, check_hits
 from .signals import notify, storage_failed, storage_recovered
 
 if TYPE_CHECKING:
@@ -232,7 +231,7 @@ class MultiLimit:
             "name": name,
             "key": key,
         }
-        return check_here(gate_in_force(), scope, options, subject)[0]
+        return gate_in_force().check_here(scope, options, subject)[0]
 
     @contextmanager
     def limit(self, rules: Rules, *, scope: str, **options: Any) -> Iterator[Decision]:
@@ -245,7 +244,7 @@ class MultiLimit:
         gate, subject = gate_in_force(), options.pop("subject", None)
         holder = Holder()
         with holding(holder):
-            decision, applied = check_here(gate, scope, {"rules": rules, **options}, subject)
+            decision, applied = gate.check_here(scope, {"rules": rules, **options}, subject)
         if not decision.allowed:
             raise gate.verdicts.rejection(decision, applied)
         try:
@@ -264,7 +263,7 @@ class MultiLimit:
         Returns the :class:`Decision`, whether or not it is ``allowed``. Reuse ``hits`` for repeated checks: storages
         cache in them what they compute from them.
         """
-        return check_hits(gate_in_force(), hits, scope, subjects)
+        return gate_in_force().check_hits(hits, scope, subjects)
 
     def add_listing(self, listing: Listing) -> None:
         """Show the limits of an extension of yours, which it checks with :meth:`check_hits`, wherever limits are

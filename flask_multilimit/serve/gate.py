@@ -8,16 +8,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
-from flask import Flask, Response
+from flask import Flask, Response, has_request_context
 
 from ..declare.advice import Stack, app_in_force, gate_of_app
 from ..declare.decorators import RateLimiter
 from ..declare.holding import changes, leave_to_response
 from ..declare.limiter import Declaration, Reaction
-from ..declare.subjects import current_request, request_if_any
-from ..engine import ConfigurationError, Hit, StorageError
+from ..declare.subjects import SUBJECTS_BY_TYPE, LimitType, Resolve, current_request, request_if_any
+from ..engine import ConfigurationError, Decision, Hit, StorageError
 from ..engine.algorithms import BAN
+from ..engine.errors import brief, check_mapping
+from ..engine.hits import Hits
+from ..engine.limiter import unasked
 from ..observe import traffic
+from ..plan.hits import AppliedLimits
 from .audience import key_of
 from .headers import describe
 from .refusal import AccessDenied, RateLimitExceeded, Refusals, StorageUnavailable
@@ -147,6 +151,35 @@ class AppGate(AppState):
             self.verdicts.check(record.plan, record)
         # Declarations for other methods are covered as well: they do not apply.
         return (record.plan.stack or stack).covered
+
+    def check_here(self, scope: str, options: Mapping[str, Any], subject: str | None) -> tuple[Decision, AppliedLimits]:
+        """Decide on a limiter that is given in the call."""
+        self.startup.keep_up()
+        plan = self.plans.declared_here(scope, dict(options))
+        applied = plan.apply(self._resolver(plan.limiters[0].declaration, subject))
+        return self.verdicts.check_here(scope, applied) or unasked(applied.hits), applied
+
+    def _resolver(self, declaration: Declaration, subject: str | None) -> Resolve:
+        if subject is not None:
+            return self.subjects.here(declaration.type_name, subject)
+        if declaration.type is not LimitType.DEFAULT and not has_request_context():
+            raise ConfigurationError(
+                f'limiter on "{declaration.where}": the {declaration.type_name} is unknown outside of a request; '
+                "pass subject="
+            )
+        return self.subjects.resolve
+
+    def check_hits(self, hits: Hits, scope: str, subjects: Mapping[str, str]) -> Decision:
+        """Decide on hits that no limiter of the app has made."""
+        if not isinstance(hits, Hits):
+            raise ConfigurationError(f"hits={brief(hits)}: give what hits_for(...) returns, or Hits([...])")
+        if not isinstance(scope, str):
+            raise ConfigurationError(f"scope={brief(scope)}: name what is limited, as text")
+        check_mapping("subjects", subjects, SUBJECTS_BY_TYPE)
+        changed = self.limiter.with_overrides(hits)
+        applied = AppliedLimits.of_hits(changed or hits, subjects, scope)
+        decision = None if changed is None else self.verdicts.check_here(scope, applied)
+        return decision or unasked(applied.hits)
 
     def reset(self, hits: Iterable[Hit | str]) -> None:
         """Reset the quotas of ``hits``, or of keys in the storage. Bans among them end in the list of bans, too."""

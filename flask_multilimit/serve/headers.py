@@ -147,15 +147,11 @@ def _until_its_end(hit: Hit, standing: Standing) -> Standing:
     return (remaining, retry_after, retry_after) if hit.rule.algorithm == BAN else standing
 
 
-def _standings(decision: Decision) -> tuple[tuple[Hit, ...], list[Standing]]:
-    return decision.hits, decision.standings
-
-
 def _merged(decisions: Sequence[Decision]) -> tuple[tuple[Hit, ...], list[Standing]]:
     """The latest standing of a quota that was checked several times; of several quotas with one name, the tightest."""
     shown: dict[str, tuple[Hit, Standing]] = {}
     for decision in decisions:
-        for hit, standing in zip(*_standings(decision), strict=True):
+        for hit, standing in zip(decision.hits, decision.standings, strict=True):
             other = shown.get(hit.name)
             if other is None or other[0].key == hit.key or _tightness(standing) > _tightness(other[1]):
                 shown[hit.name] = (hit, standing)

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
 from flask import Flask, Request
 from markupsafe import escape
-from werkzeug.datastructures import Headers, MIMEAccept
+from werkzeug.datastructures import Headers, LanguageAccept, MIMEAccept
 from werkzeug.exceptions import Forbidden, HTTPException, ServiceUnavailable, TooManyRequests
 from werkzeug.http import parse_accept_header
 from werkzeug.wrappers import Response
@@ -30,12 +31,6 @@ from .headers import CONCURRENT_REQUESTS
 
 if TYPE_CHECKING:
     from .access import Listed
-
-
-import re
-from typing import NamedTuple
-
-from werkzeug.datastructures import LanguageAccept
 
 
 class Messages(NamedTuple):

@@ -72,7 +72,7 @@ class Settlement:
             return
         self._in_force.limiter.hold(decision)
         if not holder.takes(decision):
-            self._let_expire(decision)
+            KEEPER.let_expire(decision)
 
     def _find_holder_of_request(self) -> Callable[[], Holder | None]:
         from .slots import holder_of_request, release_when_requests_end  # noqa: PLC0415 - few limits hold slots
@@ -80,9 +80,6 @@ class Settlement:
         release_when_requests_end(self._in_force.app)
         self._holder_of_request = holder_of_request
         return holder_of_request
-
-    def _let_expire(self, decision: Decision) -> None:
-        KEEPER.let_expire(decision)
 
     def settle(self, decision: Decision, units: int, hits: Iterable[Hit] | None = None) -> Decision:
         """As :meth:`Limiter.settle`. The result replaces ``decision`` in the record of this request."""
