@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +17,6 @@ from ..engine.algorithms.calendar import Period
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
 from ..observe.traffic import Refused
-from ..observe.traffic.counts import BUCKET_SECONDS, PAUSE_BUCKETS
 from ..plan.hits import Applied
 from ..plan.standings import AppliedAt
 from ..serve.access import Listed
@@ -30,7 +29,6 @@ from .text import duration, local_time, plural, rule_text, subject_text
 from .traffic import RefusedSubject, TrafficMemory, refused_subject
 from .values import Described, Paging, finite, paged
 
-PAUSE_SECONDS = PAUSE_BUCKETS * BUCKET_SECONDS
 MOST_REFUSALS = 50
 """The most lines about the last hour."""
 
@@ -215,8 +213,8 @@ def standing(
         found.sort(key=_rank)
     shown, paging = paged(found, page, rows or max(len(found), 1))
     listed = _list_standing(listed_of(gate, client))
-    refusals = _refusals(gate, memory, client, endpoint)
-    state, verdict = _verdict(listed, found, client, refusals, problem)
+    refusals, told = _refusals(gate, memory, client, endpoint)
+    state, verdict = _verdict(listed, found, client, told, problem)
     decided = [each for each in found if each.allowed is not None]
     waits = [_wait_of(each) for each in decided]
     subject = client.subject
@@ -379,11 +377,16 @@ def _overlap(one: Network, other: Network) -> bool:
 
 def _refusals(
     gate: AppGate, memory: TrafficMemory | None, client: Client, endpoint: str | None
-) -> tuple[RefusedSubject, ...]:
+) -> tuple[tuple[RefusedSubject, ...], str]:
+    """By rule; and in words how often all of them together have refused since when, in the latest series."""
     if memory is None or gate.settings.traffic_subjects != "plain":
-        return ()
-    wanted = wanted_in_traffic(client, endpoint)
-    return tuple(refused_subject(gate, *each) for each in memory.refused(MOST_REFUSALS, wanted))
+        return (), ""
+    found = memory.refused(MOST_REFUSALS, wanted_in_traffic(client, endpoint))
+    if not found:
+        return (), ""
+    amount, since, _ = memory.latest([who for who, *_ in found])
+    told = f"; {plural(amount, 'refusal')} since {local_time(since)}"
+    return tuple(refused_subject(gate, *each) for each in found), told
 
 
 def wanted_in_traffic(client: Client, endpoint: str | None) -> Callable[[Refused], bool]:
@@ -438,14 +441,14 @@ def _verdict(
     listed: ListStanding | None,
     requests: list[RequestStanding],
     client: Client,
-    refusals: Sequence[RefusedSubject],
+    told: str,
     problem: str,
 ) -> tuple[State, Sentence]:
     if listed is not None:
         return _verdict_of_list(listed)
     refused = sorted((each for each in requests if each.allowed is False), key=_rank)
     if refused:
-        return _verdict_of_limits(refused, _told(refusals))
+        return _verdict_of_limits(refused, told)
     if problem:
         return "unknown", Sentence.of(UNKNOWN)
     if not client.given:
@@ -463,16 +466,6 @@ def _verdict_of_list(listed: ListStanding) -> tuple[State, Sentence]:
         return "banned", Sentence.of(BANNED_BY_HAND, status=listed.status, where=listed.where, time=left)
     lasts = ", permanently" if listed.ends_in is None else f", for {duration(listed.ends_in)}"
     return "denied", Sentence.of(DENIED, status=listed.status, where=listed.where, lasts=lasts)
-
-
-def _told(refusals: Sequence[RefusedSubject]) -> str:
-    """How often it was refused since when, in the series of refusals that ended last."""
-    if not refusals:
-        return ""
-    last = max(each.until for each in refusals)
-    latest = [each for each in refusals if last - each.until <= PAUSE_SECONDS]
-    since = local_time(min(each.since for each in latest))
-    return f"; {plural(sum(each.latest for each in latest), 'refusal')} since {since}"
 
 
 def _ordinal(number: int) -> str:

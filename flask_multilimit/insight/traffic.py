@@ -363,15 +363,10 @@ class TrafficMemory:
 
     def refused_at(self, at: float, is_wanted: Callable[[Refused], bool]) -> list[tuple[Refused, int, float, float]]:
         """The series of refusals that went on ``at`` a POSIX time: how often, since when, until when; most first."""
-        bucket = bucket_at(at)
-        found = [
-            (who, *self._summed_up(series, [who]))
-            for who in self._refused
-            if is_wanted(who)
-            for series in self._series_of([who])
-            if series[0] <= bucket <= series[-1]
-        ]
-        return sorted(found, key=lambda each: -each[1])
+        bucket, several = bucket_at(at), [who for who in self._refused if is_wanted(who)]
+        series = next((each for each in self._series_of(several) if each[0] <= bucket <= each[-1]), ())
+        own = ((who, [each for each in series if who in self._subjects[each]]) for who in several)
+        return sorted(((who, *self._summed_up(part, [who])) for who, part in own if part), key=lambda each: -each[1])
 
     def latest(self, several: Sequence[Refused]) -> tuple[int, float, float]:
         """The latest series of refusals of ``several`` together: how often, since when, until when."""

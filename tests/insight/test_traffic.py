@@ -194,6 +194,19 @@ def test_who_is_refused_most_with_the_latest_series() -> None:
     assert world.memory.refused(5, slices=6)[0][:2] == (ADA, 8)
 
 
+def test_a_ban_that_follows_a_rule_goes_on_with_its_series() -> None:
+    world, ban = World(), ADA._replace(rule="ip-ban")
+    for ago in range(200, 0, -20):
+        world.happens(Counts(refused={ADA if ago == 200 else ban: 3}), ago=ago)
+    memory = world.look()
+
+    amount, since, _ = memory.latest([ban, ADA])
+    before = memory.refused_at(world.now - 20, lambda who: who.subject == ADA.subject)
+
+    assert (amount, since) == (30, bucket_at(world.now - 200) * BUCKET_SECONDS)
+    assert [(who, refused) for who, refused, *_ in before] == [(ban, 27), (ADA, 3)]
+
+
 def test_the_second_of_the_first_refusal_is_known() -> None:
     world = World()
     for pause in (100, 35, 5, 70):
