@@ -1,4 +1,6 @@
-"""The runbook, line by line, after a night whose truth is known: several workers of gunicorn and a real server."""
+"""The runbook, line by line, after a few seconds of traffic: several workers of gunicorn and a real server. Whether the
+numbers are those of what was sent, ``tests/apps/night.py`` finds out.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def home():
     return ""
 """
 GUESSER, SCANNER = "203.0.113.9", "198.51.100.4"
-SECONDS = 25.0
+SECONDS = 5.0
 
 
 class Night:
@@ -75,17 +77,12 @@ class Night:
             self._ask(SCANNER, f"/wp-{number}.php", {"X-Forwarded-For": SCANNER})
             self._ask("others", "/home", {"X-Forwarded-For": f"192.0.2.{number % 12}"})
             time.sleep(max(self.begin + SECONDS * (number + 1) / 40 - time.time(), 0))
-        self.end = time.time()
 
     def _ask(self, who: str, path: str, headers: dict[str, str]) -> None:
         self.statuses[who].append(self.served.get(path, headers).status)
 
     def count(self, who: str, *statuses: int) -> int:
         return sum(status in statuses for status in self.statuses[who])
-
-    @property
-    def passed(self) -> int:
-        return sum(self.count(who, 200, 404) for who in self.statuses)
 
 
 @pytest.fixture(scope="module")
@@ -117,25 +114,6 @@ def told(app: Flask, line: str) -> Any:
     result = app.test_cli_runner().invoke(args=["multilimit", *shlex.split(line)])
     assert result.exit_code == 0, f"{line}: {result.output}"
     return json.loads(result.output) if "--json" in line else result.output
-
-
-def test_every_number_is_what_was_sent(shop: tuple[Night, Flask]) -> None:
-    night, app = shop
-    top = told(app, "top --minutes 60 --once --json")
-    rate, seconds = top["totals"]["passed"]["rate"], night.end - night.begin
-
-    assert (night.count("key-0", 200), night.count(GUESSER, 200), night.count(SCANNER, 404)) == (10, 3, 5)
-    assert {each["shown"]: each["refused"] for each in top["subjects"]} == {
-        who: night.count(who, 429) for who in ("key-0", GUESSER, SCANNER)
-    }
-    assert {name: top["totals"][name]["amount"] for name in ("passed", "refused", "banned", "bans")} == {
-        "passed": night.passed,
-        "refused": 30 + 4 + 4,
-        "banned": 33 + 31,
-        "bans": 2,
-    }
-    assert night.passed / (seconds + 4) < rate < night.passed / (seconds - 2)
-    assert all(abs(each["since"] - night.begin) < 10 for each in top["subjects"])
 
 
 def test_every_worker_gives_the_same_page_and_so_does_the_command(shop: tuple[Night, Flask]) -> None:

@@ -93,6 +93,10 @@ class Program:
         self._end()
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def port(self) -> int:
         return self._port
 
