@@ -9,7 +9,6 @@ import pytest
 from flask import Flask
 
 from flask_multilimit import IP, Ban, Concurrent, ConfigurationError, MultiLimit, Reserve, Rule, rate_limiter
-from flask_multilimit.control.control import NeedsForce
 from flask_multilimit.engine.slots import KEEPER
 from flask_multilimit.usage import Usage
 from support.asking import ask, policy, view
@@ -321,21 +320,6 @@ def test_rules_that_do_not_go_with_the_options_of_their_limiter_cannot_be_set(
     assert ask(app).status_code == 200
 
 
-def test_less_than_a_hundredth_needs_force(shop: Shop) -> None:
-    with pytest.raises(NeedsForce):
-        shop.control.override("api.mine", rule="user-60s", rules="2/day", lasting=True)
-
-    shop.control.override("api.mine", rule="user-60s", rules="2/day", lasting=True, force=True)
-
-    assert len(shop.control.entries()) == 1
-
-
-@pytest.mark.parametrize("given", [{}, {"for_": 60, "lasting": True}])
-def test_each_change_says_how_long_it_holds(shop: Shop, given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="for how long"):
-        shop.control.override("show", off=True, **given)
-
-
 def test_a_second_override_of_a_rule_replaces_the_first(shop: Shop) -> None:
     for count in (3, 4):
         shop.control.override("show", rule="ip-60s", rules=f"{count}/minute", lasting=True)
@@ -360,14 +344,6 @@ def test_a_second_override_of_a_rule_replaces_the_first(shop: Shop) -> None:
 )
 def test_an_entry_in_words(shop: Shop, given: dict[str, Any], told: str) -> None:
     assert str(shop.control.override("show", lasting=True, **given)) == told
-
-
-def test_a_preview_tells_what_it_replaces(shop: Shop) -> None:
-    rule = {"kind": "override", "endpoint": "show", "rule": "ip-60s"}
-    first = shop.control.override("show", rule="ip-60s", rules="3/minute", lasting=True)
-
-    assert shop.control.preview({**rule, "rules": "4/minute"}, lasting=True).replaces == first
-    assert shop.control.preview({"kind": "deny", "who": "203.0.113.7"}, lasting=True).replaces is None
 
 
 class TestBesideTheView:

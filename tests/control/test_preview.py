@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from control.conftest import made
-from flask_multilimit import ConfigurationError
 from flask_multilimit.control import ControlConflict, Difference, InvalidData, NeedsForce
 
 if TYPE_CHECKING:
@@ -87,13 +86,6 @@ def test_a_wrong_time_names_its_field(shop: Shop, times: dict[str, Any]) -> None
         shop.control.preview(OVERRIDE, **times)
 
     assert [each.place for each in caught.value.mistakes] == ["for"]
-
-
-def test_a_change_that_does_not_fit_the_app_is_an_error(shop: Shop) -> None:
-    clash = {"kind": "override", "endpoint": "show", "limit": {"type": "ip", "hash_tag": "subject"}}
-
-    with pytest.raises(ConfigurationError, match="keys in several slots"):
-        shop.control.preview(clash, lasting=True)
 
 
 @pytest.mark.parametrize(

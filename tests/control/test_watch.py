@@ -99,17 +99,6 @@ def test_while_the_storage_is_away_the_last_document_holds_and_then_the_newest(
         soon(lambda: not denies(shop))
 
 
-def test_when_the_server_has_lost_the_document_nothing_is_changed_any_more(
-    on_server: str, redis_client: redis.Redis
-) -> None:
-    shop = made(on_server)
-    shop.control.deny("198.51.100.7", lasting=True)
-
-    redis_client.flushall()
-
-    soon(lambda: not denies(shop))
-
-
 def test_a_change_that_a_fail_over_has_lost_is_told_from_the_next_of_the_same_number(
     on_server: str, redis_client: redis.Redis
 ) -> None:

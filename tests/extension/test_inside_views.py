@@ -9,7 +9,6 @@ from flask import Flask, request
 
 from flask_multilimit import (
     ConfigurationError,
-    Decision,
     LimitType,
     MultiLimit,
     RateLimitExceeded,
@@ -208,20 +207,6 @@ class TestWithoutRequest:
             decision = multilimit.check("1/minute", scope="view", type=LimitType.IP, subject="2001:db8::ffff")
 
         assert not decision.allowed
-
-    def test_current_decision_is_the_latest_decision(self, app: Flask, multilimit: MultiLimit) -> None:
-        with app.app_context():
-            decision: Decision = multilimit.check("2/minute", scope="a")
-            assert current_decision.id == decision.id
-
-    def test_a_long_app_context_keeps_only_the_latest_decision(self, app: Flask, multilimit: MultiLimit) -> None:
-        from flask import g
-
-        with app.app_context():
-            for n in range(5):
-                multilimit.check("9/minute", scope=f"scope {n}")
-            (record,) = (value for name, value in g.__dict__.items() if "multilimit" in name)
-            assert len(record.decisions) == 1
 
     @pytest.mark.parametrize("kind", [LimitType.IP, LimitType.USER, (LimitType.USER, LimitType.IP)])
     def test_a_type_that_needs_a_request_asks_for_a_subject(

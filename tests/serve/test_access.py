@@ -11,9 +11,7 @@ from flask_multilimit import (
     USER,
     AccessDenied,
     ConfigurationError,
-    LimitType,
     MultiLimit,
-    current_decision,
     rate_limiter,
 )
 from flask_multilimit.signals import request_denied
@@ -213,10 +211,3 @@ def test_a_wrong_list_is_an_error_that_names_it(app: Flask, given: dict[str, Any
 
     with pytest.raises(ConfigurationError, match=message):
         MultiLimit(app)
-
-
-def test_without_lists_views_may_read_the_decision(app: Flask, storage: RecordingStorage) -> None:
-    MultiLimit(app, storage=storage)
-    app.add_url_rule("/", "show", rate_limiter(type=LimitType.IP)(lambda: str(current_decision.allowed)))
-
-    assert ask(app).text == "True"

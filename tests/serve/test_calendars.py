@@ -11,7 +11,7 @@ import pytest
 from flask import Flask, request
 
 from flask_multilimit import IP, USER, Calendar, ConfigurationError, MultiLimit, Reserve, Rule, rate_limiter
-from flask_multilimit.declare.data import WrittenRule, rules_of
+from flask_multilimit.declare.data import WrittenRule
 from flask_multilimit.insight.limits import endpoint_limits, places_of
 from flask_multilimit.insight.values import as_json
 from flask_multilimit.operate.doctor.examination import examine
@@ -124,10 +124,6 @@ def test_a_mistake_in_data_is_an_error(written: dict[str, Any], message: str) ->
         MultiLimit(app)
 
 
-def test_text_in_settings_is_a_calendar() -> None:
-    assert rules_of("100 per calendar month; 5/second") == (Calendar(100, "month"), Rule(1, 5))
-
-
 # Changes at run time
 
 
@@ -238,13 +234,6 @@ def test_a_simulation_knows_where_periods_begin(tmp_path: Path) -> None:
     assert json.loads(ended.output)["reports"][0]["refused"] == 1, ended.output
 
 
-def test_rules_beside_a_calendar_are_warned_of_as_ever(recwarn: pytest.WarningsRecorder) -> None:
-    app = app_with([Calendar(100, "day"), Calendar(100, "month"), Rule(86_400, 5)])
-
-    assert asked(app).status_code == 200
-    assert not recwarn.list
-
-
 def test_a_reserve_keeps_a_part_of_each_period() -> None:
     app = Flask("shop")
     MultiLimit(app)
@@ -260,11 +249,3 @@ def test_a_reserve_keeps_a_part_of_each_period() -> None:
     ask = app.test_client().get
     assert [ask("/").status_code for _ in range(3)] == [200, 200, 503]
     assert [ask("/", headers={"X-Priority": "critical"}).status_code for _ in range(3)] == [200, 200, 503]
-
-
-def test_a_calendar_limits_an_address() -> None:
-    app = Flask("shop")
-    MultiLimit(app, default_limits=[rate_limiter(type=IP, rules="2 per calendar day")])
-    app.add_url_rule("/", "show", lambda: "ok")
-
-    assert [app.test_client().get("/").status_code for _ in range(3)] == [200, 200, 429]

@@ -14,12 +14,11 @@ from flask_multilimit import Concurrent, ConfigurationError, MultiLimit, Rule, r
 from flask_multilimit.engine import MemoryStorage, RedisStorage
 from support.clock import Clock
 from support.compiled import CompiledStorage
+from support.structured import read_list
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
     from werkzeug.test import TestResponse
-
-http_sf = pytest.importorskip("http_sf", reason="http-sf, of the extra [test], is not installed")
 
 ALGORITHMS: list[dict[str, Any]] = [
     {"algorithm": "sliding_window"},
@@ -40,9 +39,7 @@ RULES = st.builds(
 
 def items(response: TestResponse | Response, field: str) -> dict[str, dict[str, Any]]:
     """The members of a list of strings with parameters, as RFC 9651 reads it."""
-    found = http_sf.parse(response.headers[field].encode(), tltype="list")
-    assert all(type(name) is str for name, _ in found)
-    return dict(found)
+    return dict(read_list(response.headers[field]))
 
 
 def check_grammar(response: TestResponse | Response) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from itertools import chain
+from email.utils import parsedate_to_datetime
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +21,7 @@ from flask_multilimit.engine.reply import head
 from flask_multilimit.serve.headers import DIALECTS, describe
 from support.clock import Clock
 from support.doubles import limited_service
-from support.structured import Item, read_list
+from support.structured import read_list
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
@@ -48,12 +49,12 @@ def test_policies_and_limits_are_structured_fields(limited_app: Flask, clock: Cl
     response = client.get("/")
 
     assert read_list(response.headers["RateLimit-Policy"]) == [
-        Item("ip-50s", {"q": 3, "w": 50}),
-        Item("burst/1.5s", {"q": 2, "w": 2}),
+        ("ip-50s", {"q": 3, "w": 50}),
+        ("burst/1.5s", {"q": 2, "w": 2}),
     ]
     assert read_list(response.headers["RateLimit"]) == [
-        Item("ip-50s", {"r": 1, "t": 17}),
-        Item("burst/1.5s", {"r": 0, "t": 1}),
+        ("ip-50s", {"r": 1, "t": 17}),
+        ("burst/1.5s", {"r": 0, "t": 1}),
     ]
 
 
@@ -67,8 +68,8 @@ def test_a_rule_that_refuses_tells_when_the_request_would_pass(limited_app: Flas
 
     assert response.status_code == 429
     assert read_list(response.headers["RateLimit"]) == [
-        Item("default-50s", {"r": 1, "t": 5}),
-        Item("default-10s", {"r": 0, "t": 5}),
+        ("default-50s", {"r": 1, "t": 5}),
+        ("default-10s", {"r": 0, "t": 5}),
     ]
     assert response.headers["Retry-After"] == "5"
 
@@ -78,13 +79,19 @@ def test_numbers_as_large_as_rules_admit_are_still_structured(limited_app: Flask
 
     response = client.get("/")
 
-    assert read_list(response.headers["RateLimit-Policy"]) == [Item("x" * 64, {"q": 10**9, "w": 34_560_000})]
-    assert read_list(response.headers["RateLimit"]) == [Item("x" * 64, {"r": 10**9 - 1, "t": 34_560_000})]
+    assert read_list(response.headers["RateLimit-Policy"]) == [("x" * 64, {"q": 10**9, "w": 34_560_000})]
+    assert read_list(response.headers["RateLimit"]) == [("x" * 64, {"r": 10**9 - 1, "t": 34_560_000})]
 
 
 @pytest.mark.parametrize(
     ("setting", "expected"),
-    [("draft-11", STANDARD), ("legacy", LEGACY), ("both", STANDARD | LEGACY), ("off", set[str]())],
+    [
+        ("draft-11", STANDARD),
+        ("draft-06", {"RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "RateLimit-Policy"}),
+        ("legacy", LEGACY),
+        ("both", STANDARD | LEGACY),
+        ("off", set[str]()),
+    ],
 )
 def test_which_fields_are_sent_is_a_setting(app: Flask, clock: Clock, setting: str, expected: set[str]) -> None:
     app.config["MULTILIMIT_HEADERS"] = setting
@@ -95,7 +102,21 @@ def test_which_fields_are_sent_is_a_setting(app: Flask, clock: Clock, setting: s
 
     for response in (allowed, refused):
         assert {name for name in response.headers.keys() if "ratelimit" in name.lower()} == expected  # noqa: SIM118
-    assert ("Retry-After" in allowed.headers, refused.headers["Retry-After"]) == (False, "60")
+    assert [each.headers.get("Retry-After") for each in (allowed, refused)] == [None, "60"]
+    assert [each.headers.get("Cache-Control") for each in (allowed, refused)] == [None, "no-store"]
+
+
+def test_retry_after_may_be_a_date(app: Flask) -> None:
+    app.config["MULTILIMIT_RETRY_AFTER"] = "date"
+    MultiLimit(app)
+    client, before = limit(app, rules="1/minute"), time.time()
+
+    client.get("/")
+    response = client.get("/")
+
+    date = parsedate_to_datetime(response.headers["Retry-After"]).timestamp()
+    assert before + 59 <= date <= math.ceil(time.time()) + 60
+    assert response.retry_after is not None, "werkzeug can read it"
 
 
 @pytest.mark.parametrize("setting", DIALECTS)
@@ -142,10 +163,10 @@ def test_a_service_called_many_times_is_told_of_once_as_it_stands_last(limited_a
     response = client.get("/")
 
     assert read_list(response.headers["RateLimit"]) == [
-        Item("default-3600s", {"r": 9, "t": 3240}),
-        Item("mail-60s", {"r": 95, "t": 57}),
+        ("default-3600s", {"r": 9, "t": 3240}),
+        ("mail-60s", {"r": 95, "t": 57}),
     ]
-    assert [item.name for item in read_list(response.headers["RateLimit-Policy"])] == ["default-3600s", "mail-60s"]
+    assert [name for name, _ in read_list(response.headers["RateLimit-Policy"])] == ["default-3600s", "mail-60s"]
 
 
 def test_of_several_quotas_of_one_name_the_tightest_is_told(limited_app: Flask, client: FlaskClient) -> None:
@@ -186,13 +207,6 @@ def test_the_header_fields_of_one_check_equal_those_of_the_last_of_several(
     assert read_list(response.headers["RateLimit"])
 
 
-def test_units_that_were_given_back_are_told_of(limited_app: Flask, client: FlaskClient) -> None:
-    limiter = rate_limiter(rules="5/minute", cost=2, charge_when=lambda _response: False)
-    limited_app.add_url_rule("/", "view", limiter(lambda: "ok"))
-
-    assert client.get("/").headers["RateLimit"].startswith('"default-60s";r=5')
-
-
 def test_fields_of_one_request_are_not_those_of_the_next(limited_app: Flask, client: FlaskClient) -> None:
     limit(limited_app, rules="100/minute")
     limited_app.add_url_rule("/free", "free", lambda: "ok")
@@ -202,9 +216,9 @@ def test_fields_of_one_request_are_not_those_of_the_next(limited_app: Flask, cli
     assert "RateLimit" not in client.get("/free").headers
 
 
-@pytest.mark.parametrize("setting", ["draft-11", "legacy", "both"])
+@pytest.mark.parametrize("setting", DIALECTS)
 def test_no_address_and_no_user_stands_in_any_field(app: Flask, clock: Clock, setting: str) -> None:
-    app.config["MULTILIMIT_HEADERS"] = setting
+    app.config.update(MULTILIMIT_HEADERS=setting, MULTILIMIT_SHADOW_HEADERS=True)
     MultiLimit(app, storage=MemoryStorage(clock=clock), user_loader=lambda: request.headers.get("X-User"))
 
     @app.get("/")
@@ -215,9 +229,10 @@ def test_no_address_and_no_user_stands_in_any_field(app: Flask, clock: Clock, se
         return "ok"
 
     client = app.test_client()
-    for user in ("someone@shop.example", ""):
+    for user, accept in product(("someone@shop.example", ""), ("application/json", "text/html", "text/plain")):
+        headers = {"X-User": user, "Accept": accept}
         for _ in range(3):
-            response = client.get("/", headers={"X-User": user}, environ_base={"REMOTE_ADDR": "203.0.113.77"})
+            response = client.get("/", headers=headers, environ_base={"REMOTE_ADDR": "203.0.113.77"})
             seen = str(response.headers) + response.text
             assert not any(secret in seen for secret in ("203.0.113", "someone", "7f3a", "rate_limit:"))
 
@@ -252,24 +267,6 @@ def test_retry_after_is_true_and_rounded_by_less_than_a_second(rules: list[Rule]
     clock.advance(1)
 
     assert client.get("/").status_code == 200
-
-
-@pytest.mark.parametrize("window", [0.001, 0.5, 1, 1.001, 1.5, 59.999, 60])
-def test_retry_after_is_whole_seconds_rounded_up(limited_app: Flask, window: float) -> None:
-    client = limit(limited_app, rules=Rule(time=window, count=1))
-
-    client.get("/")
-
-    assert client.get("/").headers["Retry-After"] == str(math.ceil(window))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    ["", "a;r=1", '"a";r=1,', '"a";r=01', '"a";r=1;r=2', '"a";R=1', '"a" ;r=1', '"ä";r=1', '"a"b";r=1', '"a";r=1 "b"'],
-)
-def test_the_reader_of_these_tests_is_strict(wrong: str) -> None:
-    with pytest.raises(ValueError, match=r"no item|no separator|twice"):
-        read_list(wrong)
 
 
 def test_one_check_serves_all_fields(limited_app: Flask, storage: RecordingStorage) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import time
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 import flask_babel
 import pytest
 from flask import Flask, Response, abort, jsonify, redirect, render_template_string, request
 
-from flask_multilimit import Decision, LimitType, MultiLimit, RateLimitExceeded, rate_limiter
-from flask_multilimit.engine import RedisStorage
+from flask_multilimit import Decision, LimitType, MultiLimit, rate_limiter
 from support.asking import ask, policy, statuses, view
 
 if TYPE_CHECKING:
@@ -274,111 +270,3 @@ class TestLanguages:
         assert text == f"{CHINESE}\n请在 60 秒后重试。\n"
         assert f"<p>{CHINESE}</p>" in page.text
         assert page.content_type == "text/html; charset=utf-8"
-
-    def test_are_told_to_caches(self, speaking: Callable[[str], Flask]) -> None:
-        assert set(refuse(speaking("auto")).vary) == {"Accept", "Accept-Language"}
-
-
-class TestHeaderFields:
-    FIELDS = {  # noqa: RUF012
-        "draft-11": {"RateLimit-Policy", "RateLimit"},
-        "draft-06": {"RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "RateLimit-Policy"},
-        "legacy": {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"},
-        "both": {
-            *("RateLimit-Policy", "RateLimit"),
-            *("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"),
-        },
-        "off": set[str](),
-    }
-
-    @pytest.fixture
-    def make(self, app: Flask, storage: RecordingStorage) -> Callable[..., Flask]:
-        def make(**settings: Any) -> Flask:
-            app.config |= {f"MULTILIMIT_{name.upper()}": value for name, value in settings.items()}
-            MultiLimit(app, storage=storage, user_loader=lambda: "ann@example.com")
-            limits = rate_limiter(type=LimitType.IP, rules="3/minute; 2/second")
-            app.add_url_rule("/", "view", limits(rate_limiter(type=LimitType.USER, rules="9/hour")(view())))
-            app.add_url_rule("/free", "free", view())
-            return app
-
-        return make
-
-    @staticmethod
-    def of(response: Any) -> dict[str, str]:
-        return {name: value for name, value in response.headers.items() if "ratelimit" in name.lower()}
-
-    @pytest.mark.parametrize("which", FIELDS)
-    def test_are_those_of_the_setting(self, make: Callable[..., Flask], which: str) -> None:
-        app = make(headers=which)
-
-        assert self.of(ask(app)).keys() == self.FIELDS[which]
-        assert self.of(ask(app, "/free")) == {}
-
-    def test_of_draft_06_tell_of_the_tightest_rule(self, make: Callable[..., Flask]) -> None:
-        assert self.of(ask(make(headers="draft-06"))) == {
-            "RateLimit-Limit": "2",
-            "RateLimit-Remaining": "1",
-            "RateLimit-Reset": "1",
-            "RateLimit-Policy": "3;w=60, 2;w=1, 9;w=3600",
-        }
-
-    @pytest.mark.parametrize("which", FIELDS)
-    def test_may_stand_on_refusals_only(self, make: Callable[..., Flask], which: str) -> None:
-        app = make(headers=which, headers_on="refusals")
-
-        assert [set(self.of(ask(app))) for _ in range(3)] == [set(), set(), self.FIELDS[which]]
-
-    @pytest.mark.parametrize("which", FIELDS)
-    def test_retry_after_and_no_store_stand_on_every_refusal_whatever_else(
-        self, make: Callable[..., Flask], which: str
-    ) -> None:
-        app = make(headers=which)
-
-        responses = [ask(app) for _ in range(3)]
-
-        assert [response.headers.get("Retry-After") for response in responses] == [None, None, "1"]
-        assert [response.headers.get("Cache-Control") for response in responses] == [None, None, "no-store"]
-
-    def test_retry_after_may_be_a_date(self, make: Callable[..., Flask]) -> None:
-        app = make(retry_after="date")
-        before = time.time()
-
-        response = [ask(app) for _ in range(3)][2]
-
-        date = parsedate_to_datetime(response.headers["Retry-After"]).timestamp()
-        assert before + 1 <= date <= math.ceil(time.time()) + 1
-        assert response.retry_after is not None, "werkzeug can read it"
-
-    @pytest.mark.parametrize("which", FIELDS)
-    @pytest.mark.parametrize("retry_after", ["seconds", "date"])
-    def test_header_fields_and_body_name_no_address_and_no_user(
-        self, make: Callable[..., Flask], which: str, retry_after: str
-    ) -> None:
-        app = make(headers=which, retry_after=retry_after, shadow_headers=True)
-
-        for accept in ("application/json", "text/html", "text/plain"):
-            for _ in range(3):
-                response = ask(app, environ_base={"REMOTE_ADDR": "203.0.113.7"}, headers={"Accept": accept})
-                everything = f"{response.headers}{response.text}"
-                assert "203.0.113" not in everything
-                assert "ann@example.com" not in everything
-        assert response.status_code == 429
-
-    def test_need_no_second_answer_of_storage(self, make: Callable[..., Flask], storage: RecordingStorage) -> None:
-        app = make(headers="both", shadow_headers=True)
-
-        statuses(app, "/", "/", "/")
-
-        assert (len(storage.checks), storage.other_calls) == (3, [])
-
-
-def test_a_handler_of_the_app_gets_the_decision(app: Flask, server_storage: RedisStorage) -> None:
-    def handle(error: RateLimitExceeded) -> tuple[str, int]:
-        return f"{error.description} {error.decision.violated[0].name}", 429
-
-    app.register_error_handler(RateLimitExceeded, handle)
-    MultiLimit(app, storage=server_storage, default_limits="1/minute")
-    app.add_url_rule("/", "view", view())
-
-    response = refuse(app)
-    assert (response.text, response.headers["Retry-After"]) == (f"{ENGLISH} default-60s", "60")

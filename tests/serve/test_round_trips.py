@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Blueprint, Flask
 
-from flask_multilimit import LimitType, MultiLimit, exempt, rate_limiter
+from flask_multilimit import Ban, LimitType, MultiLimit, exempt, rate_limiter
 from flask_multilimit.engine import RedisStorage
 from support.asking import ask, commands, statuses, view
 
@@ -49,6 +49,7 @@ def app(app: Flask, redis_client: redis.Redis, clock: Clock) -> Flask:
         "wait": {"wait": 5},
         "message": {"message": lambda _: "no", "on_rejected": lambda _: None},
         "pair": {"type": (LimitType.USER, LimitType.IP)},
+        "ban": {"type": LimitType.IP, "ban": Ban(after=3)},
         "own": {"type": lambda: "k", "name": "api_key"},
         "scope": {"scope": "shared"},
         "with-defaults": {"with_defaults": True},
@@ -71,7 +72,7 @@ def app(app: Flask, redis_client: redis.Redis, clock: Clock) -> Flask:
     ("path", "expected"),
     [
         *((f"/{name}", ONE) for name in ("plain", "cost", "free", "exempt", "dynamic", "kept", "shadow", "wait")),
-        *((f"/{name}", ONE) for name in ("message", "pair", "own", "scope", "with-defaults", "default", "api")),
+        *((f"/{name}", ONE) for name in ("message", "pair", "own", "ban", "scope", "with-defaults", "default", "api")),
         ("/refused", ONE),
         ("/no", ONE),
         ("/given-back", ONE * 2),

@@ -17,7 +17,6 @@ from flask_multilimit import (
     LimitType,
     MultiLimit,
     RateLimitExceeded,
-    Rule,
     current_decision,
     rate_limiter,
 )
@@ -90,92 +89,30 @@ def test_a_service_counts_under_its_own_name_wherever_it_is_called(
     assert "test_services%3Asend_mail}:default::" in storage.keys_asked[0][0]
 
 
-def test_a_service_of_a_limited_view_is_a_check_of_its_own(
-    limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+@pytest.mark.parametrize("service", [send_mail, limited_service(rules="3/minute")], ids=["global", "argument"])
+@pytest.mark.parametrize("takes_anything", [False, True])
+def test_a_service_of_a_limited_view_is_charged_at_every_call_and_only_then(
+    limited_app: Flask,
+    client: FlaskClient,
+    storage: RecordingStorage,
+    service: Callable[[], str],
+    takes_anything: bool,
 ) -> None:
-    @limited_app.get("/<int:times>")
-    @rate_limiter(type=LimitType.IP, rules="100/hour")
+    """The view closes over the service, as a decorator would over what it wraps; but it only calls it."""
+
     def view(times: int) -> str:
-        return " ".join(send_mail() for _ in range(times))
+        return " ".join(service() for _ in range(times))
+
+    def view_of_anything(**path: int) -> str:
+        return " ".join(service() for _ in range(path["times"]))
+
+    limiter = rate_limiter(type=LimitType.IP, rules="100/hour")
+    limited_app.add_url_rule("/<int:times>", "view", limiter(view_of_anything) if takes_anything else limiter(view))
 
     client.get("/0")
     client.get("/2")
 
     assert storage.windows == [[3600], [3600], [60], [60]]
-
-
-class TestServiceDefinedInTheFactoryOfTheApp:
-    """There a view closes over the service, as a decorator would over what it wraps; but it only calls it."""
-
-    def test_is_charged_at_every_call_and_only_then(
-        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
-    ) -> None:
-        @rate_limiter(rules="3/minute")
-        def notify() -> str:
-            return "sent"
-
-        @limited_app.get("/<int:times>")
-        @rate_limiter(type=LimitType.IP, rules="100/hour")
-        def view(times: int) -> str:
-            return " ".join(notify() for _ in range(times))
-
-        client.get("/0")
-        client.get("/2")
-
-        assert storage.windows == [[3600], [3600], [60], [60]]
-
-    def test_is_not_taken_for_decorated_by_a_view_of_any_arguments(
-        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
-    ) -> None:
-        @rate_limiter(rules="3/minute")
-        def notify() -> str:
-            return "sent"
-
-        @limited_app.get("/<int:times>")
-        @rate_limiter(type=LimitType.IP, rules="100/hour")
-        def view(**path: int) -> str:
-            return " ".join(notify() for _ in range(path["times"]))
-
-        client.get("/0")
-        client.get("/2")
-
-        assert storage.windows == [[3600], [3600], [60], [60]]
-
-    def test_is_one_quota_for_all_views_that_call_it(
-        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
-    ) -> None:
-        @rate_limiter(rules="3/minute")
-        def notify() -> str:
-            return "sent"
-
-        @limited_app.get("/one")
-        def one() -> str:
-            return notify()
-
-        @limited_app.get("/two")
-        def two() -> str:
-            return notify()
-
-        client.get("/one")
-        client.get("/two")
-
-        assert storage.keys_asked[0] == storage.keys_asked[1]
-
-    def test_a_limited_function_given_as_an_argument_is_charged_when_it_is_called(
-        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
-    ) -> None:
-        def add_routes(service: Callable[[], str]) -> None:
-            @limited_app.get("/<int:times>")
-            @rate_limiter(type=LimitType.IP, rules="100/hour")
-            def view(times: int) -> str:
-                return " ".join(service() for _ in range(times))
-
-        add_routes(send_mail)
-
-        client.get("/0")
-        client.get("/2")
-
-        assert storage.windows == [[3600], [3600], [60], [60]]
 
 
 def test_outside_a_request_an_app_context_is_enough(limited_app: Flask) -> None:
@@ -442,19 +379,3 @@ def test_a_limited_view_called_by_another_counts_under_its_own_name(
     assert [client.get("/one").text, client.get("/two").text] == ["one", "one"]
     assert storage.keys_asked[0] == ["rate_limit:{pages.one}:default::sliding_window:60000"]
     assert storage.keys_asked[1] != storage.keys_asked[0]
-
-
-def test_rules_may_be_one_object_used_everywhere(limited_app: Flask, storage: RecordingStorage) -> None:
-    rule = Rule(time=60, count=100)
-
-    @rate_limiter(rules=rule)
-    def one() -> None: ...
-
-    @rate_limiter(rules=rule)
-    def two() -> None: ...
-
-    with limited_app.app_context():
-        one()
-        two()
-
-    assert len(storage.checks) == 2

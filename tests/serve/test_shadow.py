@@ -41,13 +41,6 @@ def sent(app: Flask) -> Iterator[list[tuple[str, list[str]]]]:
         signal.disconnect(receiver, app)
 
 
-def test_a_shadow_refuses_nobody(app: Flask, either: Any) -> None:
-    MultiLimit(app, storage=either)
-    app.add_url_rule("/", "view", rate_limiter(rules="2/minute", shadow=True)(view()))
-
-    assert statuses(app, *["/"] * 5) == [200] * 5
-
-
 def test_a_shadow_is_signalled_when_it_would_have_refused(
     app: Flask, either: Any, sent: list[tuple[str, list[str]]], clock: Clock
 ) -> None:

@@ -19,7 +19,6 @@ from werkzeug.test import EnvironBuilder
 from werkzeug.wsgi import FileWrapper
 
 from flask_multilimit import (
-    Concurrent,
     ConfigurationError,
     MultiLimit,
     RateLimitExceeded,
@@ -358,19 +357,6 @@ def test_a_refused_request_holds_nothing(app: Flask) -> None:
         decision = app.extensions["ours"].peek("index", "everyone")
     assert [status.remaining for status in decision.statuses] == [0, 2]
     assert len(KEEPER) == 0
-
-
-def test_rates_and_slots_are_one_check(app: Flask) -> None:
-    @app.get("/")
-    @rate_limiter(rules=["100/minute", Concurrent(1)])
-    def index() -> str:
-        return "ok"
-
-    with answer(app) as first, answer(app) as second:
-        assert (first.status_code, second.status_code) == (200, 429)
-    with app.app_context():
-        decision = app.extensions["ours"].peek("index", "everyone")
-    assert [status.remaining for status in decision.statuses] == [99, 1]
 
 
 def test_methods_of_class_based_views(app: Flask) -> None:

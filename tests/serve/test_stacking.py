@@ -121,64 +121,6 @@ def test_a_refusal_by_one_limiter_charges_none(limited_app: Flask, client: Flask
 
 @pytest.mark.parametrize("foreign", OPEN.values(), ids=OPEN.keys())
 class TestDecoratorsThatTellWhatTheyWrap:
-    def test_between_two_limiters_leaves_one_check(
-        self,
-        limited_app: Flask,
-        client: FlaskClient,
-        storage: RecordingStorage,
-        foreign: Callable[[Callable[..., Any]], Callable[..., Any]],
-    ) -> None:
-        @rate_limiter(rules="10/minute")
-        @foreign
-        @rate_limiter(rules="100/hour")
-        def view() -> str:
-            return "ok"
-
-        limited_app.add_url_rule("/", "view", view)
-
-        assert client.get("/").text == "ok"
-        assert storage.windows == [[60, 3600]]
-
-    def test_outside_all_limiters_still_counts_by_endpoint(
-        self,
-        limited_app: Flask,
-        client: FlaskClient,
-        storage: RecordingStorage,
-        foreign: Callable[[Callable[..., Any]], Callable[..., Any]],
-    ) -> None:
-        @foreign
-        @rate_limiter(rules="10/minute")
-        @rate_limiter(rules="100/hour")
-        def view() -> str:
-            return "ok"
-
-        limited_app.add_url_rule("/", "endpoint", view)
-
-        assert client.get("/").text == "ok"
-        assert storage.keys_asked == [
-            [
-                "rate_limit:{endpoint}:default::sliding_window:60000",
-                "rate_limit:{endpoint}:default::sliding_window:3600000",
-            ]
-        ]
-
-    def test_inside_all_limiters_changes_nothing(
-        self,
-        limited_app: Flask,
-        client: FlaskClient,
-        storage: RecordingStorage,
-        foreign: Callable[[Callable[..., Any]], Callable[..., Any]],
-    ) -> None:
-        @rate_limiter(rules="10/minute")
-        @foreign
-        def view() -> str:
-            return "ok"
-
-        limited_app.add_url_rule("/", "endpoint", view)
-
-        assert client.get("/").text == "ok"
-        assert storage.keys_asked == [["rate_limit:{endpoint}:default::sliding_window:60000"]]
-
     @pytest.mark.parametrize("other", OPEN.values(), ids=OPEN.keys())
     def test_two_kinds_at_every_place_leave_one_check(
         self,
@@ -429,51 +371,30 @@ def test_a_decorator_that_calls_twice_is_charged_once(
     assert storage.windows == [[60, 3600, 86400]]
 
 
-def test_async_views_are_one_check(limited_app: Flask, client: FlaskClient, storage: RecordingStorage) -> None:
-    @limited_app.get("/")
-    @rate_limiter(rules="2/minute")
-    @rate_limiter(rules="100/hour")
-    async def view() -> str:
-        return "ok"
+def awaiting(view: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(view)
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return await view(*args, **kwargs)
 
-    assert [client.get("/").status_code for _ in range(3)] == [200, 200, 429]
-    assert storage.windows == [[60, 3600]] * 3
+    return wrapper
 
 
-def test_async_views_below_a_decorator_that_awaits(
-    limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+def synchronous(view: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(view)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return current_app.ensure_sync(view)(*args, **kwargs)
+
+    return wrapper
+
+
+@pytest.mark.parametrize(
+    "between", [lambda view: view, awaiting, synchronous], ids=["nothing", "awaits", "ensure_sync"]
+)
+def test_an_async_view_is_one_check_whatever_stands_between_its_limiters(
+    limited_app: Flask, client: FlaskClient, storage: RecordingStorage, between: Callable[..., Any]
 ) -> None:
-    def awaiting(view: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(view)
-        async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            return await view(*args, **kwargs)
-
-        return wrapper
-
     @rate_limiter(rules="2/minute")
-    @awaiting
-    @rate_limiter(rules="100/hour")
-    async def view() -> str:
-        return "ok"
-
-    limited_app.add_url_rule("/", "view", view)
-
-    assert [client.get("/").status_code for _ in range(3)] == [200, 200, 429]
-    assert storage.windows == [[60, 3600]] * 3
-
-
-def test_async_views_below_a_decorator_that_uses_ensure_sync(
-    limited_app: Flask, client: FlaskClient, storage: RecordingStorage
-) -> None:
-    def synchronous(view: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(view)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            return current_app.ensure_sync(view)(*args, **kwargs)
-
-        return wrapper
-
-    @rate_limiter(rules="2/minute")
-    @synchronous
+    @between
     @rate_limiter(rules="100/hour")
     async def view() -> str:
         return "ok"

@@ -126,30 +126,18 @@ def test_a_response_that_is_not_sent_is_closed(app: Flask, storage: RecordingSto
     assert closed == ["closed"]
 
 
-class TestBeforeRequest:
-    def test_its_answer_counts_the_limits_beside_the_view(self, app: Flask, storage: RecordingStorage) -> None:
-        MultiLimit(app, storage=storage, application_limits="2/hour")
-        app.get("/", endpoint="view")(rate_limiter(rules="9/second")(view()))
-        app.before_request(lambda: redirect("/login"))
+@pytest.mark.parametrize(("ending", "status"), [(lambda: redirect("/login"), 302), (lambda: abort(403), 403)])
+@pytest.mark.parametrize("decorated", [True, False])
+def test_a_request_that_a_before_request_function_ends_counts_the_limits_that_are_not_its_views_own(
+    app: Flask, storage: RecordingStorage, ending: Callable[[], Any], status: int, decorated: bool
+) -> None:
+    limits: dict[str, Any] = {"application_limits" if decorated else "default_limits": "2/hour"}
+    MultiLimit(app, storage=storage, **limits)
+    app.get("/", endpoint="view")(rate_limiter(rules="9/second")(view()) if decorated else view())
+    app.before_request(ending)
 
-        assert statuses(app, "/", "/", "/", "/nowhere") == [302, 302, 429, 302]
-        assert storage.windows == [[3600]] * 3
-
-    def test_what_such_a_function_raises_counts_the_limits_beside_the_view(
-        self, app: Flask, storage: RecordingStorage
-    ) -> None:
-        MultiLimit(app, storage=storage, application_limits="2/hour")
-        app.get("/", endpoint="view")(rate_limiter(rules="9/second")(view()))
-        app.before_request(lambda: abort(403))
-
-        assert statuses(app, "/", "/", "/") == [403, 403, 429]
-
-    def test_a_view_without_decorators_counts_all_of_its_limits(self, app: Flask, storage: RecordingStorage) -> None:
-        MultiLimit(app, storage=storage, default_limits="2/hour")
-        app.get("/", endpoint="view")(view())
-        app.before_request(lambda: abort(403))
-
-        assert statuses(app, "/", "/", "/") == [403, 403, 429]
+    assert statuses(app, "/", "/", "/", "/nowhere") == [status, status, 429, status]
+    assert storage.windows == [[3600]] * 3
 
 
 class TestUsersThatAreFoundOnTheWay:
