@@ -63,6 +63,16 @@ APPS = {
     ),
 }
 
+PEERS = [
+    "django",
+    "django-smart-ratelimit==4.12.1",
+    "fastapi",
+    "httpx",
+    "slowapi==0.1.10",
+    "throttled-py[flask]==3.5.0",
+]
+"""Libraries that README compares with, besides Flask-Limiter: the versions that it names."""
+
 RUN_EXAMPLE = """
 import runpy, sys
 sys.argv = sys.argv[1:]
@@ -150,14 +160,15 @@ def pictures(session: nox.Session) -> None:
 
 @nox.session
 def examples(session: nox.Session) -> None:
-    """Run each example, ask for the page of each app, which builds its limits, and draw the picture of the docs."""
-    session.install(".[test,plot]")
+    """Run each example, ask for the page of each app, which builds its limits, draw the picture of the docs, and
+    measure what README says about other libraries."""
+    session.install(".[test,plot]", *PEERS)
     found = sorted(Path("examples").glob("*.py"))
     if not found:
         session.error("no example found in examples/")
     for example in found:
         session.run("python", "-W", "error", "-c", RUN_EXAMPLE, str(example))
-    session.run("pytest", "-m", "", "tests/examples/test_compare_algorithms.py")
+    session.run("pytest", "-m", "", "tests/examples/test_compare_algorithms.py", "tests/docs/test_comparison.py")
 
 
 @nox.session

@@ -1,6 +1,6 @@
 """What a refused request costs everyone else: one greedy client, a quota for all, and a quota for each.
 
-    pip install '.[test]' flask-limiter 'throttled-py[flask]' slowapi fastapi httpx
+    pip install '.[test]' 'throttled-py[flask]' slowapi fastapi httpx django django-smart-ratelimit
     python benchmarks/all_or_nothing.py                     # on a server of the test extra
     python benchmarks/all_or_nothing.py redis://HOST/0      # on an EMPTY database of your own
 
@@ -24,6 +24,7 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import redis
 from flask import Flask, request
@@ -124,12 +125,38 @@ def throttled_py(url: str, limits: Limits) -> Call:
     return flask_client(app)
 
 
+def django_smart_ratelimit(url: str, limits: Limits) -> Call:
+    """Its call for several limits, without a view: it is for Django."""
+    import django
+    from django.conf import settings
+
+    at = urlsplit(url)
+    server = {"host": at.hostname, "port": at.port, "db": 0}
+    if settings.configured:
+        settings.RATELIMIT_REDIS = server
+    else:
+        settings.configure(INSTALLED_APPS=["django.contrib.contenttypes"], RATELIMIT_REDIS=server)
+        django.setup()
+    from django_smart_ratelimit.backends.redis_backend import RedisBackend
+
+    backend, seconds = RedisBackend(), {"hour": 3600, "day": 86400}
+
+    def call(address: str) -> int:
+        everyone = {"key": "everyone", "limit": EVERYONE, "period": seconds[limits.everyone]}
+        each = {"key": address, "limit": EACH, "period": seconds[limits.each]}
+        checks = [everyone, each] if limits.everyone_first else [each, everyone]
+        return 200 if all(allowed for allowed, _ in backend.check_batch(checks)) else 429
+
+    return call
+
+
 LIBRARIES = {
     "flask-multilimit": multilimit,
     "Flask-Limiter": flask_limiter,
     "Flask-Limiter, deduct_when": flask_limiter_deducting,
     "slowapi": slowapi,
     "throttled-py": throttled_py,
+    "django-smart-ratelimit": django_smart_ratelimit,
 }
 MODULES = {
     "flask-multilimit": "flask_multilimit",
@@ -137,6 +164,7 @@ MODULES = {
     "Flask-Limiter, deduct_when": "flask_limiter",
     "slowapi": "slowapi",
     "throttled-py": "throttled",
+    "django-smart-ratelimit": "django_smart_ratelimit",
 }
 CASES = [
     Limits(everyone, each, everyone_first)

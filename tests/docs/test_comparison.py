@@ -11,14 +11,18 @@ from threading import Barrier, BrokenBarrierError
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 from flask import Flask, request
 from flask_limiter import Limiter
 
 from flask_multilimit import IP, MultiLimit, rate_limiter
 from support.folders import ROOT
+from support.servers import Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from support.servers import Binary
 
 MEASURING = runpy.run_path(str(ROOT / "benchmarks" / "all_or_nothing.py"))
 CALLS, EACH, EVERYONE, EXPECTED = (MEASURING[name] for name in ("CALLS", "EACH", "EVERYONE", "EXPECTED"))
@@ -62,6 +66,29 @@ def test_the_table_says_what_a_greedy_client_leaves_for_others(
     ]
 
     assert [str(number) for number in measured] == rows(page)[row][:2]
+
+
+@pytest.mark.slow  # it asks a server some two thousand times
+@pytest.mark.filterwarnings("default")  # those of other libraries
+@pytest.mark.parametrize("library", MEASURING["LIBRARIES"])
+def test_the_table_is_what_a_server_measures(server_binaries: dict[str, Binary], library: str) -> None:
+    """``nox -s examples`` installs them all."""
+    pytest.importorskip(MEASURING["MODULES"][library])
+    app_for = MEASURING["LIBRARIES"][library]
+    with Server(next(iter(server_binaries.values())), tcp=True) as own, redis.Redis.from_url(own.tcp_url) as client:
+        left_over: dict[str, set[int]] = {}
+        for limits in MEASURING["CASES"]:
+            client.flushall()
+            found = MEASURING["left_for_others"](app_for(own.tcp_url, limits))
+            left_over.setdefault(limits.everyone, set()).add(found)
+        client.flushall()
+        commands = MEASURING["commands"](own.tcp_url, app_for(own.tcp_url, MEASURING["CASES"][0]))
+
+    measured = [" or ".join(map(str, sorted(left_over[window]))) for window in ("hour", "day")]
+    name, option, more = library.partition(", ")
+    version = importlib.metadata.version(name)
+    row = f"{name}{'' if name == 'flask-multilimit' else f' {version}'}{option}{more and f'`{more}`'}"
+    assert [*measured, str(commands)] == rows("README.md")[row]
 
 
 def test_flask_limiter_goes_by_the_unit_of_a_window_and_not_by_its_length() -> None:
