@@ -30,7 +30,7 @@ COMMANDS = {
     "keys": "keys",
     "limits": "limits",
     "reset": "reset",
-    "schema": "schema",
+    "schema": "config",
     "simulate": "simulate",
     "suggest": "suggest",
     "top": "top",

@@ -1,14 +1,16 @@
-"""``flask multilimit config``: the settings in force."""
+"""``flask multilimit config`` and ``schema``: the settings in force, and what a file of limits may say."""
 
 from __future__ import annotations
 
 import os
 from typing import Any, NamedTuple
 
+import click
 from flask import current_app
 
 from ...config import PREFIX, Settings
 from ...declare.advice import EXTENSION
+from ...declare.data import json_schema
 from ...engine.errors import brief
 from ...engine.storage.addresses import redacted
 from .. import console
@@ -55,3 +57,9 @@ def _setting(settings: Settings, field: str, storage: Any) -> Setting:
         source = f"environment ({ENVIRONMENT}{name})" if ENVIRONMENT + name in os.environ else "app.config"
     shown = redacted(value) if field == "storage_uri" else brief(value)
     return Setting(name, shown, source)
+
+
+@click.command("schema", short_help="Print the JSON Schema of a file of limits.")
+def schema_command() -> None:
+    """Print the JSON Schema (draft 2020-12) of the file that MULTILIMIT_FILE names, for completion in editors."""
+    console.write_json(json_schema())

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
+from ...engine import ConfigurationError
+from ...insight.limits import places_of
+from ...serve.gate import AppGate
 from .. import console
-from ..doctor.examination import examine
+from ..doctor.app import examine_app, examine_control, examine_traffic
 from ..doctor.findings import Finding, Severity
+from ..doctor.storage import examine_storage
 from .base import as_json, command, current_gate, write, write_json
 
 
@@ -29,6 +34,20 @@ def doctor_command(as_json: bool) -> None:
         write(["", _summary(wrong, warnings)])
     if wrong:
         raise click.exceptions.Exit(1)
+
+
+def examine(gate: AppGate) -> Iterator[Finding]:
+    """Look at everything, in the order in which problems are best fixed."""
+    try:
+        endpoints = [place for place in places_of(gate) if place.is_endpoint]
+    except ConfigurationError as error:
+        endpoints = []
+        yield Finding("declarations", Severity.WRONG, str(error), "Correct it. Until then, requests fail.")
+    else:
+        yield from examine_app(gate, endpoints)
+    yield examine_traffic(gate)
+    yield from examine_control(gate)
+    yield from examine_storage(gate, endpoints)
 
 
 _MARKS: dict[Severity, tuple[str, dict[str, Any]]] = {

@@ -1,4 +1,4 @@
-"""Whether the limits of an app are those that its developer means."""
+"""Whether limits are as their developer means them: declared, counted where people see it, and changed as asked."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from redis.exceptions import RedisError
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from ...config import PREFIX
+from ...control.store import DOCUMENT
 from ...declare.subjects import ANONYMOUS, LimitType
-from ...engine import StorageError
+from ...engine import ConfigurationError, StorageError
 from ...engine.keys import parts_of_key
+from ...engine.storage import KeepsTallies
+from ...engine.storage.redis.failures import RIGHTS_OF_WORKERS, code_of
+from ...engine.threads import lets_threads_run, threads_run
+from ...insight.health import forgets_changes
 from ...insight.keys import prefixes_of, stored_keys
 from ...insight.limits import Place, limiters_of
 from ...insight.text import plural
+from ...insight.workers import workers
 from ...plan.sources import limited_inside_view
+from ...serve.applier import ControlApplier, applier_of
 from ...serve.gate import AppGate
-from .findings import Finding, Severity
+from .findings import Finding, Severity, remedy_for
 
 KEYS_LOOKED_AT = 1000
 """The most keys to look at to find out whom user limits have counted."""
@@ -154,3 +162,84 @@ def _saw_only_anonymous(gate: AppGate) -> bool:
 def _limits_by(wanted: LimitType, gate: AppGate) -> bool:
     types = [listed.planned.declaration.type for listed in limiters_of(gate)]
     return any(wanted in type_ if isinstance(type_, tuple) else wanted is type_ for type_ in types)
+
+
+def examine_traffic(gate: AppGate) -> Finding:
+    if not gate.settings.traffic:
+        text = f"{PREFIX}TRAFFIC is False: nobody can see who is refused."
+        return Finding("traffic", Severity.HINT, text, "Leave the setting out, unless you count by other means.")
+    if not isinstance(gate.limiter.storage, KeepsTallies):
+        text = f"A {type(gate.limiter.storage).__name__} keeps no traffic: it has no methods tally and tallies."
+        return Finding("traffic", Severity.HINT, text, "`flask multilimit top` shows nothing; the log does.")
+    uwsgi = {_uwsgi_option(name): value for name, value in os.environ.items() if name.startswith("UWSGI_")}
+    if not threads_run() or (uwsgi and not lets_threads_run(uwsgi)):
+        text = "uWSGI seems to run no threads: traffic is flushed only while requests are served."
+        return Finding("traffic", Severity.WARNING, text, "Start uWSGI with enable-threads.")
+    return Finding("traffic", Severity.OK, "Counted in each process, and kept in the storage for an hour.")
+
+
+def _uwsgi_option(variable: str) -> str:
+    return variable.removeprefix("UWSGI_").lower().replace("_", "-")
+
+
+MANY_ENDED = 100
+"""So many ended entries in the control document deserve a hint."""
+
+
+def examine_control(gate: AppGate) -> Iterator[Finding]:
+    applier = applier_of(gate.app)
+    if not applier.enabled:
+        text = f"{PREFIX}CONTROL or {PREFIX}ENABLED is False: limits cannot be changed while the app runs."
+        yield Finding("control", Severity.HINT, text, "Leave the settings out to change limits without a deploy.")
+    if not (applier.enabled and applier.control.shared):
+        return
+    try:
+        entries, idle = applier.control.entries(), applier.control.idle()
+    except StorageError as error:
+        if not error.no_reply:  # otherwise the storage has a finding of its own
+            yield _not_readable(error)
+        return
+    except ConfigurationError as error:
+        text = f"The changes in the storage are not in force: {str(error).rstrip('.')}."
+        yield Finding("control", Severity.WRONG, text, _LOOK_AT_IT)
+        return
+    if applier.control.problem is not None:
+        text = f"The newest changes are not in force: {str(applier.control.problem).rstrip('.')}."
+        yield Finding("control", Severity.WRONG, text, "Undo what does not fit: `flask multilimit unset`.")
+    for each in entries:
+        if each.id in idle:
+            text = f"{each} ({each.id}) applies to nothing: its endpoint or rule is gone."
+            yield Finding("control", Severity.WARNING, text, f"flask multilimit unset {each.id}")
+    found = workers(gate)
+    if found is not None:
+        severity = Severity.OK if found.agree else Severity.WARNING
+        yield Finding("workers", severity, f"{found}.", "" if found.agree else _RESTART)
+    if entries and forgets_changes(gate):
+        text = "The server keeps nothing on disk: with it and all workers, the changes in force would end."
+        yield Finding("control", Severity.WARNING, text, "Set appendonly yes on the server.")
+    yield from _ended(applier, len(entries))
+
+
+def _ended(applier: ControlApplier, holding: int) -> Iterator[Finding]:
+    ended = len(applier.follower.in_force.document.entries) - holding
+    if ended > MANY_ENDED:
+        text = f"{ended} entries have ended, but are still in the document that each worker reads when it changes."
+        yield Finding("control", Severity.HINT, text, "The next change removes them.")
+        return
+    text = f"{holding} changed while the app runs." if holding else "Nothing is changed: all limits are as declared."
+    yield Finding("control", Severity.OK, text)
+
+
+def _not_readable(error: StorageError) -> Finding:
+    if isinstance(error.__cause__, RedisError) and code_of(error.__cause__) == "NOPERM":
+        text = "The server's user may not read changes, so limits cannot be changed while the app runs."
+        return Finding("control", Severity.HINT, text, f"Allow {RIGHTS_OF_WORKERS}; or set {PREFIX}CONTROL=False.")
+    text = f"The changes in the storage cannot be read: {str(error).rstrip('.')}."
+    return Finding("control", Severity.WRONG, text, remedy_for(error, _LOOK_AT_IT))
+
+
+_RESTART = "Restart the workers that are behind. After a deploy by HUP: no --preload, no import in gunicorn.conf.py."
+_LOOK_AT_IT = (
+    f"Update this process, or look at the key whose name ends in {DOCUMENT}: it is a hash, and its field `document` is "
+    "JSON. To start over, delete the key."
+)
