@@ -117,6 +117,19 @@ def test_links_in_a_readme_lead_to_files(readme: str) -> None:
     assert not [link for link in links if "://" not in link and not (ROOT / link).exists()]
 
 
+def test_the_table_of_versions_is_what_the_checks_run() -> None:
+    table = (REFERENCE / "versions.md").read_text().partition("Each row is a run")[2]
+    noxfile, declared = ((ROOT / name).read_text() for name in ("noxfile.py", "setup.cfg"))
+    newest, oldest = (re.search(rf"^\| (.+?) \|.*\| `{run}` \|$", table, re.MULTILINE) for run in ("tests", "oldest"))
+
+    assert newest is not None
+    assert newest[1].split(", ") == re.findall(r"Python :: (3\.\d+)", declared)
+    assert oldest is not None
+    for name, shown in zip(["flask", r"redis\[hiredis\]"], oldest[0].split(" | ")[1:3], strict=True):
+        assert re.findall(rf'"{name}==([\d.]+?)(?:\.\*)?"', noxfile) == [shown]
+        assert f"{name.replace(chr(92), '')}>={shown}" in declared
+
+
 MOST_WORDS = 1_500
 """On one page, its code and tables included: a page answers one question."""
 LONGER = {"configuration.md"}
