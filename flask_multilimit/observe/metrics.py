@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Final, Literal
+from threading import Lock
+from typing import Final, Literal, NamedTuple
 
 from ..engine import ConfigurationError, Health
-from ..engine.forks import notify_child
+from ..engine.forks import lock_for_forks
 from .events import AFTERWARDS, BREAKER_STATES, NOT_CHECKED, OTHERS, ControlState, Event, Watched
 from .traffic.counting import Counter
 from .traffic.counts import Counts, RuleOutcome
@@ -31,52 +32,6 @@ MOST_TIMES = 20_000
 """The most times of checks that wait; the oldest are dropped first. A process makes fewer checks in a second."""
 
 
-class Tallying:
-    """Counts events, and keeps the time that each check took, by ``decided_by``. Thread-safe; a forked child starts
-    with nothing."""
-
-    def __init__(self) -> None:
-        self._counter = Counter(subjects=False)
-        self._times: dict[str, deque[float]] = {}
-        notify_child(self)
-
-    def note(self, event: Event) -> None:
-        self._counter.count(*event[:4], event[6])
-        if event[1] not in NOT_CHECKED:
-            times = self._times.get(event[2])
-            if times is None:
-                times = self._times.setdefault(event[2], deque(maxlen=MOST_TIMES))
-            times.append(event[4])
-
-    def take(self) -> Counts:
-        """What was counted since the last call."""
-        return self._counter.take()
-
-    def hand_on_times(self, record: Callable[[str, float], None]) -> None:
-        """Call ``record`` with ``decided_by`` and the seconds of each check since the last call."""
-        for decided_by, times in tuple(self._times.items()):
-            for _ in range(len(times)):
-                record(decided_by, times.popleft())
-
-    def _after_fork_in_child(self) -> None:
-        self._times = {}
-
-
-class Labels:
-    """The names of endpoints and rules, as metrics show them: after :data:`MOST_NAMES`, new ones are ``(others)``."""
-
-    def __init__(self) -> None:
-        self._known: set[tuple[str, ...]] = set()
-
-    def __call__(self, *names: str) -> tuple[str, ...]:
-        if names in self._known:
-            return names
-        if len(self._known) >= MOST_NAMES:
-            return (OTHERS,) * len(names)
-        self._known.add(names)
-        return names
-
-
 Values = tuple[str, ...]
 """The values of labels, in the order of their names."""
 OF_RULE: Final = ("endpoint", "rule")
@@ -84,31 +39,18 @@ CHECK_TIME: Final = "Time that a check of rate limits takes, without time spent 
 """The description of the histogram, whose name follows the conventions of each of the two."""
 
 
-class AppState:
-    """The state of an app at one moment. Each part is asked for at most once."""
+class Snapshot(NamedTuple):
+    """The state of an app at one moment."""
 
-    def __init__(self, app: Watched) -> None:
-        self._app = app
+    health: Health
+    leases: int
+    control: ControlState | None
+    bans: Mapping[tuple[str, str], int]
+    top_shares: Mapping[str, float]
 
-    @cached_property
-    def health(self) -> Health:
-        return self._app.health()
-
-    @cached_property
-    def leases(self) -> int:
-        return self._app.leases()
-
-    @cached_property
-    def control(self) -> ControlState | None:
-        return self._app.control()
-
-    @cached_property
-    def bans(self) -> Mapping[tuple[str, str], int]:
-        return self._app.bans() or {}
-
-    @cached_property
-    def top_shares(self) -> Mapping[str, float]:
-        return self._app.top_shares()
+    @classmethod
+    def of(cls, app: Watched) -> Snapshot:
+        return cls(app.health(), app.leases(), app.control(), app.bans() or {}, app.top_shares())
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +64,6 @@ class Measured:
     text: str
     labels: Values
     """The names of its labels: endpoints and rules come first, and there are never subjects."""
-
-    def bounded(self, values: Values, labels: Labels) -> Values:
-        """``values`` with endpoints and rules as ``labels`` shows them: an app may have any number of these."""
-        names = sum(label in OF_RULE for label in self.labels)
-        return (*labels(*values[:names]), *values[names:]) if names else values
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +80,8 @@ class Reading(Measured):
 
     over_processes: Literal["max", "min", "sum"]
     """How the values of several processes of an app are combined."""
-    of: Callable[[AppState], Mapping[Values, float]]
+    of: Callable[[Snapshot], Mapping[Values, float]]
     """Its value now, by the values of its labels; empty if the app does not know it."""
-
-    def amounts(self, app: AppState, labels: Labels) -> dict[Values, float]:
-        """The value now, with bounded labels."""
-        amounts: dict[Values, float] = {}
-        for values, amount in self.of(app).items():
-            bounded = self.bounded(values, labels)
-            amounts[bounded] = amounts.get(bounded, 0) + amount
-        return amounts
 
 
 def _checks(counts: Counts) -> Iterable[tuple[Values, int]]:
@@ -177,23 +106,23 @@ def _settled_units(counts: Counts) -> Iterable[tuple[Values, int]]:
     )
 
 
-def _of_app(value: Callable[[AppState], float]) -> Callable[[AppState], Mapping[Values, float]]:
+def _of_app(value: Callable[[Snapshot], float]) -> Callable[[Snapshot], Mapping[Values, float]]:
     return lambda app: {(): value(app)}
 
 
-def _breaker(app: AppState) -> Mapping[Values, float]:
+def _breaker(app: Snapshot) -> Mapping[Values, float]:
     return {(state,): int(app.health.breaker == state) for state in BREAKER_STATES}
 
 
-def _of_control(value: Callable[[ControlState], float]) -> Callable[[AppState], Mapping[Values, float]]:
+def _of_control(value: Callable[[ControlState], float]) -> Callable[[Snapshot], Mapping[Values, float]]:
     return lambda app: {} if app.control is None else {(): value(app.control)}
 
 
-def _entries(app: AppState) -> Mapping[Values, float]:
+def _entries(app: Snapshot) -> Mapping[Values, float]:
     return {} if app.control is None else {(kind,): amount for kind, amount in app.control.entries.items()}
 
 
-def _top_shares(app: AppState) -> Mapping[Values, float]:
+def _top_shares(app: Snapshot) -> Mapping[Values, float]:
     return {(endpoint,): share for endpoint, share in app.top_shares.items()}
 
 
@@ -261,3 +190,76 @@ READINGS: Final[tuple[Reading, ...]] = (
         *(("endpoint",), "max", _top_shares),
     ),
 )
+
+
+class MetricsObserver(ABC):
+    """Counts the events of any number of apps, notes the time that each check took, and hands both on once a second.
+    Thread-safe; a forked child starts with nothing."""
+
+    def __init__(self) -> None:
+        self._counter = Counter(subjects=False)
+        self._times: dict[str, deque[float]] = {}
+        self._apps: list[Watched] = []
+        self._known: set[Values] = set()
+        self._lock = Lock()
+        lock_for_forks(self)
+
+    def attach(self, watched: Watched, /) -> None:
+        """Show the state of this app as well."""
+        self._apps.append(watched)
+        watched.every_second(self.flush)
+
+    def __call__(self, event: Event, /) -> None:
+        self._counter.count(*event[:4], event[6])
+        if event[1] not in NOT_CHECKED:
+            times = self._times.get(event[2])
+            if times is None:
+                times = self._times.setdefault(event[2], deque(maxlen=MOST_TIMES))
+            times.append(event[4])
+
+    def flush(self) -> bool:
+        """Update the metrics. Return whether they may change again without an event."""
+        with self._lock:
+            counts = self._counter.take()
+            for count in COUNTS:
+                for values, amount in count.of(counts):
+                    self._add(count, self._bounded(count, values), amount)
+            for decided_by, times in tuple(self._times.items()):
+                for _ in range(len(times)):
+                    self._record(decided_by, times.popleft())
+            changing = [self._show(app) for app in self._apps]
+            return any(changing)
+
+    @abstractmethod
+    def _add(self, count: Count, values: Values, amount: int) -> None:
+        """Add ``amount`` to the series of ``count`` with these labels."""
+
+    @abstractmethod
+    def _record(self, decided_by: str, seconds: float) -> None:
+        """Add the time of one check to the histogram."""
+
+    def _show(self, watched: Watched) -> bool:  # noqa: ARG002 - for those that are not asked for readings
+        """Set the readings of an app. Return whether they may change again without an event."""
+        return False
+
+    def _amounts(self, reading: Reading, state: Snapshot) -> dict[Values, float]:
+        """The value of ``reading`` now, with bounded labels."""
+        amounts: dict[Values, float] = {}
+        for values, amount in reading.of(state).items():
+            bounded = self._bounded(reading, values)
+            amounts[bounded] = amounts.get(bounded, 0) + amount
+        return amounts
+
+    def _bounded(self, metric: Measured, values: Values) -> Values:
+        """``values``, with endpoints and rules that are new after :data:`MOST_NAMES` as ``(others)``."""
+        names = values[: sum(label in OF_RULE for label in metric.labels)]
+        if not names or names in self._known:
+            return values
+        if len(self._known) < MOST_NAMES:
+            self._known.add(names)
+            return values
+        return (OTHERS,) * len(names) + values[len(names) :]
+
+    def _after_fork_in_child(self) -> None:
+        self._lock = Lock()
+        self._times = {}

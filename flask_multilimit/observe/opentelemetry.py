@@ -8,13 +8,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from functools import partial
-from threading import Lock
 
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool
-from ..engine.forks import lock_for_forks
-from .events import AFTERWARDS, Event, Watched
-from .metrics import CHECK_TIME, COUNTS, READINGS, AppState, Labels, Measured, Reading, Tallying, Values
+from .events import AFTERWARDS, Event
+from .metrics import (
+    CHECK_TIME,
+    COUNTS,
+    READINGS,
+    Count,
+    Measured,
+    MetricsObserver,
+    Reading,
+    Snapshot,
+    Values,
+)
 
 try:
     from opentelemetry import metrics, trace
@@ -31,7 +39,7 @@ SECONDS = [0.00001, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 
 """The buckets that this observer advises for the histogram."""
 
 
-class OpenTelemetryObserver:
+class OpenTelemetryObserver(MetricsObserver):
     """An observer that counts events in instruments of a meter, and sets attributes of the current span:
     ``MultiLimit(app, observers=[OpenTelemetryObserver()])``.
 
@@ -53,23 +61,14 @@ class OpenTelemetryObserver:
             if given is not None and not hasattr(given, asked):
                 raise ConfigurationError(f"{name}={brief(given)}: give one of OpenTelemetry, or leave it out")
         check_bool("spans", spans)
+        super().__init__()
         meter = metrics.get_meter(NAME, meter_provider=meter_provider)
         self._tracer = trace.get_tracer(NAME, tracer_provider=tracer_provider) if spans else None
-        self._tallying = Tallying()
-        self._apps: list[Watched] = []
-        self._labels = Labels()
-        self._lock = Lock()
-        lock_for_forks(self)
         self._make_counters(meter)
         self._make_observables(meter)
 
-    def attach(self, watched: Watched, /) -> None:
-        """Show the state of this app's storage as well."""
-        self._apps.append(watched)
-        watched.every_second(self.flush)
-
     def __call__(self, event: Event, /) -> None:
-        self._tallying.note(event)
+        super().__call__(event)
         span = trace.get_current_span()
         if span.is_recording() and event.outcome not in AFTERWARDS:
             span.set_attribute("multilimit.endpoint", event.endpoint)
@@ -81,17 +80,11 @@ class OpenTelemetryObserver:
         if self._tracer is not None and event.decided_by == "storage" and event.decision is not None:
             self._trace(event)
 
-    def flush(self) -> bool:
-        """Update the instruments. Return ``False``: nothing is left to do."""
-        with self._lock:
-            counts = self._tallying.take()
-            for count, counter in self._counts:
-                for values, amount in count.of(counts):
-                    counter.add(amount, _attributes(count, count.bounded(values, self._labels)))
-            self._tallying.hand_on_times(
-                lambda decided_by, seconds: self._seconds.record(seconds, {"multilimit.decided_by": decided_by})
-            )
-        return False
+    def _add(self, count: Count, values: Values, amount: int) -> None:
+        self._counts[count.name].add(amount, _attributes(count, values))
+
+    def _record(self, decided_by: str, seconds: float) -> None:
+        self._seconds.record(seconds, {"multilimit.decided_by": decided_by})
 
     def _trace(self, event: Event) -> None:
         """Record a span for a round trip that is over, with its times."""
@@ -109,10 +102,10 @@ class OpenTelemetryObserver:
     # The instruments
 
     def _make_counters(self, meter: Meter) -> None:
-        self._counts = [
-            (each, meter.create_counter(f"multilimit.{each.name}", unit=each.unit, description=each.text))
+        self._counts = {
+            each.name: meter.create_counter(f"multilimit.{each.name}", unit=each.unit, description=each.text)
             for each in COUNTS
-        ]
+        }
         self._seconds = meter.create_histogram(
             "multilimit.check.duration",
             unit="s",
@@ -130,15 +123,12 @@ class OpenTelemetryObserver:
 
     def _observe(self, reading: Reading, _: CallbackOptions) -> Iterable[Observation]:
         with self._lock:
-            amounts = [(app, reading.amounts(AppState(app), self._labels)) for app in self._apps]
+            amounts = [(app, self._amounts(reading, Snapshot.of(app))) for app in self._apps]
         return [
             Observation(amount, {"multilimit.app": app.name, **_attributes(reading, values)})
             for app, of_app in amounts
             for values, amount in of_app.items()
         ]
-
-    def _after_fork_in_child(self) -> None:
-        self._lock = Lock()
 
 
 def _attributes(metric: Measured, values: Values) -> dict[str, str]:

@@ -10,24 +10,21 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import isnan
-from threading import Lock
 from typing import Any, Final, Literal
 
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_several, is_number
-from ..engine.forks import lock_for_forks
-from .events import Event, Watched
+from .events import Watched
 from .metrics import (
     CHECK_TIME,
     COUNTS,
     NAMESPACE,
     READINGS,
-    AppState,
     Count,
-    Labels,
     Measured,
+    MetricsObserver,
     Reading,
-    Tallying,
+    Snapshot,
     Values,
     check_namespace,
 )
@@ -47,7 +44,7 @@ SECONDS: Final[tuple[float, ...]] = (
 """Buckets of the histogram, from a refusal by the deny cache to a check that had to wait for a connection."""
 
 
-class PrometheusMetrics:
+class PrometheusMetrics(MetricsObserver):
     """An observer that counts events in ``registry``: ``MultiLimit(app, observers=[PrometheusMetrics()])``.
 
     One object may observe several apps. The names of all metrics begin with ``namespace``. ``buckets`` are those of the
@@ -65,16 +62,11 @@ class PrometheusMetrics:
         _check_buckets(buckets)
         if not isinstance(registry, CollectorRegistry):
             raise ConfigurationError(f"registry={brief(registry)}: give a CollectorRegistry of prometheus_client")
+        super().__init__()
         self.namespace = namespace
         self._registry = registry
-        self._tallying = Tallying()
-        self._note = self._tallying.note
-        self._apps: list[Watched] = []
-        self._labels = Labels()
         self._shown: dict[tuple[str, str], set[Values]] = {}
         """The labels that were shown, by app and gauge: if a value is gone, they show 0."""
-        self._lock = Lock()
-        lock_for_forks(self)
         self._made: list[Any] = []
         try:
             self._make(buckets)
@@ -85,42 +77,28 @@ class PrometheusMetrics:
                 f"PrometheusMetrics(namespace={namespace!r}): {error}. Give one object to all apps, or each a namespace"
             ) from error
 
-    def attach(self, watched: Watched, /) -> None:
-        """Show the state of this app's storage as well."""
-        self._apps.append(watched)
-        watched.every_second(self.flush)
+    def _add(self, count: Count, values: Values, amount: int) -> None:
+        self._counts[count.name].labels(*values).inc(amount)
 
-    def __call__(self, event: Event, /) -> None:
-        self._note(event)
-
-    def flush(self) -> bool:
-        """Update the metrics. Return whether they may change again without an event."""
-        with self._lock:
-            counts = self._tallying.take()
-            for count, counter in self._counts:
-                for values, amount in count.of(counts):
-                    counter.labels(*count.bounded(values, self._labels)).inc(amount)
-            self._tallying.hand_on_times(lambda decided_by, seconds: self._seconds.labels(decided_by).observe(seconds))
-            changing = [self._show(app) for app in self._apps]
-            return any(changing)
+    def _record(self, decided_by: str, seconds: float) -> None:
+        self._seconds.labels(decided_by).observe(seconds)
 
     def _show(self, watched: Watched) -> bool:
-        """Set the gauges of an app. Return whether they may change again without an event."""
-        app = AppState(watched)
+        state = Snapshot.of(watched)
         for reading, gauge in self._readings:
             shown = self._shown.setdefault((watched.name, reading.name), set())
-            amounts = {**dict.fromkeys(shown, 0), **reading.amounts(app, self._labels)}
+            amounts = {**dict.fromkeys(shown, 0), **self._amounts(reading, state)}
             for values, amount in amounts.items():
                 gauge.labels(watched.name, *values).set(amount)
             shown.update(amounts)
-        return app.health.state != "working" or bool(app.health.fallback_keys)
+        return state.health.state != "working" or bool(state.health.fallback_keys)
 
     # The metrics
 
     def _make(self, buckets: Sequence[float]) -> None:
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             self._register(_Flushing(self.flush))  # before the metrics: they are collected in this order
-        self._counts = [(each, self._counter(each)) for each in COUNTS]
+        self._counts = {each.name: self._counter_of(each) for each in COUNTS}
         self._make_histogram(buckets)
         self._readings = [(each, self._gauge(each)) for each in READINGS]
 
@@ -130,7 +108,7 @@ class PrometheusMetrics:
         )
         self._register(self._seconds)
 
-    def _counter(self, count: Count) -> Counter:
+    def _counter_of(self, count: Count) -> Counter:
         counter = Counter(_name_of(count), count.text, count.labels, namespace=self.namespace, registry=None)
         self._register(counter)
         return counter
@@ -149,9 +127,6 @@ class PrometheusMetrics:
     def _register(self, metric: Collector) -> None:
         self._registry.register(metric)
         self._made.append(metric)
-
-    def _after_fork_in_child(self) -> None:
-        self._lock = Lock()
 
 
 _MODES: Final[Mapping[str, Literal["livemax", "livemin", "livesum"]]] = {
