@@ -11,7 +11,6 @@ from control.conftest import made, soon
 from flask_multilimit import Ban, ConfigurationError
 from flask_multilimit.control import follow_control
 from flask_multilimit.engine import Hits, Limiter, hits_for
-from flask_multilimit.serve.applier import applier_of
 from support.asking import commands
 
 if TYPE_CHECKING:
@@ -87,17 +86,6 @@ def test_an_override_keeps_what_is_used_and_an_undo_restores_the_count(shop: Sho
         assert limiter.peek(hits).statuses[0].rule.count == 2
 
 
-def test_a_ban_watches_what_holds_instead(shop: Shop) -> None:
-    shop.control.override("mail", limiter="user", rules="1/minute", lasting=True, force=True)
-    hits = mail(ban=Ban(after=2, within=60, time=600))
-
-    with shop.app.app_context():
-        found = [shop.multilimit.limiter.check(hits) for _ in range(3)]
-
-    assert [each.allowed for each in found] == [True, False, False]
-    assert found[-1].retry_after > 500
-
-
 def test_a_limiter_without_an_app_follows_when_it_is_told_to(on_server: str) -> None:
     limiter, control = Limiter(on_server), made(on_server).control
     follow_control(limiter)
@@ -132,33 +120,3 @@ def test_memory_has_nothing_to_follow() -> None:
 def test_following_control_twice_is_an_error(shop: Shop) -> None:
     with shop.app.app_context(), pytest.raises(ConfigurationError, match="follows already"):
         follow_control(shop.multilimit.limiter)
-
-
-def test_a_revision_is_worked_out_once(shop: Shop) -> None:
-    shop.control.override("mail", times=3.0, lasting=True, force=True)
-    revise, hits = applier_of(shop.app).apply_overrides, mail()
-
-    assert revise(hits) is revise(hits)
-
-
-def test_parts_of_one_check_follow_each_their_scope(shop: Shop) -> None:
-    shop.control.override("mail", rule="user-60s", rules="4/minute", lasting=True, force=True)
-    shop.control.override("all-mail", limiter="default", off=True, lasting=True, force=True)
-    hits = [*hits_for("1/minute", scope="all-mail"), *mail(), *hits_for("3/minute", scope="other")]
-
-    with shop.app.app_context():
-        decision = shop.multilimit.limiter.check(hits)
-
-    assert [status.rule.count for status in decision.statuses] == [4, 3]
-
-
-def test_an_override_that_fits_no_hits_leaves_the_declared_rules_and_is_logged_once(
-    shop: Shop, caplog: pytest.LogCaptureFixture
-) -> None:
-    shop.control.override("mail", rule="user-3600s", rules={"timeout": 9}, lasting=True, force=True)
-
-    with shop.app.app_context():
-        found = [shop.multilimit.limiter.check(mail(user, rules="2/minute; 3/hour")) for user in ("1", "2")]
-
-    assert [[status.rule.count for status in each.statuses] for each in found] == [[2, 3]] * 2
-    assert len([each for each in caplog.records if "do not fit" in each.getMessage()]) == 1

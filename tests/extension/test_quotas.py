@@ -106,22 +106,6 @@ class TestPeek:
             assert remaining(multilimit.peek("items", "ip:127.0.0.1")) == {"ip-60s": 5, "ip-3600s": 7}
             assert remaining(multilimit.peek("items", "ip:127.0.0.1", method="PUT")) == {"ip-3600s": 7}
 
-    def test_goes_by_the_rules_that_a_subject_had_last_where_they_depend_on_the_request(
-        self, app: Flask, multilimit: MultiLimit
-    ) -> None:
-        def tier() -> str:
-            return "100/hour" if request.headers["X-User"] == "paying" else "2/minute"
-
-        limiter = rate_limiter(type=lambda: request.headers["X-User"], name="customer", rules=tier)
-        app.add_url_rule("/", "view", limiter(view()))
-        for user in ("free", "paying"):
-            ask(app, headers={"X-User": user})
-
-        with app.app_context():
-            stands = [multilimit.peek("view", f"customer:{user}") for user in ("free", "paying")]
-
-        assert [decision.remaining for decision in stands] == [1, 99]
-
     def test_is_one_command(self, app: Flask, multilimit: MultiLimit, redis_client: redis.Redis) -> None:
         statuses(app, "/login", method="POST", headers={"X-User": "ann"})
         multilimit_peeks = isinstance(gate_of(app).limiter.storage, RedisStorage)
@@ -163,19 +147,6 @@ class TestReset:
             multilimit.reset("key", "everyone")
 
             assert remaining(multilimit.peek("key", "everyone")) == {"default-3600s": 50}
-
-    def test_after_a_login_lets_the_account_begin_anew(self, app: Flask, multilimit: MultiLimit) -> None:
-        def unlock(user: str) -> str:
-            multilimit.reset("login", f"user:{user}")
-            return "unlocked"
-
-        app.add_url_rule("/unlock/<user>", "unlock", unlock, methods=["POST"])
-        for n in range(5):
-            ask(app, "/login", method="POST", headers={"X-User": "ann"}, environ_base={"REMOTE_ADDR": f"192.0.2.{n}"})
-        assert statuses(app, "/login", method="POST", headers={"X-User": "ann"}) == [429]
-
-        assert statuses(app, "/unlock/ann", method="POST") == [200]
-        assert statuses(app, "/login", method="POST", headers={"X-User": "ann"}) == [200]
 
 
 class TestRefund:
@@ -221,17 +192,6 @@ class TestCheckMany:
         assert "".join(CountingConnection.turns).lstrip("w").strip("r") == ""
         pool.disconnect()
         assert redis_client.dbsize() == 100
-
-    def test_asks_each_check_once(self, redis_client: redis.Redis) -> None:
-        limiter = Limiter(RedisStorage(redis_client))
-        batch = [hits_for("2/minute", scope="mail", type="user", subject=str(n)) for n in range(20)]
-        limiter.peek(batch[0])  # connects
-
-        with commands(redis_client) as seen:
-            limiter.check_many(batch)
-
-        assert seen.count("EVALSHA") == 20
-        assert set(seen) <= {"EVALSHA", "SCRIPT"}
 
     def test_an_empty_check_is_an_error(self, either: Any) -> None:
         with pytest.raises(ConfigurationError, match="no hits"):

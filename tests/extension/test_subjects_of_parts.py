@@ -11,7 +11,6 @@ from flask import Flask, request
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, rate_limiter
 from flask_multilimit.testing import exhaust
-from flask_multilimit.testing import reset as reset_in_test
 from support.asking import statuses, view
 
 if TYPE_CHECKING:
@@ -60,16 +59,6 @@ def test_peek_and_reset_find_the_quota(app: Flask, multilimit: MultiLimit, endpo
         multilimit.reset(endpoint, kind["given"])
 
     assert [status.remaining for status in before.statuses] == [0]
-    assert statuses(app, kind["path"]) == [200]
-
-
-@KINDS
-@pytest.mark.usefixtures("multilimit")
-def test_the_test_kit_finds_the_quota(app: Flask, endpoint: str, kind: dict[str, Any]) -> None:
-    exhaust(app, endpoint, kind["given"])
-    assert statuses(app, kind["path"]) == [429]
-
-    reset_in_test(app, endpoint, kind["given"])
     assert statuses(app, kind["path"]) == [200]
 
 
@@ -153,26 +142,6 @@ def test_the_test_kit_says_which_parts_to_give(app: Flask) -> None:
 class TestOnTheCommandLine:
     def run(self, app: Flask, *arguments: str) -> Result:
         return app.test_cli_runner().invoke(args=["multilimit", *arguments])
-
-    def test_check_names_the_parts_and_finds_the_quota(self, app: Flask) -> None:
-        statuses(app, ONE["path"])
-
-        without = self.run(app, "check", "one", "--ip", "127.0.0.1").output
-        with_all = self.run(app, "check", "one", "--ip", "127.0.0.1", "--subject", "reads=a").output
-
-        assert "reads (--ip and --subject reads=...)" in without
-        assert "a request would be refused" in with_all
-        assert "127.0.0.1 + a" in with_all
-
-    def test_reset_tells_what_it_has_changed(self, app: Flask) -> None:
-        statuses(app, ONE["path"])
-        arguments = ("reset", "one", "--yes", "--ip", "127.0.0.1", "--subject")
-
-        outputs = [self.run(app, *arguments, subject).output for subject in ("reads=b", "reads=a", "reads=a")]
-
-        whole = "Full already: reads-60s."
-        assert [output.splitlines()[0] for output in outputs] == [whole, "Reset: reads-60s.", whole]
-        assert statuses(app, ONE["path"]) == [200]
 
     def test_reset_of_a_part_says_what_else_to_give(self, app: Flask) -> None:
         run = self.run(app, "reset", "one", "--yes", "--ip", "127.0.0.1")

@@ -48,11 +48,6 @@ def test_a_mistake_at_an_endpoint_is_an_error(app: Flask, storage: RecordingStor
         multilimit.validate(app)
 
 
-def test_an_app_without_the_extension_is_an_error(app: Flask) -> None:
-    with pytest.raises(ConfigurationError, match="has no MultiLimit"):
-        MultiLimit().validate(app)
-
-
 class TestUnknownNames:
     def test_are_errors(self, app: Flask, multilimit: MultiLimit) -> None:
         with pytest.raises(ConfigurationError) as caught:

@@ -13,19 +13,14 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from flask_multilimit import Ban, LimitType, MultiLimit, rate_limiter
-from flask_multilimit.observe import metrics as table
+from flask_multilimit import LimitType, MultiLimit, rate_limiter
 from flask_multilimit.observe import opentelemetry
 from flask_multilimit.observe.opentelemetry import OpenTelemetryObserver
-from flask_multilimit.serve.applier import applier_of
-from flask_multilimit.serve.gate import gate_of
-from flask_multilimit.signals import Event
 
 if TYPE_CHECKING:
     from flask import Flask
     from flask.testing import FlaskClient
 
-    from support.doubles import RecordingStorage
     from support.servers import Server
 
 
@@ -90,23 +85,6 @@ def test_events_become_measurements(app: Flask, meters: MeterProvider, reader: I
         assert found[f"multilimit.{name}"][0][1].value == 0
 
 
-def test_units_are_those_of_the_conventions(app: Flask, meters: MeterProvider, reader: InMemoryMetricReader) -> None:
-    observer = OpenTelemetryObserver(meter_provider=meters)
-    client_of(app, observer).get("/")
-    observer.flush()
-
-    data = reader.get_metrics_data()
-    assert data is not None
-    units = {
-        metric.name: metric.unit
-        for resource in data.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-    }
-    assert units["multilimit.checks"] == "{check}"
-    assert units["multilimit.check.duration"] == "s"
-
-
 def test_the_current_span_is_told_who_decided(
     app: Flask, meters: MeterProvider, tracers: TracerProvider, spans: InMemorySpanExporter
 ) -> None:
@@ -145,31 +123,6 @@ def test_of_several_checks_in_one_span_the_last_one_counts(
     }
 
 
-def test_how_the_storage_stands(
-    app: Flask, meters: MeterProvider, reader: InMemoryMetricReader, storage: RecordingStorage
-) -> None:
-    client = client_of(app, OpenTelemetryObserver(meter_provider=meters), storage=storage)
-    client.get("/")
-
-    def standing() -> dict[str, int]:
-        found = points(reader)
-        (up,) = found["multilimit.storage.up"]
-        return {
-            "up": up[1].value,
-            **{
-                attributes["multilimit.state"]: point.value for attributes, point in found["multilimit.storage.breaker"]
-            },
-        }
-
-    assert standing() == {"up": 1, "closed": 1, "half-open": 0, "open": 0}
-    storage.broken = True
-    for _ in range(3):
-        client.get("/")
-    away = standing()
-    assert (away.pop("up"), away["closed"], sum(away.values())) == (0, 0, 1)
-    assert points(reader)["multilimit.pending_charges"][0][1].value > 0
-
-
 @pytest.mark.usefixtures("redis_client")
 def test_a_round_trip_is_a_span_if_asked_for(
     app: Flask, meters: MeterProvider, tracers: TracerProvider, spans: InMemorySpanExporter, server: Server
@@ -196,48 +149,6 @@ def test_without_a_span_nothing_is_traced(
     client_of(app, OpenTelemetryObserver(meter_provider=meters, tracer_provider=tracers)).get("/")
 
     assert spans.get_finished_spans() == ()
-
-
-def test_names_are_bounded(
-    meters: MeterProvider, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(table, "MOST_NAMES", 3)
-    observer = OpenTelemetryObserver(meter_provider=meters)
-    for number in range(10):
-        observer(Event(f"mail-{number}", "unanswered", "nobody", None, 0.1, 0.0, (), None))
-        observer.flush()
-
-    assert len(points(reader)["multilimit.checks"]) == 4
-
-
-def test_refunds(meters: MeterProvider, reader: InMemoryMetricReader) -> None:
-    observer = OpenTelemetryObserver(meter_provider=meters)
-    observer(Event("view", "refunded", "storage", None, 0.0, 0.0, (), None))
-    observer.flush()
-
-    found = points(reader)
-    assert found["multilimit.refunds"][0][1].value == 1
-    assert "multilimit.checks" not in found
-
-
-def test_bans_in_force_and_what_control_has_changed(
-    app: Flask, meters: MeterProvider, reader: InMemoryMetricReader
-) -> None:
-    observer = OpenTelemetryObserver(meter_provider=meters)
-    client = client_of(app, observer, limiter={"rules": "1/hour", "ban": Ban(after=1, time=600)})
-    for _ in range(3):
-        client.get("/")
-    gate_of(app).audience.background.once()
-    applier_of(app).control.ban("203.0.113.7", reason="an attack", for_="5 minutes")
-
-    found = points(reader)
-    where = {"multilimit.app": "shop", "multilimit.endpoint": "view", "multilimit.rule": "ip-ban"}
-    assert [(attributes, point.value) for attributes, point in found["multilimit.bans_in_force"]] == [(where, 1)]
-    assert found["multilimit.bans"][0][1].value == 1
-    entries = {attributes["multilimit.kind"]: point.value for attributes, point in found["multilimit.control.entries"]}
-    assert entries == {"override": 0, "allow": 0, "deny": 0, "ban": 1}
-    assert found["multilimit.control.version"][0][1].value == 1
-    assert 0 <= found["multilimit.control.age"][0][1].value < 60
 
 
 def test_without_opentelemetry_the_error_names_the_extra() -> None:

@@ -215,19 +215,17 @@ def test_a_check_on_the_spot_is_told_by_its_scope(app: Flask, storage: Recording
     assert [event[:2] for event in told] == [("mail", "allowed"), ("mail", "refused"), ("mail", "refunded")]
 
 
-def test_requests_without_limits_are_told_to_nobody(app: Flask, told: Told) -> None:
+@pytest.mark.parametrize(
+    ("settings", "limited"),
+    [({}, False), ({"MULTILIMIT_ENABLED": False}, True), ({"MULTILIMIT_ALLOW": ["127.0.0.1"]}, False)],
+    ids=["no limits", "switched off", "allowed where nothing is limited"],
+)
+def test_a_request_that_nothing_could_limit_is_told_to_nobody(
+    app: Flask, told: Told, settings: dict[str, Any], limited: bool
+) -> None:
+    app.config.update(settings)
     MultiLimit(app, observers=[told])
-    app.add_url_rule("/", "view", lambda: "ok")
-
-    app.test_client().get("/")
-
-    assert told == []
-
-
-def test_limits_that_are_switched_off_tell_nobody(app: Flask, told: Told) -> None:
-    app.config["MULTILIMIT_ENABLED"] = False
-    MultiLimit(app, observers=[told])
-    app.add_url_rule("/", "view", rate_limiter()(lambda: "ok"))
+    app.add_url_rule("/", "view", rate_limiter()(lambda: "ok") if limited else lambda: "ok")
 
     app.test_client().get("/")
 
@@ -251,15 +249,6 @@ def test_who_is_on_a_list(app: Flask, told: Told, *, traffic: bool) -> None:
     ]
     assert told[0].decision is None
     assert [event.passed for event in told] == [True, False, True]
-
-
-def test_who_is_allowed_where_nothing_is_limited_is_nobodys_business(app: Flask, told: Told) -> None:
-    MultiLimit(app, observers=[told], allow=["127.0.0.1"])
-    app.add_url_rule("/", "view", lambda: "ok")
-
-    app.test_client().get("/")
-
-    assert told == []
 
 
 def test_unmatched_requests_have_one_endpoint(app: Flask, told: Told) -> None:

@@ -732,18 +732,6 @@ def test_header_fields_and_body_describe_slots(app: Flask) -> None:
         assert refused.json["violations"] == [{"policy": "default-at-once", "limit": 2, "unit": "concurrent-requests"}]
 
 
-def test_the_decision_names_no_time(app: Flask) -> None:
-    @app.errorhandler(429)
-    def refuse(error: RateLimitExceeded) -> Any:
-        decision = error.decision
-        return {"waits": decision.waits_for_slot, "known": decision.refused_for, "after": str(decision.retry_after)}
-
-    app.add_url_rule("/", "index", rate_limiter(rules=["1 at once", "2/minute"])(lambda: "ok"))
-
-    with answer(app), answer(app) as refused:
-        assert refused.json == {"waits": True, "known": 0.0, "after": "inf"}
-
-
 def test_charge_when_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="charge_when has no effect on a Concurrent rule"):
 
@@ -773,15 +761,6 @@ def test_a_concurrent_rule_on_a_storage_without_slots_is_an_error_at_the_first_r
 
     with pytest.raises(ConfigurationError, match='limiter on "report": a SqliteStorage keeps no slots'):
         app.test_client().get("/")
-
-
-def test_a_heavy_request_takes_several(app: Flask) -> None:
-    app.add_url_rule("/", "index", rate_limiter(rules="4 at once", cost=3)(lambda: "ok"))
-
-    with answer(app), answer(app) as second:
-        assert second.status_code == 429
-        assert in_use(app, "index") == 3
-    assert in_use(app, "index") == 0
 
 
 def test_a_shadow_refuses_nobody_and_is_counted(app: Flask) -> None:

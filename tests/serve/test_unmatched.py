@@ -210,16 +210,6 @@ class TestMethods:
             429,
         ]
 
-    def test_of_a_stacked_limiter_are_its_own(self, app: Flask, storage: RecordingStorage) -> None:
-        MultiLimit(app, storage=storage)
-        stacked = rate_limiter(rules="9/hour")(rate_limiter(rules="1/minute", methods=["POST"])(view()))
-        app.add_url_rule("/", "view", stacked, methods=["GET", "POST"])
-
-        statuses(app, "/", method="GET")
-        statuses(app, "/", method="POST")
-
-        assert storage.windows == [[3600], [3600, 60]]
-
     def test_of_a_function_that_is_no_view_go_by_the_request(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage)
         service = rate_limiter(rules="1/minute", methods=["POST"], type=LimitType.IP)(view())
