@@ -25,7 +25,7 @@ from .declare.addresses import network_of
 from .declare.limiter import Declaration
 from .declare.subjects import EVERYONE, LimitType, parts_in
 from .engine import ConfigurationError, Decision
-from .engine.errors import brief, check_path
+from .engine.errors import brief, check_bool, check_path
 from .engine.forks import notify_child
 from .engine.text import SafeLogger
 from .operate.simulate.logs.logged import LoggedRequest, Recorded
@@ -36,7 +36,7 @@ from .serve.state import Record, Records
 from .signals import limits_checked
 
 PAUSE = 0.5
-"""Seconds between two writes."""
+"""Seconds between two writes, and between two looks whether somebody asks for requests."""
 MOST_WAITING = 100_000
 """The most requests that wait to be written; further ones are dropped, and counted."""
 SEGMENTS = 8
@@ -82,12 +82,19 @@ class Recorder:
     :param folder: created if it is missing; all processes of the app share it.
     :param key: hashes the subjects; by default the app's ``SECRET_KEY``. All processes need the same one.
     :param max_bytes: the most that all files take together; the oldest are deleted.
+    :param on_demand: record only while ``flask multilimit record`` asks for it.
     """
 
     _thread: threading.Thread
 
     def __init__(
-        self, app: Flask, folder: str | Path, *, key: str | bytes | None = None, max_bytes: int = 256_000_000
+        self,
+        app: Flask,
+        folder: str | Path,
+        *,
+        key: str | bytes | None = None,
+        max_bytes: int = 256_000_000,
+        on_demand: bool = False,
     ) -> None:
         gate = gate_of(app)
         secret = app.secret_key if key is None else key
@@ -98,11 +105,14 @@ class Recorder:
         if type(max_bytes) is not int or max_bytes < 100_000:
             raise ConfigurationError(f"Recorder: max_bytes={brief(max_bytes)}: give a whole number, at least 100,000")
         check_path("Recorder: folder", folder)
+        check_bool("Recorder: on_demand", on_demand)
         self.folder: Path = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.dropped: int = 0
         """Requests of this process that were not written, because too many waited or the disk failed."""
-        recordings_of(app).append(Recording(self.folder, self._hashed))
+        self._recording = Recording(self.folder, self._hashed, on_demand)
+        self._asked_until = self._look_at = 0.0
+        recordings_of(app).append(self._recording)
         self._app = app
         self._gate = gate
         self._key = blake2b(secret.encode("utf-8", "surrogatepass") if isinstance(secret, str) else secret).digest()
@@ -147,7 +157,7 @@ class Recorder:
                 request.__dict__.setdefault(self._place, (decision, subjects, time.monotonic_ns()))
 
     def _passed(self, response: Response) -> Response:
-        if self._closed.is_set() or not _is_limited(request.routing_exception):
+        if self._closed.is_set() or not self._is_asked() or not _is_limited(request.routing_exception):
             return response
         if len(self._waiting) >= MOST_WAITING:
             self.dropped += 1
@@ -167,6 +177,14 @@ class Recorder:
         if not self._thread.is_alive():
             self._start()
         return response
+
+    def _is_asked(self) -> bool:
+        if not self._recording.on_demand:
+            return True
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + PAUSE
+            self._asked_until = self._recording.asked_until
+        return time.time() < self._asked_until
 
     def _since_1970(self, at: int) -> int:
         return at if abs(at - time.time_ns() // 1000) < DAY else at + self._offset
@@ -195,10 +213,19 @@ class Recorder:
             self.flush()
 
     def _line_of(self, seen: _Seen) -> str:
-        subjects = {type_: self._hashed(value) for type_, value in _single(seen.subjects).items()}
+        subjects = {type_: self._hashed(value) for type_, value in self._single(seen.subjects).items()}
         recorded = Recorded(seen.endpoint, subjects, seen.admitted, seen.costs())
         told = LoggedRequest(seen.at, seen.method, "", status=seen.status, recorded=recorded, took=seen.took)
         return f"{line_of(told)}\n"
+
+    def _single(self, subjects: Mapping[str, str]) -> dict[str, str]:
+        """One subject by type: that of a type of several parts is taken apart. A client may have chosen any other."""
+        found: dict[str, str] = {}
+        for type_, value in subjects.items():
+            parts = parts_in(value) if isinstance(self._gate.plans.types.get(type_), tuple) else ()
+            found = {**dict(parts), **found} if parts else {**found, type_: value}
+        found.pop(EVERYONE.type, None)
+        return found
 
     def _hashed(self, subject: str) -> str:
         return blake2b(subject.encode("utf-8", "surrogatepass"), key=self._key, digest_size=8).hexdigest()
@@ -252,16 +279,6 @@ def _settled(record: Record) -> Iterator[tuple[str, int]]:
 
 def _name_of(declaration: Declaration) -> str:
     return declaration.name or declaration.type_name
-
-
-def _single(subjects: Mapping[str, str]) -> dict[str, str]:
-    """One subject by type: a subject of several types is taken apart."""
-    found: dict[str, str] = {}
-    for type_, value in subjects.items():
-        parts = parts_in(value)
-        found = {**dict(parts), **found} if parts else {**found, type_: value}
-    found.pop(EVERYONE.type, None)
-    return found
 
 
 def _is_limited(error: Any) -> bool:

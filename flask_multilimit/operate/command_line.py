@@ -29,6 +29,7 @@ COMMANDS = {
     "grafana": "boards",
     "keys": "keys",
     "limits": "limits",
+    "record": "record",
     "reset": "reset",
     "schema": "config",
     "simulate": "simulate",

@@ -8,6 +8,7 @@ import os
 import random
 import re
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -321,12 +322,6 @@ def test_a_child_writes_its_own_file(app: Flask, recorder: Recorder) -> None:
     assert [len(file.read_text().splitlines()) for file in recorder.folder.iterdir()] == [1, 1]
 
 
-def test_a_subject_that_looks_like_several_harms_nothing() -> None:
-    for value in ("[[", '[["a"]]', "[[1,2]]" * 3, '[["ip","x"],["user","y"]]'):
-        found = recording._single({"api_key": value, "ip": "1.1.1.1"})
-        assert found["ip"] == "1.1.1.1"
-
-
 def test_a_recorder_needs_a_key_and_room(app: Flask, tmp_path: Path) -> None:
     app.config["SECRET_KEY"] = None
     with pytest.raises(ConfigurationError, match="give key="):
@@ -345,3 +340,65 @@ def test_a_recording_is_replayed_through_other_limits(app: Flask, recorder: Reco
     )
 
     assert (report.refused, report.differing) == (4, 4)
+
+
+class TestOnDemand:
+    """``flask multilimit record`` says when."""
+
+    @pytest.fixture(autouse=True)
+    def _looking_always(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(recording, "PAUSE", 0.0)
+
+    @pytest.fixture
+    def asked_for(self, tmp_path: Path) -> tuple[Flask, Recorder]:
+        app = make_app()
+        return app, Recorder(app, tmp_path, key="k", on_demand=True)
+
+    @staticmethod
+    def lines_after_a_request(app: Flask, recorder: Recorder) -> int:
+        app.test_client().get("/items")
+        recorder.flush()
+        return sum(len(file.read_text().splitlines()) for file in recorder.folder.glob("requests-*"))
+
+    def test_nothing_is_written_until_a_command_asks_for_it_nor_after_its_time(
+        self, asked_for: tuple[Flask, Recorder]
+    ) -> None:
+        app, recorder = asked_for
+        runner = app.test_cli_runner()
+
+        assert self.lines_after_a_request(*asked_for) == 0
+        told = runner.invoke(args=["multilimit", "record", "--for", "1h"]).output
+        assert told.startswith(f"{recorder.folder}: records until ")
+        assert self.lines_after_a_request(*asked_for) == 1
+        assert runner.invoke(args=["multilimit", "record", "--stop"]).output == f"{recorder.folder}: stopped\n"
+        assert self.lines_after_a_request(*asked_for) == 1
+
+    def test_it_ends_by_itself(self, asked_for: tuple[Flask, Recorder]) -> None:
+        app, recorder = asked_for
+        app.test_cli_runner().invoke(args=["multilimit", "record", "--for", "1h"])
+        past = time.time() - 1
+        os.utime(recorder.folder / "record-until", (past, past))
+
+        assert self.lines_after_a_request(*asked_for) == 0
+
+    def test_another_recorder_and_none_say_what_to_do(self, app: Flask, recorder: Recorder) -> None:
+        told = app.test_cli_runner().invoke(args=["multilimit", "record"])
+        none = make_app().test_cli_runner().invoke(args=["multilimit", "record"])
+        wrong = app.test_cli_runner().invoke(args=["multilimit", "record", "--for", "soon"])
+
+        assert told.output.startswith(f"{recorder.folder}: records all the time; for a time only: Recorder(")
+        assert (none.exit_code, "this app has no Recorder" in none.output) == (1, True)
+        assert (wrong.exit_code, "for" in wrong.output) == (1, True)
+
+
+@pytest.mark.parametrize("value", ["[[", '[["a"]]', "[[1,2]]" * 3, '[["user","bob"]]', '[["ip","x"],["user","y"]]'])
+def test_a_subject_that_looks_like_several_is_one(tmp_path: Path, value: str) -> None:
+    """A client may have chosen it."""
+    app = make_app()
+    recorder = Recorder(app, tmp_path, key="k")
+
+    app.test_client().get("/key", headers={"X-Key": value})
+    recorder.close()
+
+    (line,) = [json.loads(line) for file in tmp_path.glob("requests-*") for line in file.read_text().splitlines()]
+    assert set(line["w"]) == {"api_key", "ip", "anonymous"}

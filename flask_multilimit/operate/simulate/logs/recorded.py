@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from os import SEEK_END
@@ -19,6 +20,8 @@ RECORDINGS = "multilimit_recorded"
 """Where ``app.extensions`` has what :func:`recordings_of` returns."""
 FILES = "requests-*.jsonl"
 """The files in such a folder."""
+ASKED_UNTIL = "record-until"
+"""The file in such a folder whose time of modification says until when somebody asks for requests."""
 
 _VERDICTS = {1: True, 0: False}
 
@@ -29,6 +32,22 @@ class Recording(NamedTuple):
     folder: Path
     hashed: Callable[[str], str]
     """The subject in a line, in place of the given one."""
+    on_demand: bool = False
+    """Whether requests are only recorded while somebody asks for them."""
+
+    @property
+    def asked_until(self) -> float:
+        """POSIX time; 0 if nobody has asked."""
+        try:
+            return (self.folder / ASKED_UNTIL).stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
+
+    def ask(self, until: float) -> None:
+        """Let the recorder write until then, in all processes. Raises OSError."""
+        asked = self.folder / ASKED_UNTIL
+        asked.touch()
+        os.utime(asked, (until, until))
 
 
 def recordings_of(app: Flask) -> list[Recording]:
