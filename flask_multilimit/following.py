@@ -12,7 +12,8 @@ from .engine.errors import brief, check_logger
 from .engine.forks import notify_child
 from .engine.hits import check_match
 from .engine.keys import DEFAULT_PREFIX, PREFIX_PATTERN
-from .plan.overrides import Overrides, revised
+from .plan.endpoint import revised
+from .plan.overrides import Overrides
 
 
 def follow_control(limiter: Limiter, *, key_prefix: str = DEFAULT_PREFIX, logger: logging.Logger | None = None) -> None:

@@ -8,7 +8,7 @@ from hashlib import blake2b
 from ..control.document import Difference
 from ..engine import Rule
 from .endpoint import Plan, PlannedLimiter
-from .overrides import NamedRule
+from .overrides import NamedRule, rules_of_subject
 from .plans import Plans
 from .sources import UNMATCHED_SCOPE
 
@@ -66,8 +66,9 @@ def _shares(before: Plan, after: Plan) -> Iterator[float]:
         yield from _shares_of(same.rules, limiter.rules, by_name=True)
         known = same.special.entries if same.special is not None else ()
         for override in limiter.special.entries if limiter.special is not None else ():
-            if limiter.special is not None and override not in known:
-                yield from _shares_of(same.rules, limiter.special.of(override, limiter.rules), by_name=False)
+            if override not in known:
+                special = rules_of_subject(override, limiter.declaration, limiter.rules)
+                yield from _shares_of(same.rules, special, by_name=False)
 
 
 def _shares_of(before: Sequence[NamedRule], after: Sequence[NamedRule], *, by_name: bool) -> Iterator[float]:

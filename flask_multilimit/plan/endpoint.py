@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, cast
 
 from flask import Flask
 
@@ -17,15 +18,17 @@ from ..declare.dynamic import DynamicRules, NoRules
 from ..declare.limiter import Declaration
 from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of
 from ..engine import ConfigurationError, Hit, Rule
-from ..engine.hits import ban_hit, settled_hit
-from ..engine.keys import HashTag, escape_subject, stem_of, stem_of_subject
+from ..engine.hits import BanHit, Hits, Origin, ban_hit, settled_hit
+from ..engine.keys import HashTag, escape_subject, stem_of, stem_of_key, stem_of_subject
 from ..engine.records import record
 from ..engine.rules import NAME
+from ..engine.text import SafeLogger
 from .hits import REQUEST, About, Applied, AppliedLimits, RulesOf, strictest
-from .overrides import NamedRule, Overrides, SpecialRules, change_rules
+from .overrides import NamedRule, Overrides, SpecialSubjects, change_rules, rules_of_subject, times_as_many
 
 if TYPE_CHECKING:
     from ..control.entries import Override
+    from ..engine.bans import BanRule
 
 HITS_REMEMBERED = 1024
 """The most subjects whose hits are remembered, over all limiters."""
@@ -51,7 +54,7 @@ class PlannedLimiter:
     rules: tuple[tuple[str, Rule], ...]
     """The rules with their names; empty if they depend on the request."""
     dynamic: DynamicRules | None
-    special: SpecialRules | None = None
+    special: SpecialSubjects | None = None
     """The rules for subjects that have their own."""
     changed_from: Declaration | None = None
     """The original declaration, if an override has changed it."""
@@ -87,30 +90,37 @@ class PlannedLimiter:
         special = None if self.special is None else self.special.find(subject)
         if self.dynamic is None and special is None:
             return _remembered_hits(self, subject.type, escaped, cost, priority)
+        rules = self.rules_for(subject, special, rules_of)
+        return None if rules is None else self.make_hits(rules, subject.type, escaped, cost, priority)
+
+    def rules_for(
+        self, subject: Subject, special: Override | None, rules_of: RulesOf = DynamicRules.now
+    ) -> Sequence[NamedRule] | None:
+        """The rules of ``subject``, which may have ``special`` ones; ``None`` if they are not known."""
         rules: Sequence[NamedRule] | None = self.rules
         if self.dynamic is not None and (special is None or special.times is not None):
             rules = self._by_request(rules_of(self.dynamic, subject))
-        if rules is None:
-            return None
-        if self.special is not None and special is not None:
-            rules = self.special.of(special, rules)
-        return self.make_hits(rules, subject.type, escaped, cost, priority)
+        return rules if rules is None or special is None else rules_of_subject(special, self.declaration, rules)
 
     def _by_request(self, rules: Iterable[Rule] | None) -> Sequence[NamedRule] | None:
         if rules is None:
             return None
         named = tuple((self.declaration.name_of(rule), rule) for rule in rules)
-        if not self.by_name:
-            return named
-        return change_rules(named, self.by_name)
+        return change_rules(named, self.by_name) if self.by_name else named
 
     def make_hits(
-        self, rules: Iterable[tuple[str, Rule]], type_name: str, subject: str, cost: int, priority: str | None
+        self, rules: Iterable[NamedRule], type_name: str, subject: str, cost: int, priority: str | None
     ) -> tuple[Hit, ...]:
         reserve = self.declaration.reserve
         if reserve is not None:
             rules = [(name, reserve.rule_for(priority, rule)) for name, rule in rules]
         stem = stem_of_subject(self.stem, type_name, subject, self.declaration.hash_tag)
+        hits = self.hits_below(stem, rules, cost)
+        ban = self.declaration.ban
+        return hits if ban is None or not hits else (*hits, ban_hit(ban, stem, hits, self.ban_name))
+
+    def hits_below(self, stem: str, rules: Iterable[NamedRule], cost: int) -> tuple[Hit, ...]:
+        """The hits of ``rules``, whose keys begin with ``stem``."""
         make = Hit if self.declaration.settle is None else settled_hit
         hits = tuple(
             make(
@@ -124,10 +134,7 @@ class PlannedLimiter:
             )
             for name, rule in rules
         )
-        if len({hit.key for hit in hits}) < len(hits):
-            hits = strictest(hits)
-        ban = self.declaration.ban
-        return hits if ban is None or not hits else (*hits, ban_hit(ban, stem, hits, self.ban_name))
+        return strictest(hits) if len({hit.key for hit in hits}) < len(hits) else hits
 
 
 @lru_cache(maxsize=HITS_REMEMBERED, typed=True)  # True and 1.0 are equal to 1, but are not valid costs
@@ -319,28 +326,59 @@ def _planned(
 def _overridden(scope: str, planned: Iterable[PlannedLimiter], overrides: Overrides) -> tuple[PlannedLimiter, ...]:
     found = []
     for limiter in planned:
-        changed = overrides.change(scope, limiter.declaration, limiter.rules)
+        changed = _changed(scope, limiter, overrides)
         if changed is None:
             continue
+        special = () if changed.special is None else changed.special.entries
+        rules = (rule for each in (*changed.by_name, *special) for rule in each.written_rules)
         try:
-            limiter.declaration.check_rules(changed.all_rules)
+            limiter.declaration.check_rules((*(rule for _, rule in changed.rules), *rules))
         except ConfigurationError as error:
             raise ConfigurationError(f'limiter on "{limiter.declaration.where}": {error}') from error
-        declared = changed.declaration
-        if not callable(declared.rules):
-            declared = replace(declared, rules=tuple(rule for _, rule in changed.rules))
-        found.append(
-            replace(
-                limiter,
-                declaration=declared,
-                rules=changed.rules,
-                dynamic=limiter.dynamic if callable(declared.rules) else None,
-                special=SpecialRules(changed.special, declared) if changed.special is not None else None,
-                changed_from=limiter.declaration,
-                by_name=changed.by_name,
-            )
-        )
+        found.append(changed)
     return tuple(found)
+
+
+def _changed(scope: str, limiter: PlannedLimiter, overrides: Overrides) -> PlannedLimiter | None:
+    """A limiter of ``scope`` after all overrides; ``None`` if it is off."""
+    group, declared = overrides.at(scope), limiter.declaration
+    changed = replace(limiter, special=group.about(declared), changed_from=declared)
+    if changed.special is not None:
+        overrides.met.update(each.id for each in changed.special.entries)
+    for each in group.changes:
+        if each.limiter is not None and each.limiter not in {declared.name, declared.type_name}:
+            continue
+        if each.rule is not None:
+            changed = _with_changed_rule(changed, each, overrides)
+        elif each.limit is None:
+            overrides.met.add(each.id)
+            if each.off:
+                return None
+            changed = _with_changed_rules(changed, each)
+    if callable(changed.declaration.rules):
+        return changed
+    fixed = replace(changed.declaration, rules=tuple(rule for _, rule in changed.rules))
+    return None if limiter.rules and not changed.rules else replace(changed, declaration=fixed, dynamic=None)
+
+
+def _with_changed_rule(limiter: PlannedLimiter, override: Override, overrides: Overrides) -> PlannedLimiter:
+    if callable(limiter.declaration.rules):
+        return replace(limiter, by_name=(*limiter.by_name, override))
+    if any(name == override.rule for name, _ in limiter.rules):
+        overrides.met.add(override.id)
+    return replace(limiter, rules=change_rules(limiter.rules, (override,)))
+
+
+def _with_changed_rules(limiter: PlannedLimiter, override: Override) -> PlannedLimiter:
+    declared = limiter.declaration
+    if override.shadow is not None:
+        return replace(limiter, declaration=replace(declared, shadow=override.shadow))
+    if override.times is not None:
+        rules = times_as_many(limiter.rules, override.times)
+        return replace(limiter, rules=rules, by_name=(*limiter.by_name, override))
+    fixed = override.written_rules
+    named = tuple((declared.name_of(rule), rule) for rule in fixed)
+    return replace(limiter, declaration=replace(declared, rules=fixed), rules=named, by_name=())
 
 
 class _Names:
@@ -394,3 +432,81 @@ def _mark(limiter: PlannedLimiter, others: Sequence[PlannedLimiter], added: Coll
 
 def _mentions(type_: Any, wanted: LimitType) -> bool:
     return wanted in type_ if isinstance(type_, tuple) else type_ is wanted
+
+
+# Hits that no plan has made: those of tasks and scripts
+
+_logger = SafeLogger()
+
+
+def revised(hits: Hits, overrides: Overrides) -> Hits | None:
+    """``hits`` after the ``overrides`` of the scopes that :func:`hits_for` was given; ``None`` if all are off.
+
+    Overrides that add a limit are only for endpoints: who else would be counted is not known here. If overrides cannot
+    be applied, the hits stay as they are, and the error is logged once.
+    """
+    known = hits.cache.get(revised)
+    if known is not None and known[0] is overrides:
+        answer: Hits | None = known[1]
+        return answer
+    found: list[Hit] = []
+    became: dict[str, tuple[str, ...]] = {}
+    for origin, group in groupby(hits, key=lambda hit: hit.origin):
+        same = tuple(group)
+        changed = same if origin is None else _revised(same, origin, overrides)
+        keys = tuple(hit.key for hit in changed if hit.rule.count)
+        became |= {hit.key: keys for hit in same}
+        found += changed
+    found = [_watching(hit, became) if isinstance(hit, BanHit) else hit for hit in found]
+    answer = hits if tuple(found) == hits else Hits(found) if found else None
+    hits.cache[revised] = (overrides, answer)
+    return answer
+
+
+def _revised(hits: tuple[Hit, ...], origin: Origin, overrides: Overrides) -> tuple[Hit, ...]:
+    asked = [hit for hit in hits if not isinstance(hit, BanHit)]
+    if not asked:
+        return hits
+    first = next((hit for hit in asked if not hit.rule.holds_slots), asked[0])
+    stem, who = stem_of_key(first.key), Subject(origin.type, origin.subject)
+    try:
+        changed = _changed(origin.scope, _limiter_of(asked, first, origin), overrides)
+        if changed is None:
+            return ()
+        special = None if changed.special is None else changed.special.find(who)
+        made = changed.hits_below(stem, changed.rules_for(who, special) or (), first.cost)
+        bans = [(cast("BanRule", hit.rule).ban, hit.name) for hit in hits if isinstance(hit, BanHit)]
+        return strictest([*made, *(ban_hit(ban, stem, made, name) for ban, name in bans)])
+    except ConfigurationError as error:
+        if origin.scope not in overrides.unfit:
+            overrides.unfit.add(origin.scope)
+            _logger.error(
+                'Rate limits: overrides of "%s" do not fit its checks and are ignored there: %s', origin.scope, error
+            )
+        return hits
+
+
+def _limiter_of(hits: Sequence[Hit], first: Hit, origin: Origin) -> PlannedLimiter:
+    """A limiter that makes such ``hits``."""
+    declared = Declaration(
+        where=origin.scope,
+        type=lambda: origin.subject,
+        name=origin.type,
+        rules=tuple(hit.rule for hit in hits),
+        settle=True if origin.settle else None,
+        shadow=hits[0].shadow,
+        on_storage_error=first.on_storage_error,
+        unit=first.unit or None,
+    )
+    return PlannedLimiter(declared, ("", "", "scope", ""), "", tuple((hit.name, hit.rule) for hit in hits), None)
+
+
+def _watching(ban: BanHit, became: Mapping[str, Sequence[str]]) -> BanHit:
+    """``ban``, watching the present keys of the hits that it watches, which may be of other scopes."""
+    watches = dict.fromkeys(now for key in ban.watches for now in _now(key, became))
+    return replace(ban, watches=tuple(watches))
+
+
+def _now(key: str, became: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    keys = became.get(key)
+    return (key,) if keys is None or key in keys else keys

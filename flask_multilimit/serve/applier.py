@@ -89,7 +89,7 @@ class ControlApplier:
 
     @cached_property
     def _revised(self) -> Callable[[Hits, Overrides], Hits | None]:
-        from ..plan.overrides import revised  # noqa: PLC0415 - nothing is overridden in most processes
+        from ..plan.endpoint import revised  # noqa: PLC0415 - nothing is overridden in most processes
 
         return revised
 

@@ -9,7 +9,7 @@ import pytest
 from flask_multilimit import Ban
 from flask_multilimit.engine import Hits, hits_for
 from flask_multilimit.engine.hits import BanHit
-from flask_multilimit.plan.overrides import revised
+from flask_multilimit.plan.endpoint import revised
 from plan.written import override, overrides
 
 
