@@ -78,11 +78,13 @@ MESSAGES = {
 """By language."""
 
 
-def messages_for(locale: str, accept_language: str) -> Messages:
-    """The sentences of ``locale``; for ``auto``, in the language that a client prefers, or English."""
-    if locale != "auto":
-        return MESSAGES[locale]
-    return MESSAGES[_language_for(accept_language) if len(accept_language) <= LONGEST_PREFERENCE else "en"]
+def _messages(settings: Settings) -> Messages:
+    """The sentences in the language of the app; for ``auto``, in the one that the client prefers, or English."""
+    if settings.locale != "auto":
+        return MESSAGES[settings.locale]
+    asked = request_if_any()
+    accepted = "" if asked is None else asked.environ.get("HTTP_ACCEPT_LANGUAGE", "")
+    return MESSAGES[_language_for(accepted) if len(accepted) <= LONGEST_PREFERENCE else "en"]
 
 
 @lru_cache(maxsize=256)
@@ -379,9 +381,3 @@ def _has_handler(app: Flask, error: Exception) -> bool:
     classes = set(type(error).__mro__) - set(Exception.__mro__)
     handlers = (by_class for by_code in app.error_handler_spec.values() for by_class in by_code.values())
     return any(not classes.isdisjoint(by_class) for by_class in handlers)
-
-
-def _messages(settings: Settings) -> Messages:
-    asked = request_if_any()
-    accepted = "" if asked is None else asked.environ.get("HTTP_ACCEPT_LANGUAGE", "")
-    return messages_for(settings.locale, accepted)
