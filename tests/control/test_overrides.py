@@ -17,6 +17,62 @@ if TYPE_CHECKING:
     from control.conftest import Shop
 
 
+USER_42 = {"path": "/mine", "user": "42"}
+CHANGES: dict[str, tuple[str | None, dict[str, Any], dict[str, str], int, dict[str, str]]] = {
+    "the algorithm of a rule": ("show", {"rule": "ip-60s", "rules": {"algorithm": "gcra", "burst": 1}}, {}, 1, {}),
+    "a rule by request": ("tier", {"rule": "tier-60s", "rules": "3/minute"}, {"path": "/tier"}, 3, {}),
+    "limiters of a type": ("api.mine", {"limiter": "user", "rules": "1/minute"}, USER_42, 1, {}),
+    "limiters by request": ("tier", {"limiter": "tier", "times": 2}, {"path": "/tier"}, 4, {}),
+    "one more limiter": ("open", {"limit": {"type": "ip", "rules": "1/minute"}}, {"path": "/open"}, 1, {}),
+    "a user": (None, {"who": "user:42", "times": 2}, USER_42, 4, {"path": "/mine", "user": "7"}),
+    "a user and an address": (None, {"who": "user:42", "times": 2}, {"path": "/both", "user": "42"}, 4, {}),
+    "a user at an endpoint": (
+        *("api.mine", {"who": "user:42", "rules": "3/minute"}),
+        *(USER_42, 3, {"path": "/both", "user": "42"}),
+    ),
+    "a network": (None, {"who": "203.0.113.0/24", "times": 2}, {"ip": "203.0.113.9"}, 4, {"ip": "203.0.114.9"}),
+    "a mapped address of a network": (
+        *(None, {"who": "203.0.113.0/24", "times": 2}),
+        *({"ip": "::ffff:203.0.113.9"}, 4, {"ip": "::ffff:203.0.114.9"}),
+    ),
+    "a network of IPv6": (
+        None,
+        {"who": "2001:db8::/32", "times": 2},
+        {"ip": "2001:db8:1::7"},
+        4,
+        {"ip": "2001:db9::7"},
+    ),
+    "an address whose rules go by request": (None, {"who": "198.51.100.7", "times": 2}, {"path": "/tier"}, 4, {}),
+}
+"""Where, what, who is asked for, how many pass in a minute; and for whom nothing has changed."""
+
+
+@pytest.mark.parametrize(("where", "given", "asked", "count", "other"), CHANGES.values(), ids=CHANGES)
+def test_a_change_holds_where_it_says_and_nowhere_else(
+    shop: Shop, where: str | None, given: dict[str, Any], asked: dict[str, str], count: int, other: dict[str, str]
+) -> None:
+    shop.control.override(where, **given, lasting=True, force=True)
+
+    assert shop.statuses(count + 1, **asked) == [200] * count + [429]
+    if other:
+        assert shop.statuses(3, **other) == [200, 200, 429]
+
+
+@pytest.mark.parametrize(("endpoint", "everywhere"), [("api.*", False), ("api", False), ("*", True)])
+def test_limits_that_are_off_refuse_nobody(shop: Shop, endpoint: str, everywhere: bool) -> None:
+    shop.control.override(endpoint, off=True, lasting=True, force=True)
+
+    assert shop.statuses(3, **USER_42) == [200, 200, 200]
+    assert shop.statuses(3) == [200, 200, 200 if everywhere else 429]
+
+
+def test_the_smallest_network_decides(shop: Shop) -> None:
+    shop.control.override(who="203.0.113.0/24", times=2, lasting=True)
+    shop.control.override(who="203.0.113.7", times=3, lasting=True)
+
+    assert shop.statuses(7, ip="203.0.113.7") == [200] * 6 + [429]
+
+
 class TestRules:
     def test_a_changed_count_applies_to_what_is_used_already(self, shop: Shop) -> None:
         assert shop.statuses(3) == [200, 200, 429]
@@ -49,11 +105,6 @@ class TestRules:
 
         assert [ask(app).status_code for _ in range(7)] == [200] * 6 + [429]
 
-    def test_a_table_changes_the_algorithm(self, shop: Shop) -> None:
-        shop.control.override("show", rule="ip-60s", rules={"algorithm": "gcra", "burst": 1}, lasting=True)
-
-        assert shop.statuses(2) == [200, 429]
-
     def test_the_name_stays_when_the_window_changes(self, shop: Shop) -> None:
         shop.control.override("show", rule="ip-60s", rules="1/hour", lasting=True, force=True)
 
@@ -64,44 +115,14 @@ class TestRules:
 
         assert policy(shop.ask("/mine", user="7")) == ["user-3600s"]
 
-    def test_rules_by_request_can_be_overridden(self, shop: Shop) -> None:
-        assert shop.statuses(3, "/tier") == [200, 200, 429]
-
-        shop.control.override("tier", rule="tier-60s", rules="3/minute", lasting=True)
-
-        assert shop.statuses(2, "/tier") == [200, 429]
-
 
 class TestLimiters:
-    def test_by_type_get_other_rules(self, shop: Shop) -> None:
-        shop.control.override("api.mine", limiter="user", rules="1/minute", lasting=True, force=True)
-
-        assert shop.statuses(2, "/mine", user="7") == [200, 429]
-
     def test_go_to_shadow_and_back(self, shop: Shop) -> None:
         trial = shop.control.override("*", limiter="ip", shadow=True, lasting=True)
         assert shop.statuses(3) == [200, 200, 200]
 
         shop.control.undo(trial.id)
         assert shop.statuses(1) == [429]
-
-    @pytest.mark.parametrize("endpoint", ["api.*", "api", "*"])
-    def test_of_all_endpoints_of_a_pattern_or_a_blueprint_are_off(self, shop: Shop, endpoint: str) -> None:
-        shop.control.override(endpoint, off=True, lasting=True, force=True)
-
-        assert shop.statuses(3, "/mine", user="7") == [200, 200, 200]
-        assert shop.statuses(3) == ([200, 200, 200] if endpoint == "*" else [200, 200, 429])
-
-    def test_rules_by_request_can_be_multiplied(self, shop: Shop) -> None:
-        shop.control.override("tier", limiter="tier", times=2, lasting=True)
-
-        assert shop.statuses(5, "/tier") == [200, 200, 200, 200, 429]
-
-    def test_more_of_them_on_an_endpoint_without_any(self, shop: Shop) -> None:
-        shop.control.override("open", limit={"type": "ip", "rules": "1/minute"}, lasting=True)
-
-        assert shop.statuses(2, "/open") == [200, 429]
-        assert shop.statuses(1, "/open", ip="198.51.100.8") == [200]
 
     def test_with_a_ban_at_night_and_the_ban_ends_with_it(self, shop: Shop) -> None:
         limit = {"type": "ip", "rules": "1/minute", "ban": {"after": 1, "time": 600}}
@@ -148,46 +169,6 @@ def test_a_limiter_that_is_off_leaves_the_customers_page_that_names_it_to_the_ot
     assert answer.status_code == 200
     assert "search:search-60s" in answer.text
     assert "mine:" not in answer.text
-
-
-class TestSubjects:
-    def test_get_so_many_times_as_much(self, shop: Shop) -> None:
-        shop.control.override(who="user:42", times=2, lasting=True)
-
-        assert shop.statuses(5, "/mine", user="42") == [200, 200, 200, 200, 429]
-        assert shop.statuses(3, "/mine", user="7") == [200, 200, 429]
-        assert shop.statuses(5, "/both", user="42") == [200, 200, 200, 200, 429]
-
-    def test_get_rules_of_their_own_at_an_endpoint(self, shop: Shop) -> None:
-        shop.control.override("api.mine", who="user:42", rules="3/minute", lasting=True)
-
-        assert shop.statuses(4, "/mine", user="42") == [200, 200, 200, 429]
-        assert shop.statuses(3, "/both", user="42") == [200, 200, 429]
-
-    @pytest.mark.parametrize(
-        ("network", "address", "other"),
-        [
-            ("203.0.113.0/24", "203.0.113.9", "203.0.114.9"),
-            ("203.0.113.0/24", "::ffff:203.0.113.9", "::ffff:203.0.114.9"),
-            ("2001:db8::/32", "2001:db8:1::7", "2001:db9::7"),
-        ],
-    )
-    def test_are_addresses_of_a_network(self, shop: Shop, network: str, address: str, other: str) -> None:
-        shop.control.override(who=network, times=2, lasting=True)
-
-        assert shop.statuses(5, ip=address) == [200, 200, 200, 200, 429]
-        assert shop.statuses(3, ip=other) == [200, 200, 429]
-
-    def test_the_smallest_network_decides(self, shop: Shop) -> None:
-        shop.control.override(who="203.0.113.0/24", times=2, lasting=True)
-        shop.control.override(who="203.0.113.7", times=3, lasting=True)
-
-        assert shop.statuses(7, ip="203.0.113.7") == [200] * 6 + [429]
-
-    def test_whose_rules_depend_on_the_request(self, shop: Shop) -> None:
-        shop.control.override(who="198.51.100.7", times=2, lasting=True)
-
-        assert shop.statuses(5, "/tier") == [200, 200, 200, 200, 429]
 
 
 class TestWhatElseIsLimited:

@@ -253,8 +253,3 @@ class TestMistakes:
         ):
             pass
         assert storage.checks == []
-
-    def test_an_app_without_the_extension_is_an_error(self) -> None:
-        multilimit = MultiLimit()
-        with Flask("bare").app_context(), pytest.raises(ConfigurationError, match="'bare' has no MultiLimit"):
-            multilimit.check("1/minute", scope="a")

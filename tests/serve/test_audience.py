@@ -8,10 +8,15 @@ import pytest
 from flask import Flask, abort
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, current_decision, rate_limiter
-from flask_multilimit.engine import DenyCache, MemoryStorage, StorageError
+from flask_multilimit.engine import DenyCache, Limiter, MemoryStorage, StorageError, hits_for
 from flask_multilimit.observe.events import (
+    AFTERWARDS,
+    OUTCOMES,
+    PASSED,
     SLEPT_SECONDS,
+    TURNED_AWAY,
     Refusal,
+    hits_near_limit,
 )
 from flask_multilimit.serve import audience
 from flask_multilimit.signals import Event, limit_event
@@ -22,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flask.testing import FlaskClient
+
+    from support.clock import Clock
 
 
 class Told(list[Event]):
@@ -335,3 +342,18 @@ def test_an_abort_in_the_view_is_no_outcome_of_a_limit(client_of: Callable[..., 
     client.get("/")
 
     assert [event.outcome for event in told] == ["allowed"]
+
+
+def test_a_rule_is_near_its_limit_from_80_percent_on(storage: RecordingStorage, clock: Clock) -> None:
+    del clock
+    limiter, near = Limiter(storage), []
+    for _ in range(11):
+        decision = limiter.check(hits_for("10/minute", scope="a"))
+        near.append(bool(hits_near_limit(decision)))
+
+    assert near == [False] * 8 + [True, True] + [False], "the last is refused"
+
+
+def test_each_outcome_is_one_of_three_kinds() -> None:
+    assert frozenset(OUTCOMES) == PASSED | TURNED_AWAY | AFTERWARDS
+    assert not PASSED & TURNED_AWAY

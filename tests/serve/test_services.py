@@ -149,13 +149,6 @@ def test_an_app_without_multilimit_is_an_error_that_tells_what_to_do(app: Flask)
         send_mail()
 
 
-def test_a_view_of_an_app_without_multilimit_is_an_error(app: Flask) -> None:
-    app.add_url_rule("/", view_func=rate_limiter()(lambda: "ok"))
-
-    with pytest.raises(ConfigurationError, match="has no MultiLimit"):
-        app.test_client().get("/")
-
-
 @pytest.mark.parametrize("kind", [LimitType.IP, LimitType.USER])
 def test_a_type_that_needs_a_request_says_so_outside_of_one(app: Flask, kind: LimitType) -> None:
     MultiLimit(app, user_loader=lambda: None)
