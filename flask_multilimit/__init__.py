@@ -7,7 +7,7 @@ Here is what view code needs. :mod:`flask_multilimit.engine` has the limiter for
 from __future__ import annotations
 
 from .declare.decorators import RateLimiter, exempt, rate_limiter
-from .declare.reserve import Reserve
+from .declare.limiter import Reserve
 from .declare.subjects import LimitType
 from .engine import Ban, Calendar, Concurrent, ConfigurationError, ConfigurationWarning, Decision, MultiLimitError, Rule
 from .extension import MultiLimit

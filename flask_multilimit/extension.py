@@ -14,8 +14,7 @@ from werkzeug.local import LocalProxy
 
 from . import insight
 from .config import PREFIX, Settings
-from .declare.advice import EXTENSION, GATE, app_in_force
-from .declare.holding import Holder, holding
+from .declare.advice import EXTENSION, GATE, Holder, app_in_force, holding
 from .declare.limiter import Cost, Reaction, check_callable
 from .declare.subjects import EVERYONE, LimitType, Named, Subjects, SubjectType, UserLoader, subjects_from
 from .declare.written import NO_FILE, FileLimits
@@ -428,7 +427,7 @@ def _several(name: str, given: Iterable[T]) -> tuple[T, ...]:
 
 
 def _read(file: Path) -> FileLimits:
-    from .declare.validation import read_limits  # noqa: PLC0415 - with its models; few apps have a file
+    from .declare.data import read_limits  # noqa: PLC0415 - with its models; few apps have a file
 
     return read_limits(file)
 

@@ -12,9 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, field_validator, model_validator
 
 from ..declare.addresses import Network, Who, addresses_in
-from ..declare.data import Text, Written, WrittenLimiter, WrittenRules, rules_of
+from ..declare.data import NO_IMPORTS, Text, Written, WrittenLimiter, WrittenRules, rules_of, validated
 from ..declare.limiter import may_hold_slots
-from ..declare.validation import NO_IMPORTS, validated
 from ..engine import ConfigurationError, Rule
 from ..engine.bounds import LONGEST_NAME
 from .store import FORMAT, MOST_ENTRIES, MOST_OVERRIDES, ListingKind

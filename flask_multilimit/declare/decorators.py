@@ -23,9 +23,9 @@ from .limiter import (
     GiveRules,
     Message,
     Reaction,
+    Reserve,
     Settle,
 )
-from .reserve import Reserve
 from .subjects import LimitType, SubjectType
 from .unwrap import full_name_of, functions_below, mark_below
 

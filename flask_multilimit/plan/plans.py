@@ -214,9 +214,7 @@ class Plans:
     def require_type(self, name: str) -> None:
         """Raise :class:`ConfigurationError` unless a limiter has a type of this name."""
         self.ensure()
-        if name not in self.types:
-            known = ", ".join(sorted(self.types))
-            raise ConfigurationError(f"no limiter of this app has a type called {name!r}; its types are: {known}")
+        reject_unknown_type(name, self.types)
 
     # Make one
 
@@ -291,6 +289,13 @@ class Plans:
             return list(self.app.url_map.iter_rules(endpoint))
         except KeyError:
             return []
+
+
+def reject_unknown_type(name: str, known: Iterable[str]) -> None:
+    """Raise :class:`ConfigurationError` unless a limiter has a type of this name."""
+    if name not in known:
+        types = ", ".join(sorted(known))
+        raise ConfigurationError(f"no limiter of this app has a type called {name!r}; its types are: {types}")
 
 
 def _answers_options(route: Route | None) -> bool:

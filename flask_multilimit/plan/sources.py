@@ -197,7 +197,7 @@ def _limiter_from(given: Any, where: str) -> RateLimiter:
         return given
     if isinstance(given, (str, Rule)):
         return rate_limiter(rules=given)
-    from ..declare.validation import limiter_options  # noqa: PLC0415 - few apps write limits as data
+    from ..declare.data import limiter_options  # noqa: PLC0415 - few apps write limits as data
 
     return rate_limiter(**limiter_options(where, given))
 

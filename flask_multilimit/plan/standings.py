@@ -15,7 +15,7 @@ from ..engine import ConfigurationError, Rule
 from ..engine.errors import brief
 from .endpoint import Plan
 from .hits import SOMEBODY, About, AppliedLimits
-from .plans import Plans
+from .plans import Plans, reject_unknown_type
 from .sources import UNMATCHED_SCOPE, view_exemptions
 
 _TYPES_OF_ALL = {*(each.value for each in LimitType), ANONYMOUS}
@@ -94,12 +94,9 @@ def require_types(plans: Plans, names: Iterable[str]) -> None:
     if not names:
         return
     plans.ensure()
-    known = sorted(_names_in(plan.types for plan in plans.made))
+    known = _names_in(plan.types for plan in plans.made)
     for name in names:
-        if name not in known:
-            raise ConfigurationError(
-                f"no limiter of this app has a type called {name!r}; its types are: {', '.join(known)}"
-            )
+        reject_unknown_type(name, known)
 
 
 def _names_in(types: Iterable[Mapping[str, tuple[str, ...]]]) -> set[str]:

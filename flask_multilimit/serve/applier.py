@@ -14,7 +14,7 @@ from flask import Flask
 from ..control.document import Document
 from ..control.store import KINDS, Store, StoreInStorage, store_for
 from ..control.watch import ControlFollower, DiskCopy
-from ..declare.holding import changes
+from ..declare.advice import changes
 from ..engine import Hits
 from ..engine.text import SafeLogger
 from ..observe.events import ControlState

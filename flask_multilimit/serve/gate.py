@@ -10,9 +10,8 @@ from typing import Any, cast
 
 from flask import Flask, Response, has_request_context
 
-from ..declare.advice import Stack, app_in_force, gate_of_app
+from ..declare.advice import Stack, app_in_force, changes, gate_of_app, leave_to_response
 from ..declare.decorators import RateLimiter
-from ..declare.holding import changes, leave_to_response
 from ..declare.limiter import Declaration, Reaction
 from ..declare.subjects import SUBJECTS_BY_TYPE, LimitType, Resolve, current_request, request_if_any
 from ..engine import ConfigurationError, Decision, Hit, StorageError

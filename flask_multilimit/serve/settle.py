@@ -10,8 +10,7 @@ from typing import cast
 
 from flask import Response, has_request_context
 
-from ..declare.advice import app_in_force
-from ..declare.holding import Frame, Holder, holder_of_call
+from ..declare.advice import Frame, Holder, app_in_force, holder_of_call
 from ..declare.limiter import Declaration
 from ..declare.subjects import request_if_any
 from ..declare.written import SettleByHeader

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from flask import Flask, Response, request_finished
 from flask.globals import request_ctx
 
-from ..declare.holding import Holder
+from ..declare.advice import Holder
 from ..engine.slots import KEEPER
 
 if TYPE_CHECKING:

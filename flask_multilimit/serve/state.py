@@ -10,8 +10,7 @@ from flask import Flask, Request, g
 from werkzeug.local import LocalProxy
 
 from ..config import Settings
-from ..declare.advice import app_in_force, gate_of_app
-from ..declare.holding import Frame
+from ..declare.advice import Frame, app_in_force, gate_of_app
 from ..declare.subjects import Subjects, current_request, request_if_any
 from ..engine import Decision, Limiter
 from ..engine.limiter import unasked

@@ -9,6 +9,7 @@ from ..control.document import Difference, Document
 from ..control.entries import Listing, Override, is_wide, too_many_listed
 from ..declare.addresses import Who, network_from
 from ..declare.written import InvalidData, Mistake
+from ..engine import ConfigurationError
 from ..plan.differences import differences, frees_all, largest_share, smallest_share
 from ..plan.plans import Plans
 
@@ -84,14 +85,12 @@ class ChangeValidator:
         self._check_type(who)
 
     def _check_type(self, who: Who) -> None:
-        type_name, known = who.type_name, self._declared_types()
-        if type_name and type_name not in known:
-            remedy = f"no limiter of this app has a type called {type_name!r}; its types are: {', '.join(known)}"
-            raise InvalidData("", [Mistake("who", str(who), remedy)])
-
-    def _declared_types(self) -> list[str]:
-        self._declared.ensure()
-        return sorted(self._declared.types)
+        if not who.type_name:
+            return
+        try:
+            self._declared.require_type(who.type_name)
+        except ConfigurationError as error:
+            raise InvalidData("", [Mistake("who", str(who), str(error))]) from None
 
 
 def _hint(entry: Override, plans: Plans) -> str:

@@ -15,7 +15,7 @@ from werkzeug.test import encode_multipart
 from flask_multilimit import ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.compat.flask_limiter import Limiter
 from flask_multilimit.dashboard import Dashboard
-from flask_multilimit.declare.validation import read_limits
+from flask_multilimit.declare.data import read_limits
 from flask_multilimit.engine import MemoryStorage, hits_for
 from flask_multilimit.operate.command_line import COMMANDS
 

@@ -11,9 +11,15 @@ import pytest
 
 from flask_multilimit import Ban, Concurrent, Rule
 from flask_multilimit.config import Settings
-from flask_multilimit.declare.data import LimitsFile, WrittenBan, WrittenLimiter, WrittenRule, json_schema
+from flask_multilimit.declare.data import (
+    LimitsFile,
+    WrittenBan,
+    WrittenLimiter,
+    WrittenRule,
+    json_schema,
+    limiter_options,
+)
 from flask_multilimit.declare.limiter import OPTIONS, Declaration
-from flask_multilimit.declare.validation import limiter_options
 from flask_multilimit.engine.algorithms import ALGORITHMS
 
 

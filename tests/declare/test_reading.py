@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flask_multilimit import ConfigurationError
-from flask_multilimit.declare.data import WrittenLimiter
-from flask_multilimit.declare.validation import read_limits
+from flask_multilimit.declare.data import WrittenLimiter, read_limits
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,8 @@ import pytest
 from flask import Flask, request
 
 from flask_multilimit import Concurrent, ConfigurationError, MultiLimit, Reserve, Rule, rate_limiter
-from flask_multilimit.declare.data import WrittenLimiter
+from flask_multilimit.declare.data import WrittenLimiter, limiter_options, validated
 from flask_multilimit.declare.limiter import Declaration
-from flask_multilimit.declare.validation import limiter_options, validated
 from flask_multilimit.engine.algorithms import ALGORITHMS
 
 COUNTING = [name for name, algorithm in ALGORITHMS.items() if "burst" not in algorithm.PARAMETERS]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flask_multilimit import ConfigurationError, LimitType, Rule
-from flask_multilimit.declare.data import WrittenLimiter
+from flask_multilimit.declare.data import WrittenLimiter, limiter_options, validated
 from flask_multilimit.declare.limiter import Declaration
-from flask_multilimit.declare.validation import limiter_options, validated
 
 
 @pytest.mark.parametrize("option", ["type", "rules", "cost", "exempt_when", "charge_when", "on_rejected"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flask_multilimit import ConfigurationError
-from flask_multilimit.declare.validation import read_limits
+from flask_multilimit.declare.data import read_limits
 
 if TYPE_CHECKING:
     from pathlib import Path

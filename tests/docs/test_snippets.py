@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from docs.snippets import PAGES, Block, blocks_of, examples_of
-from flask_multilimit.declare.data import LimitsFile
-from flask_multilimit.declare.validation import parse_toml, validated
+from flask_multilimit.declare.data import LimitsFile, parse_toml, validated
 from support.folders import ROOT
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from flask_multilimit import (
     current_decision,
     rate_limiter,
 )
-from flask_multilimit.declare.holding import Holder, holding
+from flask_multilimit.declare.advice import Holder, holding
 from flask_multilimit.engine import MemoryStorage, StorageError, hits_for
 from flask_multilimit.engine.slots import KEEPER
 from support.calls import calls_during

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, cast
 from flask import Flask
 
 from ...config import Settings
+from ...declare.data import file_limits, read_limits
 from ...declare.limiter import check_callable
 from ...declare.subjects import LimitType, Subject, parts_of
-from ...declare.validation import file_limits, read_limits
 from ...declare.written import FileLimits, HeaderType
 from ...engine import ConfigurationError
 from ...engine.errors import brief, check_mapping, check_several, check_text
