@@ -12,7 +12,7 @@ import nox
 nox.needs_version = ">=2025.2"
 nox.options.sessions = [
     *("tests", "oldest", "lint", "workflows", "types", "docs"),
-    *("examples", "userproject", "newcomer", "package", "apps", "bridge"),
+    *("examples", "userproject", "newcomer", "package", "apps", "night", "bridge"),
 ]
 nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = "CI" in os.environ
@@ -255,6 +255,14 @@ def apps(session: nox.Session, app: str) -> None:
     if name == "httpbin":
         session.install("gunicorn", *SERVERS)
         session.run("pytest", "--noconftest", "tests/apps/night.py")
+
+
+@nox.session
+def night(session: nox.Session) -> None:
+    """Send a night of known traffic to httpbin, and compare what commands and pages tell. It pins packages that other
+    tests need newer."""
+    session.install(".", "httpbin==0.10.4", "gunicorn", "hypothesis", "pytest", "wrapt", *SERVERS)
+    session.run("pytest", "-m", "", "tests/apps/test_night.py", *session.posargs)
 
 
 def build_wheel(session: nox.Session, folder: Path) -> Path:

@@ -17,7 +17,7 @@ from ...engine.errors import with_remedy
 from ...engine.forks import lock_for_forks
 from ...engine.storage import KeepsTallies
 from ...engine.text import SafeLogger
-from ..beat import EverySecond
+from ..beat import SECONDS, EverySecond
 from ..events import QUIET_SECONDS
 from .counting import MOST_SENT, Counter
 from .counts import (
@@ -127,10 +127,11 @@ class Outbox:
         _join(self._waiting[place].counts, joined.counts)
 
     def _starts_of(self, refused: Iterable[Refused], now: float) -> list[tuple[Refused, float]]:
-        """Those who were not ``refused``, or checked at all, in the last minute, as far as this process knows."""
+        """Those who were not ``refused``, or checked at all, in the last minute, as far as this process knows. That was
+        within the last second, so half of it ago on average: rates divide by the time since then."""
         recent = {who: at for who, at in self._refused.items() if now - at <= PAUSE_BUCKETS * BUCKET_SECONDS}
         self._refused = {**recent, **dict.fromkeys(refused, now)}
-        return [(who, now) for who in refused if who not in recent]
+        return [(who, now - SECONDS / 2) for who in refused if who not in recent]
 
     def _start(self) -> None:
         self._source = self._places.source(os.urandom(8).hex())

@@ -1,0 +1,7 @@
+"""Which tests need an environment of their own."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+collect_ignore = [] if find_spec("httpbin") else ["test_night.py"]

@@ -1,0 +1,273 @@
+"""A night with httpbin, whose traffic is known: each number that a command or a page shows is what was sent.
+
+httpbin pins packages that other tests need newer, so this runs in an environment of its own: ``nox -s night``.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from support.processes import Program
+from support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from flask import Flask
+
+    from support.servers import Server
+
+pytestmark = pytest.mark.slow
+
+LIMITS = """
+default_limits = { type = "ip", rules = "1000/hour" }
+
+[limits]
+view_get = { type = "header:X-Key", name = "api_key", rules = "20/hour" }
+delay_response = { type = "ip", rules = { count = 2, timeout = 60 } }
+
+[limits.basic_auth]
+type = "ip"
+rules = "3/hour"
+ban = { after = 5, within = 600, time = 1200 }
+
+[unmatched_limits]
+type = "ip"
+rules = "5/hour"
+ban = { after = 5, within = 600, time = 1200 }
+"""
+APP = """
+from httpbin import app
+from werkzeug.middleware.proxy_fix import ProxyFix
+from flask_multilimit import MultiLimit
+from flask_multilimit.dashboard import Dashboard
+
+app.config.from_prefixed_env()
+app.secret_key = "the same in all workers"
+app.wsgi_app = ProxyFix(app.wsgi_app)
+limits = MultiLimit(app)
+app.register_blueprint(Dashboard(limits, authorize=lambda: "ada"))
+"""
+SCRAPER, GUESSER, SCANNER, SLOW = "api_key:key-0", "203.0.113.9", "198.51.100.4", "192.0.2.77"
+SECONDS = 20.0
+"""How long the traffic goes on."""
+DAWDLERS = 3
+"""Requests that the slow client keeps open at once."""
+PLACES = ["/user-agent", "/ip", "/html", "/uuid", "/headers", "/json", "/xml", "/base64/YWRh", "/links/3/1", "/cache"]
+"""Where a dozen ordinary clients go."""
+
+
+class Sent(NamedTuple):
+    """A request that was answered."""
+
+    who: str
+    begin: float
+    end: float
+    status: int
+
+
+class Night:
+    """The traffic, and the truth about it."""
+
+    def __init__(self, served: Program) -> None:
+        self.served = served
+        self.sent: list[Sent] = []
+        self._begin = time.time()
+
+    def go_on(self) -> None:
+        """Send what each client sends until the night is over."""
+        often: list[Callable[[int], None]] = [self._scrape, self._guess, self._scan, self._visit]
+        with ThreadPoolExecutor(len(often) + DAWDLERS) as clients:
+            futures = [clients.submit(self._repeat, kind, 0.2) for kind in often]
+            futures += [clients.submit(self._repeat, self._dawdle, 4.0) for _ in range(DAWDLERS)]
+            for future in futures:
+                future.result()
+
+    def count(self, who: str, *statuses: int) -> int:
+        return sum(each.who == who and each.status in statuses for each in self.sent)
+
+    @property
+    def first(self) -> float:
+        return min(each.begin for each in self.sent)
+
+    def passed(self) -> list[Sent]:
+        return [each for each in self.sent if each.status != 429]
+
+    def rates(self, at: float) -> tuple[float, float]:
+        """The least and the largest that is true: each worker tells once a second what it let pass."""
+        begin = max((at // 10 - 5) * 10, self.first)
+        least, most = (sum(begin + late <= each.end <= at for each in self.passed()) for late in (1, -1))
+        return (most if begin == self.first else least) / (at - begin), most / (at - begin)
+
+    def get(self, what: str) -> Any:
+        return json.loads(self.served.get(f"/multilimit/api/{what}").text)
+
+    def _repeat(self, kind: Callable[[int], None], every: float) -> None:
+        for number in range(int(SECONDS / every)):
+            time.sleep(max(self._begin + number * every - time.time(), 0))
+            kind(number)
+
+    def _scrape(self, number: int) -> None:
+        self._ask(SCRAPER, f"/get?page={number}", {"X-Key": "key-0", "X-Forwarded-For": "192.0.2.7"})
+
+    def _guess(self, number: int) -> None:
+        self._ask(GUESSER, f"/basic-auth/ada/{number}", {"X-Forwarded-For": GUESSER})
+
+    def _scan(self, number: int) -> None:
+        self._ask(SCANNER, f"/wp-{number}.php", {"X-Forwarded-For": SCANNER})
+
+    def _visit(self, number: int) -> None:
+        who = f"192.0.2.{100 + number % 12}"
+        self._ask(who, PLACES[number % len(PLACES)], {"X-Forwarded-For": who})
+
+    def _dawdle(self, _: int) -> None:
+        self._ask(SLOW, "/delay/3", {"X-Forwarded-For": SLOW})
+
+    def _ask(self, who: str, path: str, headers: dict[str, str]) -> None:
+        begin = time.time()
+        status = self.served.get(path, headers).status
+        self.sent.append(Sent(who, begin, time.time(), status))
+
+
+@pytest.fixture(scope="module")
+def httpbin(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Night, Flask, Any]]:
+    """The night when it is over, the app as commands load it, and the slots that were in use while it went on."""
+    folder: Path = tmp_path_factory.mktemp("night")
+    (folder / "night_app.py").write_text(APP, encoding="utf-8")
+    (folder / "limits.toml").write_text(LIMITS, encoding="utf-8")
+    settings = {
+        "FLASK_MULTILIMIT_STORAGE_URI": server.tcp_url,
+        "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10",
+        "FLASK_MULTILIMIT_FILE": str(folder / "limits.toml"),
+    }
+    gunicorn = ("gunicorn", "-b", "127.0.0.1:0", "-w", "3", "--worker-class", "gthread", "--threads", "8")
+    with server.client() as client:
+        client.flushall()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        with Program(*gunicorn, "night_app:app", environment=settings) as served, ThreadPoolExecutor() as beside:
+            until(lambda: served.get("/multilimit/").status == 200)
+            night = Night(served)
+            going_on = beside.submit(night.go_on)
+            slots = until(lambda: night.get("slots")["slots"])
+            going_on.result()
+            until(lambda: night.get("now")["totals"]["passed"]["amount"] == len(night.passed()))
+            from night_app import app  # type: ignore[import-not-found]  # written above
+
+            yield night, app, slots
+        del sys.modules["night_app"]
+
+
+def told(app: Flask, line: str) -> Any:
+    result = app.test_cli_runner().invoke(args=["multilimit", *shlex.split(line)])
+    assert result.exit_code == 0, f"{line}: {result.output}"
+    return json.loads(result.output) if "--json" in line else result.output
+
+
+Httpbin = tuple["Night", "Flask", Any]
+
+
+def test_all_endpoints_of_httpbin_are_limited(httpbin: Httpbin) -> None:
+    _, app, _ = httpbin
+    limits = told(app, "limits --json")
+
+    limited = {each["endpoint"] for each in limits["endpoints"] if each["limits"]}
+    assert limited >= set(app.view_functions) - {"static"} - {name for name in app.view_functions if "." in name}
+    assert len(limited) > 50
+    assert limits["unmatched"]
+
+
+def test_top_tells_who_is_refused_where_by_which_rule_and_how_often(httpbin: Httpbin) -> None:
+    night, app, _ = httpbin
+    top = told(app, "top --minutes 60 --once --json")
+
+    rules = {each["shown"]: Counter[Any]() for each in top["subjects"]}
+    for each in top["subjects"]:
+        for rule in each["rules"]:
+            rules[each["shown"]][rule["endpoint"], rule["rule"]] += rule["refused"]
+    assert rules == {
+        GUESSER: {("basic_auth", "ip-3600s"): 4, ("basic_auth", "ip-ban"): night.count(GUESSER, 429) - 4},
+        SCANNER: {("unmatched", "ip-3600s"): 4, ("unmatched", "ip-ban"): night.count(SCANNER, 429) - 4},
+        "key-0": {("view_get", "api_key-3600s"): night.count(SCRAPER, 429)},
+        SLOW: {("delay_response", "ip-at-once"): night.count(SLOW, 429)},
+    }
+    begun = {who: min(each.begin for each in night.sent if (each.who, each.status) == (who, 429)) for who in FOUND}
+    for each in top["subjects"]:
+        assert abs(each["since"] - begun[NAMES.get(each["shown"], each["shown"])]) < 10
+
+
+NAMES = {"key-0": SCRAPER}
+FOUND = (SCRAPER, GUESSER, SCANNER, SLOW)
+
+
+def test_totals_are_what_was_sent_and_rates_are_within_five_percent_of_it(httpbin: Httpbin) -> None:
+    night, app, _ = httpbin
+    banned = night.count(GUESSER, 429) + night.count(SCANNER, 429) - 8
+    for now in (told(app, "top --minutes 60 --once --json"), night.get("now?minutes=60")):
+        assert {name: now["totals"][name]["amount"] for name in ("passed", "refused", "banned", "bans")} == {
+            "passed": len(night.passed()),
+            "refused": night.count(SCRAPER, 429) + night.count(SLOW, 429) + 8,
+            "banned": banned,
+            "bans": 2,
+        }
+        least, most = night.rates(now["at"])
+        assert 0.95 * least <= now["totals"]["passed"]["rate"] <= 1.05 * most
+    assert len(night.sent) == len(night.passed()) + banned + night.count(SCRAPER, 429) + night.count(SLOW, 429) + 8
+
+
+def test_slots_are_those_of_the_slow_client(httpbin: Httpbin) -> None:
+    ((slot),) = httpbin[2]
+
+    assert (slot["endpoint"], slot["shown"], slot["limit"]) == ("delay_response", SLOW, 2)
+    assert 0 < slot["used"] <= 2
+
+
+def test_all_workers_and_commands_give_the_same_numbers(httpbin: Httpbin) -> None:
+    night, app, _ = httpbin
+    top = told(app, "top --minutes 60 --once --json")
+
+    for _ in range(12):
+        now = night.get("now?minutes=60")
+        assert [{**each, "until": None} for each in now["rules"]] == [{**each, "until": None} for each in top["rules"]]
+        assert [(each["shown"], each["refused"], each["since"]) for each in now["subjects"]] == [
+            (each["shown"], each["refused"], each["since"]) for each in top["subjects"]
+        ]
+        workers = now["workers"]
+        assert (len(workers["workers"]), workers["current"], workers["same_limits"]) == (3, 3, 3)
+
+
+@pytest.mark.parametrize("who", FOUND)
+def test_why_tells_how_often_a_client_was_refused_and_what_lifts_it(httpbin: Httpbin, who: str) -> None:
+    night, app, _ = httpbin
+    why, page = told(app, f"why {who} --json"), night.get(f"subject?who={who}")["found"]
+
+    assert sum(each["refused"] for each in why["refusals"]) == night.count(who, 429)
+    assert (page["verdict"]["text"], page["lift"]) == (why["verdict"]["text"], why["lift"])
+    assert why["verdict"]["text"].startswith({SLOW: "passes"}.get(who, "refused"))
+
+
+def test_bans_are_those_that_began_and_unban_lifts_one(httpbin: Httpbin) -> None:
+    night, app, _ = httpbin
+    assert {each["who"] for each in told(app, "bans --json")["bans"]} == {GUESSER, SCANNER}
+
+    told(app, f"unban {SCANNER} --yes")
+
+    assert {each["who"] for each in told(app, "bans --json")["bans"]} == {GUESSER}
+    why = told(app, f"why {SCANNER} --json")  # what it used up stays used
+    assert why["verdict"]["text"].startswith("refused")
+    assert "banned" not in why["verdict"]["text"]
+
+    told(app, f"reset unmatched --ip {SCANNER} --yes")
+
+    until(lambda: night.served.get("/wp.php", {"X-Forwarded-For": SCANNER}).status == 404)
