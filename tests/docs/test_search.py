@@ -38,6 +38,18 @@ QUESTIONS = {
     "flask-limiter": "how-to/migrate-from-flask-limiter",
     "celery": "how-to/without-flask",
     "brute force": "how-to/login-protection",
+    "503": "how-to/outages",
+    "openai": "how-to/real-cost",
+    "login attempts": "how-to/login-protection",
+    "blocked": "how-to/runbook",
+    "unban": "reference/cli-changes",
+    "compare": "explanation/which-limiter",
+    "record traffic": "how-to/record-traffic",
+    "how fast": "explanation/fast-enough",
+    "load shedding": "how-to/concurrency",
+    "monthly quota": "how-to/calendar",
+    "upgrade": "upgrading",
+    "websocket": "how-to/concurrency",
 }
 """What is typed, and the page that answers it."""
 
