@@ -174,6 +174,15 @@ def server_storage(redis_client: redis.Redis, clock: Clock) -> RedisStorage:
     return RedisStorage(redis_client, clock=clock)
 
 
+@pytest.fixture(params=["memory", "server"])
+def any_storage(request: pytest.FixtureRequest) -> RecordingStorage | RedisStorage:
+    """A storage in memory, then one on a server, both with the time of the test."""
+    found: RecordingStorage | RedisStorage = request.getfixturevalue(
+        "storage" if request.param == "memory" else "server_storage"
+    )
+    return found
+
+
 @pytest.fixture
 def app() -> Flask:
     """Without a MultiLimit: each test says where its limits come from."""

@@ -34,14 +34,9 @@ class CountingConnection(UnixDomainSocketConnection):
         return super().read_response(*arguments, **options)
 
 
-@pytest.fixture(params=["memory", "server"])
-def either(request: pytest.FixtureRequest) -> Any:
-    return request.getfixturevalue("storage" if request.param == "memory" else "server_storage")
-
-
 @pytest.fixture
-def multilimit(app: Flask, either: Any) -> MultiLimit:
-    multilimit = MultiLimit(app, storage=either, user_loader=lambda: request.headers.get("X-User"))
+def multilimit(app: Flask, any_storage: Any) -> MultiLimit:
+    multilimit = MultiLimit(app, storage=any_storage, user_loader=lambda: request.headers.get("X-User"))
     together = rate_limiter(type=(LimitType.USER, LimitType.IP), rules="1/day")
     by_user = rate_limiter(type=LimitType.USER, rules="5/hour")
     by_ip = rate_limiter(type=LimitType.IP, rules="5/minute")
@@ -169,14 +164,14 @@ class TestMistakes:
 
 
 class TestCheckMany:
-    def test_decides_each_for_itself_in_order(self, either: Any) -> None:
-        limiter = Limiter(either)
+    def test_decides_each_for_itself_in_order(self, any_storage: Any) -> None:
+        limiter = Limiter(any_storage)
         batch = [hits_for("2/minute; 9/hour", scope="mail", type="user", subject=user) for user in "aababa"]
 
         assert [decision.allowed for decision in limiter.check_many(batch)] == [True, True, True, False, True, False]
 
-    def test_of_none_is_none(self, either: Any) -> None:
-        assert Limiter(either).check_many([]) == []
+    def test_of_none_is_none(self, any_storage: Any) -> None:
+        assert Limiter(any_storage).check_many([]) == []
 
     def test_is_one_round_trip(self, server: Server, redis_client: redis.Redis) -> None:
         """The whole pipeline is written before the first reply is read."""
@@ -193,6 +188,6 @@ class TestCheckMany:
         pool.disconnect()
         assert redis_client.dbsize() == 100
 
-    def test_an_empty_check_is_an_error(self, either: Any) -> None:
+    def test_an_empty_check_is_an_error(self, any_storage: Any) -> None:
         with pytest.raises(ConfigurationError, match="no hits"):
-            Limiter(either).check_many([hits_for("1/minute", scope="a"), ()])
+            Limiter(any_storage).check_many([hits_for("1/minute", scope="a"), ()])

@@ -34,12 +34,6 @@ if TYPE_CHECKING:
 BAN = Ban(after=3, within=600, time=3600, factor=2, most=86_400)
 
 
-@pytest.fixture(params=["memory", "server"])
-def either(request: pytest.FixtureRequest) -> Any:
-    """A storage in memory, then one on a real server, with its layers."""
-    return request.getfixturevalue("storage" if request.param == "memory" else "server_storage")
-
-
 def limited(app: Flask, storage: Any, path: str = "/", **options: Any) -> Flask:
     if "multilimit" not in app.extensions:
         MultiLimit(app, storage=storage)
@@ -57,8 +51,8 @@ def banned(app: Flask, path: str = "/", **options: Any) -> TestResponse:
 # Who is refused
 
 
-def test_the_refusal_that_completes_after_tells_the_wait_of_the_ban(app: Flask, either: Any) -> None:
-    limited(app, either)
+def test_the_refusal_that_completes_after_tells_the_wait_of_the_ban(app: Flask, any_storage: Any) -> None:
+    limited(app, any_storage)
 
     assert ask(app).status_code == ask(app).status_code == 200
     waits = [ask(app).headers["Retry-After"] for _ in range(4)]
@@ -66,10 +60,10 @@ def test_the_refusal_that_completes_after_tells_the_wait_of_the_ban(app: Flask, 
     assert waits == ["60", "60", "3600", "3600"]
 
 
-def test_a_ban_refuses_wherever_the_limiter_of_its_scope_stands(app: Flask, either: Any) -> None:
-    limited(app, either, "/a", scope="login")
-    limited(app, either, "/b", scope="login", rules="100/minute")
-    limited(app, either, "/c")
+def test_a_ban_refuses_wherever_the_limiter_of_its_scope_stands(app: Flask, any_storage: Any) -> None:
+    limited(app, any_storage, "/a", scope="login")
+    limited(app, any_storage, "/b", scope="login", rules="100/minute")
+    limited(app, any_storage, "/c")
     banned(app, "/a")
 
     assert statuses(app, "/b", "/c") == [429, 200]
@@ -97,8 +91,8 @@ def test_while_a_ban_holds_this_process_refuses_by_itself(
     assert seen == []
 
 
-def test_a_reset_ends_it(app: Flask, either: Any) -> None:
-    limited(app, either)
+def test_a_reset_ends_it(app: Flask, any_storage: Any) -> None:
+    limited(app, any_storage)
     banned(app)
 
     with app.app_context():
@@ -107,11 +101,11 @@ def test_a_reset_ends_it(app: Flask, either: Any) -> None:
     assert statuses(app, *["/"] * 4) == [200, 200, 429, 429]
 
 
-def test_charge_when_bans_who_guesses_passwords_and_nobody_else(app: Flask, either: Any) -> None:
+def test_charge_when_bans_who_guesses_passwords_and_nobody_else(app: Flask, any_storage: Any) -> None:
     def login() -> Any:
         return Response(status=int(request.args["status"]))
 
-    MultiLimit(app, storage=either)
+    MultiLimit(app, storage=any_storage)
 
     def failed(response: Response) -> bool:
         return response.status_code == 401
@@ -127,11 +121,11 @@ def test_charge_when_bans_who_guesses_passwords_and_nobody_else(app: Flask, eith
     assert [response.headers.get("Retry-After") for response in guesses[2:]] == ["60", "60", "3600", "3600"]
 
 
-def test_a_message_of_the_limiter_may_tell_of_the_ban(app: Flask, either: Any) -> None:
+def test_a_message_of_the_limiter_may_tell_of_the_ban(app: Flask, any_storage: Any) -> None:
     def message(decision: Decision) -> str:
         return "Come back later." if decision.ban is None else f"Banned for {decision.ban.retry_after:g} s."
 
-    limited(app, either, message=message)
+    limited(app, any_storage, message=message)
 
     response = banned(app)
 
@@ -141,8 +135,8 @@ def test_a_message_of_the_limiter_may_tell_of_the_ban(app: Flask, either: Any) -
 # What a client is told
 
 
-def test_header_fields_tell_of_a_ban_only_while_it_holds(app: Flask, either: Any) -> None:
-    limited(app, either)
+def test_header_fields_tell_of_a_ban_only_while_it_holds(app: Flask, any_storage: Any) -> None:
+    limited(app, any_storage)
 
     before, _, refused, _, completing = (ask(app) for _ in range(5))
 
@@ -159,10 +153,10 @@ def test_header_fields_tell_of_a_ban_only_while_it_holds(app: Flask, either: Any
     ],
 )
 def test_other_dialects_show_the_ban_as_the_tightest(
-    app: Flask, either: Any, dialect: str, told: dict[str, str]
+    app: Flask, any_storage: Any, dialect: str, told: dict[str, str]
 ) -> None:
     app.config["MULTILIMIT_HEADERS"] = dialect
-    limited(app, either)
+    limited(app, any_storage)
 
     response = banned(app)
 
@@ -171,8 +165,8 @@ def test_other_dialects_show_the_ban_as_the_tightest(
         assert 3590 <= int(response.headers["X-RateLimit-Reset"]) - time.time() <= 3602
 
 
-def test_the_problem_says_what_it_is(app: Flask, either: Any) -> None:
-    limited(app, either)
+def test_the_problem_says_what_it_is(app: Flask, any_storage: Any) -> None:
+    limited(app, any_storage)
 
     problem = banned(app).get_json()
 
@@ -189,8 +183,8 @@ def test_the_problem_says_what_it_is(app: Flask, either: Any) -> None:
     }
 
 
-def test_a_ban_that_stands_alone_names_no_other_policy(app: Flask, either: Any, clock: Clock) -> None:
-    limited(app, either)
+def test_a_ban_that_stands_alone_names_no_other_policy(app: Flask, any_storage: Any, clock: Clock) -> None:
+    limited(app, any_storage)
     banned(app)
     clock.advance(600)
 
@@ -198,9 +192,9 @@ def test_a_ban_that_stands_alone_names_no_other_policy(app: Flask, either: Any, 
 
 
 @pytest.mark.parametrize(("language", "text"), [("en", "You are banned for a while."), ("zh-CN", "您已被暂时封禁")])
-def test_a_browser_reads_it_in_its_language(app: Flask, either: Any, language: str, text: str) -> None:
+def test_a_browser_reads_it_in_its_language(app: Flask, any_storage: Any, language: str, text: str) -> None:
     app.config["MULTILIMIT_LOCALE"] = "auto"
-    limited(app, either)
+    limited(app, any_storage)
 
     response = banned(app, headers={"Accept": "text/html", "Accept-Language": language})
 
@@ -208,8 +202,8 @@ def test_a_browser_reads_it_in_its_language(app: Flask, either: Any, language: s
     assert "3600" in response.get_data(as_text=True)
 
 
-def test_bans_change_nothing_of_what_a_view_sees(app: Flask, either: Any) -> None:
-    MultiLimit(app, storage=either)
+def test_bans_change_nothing_of_what_a_view_sees(app: Flask, any_storage: Any) -> None:
+    MultiLimit(app, storage=any_storage)
     app.add_url_rule(
         "/",
         "view",
@@ -236,8 +230,8 @@ def signalled(app: Flask) -> Iterator[list[dict[str, Any]]]:
     subject_banned.disconnect(receive, app)
 
 
-def test_one_signal_tells_that_a_ban_has_begun(app: Flask, either: Any, signalled: list[dict[str, Any]]) -> None:
-    limited(app, either, name="login")
+def test_one_signal_tells_that_a_ban_has_begun(app: Flask, any_storage: Any, signalled: list[dict[str, Any]]) -> None:
+    limited(app, any_storage, name="login")
     banned(app)
     for _ in range(5):
         ask(app)
@@ -250,8 +244,10 @@ def test_one_signal_tells_that_a_ban_has_begun(app: Flask, either: Any, signalle
     assert decision.ban.begun
 
 
-def test_a_repetition_tells_its_level(app: Flask, either: Any, signalled: list[dict[str, Any]], clock: Clock) -> None:
-    limited(app, either)
+def test_a_repetition_tells_its_level(
+    app: Flask, any_storage: Any, signalled: list[dict[str, Any]], clock: Clock
+) -> None:
+    limited(app, any_storage)
     banned(app)
     clock.advance(3600)
     response = banned(app)
@@ -260,13 +256,13 @@ def test_a_repetition_tells_its_level(app: Flask, either: Any, signalled: list[d
     assert response.headers["Retry-After"] == "7200"
 
 
-def test_each_outcome_is_told_once_as_what_it_is(app: Flask, either: Any) -> None:
+def test_each_outcome_is_told_once_as_what_it_is(app: Flask, any_storage: Any) -> None:
     events: list[Event] = []
 
     def receive(_app: Flask, event: Event) -> None:
         events.append(event)
 
-    limited(app, either)
+    limited(app, any_storage)
     with limit_event.connected_to(receive, app):
         banned(app)
         ask(app)
@@ -291,10 +287,10 @@ def test_each_outcome_is_told_once_as_what_it_is(app: Flask, either: Any) -> Non
     ],
 )
 def test_each_ban_is_one_log_line(
-    app: Flask, either: Any, clock: Clock, caplog: pytest.LogCaptureFixture, setting: str, lines: list[str]
+    app: Flask, any_storage: Any, clock: Clock, caplog: pytest.LogCaptureFixture, setting: str, lines: list[str]
 ) -> None:
     app.config["MULTILIMIT_LOG"] = setting
-    limited(app, either)
+    limited(app, any_storage)
     with caplog.at_level(logging.INFO):
         for _ in lines or [""]:
             banned(app)
@@ -305,14 +301,14 @@ def test_each_ban_is_one_log_line(
 
 
 def test_a_shadow_bans_nobody_and_tells_whom_it_would_ban(
-    app: Flask, either: Any, signalled: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+    app: Flask, any_storage: Any, signalled: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[list[str]] = []
 
     def receive(_app: Flask, decision: Decision, **_: Any) -> None:
         told.append([status.name for status in decision.shadowed])
 
-    limited(app, either, shadow=True)
+    limited(app, any_storage, shadow=True)
     with shadow_rejected.connected_to(receive, app), caplog.at_level(logging.INFO):
         assert statuses(app, *["/"] * 6) == [200] * 6
 
@@ -324,21 +320,21 @@ def test_a_shadow_bans_nobody_and_tells_whom_it_would_ban(
 # Of whatever limits
 
 
-def test_a_ban_in_settings(app: Flask, either: Any) -> None:
+def test_a_ban_in_settings(app: Flask, any_storage: Any) -> None:
     app.config["MULTILIMIT_LIMITS"] = {
         "view": {"type": "ip", "rules": "2/minute", "ban": {"after": 3, "within": 600, "time": 1800}}
     }
-    MultiLimit(app, storage=either)
+    MultiLimit(app, storage=any_storage)
     app.add_url_rule("/", "view", view())
 
     assert banned(app).headers["Retry-After"] == "1800"
 
 
-def test_a_ban_of_a_blueprint_default_or_of_unmatched_requests(app: Flask, either: Any) -> None:
+def test_a_ban_of_a_blueprint_default_or_of_unmatched_requests(app: Flask, any_storage: Any) -> None:
     ban = {"after": 2, "time": 1800}
     app.config["MULTILIMIT_UNMATCHED_LIMITS"] = {"type": "ip", "rules": "3/minute", "ban": ban}
     app.config["MULTILIMIT_DEFAULT_LIMITS"] = [rate_limiter(type=LimitType.IP, rules="1/minute", ban=Ban(after=1))]
-    MultiLimit(app, storage=either)
+    MultiLimit(app, storage=any_storage)
     app.add_url_rule("/", "view", view())
 
     scan = [ask(app, f"/{number}.php") for number in range(6)]
@@ -349,14 +345,14 @@ def test_a_ban_of_a_blueprint_default_or_of_unmatched_requests(app: Flask, eithe
     assert ask(app).headers["Retry-After"] == "3600"
 
 
-def test_a_ban_of_rules_by_request(app: Flask, either: Any) -> None:
-    limited(app, either, rules=lambda: Rule(60, 2))
+def test_a_ban_of_rules_by_request(app: Flask, any_storage: Any) -> None:
+    limited(app, any_storage, rules=lambda: Rule(60, 2))
 
     assert banned(app).headers["Retry-After"] == "3600"
 
 
-def test_two_bans_of_one_view(app: Flask, either: Any) -> None:
-    MultiLimit(app, storage=either)
+def test_two_bans_of_one_view(app: Flask, any_storage: Any) -> None:
+    MultiLimit(app, storage=any_storage)
     view_ = rate_limiter(type=LimitType.IP, rules="2/minute", ban=BAN)(view())
     view_ = rate_limiter(type=lambda: "x", name="own", rules="1/minute", ban=Ban(after=1, time=60))(view_)
     app.add_url_rule("/", "view", view_)
@@ -365,8 +361,8 @@ def test_two_bans_of_one_view(app: Flask, either: Any) -> None:
     assert ask(app).headers["RateLimit-Policy"] == '"own-60s";q=1;w=60, "own-ban";q=0, "ip-60s";q=2;w=60'
 
 
-def test_limiters_of_one_scope_and_one_view_that_have_the_same_ban_have_one(app: Flask, either: Any) -> None:
-    MultiLimit(app, storage=either)
+def test_limiters_of_one_scope_and_one_view_that_have_the_same_ban_have_one(app: Flask, any_storage: Any) -> None:
+    MultiLimit(app, storage=any_storage)
     view_ = rate_limiter(type=LimitType.IP, scope="s", rules="1/minute", ban=BAN)(view())
     view_ = rate_limiter(type=LimitType.IP, scope="s", rules="2/hour", ban=BAN, message="Too much.")(view_)
     app.add_url_rule("/", "view", view_)

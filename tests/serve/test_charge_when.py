@@ -36,16 +36,10 @@ def answer() -> Any:
     return str(current_decision.remaining), status
 
 
-@pytest.fixture(params=["memory", "server"])
-def either(request: pytest.FixtureRequest) -> Any:
-    """A storage in memory, then one on a real server."""
-    return request.getfixturevalue("storage" if request.param == "memory" else "server_storage")
-
-
 @pytest.fixture
-def login(app: Flask, either: Any) -> Flask:
+def login(app: Flask, any_storage: Any) -> Flask:
     app.testing = False
-    MultiLimit(app, storage=either)
+    MultiLimit(app, storage=any_storage)
     app.add_url_rule("/", "login", rate_limiter(rules="3/minute", charge_when=failed)(answer))
     return app
 
@@ -73,8 +67,8 @@ def test_a_refused_request_gives_nothing_back(login: Flask, clock: Clock) -> Non
     assert statuses(login, "/") == [429]
 
 
-def test_gives_back_its_whole_cost_and_nothing_of_others(app: Flask, either: Any) -> None:
-    MultiLimit(app, storage=either)
+def test_gives_back_its_whole_cost_and_nothing_of_others(app: Flask, any_storage: Any) -> None:
+    MultiLimit(app, storage=any_storage)
     dear = rate_limiter(rules="10/minute", cost=4, charge_when=failed)
     app.add_url_rule("/", "view", dear(rate_limiter(rules="100/hour", name="kept")(answer)))
 
@@ -102,24 +96,24 @@ class TestWhatTheResponseIs:
         ids=["abort", "abort with a response", "an exception", "an exception with a handler"],
     )
     def test_a_failure_of_any_kind_is_charged(
-        self, app: Flask, either: Any, raising: Callable[[], Any], expected: int
+        self, app: Flask, any_storage: Any, raising: Callable[[], Any], expected: int
     ) -> None:
         app.testing = False
         app.register_error_handler(KeyError, lambda _: ("no such thing", 418))
-        MultiLimit(app, storage=either)
+        MultiLimit(app, storage=any_storage)
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=failed)(lambda: raising()))  # noqa: PLW0108 - a new one
 
         assert statuses(app, "/", "/") == [expected, 429]
 
-    def test_an_exception_that_a_handler_turns_into_success_is_given_back(self, app: Flask, either: Any) -> None:
+    def test_an_exception_that_a_handler_turns_into_success_is_given_back(self, app: Flask, any_storage: Any) -> None:
         app.register_error_handler(KeyError, lambda _: "all is well")
-        MultiLimit(app, storage=either)
+        MultiLimit(app, storage=any_storage)
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=failed)(no_key))
 
         assert statuses(app, "/", "/", "/") == [200, 200, 200]
 
-    def test_other_functions_after_the_request_have_their_say_first(self, app: Flask, either: Any) -> None:
-        MultiLimit(app, storage=either)
+    def test_other_functions_after_the_request_have_their_say_first(self, app: Flask, any_storage: Any) -> None:
+        MultiLimit(app, storage=any_storage)
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=failed)(view()))
 
         @app.after_request
@@ -130,9 +124,9 @@ class TestWhatTheResponseIs:
         assert statuses(app, "/", "/") == [503, 503]
         assert ask(app).headers["RateLimit"].startswith('"default-60s";r=0')
 
-    def test_an_exception_that_nobody_answers_leaves_the_charge(self, app: Flask, either: Any) -> None:
+    def test_an_exception_that_nobody_answers_leaves_the_charge(self, app: Flask, any_storage: Any) -> None:
         app.config["PROPAGATE_EXCEPTIONS"] = True
-        MultiLimit(app, storage=either)
+        MultiLimit(app, storage=any_storage)
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=failed)(lambda: str(1 / 0)))
 
         with pytest.raises(ZeroDivisionError):
@@ -141,17 +135,17 @@ class TestWhatTheResponseIs:
 
     @pytest.mark.parametrize("charge_when", [lambda response: response.nonsense, lambda _: 0, lambda _: 2.5])
     def test_a_condition_that_raises_or_returns_a_number_leaves_the_charge_and_is_an_error(
-        self, app: Flask, either: Any, charge_when: Any
+        self, app: Flask, any_storage: Any, charge_when: Any
     ) -> None:
         app.testing = False
-        MultiLimit(app, storage=either)
+        MultiLimit(app, storage=any_storage)
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=charge_when)(view()))
 
         assert statuses(app, "/", "/") == [500, 429]
 
     @pytest.mark.parametrize("charge_when", ["4xx", [404], ["5xx", 404], 404, (404,), {404}])
-    def test_statuses_are_given_in_code_as_in_files(self, app: Flask, either: Any, charge_when: Any) -> None:
-        MultiLimit(app, storage=either)
+    def test_statuses_are_given_in_code_as_in_files(self, app: Flask, any_storage: Any, charge_when: Any) -> None:
+        MultiLimit(app, storage=any_storage)
         limiter = rate_limiter(rules="1/minute", charge_when=charge_when)
         app.add_url_rule("/<int:status>", "view", limiter(lambda status: ("", status)))
 
@@ -245,8 +239,8 @@ def test_only_a_refund_costs_a_second_command_however_many_limits(
     assert sent == {"kept": ["EVALSHA"], "refunded": ["EVALSHA", "EVALSHA"], "refused": ["EVALSHA"]}
 
 
-def test_a_service_is_charged_by_the_response_of_the_request_that_calls_it(app: Flask, either: Any) -> None:
-    MultiLimit(app, storage=either)
+def test_a_service_is_charged_by_the_response_of_the_request_that_calls_it(app: Flask, any_storage: Any) -> None:
+    MultiLimit(app, storage=any_storage)
     guess = rate_limiter(rules="2/minute", charge_when=failed)(view())
 
     def login() -> Any:

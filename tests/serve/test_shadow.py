@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from support.clock import Clock
 
 
-@pytest.fixture(params=["memory", "server"])
-def either(request: pytest.FixtureRequest) -> Any:
-    return request.getfixturevalue("storage" if request.param == "memory" else "server_storage")
-
-
 @pytest.fixture
 def sent(app: Flask) -> Iterator[list[tuple[str, list[str]]]]:
     """The name of each signal, and the shadows that would have refused."""
@@ -42,9 +37,9 @@ def sent(app: Flask) -> Iterator[list[tuple[str, list[str]]]]:
 
 
 def test_a_shadow_is_signalled_when_it_would_have_refused(
-    app: Flask, either: Any, sent: list[tuple[str, list[str]]], clock: Clock
+    app: Flask, any_storage: Any, sent: list[tuple[str, list[str]]], clock: Clock
 ) -> None:
-    MultiLimit(app, storage=either)
+    MultiLimit(app, storage=any_storage)
     app.add_url_rule("/", "view", rate_limiter(rules="1/minute", shadow=True, name="trial")(view()))
 
     for seconds in (0, 0, 60):
@@ -59,9 +54,9 @@ def test_a_shadow_is_signalled_when_it_would_have_refused(
     ]
 
 
-def test_counts_like_the_limit_that_it_tries_out(app: Flask, either: Any) -> None:
+def test_counts_like_the_limit_that_it_tries_out(app: Flask, any_storage: Any) -> None:
     """What it would have refused is not charged, so it says the same as the limit will once it is in earnest."""
-    MultiLimit(app, storage=either)
+    MultiLimit(app, storage=any_storage)
     tried = rate_limiter(rules="2/minute", shadow=True, scope="trial")
     real = rate_limiter(rules="2/minute", scope="trial")
     app.add_url_rule("/", "view", tried(lambda: ",".join(str(status.allowed) for status in current_decision.statuses)))
@@ -72,9 +67,9 @@ def test_counts_like_the_limit_that_it_tries_out(app: Flask, either: Any) -> Non
 
 
 def test_beside_a_limit_in_earnest_is_one_check(
-    app: Flask, either: Any, clock: Clock, sent: list[tuple[str, list[str]]]
+    app: Flask, any_storage: Any, clock: Clock, sent: list[tuple[str, list[str]]]
 ) -> None:
-    MultiLimit(app, storage=either)
+    MultiLimit(app, storage=any_storage)
     app.add_url_rule(
         "/",
         "view",
@@ -89,9 +84,9 @@ def test_beside_a_limit_in_earnest_is_one_check(
     assert statuses(app, "/") == [200]
 
 
-def test_a_shadow_is_not_charged_by_what_another_limit_refuses(app: Flask, either: Any, clock: Clock) -> None:
+def test_a_shadow_is_not_charged_by_what_another_limit_refuses(app: Flask, any_storage: Any, clock: Clock) -> None:
     app.config["MULTILIMIT_SHADOW_HEADERS"] = True
-    MultiLimit(app, storage=either)
+    MultiLimit(app, storage=any_storage)
     shadow, earnest = rate_limiter(rules="9/minute", shadow=True), rate_limiter(type=LimitType.IP, rules="1/second")
     app.add_url_rule("/", "view", shadow(earnest(view())))
 
@@ -101,11 +96,11 @@ def test_a_shadow_is_not_charged_by_what_another_limit_refuses(app: Flask, eithe
     assert '"default-60s";r=7' in ask(app).headers["RateLimit"]
 
 
-def test_a_shadow_is_in_header_fields_only_on_request(app: Flask, either: Any) -> None:
+def test_a_shadow_is_in_header_fields_only_on_request(app: Flask, any_storage: Any) -> None:
     other = Flask("other")
     other.config["MULTILIMIT_SHADOW_HEADERS"] = True
     for each in (app, other):
-        MultiLimit(each, storage=either)
+        MultiLimit(each, storage=any_storage)
         shadow = rate_limiter(rules="1/minute", shadow=True, name="trial")
         each.add_url_rule("/", "view", shadow(rate_limiter(rules="9/hour")(view())))
         each.add_url_rule("/alone", "alone", rate_limiter(rules="1/minute", shadow=True)(view()))
@@ -116,10 +111,10 @@ def test_a_shadow_is_in_header_fields_only_on_request(app: Flask, either: Any) -
     assert ask(other, "/alone").headers["RateLimit"] == '"default-60s";r=0;t=60'
 
 
-def test_shadows_of_every_level_refuse_nobody(app: Flask, either: Any, sent: list[tuple[str, list[str]]]) -> None:
+def test_shadows_of_every_level_refuse_nobody(app: Flask, any_storage: Any, sent: list[tuple[str, list[str]]]) -> None:
     shadow = {"rules": "1/minute", "shadow": True}
     app.config |= {"MULTILIMIT_LIMITS": {"view": {**shadow, "rules": "1/hour"}}, "MULTILIMIT_SHADOW_HEADERS": True}
-    MultiLimit(app, storage=either, application_limits=shadow, unmatched_limits=shadow)
+    MultiLimit(app, storage=any_storage, application_limits=shadow, unmatched_limits=shadow)
     app.add_url_rule("/", "view", view())
 
     assert statuses(app, "/", "/") == [200, 200]
@@ -127,11 +122,11 @@ def test_shadows_of_every_level_refuse_nobody(app: Flask, either: Any, sent: lis
     assert ("shadow-rejected", ["application-60s", "default-3600s"]) in sent
 
 
-def test_does_not_wait_and_calls_no_one(app: Flask, either: Any) -> None:
+def test_does_not_wait_and_calls_no_one(app: Flask, any_storage: Any) -> None:
     def never(_: Any) -> Any:
         raise AssertionError("nobody has been refused")
 
-    MultiLimit(app, storage=either, on_rejected=never)
+    MultiLimit(app, storage=any_storage, on_rejected=never)
     app.add_url_rule("/", "view", rate_limiter(rules="1/minute", shadow=True, wait=30, on_rejected=never)(view()))
 
     assert statuses(app, "/", "/") == [200, 200]

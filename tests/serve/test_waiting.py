@@ -46,15 +46,10 @@ def sleeper(clock: Clock) -> Sleeper:
     return Sleeper(clock)
 
 
-@pytest.fixture(params=["memory", "server"])
-def either(request: pytest.FixtureRequest) -> Any:
-    return request.getfixturevalue("storage" if request.param == "memory" else "server_storage")
-
-
 @pytest.fixture
-def app(app: Flask, either: Any, sleeper: Sleeper) -> Flask:
-    MultiLimit(app, storage=either)
-    gate_of(app).limiter = sleeper.limiter(either)
+def app(app: Flask, any_storage: Any, sleeper: Sleeper) -> Flask:
+    MultiLimit(app, storage=any_storage)
+    gate_of(app).limiter = sleeper.limiter(any_storage)
     return app
 
 
@@ -138,18 +133,18 @@ class TestWaitOfALimiter:
         assert statuses(app, "/", "/") == [200, 200]
         assert sleeper.slept == [1, 1]
 
-    def test_costs_a_round_trip_for_each_sleep(self, app: Flask, either: Any) -> None:
+    def test_costs_a_round_trip_for_each_sleep(self, app: Flask, any_storage: Any) -> None:
         app.add_url_rule("/", "view", rate_limiter(rules="1 per 5 seconds", wait=5)(view()))
 
         statuses(app, "/", "/")
 
-        if not isinstance(either, RedisStorage):
-            assert len(either.checks) == 3
+        if not isinstance(any_storage, RedisStorage):
+            assert len(any_storage.checks) == 3
 
 
 class TestAcquire:
-    def test_waits_for_its_turn(self, either: Any, sleeper: Sleeper) -> None:
-        limiter, hits = sleeper.limiter(either), hits_for("2 per 10 seconds", scope="script")
+    def test_waits_for_its_turn(self, any_storage: Any, sleeper: Sleeper) -> None:
+        limiter, hits = sleeper.limiter(any_storage), hits_for("2 per 10 seconds", scope="script")
 
         decisions = [limiter.acquire(hits, timeout=10) for _ in range(4)]
 
@@ -157,8 +152,8 @@ class TestAcquire:
         assert sleeper.slept == [10]
 
     @pytest.mark.parametrize("timeout", [0, 9.999, -1])
-    def test_does_not_sleep_in_vain(self, either: Any, sleeper: Sleeper, timeout: float) -> None:
-        limiter, hits = sleeper.limiter(either), hits_for("1 per 10 seconds", scope="script")
+    def test_does_not_sleep_in_vain(self, any_storage: Any, sleeper: Sleeper, timeout: float) -> None:
+        limiter, hits = sleeper.limiter(any_storage), hits_for("1 per 10 seconds", scope="script")
         limiter.check(hits)
 
         decision = limiter.acquire(hits, timeout=timeout)
@@ -166,13 +161,13 @@ class TestAcquire:
         assert (decision.allowed, decision.retry_after, sleeper.slept) == (False, 10, [])
 
     @pytest.mark.parametrize("timeout", [1, math.inf])
-    def test_does_not_wait_for_what_never_comes(self, either: Any, sleeper: Sleeper, timeout: float) -> None:
-        decision = sleeper.limiter(either).acquire(hits_for("1/second", scope="script", cost=2), timeout=timeout)
+    def test_does_not_wait_for_what_never_comes(self, any_storage: Any, sleeper: Sleeper, timeout: float) -> None:
+        decision = sleeper.limiter(any_storage).acquire(hits_for("1/second", scope="script", cost=2), timeout=timeout)
 
         assert (decision.allowed, sleeper.slept) == (False, [])
 
-    def test_tries_again_while_time_is_left(self, either: Any, sleeper: Sleeper) -> None:
-        limiter, hits = sleeper.limiter(either), hits_for("1 per 10 seconds", scope="script")
+    def test_tries_again_while_time_is_left(self, any_storage: Any, sleeper: Sleeper) -> None:
+        limiter, hits = sleeper.limiter(any_storage), hits_for("1 per 10 seconds", scope="script")
         limiter.check(hits)
         sleeper.wakes = lambda: len(sleeper.slept) < 3 and limiter.check(hits)
 
