@@ -82,13 +82,9 @@ class AccessLists:
             (allowed if declared.action == "allow" else denied).append(declared)
         for each in live:
             (allowed if each.kind == "allow" else denied).append(each)
-        self._size = len(allowed) + len(denied)
         self._allowed, self._denied = _EntriesOf(allowed, resolve), _EntriesOf(denied, resolve)
         self.type_names: frozenset[str] = self._allowed.type_names | self._denied.type_names
         """Types whose subjects are listed."""
-
-    def __len__(self) -> int:
-        return self._size
 
     def of_client(self, address: str, subject_of: SubjectOf) -> Listed | None:
         """The entry that applies to a client. Allow entries come before deny entries, and addresses before subjects."""
