@@ -59,61 +59,78 @@ def samples(registry: CollectorRegistry, name: str) -> dict[tuple[str, ...], flo
     }
 
 
-def test_checks_by_outcome_and_who_decided(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
-    client = client_of(app, metrics)
-    for _ in range(10):
-        client.get("/")
-
-    assert samples(registry, "multilimit_checks_total") == {
-        ("memory", "view", "allowed"): 3,
-        ("memory", "view", "refused"): 7,
-    }
-    assert samples(registry, "multilimit_refusals_total") == {("view", "ip-3600s"): 7}
-    assert samples(registry, "multilimit_near_limit_total") == {("view", "ip-3600s"): 1}
-    assert samples(registry, "multilimit_check_seconds_count") == {("memory",): 10}
-    assert 0 < samples(registry, "multilimit_check_seconds_sum")["memory",] < 10
+def settling(units: int) -> dict[str, Any]:
+    return {"limiter": {"rules": "100/hour", "cost": 10, "settle": lambda _: units}}
 
 
-def test_shadows(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
-    client = client_of(app, metrics, limiter={"shadow": True})
-    for _ in range(5):
-        client.get("/")
+OF_RULE, OF_BAN = ("view", "ip-3600s"), ("view", "ip-ban")
+SHOWN: dict[str, tuple[dict[str, Any], int, dict[str, dict[tuple[str, ...], int]]]] = {
+    "admitted and refused": (
+        *({}, 10),
+        {
+            "checks_total": {("memory", "view", "allowed"): 3, ("memory", "view", "refused"): 7},
+            "refusals_total": {OF_RULE: 7},
+            "near_limit_total": {OF_RULE: 1},
+            "check_seconds_count": {("memory",): 10},
+        },
+    ),
+    "a shadow": (
+        *({"limiter": {"shadow": True}}, 5),
+        {
+            "checks_total": {("memory", "view", "allowed"): 3, ("memory", "view", "shadowed"): 2},
+            "shadow_refusals_total": {OF_RULE: 2},
+            "refusals_total": {},
+        },
+    ),
+    "refunds are no checks": (
+        *({"limiter": {"charge_when": lambda _: False}}, 5),
+        {
+            "checks_total": {("memory", "view", "allowed"): 5},
+            "refunds_total": {("view",): 5},
+            "check_seconds_count": {("memory",): 5},
+        },
+    ),
+    "returned": (settling(4), 2, {"settled_units_total": {("returned", *OF_RULE): 12}}),
+    "all returned": (settling(0), 2, {"settled_units_total": {("returned", *OF_RULE): 20}}),
+    "added": (settling(13), 2, {"settled_units_total": {("added", *OF_RULE): 6}}),
+    "as estimated": (settling(10), 2, {"settled_units_total": {}}),
+    "a list takes no time": (
+        *({"deny": ["127.0.0.1"]}, 1),
+        {"checks_total": {("list", "view", "denied"): 1}, "check_seconds_count": {}},
+    ),
+    "a ban": (
+        *({"limiter": {"rules": "1/hour", "ban": Ban(after=2, within=60, time=600)}}, 5),
+        {
+            "checks_total": {
+                ("memory", "view", each): n for each, n in (("allowed", 1), ("refused", 1), ("banned", 3))
+            },
+            "bans_total": {OF_BAN: 1},
+            "bans_in_force": {("shop", *OF_BAN): 1},
+        },
+    ),
+    "the ban of a shadow": (
+        *({"limiter": {"rules": "1/hour", "ban": Ban(after=1), "shadow": True}}, 3),
+        {"bans_total": {}, "bans_in_force": {}},
+    ),
+}
+"""Options of the app, the number of requests, and what metrics show of them."""
 
-    assert samples(registry, "multilimit_shadow_refusals_total") == {("view", "ip-3600s"): 2}
-    assert samples(registry, "multilimit_refusals_total") == {}
-    assert samples(registry, "multilimit_checks_total")["memory", "view", "shadowed"] == 2
 
-
-def test_refunds_are_no_checks(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
-    client = client_of(app, metrics, limiter={"charge_when": lambda _: False})
-    for _ in range(5):
-        client.get("/")
-
-    assert samples(registry, "multilimit_refunds_total") == {("view",): 5}
-    assert sum(samples(registry, "multilimit_checks_total").values()) == 5
-    assert samples(registry, "multilimit_check_seconds_count") == {("memory",): 5}
-
-
-@pytest.mark.parametrize(
-    ("units", "direction", "amount"), [(4, "returned", 6), (0, "returned", 10), (13, "added", 3), (10, None, 0)]
-)
-def test_settled_units_count_by_the_direction_in_which_the_estimate_was_wrong(
-    app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry, units: int, direction: str | None, amount: int
+@pytest.mark.parametrize(("options", "requests", "shown"), SHOWN.values(), ids=SHOWN)
+def test_metrics_show_what_happened_to_requests(
+    app: Flask,
+    metrics: PrometheusMetrics,
+    registry: CollectorRegistry,
+    options: dict[str, Any],
+    requests: int,
+    shown: dict[str, Any],
 ) -> None:
-    client = client_of(app, metrics, limiter={"rules": "100/hour", "cost": 10, "settle": lambda _: units})
-    client.get("/")
-    client.get("/")
+    client = client_of(app, metrics, **options)
+    for _ in range(requests):
+        client.get("/")
+    gate_of(app).audience.background.once()
 
-    shown = {} if direction is None else {(direction, "view", "ip-3600s"): 2 * amount}
-    assert samples(registry, "multilimit_settled_units_total") == shown
-
-
-def test_lists_take_no_time(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
-    client = client_of(app, metrics, deny=["127.0.0.1"])
-    client.get("/")
-
-    assert samples(registry, "multilimit_checks_total") == {("list", "view", "denied"): 1}
-    assert samples(registry, "multilimit_check_seconds_count") == {}
+    assert {name: samples(registry, f"multilimit_{name}") for name in shown} == shown
 
 
 def test_how_the_storage_stands(
@@ -147,16 +164,6 @@ def test_leases(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegis
         client.get("/")
 
     assert samples(registry, "multilimit_leases") == {("shop",): 1}
-
-
-def test_bans_that_begin(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
-    ban = Ban(after=2, within=60, time=600)
-    client = client_of(app, metrics, limiter={"rules": "1/hour", "type": LimitType.IP, "ban": ban})
-    for _ in range(5):
-        client.get("/")
-
-    assert samples(registry, "multilimit_bans_total") == {("view", "ip-ban"): 1}
-    assert samples(registry, "multilimit_checks_total")["memory", "view", "banned"] == 3
 
 
 def test_bans_in_force(
@@ -205,16 +212,6 @@ def test_a_new_process_shows_bans_in_force_before_it_checks_anything(
 
     until(lambda: samples(registry, "multilimit_bans_in_force") == {("shop", "view", "ip-ban"): 1})
     assert samples(registry, "multilimit_checks_total") == {}
-
-
-def test_bans_of_shadows_are_not_in_force(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
-    limiter = {"rules": "1/hour", "type": LimitType.IP, "ban": Ban(after=1), "shadow": True}
-    client = client_of(app, metrics, limiter=limiter)
-    for _ in range(3):
-        client.get("/")
-    gate_of(app).audience.background.once()
-
-    assert samples(registry, "multilimit_bans_in_force") == {}
 
 
 def test_a_shadow_that_would_ban_beside_a_ban_that_begins_is_not_counted(

@@ -341,13 +341,12 @@ def test_a_subclass_of_the_exception_may_respond_otherwise(limited_app: Flask) -
     assert run_wsgi_app(error, create_environ())[1] == "503 SERVICE UNAVAILABLE"
 
 
-def test_the_response_of_the_exception_is_negotiated_with_a_request_as_well(limited_app: Flask) -> None:
-    asked = Request(create_environ(headers={"Accept": "text/plain"}))
+@pytest.mark.parametrize(
+    ("asked", "expected"), [(Request(create_environ(headers={"Accept": "text/plain"})), TEXT), (None, PROBLEM)]
+)
+def test_the_response_of_the_exception_is_negotiated_with_a_request_and_needs_none(
+    limited_app: Flask, asked: Request | None, expected: str
+) -> None:
+    response: Any = exception_of(limited_app).get_response(asked)
 
-    assert exception_of(limited_app).get_response(asked).content_type == TEXT
-
-
-def test_the_response_of_the_exception_needs_no_request(limited_app: Flask) -> None:
-    response: TestResponse | Any = exception_of(limited_app).get_response()
-
-    assert (response.status_code, response.content_type) == (429, PROBLEM)
+    assert (response.status_code, response.content_type) == (429, expected)
