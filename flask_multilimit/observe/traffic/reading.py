@@ -62,19 +62,6 @@ class RecentTraffic(NamedTuple):
     start: float
     """POSIX time of the first slice."""
     slices: tuple[Counts, ...]
-    since: float = 0.0
-    """POSIX time of the first slice for which there is data: later than ``start`` if nothing was counted in the hour
-    before that slice, as when the app has just started."""
-
-    @property
-    def seconds(self) -> float:
-        """The time that the slices cover. The last slice is not over yet."""
-        return max(self.at - self.start, 1.0)
-
-    @property
-    def covered(self) -> float:
-        """The part of these seconds for which there is data: divide by it for a rate."""
-        return max(self.at - max(self.start, self.since), 1.0)
 
     @property
     def total(self) -> Counts:
@@ -178,28 +165,16 @@ class TrafficReader:
         seconds = min(max(seconds, BUCKET_SECONDS), LONGEST_SECONDS)
         at = self.now()
         last = bucket_at(at)
-        first = last + 1 - math.ceil(seconds / BUCKET_SECONDS)
+        buckets = range(last + 1 - math.ceil(seconds / BUCKET_SECONDS), last + 1)
         self._forget(at)
-        found = self._found(range(first, last + 1), at)
-        since = next((bucket for bucket, counts in found.items() if counts), first)
-        if since > first and self._has_data(range(last + 1 - LONGEST_SECONDS // BUCKET_SECONDS, first), at):
-            since = first
-        return RecentTraffic(at, float(first * BUCKET_SECONDS), tuple(found.values()), float(since * BUCKET_SECONDS))
-
-    def _found(self, buckets: Sequence[int], at: float) -> dict[int, Counts]:
-        """The counts in ``buckets``, in order; asks only for those that were not settled, and keeps those that are."""
-        found = {bucket: self._settled[bucket] for bucket in buckets if bucket in self._settled}
-        missing = [bucket for bucket in buckets if bucket not in found]
+        missing = [bucket for bucket in buckets if bucket not in self._settled]
+        found: dict[int, Counts] = {}
         for begin in range(0, len(missing), TOGETHER):
             found |= self.ask(missing[begin : begin + TOGETHER])
         settled = bucket_at(at - SETTLED_SECONDS)
         self._settled |= {bucket: counts for bucket, counts in found.items() if bucket < settled}
-        return {bucket: found[bucket] for bucket in buckets}
-
-    def _has_data(self, buckets: Sequence[int], at: float) -> bool:
-        """Whether anything was counted in ``buckets``. The latest come first: of a busy app, one command finds out."""
-        parts = (buckets[max(end - TOGETHER, 0) : end] for end in range(len(buckets), 0, -TOGETHER))
-        return any(any(self._found(part, at).values()) for part in parts)
+        slices = tuple(found[bucket] if bucket in found else self._settled[bucket] for bucket in buckets)
+        return RecentTraffic(at, float(buckets[0] * BUCKET_SECONDS), slices)
 
     def now(self) -> float:
         """POSIX time by the clock of the storage. Raises :class:`StorageError`."""
