@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import pytest
 from flask import Blueprint, Flask
 from werkzeug.routing import Rule as Route
 
-from flask_multilimit import Ban, ConfigurationError, LimitType, MultiLimit, exempt, rate_limiter
+from flask_multilimit import Ban, ConfigurationError, LimitType, MultiLimit, Rule, exempt, rate_limiter
 from support.asking import ask, view
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 async def later(*_: Any) -> bool:
     return True
+
+
+def with_none() -> str:
+    return ""
 
 
 def with_two(one: Any, two: Any) -> bool:
@@ -42,13 +47,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"type": ()}, "give at least one"),
     ({"type": (LimitType.IP, "usr")}, "type='usr'"),
     ({"type": lambda: "k"}, "needs a name"),
-    ({"type": lambda: "k", "name": "user"}, "taken by a LimitType"),
     ({"type": (LimitType.IP, lambda: "k")}, "needs a name"),
     ({"type": later, "name": "later"}, "async"),
     ({"type": lambda _request: "k", "name": "key"}, "which it does not take"),
     ({"name": "a b"}, "name='a b'"),
     ({"scope": ""}, "scope=''"),
-    ({"key": "{a}"}, "key prefix"),
     ({"methods": "POST"}, "methods='POST'"),
     ({"methods": []}, "methods: none given"),
     ({"cost": -1}, "cost=-1: must be a whole number, 0 or more"),
@@ -93,6 +96,30 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"cost": "1", "rules": lambda: "5/minute"}, "cost='1'"),
     ({"on_rejected": with_two}, "on_rejected=.*which it does not take"),
     ({"on_rejected": later}, "on_rejected=.*async"),
+    ({"rules": 100}, 'rules=100: give Rule objects or text such as "100/minute"'),
+    ({"rules": [(60, 100)]}, r"rules: \(60, 100\) is not a rule; give a Rule or text"),
+    ({"rules": [Rule(60, 5), Rule(60, 9, lease=2)]}, "would share one key, as type and window are the same, but"),
+    ({"type": 7}, "type=7: give (a LimitType|text) such as"),
+    *(
+        (
+            {"type": with_none, "name": name},
+            f"name={re.escape(repr(name))}: 1 to 20 characters, a letter and then letters",
+        )
+        for name in ("", "x" * 21, "api key", "é", "a\n", 7)
+    ),
+    *(
+        ({"type": with_none, "name": name}, f"name='{name}': taken by a LimitType; call your own type something else")
+        for name in ("default", "global", "ip", "user", "anonymous")
+    ),
+    *(
+        ({"key": key}, f"key prefix {re.escape(repr(key))}: 1 to 32 printable ASCII characters, no blanks, no braces")
+        for key in ("", "a b", "a{b", "é:", "x" * 33, "a\n")
+    ),
+    ({"scope": b"x"}, "scope=b'x': give a name"),
+    ({"cost": 10_001, "rules": "1000000/minute"}, "cost=10001: sliding_window takes at most 10000 units"),
+    ({"charge_when": True}, r"charge_when=True: give statuses such as \[401, 403\] or"),
+    ({"message": b"no"}, "message=b'no': give text"),
+    ({"message": later}, "later: must not be async"),
 ]
 KINDS = pytest.mark.parametrize(("options", "message"), WRONG, ids=[str(number) for number in range(len(WRONG))])
 
@@ -103,37 +130,35 @@ def test_on_a_function_it_names_the_function(options: dict[str, Any], message: s
         rate_limiter(**options)(view())
 
 
+@KINDS
+def test_in_data_it_names_the_setting(app: Flask, options: dict[str, Any], message: str) -> None:
+    app.config["MULTILIMIT_LIMITS"] = {"view": options}
+
+    with pytest.raises(ConfigurationError, match=rf'limiter on "MULTILIMIT_LIMITS\["view"\]": .*{message}'):
+        MultiLimit(app)
+
+
+@pytest.mark.parametrize("level", ["application", "default", "unmatched"])
+def test_in_a_list_of_limits_it_names_the_list(app: Flask, level: str) -> None:
+    wrong = {"type": "ip", "cost": -1}
+    with pytest.raises(ConfigurationError, match=f'limiter on "{level}_limits": cost=-1'):
+        MultiLimit(Flask("shop"), **{f"{level}_limits": rate_limiter(**wrong)})  # type: ignore[arg-type]
+    app.config[f"MULTILIMIT_{level.upper()}_LIMITS"] = [wrong]
+    with pytest.raises(ConfigurationError, match=f'limiter on "MULTILIMIT_{level.upper()}_LIMITS": cost=-1'):
+        MultiLimit(app)
+
+
+def test_on_a_blueprint_it_names_the_blueprint() -> None:
+    with pytest.raises(ConfigurationError, match='limiter on "blueprint "api"": cost=-1'):
+        rate_limiter(cost=-1)(Blueprint("api", "api"))
+
+
 @pytest.mark.parametrize("rules", [{"time": 60, "count": 5}, [{"time": 60, "count": 5}]])
 def test_a_mapping_is_not_a_rule_in_code(rules: Any) -> None:
     with pytest.raises(
         ConfigurationError, match=r"{'time': 60, 'count': 5}.*: .*give Rule\(time=60, count=5\), or text"
     ):
         rate_limiter(rules=rules)(view())
-
-
-@KINDS
-def test_on_a_blueprint_it_names_the_blueprint(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=f'limiter on "blueprint "api"": .*{message}'):
-        rate_limiter(**options)(Blueprint("api", "api"))
-
-
-@KINDS
-@pytest.mark.parametrize("level", ["application", "default", "unmatched"])
-def test_in_a_list_of_limits_it_names_the_list(options: dict[str, Any], message: str, level: str) -> None:
-    with pytest.raises(ConfigurationError, match=f'limiter on "{level}_limits": .*{message}'):
-        MultiLimit(Flask("shop"), **{f"{level}_limits": rate_limiter(**options)})  # type: ignore[arg-type]
-
-
-@KINDS
-@pytest.mark.parametrize("setting", ["APPLICATION_LIMITS", "DEFAULT_LIMITS", "UNMATCHED_LIMITS", "LIMITS"])
-def test_in_the_settings_it_names_the_setting(app: Flask, options: dict[str, Any], message: str, setting: str) -> None:
-    if options.get("type") == "ip":
-        return  # which is how the settings write a type
-    app.config[f"MULTILIMIT_{setting}"] = {"view": options} if setting == "LIMITS" else [options]
-    named = f"MULTILIMIT_{setting}" + (r'\["view"\]' if setting == "LIMITS" else "")
-
-    with pytest.raises(ConfigurationError, match=f'limiter on "{named}": .*{message}'):
-        MultiLimit(app)
 
 
 @pytest.mark.parametrize(
@@ -166,30 +191,6 @@ def test_a_setting_that_holds_no_limit_is_named(app: Flask, given: Any, message:
     with pytest.raises(ConfigurationError, match=rf"(?i)MULTILIMIT_{setting}|{setting}.*{message}") as raised:
         MultiLimit(app)
     assert raised.match(message)
-
-
-class TestSettings:
-    @pytest.mark.parametrize(
-        ("setting", "value", "message"),
-        [
-            ("LIMITS", ["5/minute"], "MULTILIMIT_LIMITS="),
-            ("LIMITS", {"view": []}, r'MULTILIMIT_LIMITS\["view"\]: no limit given'),
-            ("LIMITS", {"view": None}, r'MULTILIMIT_LIMITS\["view"\]: no limit given'),
-            ("EXEMPT", "static", "MULTILIMIT_EXEMPT="),
-            ("HEADERS", "all", "MULTILIMIT_HEADERS='all'"),
-            ("HEADERS_ON", "sometimes", "MULTILIMIT_HEADERS_ON="),
-            ("RETRY_AFTER", "never", "MULTILIMIT_RETRY_AFTER="),
-            ("SHADOW_HEADERS", "yes", "MULTILIMIT_SHADOW_HEADERS="),
-            ("LOCALE", "fr", "MULTILIMIT_LOCALE='fr'"),
-            ("MESSAGE", 5, "MULTILIMIT_MESSAGE=5"),
-            ("DEFAULT_LIMIT", "5/minute", "did you mean MULTILIMIT_DEFAULT_LIMITS"),
-        ],
-    )
-    def test_of_a_wrong_kind_name_the_setting(self, app: Flask, setting: str, value: Any, message: str) -> None:
-        app.config[f"MULTILIMIT_{setting}"] = value
-
-        with pytest.raises(ConfigurationError, match=message):
-            MultiLimit(app)
 
 
 class TestAtTheFirstRequest:

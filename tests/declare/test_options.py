@@ -13,7 +13,6 @@ from support.doubles import limited_service
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
 
-    from flask_multilimit import Decision
     from support.doubles import RecordingStorage
 
 
@@ -171,23 +170,6 @@ class TestMessage:
         limit(limited_app, message="访问过于频繁,请稍候再试")
 
         assert self.refusal(client) == "访问过于频繁,请稍候再试"
-
-    def test_is_made_of_the_decision(self, limited_app: Flask, client: FlaskClient) -> None:
-        def message(decision: Decision) -> str:
-            return f"{decision.violated[0].name}: {decision.retry_after:.0f} s for {request.path}"
-
-        limit(limited_app, message=message)
-
-        assert self.refusal(client) == "default-60s: 60 s for /"
-
-    def test_is_a_setting_of_the_app(self, app: Flask) -> None:
-        app.config["MULTILIMIT_MESSAGE"] = "Slow down."
-        MultiLimit(app)
-        limit(app, "/one")
-        limit(app, "/two", message="Slower.")
-
-        client = app.test_client()
-        assert [self.refusal(client, "/one"), self.refusal(client, "/two")] == ["Slow down.", "Slower."]
 
     def test_of_the_app_may_be_a_callable(self, app: Flask) -> None:
         app.config["MULTILIMIT_MESSAGE"] = lambda decision: f"Wait {decision.retry_after:.0f} s."

@@ -33,14 +33,6 @@ def test_a_subject_that_only_looks_like_several_has_no_parts(value: str) -> None
     assert parts_in(value) == ()
 
 
-def test_endpoints_share_the_quota_of_one_scope(app: Flask, storage: RecordingStorage) -> None:
-    MultiLimit(app, storage=storage)
-    for path in ("/mail", "/text"):
-        app.add_url_rule(path, path, rate_limiter(rules="2/minute", scope="outgoing")(view()))
-
-    assert statuses(app, "/mail", "/text", "/mail", "/text") == [200, 200, 429, 429]
-
-
 def test_each_value_of_a_path_variable_has_a_quota(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage)
 
@@ -102,14 +94,6 @@ class TestSeveralTypesTogether:
         assert statuses(app, "/", "/", headers={"X-Api-Key": "k1"}) == [200, 429]
         assert statuses(app, "/", headers={"X-Api-Key": "k2"}) == [200]
         assert statuses(app, "/", "/") == [200, 200], "the type of one's own says that it does not apply"
-
-    def test_can_be_written_in_the_settings(self, app: Flask, storage: RecordingStorage) -> None:
-        app.config["MULTILIMIT_DEFAULT_LIMITS"] = {"type": "user+ip", "rules": "1/minute"}
-        MultiLimit(app, storage=storage, user_loader=lambda: "ann")
-        app.add_url_rule("/", "view", view())
-
-        assert statuses(app, "/", "/") == [200, 429]
-        assert statuses(app, "/", environ_base={"REMOTE_ADDR": "203.0.113.7"}) == [200]
 
 
 class TestAppsAndStorages:

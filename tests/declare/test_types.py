@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from flask.testing import FlaskClient
 
-    from flask_multilimit.declare.subjects import SubjectType
     from support.doubles import RecordingStorage
 
 
@@ -436,19 +435,3 @@ class TestTypesOfOnesOwn:
         with pytest.raises(LookupError, match="no tenant"):
             client.get("/")
         assert storage.checks == []
-
-
-@pytest.mark.parametrize("type_", [LimitType.DEFAULT, LimitType.IP, api_key])
-def test_a_limit_admits_again_when_its_window_has_passed(limited_app: Flask, clock: Any, type_: SubjectType) -> None:
-    client = limit(limited_app, type=type_, name="mine")
-
-    def status() -> int:
-        return client.get("/", headers={"X-API-Key": "a"}).status_code
-
-    seen = [status(), status()]
-    clock.advance(59.999999)
-    seen.append(status())
-    clock.advance(0.000001)
-    seen.append(status())
-
-    assert seen == [200, 429, 429, 200]

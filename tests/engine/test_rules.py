@@ -114,7 +114,7 @@ BAD_ARGUMENTS: dict[str, tuple[str, list[Any]]] = {
 def test_a_number_out_of_range_is_an_error_that_names_the_argument(name: str) -> None:
     algorithm, wrong = BAD_ARGUMENTS[name]
     for value in wrong:
-        with pytest.raises(ConfigurationError, match=name):
+        with pytest.raises(ConfigurationError, match=f"{name}( must be |=.* is more than )"):
             Rule(**{"algorithm": algorithm, name: value})
 
 
@@ -322,16 +322,3 @@ def test_an_object_that_is_no_rule_is_an_error(wrong: Any) -> None:
         rules_from(wrong)
     with pytest.raises(ConfigurationError, match="rule"):
         hits_for(wrong, scope="api")
-
-
-# Burst and max_delay, for the algorithms that take them
-
-
-@pytest.mark.parametrize("algorithm", RATES)
-@pytest.mark.parametrize(("name", "value"), [("burst", 3), ("max_delay", 2)])
-def test_a_parameter_is_an_error_for_algorithms_that_do_not_take_it(algorithm: str, name: str, value: int) -> None:
-    if name in ALGORITHMS[algorithm].PARAMETERS:
-        assert getattr(Rule(60, 5, algorithm=algorithm, **{name: value}), name) == value  # type: ignore[arg-type]
-        return
-    with pytest.raises(ConfigurationError, match=f"{name} .*{algorithm}"):
-        Rule(60, 5, algorithm=algorithm, **{name: value})  # type: ignore[arg-type]

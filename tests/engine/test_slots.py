@@ -131,14 +131,6 @@ def test_where_a_release_waits_those_that_come_meanwhile_share_one_connection(
     assert len(KEEPER) == 0
 
 
-def test_a_release_that_is_lost_with_its_connection_is_made_again(limiter: Limiter, redis_client: redis.Redis) -> None:
-    with limiter.slot(THREE):
-        redis_client.client_kill_filter(_type="normal", skipme=True)
-
-    until(lambda: redis_client.zcard(THREE[0].key) == 0)
-    until(lambda: len(KEEPER) == 0)
-
-
 def test_a_release_that_is_lost_is_made_again_at_once(
     limiter: Limiter, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from support.doubles import RecordingStorage
 
 BOTH = ["GET", "POST"]
+BY_METHOD = [{"rules": "10/minute", "methods": ["GET"]}, {"rules": "1/minute", "methods": ["POST"]}]
 
 
 def get_and_post(app: Flask, times: int = 10) -> list[int]:
@@ -52,25 +53,18 @@ def test_a_limiter_of_all_methods_counts_beside_one_of_some(app: Flask, storage:
 
 
 @pytest.mark.parametrize(
-    "limits",
+    ("setting", "limits"),
     [
-        {"view": [{"rules": "10/minute", "methods": ["GET"]}, {"rules": "1/minute", "methods": ["POST"]}]},
-        {"view": {"rules": "10/minute", "methods": ["GET"]}, "vi*": {"rules": "1/minute", "methods": ["POST"]}},
+        ("LIMITS", {"view": BY_METHOD}),
+        ("LIMITS", dict(zip(("view", "vi*"), BY_METHOD, strict=True))),
+        ("APPLICATION_LIMITS", BY_METHOD),
     ],
 )
 def test_limits_in_the_settings_may_differ_by_method(
-    app: Flask, storage: RecordingStorage, limits: dict[str, Any]
+    app: Flask, storage: RecordingStorage, setting: str, limits: Any
 ) -> None:
-    app.config["MULTILIMIT_LIMITS"] = limits
+    app.config[f"MULTILIMIT_{setting}"] = limits
     MultiLimit(app, storage=storage)
-    app.add_url_rule("/", "view", view(), methods=BOTH)
-
-    assert get_and_post(app) == [200, 200]
-
-
-def test_limits_of_the_whole_app_may_differ_by_method(app: Flask, storage: RecordingStorage) -> None:
-    limits = [{"rules": "10/minute", "methods": ["GET"]}, {"rules": "1/minute", "methods": ["POST"]}]
-    MultiLimit(app, storage=storage, application_limits=limits)
     app.add_url_rule("/", "view", view(), methods=BOTH)
 
     assert get_and_post(app) == [200, 200]
@@ -83,24 +77,6 @@ def test_limits_of_a_blueprint_and_a_default_may_differ_by_method(app: Flask, st
     app.register_blueprint(blueprint)
 
     assert get_and_post(app) == [200, 200]
-
-
-def test_limits_of_the_methods_of_a_class_have_quotas_of_their_own(app: Flask, storage: RecordingStorage) -> None:
-    MultiLimit(app, storage=storage)
-
-    class Login(MethodView):
-        @rate_limiter(rules="10/minute")
-        def get(self) -> str:
-            return "form"
-
-        @rate_limiter(rules="1/minute")
-        def post(self) -> str:
-            return "in"
-
-    app.add_url_rule("/", view_func=Login.as_view("login"))
-
-    assert get_and_post(app) == [200, 200]
-    assert ask(app, method="HEAD").status_code == 429
 
 
 def test_one_function_that_serves_two_methods_is_one_limiter(app: Flask, storage: RecordingStorage) -> None:

@@ -9,7 +9,7 @@ from flask import Blueprint, Flask, current_app
 from flask.views import MethodView, View
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, exempt, rate_limiter
-from support.asking import ask, policy, statuses, view
+from support.asking import ask, statuses, view
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,21 +23,30 @@ def windows(storage: RecordingStorage) -> list[list[float]]:
     return [sorted(of_one) for of_one in storage.windows]
 
 
+@pytest.mark.parametrize("place", ["constructor", "init_app", "setting"])
+@pytest.mark.parametrize(
+    ("name", "limits"),
+    [
+        ("limits", {"sh*": "1/minute"}),
+        ("application_limits", [Rule(time=60, count=1), {"type": "ip", "rules": "5/second"}]),
+        ("default_limits", "1/minute"),
+        ("unmatched_limits", "1/minute"),
+    ],
+)
+def test_limits_may_be_given_in_three_places(
+    app: Flask, storage: RecordingStorage, place: str, name: str, limits: Any
+) -> None:
+    if place == "setting":
+        app.config[f"MULTILIMIT_{name.upper()}"] = limits
+    multilimit = MultiLimit(storage=storage, **({name: limits} if place == "constructor" else {}))
+    multilimit.init_app(app, **({name: limits} if place == "init_app" else {}))
+    app.add_url_rule("/", "show", view())
+
+    path, admitted = ("/nowhere", 404) if name == "unmatched_limits" else ("/", 200)
+    assert statuses(app, path, path) == [admitted, 429]
+
+
 class TestLimitsByName:
-    @pytest.mark.parametrize("place", ["constructor", "init_app", "setting"])
-    def test_may_be_given_in_three_places(self, app: Flask, storage: RecordingStorage, place: str) -> None:
-        limits = {"sh*": "1/minute"}
-        if place == "constructor":
-            MultiLimit(app, storage=storage, limits=limits)
-        elif place == "init_app":
-            MultiLimit(storage=storage).init_app(app, limits=limits)
-        else:
-            app.config["MULTILIMIT_LIMITS"] = limits
-            MultiLimit(app, storage=storage)
-        app.add_url_rule("/", "show", view())
-
-        assert statuses(app, "/", "/") == [200, 429]
-
     def test_that_match_no_endpoint_are_an_error_that_names_the_setting(self, app: Flask) -> None:
         MultiLimit(app, limits={"shwo": "1/minute"})
         app.add_url_rule("/", "show", view())
@@ -80,21 +89,6 @@ class TestApplicationLimits:
             each.add_url_rule("/", "view", view())
 
         assert [*statuses(app, "/"), *statuses(other, "/", "/")] == [200, 200, 429]
-
-    @pytest.mark.parametrize("place", ["constructor", "init_app", "setting"])
-    def test_may_be_given_in_three_places(self, app: Flask, storage: RecordingStorage, place: str) -> None:
-        limits: Any = {"application_limits": [Rule(time=60, count=3), {"type": "ip", "rules": "1/second"}]}
-        if place == "constructor":
-            MultiLimit(app, storage=storage, **limits)
-        elif place == "init_app":
-            MultiLimit(storage=storage).init_app(app, **limits)
-        else:
-            app.config["MULTILIMIT_APPLICATION_LIMITS"] = limits["application_limits"]
-            MultiLimit(app, storage=storage)
-        app.add_url_rule("/", "view", view())
-
-        assert policy(ask(app)) == ["application-60s", "application-1s"]
-        assert len(storage.checks) == 1
 
     def test_of_all_three_places_hold_together(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_APPLICATION_LIMITS"] = "30/minute"
@@ -143,36 +137,6 @@ class TestDefaultLimits:
         ask(app, method="POST")
 
         assert windows(storage) == [[3600], [60]]
-
-    def test_hold_for_methods_of_a_class_that_declare_none(self, app: Flask, storage: RecordingStorage) -> None:
-        class Items(MethodView):
-            def get(self) -> str:
-                return "got"
-
-            @rate_limiter(rules="2/minute")
-            def post(self) -> str:
-                return "made"
-
-        MultiLimit(app, storage=storage, default_limits="100/hour")
-        app.add_url_rule("/", view_func=Items.as_view("items"))
-
-        ask(app)
-        ask(app, method="POST")
-
-        assert windows(storage) == [[3600], [60]]
-
-    @pytest.mark.parametrize("place", ["constructor", "init_app", "setting"])
-    def test_may_be_given_in_three_places(self, app: Flask, storage: RecordingStorage, place: str) -> None:
-        if place == "constructor":
-            MultiLimit(app, storage=storage, default_limits="1/minute")
-        elif place == "init_app":
-            MultiLimit(storage=storage).init_app(app, default_limits="1/minute")
-        else:
-            app.config["MULTILIMIT_DEFAULT_LIMITS"] = "1/minute"
-            MultiLimit(app, storage=storage)
-        app.add_url_rule("/", "view", view())
-
-        assert statuses(app, "/", "/") == [200, 429]
 
     def test_hold_for_static_files_like_for_any_endpoint(self, storage: RecordingStorage, tmp_path: Path) -> None:
         (tmp_path / "a.txt").write_text("a")
@@ -511,13 +475,3 @@ def test_an_endpoint_may_have_the_name_of_a_built_in_scope(app: Flask, storage: 
         f"rate_limit:{{endpoint%3A{name}}}:default::sliding_window:60000",
         "rate_limit:{unmatched}:default::sliding_window:60000",
     )
-
-
-def test_an_endpoint_called_application_has_a_quota_beside_that_of_the_app(
-    app: Flask, storage: RecordingStorage
-) -> None:
-    MultiLimit(app, storage=storage, application_limits="3/minute", default_limits="2/minute")
-    app.add_url_rule("/form", "application", view())
-    app.add_url_rule("/other", "other", view())
-
-    assert statuses(app, "/form", "/form", "/form", "/other", "/other") == [200, 200, 429, 200, 429]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from flask import Blueprint, Flask, Response
-from flask.views import MethodView, View
+from flask.views import MethodView
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, rate_limiter
 from flask_multilimit.engine import MemoryStorage
@@ -125,41 +125,6 @@ class TestClassBasedViews:
         assert client.get("/items").status_code == 429
         assert storage.windows == [[60, 3600]] * 3
 
-    def test_limiters_of_the_class_and_of_its_method_are_one_check(
-        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
-    ) -> None:
-        class Items(MethodView):
-            decorators: ClassVar[list[Callable[..., Any]]] = [rate_limiter(rules="100/hour")]
-
-            @rate_limiter(rules="1/minute")
-            def get(self) -> str:
-                return "got"
-
-            def post(self) -> str:
-                return "made"
-
-        limited_app.add_url_rule("/items", view_func=Items.as_view("items"))
-
-        assert [client.get("/items").status_code for _ in range(3)] == [200, 429, 429]
-        assert client.post("/items").headers["RateLimit"] == '"default-3600s";r=98;t=3528'
-        # The third GET is refused by the deny cache.
-        assert storage.windows == [[3600, 60]] * 2 + [[3600]]
-
-    def test_dispatch_of_a_plain_view_class(
-        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
-    ) -> None:
-        class Page(View):
-            methods: ClassVar[list[str]] = ["GET", "POST"]
-
-            @rate_limiter(rules="1/minute")
-            def dispatch_request(self) -> str:
-                return "page"
-
-        limited_app.add_url_rule("/page", view_func=Page.as_view("page"))
-
-        assert [client.get("/page").text, client.post("/page").status_code] == ["page", 429]
-        assert storage.keys_asked[0] == ["rate_limit:{page}:default::sliding_window:60000"]
-
     def test_a_bound_method_as_a_view(self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage) -> None:
         class Pages:
             text = "page"
@@ -241,37 +206,6 @@ def test_an_automatic_options_answer_is_not_charged(
 
 
 class TestApps:
-    def test_each_has_its_own_state(self) -> None:
-        multilimit = MultiLimit()
-        apps = [Flask("one"), Flask("two")]
-
-        @rate_limiter(rules="1/minute")
-        def view() -> str:
-            return "ok"
-
-        for app in apps:
-            multilimit.init_app(app)
-            app.add_url_rule("/", "view", view)
-        one, two = (app.test_client() for app in apps)
-
-        assert [client.get("/").status_code for client in (one, two, one, two)] == [200, 200, 429, 429]
-
-    def test_each_has_its_own_settings(self, clock: Clock) -> None:
-        storages = [RecordingStorage(clock), RecordingStorage(clock)]
-
-        @rate_limiter()
-        def view() -> str:
-            return "ok"
-
-        for storage, prefix in zip(storages, ("one:", "two:"), strict=True):
-            app = Flask("app")
-            app.config["MULTILIMIT_KEY_PREFIX"] = prefix
-            MultiLimit(app, storage=storage)
-            app.add_url_rule("/", "view", view)
-            app.test_client().get("/")
-
-        assert [storage.keys_asked[0][0].partition("{")[0] for storage in storages] == ["one:", "two:"]
-
     def test_apps_that_share_a_storage_share_quotas(self, clock: Clock) -> None:
         storage = MemoryStorage(clock=clock)
         statuses = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 import os
 import re
 import subprocess
@@ -17,8 +16,7 @@ from flask_multilimit.engine import Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.storage.redis import scripts, storage
 from flask_multilimit.engine.storage.redis.shapes import WORTH, Shapes
-from support.bench import bare, exhaust, hits
-from support.clock import microseconds
+from support.bench import bare, hits
 from support.folders import DOCS, ROOT, TESTS
 
 if TYPE_CHECKING:
@@ -120,37 +118,6 @@ def test_a_cooldown_admits_as_the_page_says(bench: Bench) -> None:
     assert admitted == [True, True, True, False, False, True, True]
 
 
-def test_a_cooldown_admits_exactly_at_retry_after(bench: Bench) -> None:
-    plan = hits(cooldown())
-    exhaust(bench.limiter, plan)
-    bench.clock.advance(4)
-    wait = bench.limiter.check(plan).retry_after
-
-    bench.clock.now += microseconds(wait) - 1
-    assert not bench.limiter.check(plan).allowed
-    bench.clock.now += 1
-    assert bench.limiter.check(plan).allowed
-
-
-def test_a_cooldown_is_whole_exactly_at_reset_after(bench: Bench) -> None:
-    plan = hits(cooldown())
-    reset = bench.limiter.check(plan).reset_after
-
-    bench.clock.now += microseconds(reset) - 1
-    assert bench.limiter.peek(plan).remaining == 2
-    bench.clock.now += 1
-    assert (bench.limiter.peek(plan).remaining, bench.limiter.peek(plan).reset_after) == (3, 0)
-
-
-def test_a_cooldown_takes_costs_and_peeks(bench: Bench) -> None:
-    assert bench.limiter.check(hits(cooldown(), cost=2)).remaining == 1
-    assert bench.limiter.peek(hits(cooldown())).remaining == 1
-    assert bench.limiter.check(hits(cooldown(), cost=0)).allowed
-    assert not bench.limiter.check(hits(cooldown(), cost=2)).allowed
-    assert bench.limiter.check(hits(cooldown(), cost=4)).retry_after == math.inf
-    assert bench.limiter.check(hits(cooldown())).allowed
-
-
 @pytest.mark.parametrize("other", ALGORITHMS)
 def test_an_own_algorithm_is_all_or_nothing_with_every_other(bench: Bench, other: str) -> None:
     tight = hits(Rule(20, 1, algorithm=other))
@@ -161,23 +128,6 @@ def test_an_own_algorithm_is_all_or_nothing_with_every_other(bench: Bench, other
     assert not bench.limiter.check(loose + tight).allowed
     assert bench.stored() == stored
     assert bench.limiter.peek(loose).remaining == 2
-
-
-def test_a_cooldown_can_be_refunded_and_reset(bench: Bench) -> None:
-    plan = hits(cooldown())
-    decisions = [bench.limiter.check(plan) for _ in range(3)]
-
-    bench.limiter.refund(decisions[0])
-    assert bench.limiter.peek(plan).remaining == 1
-    bench.limiter.reset(plan)
-    assert bench.limiter.peek(plan).remaining == 3
-
-
-def test_the_key_of_a_cooldown_expires(redis_client: redis.Redis) -> None:
-    bare(redis_client).check(hits(cooldown()))
-
-    (key,) = redis_client.keys()
-    assert 9000 < redis_client.pttl(key) <= 10_000
 
 
 def test_parameters_of_an_own_algorithm_are_checked() -> None:

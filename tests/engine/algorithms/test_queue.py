@@ -14,10 +14,9 @@ from flask import Flask
 from engine.algorithms import workers
 from flask_multilimit import MultiLimit, Rule, current_decision, rate_limiter
 from flask_multilimit.engine import Limiter, MemoryStorage
-from flask_multilimit.engine.reply import DELAY
 from flask_multilimit.serve.gate import gate_of
 from support.bench import exhaust, hits
-from support.clock import Clock, microseconds
+from support.clock import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,45 +31,6 @@ def test_each_request_is_told_the_time_until_the_one_before_it_has_drained(bench
     delays = [bench.limiter.check(hits(EVERY_HALF_SECOND)).delay for _ in range(5)]
 
     assert delays == [0, 0.5, 1, 1.5, 2]
-
-
-def test_nobody_is_admitted_to_a_turn_later_than_max_delay(bench: Bench) -> None:
-    exhaust(bench.limiter, hits(EVERY_HALF_SECOND))
-
-    refused = bench.limiter.check(hits(EVERY_HALF_SECOND))
-    bench.clock.advance(refused.retry_after)
-    last = bench.limiter.check(hits(EVERY_HALF_SECOND))
-
-    assert (refused.allowed, refused.delay, refused.retry_after) == (False, 0, 0.5)
-    assert (last.allowed, last.delay) == (True, 2)
-
-
-def test_the_last_place_in_a_queue_is_told_as_remaining(bench: Bench) -> None:
-    left = [bench.limiter.peek(hits(EVERY_HALF_SECOND)).remaining]
-    for _ in range(5):
-        bench.limiter.check(hits(EVERY_HALF_SECOND))
-        left.append(bench.limiter.peek(hits(EVERY_HALF_SECOND)).remaining)
-
-    assert left == [5, 4, 3, 2, 1, 0]
-
-
-def test_the_time_that_passes_is_taken_off_the_delay(bench: Bench) -> None:
-    bench.limiter.check(hits(EVERY_HALF_SECOND))
-    bench.clock.advance(0.2)
-
-    assert bench.limiter.check(hits(EVERY_HALF_SECOND)).delay == 0.3
-
-
-def test_turns_come_no_faster_than_the_rate_whenever_requests_arrive(bench: Bench) -> None:
-    turns = []
-    for gap in (0, 0, 0.1, 0.7, 0, 0.05, 0, 0.3, 2, 0, 0):
-        bench.clock.advance(gap)
-        decision = bench.limiter.check(hits(EVERY_HALF_SECOND))
-        if decision.allowed:
-            turns.append(decision.at + decision.reply[DELAY])
-
-    assert len(turns) == 10  # the seventh finds the queue full
-    assert all(later - earlier >= microseconds(0.5) for earlier, later in pairwise(turns))
 
 
 def test_a_cost_takes_so_many_turns(bench: Bench) -> None:
@@ -99,12 +59,6 @@ def test_a_burst_bounds_the_queue_where_it_is_shorter_than_max_delay(bench: Benc
 
     assert exhaust(bench.limiter, hits(rule)) == 3
     assert bench.limiter.check(hits(rule)).retry_after == 0.5
-
-
-def test_a_meter_delays_nobody(bench: Bench) -> None:
-    rule = Rule(1, 2, algorithm="leaky_bucket", burst=4)
-
-    assert [bench.limiter.check(hits(rule)).delay for _ in range(4)] == [0] * 4
 
 
 def test_the_delay_of_several_queues_is_the_longest(bench: Bench) -> None:
@@ -197,21 +151,3 @@ def test_a_delay_longer_than_the_declaration_waits_is_left_to_the_view() -> None
 
     assert delays == [0, 0.05, 0.1]
     assert slept == [0.05]
-
-
-def test_a_waiting_view_answers_in_its_turn() -> None:
-    client = app_with(1).test_client()
-
-    started = time.monotonic()
-    for _ in range(3):
-        assert client.get("/").status_code == 200
-
-    assert 0.1 <= time.monotonic() - started < 5
-
-
-def test_a_queue_that_is_full_answers_429() -> None:
-    client = app_with(0, Clock()).test_client()
-
-    codes = [client.get("/").status_code for _ in range(22)]
-
-    assert codes == [200] * 21 + [429]
