@@ -124,9 +124,8 @@ class Rule:
         if not isinstance(text, str):
             raise ConfigurationError(f'rule {brief(text)}: give text, such as "100/minute"')
         _check_length(text)
-        calendar = calendar_in(text)
-        if calendar is not None:
-            return _of_calendar(text, calendar)
+        if (calendar := calendar_in(text)) is not None:
+            return _written(text, calendar)
         normalized = " ".join(text.replace("/", " per ").split())
         count, *windows = _PER.split(normalized)
         match = _WINDOW.fullmatch(windows[0]) if len(windows) == 1 else None
@@ -139,10 +138,7 @@ class Rule:
                 f"rule {brief(text)}: unknown unit {match['unit']!r}, "
                 f"use one of {', '.join(UNITS)}{_nearest(unit, UNITS)}"
             )
-        try:
-            return cls(time=int(match["many"] or 1) * seconds, count=units)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"rule {brief(text)}: {error}") from None
+        return _written(text, {"time": int(match["many"] or 1) * seconds, "count": units})
 
     @classmethod
     def refusing(cls, time: float = 60, *, algorithm: str = "sliding_window", name: str | None = None) -> Rule:
@@ -486,7 +482,7 @@ def _anchor_named(period: str, text: str) -> int | str:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 2 else text
 
 
-def _of_calendar(text: str, given: dict[str, Any]) -> Rule:
+def _written(text: str, given: dict[str, Any]) -> Rule:
     try:
         return rule_of(given)
     except ConfigurationError as error:
@@ -560,16 +556,13 @@ def _lease_of(value: Any) -> int:
     return value
 
 
-def _algorithm_named(value: Any) -> str:
-    if not isinstance(value, str) or value not in ALGORITHMS:
-        raise ValueError(f"must be one of {', '.join(ALGORITHMS)}{_nearest(value, ALGORITHMS)}")
-    return str(value)
+def _one_of(names: Mapping[str, Any]) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or value not in names:
+            raise ValueError(f"must be one of {', '.join(names)}{_nearest(value, names)}")
+        return str(value)
 
-
-def _period_named(value: Any) -> str:
-    if not isinstance(value, str) or value not in PERIODS:
-        raise ValueError(f"must be one of {', '.join(PERIODS)}{_nearest(value, PERIODS)}")
-    return value
+    return check
 
 
 def _zone_named(value: Any) -> str:
@@ -591,11 +584,11 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "time": duration_of,
     "timeout": duration_of,
     "count": _units_of,
-    "algorithm": _algorithm_named,
+    "algorithm": _one_of(ALGORITHMS),
     "burst": _optional(_units_of),
     "max_delay": _optional(duration_of),
     "lease": _optional(_lease_of),
-    "period": _period_named,
+    "period": _one_of(PERIODS),
     "timezone": _zone_named,
     "anchor": lambda value: value,  # depends on the period
     "name": _optional(_name_of),

@@ -70,13 +70,6 @@ class _Renewed(NamedTuple):
     """Whether the last renewal has failed."""
 
 
-class _Failure(NamedTuple):
-    """A command that renewed nothing, or perhaps not all."""
-
-    batch: list[_Held]
-    error: Exception
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class _Lost:
     """Slots of one check whose release has failed and is tried again."""
@@ -261,7 +254,7 @@ class Keeper:
             _attempt(partial(_confirm, cast("Storage", unconfirmed)))
 
     def _renew(self, storage: KeepsSlots, together: list[_Held], now: float) -> None:
-        failures = list[_Failure]()
+        failures = list[tuple[list[_Held], Exception]]()
         for each in _batches(together):
             batch = [held for held in each if held.check_id in self._held]
             sent = [(held, held.slots) for held in batch]
@@ -271,7 +264,7 @@ class Keeper:
             try:
                 storage.renew([slot for _, slots in sent for slot in slots])
             except Exception as error:  # whatever it is, other slots are renewed
-                failures.append(_Failure(batch, error))
+                failures.append((batch, error))
             else:
                 for held in batch:
                     self._renewed[held.check_id] = _Renewed(now + held.timeout / RENEWALS, False)
@@ -290,12 +283,12 @@ class Keeper:
             if kept is not slots and (gone := [slot for slot in slots if slot not in kept]):
                 self._release_once_more(held, gone, self._clock())
 
-    def _note_failures(self, failures: list[_Failure], now: float) -> None:
-        """Log all of one round in one line, unless they failed before, too."""
+    def _note_failures(self, failures: list[tuple[list[_Held], Exception]], now: float) -> None:
+        """Log all commands of one round that failed in one line, unless they failed before, too."""
         failed = [held for batch, _ in failures for held in batch]
         before = [self._renewed.get(held.check_id) for held in failed]
         if not all(renewed is not None and renewed.failing for renewed in before):
-            error = next((error for _, error in failures if _fault(error)), failures[0].error)
+            error = next((error for _, error in failures if _fault(error)), failures[0][1])
             _logger.warning(
                 "Rate limits: could not renew slots (%d): %s. Trying again until they expire.",
                 len(failed),

@@ -216,7 +216,7 @@ def rules_by_keys(gate: AppGate) -> dict[RuleOfKeys, Rule]:
         (listed.planned.stem, type_name, rule.key_part): rule
         for listed in limiters_of(gate)
         for type_name in _types_in_keys(listed.planned.declaration.type_name)
-        for rule in listed.planned.counted
+        for rule in listed.planned.declaration.counted_rules
     }
 
 

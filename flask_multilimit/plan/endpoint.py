@@ -68,19 +68,14 @@ class PlannedLimiter:
         """The original declaration, before any override."""
         return self.changed_from or self.declaration
 
-    @property
-    def counted(self) -> tuple[Rule, ...]:
-        """The rules that have a key, including that of its ban."""
-        rules = tuple([rule for _, rule in self.rules])
-        return rules if self.declaration.ban is None else (*rules, self.declaration.ban.rule)
-
     def may_share_key(self, other: PlannedLimiter) -> bool:
         """Whether a rule of both may count in one key."""
         if (self.stem, self.declaration.type_name) != (other.stem, other.declaration.type_name):
             return False
         if any(each.dynamic is not None or each.special is not None for each in (self, other)):
             return True
-        return not {rule.key_part for rule in self.counted}.isdisjoint(rule.key_part for rule in other.counted)
+        own, others = ({rule.key_part for rule in each.declaration.counted_rules} for each in (self, other))
+        return not own.isdisjoint(others)
 
     def hits(
         self, subject: Subject, cost: int, *, priority: str | None = None, rules_of: RulesOf = DynamicRules.now
