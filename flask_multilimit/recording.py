@@ -28,8 +28,8 @@ from .engine import ConfigurationError, Decision
 from .engine.errors import brief, check_bool, check_path
 from .engine.forks import notify_child
 from .engine.text import SafeLogger
-from .operate.simulate.logs.logged import LoggedRequest, Recorded
-from .operate.simulate.logs.recorded import FILES, Recording, line_of, recordings_of
+from .operate.simulate.logged import LoggedRequest, Recorded
+from .operate.simulate.recorded import FILES, Recording, line_of, recordings_of
 from .plan.sources import UNMATCHED_SCOPE
 from .serve.gate import gate_of
 from .serve.state import Record, Records

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from .engine import ConfigurationError
 from .engine.errors import brief, check_several
-from .operate.simulate.logs.logged import LoggedRequest
-from .operate.simulate.logs.reading import Logs, read_logs
+from .operate.simulate.logged import LoggedRequest
+from .operate.simulate.reading import Logs, read_logs
 from .operate.simulate.report import Report
 from .operate.simulate.suggest import Choice, Refused, Suggestion
 from .operate.simulate.whatif import share_from, simulate

@@ -194,7 +194,7 @@ TRUSTED = {
     "engine/storage/redis/compiled.py",  # reads the scripts of this package, as do the next two its files
     "engine/storage/redis/scripts.py",
     "observe/boards.py",
-    "operate/simulate/logs/text.py",  # compiles what an operator gives as --regex and --format
+    "operate/simulate/formats.py",  # compiles what an operator gives as --regex and --format
 }
 """Files whose patterns match only text of this package, or are the operator's own."""
 

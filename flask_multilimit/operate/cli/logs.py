@@ -19,11 +19,10 @@ import click
 from flask import current_app
 
 from .. import console
-from ..simulate.logs.formats import expression, format_of
-from ..simulate.logs.logged import MICROSECONDS, LoggedRequest
-from ..simulate.logs.reading import STANDARD_INPUT, LogFile, Logs
-from ..simulate.logs.recorded import FILES, folders_of
-from ..simulate.logs.times import moment
+from ..simulate.formats import expression, format_of
+from ..simulate.logged import MICROSECONDS, LoggedRequest, moment
+from ..simulate.reading import STANDARD_INPUT, LogFile, Logs
+from ..simulate.recorded import FILES, folders_of
 from .base import decorate
 
 C = TypeVar("C", bound=Callable[..., Any])

@@ -10,7 +10,7 @@ from flask import current_app
 
 from ...control.control import seconds_of
 from ...insight.text import local_time
-from ..simulate.logs.recorded import recordings_of
+from ..simulate.recorded import recordings_of
 from .base import command, for_people, write
 
 

@@ -31,10 +31,10 @@ from ...insight.limits import places_of
 from ...insight.text import subject_text
 from ...insight.traffic import looking
 from ...serve.gate import gate_in_force
-from ..simulate.logs.formats import format_of
-from ..simulate.logs.logged import MICROSECONDS, LoggedRequest
-from ..simulate.logs.reading import Logs
-from ..simulate.logs.recorded import NAME, folders_of, newest_files, recordings_of
+from ..simulate.formats import format_of
+from ..simulate.logged import MICROSECONDS, LoggedRequest
+from ..simulate.reading import Logs
+from ..simulate.recorded import NAME, folders_of, newest_files, recordings_of
 from ..simulate.suggest import (
     Peaks,
     Suggestion,

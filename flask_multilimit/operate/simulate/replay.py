@@ -18,13 +18,23 @@ from ...engine.storage.forgetting import UNBOUNDED
 from ...plan.endpoint import Plan
 from ...plan.hits import Applied, AppliedLimits
 from ...plan.plans import Plans
-from .logs.logged import MICROSECONDS, LoggedRequest
-from .logs.reading import LogFile
+from .logged import MICROSECONDS, LoggedRequest
+from .reading import LogFile
 from .replay_plan import Charging, ClientPlan, RecentClients, Replacements, ReplayPlan, RuleKey, Shape
-from .report import WORST, ClientReport, Note, Report
+from .report import (
+    WORST,
+    BanTally,
+    ClientReport,
+    Clients,
+    Note,
+    RefusedClient,
+    Report,
+    ban_reports,
+    endpoint_reports,
+    rule_reports,
+)
 from .routes import Destination, Routes
 from .subjects import ClientLists, SubjectFinder, user_of
-from .tallies import BanTally, Clients, RefusedClient, ban_reports, endpoint_reports, rule_reports
 
 TOO_MANY_REQUESTS = 429
 

@@ -19,7 +19,7 @@ from ...engine.rules import Rules, rules_from
 from ...plan.endpoint import Plan, PlannedLimiter
 from ...plan.hits import Applied, AppliedLimits
 from ...serve.access import Action
-from .logs.logged import LoggedRequest
+from .logged import LoggedRequest
 from .routes import Destination
 from .subjects import USER, ClientLists, SubjectFinder, client_of
 

@@ -12,7 +12,7 @@ from werkzeug.routing import MapAdapter
 from werkzeug.test import EnvironBuilder
 
 from ...engine.errors import check_text
-from .logs.logged import LoggedRequest
+from .logged import LoggedRequest
 
 REMEMBERED = 50_000
 """The number of paths whose endpoint is kept."""

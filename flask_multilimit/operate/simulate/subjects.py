@@ -8,7 +8,7 @@ from ...declare.subjects import ANONYMOUS, EVERYONE, LimitType, Resolve, Subject
 from ...engine.errors import check_mapping
 from ...plan.plans import Plans
 from ...serve.access import AccessLists, Action
-from .logs.logged import LoggedRequest
+from .logged import LoggedRequest
 
 UNAUTHORIZED = 401
 IP, USER = LimitType.IP.value, LimitType.USER.value

@@ -23,7 +23,7 @@ from ...engine.errors import brief, check_several
 from ...engine.rules import UNITS, changed
 from ...engine.storage.forgetting import UNBOUNDED
 from ...insight.values import as_json
-from .logs.logged import field_name
+from .logged import field_name
 
 MICROSECONDS = 1_000_000
 CURVE_POINTS = 40

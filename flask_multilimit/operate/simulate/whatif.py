@@ -26,8 +26,8 @@ from ...plan.sources import Sources
 from ...plan.standings import require_endpoint
 from ...serve.access import AccessLists, listed_from
 from ...serve.gate import AppGate, gate_of
-from .logs.logged import LoggedRequest
-from .logs.reading import Logs
+from .logged import LoggedRequest
+from .reading import Logs
 from .replay import OnDecision, Replay
 from .replay_plan import Replacements, real_cost_in
 from .report import Report

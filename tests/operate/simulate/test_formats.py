@@ -13,10 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flask_multilimit import ConfigurationError
-from flask_multilimit.operate.simulate.logs.formats import FORMATS, expression, format_of, recognised
-from flask_multilimit.operate.simulate.logs.logged import LoggedRequest, NoRequestError, Recorded, field_name
-from flask_multilimit.operate.simulate.logs.recorded import line_of
-from flask_multilimit.operate.simulate.logs.times import Times, from_number, moment
+from flask_multilimit.operate.simulate.formats import FORMATS, expression, format_of, recognised
+from flask_multilimit.operate.simulate.logged import (
+    LoggedRequest,
+    NoRequestError,
+    Recorded,
+    Times,
+    field_name,
+    from_number,
+    moment,
+)
+from flask_multilimit.operate.simulate.recorded import line_of
 
 UTC = timezone.utc
 WHEN = datetime(2026, 11, 22, 3, 19, 27, tzinfo=UTC)

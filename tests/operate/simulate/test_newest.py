@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.operate.simulate.logs.formats import format_of
-from flask_multilimit.operate.simulate.logs.logged import LoggedRequest, Recorded
-from flask_multilimit.operate.simulate.logs.reading import Logs
-from flask_multilimit.operate.simulate.logs.recorded import NAME, line_of, newest_files
+from flask_multilimit.operate.simulate.formats import format_of
+from flask_multilimit.operate.simulate.logged import LoggedRequest, Recorded
+from flask_multilimit.operate.simulate.reading import Logs
+from flask_multilimit.operate.simulate.recorded import NAME, line_of, newest_files
 
 from .lines import SECOND, START_AT
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flask_multilimit import ConfigurationError
-from flask_multilimit.operate.simulate.logs import reading
-from flask_multilimit.operate.simulate.logs.reading import Logs, read_logs
+from flask_multilimit.operate.simulate import reading
+from flask_multilimit.operate.simulate.reading import Logs, read_logs
 
 from .lines import SECOND, START_AT, line
 

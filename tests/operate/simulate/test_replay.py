@@ -29,8 +29,8 @@ from flask_multilimit.control.entries import Override
 from flask_multilimit.declare.addresses import Who
 from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from flask_multilimit.operate.simulate.logs.logged import LoggedRequest
-from flask_multilimit.operate.simulate.logs.reading import read_logs
+from flask_multilimit.operate.simulate.logged import LoggedRequest
+from flask_multilimit.operate.simulate.reading import read_logs
 from flask_multilimit.operate.simulate.replay_plan import Replacements
 from flask_multilimit.operate.simulate.report import Report
 from flask_multilimit.operate.simulate.whatif import LimitSet, replay_of, simulate

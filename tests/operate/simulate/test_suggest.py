@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from flask_multilimit import Calendar, ConfigurationError, MultiLimit, Rule
 from flask_multilimit.declare.data import LimitsFile, parse_toml, validated
 from flask_multilimit.engine.rules import rules_from
-from flask_multilimit.operate.simulate.logs.logged import LoggedRequest
+from flask_multilimit.operate.simulate.logged import LoggedRequest
 from flask_multilimit.operate.simulate.suggest import (
     Arrivals,
     Gap,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from flask import Flask
 
-from ....engine.algorithms.base import COUNTED
+from ...engine.algorithms.base import COUNTED
 from .logged import MICROSECONDS, LoggedRequest, Recorded, checked_method
 
 NAME = "recorded"

@@ -1,19 +1,18 @@
-"""Reads lines of text, by the format string of nginx, Apache or gunicorn.
-
-A format becomes one regular expression that never backtracks: each field ends at the first character that can follow
-it in the format. So the time to read a line is linear in its length, whatever it contains.
-"""
+"""The formats of logs: those that have a name, format strings of nginx, Apache and gunicorn, regular expressions, and
+lines of JSON; and how the format of a log is recognised."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
-from typing import Literal
+from typing import Any, Literal
 
-from ....engine import ConfigurationError
-from ....engine.errors import brief
+from ...engine import ConfigurationError
+from ...engine.errors import brief
+from . import recorded
 from .logged import (
     METHODS,
     MICROSECONDS,
@@ -21,14 +20,21 @@ from .logged import (
     NOTHING,
     STATUSES,
     LoggedRequest,
+    NoRequestError,
     Read,
+    Times,
     checked_method,
     duration,
     field_name,
+    from_number,
     request_line,
     unescaped,
 )
-from .times import Times
+
+# Lines of text
+#
+# A format becomes one regular expression that never backtracks: each field ends at the first character that can follow
+# it in the format. So the time to read a line is linear in its length, whatever it contains.
 
 Role = Literal["at", "address", "user", "request", "method", "target", "path", "query", "status", "host", "took"]
 """What a variable of a format says about a request."""
@@ -318,3 +324,221 @@ def _reader(
         return new(LoggedRequest, fields_of_line)
 
     return read
+
+
+# Lines of JSON, from Caddy, Traefik, nginx, and other servers that use the usual names of fields
+
+Path = tuple[str, ...]
+"""Names of nested fields, the outermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonFormat:
+    """The names that each field may have. The first one that is present counts."""
+
+    places: Mapping[str, tuple[Path, ...]]
+    headers: Path = ()
+    """The object that contains the header fields, each a list."""
+    begins: bool = False
+    """Whether the time is the beginning of the request. If so, the duration is in nanoseconds."""
+
+    def reader(self, zone: tzinfo, wanted: Sequence[str]) -> Read:
+        """A reader of lines. ``wanted`` are header fields, or paths such as ``request.tls.server_name``."""
+        times = Times(zone)
+        places = [
+            self.places.get(role, ())
+            for role in ("at", "took", "address", "user", "request", "method", "target", "host", "status")
+        ]
+
+        def read(line: str) -> LoggedRequest | None:
+            try:
+                entry = json.loads(line)
+            except (ValueError, RecursionError):
+                return None
+            if not isinstance(entry, dict):
+                return None
+            at, took, address, user, request, method, target, host, status = [_find(entry, paths) for paths in places]
+            if request:
+                method, target = request_line(_text(request))
+            try:
+                came = _instant(at, times)
+            except (ValueError, OverflowError):
+                return None
+            if not (isinstance(method, str) and isinstance(target, str)):
+                return None
+            if self.begins:
+                lasted = took // 1000 if isinstance(took, int) else None
+            else:
+                lasted = _took(took)
+                came -= lasted or 0
+            return LoggedRequest(
+                came,
+                checked_method(method),
+                target,
+                _text(address),
+                _status(status),
+                None if _text(user) in NOBODY else _text(user),
+                _text(host),
+                _fields(entry, self.headers, wanted) if wanted else NOTHING,
+                took=lasted,
+            )
+
+        return read
+
+
+def _flat(*names: str) -> tuple[Path, ...]:
+    return tuple((name,) for name in names)
+
+
+CADDY = JsonFormat(
+    {
+        "at": _flat("ts"),
+        "took": _flat("duration"),
+        "address": (("request", "client_ip"), ("request", "remote_ip")),
+        "user": _flat("user_id"),
+        "method": (("request", "method"),),
+        "target": (("request", "uri"),),
+        "host": (("request", "host"),),
+        "status": _flat("status"),
+    },
+    headers=("request", "headers"),
+)
+TRAEFIK = JsonFormat(
+    {
+        "at": _flat("StartUTC", "StartLocal", "time"),
+        "took": _flat("Duration"),
+        "address": _flat("ClientHost"),
+        "user": _flat("ClientUsername"),
+        "method": _flat("RequestMethod"),
+        "target": _flat("RequestPath"),
+        "host": _flat("RequestHost", "RequestAddr"),
+        "status": _flat("DownstreamStatus", "OriginStatus"),
+    },
+    begins=True,
+)
+PLAIN = JsonFormat(
+    {
+        "at": _flat("msec", "time_iso8601", "time_local", "ts", "timestamp", "@timestamp", "time", "date"),
+        "took": _flat("request_time"),
+        "address": _flat("remote_addr", "client_ip", "remote_ip", "clientip", "ip", "address", "remote_host", "client"),
+        "user": _flat("remote_user", "user_id", "user"),
+        "request": _flat("request"),
+        "method": _flat("request_method", "method", "verb", "http_method"),
+        "target": _flat("request_uri", "uri", "target", "path", "url"),
+        "host": _flat("http_host", "host", "server_name", "vhost"),
+        "status": _flat("status", "status_code", "response", "code"),
+    },
+)
+
+
+def _find(entry: Mapping[str, Any], paths: tuple[Path, ...]) -> Any:
+    for path in paths:
+        found: Any = entry
+        for name in path:
+            found = found.get(name) if isinstance(found, dict) else None
+        if found is not None and not isinstance(found, dict):
+            return found
+    return None
+
+
+def _fields(entry: Mapping[str, Any], headers: Path, wanted: Iterable[str]) -> dict[str, str]:
+    """The values of ``wanted``: each found by its path, or as a header field among ``headers`` or at the top."""
+    fields = {field_name(name.removeprefix("request_")): value for name, value in entry.items()}
+    fields |= {field_name(name): value for name, value in _object(entry, headers).items()} if headers else {}
+    found = {}
+    for name in wanted:
+        value = _find(entry, (tuple(name.split(".")),))
+        value = fields.get(field_name(name)) if value is None else value
+        value = value[0] if isinstance(value, list) and value else value
+        if isinstance(value, (str, int)) and value not in NOBODY:
+            found[name] = str(value)
+    return found
+
+
+def _object(entry: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    found: Any = entry
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else str(value) if isinstance(value, int) else ""
+
+
+def _status(value: object) -> int:
+    text = str(value)
+    return int(text) if len(text) == 3 and text.isdecimal() else 0
+
+
+def _instant(value: object, times: Times) -> int:
+    if isinstance(value, str):
+        return times(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return from_number(f"{value:.6f}" if isinstance(value, float) else str(value))
+    raise ValueError("no time")
+
+
+def _took(value: object) -> int | None:
+    """The duration, if it is in seconds: no name says that a server uses another unit."""
+    if isinstance(value, float) and 0 <= value < 86_400:
+        return round(value * MICROSECONDS)
+    return duration(value) if isinstance(value, str) else None
+
+
+# The formats that have a name
+
+MakeReader = Callable[[tzinfo, Sequence[str]], Read]
+"""Makes a reader for one file, given the zone of times without an offset and the names of the fields to read."""
+
+_COMMON = '%h %l %u %t "%r" %>s %b'
+_COMBINED = f'{_COMMON} "%{{Referer}}i" "%{{User-Agent}}i"'
+
+FORMATS: Mapping[str, MakeReader] = {
+    recorded.NAME: lambda zone, wanted: recorded.read,  # noqa: ARG005
+    "caddy": CADDY.reader,
+    "traefik": TRAEFIK.reader,
+    "json": PLAIN.reader,
+    "vhost_combined": from_format_string(f"%v:%p {_COMBINED}", name="vhost_combined", open_end=True).reader,
+    "combined": from_format_string(_COMBINED, name="combined", open_end=True).reader,
+    "common": from_format_string(_COMMON, name="common", open_end=True).reader,
+}
+"""By name. If several can read a line, the first one counts. nginx and gunicorn write ``combined`` by default."""
+
+LOOKED_AT = 200
+"""The number of lines by which a format is recognised."""
+
+
+def format_of(text: str) -> MakeReader:
+    """The format of this name, or of this format string of a server. Raises :class:`ConfigurationError`."""
+    if text in FORMATS:
+        return FORMATS[text]
+    if "%" in text or "$" in text:
+        return from_format_string(text).reader
+    raise ConfigurationError(
+        f"log format {brief(text)}: give one of {', '.join(FORMATS)}, or the format string of nginx, Apache or gunicorn"
+    )
+
+
+def expression(text: str) -> MakeReader:
+    """A format given as a regular expression."""
+    return lambda zone, wanted: from_expression(text, zone, wanted)
+
+
+def recognised(lines: Iterable[str], zone: tzinfo) -> str | None:
+    """The name of the format that reads most of ``lines``; ``None`` if none reads any."""
+    sample = list(lines)
+    best, most = None, 0
+    for name, make_reader in FORMATS.items():
+        read = make_reader(zone, ())
+        count = sum(_reads(read, line) for line in sample)
+        if count > most:
+            best, most = name, count
+    return best
+
+
+def _reads(read: Read, line: str) -> bool:
+    try:
+        return read(line) is not None
+    except NoRequestError:
+        return True

@@ -1,0 +1,253 @@
+"""One request of a log, whatever the format, and what all formats share: names, request lines, instants."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone, tzinfo
+from types import MappingProxyType
+from typing import NamedTuple
+
+MICROSECONDS = 1_000_000
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What only our own recorder knows about a request."""
+
+    endpoint: str | None
+    """``None`` if no route matched."""
+    subjects: Mapping[str, str]
+    """By type, hashed with a key."""
+    admitted: bool | None
+    """The verdict of the limits in force; ``None`` if no limit was checked."""
+    costs: Mapping[str, int] = field(default_factory=dict)
+    """The units that it was settled at, by the name of the limiter."""
+
+
+class LoggedRequest(NamedTuple):  # a frozen dataclass takes three times as long to make, one a line
+    """One request of a log."""
+
+    at: int
+    """When it arrived, in microseconds since 1970 (UTC)."""
+    method: str
+    target: str
+    """As in the request line: the path with the query, or a whole URL."""
+    address: str = ""
+    """The address of the client."""
+    status: int = 0
+    """The status of the response; 0 if the log does not contain it."""
+    user: str | None = None
+    """The id of the user; ``None`` if nobody is logged in, or the log does not contain it."""
+    host: str = ""
+    """As in the field ``Host``; empty if the log does not contain it."""
+    fields: Mapping[str, str] = NOTHING
+    """The further fields that were asked for, by the names that were used."""
+    recorded: Recorded | None = None
+    took: int | None = None
+    """Microseconds until the response was complete; ``None`` if the log does not contain it."""
+
+    @classmethod
+    def of(
+        cls,
+        when: datetime | float,
+        method: str,
+        target: str,
+        *,
+        address: str = "",
+        status: int = 0,
+        user: str | None = None,
+        host: str = "",
+        fields: Mapping[str, str] = NOTHING,
+        took: float | None = None,
+    ) -> LoggedRequest:
+        """A request. ``when`` is a datetime with a time zone, or seconds since 1970; ``took`` is in seconds."""
+        if isinstance(when, datetime):
+            if when.tzinfo is None:
+                raise ValueError(f"{when!r} has no time zone: give one, such as datetime.timezone.utc")
+            when = when.timestamp()
+        lasted = None if took is None else round(took * MICROSECONDS)
+        return cls(round(when * MICROSECONDS), method, target, address, status, user, host, fields, took=lasted)
+
+
+Read = Callable[[str], "LoggedRequest | None"]
+"""Reads one line; ``None`` if it is not in the format."""
+
+
+def field_name(name: str) -> str:
+    """One spelling for the name of a header field, however nginx, Apache, gunicorn and people write it.
+
+    ``X-Api-Key``, ``http_x_api_key`` and ``%{X-Api-Key}i`` are the same.
+    """
+    plain = name.lower().replace("-", "_")
+    return plain.removeprefix("http_")
+
+
+NOBODY = frozenset({"", "-", None})
+"""What servers write if a value is missing."""
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""The usual methods, which :func:`checked_method` need not look at."""
+
+STATUSES = {f"{status:03}": status for status in range(1000)}
+"""The statuses of responses, as servers write them."""
+
+_METHOD = re.compile(r"[A-Za-z][A-Za-z_-]{0,31}")
+_DURATION = re.compile(r"\d{1,12}(?:\.\d{1,9})?")
+_ESCAPED = re.compile(r'\\(?:x([0-9A-Fa-f]{2})|(["\\]))')
+
+
+class NoRequestError(ValueError):
+    """A valid line about a connection without a request, such as a time-out, or a scanner that speaks TLS."""
+
+
+def request_line(text: str) -> tuple[str, str]:
+    """The method and target of a line such as ``GET /path HTTP/1.1``."""
+    words = text.split(" ")
+    if len(words) == 3:
+        return words[0], words[1]
+    # A target should have no blanks, but servers log what they received.
+    last = len(words) - 1 if words[-1].startswith("HTTP/") else len(words)
+    return words[0], " ".join(words[1:last])
+
+
+def checked_method(method: str) -> str:
+    """``method``. Raises :class:`NoRequestError` if it is none."""
+    if method in METHODS or _METHOD.fullmatch(method):
+        return method
+    raise NoRequestError
+
+
+def duration(text: str, unit: int = MICROSECONDS) -> int | None:
+    """The microseconds of a number of units; ``None`` if it is no number."""
+    return round(float(text) * unit) if _DURATION.fullmatch(text) else None
+
+
+def unescaped(text: str) -> str:
+    r"""``text`` with the server's escapes ``\"``, ``\\`` and ``\x22`` undone."""
+    return _ESCAPED.sub(_character, text) if "\\" in text else text
+
+
+def _character(match: re.Match[str]) -> str:
+    return match[2] or chr(int(match[1], 16))
+
+
+# Instants, however they are written
+
+MINUTES_REMEMBERED = 4096
+
+Instant = Callable[[str], int]
+"""Reads an instant. Raises ValueError if it is none."""
+
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_MONTH = {name: number for number, name in enumerate(_MONTHS, 1)}
+_CLF = re.compile(r"(\d{2}/[A-Z][a-z]{2}/\d{4}:\d{2}:\d{2}):([0-5]\d|60)(?:[.,](\d{1,9}))?(?: ([+-]\d{4}))?")
+_ISO = re.compile(
+    r"(\d{4}[-/]\d{2}[-/]\d{2}[T ]\d{2}:\d{2}):([0-5]\d|60)(?:[.,](\d{1,12}))?"
+    r"(?: ?(Z|UTC|[+-]\d{2}:?\d{2}(?::?\d{2})?))?"
+)
+_NUMBER = re.compile(r"(\d{1,19})(?:\.(\d{1,12}))?")
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_LIKELY_SECONDS = 10**11
+"""As seconds, this is 3,000 years ahead. So a larger number counts milliseconds, microseconds or nanoseconds."""
+
+
+class Times:
+    """Reads the instants of one log. Those without an offset are local times of ``zone``.
+
+    If a local time occurs twice because clocks were put back, the first one counts, unless it lies before the previous
+    instant of the log.
+    """
+
+    def __init__(self, zone: tzinfo = timezone.utc) -> None:
+        self._zone = zone
+        self._minutes: dict[tuple[str, str | None], int] = {}
+        self._text: str | None = None
+        self._last = 0
+
+    def __call__(self, text: str) -> int:
+        """Microseconds since 1970. Raises ValueError."""
+        if text == self._text:  # as nearly always where a second has many requests
+            return self._last
+        match = _CLF.fullmatch(text) or _ISO.fullmatch(text)
+        if match is None:
+            return self._keep(text, from_number(text))
+        minute, second, fraction, offset = match.groups()
+        at = self._minute(minute, offset) + int(second) * MICROSECONDS
+        if fraction:
+            at += int(fraction[:6].ljust(6, "0"))
+        return self._keep(text, at)
+
+    def _keep(self, text: str, at: int) -> int:
+        self._text, self._last = text, at
+        return at
+
+    def _minute(self, text: str, offset: str | None) -> int:
+        minute = (text, offset)
+        at = self._minutes.get(minute)
+        if at is None:
+            naive = _minute_of(text)
+            if offset is None:
+                return self._local(naive, minute)
+            at = _microseconds(naive.replace(tzinfo=timezone(_offset(offset))))
+            self._remember(minute, at)
+        return at
+
+    def _local(self, naive: datetime, minute: tuple[str, str | None]) -> int:
+        first = _microseconds(naive.replace(tzinfo=self._zone))
+        second = _microseconds(naive.replace(tzinfo=self._zone, fold=1))
+        if first >= second:  # a time that occurs once, or was skipped
+            self._remember(minute, first)
+            return first
+        return second if self._last - first > (second - first) // 2 else first
+
+    def _remember(self, minute: tuple[str, str | None], at: int) -> None:
+        if len(self._minutes) >= MINUTES_REMEMBERED:
+            self._minutes.clear()
+        self._minutes[minute] = at
+
+
+def from_number(text: str) -> int:
+    """The instant of a number since 1970. Its size shows whether it counts seconds or smaller units."""
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        raise ValueError(f"no time: {text[:40]!r}")
+    whole = int(match[1])
+    if whole < _LIKELY_SECONDS:
+        return whole * MICROSECONDS + int((match[2] or "")[:6].ljust(6, "0"))
+    if whole < _LIKELY_SECONDS * 1000:
+        return whole * 1000 + int((match[2] or "")[:3].ljust(3, "0"))
+    return whole if whole < _LIKELY_SECONDS * MICROSECONDS else whole // 1000
+
+
+def moment(text: str, zone: tzinfo = timezone.utc) -> int:
+    """An instant as people write it: with or without seconds, or only a day. Raises ValueError."""
+    if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
+        text += "T00:00"
+    if re.fullmatch(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}", text):
+        text += ":00"
+    return Times(zone)(text)
+
+
+def _minute_of(text: str) -> datetime:
+    if text[2] == "/":
+        month = _MONTH.get(text[3:6])
+        if month is None:
+            raise ValueError(f"no month: {text[3:6]!r}")
+        return datetime(int(text[7:11]), month, int(text[:2]), int(text[12:14]), int(text[15:17]))
+    return datetime(int(text[:4]), int(text[5:7]), int(text[8:10]), int(text[11:13]), int(text[14:16]))
+
+
+def _offset(text: str) -> timedelta:
+    if text in {"Z", "UTC"}:
+        return timedelta(0)
+    digits = text[1:].replace(":", "").ljust(6, "0")
+    offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:4]), seconds=int(digits[4:6]))
+    return -offset if text[0] == "-" else offset
+
+
+def _microseconds(when: datetime) -> int:
+    return (when - _EPOCH) // timedelta(microseconds=1)
