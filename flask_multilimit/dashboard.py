@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask import Blueprint
+from flask import Blueprint, request
 from flask.sansio.app import App
+from werkzeug.exceptions import (
+    BadRequest,
+    Forbidden,
+    LengthRequired,
+    RequestEntityTooLarge,
+    RequestURITooLarge,
+    TooManyRequests,
+)
 
 from .declare.advice import EXTENSION
 from .declare.decorators import exempt
 from .engine import ConfigurationError
+from .engine.bounds import LONGEST_QUERY
 from .extension import MultiLimit
 from .operate.blueprints import check_place, require_served
-from .operate.dashboard.blueprint import install
+from .operate.dashboard import api, pages, whatif
+from .operate.dashboard.forms import MOST_OF_A_FORM, require_small_body
+from .operate.dashboard.shell import harden, is_file, refused
 from .operate.dashboard.visit import Authenticator, Authorize, MayChange
 
 __all__ = ["Dashboard"]
@@ -57,7 +68,7 @@ class Dashboard(Blueprint):
         self._multilimit = multilimit
         self._authenticator = Authenticator(authorize, may_change, serves=self._serves)
         exempt(self)
-        install(self, self._authenticator)
+        self._add_pages()
 
     def register(self, app: App, options: dict[str, Any]) -> None:
         """Raise :class:`ConfigurationError` without ``authorize``, unless ``app`` is in debug mode, and if ``app`` has
@@ -69,3 +80,45 @@ class Dashboard(Blueprint):
 
     def _serves(self, app: App) -> None:
         require_served("Dashboard", app, self._multilimit)
+
+    def _add_pages(self) -> None:
+        self.before_request(self._begin)
+        self.after_request(harden)
+        for error in (
+            BadRequest,
+            Forbidden,
+            LengthRequired,
+            RequestEntityTooLarge,
+            RequestURITooLarge,
+            TooManyRequests,
+        ):
+            self.register_error_handler(error, refused)
+        self.add_url_rule("/", "now", pages.now_page)
+        self.add_url_rule("/limits", "limits", pages.limits_page)
+        self.add_url_rule("/change", "change", pages.change_page)
+        self.add_url_rule("/change", "make_change", pages.make_change, methods=["POST"])
+        self.add_url_rule("/undo", "undo", pages.undo, methods=["POST"])
+        self.add_url_rule("/subject", "subject", pages.subject_page)
+        self.add_url_rule("/reset", "reset", pages.reset, methods=["POST"])
+        self.add_url_rule("/unban", "unban", pages.unban, methods=["POST"])
+        self.add_url_rule("/lists", "lists", pages.lists_page)
+        self.add_url_rule("/history", "history", pages.history_page)
+        self.add_url_rule("/what-if", "what_if", whatif.what_if_page, methods=["GET", "POST"])
+        self.add_url_rule("/api/", "api", api.index)
+        self.add_url_rule("/api/openapi.json", "api_document", api.api_document)
+        for operation in api.OPERATIONS:
+            self.add_url_rule(f"/api/{operation.name}", operation.endpoint, operation.view)
+
+    def _begin(self) -> None:
+        """Let the visitor in. Files that everybody can download with the package are served to all."""
+        if is_file():
+            return
+        if len(request.query_string) > LONGEST_QUERY:
+            raise RequestURITooLarge
+        self._authenticator.begin_visit()
+        if request.method == "POST":
+            uploads = request.endpoint == f"{request.blueprint}.what_if"
+            if uploads:
+                require_small_body(MOST_OF_A_FORM + whatif.MOST_UPLOADED, whatif.TOO_LARGE)
+            else:
+                require_small_body(MOST_OF_A_FORM, "This form is too large.")

@@ -15,8 +15,8 @@ from .engine.errors import check_several
 from .extension import MultiLimit
 from .insight.standing import BanStanding, ListStanding, RequestStanding, RuleStanding, Sentence, Standing
 from .insight.usage import BannedFrom, Quota, Quotas, Wanted, quotas_of_client
+from .operate import usage as pages
 from .operate.blueprints import check_place, require_served
-from .operate.usage import pages
 from .serve.gate import gate_of
 from .serve.refusal import Refusals
 

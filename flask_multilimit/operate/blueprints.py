@@ -1,12 +1,21 @@
-"""What our blueprints have in common: where they may stand, and header fields that keep a browser strict."""
+"""What our blueprints have in common: places, templates, header fields that keep a browser strict, and languages."""
 
 from __future__ import annotations
 
+from functools import cache
+from gettext import GNUTranslations
+from importlib.resources import files
+from typing import Literal, cast
+
+from flask import Request
 from flask.sansio.app import App
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..declare.advice import EXTENSION
 from ..engine import ConfigurationError
+from ..engine.bounds import LONGEST_PREFERENCE
 from ..engine.errors import brief, check_text
+from ..insight.text import duration
 
 STRICT = {
     "X-Frame-Options": "DENY",
@@ -15,6 +24,9 @@ STRICT = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+Language = Literal["en", "zh"]
+LANGUAGES: dict[Language, str] = {"en": "English", "zh": "中文"}
+"""The name of each language in that language."""
 
 
 def check_place(called: str, name: object, url_prefix: object) -> None:
@@ -32,3 +44,44 @@ def require_served(called: str, app: App, multilimit: object) -> None:
             f"the app {app.name!r} does not have the MultiLimit that its {called} was given: call "
             "multilimit.init_app(app)"
         )
+
+
+def templates_of(package: str) -> Environment:
+    """The templates of ``package``, in an environment of our own: that of the app may have other delimiters, and no
+    escaping."""
+    return Environment(
+        loader=PackageLoader(package), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+
+
+def language_of(asked: Request, locale: str, *, before: str | None = None) -> Language:
+    """The chosen language, otherwise the one that was chosen ``before``, otherwise that of ``MULTILIMIT_LOCALE``,
+    otherwise the one that the browser prefers."""
+    for language in LANGUAGES:
+        if asked.args.get("lang") == language:
+            return language
+    for chosen in (before, locale):
+        if chosen in LANGUAGES:
+            return chosen
+    if len(asked.headers.get("Accept-Language", "")) > LONGEST_PREFERENCE:
+        return "en"
+    return cast("Language", asked.accept_languages.best_match(list(LANGUAGES), "en"))
+
+
+def translated(package: str, language: Language, text: str, /, **values: object) -> str:
+    """``text`` in ``language``, as the catalogue of ``package`` has it, with ``values`` in their places."""
+    sentence = text if language == "en" or not text else _catalogue(package, language).gettext(text)
+    return sentence.format(**values) if values else sentence
+
+
+def duration_in(package: str, language: Language, seconds: float) -> str:
+    """A duration, with its unit from the catalogue of ``package``."""
+    number, _, unit = duration(seconds).partition(" ")
+    return f"{number} {translated(package, language, unit)}" if unit else translated(package, language, number)
+
+
+@cache
+def _catalogue(package: str, language: Language) -> GNUTranslations:
+    """The compiled catalogue: ``pybabel compile`` makes it."""
+    with files(package).joinpath("translations", f"{language}.mo").open("rb") as file:
+        return GNUTranslations(file)

@@ -15,7 +15,7 @@ from flask_multilimit.declare.data import WrittenRule
 from flask_multilimit.insight.limits import endpoint_limits, places_of
 from flask_multilimit.insight.values import as_json
 from flask_multilimit.operate.cli.doctor import examine
-from flask_multilimit.operate.doctor.findings import Severity
+from flask_multilimit.operate.doctor import Severity
 from flask_multilimit.plan.overrides import change_rules, merged
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.testing import freeze

@@ -11,8 +11,8 @@ from ...engine import ConfigurationError
 from ...insight.limits import places_of
 from ...serve.gate import AppGate
 from .. import console
+from ..doctor import Finding, Severity
 from ..doctor.app import examine_app, examine_control, examine_traffic
-from ..doctor.findings import Finding, Severity
 from ..doctor.storage import examine_storage
 from .base import as_json, command, current_gate, write, write_json
 

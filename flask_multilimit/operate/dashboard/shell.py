@@ -9,7 +9,6 @@ from typing import Any, cast
 from urllib.parse import urlencode
 
 from flask import Response, current_app, g, jsonify, request
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from werkzeug.exceptions import HTTPException
 
@@ -17,9 +16,8 @@ from ...config import PREFIX
 from ...engine.text import visible_json, visible_page
 from ...insight.health import storage_state
 from ...serve.gate import gate_in_force
-from ..blueprints import STRICT
-from ..languages import LANGUAGES, duration_in
-from ..languages import translated as translated_by
+from ..blueprints import LANGUAGES, STRICT, duration_in, templates_of
+from ..blueprints import translated as translated_by
 from .drawing import axis, iso, number, rate, share, utc
 from .forms import FIELD, can_sign, form_token, keep_nonce
 from .throttle import LANGUAGE, remember_browser
@@ -51,12 +49,7 @@ POLICY = "; ".join(
 )
 _HEADERS = {"Content-Security-Policy": POLICY, **STRICT}
 
-# An environment of our own: that of the app may have other delimiters, and no escaping.
-TEMPLATES = Environment(
-    loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-)
-
-
+TEMPLATES = templates_of(__package__)
 TEMPLATES.filters |= {"axis": axis, "iso": iso, "number": number, "rate": rate, "share": share, "utc": utc}
 translated: partial[str] = partial(translated_by, __package__)
 

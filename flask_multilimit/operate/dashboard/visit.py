@@ -15,7 +15,7 @@ from ...declare.limiter import check_callable
 from ...engine import ConfigurationError
 from ...engine.storage.addresses import host_and_port
 from ...serve.gate import gate_in_force
-from ..languages import Language, language_of
+from ..blueprints import Language, language_of
 from .throttle import LANGUAGE, count_rejected_visit, require_few_guesses
 
 Authorize = Callable[[], "str | None"]

@@ -25,7 +25,7 @@ from ...insight.workers import workers
 from ...plan.sources import limited_inside_view
 from ...serve.applier import ControlApplier, applier_of
 from ...serve.gate import AppGate
-from .findings import Finding, Severity, remedy_for
+from . import Finding, Severity, remedy_for
 
 KEYS_LOOKED_AT = 1000
 """The most keys to look at to find out whom user limits have counted."""

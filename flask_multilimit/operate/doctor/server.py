@@ -19,7 +19,7 @@ from ...insight.health import kept_on_disk
 from ...insight.limits import Place
 from ...insight.text import duration, plural
 from ...serve.gate import AppGate
-from .findings import FIX, Finding, Severity, remedy_for
+from . import FIX, Finding, Severity, remedy_for
 
 PINGS = 8
 SLOW = 0.010

@@ -15,7 +15,7 @@ from ...engine.storage.layers.guard.workers import workers_asked_for
 from ...insight.limits import Place, without_share
 from ...insight.workers import known_number
 from ...serve.gate import AppGate
-from .findings import FIX, Finding, Severity, remedy_for
+from . import FIX, Finding, Severity, remedy_for
 from .server import calendars_in, examine_server
 
 

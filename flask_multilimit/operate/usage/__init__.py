@@ -1,1 +1,121 @@
-"""The page of a customer: what is left. It knows nothing of the dashboard, and shows a client nothing but itself."""
+"""The answers: JSON, its schema, and the same as a page."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from functools import cache, partial
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from flask import Response, request, url_for
+from pydantic import TypeAdapter
+
+from ...engine.bounds import LONGEST_PREFERENCE
+from ...engine.periods import zone_named
+from ...engine.text import visible_json, visible_page
+from ...insight.text import instant
+from ...insight.usage import Quota, Quotas
+from ...insight.values import as_json
+from ...serve.gate import gate_in_force
+from ..blueprints import LANGUAGES, STRICT, duration_in, language_of, templates_of, translated
+
+MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
+RELATIVE_SECONDS = 2 * 3600
+"""A period that ends sooner is shown with the time until then."""
+_JSON, _HTML = "application/json", "text/html"
+
+TEMPLATES = templates_of(__package__)
+
+
+def answer(quotas: Quotas) -> Response:
+    """In the form that the client prefers; JSON if it does not say."""
+    if _prefers_page():
+        return Response(_page(quotas), content_type="text/html; charset=utf-8")
+    response = _json(as_json(quotas), _JSON)
+    response.headers["Link"] = f'<{url_for(".schema")}>; rel="describedby"'
+    return response
+
+
+def schema() -> Response:
+    """The JSON schema of the answer."""
+    return _json(_schema(), "application/schema+json")
+
+
+def harden(response: Response) -> Response:
+    """Nothing may keep the answer; a browser may run nothing, and load nothing."""
+    for name, value in STRICT.items():
+        response.headers[name] = value
+    response.headers["Content-Security-Policy"] = _policy()
+    response.headers["Cache-Control"] = "no-store"
+    response.vary.update(("Accept", "Accept-Language", "Cookie", "Authorization"))
+    return response
+
+
+def _json(value: Any, content_type: str) -> Response:
+    return Response(visible_json(value, separators=(",", ":")) + "\n", content_type=content_type)
+
+
+def _prefers_page() -> bool:
+    if len(request.headers.get("Accept", "")) > LONGEST_PREFERENCE:
+        return False
+    return request.accept_mimetypes.best_match([_JSON, _HTML], _JSON) == _HTML
+
+
+def _page(quotas: Quotas) -> str:
+    language = language_of(request, gate_in_force().settings.locale)
+    used = [each for each in quotas.resources.values() if each.used != 0 or each.retry_after != 0]
+    page = TEMPLATES.get_template("usage.html").render(
+        quotas=quotas,
+        used=used,
+        unused=[each for each in quotas.resources.values() if each not in used],
+        lang=language,
+        languages=LANGUAGES,
+        t=partial(translated, __package__, language),
+        duration=partial(duration_in, __package__, language),
+        day=_day,
+    )
+    return visible_page(page)
+
+
+class Day(NamedTuple):
+    """An instant as the clocks of a time zone show it."""
+
+    iso: str
+    year: int | None
+    """``None``: the next such day."""
+    month: str
+    day: int
+    time: str
+    zone: str
+
+
+def _day(quota: Quota) -> Day | None:
+    """The day on which the period of a calendar ends; ``None`` if it ends soon, or has no calendar."""
+    if quota.timezone is None or quota.reset_after < RELATIVE_SECONDS:
+        return None
+    zone = zone_named(quota.timezone)
+    at = instant(quota.reset).astimezone(zone)
+    now = instant(quota.reset - quota.reset_after).astimezone(zone)
+    year = None if at.year == now.year else at.year
+    named = quota.timezone.rpartition("/")[2].replace("_", " ")
+    return Day(at.isoformat(), year, MONTHS[at.month - 1], at.day, at.strftime("%H:%M"), named)
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    made = TypeAdapter(Quotas).json_schema(mode="serialization", by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
+
+
+@cache
+def _policy() -> str:
+    """No script, no request; the styles are those of the template, which its hash allows."""
+    source, _, _ = TEMPLATES.loader.get_source(TEMPLATES, "usage.html")  # type: ignore[union-attr]
+    styles = re.findall("<style>([^<]*)</style>", source)
+    hashes = " ".join(f"'sha256-{b64encode(sha256(each.encode()).digest()).decode()}'" for each in styles)
+    nothing = "; ".join(f"{each} 'none'" for each in ("default-src", "base-uri", "form-action", "frame-ancestors"))
+    return f"{nothing}; style-src {hashes}; img-src data:"

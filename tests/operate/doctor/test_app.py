@@ -13,7 +13,7 @@ from flask_multilimit import IP, MultiLimit, exempt, rate_limiter
 from flask_multilimit.compat.flask_limiter import Limiter
 from flask_multilimit.compat.flask_limiter.util import get_remote_address
 from flask_multilimit.operate.cli.doctor import examine
-from flask_multilimit.operate.doctor.findings import Finding, Severity
+from flask_multilimit.operate.doctor import Finding, Severity
 from flask_multilimit.serve.gate import gate_of
 from support.asking import view
 from support.doubles import Instance, with_wraps, with_wrapt, without_wraps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flask_multilimit.operate.doctor.findings import Severity
+from flask_multilimit.operate.doctor import Severity
 from flask_multilimit.operate.doctor.server import _latency
 
 

@@ -9,7 +9,7 @@ from babel.messages.mofile import read_mo
 from babel.messages.pofile import read_po
 
 from flask_multilimit.operate import usage
-from flask_multilimit.operate.usage.pages import MONTHS
+from flask_multilimit.operate.usage import MONTHS
 from operate.dashboard.test_messages import PLACES, texts_in
 
 FOLDER = Path(next(iter(usage.__path__)))
