@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from pkgutil import walk_packages
 from types import FunctionType, ModuleType
 
 from flask_multilimit import ConfigurationError
 
 _THEIRS = "flask_limiter"
-_MODULES = ("", ".commands", ".constants", ".contrib", ".contrib.util", ".errors", ".util")
-"""The modules of Flask-Limiter that apps and frameworks import."""
 
 
 def install() -> None:
@@ -26,8 +25,10 @@ def install() -> None:
         _require_unused()
         for name in [name for name in sys.modules if _is_theirs(name)]:
             del sys.modules[name]
-    for module in _MODULES:
-        sys.modules[f"{_THEIRS}{module}"] = import_module(f"{ours}{module}")
+    package = sys.modules[_THEIRS] = import_module(ours)
+    for _, name, _ in walk_packages(package.__path__, f"{ours}."):
+        # All of them: Python would load a module that is missing here once more, and its classes would differ.
+        sys.modules[f"{_THEIRS}{name.removeprefix(ours)}"] = import_module(name)
 
 
 def _require_unused() -> None:
