@@ -121,7 +121,7 @@ def _page(found: Suggestion, traffic: Traffic, source: str, refuse_at_most: str)
         alone = replace(
             found, peaks=(peaks,), for_requests=(requests,), for_subjects=(subjects,), gaps=(found.gaps[number],)
         )
-        parts.append(what_if(traffic.of_window(number), alone, source=source, refuse_at_most=refuse_at_most))
+        parts.append(what_if(traffic.parts[number], alone, source=source, refuse_at_most=refuse_at_most))
     return file_of(parts)
 
 

@@ -20,7 +20,7 @@ def draw(found: Suggestion, traffic: Traffic, path: Path) -> None:
     """Write a row for each window."""
     figure, axes = _figure(len(found.peaks), 3.6)
     for number, peaks in enumerate(found.peaks):
-        alone, chosen = traffic.of_window(number), found.for_requests[number].rules[0].count
+        alone, chosen = traffic.parts[number], found.for_requests[number].rules[0].count
         _draw_peaks(axes[number][0], alone, chosen, peaks.in_words)
         _draw_refused(axes[number][1], alone, chosen, peaks.in_words)
     figure.savefig(path, format="png")

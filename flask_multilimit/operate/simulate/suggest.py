@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import zip_longest
 from math import isfinite
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, InstanceOf, PlainSerializer
@@ -138,42 +138,20 @@ def name_of(window: Rule) -> float | str:
 def most_in(window: Rule, instants: Instants, units: Sequence[int] | None = None, *, windows: int = 1) -> int:
     """The most requests, or units, of any of these windows, or of several in a row: a rule with this count refuses
     none. Periods of a calendar never overlap."""
+    costs = [1] * len(instants) if units is None else units
     periods = window.quota.periods
-    if periods is None:
-        return peak(instants, windows * window.quota.window, units)
-    most = used = end = 0
-    for number, at in enumerate(instants):
-        if at >= end:
+    length = windows * window.quota.window if periods is None else 0
+    most = used = first = end = 0
+    for at, cost in zip(instants, costs, strict=True):
+        if periods is None:
+            while instants[first] <= at - length:
+                used -= costs[first]
+                first += 1
+        elif at >= end:
             used, end = 0, periods.around(at)[AROUND + 1]
-        used += 1 if units is None else units[number]
-        most = max(most, used)
-    return most
-
-
-def peak(instants: Instants, window: int, units: Sequence[int] | None = None) -> int:
-    """The most requests, or units, within any ``window`` (microseconds): a sliding window with this count refuses
-    none."""
-    return _most_requests(instants, window) if units is None else _most_units(instants, window, units)
-
-
-def _most_units(instants: Instants, window: int, units: Sequence[int]) -> int:
-    most = first = used = 0
-    for at, cost in zip(instants, units, strict=True):
-        while instants[first] <= at - window:
-            used -= units[first]
-            first += 1
         used += cost
-        most = max(most, used)
-    return most
-
-
-def _most_requests(instants: Instants, window: int) -> int:
-    most = first = 0
-    for last, at in enumerate(instants):
-        while instants[first] <= at - window:
-            first += 1
-        if last - first >= most:
-            most = last - first + 1
+        if used > most:  # noqa: PLR1730 - max() takes longer, at every request
+            most = used
     return most
 
 
@@ -305,20 +283,23 @@ class Traffic:
         self.estimate: int | None = arrivals.estimate
         self.windows: tuple[Rule, ...] = tuple(sorted(windows, key=attrgetter("time")))
         """Each as a rule with a count of 1, from the shortest."""
-        self.subjects: dict[str, tuple[int, ...]] = self._peaks(1)
+        self._alone = tuple(Traffic(arrivals, [window]) for window in self.windows) if len(self.windows) > 1 else ()
+        self.subjects: dict[str, Counts]
         """The peak of each subject, by window."""
-        self._enough = self.subjects if self.estimate is None else self._peaks(2, self.estimate)
+        self._enough: dict[str, Counts]
         """By subject and window, a count that never refuses it. A counter of units looks at two windows."""
+        if self._alone:
+            self.subjects = {name: tuple(each.subjects[name][0] for each in self._alone) for name in arrivals}
+            self._enough = {name: tuple(each._enough[name][0] for each in self._alone) for name in arrivals}
+        else:
+            self.subjects = self._peaks(1)
+            self._enough = self.subjects if self.estimate is None else self._peaks(2, self.estimate)
         self._refused: dict[tuple[str, Counts], int] = {}
 
-    def of_window(self, number: int) -> Traffic:
-        """The same arrivals with only one window."""
-        alone = Traffic.__new__(Traffic)
-        alone.arrivals, alone.windows, alone._refused = self.arrivals, (self.windows[number],), {}
-        alone.estimate = self.estimate
-        alone.subjects = {name: (peaks[number],) for name, peaks in self.subjects.items()}
-        alone._enough = {name: (counts[number],) for name, counts in self._enough.items()}
-        return alone
+    @property
+    def parts(self) -> tuple[Traffic, ...]:
+        """The same arrivals with each window alone, and if there are several, with all of them."""
+        return (*self._alone, self)
 
     def rules(self, counts: Counts) -> tuple[Rule, ...]:
         other = {} if self.estimate is None else {"algorithm": OF_UNITS}
@@ -364,12 +345,11 @@ class Traffic:
             if any(most > count for most, count in zip(enough, counts, strict=True)):
                 yield name
 
-    def _peaks(self, windows: int, more: int = 0) -> dict[str, tuple[int, ...]]:
+    def _peaks(self, windows: int, more: int = 0) -> dict[str, Counts]:
+        (window,) = self.windows
+        units_of = self.arrivals.units_of
         return {
-            name: tuple(
-                most_in(window, instants, self.arrivals.units_of(name), windows=windows) + more
-                for window in self.windows
-            )
+            name: (most_in(window, instants, units_of(name), windows=windows) + more,)
             for name, instants in self.arrivals.items()
         }
 
@@ -433,18 +413,6 @@ def refused_of(instants: Instants, rules: Sequence[Rule], most: int | None = Non
     return refused
 
 
-def suggest(
-    arrivals: Arrivals,
-    *,
-    type: str,  # noqa: A002 - the field's word
-    windows: Sequence[float | str],
-    share: Fraction,
-    cost_field: str = "",
-) -> Suggestion:
-    """The distribution of the peaks, and the smallest counts. Raises :class:`ConfigurationError`."""
-    return suggest_for(traffic_of(arrivals, windows), type=type, share=share, cost_field=cost_field)
-
-
 def traffic_of(arrivals: Arrivals, windows: Sequence[float | str]) -> Traffic:
     """The traffic of ``arrivals``. Raises :class:`ConfigurationError` if there are none."""
     if not arrivals:
@@ -464,20 +432,18 @@ def suggest_for(
     share: Fraction,
     cost_field: str = "",
 ) -> Suggestion:
-    """As :func:`suggest`, for traffic that is used further. Raises :class:`ConfigurationError`."""
+    """The distribution of the peaks, and the smallest counts. Raises :class:`ConfigurationError`."""
     if not 0 <= share < 1:
         raise ConfigurationError(f"share={float(share)}: give at least 0 and less than 1 (100%)")
     arrivals, windows = traffic.arrivals, traffic.windows
     halves = arrivals.halves()
     halved = tuple(Traffic(half, windows) for half in halves) if all(halves) else ()
     alone = range(len(traffic.windows))
-    parts: list[Callable[[Traffic], Traffic]] = [methodcaller("of_window", number) for number in alone]
-    if len(parts) > 1:
-        parts.append(lambda whole: whole)
+    parts = list(zip(traffic.parts, *(half.parts for half in halved), strict=True))
     begin, end = arrivals.span
 
     def choices(choose: Choose) -> tuple[Choice, ...]:
-        return tuple(_choice(choose, share, part(traffic), [part(half) for half in halved]) for part in parts)
+        return tuple(_choice(choose, share, part, halves) for part, *halves in parts)
 
     return Suggestion(
         type=type,

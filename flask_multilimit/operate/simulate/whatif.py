@@ -33,7 +33,7 @@ from .replay_plan import Replacements, real_cost_in
 from .report import Report
 from .routes import Routes
 from .subjects import ClientLists, SubjectFinder, check_fields
-from .suggest import Arrivals, Suggestion, suggest
+from .suggest import Arrivals, Suggestion, suggest_for, traffic_of
 
 COLLECTED_EACH = 200_000
 """New objects between two runs of Python's garbage collector. A replay makes few cycles, and keeps many objects."""
@@ -249,7 +249,8 @@ def suggest_limits(
         cost_field=cost_field,
         script_name=script_name,
     )
-    return suggest(arrivals, type=type, windows=windows, share=share_from(refuse_at_most), cost_field=cost_field)
+    share = share_from(refuse_at_most)
+    return suggest_for(traffic_of(arrivals, windows), type=type, share=share, cost_field=cost_field)
 
 
 def share_from(text: float | str | Fraction) -> Fraction:

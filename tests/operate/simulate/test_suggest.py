@@ -31,16 +31,19 @@ from flask_multilimit.operate.simulate.suggest import (
     curve,
     declaration,
     gap_in,
-    peak,
+    most_in,
     percentile,
     refused_of,
-    suggest,
+    suggest_for,
     toml,
+    traffic_of,
 )
 from flask_multilimit.operate.simulate.whatif import simulate, suggest_limits
 from support.oracle import Charge, Window
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import redis
 
     from support.servers import Server
@@ -59,6 +62,17 @@ def arrivals_of(*subjects: list[int]) -> Arrivals:
     return arrivals
 
 
+def suggest(
+    arrivals: Arrivals,
+    *,
+    type: str,  # noqa: A002 - the field's word
+    windows: Sequence[float | str],
+    share: Fraction,
+    cost_field: str = "",
+) -> Suggestion:
+    return suggest_for(traffic_of(arrivals, windows), type=type, share=share, cost_field=cost_field)
+
+
 def oracle(instants: list[int], limits: tuple[tuple[int, int], ...]) -> int:
     """Refused, when each request is admitted that leaves every window with no more than its count."""
     refused, windows = 0, [(Window(length), count) for length, count in limits]
@@ -75,12 +89,12 @@ def test_the_peak_is_the_most_in_any_window(times: list[int], window: int) -> No
     all_of_them = Window(window * SECOND, tuple(Charge(at, 1) for at in times))
     most = max(map(all_of_them.used, times))
 
-    assert peak(times, window * SECOND) == most
+    assert most_in(Rule(window, 1), times) == most
 
 
 @given(instants, st.integers(1, 25))
 def test_the_peak_is_the_smallest_count_that_refuses_none(times: list[int], window: int) -> None:
-    most = peak(times, window * SECOND)
+    most = most_in(Rule(window, 1), times)
 
     assert refused_of(times, [Rule(window, most)]) == 0
     assert most == 1 or refused_of(times, [Rule(window, most - 1)]) > 0
