@@ -69,7 +69,7 @@ def check_of(count: int, *, traffic: bool, prometheus: bool) -> Callable[[], obj
         applied = plan.apply(gate.subjects.resolve)
 
     def check() -> object:
-        with_context = gate.verdicts._decide("view", applied, record)
+        with_context = gate._decide("view", applied, record)
         record.decisions.clear()
         return with_context
 

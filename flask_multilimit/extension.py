@@ -245,7 +245,7 @@ class MultiLimit:
         with holding(holder):
             decision, applied = gate.check_here(scope, {"rules": rules, **options}, subject)
         if not decision.allowed:
-            raise gate.verdicts.rejection(decision, applied)
+            raise gate.rejection(decision, applied)
         try:
             yield decision
         finally:

@@ -1,4 +1,4 @@
-"""The gate of one app: when a request is checked, and against which plan."""
+"""The gate of one app: when a request is checked, against which plan, and what lists and storage say."""
 
 from __future__ import annotations
 
@@ -6,28 +6,37 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
-from flask import Flask, Response, has_request_context
+from flask import Flask, Request, Response, has_request_context
 
 from ..declare.advice import Stack, app_in_force, changes, gate_of_app, leave_to_response
 from ..declare.decorators import RateLimiter
 from ..declare.limiter import Declaration, Reaction
-from ..declare.subjects import SUBJECTS_BY_TYPE, LimitType, Resolve, current_request, request_if_any
-from ..engine import ConfigurationError, Decision, Hit, StorageError
+from ..declare.subjects import SUBJECTS_BY_TYPE, LimitType, Resolve, Subject, current_request, request_if_any
+from ..engine import ConfigurationError, Decision, Hit, StorageDenied, StorageError
 from ..engine.algorithms import BAN
 from ..engine.errors import brief, check_mapping
 from ..engine.hits import Hits
 from ..engine.limiter import unasked
+from ..engine.reply import ALLOWED
 from ..observe import traffic
-from ..plan.hits import AppliedLimits
-from .audience import key_of
+from ..observe.events import Outcome
+from ..plan.endpoint import Plan
+from ..plan.hits import ENDED_REQUEST, AppliedLimits
+from ..plan.sources import UNMATCHED_SCOPE
+from ..signals import limit_event, limits_checked, notify, request_denied, request_rejected, shadow_rejected
+from .audience import check_and_report, key_of, report, report_bans, send_signals
 from .headers import describe
-from .refusal import AccessDenied, RateLimitExceeded, Refusals, StorageUnavailable
-from .settle import Settlement
+from .refusal import AccessDenied, RateLimitExceeded, Refusals, answer_refusals
+from .settle import Settlement, require_response
 from .startup import Startup, validate_when_flask_run_has_loaded
 from .state import NO_PLAN, AppState, Record, Records
-from .verdict import AccessCheck, Verdicts
+
+if TYPE_CHECKING:
+    from ..declare.addresses import Who
+    from .access import AccessLists, Listed
 
 Listing = Callable[[Flask, str], Mapping[str, Iterable[RateLimiter]]]
 """Returns the limiters that an extension checks at an endpoint of an app, by where they were declared."""
@@ -52,10 +61,9 @@ class AppGate(AppState):
         self.startup: Startup = Startup(self, follow_changes=self.follow_changes)
         self._secret = key_of(self.app, "PARTITION_KEYS") if self.settings.partition_keys else b""
         self._records = Records(self.app)
-        refusals = Refusals(self.app, on_rejected=self.on_rejected)
-        self._lists = AccessCheck(self, refusals)
+        self._refusals = Refusals(self.app, on_rejected=self.on_rejected)
+        self._lists = AccessCheck(self, self._refusals)
         self.settlement: Settlement = Settlement(self, self._records)
-        self.verdicts: Verdicts = Verdicts(self, self._records, refusals, self._lists, self.settlement)
 
     def install(self) -> None:
         """Put the gate around the handling of each request.
@@ -78,7 +86,7 @@ class AppGate(AppState):
                 if answer is not None:
                     self._leave(record, answer)
                 elif record.plan.stack is None or record.plan.early:
-                    self.verdicts.check(record.plan, record)
+                    self.check(record.plan, record)
             return answer
 
         @functools.wraps(dispatch)
@@ -142,21 +150,108 @@ class AppGate(AppState):
         if record is None or (record.plan.stack is not stack and not record.plan.is_reached_by(stack)):
             self.startup.keep_up()
             asked = request_if_any()
-            self.verdicts.check(self.plans.of_service(stack, asked.method if asked else None))
+            self.check(self.plans.of_service(stack, asked.method if asked else None))
             return stack.covered
         if stack.acts_at_end or changes.may_take_slots:
             leave_to_response()
         if not record.admitted:  # a decorator may call the view again for the same request
-            self.verdicts.check(record.plan, record)
+            self.check(record.plan, record)
         # Declarations for other methods are covered as well: they do not apply.
         return (record.plan.stack or stack).covered
+
+    def check(self, plan: Plan, record: Record | None = None) -> None:
+        """Check ``plan``. Raises :exc:`RateLimitExceeded`, :exc:`AccessDenied`, :exc:`StorageUnavailable`.
+
+        ``record`` is that of the request whose ``plan`` this is. If a subject or the rules of a limiter cannot be
+        found, the request ends with that error, after the other limits have been checked.
+        """
+        if record is not None:
+            record.checked = True
+        try:
+            applied = self._applied(plan, record)
+        except (AccessDenied, ConfigurationError):
+            raise
+        except Exception:
+            if record is not None:
+                self.check_ended(plan, record)
+            raise
+        if applied is not None:
+            decision = self._decide(plan.scope, applied, record)
+            if decision is not None and not decision.reply[ALLOWED]:
+                raise self.rejection(decision, applied)
+            if applied.failure is not None:
+                raise applied.failure
+        if record is not None:
+            record.admitted = True
+        elif applied is None or not applied.hits:
+            self._records.note_unlimited()
+
+    def check_ended(self, plan: Plan, record: Record) -> None:
+        """Check ``plan`` for a request that ends before its view, so that the user may be unknown. Raises as
+        :meth:`check`."""
+        record.checked = True
+        if self.access is None or not self._lists.allows(record, ended=True):
+            applied = plan.apply(self.subjects.resolve_if_found, ENDED_REQUEST)
+            decision = self._decide(plan.scope, applied, record)
+            if decision is not None and not decision.reply[ALLOWED]:
+                raise self.rejection(decision, applied)
+            if applied.failure is not None:
+                raise applied.failure
+
+    def _applied(self, plan: Plan, record: Record | None) -> AppliedLimits | None:
+        """The limits that apply to the current request; ``None`` if a list allows it."""
+        if self.access is not None and self._lists.allows(record or self._records.current()):
+            return None
+        try:
+            applied = plan.same_for_all
+            return plan.apply(self.subjects.resolve) if applied is None else applied
+        except ConfigurationError as error:
+            raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from error
+
+    def _decide_here(self, scope: str, applied: AppliedLimits) -> Decision | None:
+        """Check limits that are given at the call; ``None`` if nothing is limited now. Raises as :meth:`check`, but
+        returns a refusal."""
+        if not self.settings.enabled or (self.access is not None and self._lists.allows(self._records.current())):
+            return None
+        return self._decide(scope, applied)
+
+    def rejection(self, decision: Decision, applied: AppliedLimits) -> RateLimitExceeded:
+        """The exception to raise for a ``decision`` that refuses."""
+        return self._refusals.too_many(decision, applied, self.settings)
+
+    def _decide(self, scope: str, applied: AppliedLimits, record: Record | None = None) -> Decision | None:
+        """Ask the storage, record the answer, and report it. Every check comes through here."""
+        hits = applied.hits
+        if not hits:
+            return None
+        if applied.settled:
+            require_response(applied.settled)
+        try:
+            if self.audience.present or limit_event.receivers:
+                decision = check_and_report(self.limiter, scope, applied, self.audience)
+            else:
+                decision = self.limiter.check(hits)
+                if applied.may_wait:
+                    decision, _ = applied.wait(self.limiter, decision)
+        except StorageDenied as error:
+            raise self._refusals.unavailable(error, self.settings) from error
+        if record is None:
+            record = self._records.current() or self._records.make()
+        record.decisions.append(decision)
+        if applied.may_give_back and decision.allowed:
+            self.settlement.keep(decision, applied, record)
+        if limits_checked.receivers or shadow_rejected.receivers or request_rejected.receivers:
+            send_signals(self.app, decision, scope, applied)
+        if applied.has_bans and not decision.allowed:
+            report_bans(self.app, self.settings, decision, scope, applied)
+        return decision
 
     def check_here(self, scope: str, options: Mapping[str, Any], subject: str | None) -> tuple[Decision, AppliedLimits]:
         """Decide on a limiter that is given in the call."""
         self.startup.keep_up()
         plan = self.plans.declared_here(scope, dict(options))
         applied = plan.apply(self._resolver(plan.limiters[0].declaration, subject))
-        return self.verdicts.check_here(scope, applied) or unasked(applied.hits), applied
+        return self._decide_here(scope, applied) or unasked(applied.hits), applied
 
     def _resolver(self, declaration: Declaration, subject: str | None) -> Resolve:
         if subject is not None:
@@ -177,7 +272,7 @@ class AppGate(AppState):
         check_mapping("subjects", subjects, SUBJECTS_BY_TYPE)
         changed = self.limiter.with_overrides(hits)
         applied = AppliedLimits.of_hits(changed or hits, subjects, scope)
-        decision = None if changed is None else self.verdicts.check_here(scope, applied)
+        decision = None if changed is None else self._decide_here(scope, applied)
         return decision or unasked(applied.hits)
 
     def reset(self, hits: Iterable[Hit | str]) -> None:
@@ -203,11 +298,72 @@ class AppGate(AppState):
         if record is None or record.checked:
             return
         try:
-            self.verdicts.check_ended(self.plans.of_ended(current_request(), record.plan), record)
+            self.check_ended(self.plans.of_ended(current_request(), record.plan), record)
         except Exception:
             if isinstance(answer, Response):
                 answer.close()
             raise
+
+
+class AccessCheck:
+    """Asks the lists of one app twice per request: about the address when the request begins, and about the subjects,
+    which may be known only later, before its limits are checked."""
+
+    def __init__(self, in_force: AppState, refusals: Refusals) -> None:
+        self._in_force = in_force
+        self._refusals = refusals
+
+    def turn_away(self, asked: Request, lists: AccessLists) -> None:
+        """Raise :exc:`AccessDenied` for an address that is denied, unless its subject may be allowed."""
+        if not lists.allows_subjects:
+            listed = lists.of_address(asked.remote_addr or "")
+            if listed is not None and listed.action == "deny":
+                self._deny(listed)
+
+    def allows(self, record: Record | None, *, ended: bool = False) -> bool:
+        """Whether the current request, whose ``record`` this is, needs no limits. Raises :exc:`AccessDenied`.
+
+        If it ``ended`` before its view, the user may be unknown.
+        """
+        lists = self._in_force.access
+        if lists is None or record is None:
+            return False
+        if record.access == "unknown":
+            record.access = self._found_in(lists, record, ended=ended)
+        return record.access == "allowed"
+
+    def _found_in(self, lists: AccessLists, record: Record, *, ended: bool) -> Literal["limited", "allowed"]:
+        subjects = self._in_force.subjects
+        subject_of = partial(self._subject_of, subjects.resolve_if_found if ended else subjects.resolve)
+        listed = lists.of_client(current_request().remote_addr or "", subject_of)
+        if listed is None:
+            return "limited"
+        if listed.action == "deny":
+            self._deny(listed)
+        if record.plan.limiters or record.plan is NO_PLAN:  # otherwise everyone passes, listed or not
+            report("allow_listed", self._in_force.audience, endpoint=self._endpoint(), decided_by="list")
+        return "allowed"
+
+    def _deny(self, listed: Listed) -> NoReturn:
+        outcome: Outcome = "banned" if listed.banned else "denied"
+        who = self._named(listed.who)
+        report(outcome, self._in_force.audience, endpoint=self._endpoint(), decided_by="list", who=who)
+        notify(request_denied, self._in_force.app, listed=listed, endpoint=current_request().endpoint)
+        raise self._refusals.denied(listed, self._in_force.settings)
+
+    def _named(self, who: Who) -> Subject | None:
+        """The subject of an entry; for a network, the address of the client."""
+        if who.network is None:
+            return Subject(who.type_name, who.value)
+        return self._in_force.subjects.resolve(LimitType.IP, None)
+
+    @staticmethod
+    def _endpoint() -> str:
+        return current_request().endpoint or UNMATCHED_SCOPE
+
+    def _subject_of(self, resolve: Resolve, type_name: str) -> Subject | None:
+        type_ = self._in_force.plans.types.get(type_name)
+        return None if type_ is None else resolve(type_, type_name)
 
 
 def gate_of(app: Flask) -> AppGate:
@@ -218,57 +374,3 @@ def gate_of(app: Flask) -> AppGate:
 def gate_in_force() -> AppGate:
     """The gate of the current app. Raises as :func:`gate_of`, and RuntimeError if there is no current app."""
     return gate_of(app_in_force())
-
-
-_REFUSALS = (RateLimitExceeded, AccessDenied, StorageUnavailable)
-
-
-def answer_refusals(app: Flask) -> None:
-    """Answer a refusal in an error handler of ``app`` like one in a view. Flask alone would answer every exception of
-    an error handler with a server error."""
-    app.handle_user_exception = _answering(app, app.handle_user_exception)  # type: ignore[method-assign]
-    app.handle_exception = _answering_last(app, app.handle_exception)  # type: ignore[method-assign]
-
-
-def _answering(app: Flask, handle: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(handle)
-    def handle_user_exception(*arguments: Any) -> Any:
-        try:
-            answer = handle(*arguments)
-        except _REFUSALS as refusal:
-            *context, error = arguments
-            if refusal is error:  # no handler takes it (TRAP_HTTP_EXCEPTIONS), or one has raised it again
-                raise
-            answer = _handled(handle, context, refusal)
-        if type(answer) is RateLimitExceeded:  # Flask would run it as a WSGI application, which takes longer
-            return answer.answer(current_request(), app.response_class)
-        return answer
-
-    return handle_user_exception
-
-
-def _handled(handle: Callable[..., Any], context: list[Any], refusal: Exception) -> Any:
-    """The answer of the error handlers to ``refusal``. If they are refused as well, that refusal is the answer."""
-    try:
-        return handle(*context, refusal)
-    except _REFUSALS as again:
-        if again is refusal:
-            raise
-        return again
-
-
-def _answering_last(app: Any, handle: Callable[..., Any]) -> Callable[..., Any]:
-    """For the error handler of 500, after which only the server could answer."""
-
-    @functools.wraps(handle)
-    def handle_exception(*arguments: Any) -> Any:
-        *context, error = arguments  # Flask 3.2 passes its context, too
-        try:
-            return handle(*arguments)
-        except _REFUSALS as refusal:
-            if refusal is error:  # as set by PROPAGATE_EXCEPTIONS
-                raise
-            answer = app.handle_user_exception(*context, refusal)
-            return app.finalize_request(*context, answer, from_error_handler=True)
-
-    return handle_exception
