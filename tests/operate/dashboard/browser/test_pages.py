@@ -80,6 +80,32 @@ def test_on_a_phone_who_rule_and_count_are_visible_without_scrolling_sideways(vi
     assert all(found >= 3 and left >= 0 and right <= NARROW[0] for found, left, right in rows), rows
 
 
+def test_on_a_phone_all_pages_are_named_without_scrolling_sideways(visit: Visit, shop: Shop) -> None:
+    with visit(size=NARROW) as tab:
+        tab.page.goto(shop.url)
+        ends = tab.page.evaluate(
+            "[...document.querySelectorAll('.top nav a')].map(e => e.getBoundingClientRect().right)"
+        )
+
+    assert ends
+    assert max(ends) <= NARROW[0]
+
+
+def test_numbers_are_grey_only_while_the_storage_does_not_answer(visit: Visit, shop: Shop) -> None:
+    colors = (
+        "[getComputedStyle(document.querySelector('.figures .number')).color, getComputedStyle(document.body).color]"
+    )
+    alert = """document.querySelector('[data-live="away"]').innerHTML = '<p class="alert">No answer.</p>'"""
+    with visit() as tab:
+        tab.page.goto(shop.url)
+        number, text = tab.page.evaluate(colors)
+        tab.page.evaluate(alert)
+        old, _ = tab.page.evaluate(colors)
+
+    assert number == text
+    assert old != text
+
+
 def test_every_page_works_without_javascript(visit: Visit, shop: Shop) -> None:
     with visit(java_script_enabled=False) as tab:
         for path in PAGES.values():
