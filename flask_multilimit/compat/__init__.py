@@ -36,7 +36,9 @@ def _require_unused() -> None:
         held = list(vars(module).values()) if issubclass(type(module), ModuleType) else []  # it may also be None
         if not _is_theirs(name) and any(_is_theirs(_origin_of(value)) for value in held):
             raise ConfigurationError(
-                f"compat.install(): {name} has imported flask_limiter already; call install() before it does"
+                f"compat.install(): {name} has imported flask_limiter already; call install() before it does. "
+                "The flask command loads the plugins of all packages before your app: start it from a script "
+                'that calls install() first, see "Migrate from Flask-Limiter" in the documentation'
             )
 
 
