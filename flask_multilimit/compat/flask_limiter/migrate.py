@@ -98,11 +98,11 @@ class Writer:
         for name, limits in registry.decorated.items():
             yield from self._moves_of_function(name, list(limits))
         for name, limits in registry.blueprints.items():
-            yield from (self._move(f'blueprint "{name}"', each) for each in limits)
+            yield from (_on_blueprint(self._move(f'blueprint "{name}"', each)) for each in limits)
         for name, flags in registry.exempt_names.items():
             yield _exemption(_short(name), flags, [])
         for name, flags in registry.exempt_blueprints.items():
-            yield _exemption(f'blueprint "{name}"', flags, ["put it on the blueprint: exempt(...)(blueprint)"])
+            yield _on_blueprint(_exemption(f'blueprint "{name}"', flags, []))
         for place, defaults in (
             ("default_limits", settings.default_limits),
             ("application_limits", settings.application_limits),
@@ -234,6 +234,12 @@ class Writer:
             return f"{type(limit).__name__}({text})"
         scope = f'scope="{limit.scope}"' if isinstance(limit.scope, str) else "scope=..."
         return f"@limiter.shared_limit({text}, {scope})" if limit.shared else f"@limiter.limit({text})"
+
+
+def _on_blueprint(move: Move) -> Move:
+    """Call the decorators of ``move``: Python has no ``@`` for an object that is not defined there."""
+    move.after = [f"{line.removeprefix('@')}(blueprint)" for line in move.after]
+    return move
 
 
 def _exemption(where: str, flags: ExemptionScope, notes: list[str]) -> Move:

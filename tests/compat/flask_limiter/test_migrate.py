@@ -167,7 +167,7 @@ def assert_that_it_runs(app: Flask) -> None:
         if where.startswith("blueprint "):
             names["blueprint"] = Blueprint(re.sub(r"\W", "", where), __name__)
             names["blueprint"].add_url_rule(f"/{where}", "view", lambda: "ok")
-            exec("\n".join(f"({line.removeprefix('@')})(blueprint)" for line in lines), names)
+            exec("\n".join(lines), names)
             moved.register_blueprint(names["blueprint"])
         elif lines[0].startswith("@"):
             exec("\n".join([*reversed(lines), "def view(**_): return 'ok'"]), names)
@@ -223,11 +223,13 @@ def test_defaults_blueprints_and_filters_have_declarations() -> None:
     )
     limiter.request_filter(is_internal)
     limiter.limit("7/minute", scope="x")(Blueprint("api", __name__))
+    limiter.exempt(Blueprint("admin", __name__), flags=ExemptionScope.DEFAULT)
 
     text = printed(app)
 
     for line in (
-        'blueprint "api"\n    - @limiter.limit("7/minute")\n    + @rate_limiter(type=IP, rules="7/minute")\n',
+        'blueprint "api"\n    - @limiter.limit("7/minute")\n    + rate_limiter(type=IP, rules="7/minute")(blueprint)\n',
+        'blueprint "admin"\n    - @limiter.exempt(flags=DEFAULT)\n    + exempt("default")(blueprint)\n',
         'MultiLimit(app, default_limits=[...])\n    - Limit("50/hour")\n',
         '    + rate_limiter(type=IP, rules="50/hour", cost=2)\n',
         '    + rate_limiter(type=IP, rules="1000/day")\n',
