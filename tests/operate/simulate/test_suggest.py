@@ -287,6 +287,12 @@ def test_the_periods_of_a_calendar_get_the_smallest_count_that_is_enough(
     assert sum(max(each.values()) > few.count for each in periods) <= share * len(subjects)
 
 
+def test_a_request_at_midnight_counts_for_the_day_that_begins() -> None:
+    midnight = 24 * HOUR
+
+    assert most_in(Calendar(1, "day"), [midnight - 1, midnight]) == 1
+
+
 def test_a_calendar_is_proposed_beside_a_rate_in_every_form() -> None:
     of_a_month = [1_774_000_000 * SECOND + hour * HOUR for hour in range(0, 800, 100)]
     windows: list[float | str] = ["calendar month from 15 in Europe/Berlin", 60]
