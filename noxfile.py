@@ -252,9 +252,6 @@ def apps(session: nox.Session, app: str) -> None:
     shutil.unpack_archive(sdist, sources)
     (source,) = (path for path in sources.iterdir() if path.is_dir())
     session.run("python", "tests/apps/same_results.py", str(source), *arguments)
-    if name == "httpbin":
-        session.install("gunicorn", *SERVERS)
-        session.run("pytest", "--noconftest", "tests/apps/night.py")
 
 
 @nox.session

@@ -6,7 +6,10 @@ httpbin pins packages that other tests need newer, so this runs in an environmen
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -138,20 +141,29 @@ class Night:
         self.sent.append(Sent(who, begin, time.time(), status))
 
 
+class Httpbin(NamedTuple):
+    """The night when it is over."""
+
+    night: Night
+    app: Flask
+    """As commands load it."""
+    slots: Any
+    """Those in use while it went on."""
+
+
 @pytest.fixture(scope="module")
-def httpbin(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Night, Flask, Any]]:
-    """The night when it is over, the app as commands load it, and the slots that were in use while it went on."""
+def httpbin(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Httpbin]:
     folder: Path = tmp_path_factory.mktemp("night")
     (folder / "night_app.py").write_text(APP, encoding="utf-8")
     (folder / "limits.toml").write_text(LIMITS, encoding="utf-8")
+    with server.client() as client:
+        client.flushall()
     settings = {
         "FLASK_MULTILIMIT_STORAGE_URI": server.tcp_url,
         "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10",
         "FLASK_MULTILIMIT_FILE": str(folder / "limits.toml"),
     }
     gunicorn = ("gunicorn", "-b", "127.0.0.1:0", "-w", "3", "--worker-class", "gthread", "--threads", "8")
-    with server.client() as client:
-        client.flushall()
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         for name, value in settings.items():
@@ -165,7 +177,7 @@ def httpbin(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             until(lambda: night.get("now")["totals"]["passed"]["amount"] == len(night.passed()))
             from night_app import app  # type: ignore[import-not-found]  # written above
 
-            yield night, app, slots
+            yield Httpbin(night, app, slots)
         del sys.modules["night_app"]
 
 
@@ -175,11 +187,8 @@ def told(app: Flask, line: str) -> Any:
     return json.loads(result.output) if "--json" in line else result.output
 
 
-Httpbin = tuple["Night", "Flask", Any]
-
-
 def test_all_endpoints_of_httpbin_are_limited(httpbin: Httpbin) -> None:
-    _, app, _ = httpbin
+    app = httpbin.app
     limits = told(app, "limits --json")
 
     limited = {each["endpoint"] for each in limits["endpoints"] if each["limits"]}
@@ -189,7 +198,7 @@ def test_all_endpoints_of_httpbin_are_limited(httpbin: Httpbin) -> None:
 
 
 def test_top_tells_who_is_refused_where_by_which_rule_and_how_often(httpbin: Httpbin) -> None:
-    night, app, _ = httpbin
+    night, app = httpbin.night, httpbin.app
     top = told(app, "top --minutes 60 --once --json")
 
     rules = {each["shown"]: Counter[Any]() for each in top["subjects"]}
@@ -212,7 +221,7 @@ FOUND = (SCRAPER, GUESSER, SCANNER, SLOW)
 
 
 def test_totals_are_what_was_sent_and_rates_are_within_five_percent_of_it(httpbin: Httpbin) -> None:
-    night, app, _ = httpbin
+    night, app = httpbin.night, httpbin.app
     banned = night.count(GUESSER, 429) + night.count(SCANNER, 429) - 8
     for now in (told(app, "top --minutes 60 --once --json"), night.get("now?minutes=60")):
         assert {name: now["totals"][name]["amount"] for name in ("passed", "refused", "banned", "bans")} == {
@@ -227,14 +236,14 @@ def test_totals_are_what_was_sent_and_rates_are_within_five_percent_of_it(httpbi
 
 
 def test_slots_are_those_of_the_slow_client(httpbin: Httpbin) -> None:
-    ((slot),) = httpbin[2]
+    (slot,) = httpbin.slots
 
     assert (slot["endpoint"], slot["shown"], slot["limit"]) == ("delay_response", SLOW, 2)
     assert 0 < slot["used"] <= 2
 
 
 def test_all_workers_and_commands_give_the_same_numbers(httpbin: Httpbin) -> None:
-    night, app, _ = httpbin
+    night, app = httpbin.night, httpbin.app
     top = told(app, "top --minutes 60 --once --json")
 
     for _ in range(12):
@@ -247,9 +256,31 @@ def test_all_workers_and_commands_give_the_same_numbers(httpbin: Httpbin) -> Non
         assert (len(workers["workers"]), workers["current"], workers["same_limits"]) == (3, 3, 3)
 
 
+def test_a_deploy_by_hup_shows_the_whole_hour_in_all_new_workers(httpbin: Httpbin) -> None:
+    night, before = httpbin.night, _workers(httpbin)
+    amounts = _amounts(told(httpbin.app, "top --minutes 60 --once --json"))
+    os.kill(night.served.pid, signal.SIGHUP)
+    until(lambda: not before & _workers(httpbin))
+
+    for _ in range(12):
+        now = night.get("now?minutes=60")
+        assert (now["complete"], _amounts(now)) == (True, amounts)
+
+
+def _amounts(now: Any) -> dict[str, int]:
+    return {name: each["amount"] for name, each in now["totals"].items()}
+
+
+def _workers(httpbin: Httpbin) -> set[int]:
+    listed = subprocess.run(
+        ["ps", "--ppid", str(httpbin.night.served.pid), "-o", "pid="], capture_output=True, text=True, check=True
+    )
+    return set(map(int, listed.stdout.split()))
+
+
 @pytest.mark.parametrize("who", FOUND)
 def test_why_tells_how_often_a_client_was_refused_and_what_lifts_it(httpbin: Httpbin, who: str) -> None:
-    night, app, _ = httpbin
+    night, app = httpbin.night, httpbin.app
     why, page = told(app, f"why {who} --json"), night.get(f"subject?who={who}")["found"]
 
     assert sum(each["refused"] for each in why["refusals"]) == night.count(who, 429)
@@ -258,7 +289,7 @@ def test_why_tells_how_often_a_client_was_refused_and_what_lifts_it(httpbin: Htt
 
 
 def test_bans_are_those_that_began_and_unban_lifts_one(httpbin: Httpbin) -> None:
-    night, app, _ = httpbin
+    night, app = httpbin.night, httpbin.app
     assert {each["who"] for each in told(app, "bans --json")["bans"]} == {GUESSER, SCANNER}
 
     told(app, f"unban {SCANNER} --yes")
@@ -271,3 +302,17 @@ def test_bans_are_those_that_began_and_unban_lifts_one(httpbin: Httpbin) -> None
     told(app, f"reset unmatched --ip {SCANNER} --yes")
 
     until(lambda: night.served.get("/wp.php", {"X-Forwarded-For": SCANNER}).status == 404)
+
+
+def test_limits_that_many_endpoints_inherit_are_listed_once(httpbin: Httpbin) -> None:
+    assert told(httpbin.app, "limits").count("1000 per hour") == 1
+
+
+def test_a_change_is_in_force_in_all_workers(httpbin: Httpbin) -> None:
+    night = httpbin.night
+    before = night.get("now")["workers"]["version"]
+
+    told(httpbin.app, "set view_get api_key-3600s 2000/hour --for 2h --yes")
+
+    until(lambda: (workers := night.get("now")["workers"])["version"] > before and workers["current"] == 3)
+    assert {night.served.get("/get", {"X-Key": "key-0"}).status for _ in range(12)} == {200}
