@@ -14,11 +14,19 @@ from werkzeug.test import create_environ, run_wsgi_app
 import flask_multilimit
 from flask_multilimit import LimitType, MultiLimit, rate_limiter
 from flask_multilimit.engine import DenyCache, MemoryStorage
+from flask_multilimit.signals import limit_event, limits_checked, request_rejected, shadow_rejected
 
 if TYPE_CHECKING:
     from types import FrameType
 
 OURS = Path(flask_multilimit.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def _nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even what tests before this one have left connected."""
+    for signal in (limit_event, limits_checked, request_rejected, shadow_rejected):
+        monkeypatch.setattr(signal, "receivers", {})
 
 
 def calls_of(app: Flask, *, requests: int) -> Counter[str]:

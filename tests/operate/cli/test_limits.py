@@ -155,6 +155,7 @@ def test_a_limit_in_json_has_these_fields_and_no_others(on_memory: Command) -> N
         "charge_when": False,
         "key": None,
         "by_request": False,
+        "reserve": False,
     }
 
 
@@ -259,6 +260,7 @@ def test_the_help_names_every_command(on_memory: Command) -> None:
         "history",
         "keys",
         "limits",
+        "record",
         "reset",
         "schema",
         "set",

@@ -350,9 +350,11 @@ class TestOnDemand:
         monkeypatch.setattr(recording, "PAUSE", 0.0)
 
     @pytest.fixture
-    def asked_for(self, tmp_path: Path) -> tuple[Flask, Recorder]:
+    def asked_for(self, tmp_path: Path) -> Iterator[tuple[Flask, Recorder]]:
         app = make_app()
-        return app, Recorder(app, tmp_path, key="k", on_demand=True)
+        recorder = Recorder(app, tmp_path, key="k", on_demand=True)
+        yield app, recorder
+        recorder.close()
 
     @staticmethod
     def lines_after_a_request(app: Flask, recorder: Recorder) -> int:
