@@ -23,7 +23,7 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from .declare.addresses import network_of
 from .declare.limiter import Declaration
-from .declare.subjects import EVERYONE, LimitType, parts_in
+from .declare.subjects import EVERYONE, LimitType, Subject
 from .engine import ConfigurationError, Decision
 from .engine.errors import brief, check_bool, check_path
 from .engine.forks import notify_child
@@ -222,7 +222,7 @@ class Recorder:
         """One subject by type: that of a type of several parts is taken apart. A client may have chosen any other."""
         found: dict[str, str] = {}
         for type_, value in subjects.items():
-            parts = parts_in(value) if isinstance(self._gate.plans.types.get(type_), tuple) else ()
+            parts = self._gate.plans.parts_of(Subject(type_, value))
             found = {**dict(parts), **found} if parts else {**found, type_: value}
         found.pop(EVERYONE.type, None)
         return found

@@ -22,7 +22,7 @@ from ..serve.gate import AppGate
 from .clients import Client, hits_of_client
 from .keys import keys_of, peeked, prefixes_of, rules_by_keys, stored_keys
 from .limits import limiters_of
-from .text import subject_text
+from .text import shown_subject
 from .values import Described
 
 MOST_BAN_KEYS = 10_000
@@ -92,7 +92,9 @@ def _by_limiters(gate: AppGate) -> list[BanInForce]:
         if (parts := parts_of_key(key)) is not None
         and isinstance(rule := rules.get((parts.stem, parts.type, parts.rule)), BanRule)
     ]
-    found = [_of_limiter(status, names) for decision in peeked(gate, hits) for status in decision.bans if status.holds]
+    found = [
+        _of_limiter(gate, status, names) for decision in peeked(gate, hits) for status in decision.bans if status.holds
+    ]
     return sorted(found, key=lambda each: each.ends_in or 0.0)
 
 
@@ -112,14 +114,14 @@ def began(ban: BanStatus) -> float:
     return time.time() + ban.retry_after - length(ban.hit.rule.quota, ban.level) / 1_000_000
 
 
-def _of_limiter(status: BanStatus, names: Mapping[str, tuple[str, str]]) -> BanInForce:
+def _of_limiter(gate: AppGate, status: BanStatus, names: Mapping[str, tuple[str, str]]) -> BanInForce:
     parts = parts_of_key(status.hit.key)
     assert parts is not None
     endpoint, name = names[parts.stem]
     value = unquote(parts.subject)
     return BanInForce(
         who=value if parts.type == LimitType.IP.value else f"{parts.type}:{value}",
-        shown=subject_text(parts.type, value),
+        shown=shown_subject(gate.plans, parts.type, value),
         by=name,
         endpoint=endpoint,
         since=began(status),

@@ -21,7 +21,7 @@ from ..observe.traffic.counts import is_traffic
 from ..serve.gate import AppGate
 from .health import storage_state
 from .limits import RuleFields, limiters_of
-from .text import subject_text
+from .text import shown_subject
 from .values import Described
 
 PEEKED_TOGETHER = 50
@@ -175,7 +175,7 @@ def _slots(gate: AppGate) -> Iterator[SlotsInUse]:
                 continue
             scope = scopes.get(parts.stem) or scope_of_stem(parts.stem, prefix)
             limit = None if key.rule is None else key.rule.count
-            shown = subject_text(parts.type, parts.subject)
+            shown = shown_subject(gate.plans, parts.type, parts.subject)
             yield SlotsInUse(scope, key.used, limit, parts.type, parts.subject, shown)
 
 

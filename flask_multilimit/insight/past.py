@@ -16,7 +16,7 @@ from ..observe.traffic.reading import LONGEST_SECONDS
 from ..serve.gate import AppGate
 from .clients import Client
 from .standing import Sentence, wanted_in_traffic
-from .text import local_time, plural, subject_text
+from .text import local_time, plural, shown_subject
 from .traffic import TrafficMemory
 from .values import Described
 
@@ -96,7 +96,9 @@ def standing_at(
     plain = gate.settings.traffic_subjects == "plain"
     found = memory.refused_at(at, wanted_in_traffic(client, endpoint)) if plain else []
     refusals = tuple(
-        PastRefusals(who.endpoint, who.rule, who.type, subject_text(who.type, who.subject), amount, since, until)
+        PastRefusals(
+            who.endpoint, who.rule, who.type, shown_subject(gate.plans, who.type, who.subject), amount, since, until
+        )
         for who, amount, since, until in found
     )
     bans = tuple(each for each in _bans(memory, client) if endpoint in {None, each.endpoint})

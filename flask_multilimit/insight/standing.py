@@ -11,13 +11,14 @@ from typing import Literal
 
 from ..control.entries import Listing, Override
 from ..declare.addresses import Network, Networks, Who
-from ..declare.subjects import EVERYONE, LimitType, parts_in
+from ..declare.subjects import EVERYONE, LimitType, Subject, parts_in
 from ..engine import BanStatus, Decision, Limiter, RuleStatus, StorageError
 from ..engine.algorithms.calendar import Period
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
 from ..observe.traffic import Refused
 from ..plan.hits import Applied
+from ..plan.plans import Plans
 from ..plan.standings import AppliedAt
 from ..serve.access import Listed
 from ..serve.gate import AppGate
@@ -238,7 +239,7 @@ def standing(
         paging=paging,
         untouched=sum(not each.matters for each in found),
         refusals=refusals,
-        lift=_lift(client, listed, [each for each in found if each.allowed is False]),
+        lift=_lift(gate.plans, client, listed, [each for each in found if each.allowed is False]),
         problem=problem,
     )
 
@@ -291,13 +292,17 @@ def _shown(methods: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(method for method in methods if method not in hidden) or methods
 
 
+def _parts_of(owner: Applied) -> tuple[Subject, ...]:
+    return parts_in(owner.subject.value) if isinstance(owner.declaration.type, tuple) else ()
+
+
 def rule_standing(status: RuleStatus, owner: Applied) -> RuleStanding:
     rule, quota = status.rule, status.rule.quota.burst
     return RuleStanding(
         name=status.name,
         type=owner.subject.type,
         subject=owner.subject.value,
-        shown=subject_text(*owner.subject),
+        shown=subject_text(*owner.subject, _parts_of(owner)),
         text=rule_text(rule),
         **rule_fields(rule),
         quota=quota,
@@ -320,7 +325,7 @@ def _ban(ban: BanStatus, owner: Applied) -> BanStanding:
         name=ban.name,
         type=owner.subject.type,
         subject=owner.subject.value,
-        shown=subject_text(*owner.subject),
+        shown=subject_text(*owner.subject, _parts_of(owner)),
         text=rule_text(ban.hit.rule),
         shadow=ban.hit.shadow,
         holds=ban.holds,
@@ -491,7 +496,7 @@ def _verdict_of_limits(refused: list[RequestStanding], told: str) -> tuple[State
     return "refused", Sentence.of(WAITS if first.waits_for_slot else HOPELESS, where=where, rule=names)
 
 
-def _lift(client: Client, listed: ListStanding | None, refused: list[RequestStanding]) -> tuple[str, ...]:
+def _lift(plans: Plans, client: Client, listed: ListStanding | None, refused: list[RequestStanding]) -> tuple[str, ...]:
     """The commands, most certain first. What the settings say, no command lifts."""
     who = shlex.quote(client.text)
     found = []
@@ -507,20 +512,21 @@ def _lift(client: Client, listed: ListStanding | None, refused: list[RequestStan
     for request in refused:
         keys.setdefault(request.endpoint, []).extend(each for each in request.rules if not each.allowed)
     for endpoint, rules in list(keys.items())[:3]:
-        if options := _options_for(rules):
+        if options := _options_for(plans, rules):
             found.append(f"flask multilimit reset {shlex.quote(endpoint)} {options}")
     return tuple(dict.fromkeys(found))
 
 
-def _options_for(rules: Iterable[RuleStanding]) -> str:
+def _options_for(plans: Plans, rules: Iterable[RuleStanding]) -> str:
     """The options that name the subjects of ``rules``."""
-    found = dict.fromkeys(option for each in rules for option in _options_of(each.type, each.subject))
+    found = dict.fromkeys(option for each in rules for option in _options_of(plans, Subject(each.type, each.subject)))
     return " ".join(found)
 
 
-def _options_of(type_name: str, value: str) -> list[str]:
-    if parts := parts_in(value):
-        return [option for part in parts for option in _options_of(*part)]
+def _options_of(plans: Plans, subject: Subject) -> list[str]:
+    if parts := plans.parts_of(subject):
+        return [option for part in parts for option in _options_of(plans, part)]
+    type_name, value = subject
     if "+" in type_name:
         return []
     if type_name == EVERYONE.type:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from ..declare.limiter import Declaration
-from ..declare.subjects import EVERYONE, parts_in
+from ..declare.subjects import EVERYONE, Subject
 from ..engine import Ban, Calendar, Rule
 from ..engine.bans import BanRule
 from ..engine.rules import UNITS
+from ..plan.plans import Plans
 
 _UNITS: dict[float, str] = {seconds: unit for unit, seconds in UNITS.items()}
 
@@ -49,11 +51,16 @@ def plural(number: int, noun: str, several: str = "") -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {several or noun + 's'}"
 
 
-def subject_text(type_name: str, value: str) -> str:
-    """``ada + 203.0.113.7`` for several together; ``""`` is everyone, or an empty one."""
-    if parts := parts_in(value):
+def subject_text(type_name: str, value: str, parts: Sequence[Subject] = ()) -> str:
+    """``ada + 203.0.113.7`` for one of several ``parts``; ``""`` is everyone, or an empty one."""
+    if parts:
         return " + ".join(part.value or "everyone" for part in parts)
     return "everyone" if type_name == EVERYONE.type else value or "(empty)"
+
+
+def shown_subject(plans: Plans, type_name: str, value: str) -> str:
+    """The same for a subject of these ``plans``, which know whether its type has parts."""
+    return subject_text(type_name, value, plans.parts_of(Subject(type_name, value)))
 
 
 def rule_text(rule: Rule) -> str:

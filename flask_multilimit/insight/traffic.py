@@ -22,7 +22,7 @@ from ..observe.traffic.reading import LONGEST_SECONDS, SETTLED_SECONDS, TOGETHER
 from ..serve.gate import AppGate
 from .changes import ChangesInForce, changes_in_force
 from .health import StorageState, storage_state
-from .text import subject_text
+from .text import shown_subject
 from .values import ROWS, Described, Paging, paged
 from .workers import Workers, workers
 
@@ -643,7 +643,7 @@ def refused_subject(
     return RefusedSubject(
         type=who.type,
         subject=who.subject,
-        shown=subject_text(who.type, who.subject),
+        shown=shown_subject(gate.plans, who.type, who.subject),
         known=plain and not _SHORTENED.fullmatch(who.subject),
         endpoint=who.endpoint,
         rule=who.rule,

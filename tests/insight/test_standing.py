@@ -257,6 +257,21 @@ def test_bans_are_found_without_a_look_at_all_keys(server: Server, redis_client:
     gate_of(app).limiter.close()
 
 
+def test_a_client_that_calls_itself_like_another_is_taken_for_nobody_else() -> None:
+    """Subjects of several types are kept as such text; of a type of one, a client may have chosen it."""
+    app, key = app_on(), '[["user", "bob"]]'
+    statuses(app, *["/api_key"] * 3, headers={"X-Key": key})
+    flush(app)
+
+    found = why(app, f"api_key:{key}")
+    with app.app_context():
+        shown = [each.shown for each in now(gate_of(app)).subjects]
+
+    assert found.shown == key
+    assert shown == [key]
+    assert found.lift == (f"flask multilimit reset api_key --subject 'api_key={key}'",)
+
+
 def amid_the_ban(app: Flask) -> float:
     (ban,) = reader_of(gate_of(app).limiter.storage, "rate_limit:").bans().begun
     return min((ban.began + ban.until) / 2, ban.began + 1)
