@@ -41,6 +41,7 @@ ARGUMENTS: dict[str, list[tuple[str, ...]]] = {
     "history": [()],
     "keys": [(), ("--prefix", EVIL)],
     "limits": [(), ("--endpoint", EVIL), ("--type", EVIL), ("--blueprint", EVIL)],
+    "record": [(), ("--for", EVIL)],
     "reset": [
         ("--subject", f"said={EVIL}", "--all", "--dry-run"),
         (ENDPOINT, "--user", EVIL, "--yes"),
