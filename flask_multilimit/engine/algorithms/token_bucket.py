@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from . import rate
 from .base import COUNTED, Quota, recognise_nothing
+from .rate import charge, drop_future, evaluate, reset_after, settle
 
 PARAMETERS = frozenset({"burst"})
 MAX_COST = COUNTED
@@ -14,11 +14,20 @@ REMEMBERS_IDS = False
 INCLUDES = ("numbers", "span", "rate")
 
 recognise = recognise_nothing
-charge = rate.charge
-drop_future = rate.drop_future
-evaluate = rate.evaluate
-reset_after = rate.reset_after
-settle = rate.settle
+
+__all__ = [
+    "INCLUDES",
+    "MAX_COST",
+    "PARAMETERS",
+    "REMEMBERS_IDS",
+    "charge",
+    "drop_future",
+    "evaluate",
+    "quota",
+    "recognise",
+    "reset_after",
+    "settle",
+]
 
 
 def quota(window: int, count: int, burst: int | None, max_delay: int | None) -> Quota:
