@@ -346,7 +346,7 @@ def what_if_page() -> Response:
     try:
         answer = _of_uploaded(form) if request.method == "POST" else of_recorded(form)
     except ConfigurationError as error:
-        problem, status = str(error), 400
+        problem, status = str(error), 400 if request.values else 200  # who opens the page has asked for nothing yet
     return render(
         "whatif.html",
         status=status,

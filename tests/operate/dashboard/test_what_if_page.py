@@ -92,6 +92,18 @@ def test_clients_of_a_recording_are_shown_as_on_the_page_now(app: Flask, ada: Fl
     assert f'["203.0.113.7",5,5,"{link}"]' in page
 
 
+def test_who_opens_the_page_before_anything_is_recorded_has_asked_nothing_wrong(
+    app: Flask, ada: FlaskClient, tmp_path: Path
+) -> None:
+    recorder = Recorder(app, tmp_path)
+
+    page, asked_for = ada.get(PAGE), ada.get(PAGE + "?endpoint=open")
+    recorder.close()
+
+    assert (page.status_code, asked_for.status_code) == (200, 400)
+    assert "no requests to learn from" in page.text
+
+
 def test_without_a_recorder_the_page_says_how_to_have_one(ada: FlaskClient) -> None:
     assert "Recorder(app, " in ada.get(PAGE).text
     assert asked(ada, "").get_json() is None

@@ -125,6 +125,7 @@ def test_no_other_origin_can_send_a_form(visit: Visit, shop: Shop, elsewhere: El
         assert token
     elsewhere.pages["/form"] = form_of(shop, token, path=path)
     with visit() as tab:
+        tab.expected = "403"
         tab.page.goto(shop.url + "change?kind=ban")
         with tab.page.expect_response(shop.url + path) as answered:
             tab.page.goto(elsewhere.address("/form", host))
@@ -132,8 +133,6 @@ def test_no_other_origin_can_send_a_form(visit: Visit, shop: Shop, elsewhere: El
         assert answered.value.status == 403
         tab.page.goto(shop.url + "lists")
         assert tab.page.get_by_text("203.0.113.66").count() == 0
-        assert all("403" in each for each in tab.wrong)
-        tab.wrong.clear()
 
 
 @pytest.mark.parametrize("stolen", ["", "forged", "eve's"])
