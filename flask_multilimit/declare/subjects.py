@@ -307,6 +307,12 @@ def parts_in(value: str) -> tuple[Subject, ...]:
     return tuple(Subject(*each) for each in found) if is_whole else ()
 
 
+def parts_by_type(type_: SubjectType | None, value: str) -> tuple[Subject, ...]:
+    """The parts of a subject of ``type_`` if that has several. None of any other: a client may have chosen text that
+    looks like parts."""
+    return parts_in(value) if isinstance(type_, tuple) else ()
+
+
 def _flask_login_user() -> Any:
     from flask_login import current_user  # noqa: PLC0415 - optional: there when app.login_manager is
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from ..control.entries import Listing, Override
 from ..declare.addresses import Network, Networks, Who
-from ..declare.subjects import EVERYONE, LimitType, Subject, parts_in
+from ..declare.subjects import EVERYONE, LimitType, Subject, parts_by_type
 from ..engine import BanStatus, Decision, Limiter, RuleStatus, StorageError
 from ..engine.algorithms.calendar import Period
 from ..engine.bans import BanRule
@@ -293,7 +293,7 @@ def _shown(methods: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _parts_of(owner: Applied) -> tuple[Subject, ...]:
-    return parts_in(owner.subject.value) if isinstance(owner.declaration.type, tuple) else ()
+    return parts_by_type(owner.declaration.type, owner.subject.value)
 
 
 def rule_standing(status: RuleStatus, owner: Applied) -> RuleStanding:

@@ -15,7 +15,7 @@ from ..declare.advice import Stack
 from ..declare.decorators import rate_limiter
 from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration, reject_unknown_options
-from ..declare.subjects import LimitType, Subject, Subjects, SubjectType, parts_in
+from ..declare.subjects import LimitType, Subject, Subjects, SubjectType, parts_by_type
 from ..engine import ConfigurationError
 from .checks import reject_accidental_sharing, reject_late, reject_misplaced, reject_mixed_leases, reject_unserved
 from .endpoint import Plan
@@ -212,9 +212,8 @@ class Plans:
         return found
 
     def parts_of(self, subject: Subject) -> tuple[Subject, ...]:
-        """The parts of a subject of several types. None of any other: a client may have chosen text that looks like
-        parts."""
-        return parts_in(subject.value) if isinstance(self.types.get(subject.type), tuple) else ()
+        """The parts of a subject, if its type has several here."""
+        return parts_by_type(self.types.get(subject.type), subject.value)
 
     def require_type(self, name: str) -> None:
         """Raise :class:`ConfigurationError` unless a limiter has a type of this name."""
