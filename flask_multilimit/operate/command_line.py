@@ -12,7 +12,7 @@ from ..engine.errors import brief
 from ..engine.text import visible
 
 COMMANDS = {
-    "alerts": "boards",
+    "alerts": "config",
     "allow": "control",
     "ban": "control",
     "deny": "control",
@@ -26,11 +26,11 @@ COMMANDS = {
     "why": "check",
     "config": "config",
     "doctor": "doctor",
-    "grafana": "boards",
-    "keys": "keys",
+    "grafana": "config",
+    "keys": "quotas",
     "limits": "limits",
-    "record": "record",
-    "reset": "reset",
+    "record": "logs",
+    "reset": "quotas",
     "schema": "config",
     "simulate": "simulate",
     "suggest": "suggest",

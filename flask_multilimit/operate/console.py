@@ -1,4 +1,4 @@
-"""How commands print: text that is safe for eyes, tables that fit the terminal, durations, paragraphs.
+"""How commands print: text that is safe for eyes, tables that fit the terminal, paragraphs.
 
 Only this room writes to the terminal. It shows characters of a client that a terminal would obey, and obeys none.
 """
@@ -15,24 +15,6 @@ from typing import Any
 import click
 
 from ..engine.text import visible, visible_json
-from ..insight.text import duration, plural
-
-__all__ = [
-    "GAP",
-    "aligned",
-    "columns",
-    "confirm",
-    "duration",
-    "echo",
-    "paragraph",
-    "plural",
-    "sizes_of",
-    "style",
-    "styled",
-    "width",
-    "write",
-    "write_json",
-]
 
 GAP = 2
 NARROWEST = 12

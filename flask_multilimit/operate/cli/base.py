@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import getpass
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from ipaddress import IPv6Network, ip_address
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 from flask import current_app
@@ -55,11 +56,6 @@ def for_people() -> Iterator[None]:
         raise click.ClickException(with_remedy(error) if isinstance(error, StorageError) else str(error)) from error
 
 
-def write(lines: Iterable[str], *, err: bool = False) -> None:
-    """Print ``lines``, safe for eyes."""
-    console.write(lines, err=err)
-
-
 def write_json(value: object = None, **fields: Any) -> None:
     """Write the fields of a value of insight, and ``fields``, whose values may be such values too."""
     whole = {} if value is None else value_as_json(value)
@@ -85,18 +81,35 @@ def decorate(command: C, *options: Callable[[Any], Any]) -> C:
     return functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
+as_json: Callable[[C], C] = click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """How to change something: what the options of :func:`action_options` say."""
+
+    reason: str
+    author: str
+    dry_run: bool
+    yes: bool
+    as_json: bool
+
+
 def action_options(command: C) -> C:
-    """The options of every command that changes something."""
+    """The options of every command that changes something, which gets them as ``action``."""
+
+    @functools.wraps(command)
+    def asked(**given: Any) -> Any:
+        return command(action=Action(**{name: given.pop(name) for name in Action.__slots__}), **given)
+
     return decorate(
-        command,
+        cast("C", asked),
         click.option("--reason", default="", help="The reason, for the history."),
         click.option("--author", default=user_name, help="The author; default: the user who runs this command."),
         click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing."),
         click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+        as_json,
     )
-
-
-as_json: Callable[[C], C] = click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
 
 
 def require_shared_storage(gate: AppGate) -> None:

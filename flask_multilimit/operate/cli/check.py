@@ -8,7 +8,7 @@ from ...declare.subjects import subjects_given
 from ...insight.clients import Client, client_from
 from ...insight.past import Past, instant_of, standing_at
 from ...insight.standing import BanStanding, ListStanding, RequestStanding, RuleStanding, Standing, standing
-from ...insight.text import local_time
+from ...insight.text import duration, local_time, plural
 from ...insight.traffic import looking
 from .. import console
 from .base import (
@@ -20,7 +20,6 @@ from .base import (
     options_for,
     require_counted,
     require_shared_storage,
-    write,
     write_json,
 )
 
@@ -55,7 +54,7 @@ def check_command(
     if as_json:
         write_json(found)
         return
-    write(_check_lines(found))
+    console.write(_check_lines(found))
 
 
 @command("why", short_help="Show why a client is refused, and what lifts it.")
@@ -85,7 +84,7 @@ def why_command(who: str, endpoint: str | None, at: str | None, as_json: bool) -
     if as_json:
         write_json(found)
         return
-    write(_past_lines(found) if isinstance(found, Past) else _why_lines(found))
+    console.write(_past_lines(found) if isinstance(found, Past) else _why_lines(found))
 
 
 # What check shows
@@ -132,7 +131,7 @@ def _verdict(request: RequestStanding, listed: ListStanding | None) -> str:
     if listed is not None:
         if listed.action == "allow":
             return console.style("a request would pass", fg="green")
-        how_long = "and waiting does not help" if listed.ends_in is None else f"for {console.duration(listed.ends_in)}"
+        how_long = "and waiting does not help" if listed.ends_in is None else f"for {duration(listed.ends_in)}"
         return console.style(f"a request would be refused with {listed.status}, {how_long}", fg="red")
     if request.allowed is None:
         if request.by_request:
@@ -146,28 +145,28 @@ def _verdict(request: RequestStanding, listed: ListStanding | None) -> str:
 
 def _how_long(request: RequestStanding) -> str:
     if request.retry_after is not None:
-        return f"for {console.duration(request.retry_after)}"
+        return f"for {duration(request.retry_after)}"
     if not request.waits_for_slot:
         return "and waiting does not help"
-    at_least = f"for at least {console.duration(request.refused_for)}, and " if request.refused_for else ""
+    at_least = f"for at least {duration(request.refused_for)}, and " if request.refused_for else ""
     return f"{at_least}until a slot is free"
 
 
 def _row(rule: RuleStanding) -> tuple[str, ...]:
-    refused = "" if rule.allowed else "not known" if rule.waits_for_slot else console.duration(rule.retry_after)
+    refused = "" if rule.allowed else "not known" if rule.waits_for_slot else duration(rule.retry_after)
     shadow = " (shadow)" if rule.shadow and refused else ""
     left = f"{rule.debt:,} over" if rule.debt else str(rule.remaining)
     return (rule.name, rule.shown, rule.text, left, refused + shadow or "-", _resets(rule.reset_after))
 
 
 def _row_of_ban(ban: BanStanding) -> tuple[str, ...]:
-    left = "" if ban.holds else console.plural(ban.strikes_left, "refusal")
-    refused = console.duration(ban.retry_after) if ban.holds else "-"
+    left = "" if ban.holds else plural(ban.strikes_left, "refusal")
+    refused = duration(ban.retry_after) if ban.holds else "-"
     return (ban.name, ban.shown, ban.text, left, refused, _resets(ban.reset_after))
 
 
 def _resets(seconds: float) -> str:
-    return console.duration(seconds) if seconds else "-"
+    return duration(seconds) if seconds else "-"
 
 
 # What why shows
@@ -189,7 +188,7 @@ def _why_lines(found: Standing) -> list[str]:
         lines += ["", f"Used at {len(touched) - MOST_SHOWN} more; see --json."]
     lines += _refusals(found)
     if found.untouched:
-        lines += ["", f"{console.plural(found.untouched, 'other endpoint')}: nothing is used."]
+        lines += ["", f"{plural(found.untouched, 'other endpoint')}: nothing is used."]
     if found.problem:
         lines += ["", *console.paragraph(found.problem)]
     if found.lift:

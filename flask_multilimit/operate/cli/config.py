@@ -1,8 +1,9 @@
-"""``flask multilimit config`` and ``schema``: the settings in force, and what a file of limits may say."""
+"""``flask multilimit config``: the settings in force; ``schema``, ``alerts``, ``grafana``: files for other programs."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import click
@@ -13,8 +14,12 @@ from ...declare.advice import EXTENSION
 from ...declare.data import json_schema
 from ...engine.errors import brief
 from ...engine.storage.addresses import redacted
+from ...insight.limits import places_of
+from ...observe.boards import alerts, dashboard
+from ...observe.metrics import NAMESPACE
+from ...serve.gate import AppGate
 from .. import console
-from .base import as_json, command, current_gate, for_people, write, write_json
+from .base import as_json, command, current_gate, for_people, write_json
 
 ENVIRONMENT = "FLASK_"
 """The prefix that ``app.config.from_prefixed_env()`` reads."""
@@ -39,7 +44,7 @@ def config_command(as_json: bool) -> None:
         write_json(settings=[setting._asdict() for setting in settings])
         return
     rows = [(each.name, each.value, each.source) for each in settings]
-    write(console.columns(rows, headings=("SETTING", "VALUE", "FROM")))
+    console.write(console.columns(rows, headings=("SETTING", "VALUE", "FROM")))
 
 
 def settings_of(settings: Settings, storage: Any) -> list[Setting]:
@@ -63,3 +68,46 @@ def _setting(settings: Settings, field: str, storage: Any) -> Setting:
 def schema_command() -> None:
     """Print the JSON Schema (draft 2020-12) of the file that MULTILIMIT_FILE names, for completion in editors."""
     console.write_json(json_schema())
+
+
+namespace_option: Callable[[Callable[..., None]], Callable[..., None]] = click.option(
+    "--namespace",
+    default=NAMESPACE,
+    show_default=True,
+    metavar="NAME",
+    help="The prefix of the metrics: PrometheusMetrics(namespace=NAME).",
+)
+
+
+@command("alerts", short_help="Print alert rules for Prometheus.")
+@namespace_option
+@click.option("--own", is_flag=True, help="Only for the endpoints that this app limits now, and not for other apps'.")
+def alerts_command(namespace: str, own: bool) -> None:
+    """Print alert rules for Prometheus: refusals rise, an endpoint refuses over 5 %, the storage is away, and more.
+
+    Save them, and name the file under rule_files in prometheus.yml.
+    """
+    with for_people():
+        endpoints = _limited_endpoints(current_gate()) if own else []
+        if own and not endpoints:
+            raise click.ClickException("This app limits no endpoint.")
+        rules = alerts(namespace, endpoints)
+    console.write(rules.rstrip("\n").split("\n"))
+
+
+@command("grafana", short_help="Print a Grafana dashboard.")
+@namespace_option
+def grafana_command(namespace: str) -> None:
+    """Print a Grafana dashboard of the metrics of PrometheusMetrics, with the app's limited endpoints to choose from.
+
+    Save it, and import it in Grafana under Dashboards > New > Import.
+    """
+    with for_people():
+        gate = current_gate()
+        board = dashboard(_limited_endpoints(gate), namespace=namespace, title=f"Rate limits of {gate.app.name}")
+    console.write(board.rstrip("\n").split("\n"))
+
+
+def _limited_endpoints(gate: AppGate) -> list[str]:
+    """Their names, each once."""
+    return [place.name for place in places_of(gate) if place.is_endpoint and place.limiters]

@@ -18,11 +18,12 @@ from ...insight.bans import Lifted, bans, note, unban
 from ...insight.changes import Entry, PastChange, entries, history
 from ...insight.clients import client_from
 from ...insight.impact import Impact, impact
-from ...insight.text import instant, local_time
+from ...insight.text import duration, instant, local_time, plural
 from ...serve.applier import ControlApplier, applier_of
 from ...serve.gate import gate_of
 from .. import console
 from .base import (
+    Action,
     C,
     action_options,
     as_json,
@@ -32,7 +33,6 @@ from .base import (
     for_people,
     require_shared_storage,
     user_name,
-    write,
     write_json,
 )
 
@@ -66,11 +66,10 @@ def change_options(command: C) -> C:
         command,
         click.option("--for", "for_", metavar="TIME", help="How long the change lasts: 90s, 15m, 2h, 1d."),
         click.option("--lasting", is_flag=True, help="Keep the change until someone undoes it."),
-        action_options,
         click.option(
             "--force", is_flag=True, help="Confirm a change that locks out nearly all, or applies to nothing."
         ),
-        as_json,
+        action_options,
     )
 
 
@@ -151,34 +150,23 @@ def ban_command(who: str, **options: Any) -> None:
     _change({"kind": "ban", "who": who}, **options)
 
 
-def _change(
-    given: Mapping[str, Any],
-    *,
-    for_: str | None,
-    lasting: bool,
-    reason: str,
-    author: str,
-    dry_run: bool,
-    yes: bool,
-    force: bool,
-    as_json: bool,
-) -> None:
+def _change(given: Mapping[str, Any], *, for_: str | None, lasting: bool, force: bool, action: Action) -> None:
     if (for_ is None) == (not lasting):
         raise click.UsageError("Say how long it lasts: --for 2h, or --lasting.")
     with for_people():
         control = _applier().control
         if not control.in_use:
             raise ConfigurationError(_OF_NOBODY)
-        preview = control.preview(given, for_=for_, lasting=lasting, reason=reason, author=author)
+        preview = control.preview(given, for_=for_, lasting=lasting, reason=action.reason, author=action.author)
         found = impact(gate_of(current_app), preview)
-        if not as_json:
-            console.write(_impact_lines(found), err=not dry_run)
-        if not dry_run:
-            _confirm(preview.warning, yes=yes, force=force)
+        if not action.as_json:
+            console.write(_impact_lines(found), err=not action.dry_run)
+        if not action.dry_run:
+            _confirm(preview.warning, yes=action.yes, force=force)
             control.put(preview, force=True)
-    if as_json:
-        write_json(found, changed=not dry_run)
-    elif not dry_run:
+    if action.as_json:
+        write_json(found, changed=not action.dry_run)
+    elif not action.dry_run:
         console.echo(f"In force within a second. To undo it: flask multilimit unset {preview.entry.id}")
 
 
@@ -197,17 +185,7 @@ def _confirm(warning: str, *, yes: bool, force: bool) -> None:
 @click.option("--limiter", metavar="NAME", help="The limiters that `set` was given, instead of a RULE.")
 @click.option("--who", metavar="WHO", help="The subject or network that `set` was given.")
 @action_options
-@as_json
-def unset_command(
-    what: tuple[str, ...],
-    limiter: str | None,
-    who: str | None,
-    reason: str,
-    author: str,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-) -> None:
+def unset_command(what: tuple[str, ...], limiter: str | None, who: str | None, action: Action) -> None:
     """Undo the change with this ID, as `entries` shows it; or name what was changed as for `set`, `allow`, `deny` or
     `ban`. What was declared applies again."""
     if len(what) > 2 or not (what or who):
@@ -216,15 +194,15 @@ def unset_command(
         applier = _applier()
         id_ = _id_of(applier.control.entries(), what, limiter=limiter, who=who)
         found = impact(gate_of(current_app), applier.control.preview_undo(id_))
-        if not as_json:
-            console.write(_impact_lines(found), err=not dry_run)
-        if not dry_run:
-            if not yes:
+        if not action.as_json:
+            console.write(_impact_lines(found), err=not action.dry_run)
+        if not action.dry_run:
+            if not action.yes:
                 console.confirm("Undo this?", abort=True, err=True)
-            applier.control.undo(id_, reason=reason, author=author)
-    if as_json:
-        write_json(found, changed=not dry_run)
-    elif not dry_run:
+            applier.control.undo(id_, reason=action.reason, author=action.author)
+    if action.as_json:
+        write_json(found, changed=not action.dry_run)
+    elif not action.dry_run:
         console.echo("Undone in all workers within a second.")
 
 
@@ -255,8 +233,7 @@ def _target_of(entry: Override | Listing) -> tuple[str | None, ...]:
 @command("unban", short_help="Lift every ban of a client.")
 @click.argument("who")
 @action_options
-@as_json
-def unban_command(who: str, reason: str, author: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+def unban_command(who: str, action: Action) -> None:
     """Lift every ban of WHO: those that people made, and those that limiters began, wherever they hold.
 
     WHO is an address, or a subject with its type, such as user:42. Quotas stay as they are; see `reset`.
@@ -266,23 +243,23 @@ def unban_command(who: str, reason: str, author: str, dry_run: bool, yes: bool, 
         require_shared_storage(gate)
         client = client_from(gate, who)
         found = unban(gate, client, dry_run=True)
-        if not (dry_run or yes or not (found.entries or found.keys)):
+        if not (action.dry_run or action.yes or not (found.entries or found.keys)):
             console.write(_lifted_lines(found), err=True)
             console.confirm("Lift them?", abort=True, err=True)
-        if not dry_run:
-            found = unban(gate, client, reason=reason, author=author)
+        if not action.dry_run:
+            found = unban(gate, client, reason=action.reason, author=action.author)
             if found.keys:
-                note(gate, "unban", found.who, reason=reason, author=author)
-    if as_json:
-        write_json(found, changed=not dry_run)
+                note(gate, "unban", found.who, reason=action.reason, author=action.author)
+    if action.as_json:
+        write_json(found, changed=not action.dry_run)
         return
-    write(_lifted_lines(found, done="Would lift" if dry_run else "Lifted"))
+    console.write(_lifted_lines(found, done="Would lift" if action.dry_run else "Lifted"))
 
 
 def _lifted_lines(found: Lifted, *, done: str = "Lift") -> list[str]:
     if not (found.entries or found.keys):
         return [f"Nothing to lift: no ban of {found.who} is in force."]
-    begun = [f"{console.plural(len(found.keys), 'ban')} that limiters began"] if found.keys else []
+    begun = [f"{plural(len(found.keys), 'ban')} that limiters began"] if found.keys else []
     return [f"{done}: {', '.join([*found.entries, *begun])}."]
 
 
@@ -301,7 +278,7 @@ def bans_command(as_json: bool) -> None:
         write_json(bans=found)
         return
     if not found:
-        write(["Nobody is banned."])
+        console.echo("Nobody is banned.")
         return
     rows = [
         (
@@ -309,13 +286,13 @@ def bans_command(as_json: bool) -> None:
             each.by,
             each.endpoint,
             local_time(each.since),
-            console.duration(each.ends_in),
+            duration(each.ends_in),
             str(each.level or ""),
             each.reason,
         )
         for each in found
     ]
-    write(console.columns(rows, headings=("WHO", "BY", "ENDPOINT", "SINCE", "ENDS IN", "REPETITION", "REASON")))
+    console.write(console.columns(rows, headings=("WHO", "BY", "ENDPOINT", "SINCE", "ENDS IN", "REPETITION", "REASON")))
 
 
 @command("entries", short_help="List the changes in force.")
@@ -349,7 +326,7 @@ def entries_command(export: TextIO | None, imported: BinaryIO | None, reason: st
         write_json(entries=found.entries, declared=found.declared)
         return
     if not found.entries:
-        write(["Nothing is changed: all limits are as declared."])
+        console.echo("Nothing is changed: all limits are as declared.")
         return
     now = applier.follower.in_force.time()
     rows = [
@@ -362,14 +339,14 @@ def entries_command(export: TextIO | None, imported: BinaryIO | None, reason: st
         )
         for each in reversed(found.entries)
     ]
-    write(console.columns(rows, headings=("ID", "CHANGE", "ENDS IN", "BY", "REASON")))
+    console.write(console.columns(rows, headings=("ID", "CHANGE", "ENDS IN", "BY", "REASON")))
 
 
 def _import(applier: ControlApplier, file: BinaryIO, *, reason: str, force: bool) -> None:
     if not applier.control.in_use:
         raise ConfigurationError(_OF_NOBODY)
     made = applier.control.import_entries(file.read(LONGEST_COPY), reason=reason, author=user_name(), force=force)
-    console.echo(f"In force within a second: {console.plural(len(made), 'entry', 'entries')} of {file.name}.", err=True)
+    console.echo(f"In force within a second: {plural(len(made), 'entry', 'entries')} of {file.name}.", err=True)
 
 
 @command("history", short_help="List the latest changes and resets.")
@@ -388,10 +365,10 @@ def history_command(most: int, as_json: bool) -> None:
         write_json(changes=found.changes)
         return
     if not found.changes:
-        write(["Nothing has been changed yet."])
+        console.echo("Nothing has been changed yet.")
         return
     rows = [(f"{instant(each.at):%Y-%m-%d %H:%M:%S}", each.author, _past(each), each.reason) for each in found.changes]
-    write(console.columns(rows, headings=("WHEN (UTC)", "BY", "CHANGE", "REASON")))
+    console.write(console.columns(rows, headings=("WHEN (UTC)", "BY", "CHANGE", "REASON")))
 
 
 def _past(change: PastChange) -> str:
@@ -418,4 +395,4 @@ def _impact_lines(found: Impact) -> list[str]:
 def _until(entry: Entry, now: float, before: str = "") -> str:
     if entry.until is None:
         return "permanently"
-    return before + console.duration(max(entry.until - now, 0))
+    return before + duration(max(entry.until - now, 0))

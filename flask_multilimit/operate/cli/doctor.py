@@ -9,12 +9,13 @@ import click
 
 from ...engine import ConfigurationError
 from ...insight.limits import places_of
+from ...insight.text import plural
 from ...serve.gate import AppGate
 from .. import console
 from ..doctor import Finding, Severity
 from ..doctor.app import examine_app, examine_control, examine_traffic
 from ..doctor.storage import examine_storage
-from .base import as_json, command, current_gate, write, write_json
+from .base import as_json, command, current_gate, write_json
 
 
 @command("doctor", short_help="Find problems, and say how to fix them.")
@@ -25,13 +26,13 @@ def doctor_command(as_json: bool) -> None:
     for finding in examine(current_gate()):
         findings.append(finding)
         if not as_json:
-            write(_finding_lines(finding))
+            console.write(_finding_lines(finding))
     wrong = sum(finding.severity is Severity.WRONG for finding in findings)
     warnings = sum(finding.severity is Severity.WARNING for finding in findings)
     if as_json:
         write_json(healthy=not wrong, findings=[_finding_as_json(finding) for finding in findings])
     else:
-        write(["", _summary(wrong, warnings)])
+        console.write(["", _summary(wrong, warnings)])
     if wrong:
         raise click.exceptions.Exit(1)
 
@@ -71,9 +72,9 @@ def _finding_lines(finding: Finding) -> list[str]:
 
 def _summary(wrong: int, warnings: int) -> str:
     if wrong:
-        return console.style(f"{console.plural(wrong, 'problem')} found.", fg="red", bold=True)
+        return console.style(f"{plural(wrong, 'problem')} found.", fg="red", bold=True)
     if warnings:
-        return console.style(f"No problems found, {console.plural(warnings, 'warning')}.", fg="yellow", bold=True)
+        return console.style(f"No problems found, {plural(warnings, 'warning')}.", fg="yellow", bold=True)
     return console.style("No problems found.", fg="green", bold=True)
 
 

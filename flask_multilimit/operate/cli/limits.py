@@ -11,9 +11,10 @@ import click
 from ...declare.subjects import LimitType
 from ...engine import ConfigurationError
 from ...insight.limits import EndpointLimits, Limit, endpoint_limits, places_of
+from ...insight.text import plural
 from ...serve.gate import AppGate
 from .. import console
-from .base import as_json, command, current_gate, for_people, write, write_json
+from .base import as_json, command, current_gate, for_people, write_json
 
 
 @command("limits", short_help="List endpoints with their limits.")
@@ -53,7 +54,7 @@ def limits_command(
         unmatched = [limit for each in endpoints if not each.routes for limit in each.limits]
         write_json(endpoints=[each for each in endpoints if each.routes], unmatched=unmatched)
         return
-    write(_lines(endpoints) or ["No endpoint matches."])
+    console.write(_lines(endpoints) or ["No endpoint matches."])
 
 
 def _spelled(type_name: str | None) -> str | None:
@@ -139,7 +140,7 @@ def _alike(limited: Iterable[EndpointLimits]) -> Iterable[list[EndpointLimits]]:
 
 
 def _bare_lines(bare: list[EndpointLimits]) -> list[str]:
-    title = f"WITHOUT LIMITS: {console.plural(len(bare), 'endpoint')}"
+    title = f"WITHOUT LIMITS: {plural(len(bare), 'endpoint')}"
     routes = [
         (endpoint.endpoint, ", ".join(route.methods), route.path, "exempt" if endpoint.exempt else "")
         for endpoint in bare

@@ -1,4 +1,4 @@
-"""The parts that commands for logs share: their options, and how they show numbers."""
+"""The parts that commands for logs share; and ``flask multilimit record``, which asks the app's recorders for a log."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -18,12 +19,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import click
 from flask import current_app
 
+from ...control.control import seconds_of
+from ...insight import text
 from .. import console
 from ..simulate.formats import expression, format_of
 from ..simulate.logged import MICROSECONDS, LoggedRequest, moment
 from ..simulate.reading import STANDARD_INPUT, LogFile, Logs
-from ..simulate.recorded import FILES, folders_of
-from .base import decorate
+from ..simulate.recorded import FILES, folders_of, recordings_of
+from .base import command, decorate, for_people
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -214,3 +217,28 @@ def file_lines(files: Sequence[LogFile]) -> list[str]:
         if problems:
             lines += console.paragraph(f"{file.name}: of {file.lines:,} lines, {'; '.join(problems)}", indent=2)
     return ["", "Problems in the log:", *lines] if lines else []
+
+
+@command("record", short_help="Record requests for a time, for simulate and suggest.")
+@click.option("--for", "for_", default="10m", show_default=True, metavar="TIME", help="How long: 90s, 15m, 2h.")
+@click.option("--stop", is_flag=True, help="Stop now.")
+def record_command(for_: str, stop: bool) -> None:
+    """Let the app's Recorder(..., on_demand=True) write requests for a time, in all processes that share its folder.
+
+    They begin within a second. `simulate` and `suggest` read what was written.
+    """
+    app: Any = current_app._get_current_object()  # type: ignore[attr-defined]
+    recordings = recordings_of(app)
+    if not recordings:
+        raise click.ClickException('this app has no Recorder: add Recorder(app, "recorded", on_demand=True) to it')
+    with for_people():
+        until = time.time() if stop else time.time() + seconds_of(for_)
+    for recording in recordings:
+        if not recording.on_demand:
+            console.echo(f"{recording.folder}: records all the time; for a time only: Recorder(..., on_demand=True)")
+            continue
+        try:
+            recording.ask(until)
+        except OSError as error:
+            raise click.ClickException(f"{recording.folder}: {error.strerror}") from error
+        console.echo(f"{recording.folder}: " + ("stopped" if stop else f"records until {text.local_time(until)}"))

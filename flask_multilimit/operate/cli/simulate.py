@@ -11,6 +11,7 @@ from typing import Any
 import click
 from flask import Flask, current_app
 
+from ...insight.text import duration, plural
 from ...plan.standings import require_endpoint
 from .. import console
 from ..simulate.picture import draw_reports
@@ -18,7 +19,7 @@ from ..simulate.replay import Replay
 from ..simulate.replay_plan import Replacements
 from ..simulate.report import Report, RuleReport
 from ..simulate.whatif import LimitSet, header_fields, limits_of, replay_of, seldom_collected
-from .base import as_json, command, current_gate, for_people, write, write_json
+from .base import as_json, command, current_gate, for_people, write_json
 from .logs import (
     AskedLog,
     Stoppable,
@@ -108,11 +109,13 @@ def simulate_command(
 def _write_screens(named: Sequence[tuple[str, Report]], zone: tzinfo, *, part: bool) -> None:
     """Write the screens of one report, or two. ``part``: they are about one endpoint."""
     reports = [report for _, report in named]
-    write(_screen(reports[0], zone))
+    console.write(_screen(reports[0], zone))
     if part:
-        write(["", *console.paragraph("Clients and the storage are those of the whole app: limits may be shared.")])
+        console.write(
+            ["", *console.paragraph("Clients and the storage are those of the whole app: limits may be shared.")]
+        )
     if len(reports) == 2:
-        write(_comparison([name for name, _ in named], reports))
+        console.write(_comparison([name for name, _ in named], reports))
 
 
 def _sets(app: Flask, limits: Path | None, against: Path | None) -> list[tuple[str, LimitSet]]:
@@ -161,7 +164,7 @@ def _screen(report: Report, zone: tzinfo) -> list[str]:
     if report.notes:
         lines += ["", "Replayed differently:"]
         for note in report.notes:
-            lines += console.paragraph(f"{note.text} ({console.plural(note.requests, 'request')})", indent=2)
+            lines += console.paragraph(f"{note.text} ({plural(note.requests, 'request')})", indent=2)
     return [*lines, *file_lines(report.files)]
 
 
@@ -171,7 +174,7 @@ def _summary(report: Report) -> list[str]:
         lines += [
             f"really succeeded  {share(report.succeeded_before, report.refused)} of the refused (status below 400)",
             f"clients refused   {share(report.clients_refused, report.clients)}",
-            f"longest lock-out  {console.duration(report.longest_lockout)}",
+            f"longest lock-out  {duration(report.longest_lockout)}",
         ]
     if report.denied:
         lines.append(f"denied by lists   {share(report.denied, report.requests)}")
@@ -258,7 +261,7 @@ def _worst(report: Report, zone: tzinfo) -> list[str]:
             f"{each.requests:,}",
             share(each.refused, each.requests),
             local_time(each.first_refused, zone),
-            console.duration(each.longest_lockout),
+            duration(each.longest_lockout),
         )
         for each in report.worst
     ]
@@ -275,7 +278,7 @@ def _comparison(names: Sequence[str], reports: Sequence[Report]) -> list[str]:
     totals = [
         ("all", f"{reports[0].requests:,}", *(share(each.refused, each.requests) for each in reports)),
         ("clients refused", f"{reports[0].clients:,}", *(f"{each.clients_refused:,}" for each in reports)),
-        ("longest lock-out", "", *(console.duration(each.longest_lockout) for each in reports)),
+        ("longest lock-out", "", *(duration(each.longest_lockout) for each in reports)),
         ("share refused", "", *(percent(each.share_refused) for each in reports)),
     ]
     headings = ("REFUSED", "OF", *(name.upper() if name == IN_FORCE else name for name in names))

@@ -10,14 +10,14 @@ from typing import Any
 import click
 from flask import current_app
 
-from ...insight.text import rule_text
+from ...insight.text import duration, plural, rule_text
 from .. import console
 from ..dashboard.whatif import file_of, what_if
 from ..simulate.picture import draw
 from ..simulate.suggest import Choice, Gap, Suggestion, Traffic, declaration, suggest_for, toml, traffic_of
 from ..simulate.suggest import command as command_to_try
 from ..simulate.whatif import arrivals_of, share_from
-from .base import as_json, command, for_people, write, write_json
+from .base import as_json, command, for_people, write_json
 from .logs import (
     AskedLog,
     Stoppable,
@@ -109,8 +109,8 @@ def suggest_command(
         write_json(suggestion=found.as_json(), paste=paste, complete=requests.complete)
         return
     if not requests.complete:
-        write([console.style("Stopped: this covers the requests until then.", fg="yellow", bold=True)])
-    write([*_screen(found, log.zone, log.endpoint), *file_lines(read.files)])
+        console.write([console.style("Stopped: this covers the requests until then.", fg="yellow", bold=True)])
+    console.write([*_screen(found, log.zone, log.endpoint), *file_lines(read.files)])
 
 
 def _page(found: Suggestion, traffic: Traffic, source: str, refuse_at_most: str) -> str:
@@ -127,7 +127,7 @@ def _page(found: Suggestion, traffic: Traffic, source: str, refuse_at_most: str)
 
 def _screen(found: Suggestion, zone: tzinfo, endpoint: str | None) -> list[str]:
     span = f"{local_time(found.first, zone)} to {local_time(found.last, zone)} {zone}"
-    about = f"{found.requests:,} requests of {console.plural(found.subjects, 'subject')} ({found.type}) from {span}"
+    about = f"{found.requests:,} requests of {plural(found.subjects, 'subject')} ({found.type}) from {span}"
     lines = [*console.paragraph(about), ""]
     rows = [
         (
@@ -137,7 +137,7 @@ def _screen(found: Suggestion, zone: tzinfo, endpoint: str | None) -> list[str]:
         for each in found.peaks
     ]
     if found.without_cost:
-        left_out = console.plural(found.without_cost, "request")
+        left_out = plural(found.without_cost, "request")
         lines += [*console.paragraph(f"Left out: {left_out} without a cost in {found.cost_field}."), ""]
     counted = "requests" if found.estimate is None else "units"
     lines += [f"The most {counted} of a subject in any window, over all subjects:"]
@@ -166,7 +166,7 @@ _OF_UNITS = (
 
 
 def _window(window: float | str) -> str:
-    return window if isinstance(window, str) else console.duration(window)
+    return window if isinstance(window, str) else duration(window)
 
 
 def _gap(window: float | str, gap: Gap) -> str:

@@ -13,11 +13,11 @@ import click
 
 from ...engine.text import visible
 from ...insight.keys import SlotsInUse, slots_now
-from ...insight.text import local_time
+from ...insight.text import duration, local_time, plural
 from ...insight.traffic import EndpointTraffic, Now, RefusedClient, RuleTraffic, now
 from ...serve.gate import AppGate
 from .. import console
-from .base import as_json, command, current_gate, for_people, require_shared_storage, write, write_json
+from .base import as_json, command, current_gate, for_people, require_shared_storage, write_json
 
 REFRESH_SECONDS = 1.0
 MOST_ROWS = 10
@@ -67,7 +67,7 @@ def top_command(minutes: int, once: bool, as_json: bool) -> None:
         write_json(found, slots=slots.slots)
     else:
         size = shutil.get_terminal_size((80, 24))
-        write(screen(found, slots.slots, app=gate.app.name, columns=size.columns, rows=60))
+        console.write(screen(found, slots.slots, app=gate.app.name, columns=size.columns, rows=60))
 
 
 def _show_live(gate: AppGate, found: Now) -> None:
@@ -162,7 +162,7 @@ def sparkline(series: Sequence[int]) -> str:
 
 
 def _title(app: str, found: Now, columns: int) -> str:
-    left = f"{app}, the last {console.duration(round(found.seconds or found.minutes * 60))}"
+    left = f"{app}, the last {duration(round(found.seconds or found.minutes * 60))}"
     right = local_time(found.at)
     return console.style(f"{left}{right:>{max(columns - len(left), len(right) + 1)}}"[:columns], bold=True)
 
@@ -182,7 +182,7 @@ def _bans(found: Now, columns: int) -> list[str]:
         return []
     by_limiter = ", ".join(f"{each.endpoint} by {each.rule} {each.amount}" for each in found.bans_in_force)
     total = sum(each.amount for each in found.bans_in_force)
-    return [_cell(f"{console.plural(total, 'ban')} in force: {by_limiter}", columns).rstrip()]
+    return [_cell(f"{plural(total, 'ban')} in force: {by_limiter}", columns).rstrip()]
 
 
 def _storage(found: Now, columns: int) -> str:

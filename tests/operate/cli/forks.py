@@ -12,9 +12,8 @@ import sys
 
 import flask_multilimit.operate.cli.check
 import flask_multilimit.operate.cli.doctor
-import flask_multilimit.operate.cli.keys
 import flask_multilimit.operate.cli.limits
-import flask_multilimit.operate.cli.reset  # noqa: F401 - so that no child has to
+import flask_multilimit.operate.cli.quotas  # noqa: F401 - so that no child has to
 
 
 def main() -> None:

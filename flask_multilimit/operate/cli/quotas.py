@@ -1,0 +1,216 @@
+"""``flask multilimit reset`` and ``keys``: gives a subject a fresh start, and lists the quotas in storage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import click
+
+from ...declare.subjects import EVERYONE, LimitType, subjects_given
+from ...engine import ConfigurationError
+from ...insight.bans import note
+from ...insight.clients import Client, asked_at, require_limiters
+from ...insight.keys import Key, all_keys, keys, keys_of, prefixes_of, stored_keys
+from ...insight.standing import BanStanding, RuleStanding, standing
+from ...insight.text import duration, plural
+from ...serve.gate import AppGate
+from .. import console
+from .base import (
+    Action,
+    action_options,
+    as_json,
+    client_options,
+    command,
+    current_gate,
+    for_people,
+    options_for,
+    require_counted,
+    require_shared_storage,
+    write_json,
+)
+
+MOST_SHOWN = 20
+"""The most keys that are listed before they are reset."""
+
+
+@command("reset", short_help="Reset the quotas of a subject.")
+@click.argument("endpoint", required=False)
+@client_options
+@click.option("--everyone", is_flag=True, help="The quotas that everyone shares (type DEFAULT).")
+@click.option("--all", "everywhere", is_flag=True, help="At all endpoints, in functions and in checks.")
+@click.option("--everything", is_flag=True, help="All quotas of all subjects.")
+@action_options
+def reset_command(
+    endpoint: str | None,
+    method: str | None,
+    ip: str | None,
+    user: str | None,
+    everyone: bool,
+    subjects: dict[str, str],
+    everywhere: bool,
+    everything: bool,
+    action: Action,
+) -> None:
+    """Reset the quotas of a subject at ENDPOINT, at once and for every worker; with --all, everywhere.
+
+    Quotas that everyone shares are reset only with --everyone, or with --everything. The history shows who reset
+    what, and why.
+    """
+    given = subjects_given(ip=ip, user=user, everyone=everyone, subjects=subjects)
+    _require_one_place(endpoint, method, given, everywhere=everywhere, everything=everything)
+    what = f"{_somebody(given)} {_place(endpoint, method)}" if given else "all quotas of all subjects"
+    with for_people():
+        gate = current_gate()
+        require_counted(gate, given)
+        if endpoint is not None:
+            _reset_at(gate, endpoint, method, given, what, action)
+        else:
+            require_shared_storage(gate)
+            _reset_keys(gate, all_keys(gate) if everything else keys_of(gate, given), what, action)
+
+
+def _require_one_place(
+    endpoint: str | None, method: str | None, given: Mapping[str, str], *, everywhere: bool, everything: bool
+) -> None:
+    if sum((endpoint is not None, everywhere, everything)) != 1:
+        raise click.UsageError("Say where: an ENDPOINT, or --all; or --everything.")
+    if everything and given:
+        raise click.UsageError("--everything resets all subjects; for one of them, use --all.")
+    if not everything and not given:
+        raise click.UsageError("Say whose quotas: --ip, --user, --subject or --everyone.")
+    if endpoint is None and method is not None:
+        raise click.UsageError("--method is for an ENDPOINT.")
+
+
+def _somebody(given: Mapping[str, str]) -> str:
+    return " + ".join(
+        "everyone" if name == EVERYONE.type else value if name == LimitType.IP.value else f"{name}:{value}"
+        for name, value in given.items()
+    )
+
+
+def _place(endpoint: str | None, method: str | None) -> str:
+    return "everywhere" if endpoint is None else f"at {endpoint}" if method is None else f"at {endpoint} ({method})"
+
+
+def _reset_at(
+    gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str], what: str, action: Action
+) -> None:
+    require_limiters("reset", endpoint, asked_at(gate, endpoint, method, given), given, spelled=options_for)
+    require_shared_storage(gate)
+    requests = standing(gate, Client(given), endpoint=endpoint, method=method).requests
+    by_request = ", ".join(dict.fromkeys(name for each in requests for name in each.by_request))
+    quotas: dict[str, RuleStanding | BanStanding] = {}
+    for each in requests:
+        quotas |= {rule.key: rule for rule in each.rules} | {ban.key: ban for ban in each.bans}
+    if not quotas:
+        raise ConfigurationError(
+            f'reset: the rules of {by_request} at "{endpoint}" depend on the request and are not known '
+            "here, so nothing was reset; --all in place of the endpoint resets whatever is used"
+        )
+    used = [each for each in quotas.values() if _is_used(each)]
+    full = [each for each in quotas.values() if not _is_used(each)]
+    rows = [(each.name, each.shown, each.text) for each in quotas.values()]
+    _reset(gate, list(quotas), console.columns(rows, indent=2), what if used else "", action)
+    if action.as_json:
+        found = {"reset": list(map(_as_json, used)), "full_already": list(map(_as_json, full))}
+        write_json(endpoint=endpoint, changed=not action.dry_run, **found)
+        return
+    for said, some in ((_said(action), used), ("Full already", full)):
+        if some:
+            console.echo(f"{said}: {', '.join(each.name for each in some)}.")
+    if by_request:
+        console.write(console.paragraph(_OTHER_RULES.format(names=by_request)))
+
+
+def _reset_keys(gate: AppGate, found: list[str], what: str, action: Action) -> None:
+    lines = [f"  {key}" for key in found[:MOST_SHOWN]]
+    more = [f"  and {len(found) - MOST_SHOWN} more"] if len(found) > MOST_SHOWN else []
+    if found:
+        _reset(gate, found, [*lines, *more], what, action)
+    if action.as_json:
+        write_json(endpoint=None, changed=not action.dry_run, keys=found)
+    elif not found:
+        console.echo("Nothing to reset: nothing is used.")
+    else:
+        console.echo(f"{_said(action)}: {plural(len(found), 'quota')}.")
+
+
+def _reset(gate: AppGate, found: list[str], shown: Iterable[str], what: str, action: Action) -> None:
+    """Reset these keys; unless nothing of them was used, the history tells ``what`` they are."""
+    if action.dry_run:
+        if not action.as_json:
+            console.write(shown)
+        return
+    if not action.yes:
+        console.write(shown, err=True)
+        console.confirm(f"Reset {plural(len(found), 'quota')}?", abort=True, err=True)
+    gate.reset(found)
+    if what and (problem := note(gate, "reset", what, reason=action.reason, author=action.author)):
+        console.echo(f"Reset, but the history does not show it: {problem}", err=True)
+
+
+def _said(action: Action) -> str:
+    return "Would reset" if action.dry_run else "Reset"
+
+
+_OTHER_RULES = (
+    "Not reset, because they depend on the request: the rules of {names}. With --all in place of the endpoint, their "
+    "quotas are reset, too."
+)
+
+
+def _is_used(quota: RuleStanding | BanStanding) -> bool:
+    return bool(quota.reset_after or (isinstance(quota, RuleStanding) and quota.used))
+
+
+def _as_json(quota: RuleStanding | BanStanding) -> dict[str, str]:
+    return {"name": quota.name, "key": quota.key}
+
+
+@command("keys", short_help="List the keys in storage.")
+@click.option(
+    "--prefix", metavar="TEXT", help="List keys that begin with this; default: every prefix that the app uses."
+)
+@click.option(
+    "--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Maximum number of keys to list."
+)
+@as_json
+def keys_command(prefix: str | None, limit: int, as_json: bool) -> None:
+    """List the keys in storage, with the units used and the time until they expire.
+
+    This uses SCAN, which does not block the server. USED is "?" when the rule of a key is unknown (it was changed, or
+    is not declared on a view) and its algorithm does not count units.
+    """
+    with for_people():
+        gate = current_gate()
+        require_shared_storage(gate)
+        prefixes = prefixes_of(gate) if prefix is None else (prefix,)
+        stored = stored_keys(gate, prefixes, limit + 1)
+        found = keys(gate, stored[:limit])
+    truncated = len(stored) > limit
+    if as_json:
+        write_json(prefixes=prefixes, keys=found, truncated=truncated)
+        return
+    console.write(_key_lines(found, prefixes, truncated=truncated))
+
+
+def _key_lines(found: list[Key], prefixes: tuple[str, ...], *, truncated: bool) -> list[str]:
+    if not found:
+        return [f"No key begins with {' or '.join(prefixes)}"]
+    rows = [
+        (
+            "?" if key.used is None else str(key.used) if key.quota is None else f"{key.used} of {key.quota}",
+            "never" if key.ttl is None else duration(math.ceil(key.ttl)),
+            key.key,
+        )
+        for key in found
+    ]
+    lines = console.columns(rows, headings=("USED", "EXPIRES IN", "KEY"), whole=True)
+    more = " There are more; see --limit." if truncated else ""
+    lines += ["", f"{plural(len(found), 'key')}.{more}"]
+    for_ever = [key for key in found if key.ttl is None]
+    if for_ever:
+        lines += console.paragraph(f"{len(for_ever)} without a TTL: these are not ours, because ours all have one.")
+    return lines
