@@ -18,7 +18,7 @@ from werkzeug.exceptions import (
 from .declare.advice import EXTENSION
 from .declare.decorators import exempt
 from .engine import ConfigurationError
-from .engine.bounds import LONGEST_QUERY
+from .engine.text import LONGEST_QUERY
 from .extension import MultiLimit
 from .operate.blueprints import check_place, require_served
 from .operate.dashboard import api, pages, whatif

@@ -12,9 +12,9 @@ from typing import Any, Literal, Protocol
 
 from ..declare.written import InvalidData, Mistake
 from ..engine import ConfigurationError
-from ..engine.bounds import LONGEST_DURATION, LONGEST_NAME
 from ..engine.errors import brief, check_bool
 from ..engine.rules import LONGEST, UNITS, Rules
+from ..engine.text import LONGEST_DURATION, LONGEST_NAME
 from .document import Difference, Document, Preview, document_from
 from .entries import Listing, Override, entry_from
 from .store import Change, ListingKind, Store

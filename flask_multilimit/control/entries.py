@@ -15,7 +15,7 @@ from ..declare.addresses import Network, Who, addresses_in
 from ..declare.data import NO_IMPORTS, Text, Written, WrittenLimiter, WrittenRules, rules_of, validated
 from ..declare.limiter import may_hold_slots
 from ..engine import ConfigurationError, Rule
-from ..engine.bounds import LONGEST_NAME
+from ..engine.text import LONGEST_NAME
 from .store import FORMAT, MOST_ENTRIES, MOST_OVERRIDES, ListingKind
 
 MOST_TIMES = 1000

@@ -11,9 +11,9 @@ from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 from typing import Generic, NamedTuple, TypeVar
 
 from ..engine import ConfigurationError
-from ..engine.bounds import LONGEST_ADDRESS, LONGEST_SUBJECT
 from ..engine.errors import brief
 from ..engine.keys import TYPE_PATTERN
+from ..engine.text import LONGEST_ADDRESS, LONGEST_SUBJECT
 
 
 def without_port(address: str) -> str:

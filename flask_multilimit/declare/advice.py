@@ -13,6 +13,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
 from typing import Any, Final, NamedTuple, Protocol, cast
 
@@ -20,7 +21,6 @@ from flask import Flask, Request, current_app
 
 from ..engine import ConfigurationError, Decision
 from ..engine.errors import brief
-from ..engine.records import record
 from ..engine.slots import KEEPER
 from .limiter import Declaration, may_hold_slots
 from .subjects import request_if_any
@@ -41,7 +41,7 @@ _limited: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _below_registered: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-@record()
+@dataclass(frozen=True, eq=False, repr=False)
 class Stack:
     """All limiters declared on one function, outermost first; checked together."""
 

@@ -33,7 +33,6 @@ from ..engine import Ban, ConfigurationError, Rule
 from ..engine.algorithms import ALGORITHMS
 from ..engine.algorithms.calendar import Period
 from ..engine.bans import MOST_FACTOR, MOST_STRIKES
-from ..engine.bounds import LONGEST_ADDRESS, LONGEST_FILE, LONGEST_MESSAGE, LONGEST_NAME, LONGEST_SUBJECT
 from ..engine.errors import brief
 from ..engine.hits import OnStorageError
 from ..engine.keys import NAME_PATTERN, PREFIX_PATTERN, HashTag
@@ -48,6 +47,7 @@ from ..engine.rules import (
     rule_of,
     rules_in,
 )
+from ..engine.text import LONGEST_ADDRESS, LONGEST_FILE, LONGEST_MESSAGE, LONGEST_NAME, LONGEST_SUBJECT
 from .addresses import network_from
 from .limiter import LONGEST_WAIT, OPTIONS, Declaration, Reserve, reject_unknown_options
 from .subjects import LimitType

@@ -20,7 +20,6 @@ from ..engine.algorithms import ALGORITHMS
 from ..engine.errors import brief, check_bool, is_number
 from ..engine.hits import OnStorageError, check_ban, check_cost, check_hash_tag, check_policy
 from ..engine.keys import NAME_PATTERN, HashTag
-from ..engine.records import record
 from ..engine.rules import Rules, changed, rules_from
 from .subjects import RESERVED_NAMES, LimitType, SubjectType, type_name_of
 from .unwrap import name_of
@@ -51,7 +50,7 @@ LONGEST_WAIT = 3600
 """The most seconds for which a declaration may let a request sleep."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Declaration:
     """One limiter, as :func:`rate_limiter` describes its options; validated."""
 

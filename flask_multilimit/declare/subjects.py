@@ -14,8 +14,8 @@ from uuid import UUID
 from flask import Flask, Request, has_request_context, request
 
 from ..engine import ConfigurationError
-from ..engine.bounds import LONGEST_ADDRESS
 from ..engine.errors import brief, check_bool, check_mapping
+from ..engine.text import LONGEST_ADDRESS
 from .addresses import network_of
 
 current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, TypeGuard, cast
 from flask import request
 
 from ..engine import ConfigurationError
-from ..engine.bounds import LONGEST_NUMBER
 from ..engine.errors import brief
 from ..engine.keys import NAME_PATTERN
+from ..engine.text import LONGEST_NUMBER
 from .addresses import Networks, network_from
 from .subjects import LimitType, SingleType
 

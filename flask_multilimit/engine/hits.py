@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from types import MethodType
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 from .algorithms import ALGORITHMS
@@ -203,6 +204,14 @@ def memorize(hits: tuple[Hit, ...], work: Callable[[tuple[Hit, ...]], T], done: 
     """Let :func:`memoized` return ``done`` from now on."""
     if isinstance(hits, Hits):
         hits.cache[work] = done
+
+
+def from_fields(made: type[T]) -> Callable[[Any], T]:
+    """A function that makes a named tuple of the tuple of its fields, in half the time that ``made(...)`` takes.
+
+    Annotate what it is assigned to, such as ``Callable[[tuple[bytes, Hit]], Slot]``, so that the fields are checked.
+    """
+    return cast("Callable[[Any], T]", MethodType(tuple.__new__, made))
 
 
 def part_of(hits: tuple[Hit, ...], places: tuple[int, ...]) -> tuple[Hit, ...]:

@@ -1,7 +1,4 @@
-"""Where the periods of a calendar begin: hours, days, weeks, months and years, as the clocks of a time zone show them.
-
-Loaded by the first :class:`.Calendar`, because of ``zoneinfo``.
-"""
+"""Where hours, days, weeks, months and years begin, as the clocks of a time zone show them."""
 
 from __future__ import annotations
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from hashlib import blake2b
-from importlib import import_module
 from typing import Any
 
 from .algorithms import ALGORITHMS, CALENDAR, Algorithm, Quota, algorithm_of
 from .algorithms.calendar import Period
-from .bounds import LONGEST_RULES
 from .errors import ConfigurationError, brief, is_number
+from .periods import periods_of, zone_named
+from .text import LONGEST_RULES
 
 SHORTEST = 0.001
 LONGEST = 400 * 86_400
@@ -258,7 +258,7 @@ class Calendar(Rule):
             "timezone": timezone,
             "anchor": anchor,
             "key_part": f"{CALENDAR}:{period}.{where}" if anchor is None else f"{CALENDAR}:{period}.{anchor}.{where}",
-            "quota": replace(self.quota, periods=_periods().periods_of(period, timezone, anchor)),
+            "quota": replace(self.quota, periods=periods_of(period, timezone, anchor)),
         }
         for field_name, value in {**fields, "longest_quota": fields["quota"]}.items():
             object.__setattr__(self, field_name, value)
@@ -299,11 +299,6 @@ _FIRST: dict[str, int | str] = {"week": 1, "month": 1, "year": "01-01"}
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _ZONE_IN_KEY = 13
 """Characters of a time zone in a key, which has no room for long ones."""
-
-
-def _periods() -> Any:
-    """The module that knows time zones: a process without calendars does not need it."""
-    return import_module(".periods", __package__)
 
 
 def _in_key(timezone: str) -> str:
@@ -566,7 +561,7 @@ def _one_of(names: Mapping[str, Any]) -> Callable[[Any], str]:
 
 
 def _zone_named(value: Any) -> str:
-    _periods().zone_named(value)
+    zone_named(value)
     return str(value)
 
 

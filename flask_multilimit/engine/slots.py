@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from .decision import Decision
 from .errors import ConfigurationError, StorageError
 from .forks import notify_child
-from .hits import PEEKED, Hit, memoized
-from .records import from_fields
+from .hits import PEEKED, Hit, from_fields, memoized
 from .reply import ALLOWED
 from .storage import Confirms, KeepsSlots, Slot, Storage, layers_of
 from .text import SafeLogger

@@ -7,8 +7,7 @@ from operator import lt
 from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 from ..engine import Decision, Health, Hit
-from ..engine.hits import BanHit, memoized
-from ..engine.records import from_fields
+from ..engine.hits import BanHit, from_fields, memoized
 from ..engine.reply import ALLOWED, REMAININGS, RETRY_AFTERS
 
 Outcome = Literal[

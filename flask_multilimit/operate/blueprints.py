@@ -13,8 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..declare.advice import EXTENSION
 from ..engine import ConfigurationError
-from ..engine.bounds import LONGEST_PREFERENCE
 from ..engine.errors import brief, check_text
+from ..engine.text import LONGEST_PREFERENCE
 from ..insight.text import duration
 
 STRICT = {

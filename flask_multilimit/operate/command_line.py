@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from ..engine.bounds import LONGEST_ARGUMENT
 from ..engine.errors import brief
-from ..engine.text import visible
+from ..engine.text import LONGEST_ARGUMENT, visible
 
 COMMANDS = {
     "alerts": "config",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
@@ -20,7 +20,6 @@ from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectTyp
 from ..engine import ConfigurationError, Hit, Rule
 from ..engine.hits import BanHit, Hits, Origin, ban_hit, settled_hit
 from ..engine.keys import HashTag, escape_subject, stem_of, stem_of_key, stem_of_subject
-from ..engine.records import record
 from ..engine.rules import NAME
 from ..engine.text import SafeLogger
 from .hits import REQUEST, About, Applied, AppliedLimits, RulesOf, strictest
@@ -43,7 +42,7 @@ SHADOW, ADDED = "+SHADOW", "+ADDED"
 """End the methods in the keys of limiters that count apart from another one: no method has such a name."""
 
 
-@record()
+@dataclass(frozen=True, eq=False, repr=False)
 class PlannedLimiter:
     """A declaration at its endpoint: its scope and prefix are known, and its rules have names."""
 
@@ -139,7 +138,7 @@ def _remembered_hits(
     return limiter.make_hits(limiter.rules, type_name, subject, cost, priority)
 
 
-@record()
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """All limiters of an endpoint or a service function."""
 

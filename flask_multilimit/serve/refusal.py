@@ -23,10 +23,9 @@ from ..declare.limiter import Message, Reaction
 from ..declare.subjects import current_request, request_if_any
 from ..engine import Calendar, ConfigurationError, Decision, MultiLimitError, Rule, StorageDenied, StorageError
 from ..engine.algorithms import BAN
-from ..engine.bounds import LONGEST_PREFERENCE
 from ..engine.errors import brief
 from ..engine.reply import RETRY_AFTERS
-from ..engine.text import SafeLogger
+from ..engine.text import LONGEST_PREFERENCE, SafeLogger
 from ..plan.hits import AppliedLimits
 from .headers import CONCURRENT_REQUESTS
 

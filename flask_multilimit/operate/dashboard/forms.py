@@ -10,7 +10,7 @@ from itsdangerous import BadData, SignatureExpired, URLSafeTimedSerializer
 from werkzeug.exceptions import Forbidden, LengthRequired, RequestEntityTooLarge
 from werkzeug.wsgi import get_input_stream
 
-from ...engine.bounds import LONGEST_COOKIE, LONGEST_QUERY
+from ...engine.text import LONGEST_COOKIE, LONGEST_QUERY
 from .throttle import FORM
 from .visit import visit
 

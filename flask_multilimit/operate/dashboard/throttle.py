@@ -17,8 +17,8 @@ from werkzeug.exceptions import TooManyRequests
 
 from ...declare.subjects import LimitType
 from ...engine import Decision, hits_for
-from ...engine.bounds import LONGEST_COOKIE
 from ...engine.hits import Hits
+from ...engine.text import LONGEST_COOKIE
 from ...serve.gate import gate_in_force
 
 REJECTED_VISITS = "10/minute"

@@ -24,9 +24,8 @@ from werkzeug.exceptions import BadRequest, TooManyRequests
 
 from ...declare.subjects import EVERYONE, LimitType, type_name_of
 from ...engine import ConfigurationError, Rule
-from ...engine.bounds import LONGEST_NAME
 from ...engine.rules import changed
-from ...engine.text import visible_page
+from ...engine.text import LONGEST_NAME, visible_page
 from ...insight.limits import places_of
 from ...insight.text import subject_text
 from ...insight.traffic import looking

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from ...engine import ConfigurationError
-from ...engine.bounds import LONGEST_LINE
 from ...engine.errors import brief, check_path, check_several, check_text
+from ...engine.text import LONGEST_LINE
 from .formats import LOOKED_AT, MakeReader, format_of, recognised
 from .logged import MICROSECONDS, LoggedRequest, NoRequestError, Read
 

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from flask import Response, request, url_for
 from pydantic import TypeAdapter
 
-from ...engine.bounds import LONGEST_PREFERENCE
 from ...engine.periods import zone_named
-from ...engine.text import visible_json, visible_page
+from ...engine.text import LONGEST_PREFERENCE, visible_json, visible_page
 from ...insight.text import instant
 from ...insight.usage import Quota, Quotas
 from ...insight.values import as_json
