@@ -49,7 +49,7 @@ from ..engine.rules import (
 )
 from ..engine.text import LONGEST_ADDRESS, LONGEST_FILE, LONGEST_MESSAGE, LONGEST_NAME, LONGEST_SUBJECT
 from .addresses import network_from
-from .limiter import LONGEST_WAIT, OPTIONS, Declaration, Reserve, reject_unknown_options
+from .limiter import LONGEST_WAIT, Declaration, Reserve, reject_unknown_options
 from .subjects import LimitType
 from .written import (
     IMPORT_PATH,
@@ -395,7 +395,9 @@ class WrittenLimiter(Written):
         return value
 
     @model_validator(mode="after")
-    def _check_limiter(self) -> WrittenLimiter:
+    def _check_limiter(self, info: ValidationInfo) -> WrittenLimiter:
+        if info.context == PART:
+            return self
         if self.exempt and self.exempt_when is not None:
             raise ValueError("exempt and exempt_when: give one of them")
         try:
@@ -519,13 +521,14 @@ def _docstrings_of(model: type[BaseModel]) -> dict[str, str]:
 
 NO_IMPORTS = {"imports": False}
 """The validation context of data that must not import modules, because importing a module runs it."""
+PART = {"part": True}
+"""That of some options of a limiter, whose others are Python objects: they are not checked together."""
 M = TypeVar("M", bound=BaseModel)
 
 
 def limiter_options(where: str, given: object) -> dict[str, Any]:
     """The options of :func:`rate_limiter`, from data that was read, or from a mapping in which some values are written
-    as data, and others are Python objects, such as a callable or a :class:`Rule`. Raises
-    :class:`ConfigurationError`."""
+    as data, and others as in Python, such as a callable or a :class:`Rule`. Raises :class:`ConfigurationError`."""
     if isinstance(given, WrittenLimiter):
         return given.options
     if not isinstance(given, Mapping):
@@ -533,39 +536,31 @@ def limiter_options(where: str, given: object) -> dict[str, Any]:
             f'{where}: {brief(given)} is not a limit; give text such as "100/minute", a dict such as '
             '{"type": "ip", "rules": "100/minute"}, a rate_limiter(...), or a list of these'
         )
-    objects = {name: value for name, value in given.items() if _has_object(value)}
-    written = {name: value for name, value in given.items() if name not in objects}
     reject_unknown_options(where, (name for name in given if name not in WrittenLimiter.model_fields))
+    written = {name: value for name, value in given.items() if _is_only_data(name, value)}
+    place = f'limiter on "{where}"'
     try:
-        options = validated(WrittenLimiter, f'limiter on "{where}"', written).options
-    except ConfigurationError:
-        Declaration.of(where, _same_in_python(written))  # raises the same error as a decorator
-        raise
-    return {**options, **objects}
+        read = WrittenLimiter.model_validate(written, context=PART)
+        if read.exempt and given.get("exempt_when") is not None:
+            raise ConfigurationError("exempt and exempt_when: give one of them")
+        return {**{name: value for name, value in given.items() if name not in written}, **read.options}
+    except ValidationError as error:
+        raise invalid_data(place, error, WrittenLimiter) from None
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{place}: {error}") from error
 
 
-def _same_in_python(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are written the same way in data and in Python."""
-    alike = set(OPTIONS) - {"type"} | ({"rules"} if not isinstance(written.get("rules"), Mapping) else set())
-    return {
-        name: value
-        for name, value in written.items()
-        if name in alike and not _holds_data(value) and not (name in CALLABLES and isinstance(value, str))
-    }
-
-
-def _holds_data(value: object) -> bool:
-    if is_import_path(value) or isinstance(value, Mapping):
+def _is_only_data(name: str, value: object) -> bool:
+    """Whether an option is written as Python does not write it; :class:`Declaration` takes all others as they are."""
+    if name == "exempt" or isinstance(value, Mapping):
         return True
-    return isinstance(value, (list, tuple)) and any(isinstance(each, (Mapping, int)) for each in value)
-
-
-def _has_object(value: object) -> bool:
+    if name == "rules" and (value is None or is_import_path(value)):
+        return True
     if isinstance(value, (list, tuple)):
-        return any(map(_has_object, value))
-    if isinstance(value, Mapping):
-        return any(map(_has_object, value.values()))
-    return not isinstance(value, (str, int, float, bool, type(None))) or isinstance(value, LimitType)
+        return any(isinstance(each, Mapping) for each in value) and all(
+            isinstance(each, (str, Mapping)) for each in value
+        )
+    return name in CALLABLES and isinstance(value, str)
 
 
 def validated(model: type[M], where: str, given: Any, *, imports: bool = True) -> M:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flask_multilimit import ConfigurationError, LimitType, Rule
+from flask_multilimit import Ban, ConfigurationError, LimitType, Rule
 from flask_multilimit.declare.data import WrittenLimiter, limiter_options, validated
 from flask_multilimit.declare.limiter import Declaration
 
@@ -18,9 +18,9 @@ def test_data_from_outside_may_not_name_callables(option: str) -> None:
 
 
 def test_python_objects_may_stand_beside_data() -> None:
-    options = limiter_options("here", {"type": LimitType.IP, "rules": [Rule(60, 5), "9/hour"], "charge_when": [401]})
+    written = {"type": LimitType.IP, "rules": [Rule(60, 5), "9/hour"], "charge_when": [401], "ban": {"after": 5}}
 
-    declared = Declaration.of("here", options)
+    declared = Declaration.of("here", limiter_options("here", written))
 
-    assert (declared.type, declared.rules) == (LimitType.IP, (Rule(60, 5), Rule(3600, 9)))
+    assert (declared.type, declared.rules, declared.ban) == (LimitType.IP, (Rule(60, 5), Rule(3600, 9)), Ban(after=5))
     assert callable(declared.charge_when)
