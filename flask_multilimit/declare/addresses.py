@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
-from functools import lru_cache
 from ipaddress import IPv6Address, ip_address, ip_network
 from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 from typing import Generic, NamedTuple, TypeVar
@@ -31,20 +30,7 @@ def network_of(address: str, ipv6_prefix: int) -> str:
 
     Anything else, such as the peer of a unix socket, stays as it is: one subject.
     """
-    return _network_of(address, ipv6_prefix) if len(address) <= LONGEST_ADDRESS else address
-
-
-def _is_plain_ipv4(address: str) -> bool:
-    """Whether it is one in canonical form, as nearly all are: this takes a tenth of the time of parsing."""
-    try:
-        return inet_ntop(AF_INET, inet_pton(AF_INET, address)) == address
-    except (OSError, ValueError):
-        return False
-
-
-@lru_cache(maxsize=4096)
-def _network_of(address: str, ipv6_prefix: int) -> str:
-    if _is_plain_ipv4(address):
+    if len(address) > LONGEST_ADDRESS or _is_plain_ipv4(address):
         return address
     try:
         parsed = ip_address(without_port(address).partition("%")[0])
@@ -55,6 +41,14 @@ def _network_of(address: str, ipv6_prefix: int) -> str:
     if parsed.ipv4_mapped:
         return str(parsed.ipv4_mapped)
     return str(ip_network((parsed, ipv6_prefix), strict=False))
+
+
+def _is_plain_ipv4(address: str) -> bool:
+    """Whether it is one in canonical form, as nearly all are: this takes a tenth of the time of parsing."""
+    try:
+        return inet_ntop(AF_INET, inet_pton(AF_INET, address)) == address
+    except (OSError, ValueError):
+        return False
 
 
 T = TypeVar("T")
@@ -137,17 +131,6 @@ def _network(version: int, first: int, prefixlen: int) -> Network:
     return Network(version, first, prefixlen)
 
 
-class _Segments(Generic[T]):
-    """Disjoint ranges of addresses: segment ``i`` begins at ``starts[i]`` and ends where the next one begins."""
-
-    def __init__(self, starts: list[int], values: list[T | None]) -> None:
-        self._starts = starts
-        self._values = values
-
-    def find(self, address: int) -> T | None:
-        return self._values[bisect_right(self._starts, address) - 1]
-
-
 class Networks(Generic[T]):
     """Finds the smallest of ``networks`` that contains an address, in a few comparisons however many there are."""
 
@@ -159,8 +142,7 @@ class Networks(Generic[T]):
             keys[version].append(first << 8 | prefixlen)
             values[version].append(value)
         self._size = len(keys[4]) + len(keys[6])
-        self._v4 = _segments(keys[4], values[4], bits=32)
-        self._v6 = _segments(keys[6], values[6], bits=128)
+        self._segments = {version: _segments(keys[version], values[version], bits=_BITS[version]) for version in keys}
 
     def __len__(self) -> int:
         return self._size
@@ -173,7 +155,8 @@ class Networks(Generic[T]):
     def at(self, address: AddressNumber) -> T | None:
         """As :meth:`find`, for an address that was parsed."""
         version, number = address
-        return (self._v4 if version == 4 else self._v6).find(number)
+        starts, values = self._segments[version]
+        return values[bisect_right(starts, number) - 1]
 
 
 AddressNumber = tuple[int, int]
@@ -194,9 +177,10 @@ def number_of(address: str) -> AddressNumber | None:
     return (4, number - _MAPPED) if _MAPPED <= number < _MAPPED + _ALL_V4 else (6, number)
 
 
-def _segments(keys: list[int], given: list[T], *, bits: int) -> _Segments[T]:
-    """Two networks are disjoint or nested, so on the way up the addresses the open ones form a stack.
+def _segments(keys: list[int], given: list[T], *, bits: int) -> tuple[list[int], list[T | None]]:
+    """Where disjoint ranges of addresses begin, each of which ends where the next one begins, and their values.
 
+    Two networks are disjoint or nested, so on the way up the addresses the open ones form a stack.
     A key is the first address of a network, and in its last byte the length of the prefix.
     """
     starts: list[int] = [0]
@@ -221,7 +205,7 @@ def _segments(keys: list[int], given: list[T], *, bits: int) -> _Segments[T]:
         open_.append((first + (1 << (bits - prefixlen)), given[index]))
         begin(first, given[index])
     close_until(1 << 129)
-    return _Segments(starts, values)
+    return starts, values
 
 
 def addresses_in(networks: Iterable[Network]) -> int:

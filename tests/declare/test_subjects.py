@@ -10,7 +10,6 @@ from flask import Flask, request
 from werkzeug.wrappers import Response
 
 from flask_multilimit import LimitType, MultiLimit, rate_limiter
-from flask_multilimit.declare import addresses
 from flask_multilimit.declare.subjects import parts_in
 from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.plan import endpoint as plan
@@ -145,11 +144,3 @@ def test_long_subjects_of_clients_are_not_kept_in_memory(app: Flask, storage: Re
     assert [ask(app, headers={"X-Api-Key": key}).status_code for key in keys * 2] == [200] * 5 + [429] * 5
 
     assert plan._remembered_limits.cache_info().currsize == kept
-
-
-def test_long_text_in_place_of_an_address_is_not_kept_in_memory() -> None:
-    before = addresses._network_of.cache_info().currsize
-
-    assert addresses.network_of("x" * 10_000, 64) == "x" * 10_000
-
-    assert addresses._network_of.cache_info().currsize == before
