@@ -150,46 +150,6 @@ class Plan:
     """Whether it is checked before the view even if that has decorators: a websocket is refused before its handshake,
     because no client reads an HTTP response after it."""
 
-    @classmethod
-    def of(
-        cls,
-        app: Flask,
-        scope: str,
-        declarations: Iterable[Declaration],
-        *,
-        prefix: str,
-        stack: Stack | None,
-        dynamic: MutableMapping[Hashable, DynamicRules] | None = None,
-        counted_as: str | None = None,
-        methods: Mapping[Declaration, str] | None = None,
-        overrides: Overrides | None = None,
-        added: Collection[Declaration] = (),
-        early: bool = False,
-    ) -> Plan:
-        """The plan of ``declarations``, of which some are ``added`` by overrides. Raises :class:`ConfigurationError` if
-        two of them would share a key, but not what they count, or the keys of ``scope`` would be in several slots.
-
-        ``dynamic`` is shared by all plans of an app: the rules by request of each limiter at its endpoint.
-        ``counted_as`` is the scope of declarations without one, if it is not ``scope``. ``methods`` has the part of
-        keys for the methods of declarations that are on one method of a class.
-        """
-        methods = methods or {}
-        declarations = tuple(declarations)
-        own = counted_as or scope
-        reject_scattered_keys(scope, declarations)
-        names = _Names(each for each in declarations if each not in added)
-        dynamic = {} if dynamic is None else dynamic
-        planned = tuple(
-            _planned(app, each, own, prefix, methods.get(each, each.methods_in_key), names, dynamic)
-            for each in declarations
-        )
-        reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned if each.declaration not in added))
-        if overrides is not None:
-            planned = tuple(_apart(_overridden(scope, planned, overrides), added))
-            reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned))
-            return cls(scope, stack, planned, early)
-        return cls(scope, stack, tuple(_apart(planned, added)), early)
-
     @property
     def declarations(self) -> frozenset[Declaration]:
         return frozenset(limiter.declaration for limiter in self.limiters)
@@ -286,6 +246,39 @@ class Plan:
 @lru_cache(maxsize=HITS_REMEMBERED)
 def _remembered_limits(plan: Plan, subjects: tuple[Subject | None, ...]) -> AppliedLimits:
     return plan.apply_to(subjects)
+
+
+def planned_at(
+    app: Flask,
+    scope: str,
+    declarations: Sequence[Declaration],
+    *,
+    prefix: str,
+    dynamic: MutableMapping[Hashable, DynamicRules],
+    counted_as: str | None,
+    methods: Mapping[Declaration, str],
+    overrides: Overrides,
+    added: Collection[Declaration],
+) -> tuple[PlannedLimiter, ...]:
+    """The limiters of a plan, of which some are ``added`` by overrides. Raises :class:`ConfigurationError` if two of
+    them would share a key, but not what they count, or the keys of ``scope`` would be in several slots.
+
+    ``dynamic`` is shared by all plans of an app: the rules by request of each limiter at its endpoint. ``counted_as``
+    is the scope of declarations without one, if it is not ``scope``. ``methods`` has the part of keys for the methods
+    of declarations that are on one method of a class.
+    """
+    reject_scattered_keys(scope, declarations)
+    names, own = _Names(each for each in declarations if each not in added), counted_as or scope
+    planned = tuple(
+        _planned(app, each, own, prefix, methods.get(each, each.methods_in_key), names, dynamic)
+        for each in declarations
+    )
+    reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned if each.declaration not in added))
+    if not overrides:
+        return tuple(_apart(planned, added))
+    planned = tuple(_apart(_overridden(scope, planned, overrides), added))
+    reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned))
+    return planned
 
 
 def planned_elsewhere(

@@ -18,7 +18,7 @@ from ..declare.limiter import Declaration, reject_unknown_options
 from ..declare.subjects import LimitType, Subject, Subjects, SubjectType, parts_by_type
 from ..engine import ConfigurationError
 from .checks import reject_accidental_sharing, reject_late, reject_misplaced, reject_mixed_leases, reject_unserved
-from .endpoint import Plan
+from .endpoint import Plan, planned_at
 from .overrides import Overrides
 from .sources import UNMATCHED_SCOPE, Sources, methods_of_handlers, scope_of, view_exemptions, view_stack
 
@@ -56,20 +56,18 @@ class Plans:
         self.key_prefix = key_prefix
         self.dynamic: MutableMapping[Hashable, DynamicRules] = {} if dynamic is None else dynamic
         """The rules by request of each limiter at its endpoint, which remember the last good ones."""
-        self.entries: tuple[Override, ...] = ()
-        """The overrides in these plans."""
-        if overrides is not None:
-            self.overrides, self.entries = overrides, overrides.entries
+        self.overrides: Overrides = Overrides() if overrides is None else overrides
+        """The overrides in these plans, with what was found about them when the plans were made."""
         self.subjects = subjects
         self._endpoints: dict[tuple[str, str], Plan] = {}
         self._options: dict[tuple[str, bool], Plan] = {}
         self._unmatched: dict[str, Plan] = {}
         self._services: WeakKeyDictionary[Stack, dict[str | None, Plan]] = WeakKeyDictionary()
 
-    @cached_property
-    def overrides(self) -> Overrides:
-        """The overrides in these plans, with what was found about them when the plans were made."""
-        return Overrides()
+    @property
+    def entries(self) -> tuple[Override, ...]:
+        """The overrides in these plans."""
+        return self.overrides.entries
 
     # Build
 
@@ -263,19 +261,18 @@ class Plans:
         added = self._added(scope, exempt=exempt)
         declared = (*declarations, *added)
         serving = [each for each in declared if method is None or each.serves(method, by_flask=by_flask)]
-        return Plan.of(
+        limiters = planned_at(
             self.app,
             scope,
             serving,
             prefix=self.key_prefix,
-            stack=stack,
             dynamic=self.dynamic,
             counted_as=counted_as,
-            methods=methods,
-            overrides=self.overrides if self.entries else None,
+            methods=methods or {},
+            overrides=self.overrides,
             added=added,
-            early=early,
         )
+        return Plan(scope, stack, limiters, early)
 
     def _checked(self, plan: Plan) -> Plan:
         """``plan``. Raises :class:`ConfigurationError` if it limits users and the app has not said who they are."""
@@ -285,7 +282,7 @@ class Plans:
 
     def _added(self, scope: str, *, exempt: bool = False) -> tuple[Declaration, ...]:
         """The limiters that only an override declares."""
-        return self.overrides.limits_at(scope, exempt=exempt) if self.entries else ()
+        return self.overrides.limits_at(scope, exempt=exempt) if self.overrides else ()
 
     def _routes_of(self, endpoint: str) -> list[Route]:
         """The routes of ``endpoint``; none if it belongs to another app, whose request this may be."""

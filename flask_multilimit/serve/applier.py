@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,6 +18,9 @@ from ..declare.advice import changes
 from ..engine import Hits
 from ..engine.text import SafeLogger
 from ..observe.events import ControlState
+from ..plan.differences import fingerprint
+from ..plan.endpoint import revised
+from ..plan.overrides import Overrides
 from ..plan.plans import Plans
 from ..signals import control_changed, control_failed, notify
 from .access import AccessLists, Listed, listing_resolver
@@ -26,7 +29,6 @@ from .gate import AppGate, gate_of
 if TYPE_CHECKING:
     from ..control.control import Control
     from ..control.entries import Listing, Override
-    from ..plan.overrides import Overrides
 
 APPLIER = "multilimit.applier"
 """The key of an app's applier in ``app.extensions``."""
@@ -85,13 +87,7 @@ class ControlApplier:
         if not gate.startup.finished:
             gate.startup.keep_up()
         plans = gate.plans
-        return self._revised(hits, plans.overrides) if plans.entries else hits
-
-    @cached_property
-    def _revised(self) -> Callable[[Hits, Overrides], Hits | None]:
-        from ..plan.endpoint import revised  # noqa: PLC0415 - nothing is overridden in most processes
-
-        return revised
+        return revised(hits, plans.overrides) if plans.overrides else hits
 
     def take(self, document: Document) -> None:
         """Apply ``document``. Raises :class:`ConfigurationError` if its overrides do not fit the limits of the app:
@@ -109,8 +105,6 @@ class ControlApplier:
 
     def declared_limits(self) -> str:
         """A digest of the limits that are declared, which tells workers of different releases apart."""
-        from ..plan.differences import fingerprint  # noqa: PLC0415 - a worker needs it once, after its start
-
         return fingerprint(self._declared)
 
     def state(self) -> ControlState | None:
@@ -126,8 +120,6 @@ class ControlApplier:
         for known in (self._gate.plans, self._latest):  # a preview asks for the same plans several times
             if known.entries == wanted:
                 return known
-        from ..plan.overrides import Overrides  # noqa: PLC0415 - nothing is overridden in most processes
-
         self._latest = self._declared.changed(Overrides(wanted))
         return self._latest
 
