@@ -50,7 +50,6 @@ from ..engine.rules import (
 from ..engine.text import LONGEST_ADDRESS, LONGEST_FILE, LONGEST_MESSAGE, LONGEST_NAME, LONGEST_SUBJECT
 from .addresses import network_from
 from .limiter import LONGEST_WAIT, Declaration, Reserve, reject_unknown_options
-from .subjects import LimitType
 from .written import (
     IMPORT_PATH,
     IMPORT_PATTERN,
