@@ -33,8 +33,7 @@ from .report import (
     endpoint_reports,
     rule_reports,
 )
-from .routes import Destination, Routes
-from .subjects import ClientLists, SubjectFinder, user_of
+from .resolving import ClientLists, Destination, Routes, SubjectFinder, user_of
 
 TOO_MANY_REQUESTS = 429
 

@@ -20,8 +20,7 @@ from ...plan.endpoint import Plan, PlannedLimiter
 from ...plan.hits import Applied, AppliedLimits
 from ...serve.access import Action
 from .logged import LoggedRequest
-from .routes import Destination
-from .subjects import USER, ClientLists, SubjectFinder, client_of
+from .resolving import USER, ClientLists, Destination, SubjectFinder, client_of
 
 T = TypeVar("T")
 

@@ -31,8 +31,7 @@ from .reading import Logs
 from .replay import OnDecision, Replay
 from .replay_plan import Replacements, real_cost_in
 from .report import Report
-from .routes import Routes
-from .subjects import ClientLists, SubjectFinder, check_fields
+from .resolving import ClientLists, Routes, SubjectFinder, check_fields
 from .suggest import Arrivals, Suggestion, suggest_for, traffic_of
 
 COLLECTED_EACH = 200_000

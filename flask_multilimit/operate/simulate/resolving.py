@@ -1,14 +1,107 @@
-"""Who made a logged request, as far as the log tells, and on which list that client is."""
+"""Resolves a logged request as the app would: to its endpoint, its client, and the list that the client is on."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+from flask import Flask
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
+from werkzeug.routing import MapAdapter
+from werkzeug.test import EnvironBuilder
 
 from ...declare.subjects import ANONYMOUS, EVERYONE, LimitType, Resolve, Subject, Subjects
-from ...engine.errors import check_mapping
+from ...engine.errors import check_mapping, check_text
 from ...plan.plans import Plans
 from ...serve.access import AccessLists, Action
 from .logged import LoggedRequest
+
+# Endpoints
+
+REMEMBERED = 50_000
+"""The number of paths whose endpoint is kept."""
+HOSTS_REMEMBERED = 1000
+
+Reach = Literal["endpoint", "unmatched", "outside"]
+"""How far a request gets: ``unmatched`` reaches the app, but no endpoint. For one that is ``outside``, the app checks
+no limit, whatever is declared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a request goes."""
+
+    reach: Reach
+    endpoint: str
+    method: str
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.endpoint or self.reach
+
+
+class Routes:
+    """Finds the destinations of requests.
+
+    :param script_name: the path at which the app is mounted. Requests to other paths are not for this app.
+    """
+
+    def __init__(self, app: Flask, script_name: str = "") -> None:
+        check_text("script_name", script_name)
+        self._app = app
+        self._script_name = script_name.rstrip("/")
+        self._one = lru_cache(maxsize=None)(Destination)
+        self._at = lru_cache(REMEMBERED)(self._found)
+        self._adapter = lru_cache(HOSTS_REMEMBERED)(self._made_for)
+
+    def destination_of(self, request: LoggedRequest) -> Destination:
+        """Where ``request`` goes. Equal destinations are the same object, so they can be compared by identity."""
+        if request.recorded is not None:
+            endpoint = request.recorded.endpoint
+            return self._one("endpoint" if endpoint else "unmatched", endpoint or "", request.method)
+        return self._at(request.host, request.method, request.target.partition("?")[0])
+
+    def _found(self, host: str, method: str, target: str) -> Destination:
+        if "://" in target:
+            parts = urlsplit(target)
+            host, target = parts.netloc or host, parts.path or "/"
+        path, adapter = self._path_info(target), self._adapter(host)
+        if adapter is None or path is None:
+            return self._one("outside", "", method)
+        try:
+            endpoint, _ = adapter.match(path, method)
+        except (NotFound, MethodNotAllowed):
+            return self._one("unmatched", "", method)
+        except HTTPException:  # a redirect of the router
+            return self._one("outside", "", method)
+        return self._one("endpoint", str(endpoint), method)
+
+    def _path_info(self, target: str) -> str | None:
+        """The path within the app; ``None`` if it lies outside."""
+        path = unquote(target, errors="replace") if "%" in target else target
+        root = self._script_name
+        if not path.startswith("/") or (root and path != root and not path.startswith(f"{root}/")):
+            return None
+        return path[len(root) :] or "/"
+
+    def _made_for(self, host: str) -> MapAdapter | None:
+        """``None`` for a host that the app does not trust: it answers 400 before anything else."""
+        environ = EnvironBuilder(
+            path="/", base_url=f"http://{self._app.config['SERVER_NAME'] or 'localhost'}{self._script_name}/"
+        ).get_environ()
+        if host:
+            environ["HTTP_HOST"] = host
+        try:
+            return self._app.create_url_adapter(self._app.request_class(environ))
+        except HTTPException:
+            return None
+
+
+# Clients
 
 UNAUTHORIZED = 401
 IP, USER = LimitType.IP.value, LimitType.USER.value
