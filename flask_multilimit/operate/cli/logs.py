@@ -213,7 +213,11 @@ def file_lines(files: Sequence[LogFile]) -> list[str]:
     for file in files:
         unknown = file.format is None and file.lines > 0
         problems = ["in no known format: --format"] if unknown else []
-        problems += [f"{lines:,} {why}" if lines else why for lines, why in file.problems() if not (unknown and lines)]
+        problems += [
+            f"{each.lines:,} {each.why}" if each.lines else each.why
+            for each in file.problems()
+            if not (unknown and each.lines)
+        ]
         if problems:
             lines += console.paragraph(f"{file.name}: of {file.lines:,} lines, {'; '.join(problems)}", indent=2)
     return ["", "Problems in the log:", *lines] if lines else []

@@ -15,10 +15,9 @@ from ...insight.text import duration, plural
 from ...plan.standings import require_endpoint
 from .. import console
 from ..simulate.picture import draw_reports
-from ..simulate.replay import Replay
 from ..simulate.replay_plan import Replacements
 from ..simulate.report import Report, RuleReport
-from ..simulate.whatif import LimitSet, header_fields, limits_of, replay_of, seldom_collected
+from ..simulate.whatif import LimitSet, header_fields, limits_of, replay_of, run
 from .base import as_json, command, current_gate, for_people, write_json
 from .logs import (
     AskedLog,
@@ -89,8 +88,7 @@ def simulate_command(
         ]
         read = log.opened(*header_fields(each.plans for _, each in sets).values(), cost_field)
         requests = Stoppable(read)
-        with seldom_collected():
-            _run(requests, replays)
+        run(requests, replays)
     require_requests(read.files)
     reports = [
         _of_endpoint(replay.report(complete=requests.complete, files=read.files), log.endpoint) for replay in replays
@@ -122,19 +120,6 @@ def _sets(app: Flask, limits: Path | None, against: Path | None) -> list[tuple[s
     """The sets of limits through which to replay, by name."""
     sets = [(str(limits) if limits else IN_FORCE, limits_of(app, limits))]
     return sets if against is None else [*sets, (str(against), limits_of(app, against))]
-
-
-def _run(requests: Stoppable, replays: Sequence[Replay]) -> None:
-    if len(replays) == 1:
-        add = replays[0].add
-        for request in requests:
-            add(request)
-    else:
-        for request in requests:
-            for replay in replays:
-                replay.add(request)
-    for replay in replays:
-        replay.finish()
 
 
 def _of_endpoint(report: Report, endpoint: str | None) -> Report:
@@ -189,6 +174,10 @@ def _summary(report: Report) -> list[str]:
     return lines
 
 
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return ["", *console.columns(rows, headings=headings)] if rows else []
+
+
 def _endpoints(report: Report) -> list[str]:
     rows = [
         (
@@ -211,36 +200,28 @@ def _endpoints(report: Report) -> list[str]:
         )
         for each in report.endpoints
     ]
-    return ["", *console.columns(rows, headings=("ENDPOINT", "REQUESTS", "REFUSED", "THEIR REAL STATUS", ""))]
+    return _table(("ENDPOINT", "REQUESTS", "REFUSED", "THEIR REAL STATUS", ""), rows)
 
 
 def _rules(report: Report) -> list[str]:
-    rules = [rule for rule in report.rules if not rule.is_ban]
-    if not rules:
-        return []
     rows = [
         (rule.name, rule.limiter, rule.text, f"{rule.asked:,}", f"{rule.refused:,}", f"{rule.alone:,}", _remark(rule))
-        for rule in rules
+        for rule in report.rules
+        if not rule.is_ban
     ]
-    return ["", *console.columns(rows, headings=("RULE", "FROM", "AT MOST", "ASKED", "REFUSED", "ALONE", ""))]
+    return _table(("RULE", "FROM", "AT MOST", "ASKED", "REFUSED", "ALONE", ""), rows)
 
 
 def _bans(report: Report) -> list[str]:
-    if not report.bans:
-        return []
     rows = [
         (
-            ban.name,
-            ban.limiter,
-            ban.text,
-            f"{ban.begun:,}",
-            f"{ban.clients:,}",
-            f"{ban.refused:,}",
+            *(ban.name, ban.limiter, ban.text),
+            *(f"{each:,}" for each in (ban.begun, ban.clients, ban.refused)),
             "shadow" if ban.shadow else "",
         )
         for ban in report.bans
     ]
-    return ["", *console.columns(rows, headings=("BAN", "FROM", "", "BANS", "CLIENTS", "REFUSED MEANWHILE", ""))]
+    return _table(("BAN", "FROM", "", "BANS", "CLIENTS", "REFUSED MEANWHILE", ""), rows)
 
 
 def _remark(rule: RuleReport) -> str:
@@ -253,8 +234,6 @@ def _remark(rule: RuleReport) -> str:
 
 
 def _worst(report: Report, zone: tzinfo) -> list[str]:
-    if not report.worst:
-        return []
     rows = [
         (
             each.name,
@@ -265,7 +244,7 @@ def _worst(report: Report, zone: tzinfo) -> list[str]:
         )
         for each in report.worst
     ]
-    return ["", *console.columns(rows, headings=("CLIENT", "REQUESTS", "REFUSED", "FIRST", "LONGEST LOCK-OUT"))]
+    return _table(("CLIENT", "REQUESTS", "REFUSED", "FIRST", "LONGEST LOCK-OUT"), rows)
 
 
 def _comparison(names: Sequence[str], reports: Sequence[Report]) -> list[str]:
@@ -282,4 +261,4 @@ def _comparison(names: Sequence[str], reports: Sequence[Report]) -> list[str]:
         ("share refused", "", *(percent(each.share_refused) for each in reports)),
     ]
     headings = ("REFUSED", "OF", *(name.upper() if name == IN_FORCE else name for name in names))
-    return ["", *console.columns([*rows, *totals], headings=headings), *_rules(reports[1]), *_bans(reports[1])]
+    return [*_table(headings, [*rows, *totals]), *_rules(reports[1]), *_bans(reports[1])]

@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,11 +28,13 @@ from ...insight.limits import places_of
 from ...insight.text import subject_text
 from ...insight.traffic import looking
 from ...serve.gate import gate_in_force
+from ..blueprints import hash_source
 from ..simulate.formats import format_of
 from ..simulate.logged import MICROSECONDS, LoggedRequest
-from ..simulate.reading import Logs
+from ..simulate.reading import LeftOut, Logs
 from ..simulate.recorded import NAME, folders_of, newest_files, recordings_of
 from ..simulate.suggest import (
+    Counted,
     Peaks,
     Suggestion,
     Traffic,
@@ -78,24 +78,9 @@ REMARKS = {
 }
 """Why a count is in the table."""
 
+TEMPLATES.globals["remarks"] = REMARKS
+
 _reading = Lock()
-
-
-@dataclass(frozen=True)
-class Counted:
-    """One count, and what it would have refused."""
-
-    count: int
-    requests: int
-    clients: int
-    """The clients that would have been refused."""
-    why: list[str]
-    """``asked`` for; ``in force`` at this endpoint; the smallest that refuses ``few requests``, or ``few clients``;
-    ``below a gap``, above which few clients are."""
-
-    def remarks(self) -> list[str]:
-        """The same for people."""
-        return [REMARKS[why] for why in self.why]
 
 
 @dataclass(frozen=True)
@@ -108,14 +93,6 @@ class Client:
     requests: int
     link: str = ""
     """Its page Subject, if there is one."""
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """Lines that were not read, or not exactly."""
-
-    why: str
-    lines: int
 
 
 @dataclass(frozen=True)
@@ -244,7 +221,7 @@ def _answer(form: WhatIfForm, logs: Logs, source: str, by_hash: Mapping[str, str
     )
     traffic = traffic_of(arrivals, [form.window])
     found = suggest_for(traffic, type=form.type, share=share)
-    left_out = [LeftOut(why, lines) for file in logs.files for lines, why in file.problems()]
+    left_out = [each for file in logs.files for each in file.problems()]
     if not first.complete or len(arrivals) >= MOST_CLIENTS:
         left_out.append(LeftOut(f"only the first {arrivals.requests:,} requests count", 0))
     answer = what_if(
@@ -323,10 +300,7 @@ def what_if(
         first=found.first / MICROSECONDS,
         last=found.last / MICROSECONDS,
         peaks=found.peaks[0],
-        counts=[
-            Counted(point.count, point.requests, point.subjects, marked.get(point.count, []))
-            for point in curve(traffic, *marked)
-        ],
+        counts=curve(traffic, marked),
         distribution=[list(each) for each in sorted(Counter(peak for (peak,) in traffic.subjects.values()).items())],
         busiest=[Client(name, peak, len(traffic.arrivals[name])) for name, (peak,) in ordered[:NAMED]],
         declaration=declaration(found, [changed(few_requests, count=chosen)]),
@@ -397,7 +371,7 @@ def file_of(answers: Sequence[WhatIf]) -> str:
     page = TEMPLATES.get_template("whatif_file.html").render(
         title="How many requests clients make",
         answers=answers,
-        policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}",
+        policy=f"default-src 'none'; style-src {hash_source(style)}; script-src {hash_source(script)}",
         script=Markup(script),
         style=Markup(style),
         t=lambda text, **values: text.format(**values),
@@ -407,8 +381,3 @@ def file_of(answers: Sequence[WhatIf]) -> str:
 
 def _static(name: str) -> str:
     return files(__package__).joinpath("static", name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    """The hash of ``text``, as a source of a policy."""
-    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

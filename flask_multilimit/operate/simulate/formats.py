@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import tzinfo
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ...engine import ConfigurationError
 from ...engine.errors import brief
@@ -39,9 +39,7 @@ from .logged import (
 Role = Literal["at", "address", "user", "request", "method", "target", "path", "query", "status", "host", "took"]
 """What a variable of a format says about a request."""
 
-_ROLES: tuple[Role, ...] = (
-    *("at", "address", "user", "request", "method", "target", "path", "query", "status", "host", "took"),
-)
+_ROLES: tuple[Role, ...] = get_args(Role)
 
 _NGINX: Mapping[str, Role] = {
     "remote_addr": "address",
@@ -136,11 +134,9 @@ class TextFormat:
     """Whether further fields may follow at the end of a line."""
     at_end: bool = True
     """Whether the time is the end of a request. Apache logs the beginning."""
-    roles: frozenset[Role] = field(init=False)
 
     def __post_init__(self) -> None:
-        roles = frozenset(part.role for part in self.parts if isinstance(part, Variable) and part.role)
-        object.__setattr__(self, "roles", roles)
+        roles = {part.role for part in self.parts if isinstance(part, Variable)}
         if "at" not in roles:
             raise ConfigurationError(f"log format {brief(self.name)}: no time in it, so nothing could be replayed")
         if not ("request" in roles or {"method", "target"} <= roles or {"method", "path"} <= roles):
@@ -431,11 +427,16 @@ PLAIN = JsonFormat(
 )
 
 
+def _at(entry: Mapping[str, Any], path: Path) -> Any:
+    found: Any = entry
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
 def _find(entry: Mapping[str, Any], paths: tuple[Path, ...]) -> Any:
     for path in paths:
-        found: Any = entry
-        for name in path:
-            found = found.get(name) if isinstance(found, dict) else None
+        found = _at(entry, path)
         if found is not None and not isinstance(found, dict):
             return found
     return None
@@ -444,7 +445,8 @@ def _find(entry: Mapping[str, Any], paths: tuple[Path, ...]) -> Any:
 def _fields(entry: Mapping[str, Any], headers: Path, wanted: Iterable[str]) -> dict[str, str]:
     """The values of ``wanted``: each found by its path, or as a header field among ``headers`` or at the top."""
     fields = {field_name(name.removeprefix("request_")): value for name, value in entry.items()}
-    fields |= {field_name(name): value for name, value in _object(entry, headers).items()} if headers else {}
+    own = _at(entry, headers) if headers else None
+    fields |= {field_name(name): value for name, value in own.items()} if isinstance(own, dict) else {}
     found = {}
     for name in wanted:
         value = _find(entry, (tuple(name.split(".")),))
@@ -453,13 +455,6 @@ def _fields(entry: Mapping[str, Any], headers: Path, wanted: Iterable[str]) -> d
         if isinstance(value, (str, int)) and value not in NOBODY:
             found[name] = str(value)
     return found
-
-
-def _object(entry: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    found: Any = entry
-    for name in path:
-        found = found.get(name) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}
 
 
 def _text(value: object) -> str:

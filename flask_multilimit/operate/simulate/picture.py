@@ -99,11 +99,11 @@ def _ticks(first: int, last: int) -> tuple[list[int], list[str]]:
 
 
 def _draw_refused(axes: Any, traffic: Traffic, chosen: int, window: str) -> None:
-    points = curve(traffic, chosen)
+    points = curve(traffic, {chosen: []})
     counts = [point.count for point in points]
     requests, subjects = traffic.arrivals.requests, len(traffic.arrivals)
     axes.plot(counts, [100 * point.requests / requests for point in points], color=_PEAKS, label="of the requests")
-    axes.plot(counts, [100 * point.subjects / subjects for point in points], color=_CLIENTS, label="of the clients")
+    axes.plot(counts, [100 * point.clients / subjects for point in points], color=_CLIENTS, label="of the clients")
     axes.axvline(chosen, color=_CHOSEN, linewidth=1)
     axes.set(xscale="log", xlabel=f"count per {window}", ylabel="% refused", title="What a count refuses")
     axes.set_yscale("symlog", linthresh=0.01)

@@ -37,6 +37,15 @@ _DAMAGED = (OSError, EOFError, zlib.error)
 _at = itemgetter(0)
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """Lines that were not read, or not exactly."""
+
+    why: str
+    lines: int
+    """0: it is not known how many."""
+
+
 @dataclass(slots=True)
 class LogFile:
     """What was found in one file."""
@@ -60,16 +69,15 @@ class LogFile:
     broken: str = ""
     """Why the file could not be read to its end."""
 
-    def problems(self) -> list[tuple[int, str]]:
-        """How many lines were not read, or not exactly, and why. 0: it is not known how many."""
-        counted = (
-            (self.malformed, "not in the format"),
-            (self.not_requests, "without a request"),
-            (self.too_long, "too long"),
-            (self.late, "out of order by more than a minute"),
-        )
-        broken = [(0, f"not read to its end: {self.broken}")] if self.broken else []
-        return [*(each for each in counted if each[0]), *broken]
+    def problems(self) -> list[LeftOut]:
+        counted = [
+            LeftOut("not in the format", self.malformed),
+            LeftOut("without a request", self.not_requests),
+            LeftOut("too long", self.too_long),
+            LeftOut("out of order by more than a minute", self.late),
+        ]
+        broken = [LeftOut(f"not read to its end: {self.broken}", 0)] if self.broken else []
+        return [*(each for each in counted if each.lines), *broken]
 
 
 @dataclass

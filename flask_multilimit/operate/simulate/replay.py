@@ -20,7 +20,7 @@ from ...plan.hits import Applied, AppliedLimits
 from ...plan.plans import Plans
 from .logged import MICROSECONDS, LoggedRequest
 from .reading import LogFile
-from .replay_plan import Charging, ClientPlan, RecentClients, Replacements, ReplayPlan, RuleKey, Shape
+from .replay_plan import Charging, ClientPlan, RecentClients, Replacements, ReplayedRule, ReplayPlan, Shape
 from .report import (
     WORST,
     BanTally,
@@ -71,7 +71,7 @@ class Replay:
         self._remembered = RecentClients(self._forget)
         self._clients = Clients()
         self._refusals: Counter[tuple[Shape, tuple[int, ...]]] = Counter()
-        self._bans: dict[RuleKey, BanTally] = {}
+        self._bans: dict[ReplayedRule, BanTally] = {}
         self._notes: Counter[str] = Counter()
         self._first: int | None = None
         self._last: int | None = None
@@ -301,7 +301,7 @@ class Replay:
             self._forget(each)
         plans = list(self._plans_by_destination.values())
         shapes = [shape for plan in plans for shape in plan.shapes]
-        known = {rule: about for plan in plans for rule, about in plan.rules.items()}
+        known = list(dict.fromkeys(rule for plan in plans for rule in plan.rules))
         endpoints, rules = endpoint_reports(shapes), rule_reports(shapes, known, self._refusals)
         worst = self._clients.worst()
         return Report(
@@ -319,7 +319,7 @@ class Replay:
             clients_refused=len(worst),
             endpoints=endpoints,
             rules=rules,
-            bans=ban_reports(rules, self._bans),
+            bans=ban_reports(known, rules, self._bans),
             worst=tuple(self._client_report(client) for client in worst[:WORST]),
             commands=self._checks + self._settlements + self._slots.commands,
             notes=self._all_notes(plans),

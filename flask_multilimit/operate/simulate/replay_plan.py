@@ -24,8 +24,17 @@ from .resolving import USER, ClientLists, Destination, SubjectFinder, client_of
 
 T = TypeVar("T")
 
-RuleKey = tuple[str, str, str]
-"""Identifies a rule of a limiter: where it was declared, its name, its text."""
+
+class ReplayedRule(NamedTuple):
+    """A rule of a limiter, for all subjects."""
+
+    name: str
+    limiter: str
+    """Where it was declared."""
+    type: str
+    text: str
+    shadow: bool
+    is_ban: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +69,6 @@ NO_LEAST = 1 << 62
 """Stands for the fewest units left if no request was admitted."""
 
 
-class RuleTraits(NamedTuple):
-    """What a rule has in common for all subjects."""
-
-    type: str
-    shadow: bool
-    is_ban: bool
-
-
 @dataclass(slots=True)
 class Tally:
     """The outcomes of the requests to one destination."""
@@ -90,7 +91,7 @@ class Shape:
     """What is the same for all clients that are checked against the same rules at one destination."""
 
     destination: Destination
-    rules: tuple[RuleKey, ...]
+    rules: tuple[ReplayedRule, ...]
     """The rules of the hits, in the same order."""
     bans: tuple[int, ...]
     """The indexes of bans among the rules."""
@@ -142,9 +143,11 @@ class ReplayPlan:
         self._limiters = [_Limiter(*known) for each in limiters if (known := self._replayable(each)) is not None]
         self._types = {limiter.type: limiter for limiter in self._limiters}
         self._shapes: dict[object, Shape] = {}
-        self._rules: dict[RuleKey, RuleTraits] = {}
-        for limiter in self._limiters:
-            self._add_rules(limiter.declaration, limiter.hits_of(EVERYONE))  # of anyone: only the rules are looked at
+        self.rules: list[ReplayedRule] = [
+            _rule_of(limiter.declaration, hit)
+            for limiter in self._limiters
+            for hit in limiter.hits_of(EVERYONE)  # of anyone: only the rules are looked at
+        ]
 
     def of(self, request: LoggedRequest) -> ClientPlan:
         """What is asked for the client of ``request``."""
@@ -180,18 +183,12 @@ class ReplayPlan:
     def _special(self, client: str, asked: Sequence[tuple[_Limiter, Subject]], missing: tuple[str, ...]) -> ClientPlan:
         """What is asked for subjects that have their own rules."""
         limits = _limits(asked)
-        for each in limits:
-            self._add_rules(each.declaration, each.hits)
         made = self._made_shape(limits)
         return ClientPlan(client, self._shapes.setdefault(made.rules, made), limits.hits, limits, missing)
 
-    def _add_rules(self, declared: Declaration, hits: Iterable[Hit]) -> None:
-        for hit in hits:
-            about = RuleTraits(declared.type_name, hit.shadow, isinstance(hit, BanHit))
-            self._rules.setdefault((declared.where, hit.name, str(hit.rule)), about)
-
     def _made_shape(self, limits: AppliedLimits) -> Shape:
-        rules = tuple((_where(limits, hit.key), hit.name, str(hit.rule)) for hit in limits.hits)
+        rules = tuple(_rule_of(_declared(limits, hit), hit) for hit in limits.hits)
+        self.rules += rules
         is_plain = not (limits.may_wait or limits.settled) and not any(
             hit.shadow or hit.rule.max_delay or hit.rule.holds_slots for hit in limits.hits
         )
@@ -199,7 +196,7 @@ class ReplayPlan:
         return self._shape(rules, rules, bans=bans, is_plain=is_plain)
 
     def _shape(
-        self, like: object, rules: tuple[RuleKey, ...], *, bans: tuple[int, ...] = (), is_plain: bool = True
+        self, like: object, rules: tuple[ReplayedRule, ...], *, bans: tuple[int, ...] = (), is_plain: bool = True
     ) -> Shape:
         made = Shape(self.destination, rules, bans, is_plain, Tally(least=[NO_LEAST] * len(rules)))
         return self._shapes.setdefault(like, made)
@@ -208,11 +205,6 @@ class ReplayPlan:
     def shapes(self) -> list[Shape]:
         """All shapes, each once."""
         return list(dict.fromkeys(self._shapes.values()))
-
-    @property
-    def rules(self) -> Mapping[RuleKey, RuleTraits]:
-        """Every rule."""
-        return self._rules
 
     def _replayable(self, limiter: PlannedLimiter) -> tuple[PlannedLimiter, int, str | None] | None:
         """What replaces its callables: the limiter, its cost, and the priority of its requests."""
@@ -302,9 +294,15 @@ def _limits(asked: Iterable[tuple[_Limiter, Subject]]) -> AppliedLimits:
     return AppliedLimits(limiter.applied_to(subject) for limiter, subject in asked)
 
 
-def _where(limits: AppliedLimits, key: str) -> str:
-    """Where the limiter of the hit with this key was declared."""
-    return next(each.declaration.where for each in limits for hit in each.hits if hit.key == key)
+def _rule_of(declared: Declaration, hit: Hit) -> ReplayedRule:
+    return ReplayedRule(
+        hit.name, declared.where, declared.type_name, str(hit.rule), hit.shadow, isinstance(hit, BanHit)
+    )
+
+
+def _declared(limits: AppliedLimits, hit: Hit) -> Declaration:
+    """The limiter of a hit. Two that share a key have one hit."""
+    return next(each.declaration for each in limits for other in each.hits if other.key == hit.key)
 
 
 def _replacement(given: Mapping[str, T], destination: Destination, declared: Declaration) -> T | None:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ...insight.values import Seconds, as_json
 from .reading import LogFile
-from .replay_plan import NO_LEAST, RuleKey, RuleTraits, Shape, Tally
+from .replay_plan import NO_LEAST, ReplayedRule, Shape, Tally
 
 WORST = 10
 
@@ -201,20 +201,49 @@ def _endpoint_report(name: str, tallies: Sequence[Tally]) -> EndpointReport:
 
 
 def rule_reports(
-    shapes: Sequence[Shape], known: Mapping[RuleKey, RuleTraits], refusals: Mapping[RefusedTogether, int]
+    shapes: Sequence[Shape], rules: Sequence[ReplayedRule], refusals: Mapping[RefusedTogether, int]
 ) -> tuple[RuleReport, ...]:
-    """A report of each rule, in the order of ``known``."""
-    asked: Counter[RuleKey] = Counter()
-    least: dict[RuleKey, int] = {}
-    found = _RuleTallies(known)
+    """A report of each of ``rules``, in their order."""
+    asked, refused, alone = Counter[ReplayedRule](), Counter[ReplayedRule](), Counter[ReplayedRule]()
+    least: dict[ReplayedRule, int] = {}
+    together = {rule: Counter[ReplayedRule]() for rule in rules}
+    endpoints = {rule: Counter[str]() for rule in rules}
     for shape in shapes:
         for rule, left in zip(shape.rules, shape.tally.least, strict=True):
             asked[rule] += shape.tally.requests
             least[rule] = min(least.get(rule, NO_LEAST), left)
-        found.add(shape.destination.name, shape.rules, 0)
+            endpoints[rule][shape.destination.name] += 0
     for (shape, refusing), number in refusals.items():
-        found.add(shape.destination.name, [shape.rules[place] for place in refusing], number)
-    return tuple(found.report(rule, asked[rule], least.get(rule, NO_LEAST)) for rule in known)
+        found = [shape.rules[place] for place in refusing]
+        for rule in found:
+            others = {other: number for other in found if other != rule and not other.shadow}
+            refused[rule] += number
+            alone[rule] += 0 if others else number
+            together[rule].update(others)
+            endpoints[rule][shape.destination.name] += number
+
+    def pre_empted_by(rule: ReplayedRule) -> str | None:
+        """The rule that refuses whenever ``rule`` does, if any. Of two that always refuse together, the first stays."""
+        before = rules[: rules.index(rule)]
+        names = (
+            other.name
+            for other, number in together[rule].items()
+            if number == refused[rule] and (other in before or refused[other] > number)
+        )
+        return None if rule.shadow or not refused[rule] else next(names, None)
+
+    return tuple(
+        RuleReport(
+            **rule._asdict(),
+            asked=asked[rule],
+            refused=refused[rule],
+            alone=alone[rule],
+            least_remaining=None if least.get(rule, NO_LEAST) >= NO_LEAST else least[rule],
+            pre_empted_by=pre_empted_by(rule),
+            endpoints=dict(endpoints[rule]),
+        )
+        for rule in rules
+    )
 
 
 @dataclass(slots=True)
@@ -231,76 +260,26 @@ class BanTally:
         self.repeated = max(self.repeated, level)
 
 
-def ban_reports(rules: Sequence[RuleReport], tallies: Mapping[RuleKey, BanTally]) -> tuple[BanReport, ...]:
-    """A report of each of ``rules`` that is a ban."""
-    bans = [rule for rule in rules if rule.is_ban]
-    return tuple(_ban_report(ban, tallies.get((ban.limiter, ban.name, ban.text), BanTally())) for ban in bans)
-
-
-def _ban_report(rule: RuleReport, tally: BanTally) -> BanReport:
-    return BanReport(
-        name=rule.name,
-        limiter=rule.limiter,
-        type=rule.type,
-        text=rule.text,
-        shadow=rule.shadow,
-        begun=tally.begun,
-        clients=len(tally.clients),
-        repeated=tally.repeated,
-        refused=rule.refused - tally.begun,
-    )
-
-
-class _RuleTallies:
-    def __init__(self, known: Mapping[RuleKey, RuleTraits]) -> None:
-        self._known = known
-        self._refused: Counter[RuleKey] = Counter()
-        self._alone: Counter[RuleKey] = Counter()
-        self._together: dict[RuleKey, Counter[RuleKey]] = {}
-        self._endpoints: dict[RuleKey, Counter[str]] = {}
-
-    def add(self, endpoint: str, rules: Sequence[RuleKey], number: int) -> None:
-        enforced = [rule for rule in rules if not self._known[rule].shadow]
-        for rule in rules:
-            self._refused[rule] += number
-            self._endpoints.setdefault(rule, Counter())[endpoint] += number
-            others = [other for other in enforced if other != rule]
-            if not others:
-                self._alone[rule] += number
-            together = self._together.setdefault(rule, Counter())
-            for other in others:
-                together[other] += number
-
-    def report(self, rule: RuleKey, asked: int, least: int) -> RuleReport:
-        type_, shadow, is_ban = self._known[rule]
-        refused = self._refused[rule]
-        where, name, text = rule
-        return RuleReport(
-            name=name,
-            limiter=where,
-            type=type_,
-            text=text,
-            shadow=shadow,
-            is_ban=is_ban,
-            asked=asked,
-            refused=refused,
-            alone=self._alone[rule],
-            least_remaining=None if least >= NO_LEAST else least,
-            pre_empted_by=None if shadow else self._pre_empted(rule, refused),
-            endpoints=dict(self._endpoints.get(rule, {})),
+def ban_reports(
+    rules: Sequence[ReplayedRule], reports: Sequence[RuleReport], tallies: Mapping[ReplayedRule, BanTally]
+) -> tuple[BanReport, ...]:
+    """A report of each of ``rules`` that is a ban; ``reports`` are those of the rules, in the same order."""
+    found = [(rule, report, tallies.get(rule, BanTally())) for rule, report in zip(rules, reports, strict=True)]
+    return tuple(
+        BanReport(
+            name=rule.name,
+            limiter=rule.limiter,
+            type=rule.type,
+            text=rule.text,
+            shadow=rule.shadow,
+            begun=tally.begun,
+            clients=len(tally.clients),
+            repeated=tally.repeated,
+            refused=report.refused - tally.begun,
         )
-
-    def _pre_empted(self, rule: RuleKey, refused: int) -> str | None:
-        """The rule that refuses whenever ``rule`` does, if any. Of two that always refuse together, the first stays."""
-        order = list(self._known)
-        before = set(order[: order.index(rule)])
-        together = self._together.get(rule, Counter())
-        names = [
-            other[1]
-            for other, number in together.items()
-            if number == refused and (other in before or self._refused[other] > refused)
-        ]
-        return names[0] if refused and names else None
+        for rule, report, tally in found
+        if rule.is_ban
+    )
 
 
 @dataclass(slots=True)

@@ -42,11 +42,11 @@ Instants = Sequence[int]
 """Microseconds, in order."""
 
 
-class Arrivals(Mapping[str, Instants]):
+class Arrivals(dict[str, "array[int]"]):
     """The instants of each subject's requests, 8 bytes each; and if they are known, the units that each really cost."""
 
     def __init__(self) -> None:
-        self._instants: dict[str, array[int]] = {}
+        super().__init__()
         self._units: dict[str, array[int]] = {}
         self.requests: int = 0
         self.without_cost: int = 0
@@ -54,9 +54,9 @@ class Arrivals(Mapping[str, Instants]):
 
     def add(self, subject: str, at: int, units: int | None = None) -> None:
         """Add an instant. They must come in order, and either all with units or none."""
-        known = self._instants.get(subject)
+        known = self.get(subject)
         if known is None:
-            known = self._instants[subject] = array("q")
+            known = self[subject] = array("q")
         known.append(at)
         if units is not None:
             self._units.setdefault(subject, array("q")).append(units)
@@ -72,30 +72,20 @@ class Arrivals(Mapping[str, Instants]):
         every = sorted(units for each in self._units.values() for units in each)
         return max(percentile(every, 0.5), 1) if every else None
 
-    def __getitem__(self, subject: str) -> Instants:
-        return self._instants[subject]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._instants)
-
-    def __len__(self) -> int:
-        return len(self._instants)
-
     @property
     def span(self) -> tuple[int, int]:
         """The first and the last instant. Raises ValueError if there is none."""
-        each = self._instants.values()
-        return min(instants[0] for instants in each), max(instants[-1] for instants in each)
+        return min(each[0] for each in self.values()), max(each[-1] for each in self.values())
 
     def halves(self) -> tuple[Arrivals, Arrivals]:
         """The first and the second half of the requests. Those of one instant stay together."""
         low, high = self.span
         while low < high:
             middle = (low + high) // 2
-            before = sum(bisect_left(instants, middle + 1) for instants in self._instants.values())
+            before = sum(bisect_left(instants, middle + 1) for instants in self.values())
             low, high = (low, middle) if 2 * before >= self.requests else (middle + 1, high)
         first, second = Arrivals(), Arrivals()
-        for subject, instants in self._instants.items():
+        for subject, instants in self.items():
             at = bisect_left(instants, low + 1)
             units = self._units.get(subject)
             first._put(subject, instants[:at], units and units[:at])
@@ -104,7 +94,7 @@ class Arrivals(Mapping[str, Instants]):
 
     def _put(self, subject: str, instants: array[int], units: array[int] | None) -> None:
         if instants:
-            self._instants[subject] = instants
+            self[subject] = instants
             self.requests += len(instants)
             if units is not None:
                 self._units[subject] = units
@@ -196,7 +186,7 @@ def _fields(rule: Rule) -> dict[str, Any]:
     """What a file of limits says of a rule."""
     if isinstance(rule, Calendar):
         return {"count": rule.count, "per": rule.period, "timezone": rule.timezone, "anchor": rule.anchor}
-    return {"time": rule.time, "count": rule.count}
+    return {"time": rule.time, "count": rule.count} | ({"algorithm": OF_UNITS} if rule.algorithm == OF_UNITS else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +214,17 @@ class Gap:
     most: int
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+@dataclass(frozen=True)
+class Counted:
     """One count, and what it would have refused."""
 
     count: int
     requests: int
-    subjects: int
+    clients: int
+    """The clients that would have been refused."""
+    why: list[str]
+    """``asked`` for; ``in force`` at this endpoint; the smallest that refuses ``few requests``, or ``few clients``;
+    ``below a gap``, above which few clients are."""
 
 
 @dataclass(frozen=True)
@@ -485,19 +479,19 @@ def counts_for_subjects(traffic: Traffic, share: Fraction) -> Counts:
     return _smallest(traffic, lambda counts: traffic.refused_subjects(counts) <= most)
 
 
-def curve(traffic: Traffic, *chosen: int) -> tuple[Point, ...]:
+def curve(traffic: Traffic, chosen: Mapping[int, list[str]]) -> list[Counted]:
     """What different counts of the (only) window would have refused: from the count that half of the subjects exceed
-    to the one that refuses nothing, and including the ``chosen`` ones.
+    to the one that refuses nothing, and including the ``chosen`` ones, which say why.
 
     A larger count never refuses more, so the value of a count between two points is between their values.
     """
     ordered = traffic.ordered(0)
     low, high = percentile(ordered, 0.5), ordered[-1]
     steps = {round(low * (high / low) ** (i / CURVE_POINTS)) for i in range(CURVE_POINTS + 1)}
-    return tuple(
-        Point(count, traffic.refused_requests((count,)), traffic.refused_subjects((count,)))
+    return [
+        Counted(count, traffic.refused_requests((count,)), traffic.refused_subjects((count,)), chosen.get(count, []))
         for count in sorted({*steps, low, high, *chosen})
-    )
+    ]
 
 
 def _choice(choose: Choose, share: Fraction, traffic: Traffic, halves: Sequence[Traffic]) -> Choice:
@@ -545,7 +539,7 @@ _TYPES = {each.value for each in LimitType}
 
 def declaration(found: Suggestion, rules: Iterable[Rule]) -> str:
     """The decorator."""
-    written = ", ".join(map(_rule, rules))
+    written = ", ".join(repr(rule) if isinstance(rule, Calendar) else f"Rule({_given(rule, '=')})" for rule in rules)
     settled = "" if found.estimate is None else f", cost={found.estimate}, settle={json.dumps(_settle(found))}"
     return f"@rate_limiter({_type(found.type)}, rules=[{written}]{settled})"
 
@@ -554,10 +548,9 @@ def toml(found: Suggestion, endpoint: str | None) -> str:
     """The lines of a file of limits."""
     rules, settled = json.dumps(_text(found.proposed)), ""
     if found.estimate is not None:
-        rules, settled = (
-            f"[{', '.join(map(_table, found.proposed))}]",
-            f", cost = {found.estimate}, settle = {json.dumps(_settle(found))}",
-        )
+        tables = ", ".join(f"{{ {_given(rule, ' = ')} }}" for rule in found.proposed)
+        rules = f"[{tables}]"
+        settled = f", cost = {found.estimate}, settle = {json.dumps(_settle(found))}"
     table = f"{{ type = {json.dumps(found.type)}, rules = {rules}{settled} }}"
     return f"[limits]\n{json.dumps(endpoint)} = {table}" if endpoint else f"default_limits = {table}"
 
@@ -571,17 +564,8 @@ def command(found: Suggestion, endpoint: str | None) -> str | None:
     return f"flask multilimit {shlex.join(words)}"
 
 
-def _table(rule: Rule) -> str:
-    algorithm = {} if isinstance(rule, Calendar) else {"algorithm": rule.algorithm}
-    given = {name: value for name, value in {**_fields(rule), **algorithm}.items() if value is not None}
-    return f"{{ {', '.join(f'{name} = {json.dumps(value)}' for name, value in given.items())} }}"
-
-
-def _rule(rule: Rule) -> str:
-    if isinstance(rule, Calendar):
-        return repr(rule)
-    algorithm = f', algorithm="{rule.algorithm}"' if rule.algorithm == OF_UNITS else ""
-    return f"Rule(time={rule.time}, count={rule.count}{algorithm})"
+def _given(rule: Rule, equals: str) -> str:
+    return ", ".join(f"{name}{equals}{json.dumps(value)}" for name, value in _fields(rule).items() if value is not None)
 
 
 def _settle(found: Suggestion) -> str:
@@ -591,14 +575,12 @@ def _settle(found: Suggestion) -> str:
 
 
 def _text(rules: Iterable[Rule]) -> str:
-    return "; ".join(map(_written, rules))
+    units: dict[float, str] = {seconds: f"/{unit}" for unit, seconds in UNITS.items()}
 
+    def written(rule: Rule) -> str:
+        return f"{rule.count}{units.get(rule.time) or f' per {rule.time:g} seconds'}"
 
-def _written(rule: Rule) -> str:
-    if isinstance(rule, Calendar):
-        return str(rule)
-    units: dict[float, str] = {seconds: unit for unit, seconds in UNITS.items()}
-    return f"{rule.count}/{units[rule.time]}" if rule.time in units else f"{rule.count} per {rule.time:g} seconds"
+    return "; ".join(str(rule) if isinstance(rule, Calendar) else written(rule) for rule in rules)
 
 
 def _type(name: str) -> str:

@@ -89,15 +89,23 @@ def simulate(
         script_name=script_name,
         on_decision=on_decision,
     )
-    with seldom_collected():
-        for request in logged_requests(requests):
-            replay.add(request)
-        replay.finish()
+    run(requests, [replay])
     return replay.report(files=requests.files if isinstance(requests, Logs) else ())
 
 
+def run(requests: Iterable[LoggedRequest], replays: Sequence[Replay]) -> None:
+    """Replay ``requests`` in each of ``replays``."""
+    adds = [replay.add for replay in replays]
+    with _seldom_collected():
+        for request in logged_requests(requests):
+            for add in adds:
+                add(request)
+        for replay in replays:
+            replay.finish()
+
+
 @contextmanager
-def seldom_collected() -> Iterator[None]:
+def _seldom_collected() -> Iterator[None]:
     """Let the garbage collector of this process run less often for a while: it takes a third of a replay's time."""
     before = gc.get_threshold()
     if before[0]:  # otherwise the collector is off
@@ -108,12 +116,11 @@ def seldom_collected() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def logged_requests(given: Iterable[LoggedRequest]) -> Iterable[LoggedRequest]:
+def logged_requests(given: object) -> Iterator[LoggedRequest]:
     """The requests of logs that are ``given``. Raises :class:`ConfigurationError` for anything else."""
-    return given if isinstance(given, Logs) else _each_logged(given)
-
-
-def _each_logged(given: object) -> Iterator[LoggedRequest]:
+    if isinstance(given, Logs):
+        yield from given
+        return
     check_several("requests", given, _REQUESTS)
     for each in cast("Iterable[object]", given):
         if not isinstance(each, LoggedRequest):
@@ -278,7 +285,8 @@ def _subject_function(gate: AppGate, type_: str, finder: SubjectFinder) -> Calla
     known = {each.value: each for each in LimitType}
     types = tuple(known[part] for part in type_.split("+") if part in known)
     if type_ in finder.fields and type_ not in known:
-        return lambda request: _own(type_, request.fields.get(finder.fields[type_]))
+        field = finder.fields[type_]
+        return lambda request: Subject(type_, request.fields[field]) if field in request.fields else None
     if len(types) != len(type_.split("+")):
         raise ConfigurationError(
             f"type={type_!r}: give {', '.join(known)}, several joined by +, or name its field (--subject {type_}=FIELD)"
@@ -286,10 +294,6 @@ def _subject_function(gate: AppGate, type_: str, finder: SubjectFinder) -> Calla
     resolve = types[0] if len(types) == 1 else types
     given = gate.subjects.given
     return lambda request: given(finder.subjects_of(request))(resolve, None)
-
-
-def _own(type_: str, value: str | None) -> Subject | None:
-    return None if value is None else Subject(type_, value)
 
 
 def _limiters_of(plans: Plans) -> list[PlannedLimiter]:

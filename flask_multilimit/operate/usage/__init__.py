@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from base64 import b64encode
 from functools import cache, partial
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 from flask import Response, request, url_for
@@ -17,7 +15,7 @@ from ...insight.text import instant
 from ...insight.usage import Quota, Quotas
 from ...insight.values import as_json
 from ...serve.gate import gate_in_force
-from ..blueprints import LANGUAGES, STRICT, duration_in, language_of, templates_of, translated
+from ..blueprints import LANGUAGES, STRICT, duration_in, hash_source, language_of, templates_of, translated
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
@@ -115,6 +113,6 @@ def _policy() -> str:
     """No script, no request; the styles are those of the template, which its hash allows."""
     source, _, _ = TEMPLATES.loader.get_source(TEMPLATES, "usage.html")  # type: ignore[union-attr]
     styles = re.findall("<style>([^<]*)</style>", source)
-    hashes = " ".join(f"'sha256-{b64encode(sha256(each.encode()).digest()).decode()}'" for each in styles)
+    hashes = " ".join(map(hash_source, styles))
     nothing = "; ".join(f"{each} 'none'" for each in ("default-src", "base-uri", "form-action", "frame-ancestors"))
     return f"{nothing}; style-src {hashes}; img-src data:"

@@ -193,11 +193,11 @@ def test_the_choice_on_the_first_half_is_tried_on_the_second() -> None:
 
 
 def test_the_curve_ends_where_nobody_is_refused() -> None:
-    points = curve(Traffic(arrivals_of([0] * 3, [0] * 50, [0] * 200), [Rule(60, 1)]))
+    points = curve(Traffic(arrivals_of([0] * 3, [0] * 50, [0] * 200), [Rule(60, 1)]), {})
 
-    assert (points[0].count, points[0].requests, points[0].subjects) == (50, 150, 1)
-    assert (points[-1].count, points[-1].requests, points[-1].subjects) == (200, 0, 0)
-    assert sorted(points, key=lambda point: -point.requests) == list(points)
+    assert (points[0].count, points[0].requests, points[0].clients) == (50, 150, 1)
+    assert (points[-1].count, points[-1].requests, points[-1].clients) == (200, 0, 0)
+    assert sorted(points, key=lambda point: -point.requests) == points
 
 
 @given(st.lists(st.integers(0, 100), min_size=1).map(sorted), st.floats(0, 1))
