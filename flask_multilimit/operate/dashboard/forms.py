@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
 
 from flask import Response, current_app, g, request
-from itsdangerous import BadData, SignatureExpired, URLSafeTimedSerializer
+from itsdangerous import BadData, SignatureExpired
 from werkzeug.exceptions import Forbidden, LengthRequired, RequestEntityTooLarge
 from werkzeug.wsgi import get_input_stream
 
 from ...engine.text import LONGEST_COOKIE, LONGEST_QUERY
-from .throttle import FORM
+from .throttle import FORM, keep_cookie, serializer
 from .visit import visit
 
 FIELD = "token"
@@ -35,7 +34,7 @@ def can_sign() -> bool:
 
 def form_token() -> str:
     """The token for a form of this page, for a hidden field with the name :data:`FIELD`."""
-    return str(_serializer("form").dumps([visit().author, _nonce()]))
+    return str(serializer("form").dumps([visit().author, _nonce()]))
 
 
 def require_own_form() -> None:
@@ -45,7 +44,7 @@ def require_own_form() -> None:
     if not can_sign():
         raise Forbidden(FOREIGN)
     try:
-        given = _serializer("form").loads(request.form.get(FIELD, "")[:LONGEST_QUERY], max_age=LIVES_SECONDS)
+        given = serializer("form").loads(request.form.get(FIELD, "")[:LONGEST_QUERY], max_age=LIVES_SECONDS)
     except SignatureExpired:
         raise Forbidden(EXPIRED) from None
     except BadData:
@@ -56,7 +55,7 @@ def require_own_form() -> None:
 
 def notice_of(done: str) -> str:
     """What was ``done``, for the query of the next page. Nobody else can make one."""
-    return str(_serializer("notice").dumps([visit().author, done]))
+    return str(serializer("notice").dumps([visit().author, done]))
 
 
 def notice_given(name: str) -> str:
@@ -64,7 +63,7 @@ def notice_given(name: str) -> str:
     if not can_sign() or not (given := request.args.get(name)):
         return ""
     try:
-        author, done = _serializer("notice").loads(given, max_age=NOTICE_SECONDS)
+        author, done = serializer("notice").loads(given, max_age=NOTICE_SECONDS)
     except (BadData, TypeError, ValueError):
         return ""
     return str(done) if author == visit().author else ""
@@ -74,9 +73,7 @@ def keep_nonce(response: Response, path: str) -> None:
     """Set the cookie that forms of this browser will be compared with."""
     nonce = g.get("multilimit_nonce")
     if nonce is not None and nonce != request.cookies.get(FORM):
-        response.set_cookie(
-            FORM, nonce, path=path, secure=request.is_secure, httponly=True, samesite="Strict"
-        )  # fmt: skip
+        keep_cookie(response, FORM, nonce, path)
 
 
 def require_small_body(most_bytes: int, why: str) -> None:
@@ -102,8 +99,3 @@ def _nonce() -> str:
     if "multilimit_nonce" not in g:
         g.multilimit_nonce = request.cookies.get(FORM, "")[:LONGEST_COOKIE] or secrets.token_urlsafe(16)
     return str(g.multilimit_nonce)
-
-
-def _serializer(purpose: str) -> Any:
-    keys = [*(current_app.config.get("SECRET_KEY_FALLBACKS") or ()), current_app.secret_key]
-    return URLSafeTimedSerializer(keys, salt=f"flask_multilimit.dashboard.{purpose}")

@@ -20,7 +20,7 @@ from ..blueprints import LANGUAGES, STRICT, duration_in, templates_of
 from ..blueprints import translated as translated_by
 from .drawing import axis, iso, number, rate, share, utc
 from .forms import FIELD, can_sign, form_token, keep_nonce
-from .throttle import LANGUAGE, remember_browser
+from .throttle import LANGUAGE, keep_cookie, remember_browser
 from .visit import visit
 
 PAGES = {
@@ -38,13 +38,8 @@ YEAR = 365 * 86_400
 POLICY = "; ".join(
     (
         "default-src 'none'",
-        "style-src 'self'",
-        "script-src 'self'",
-        "img-src 'self'",
-        "connect-src 'self'",
-        "form-action 'self'",
-        "base-uri 'none'",
-        "frame-ancestors 'none'",
+        *(f"{each} 'self'" for each in ("style-src", "script-src", "img-src", "connect-src", "form-action")),
+        *("base-uri 'none'", "frame-ancestors 'none'"),
     )
 )
 _HEADERS = {"Content-Security-Policy": POLICY, **STRICT}
@@ -94,7 +89,8 @@ def harden(response: Response) -> Response:
     response.vary.add("Cookie")
     if "multilimit_visit" in g:
         keep_nonce(response, root())
-        _remember(request.args.get("lang", ""), response)
+        if (language := request.args.get("lang")) in LANGUAGES:
+            keep_cookie(response, LANGUAGE, language, root(), YEAR)
         if visit().author:
             remember_browser(response, root())
     return response
@@ -151,19 +147,6 @@ def _as_json(page: str) -> str:
     return url(name, **{**request.args.to_dict(), "lang": None, "done": None, "undone": None})
 
 
-def _remember(language: str, response: Response) -> None:
-    if language in LANGUAGES:
-        response.set_cookie(
-            LANGUAGE,
-            language,
-            max_age=31_536_000,
-            path=root(),
-            secure=request.is_secure,
-            httponly=True,
-            samesite="Strict",
-        )
-
-
 def root() -> str:
     """The path where all our pages begin."""
     return url("now")
@@ -203,8 +186,4 @@ def _static(name: str) -> str:
 
 @cache
 def _version(name: str) -> str:
-    return _hash(files(__package__).joinpath("static", name).read_bytes())
-
-
-def _hash(content: bytes) -> str:
-    return blake2b(content, digest_size=6).hexdigest()
+    return blake2b(files(__package__).joinpath("static", name).read_bytes(), digest_size=6).hexdigest()

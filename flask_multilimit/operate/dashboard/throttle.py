@@ -76,15 +76,14 @@ def require_few_uploads(author: str) -> None:
 def remember_browser(response: Response, path: str) -> None:
     """Let a browser whose visitor was let in be known from now on."""
     if current_app.secret_key and not _known_browser():
-        response.set_cookie(
-            KNOWN_BROWSER,
-            str(_serializer().dumps(token_urlsafe(12))),
-            max_age=KNOWN_SECONDS,
-            path=path,
-            secure=request.is_secure,
-            httponly=True,
-            samesite="Strict",
-        )
+        keep_cookie(response, KNOWN_BROWSER, serializer("browser").dumps(token_urlsafe(12)), path, KNOWN_SECONDS)
+
+
+def keep_cookie(response: Response, name: str, value: str | bytes, path: str, seconds: int | None = None) -> None:
+    """Set one of our cookies. Without ``seconds``, it lives as long as the window."""
+    response.set_cookie(
+        name, str(value), seconds, path=path, secure=request.is_secure, httponly=True, samesite="Strict"
+    )
 
 
 def _has_credentials() -> bool:
@@ -100,14 +99,15 @@ def _known_browser() -> str:
     if not (given and len(given) <= LONGEST_COOKIE and current_app.secret_key):
         return ""
     try:
-        return str(_serializer().loads(given, max_age=KNOWN_SECONDS))
+        return str(serializer("browser").loads(given, max_age=KNOWN_SECONDS))
     except BadData:
         return ""
 
 
-def _serializer() -> Any:
+def serializer(purpose: str) -> Any:
+    """Signs what only we may send back."""
     keys = [*(current_app.config.get("SECRET_KEY_FALLBACKS") or ()), current_app.secret_key]
-    return URLSafeTimedSerializer(keys, salt="flask_multilimit.dashboard.browser")
+    return URLSafeTimedSerializer(keys, salt=f"flask_multilimit.dashboard.{purpose}")
 
 
 def _hits_of_visit() -> Hits:
