@@ -27,18 +27,12 @@ ARGUMENTS: dict[str, list[tuple[str, ...]]] = {
     "alerts": [("--own",)],
     "allow": [(f"who:{EVIL}", "--reason", EVIL, "--author", EVIL, "--lasting", "--yes"), (EVIL, "--for", EVIL)],
     "ban": [(f"user:{EVIL}", "--for", "1h", "--reason", EVIL, "--yes")],
-    "bans": [()],
     "check": [
         (ENDPOINT, "--subject", f"said={EVIL}", "--user", EVIL),
         (EVIL, "--ip", EVIL),
         (ENDPOINT, "--method", EVIL),
     ],
-    "config": [()],
     "deny": [(f"user:{EVIL}2", "--lasting", "--reason", EVIL, "--yes"), (EVIL, "--lasting", "--yes")],
-    "doctor": [()],
-    "entries": [()],
-    "grafana": [()],
-    "history": [()],
     "keys": [(), ("--prefix", EVIL)],
     "limits": [(), ("--endpoint", EVIL), ("--type", EVIL), ("--blueprint", EVIL)],
     "record": [(), ("--for", EVIL)],
@@ -47,7 +41,6 @@ ARGUMENTS: dict[str, list[tuple[str, ...]]] = {
         (ENDPOINT, "--user", EVIL, "--yes"),
         (EVIL, "--user", EVIL),
     ],
-    "schema": [()],
     "set": [
         (ENDPOINT, "user-60s", "9/minute", "--for", "1h", "--reason", EVIL, "--author", EVIL, "--yes"),
         (ENDPOINT, "--who", f"user:{EVIL}", "--rules", "9/minute", "--lasting", "--yes"),
@@ -60,7 +53,7 @@ ARGUMENTS: dict[str, list[tuple[str, ...]]] = {
     "unset": [(EVIL, "--yes")],
     "why": [(f"user:{EVIL}",), (EVIL,)],
 }
-"""What each command is given. A new command needs a line."""
+"""What commands are given, if anything."""
 
 
 @pytest.fixture
@@ -87,14 +80,10 @@ def require_safe(text: str) -> None:
     assert not [line for line in text.splitlines() if line.startswith("FORGED")]  # a cell may be wrapped there
 
 
-def test_every_command_has_a_line() -> None:
-    assert ARGUMENTS.keys() == COMMANDS.keys()
-
-
 def test_no_command_obeys_or_forges(hostile: House) -> None:
     seen = ""
-    for name, each in ARGUMENTS.items():
-        for arguments in each:
+    for name in COMMANDS:
+        for arguments in ARGUMENTS.get(name, [()]):
             for more in ((), ("--json",)):
                 output = hostile.command(name, *arguments, *more)
                 assert "\x1b[8m" not in output, (name, arguments)

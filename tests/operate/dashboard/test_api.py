@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from flask.testing import FlaskClient
 
 API = ROOT + "api/"
-ASKED = {
+ASKED: dict[str, list[str]] = {
+    **{each.name: [""] for each in OPERATIONS},
     "now": ["", "?endpoint=show", "?q=mine&sort=name&page=2"],
     "limits": ["", "?q=mine", "?show=changed", "?show=unlimited"],
     "subject": [
@@ -40,8 +41,6 @@ ASKED = {
         "?endpoint=show&what=rules&rules=x&for=1h&reason=r",
     ],
     "lists": ["", "?kind=ban", "?q=nothing"],
-    "slots": [""],
-    "bans": [""],
     "history": ["", "?q=ann"],
     "what-if": ["", "?endpoint=show&count=1"],
 }
