@@ -36,15 +36,12 @@ class TestCost:
             '"default-60s";r=2;t=60',
         ]
 
-    def test_may_be_asked_for_at_each_call(self, limited_app: Flask, client: FlaskClient) -> None:
+    def test_may_be_asked_for_at_each_call_and_zero_is_never_refused(
+        self, limited_app: Flask, client: FlaskClient
+    ) -> None:
         limit(limited_app, rules="10/minute", cost=lambda: int(request.args["n"]))
 
-        assert [client.get(f"/?n={cost}").status_code for cost in (7, 4, 3, 1)] == [200, 429, 200, 429]
-
-    def test_of_zero_charges_nothing_and_is_never_refused(self, limited_app: Flask, client: FlaskClient) -> None:
-        limit(limited_app, rules="1/minute", cost=lambda: int(request.args["n"]))
-
-        assert [client.get(f"/?n={cost}").status_code for cost in (0, 1, 1, 0)] == [200, 200, 429, 200]
+        assert [client.get(f"/?n={cost}").status_code for cost in (0, 7, 4, 3, 1, 0)] == [200, 200, 429, 200, 429, 200]
 
     def test_more_than_the_rule_ever_admits_tells_that_waiting_does_not_help(
         self, limited_app: Flask, client: FlaskClient
@@ -125,15 +122,6 @@ class TestScope:
 
 
 class TestKey:
-    def test_is_what_the_keys_begin_with(
-        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
-    ) -> None:
-        limit(limited_app, key="mine/")
-
-        client.get("/")
-
-        assert storage.keys_asked == [["mine/{view}:default::sliding_window:60000"]]
-
     def test_goes_before_the_setting(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_KEY_PREFIX"] = "shop:"
         MultiLimit(app, storage=storage)
@@ -143,16 +131,10 @@ class TestKey:
         for path in ("/one", "/two"):
             app.test_client().get(path)
 
-        assert [keys[0].partition("{")[0] for keys in storage.keys_asked] == ["shop:", "mine:"]
-
-    def test_keeps_two_limiters_of_one_type_apart(self, limited_app: Flask, client: FlaskClient) -> None:
-        @limited_app.get("/")
-        @rate_limiter(rules="5/minute", key="a:", exempt_when=lambda: False)
-        @rate_limiter(rules="3/minute", key="b:", exempt_when=lambda: False)
-        def view() -> str:
-            return "ok"
-
-        assert client.get("/").headers["RateLimit"] == '"default-60s";r=4;t=48, "default-60s-2";r=2;t=40'
+        assert [key for (key,) in storage.keys_asked] == [
+            "shop:{one}:default::sliding_window:60000",
+            "mine:{two}:default::sliding_window:60000",
+        ]
 
 
 class TestMessage:
@@ -160,11 +142,6 @@ class TestMessage:
         responses = [client.get(path, headers={"Accept": "text/plain"}) for _ in range(2)]
         assert [response.status_code for response in responses] == [200, 429]
         return responses[-1].text.splitlines()[0]
-
-    def test_has_a_default(self, limited_app: Flask, client: FlaskClient) -> None:
-        limit(limited_app)
-
-        assert self.refusal(client) == "Too many requests. Please try again later."
 
     def test_is_text_of_the_limiter(self, limited_app: Flask, client: FlaskClient) -> None:
         limit(limited_app, message="访问过于频繁,请稍候再试")

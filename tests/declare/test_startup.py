@@ -94,26 +94,24 @@ def test_a_decorator_without_parentheses_is_an_error_that_shows_how_to_write_it(
 
 
 @pytest.mark.parametrize(
-    "limiter",
+    ("limiter", "policy"),
     [
-        rate_limiter("5/minute", type="ip"),
-        rate_limiter(Rule(60, 5), type="ip"),
-        rate_limiter(["5/minute"], type=("ip",)),
-        rate_limiter("5/minute", type=LimitType.IP),
+        *(
+            (rate_limiter(rules, type=type_), '"ip-60s";q=5;w=60')
+            for rules in ("5/minute", Rule(60, 5), ["5/minute"])
+            for type_ in ("ip", ("ip",), LimitType.IP)
+        ),
+        (
+            rate_limiter("5/minute", Rule(3600, 20), type="header:X-Tenant"),
+            '"x-tenant-60s";q=5;w=60, "x-tenant-3600s";q=20;w=3600',
+        ),
     ],
 )
-def test_rules_may_come_first_and_types_be_text(limited_app: Flask, client: FlaskClient, limiter: Any) -> None:
+def test_rules_may_come_first_and_types_be_text(
+    limited_app: Flask, client: FlaskClient, limiter: Any, policy: str
+) -> None:
     limited_app.add_url_rule("/", "index", limiter(lambda: "ok"))
 
-    assert client.get("/").headers["RateLimit-Policy"] == '"ip-60s";q=5;w=60'
-
-
-def test_several_rules_may_come_first(limited_app: Flask, client: FlaskClient) -> None:
-    limited_app.add_url_rule(
-        "/", "index", rate_limiter("5/minute", Rule(3600, 20), type="header:X-Tenant")(lambda: "ok")
-    )
-
-    policy = '"x-tenant-60s";q=5;w=60, "x-tenant-3600s";q=20;w=3600'
     assert client.get("/").headers["RateLimit-Policy"] == policy
 
 
@@ -225,13 +223,6 @@ class TestIdleRules:
 
         rate_limiter(rules="100/hour", type=LimitType.IP)(rate_limiter(rules="2000/day")(below))
 
-    def test_warn_also_of_one_rule_object_used_twice(self) -> None:
-        rule = Rule(time=60, count=10)
-        below = rate_limiter(type=LimitType.IP, rules=rule)(view)
-
-        with pytest.warns(ConfigurationWarning, match="ip limiter .* can never refuse"):
-            rate_limiter(rules=rule)(below)
-
     @pytest.mark.parametrize(
         ("outer", "inner"),
         [
@@ -265,51 +256,32 @@ class TestSettings:
         ("name", "value", "message"),
         [
             ("STORAGE_URI", "redis:/localhost", f"not one of {SCHEMES_IN_ERRORS}, for instance"),
-            ("STORAGE_URI", "", "storage URI '': not one of"),
             ("STORAGE_URI", "memory", "storage URI 'memory': not one of"),
             ("STORAGE_URI", "memory://x", "storage URI 'memory://x': nothing may follow memory://"),
-            ("STORAGE_URI", "memcached://localhost", "not one of memory://"),
             ("STORAGE_URI", "redis://", "it names no server; write it as redis://localhost:6379"),
             ("STORAGE_URI", "unix://", "it names no server; write it as unix:///run/redis.sock"),
             ("STORAGE_URI", "redis://localhost:port/0", "storage URI 'redis://localhost:***'"),
             ("STORAGE_URI", 6379, "MULTILIMIT_STORAGE_URI=6379: input should be a valid string"),
-            ("STORAGE_URI", None, "MULTILIMIT_STORAGE_URI=None"),
             ("STORAGE_TIMEOUT", 0, "MULTILIMIT_STORAGE_TIMEOUT=0: input should be greater than 0"),
-            ("STORAGE_TIMEOUT", -1, "greater than 0"),
             ("STORAGE_TIMEOUT", 61, "less than or equal to 60"),
             ("STORAGE_TIMEOUT", math.nan, "MULTILIMIT_STORAGE_TIMEOUT=nan"),
-            ("STORAGE_TIMEOUT", math.inf, "less than or equal to 60"),
             ("STORAGE_TIMEOUT", True, "MULTILIMIT_STORAGE_TIMEOUT=True: give a number of seconds"),
             ("DENY_CACHE", False, "MULTILIMIT_DENY_CACHE=False: give a number of seconds"),
             ("EXEMPT", "static", "MULTILIMIT_EXEMPT='static': give a list of names or patterns, such as"),
             ("EXEMPT", ["static", 5], "MULTILIMIT_EXEMPT=['static', 5]: give a list of names or patterns, such as"),
             ("STORAGE_TIMEOUT", "soon", "MULTILIMIT_STORAGE_TIMEOUT='soon'"),
             ("KEY_PREFIX", "", "MULTILIMIT_KEY_PREFIX='': key prefix '': 1 to 32 printable ASCII"),
-            ("KEY_PREFIX", "{shop}", "no braces"),
             ("KEY_PREFIX", None, "MULTILIMIT_KEY_PREFIX=None: input should be a valid string"),
             ("ENABLED", "no", "MULTILIMIT_ENABLED='no': input should be a valid boolean"),
             ("ENABLED", 0, "MULTILIMIT_ENABLED=0: input should be a valid boolean"),
-            ("ENABLED", None, "MULTILIMIT_ENABLED=None"),
             ("HEADERS", "all", f"MULTILIMIT_HEADERS='all': input should be {choices_of('headers')}"),
-            ("HEADERS", True, f"MULTILIMIT_HEADERS=True: input should be {choices_of('headers')}"),
             ("IPV6_PREFIX", 129, "MULTILIMIT_IPV6_PREFIX=129: input should be less than or equal to 128"),
             ("IPV6_PREFIX", 15, "greater than or equal to 16"),
             ("IPV6_PREFIX", "64", "MULTILIMIT_IPV6_PREFIX='64': input should be a valid integer"),
-            ("IPV6_PREFIX", 64.0, "MULTILIMIT_IPV6_PREFIX=64.0"),
-            (
-                "ANONYMOUS_USER",
-                "none",
-                f"MULTILIMIT_ANONYMOUS_USER='none': input should be {choices_of('anonymous_user')}",
-            ),
             ("WORKERS", 0, "MULTILIMIT_WORKERS=0: input should be greater than or equal to 1"),
             ("MESSAGE", 7, "MULTILIMIT_MESSAGE=7: give text, or a callable of the Decision"),
             ("LIMITS", ["5/minute"], "MULTILIMIT_LIMITS="),
             ("LIMITS", {"view": []}, 'MULTILIMIT_LIMITS["view"]: no limit given'),
-            ("LIMITS", {"view": None}, 'MULTILIMIT_LIMITS["view"]: no limit given'),
-            ("HEADERS_ON", "sometimes", "MULTILIMIT_HEADERS_ON="),
-            ("RETRY_AFTER", "never", "MULTILIMIT_RETRY_AFTER="),
-            ("SHADOW_HEADERS", "yes", "MULTILIMIT_SHADOW_HEADERS="),
-            ("LOCALE", "fr", "MULTILIMIT_LOCALE='fr'"),
         ],
     )
     def test_a_wrong_value_is_an_error_at_start_up(self, app: Flask, name: str, value: object, message: str) -> None:
@@ -352,15 +324,13 @@ class TestSettings:
         ],
     )
     def test_an_unknown_name_suggests_the_nearest(self, app: Flask, unknown: str, nearest: str) -> None:
+        app.config.update(MULTI="x", RATELIMIT_ENABLED="x", MULTILIMITED="x")  # those of others are no mistake
+        MultiLimit().init_app(app)
+        app.extensions.clear()
         app.config[unknown] = "x"
 
         with pytest.raises(ConfigurationError, match=f"^{unknown} is not a setting; did you mean {nearest}"):
             MultiLimit(app)
-
-    def test_settings_of_other_extensions_are_ignored(self, app: Flask) -> None:
-        app.config.update(MULTI="x", RATELIMIT_ENABLED="x", MULTILIMITED="x")
-
-        MultiLimit(app)
 
     def test_come_from_the_environment(self, app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SHOP_MULTILIMIT_ENABLED", "false")
@@ -393,8 +363,10 @@ class TestSettings:
             MultiLimit(app, storage=kind(host="localhost"))
 
     @pytest.mark.parametrize("loader", ["ann", 7, AsyncMock(), lambda _request: "ann"])
-    def test_a_user_loader_that_cannot_be_called_is_an_error(self, app: Flask, loader: Any) -> None:
+    def test_an_option_that_cannot_be_called_is_an_error(self, app: Flask, loader: Any) -> None:
         with pytest.raises(ConfigurationError, match="user_loader="):
             MultiLimit(app, user_loader=loader)
         with pytest.raises(ConfigurationError, match="user_loader="):
             MultiLimit().user_loader(loader)
+        with pytest.raises(ConfigurationError, match="on_rejected=5: give a callable"):
+            MultiLimit(on_rejected=5)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Who shares a quota: endpoints with one scope, path variables, API keys, several types together, apps, storages."""
+"""Who shares a quota: by what name a subject goes, path variables, several types together, apps, storages."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from flask import Flask, request
+from hypothesis import given
+from hypothesis import strategies as st
 from werkzeug.wrappers import Response
 
-from flask_multilimit import LimitType, MultiLimit, rate_limiter
-from flask_multilimit.declare.subjects import parts_in
+from flask_multilimit import ConfigurationError, LimitType, MultiLimit, rate_limiter
+from flask_multilimit.declare.subjects import EVERYONE, Subject, parts_in, subjects_from
 from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.plan import endpoint as plan
 from support.asking import ask, statuses, view
@@ -27,6 +29,47 @@ def api_key() -> str | None:
     return request.headers.get("X-Api-Key")
 
 
+TYPES = st.text(st.characters(exclude_characters=":"), min_size=1, max_size=30)
+
+
+@pytest.mark.parametrize(
+    ("text", "subject"),
+    [
+        ("user:42", ("user", "42")),
+        ("ip:203.0.113.7", ("ip", "203.0.113.7")),
+        ("ip:2001:db8::/64", ("ip", "2001:db8::/64")),
+        ("api_key:a:b", ("api_key", "a:b")),
+        ("anonymous:", ("anonymous", "")),
+        ("everyone", ("default", "")),
+    ],
+)
+def test_a_subject_is_named_by_its_type_and_its_value(text: str, subject: tuple[str, str]) -> None:
+    assert Subject.parse(text) == subject
+    assert str(Subject(*subject)) == text
+
+
+@given(st.builds(Subject, TYPES, st.text()))
+def test_the_name_of_a_subject_is_read_back_as_that_subject(subject: Subject) -> None:
+    assert Subject.parse(str(subject)) == subject
+
+
+@pytest.mark.parametrize("text", ["", "42", ":42", "203.0.113.7", None, 42, b"user:42"])
+def test_a_text_that_names_no_subject_is_an_error_with_a_remedy(text: object) -> None:
+    with pytest.raises(ConfigurationError, match='give TYPE:VALUE, such as "user:42"'):
+        Subject.parse(text)
+
+
+def test_several_subjects_of_one_request_are_given_together() -> None:
+    assert subjects_from("user:42") == {"user": "42"}
+    assert subjects_from(["user:42", EVERYONE, "user:42"]) == {"user": "42", "default": ""}
+
+
+@pytest.mark.parametrize("subjects", [42, [], ["42"], ["user:42", "user:43"]])
+def test_subjects_that_contradict_each_other_or_are_none_are_errors(subjects: object) -> None:
+    with pytest.raises(ConfigurationError, match="subject"):
+        subjects_from(subjects)
+
+
 @pytest.mark.parametrize("value", ["[" * 100_000, "[[", "[[1]]", '[["ip"]]', '[["ip", 5]]', '[["ip", "::1"], 5]', ""])
 def test_a_subject_that_only_looks_like_several_has_no_parts(value: str) -> None:
     assert parts_in(value) == ()
@@ -41,19 +84,6 @@ def test_each_value_of_a_path_variable_has_a_quota(app: Flask, storage: Recordin
     app.add_url_rule("/<room>", "view", rate_limiter(type=room, name="room", rules="1/minute")(lambda room: room))
 
     assert statuses(app, "/a", "/a", "/b", "/%C3%A4%3A", "/%C3%A4%3A") == [200, 429, 200, 200, 429]
-
-
-def test_each_api_key_has_a_quota_and_requests_without_a_key_have_another_limit(
-    app: Flask, storage: RecordingStorage
-) -> None:
-    MultiLimit(app, storage=storage)
-    by_key = rate_limiter(type=api_key, name="api_key", rules="2/minute")
-    by_ip = rate_limiter(type=LimitType.IP, rules="1/minute", exempt_when=lambda: api_key() is not None)
-    app.add_url_rule("/", "view", by_key(by_ip(view())))
-
-    assert statuses(app, "/", "/", "/", headers={"X-Api-Key": "k1"}) == [200, 200, 429]
-    assert statuses(app, "/", headers={"X-Api-Key": "k2"}) == [200]
-    assert statuses(app, "/", "/") == [200, 429]
 
 
 class TestSeveralTypesTogether:

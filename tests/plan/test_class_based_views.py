@@ -13,6 +13,7 @@ from flask import Blueprint, Flask
 from flask.views import MethodView, View
 
 from flask_multilimit import MultiLimit, rate_limiter
+from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, policy, statuses
 
 with warnings.catch_warnings():
@@ -54,7 +55,7 @@ class TestFlask:
         assert storage.windows == [[60]] * 3
 
     @pytest.mark.parametrize("init_every_request", [True, False])
-    def test_methods_are_limited_one_by_one(
+    def test_each_method_has_its_own_limits_in_one_endpoint(
         self, app: Flask, storage: RecordingStorage, init_every_request: bool
     ) -> None:
         class Items(MethodView):
@@ -69,16 +70,24 @@ class TestFlask:
             def delete(self) -> str:
                 return "gone"
 
+            @rate_limiter(rules="1/day")
+            def head(self) -> str:
+                return ""
+
         Items.init_every_request = init_every_request
         app.add_url_rule("/", view_func=Items.as_view("items"))
 
         assert statuses(app, "/", "/", method="POST") == [200, 429]
-        assert [*statuses(app, "/"), *statuses(app, "/", method="DELETE")] == [200, 200]
-        assert storage.windows == [[60], [60], [3600], [3600, 1]]
+        assert [*statuses(app, "/"), *statuses(app, "/", method="DELETE"), *statuses(app, "/", method="HEAD")] == [
+            200
+        ] * 3
+        assert storage.windows == [[60], [60], [3600], [3600, 1], [86400]]
+        assert storage.keys_asked[0] == ["rate_limit:{items}:POST:default::sliding_window:60000"]
+        assert storage.keys_asked[4] == ["rate_limit:{items}:HEAD:default::sliding_window:86400000"]
 
     def test_class_decorators_method_and_dispatch_are_one_check(self, app: Flask, storage: RecordingStorage) -> None:
         class Items(MethodView):
-            decorators: ClassVar[list[Any]] = [rate_limiter(rules="2/minute")]
+            decorators: ClassVar[list[Any]] = [rate_limiter(rules="9/hour"), rate_limiter(rules="2/minute")]
 
             @rate_limiter(rules="3 per 2 minutes")
             def dispatch_request(self, **arguments: Any) -> Any:
@@ -88,10 +97,58 @@ class TestFlask:
             def get(self) -> str:
                 return "got"
 
+            def post(self) -> str:
+                return "made"
+
         app.add_url_rule("/", view_func=Items.as_view("items"))
 
         assert statuses(app, "/", "/", "/") == [200, 200, 429]
-        assert storage.windows == [[60, 120, 180]] * 3
+        assert storage.windows == [[60, 3600, 120, 180]] * 3
+        assert statuses(app, "/", method="POST") == [429]
+
+    def test_inherited_methods_count_by_endpoint(self, app: Flask, storage: RecordingStorage) -> None:
+        class Base(MethodView):
+            @rate_limiter(rules="1/minute")
+            def get(self) -> str:
+                return "ok"
+
+        class One(Base): ...
+
+        class Two(Base): ...
+
+        app.add_url_rule("/one", view_func=One.as_view("one"))
+        app.add_url_rule("/two", view_func=Two.as_view("two"))
+
+        assert statuses(app, "/one", "/two") == [200, 200]
+        assert [keys[0].split(":default")[0] for keys in storage.keys_asked] == [
+            "rate_limit:{one}:GET",
+            "rate_limit:{two}:GET",
+        ]
+
+    @pytest.mark.parametrize("name", ["items", "things"])
+    def test_limits_in_decorators_name_the_view_as_it_is_made(self, app: Flask, name: str) -> None:
+        class Items(MethodView):
+            decorators: ClassVar = [rate_limiter(rules="10/minute")]
+
+            def get(self) -> str:
+                return "got"
+
+        app.add_url_rule("/items", view_func=Items.as_view(name))
+
+        plan = gate_of(app).plans.of_endpoint(name, "GET")
+
+        assert [limiter.declaration.where for limiter in plan.limiters] == [f"{__name__}:View.as_view({name!r})"]
+
+    def test_a_bound_method_is_limited_as_a_view(self, app: Flask, storage: RecordingStorage) -> None:
+        class Pages:
+            @rate_limiter(rules="1/minute")
+            def show(self) -> str:
+                return "page"
+
+        app.add_url_rule("/page", "page", Pages().show)
+
+        assert statuses(app, "/page", "/page") == [200, 429]
+        assert storage.keys_asked[0] == ["rate_limit:{page}:default::sliding_window:60000"]
 
     def test_an_attribute_that_reads_like_a_method_is_not_limited(self, app: Flask, storage: RecordingStorage) -> None:
         class Page(View):
@@ -131,54 +188,31 @@ def test_a_mock_is_not_a_class_based_view(app: Flask, storage: RecordingStorage)
 
 
 class TestRestful:
-    def test_decorators_of_a_resource(self, app: Flask, storage: RecordingStorage) -> None:
-        class Items(flask_restful.Resource):  # type: ignore[misc, unused-ignore]
-            decorators: ClassVar[list[Any]] = [rate_limiter(rules="1/minute")]
-
-            def get(self) -> dict[str, int]:
-                return {"n": 1}
-
-        flask_restful.Api(app).add_resource(Items, "/items")
-
-        first, second = ask(app, "/items"), ask(app, "/items")
-        assert (first.json, second.status_code) == ({"n": 1}, 429)
-        assert second.headers["Retry-After"] == "60"
-        assert storage.windows == [[60], [60]]
-
-    @pytest.mark.parametrize("per_method", [False, True])
-    def test_method_decorators_of_a_resource_are_one_check(
-        self, app: Flask, storage: RecordingStorage, per_method: bool
+    @pytest.mark.parametrize("decorators", ["decorators", "method_decorators", "by method"])
+    def test_decorators_of_a_resource_and_of_its_methods_are_one_check(
+        self, app: Flask, storage: RecordingStorage, decorators: str
     ) -> None:
         limits = [rate_limiter(rules="1/second"), rate_limiter(rules="5/minute")]
 
         class Items(flask_restful.Resource):  # type: ignore[misc, unused-ignore]
-            method_decorators: Any = {"get": limits} if per_method else limits
-
-            def get(self) -> dict[str, int]:
-                return {"n": 1}
-
-        flask_restful.Api(app).add_resource(Items, "/items")
-
-        assert statuses(app, "/items", "/items") == [200, 429]
-        assert storage.windows == [[60, 1], [60, 1]]
-        assert storage.keys_asked[0][0] == "rate_limit:{items}:GET:default::sliding_window:60000"
-
-    def test_methods_of_a_resource_below_its_method_decorators(self, app: Flask, storage: RecordingStorage) -> None:
-        class Items(flask_restful.Resource):  # type: ignore[misc, unused-ignore]
-            method_decorators: ClassVar[list[Any]] = [rate_limiter(rules="5/minute")]
-
-            @rate_limiter(rules="1/second")
+            @rate_limiter(rules="9/hour")
             def get(self) -> dict[str, int]:
                 return {"n": 1}
 
             def put(self) -> dict[str, int]:
                 return {"n": 2}
 
+        if decorators == "by method":
+            Items.method_decorators = {"get": limits}
+        else:
+            setattr(Items, decorators, limits)
         flask_restful.Api(app).add_resource(Items, "/items")
 
-        assert statuses(app, "/items", "/items") == [200, 429]
-        assert statuses(app, "/items", method="PUT") == [200]
-        assert storage.windows == [[60, 1], [60, 1], [60]]
+        first, second = ask(app, "/items"), ask(app, "/items")
+        assert (first.json, second.status_code, second.headers["Retry-After"]) == ({"n": 1}, 429, "1")
+        assert statuses(app, "/items", method="PUT") == [429 if decorators == "decorators" else 200]
+        assert storage.windows[:2] == [[60, 1, 3600]] * 2
+        assert storage.windows[2:] == ([[3600]] if decorators == "by method" else [[60, 1]])
 
     def test_defaults_and_blueprints_reach_resources(self, app: Flask, storage: RecordingStorage) -> None:
         class Items(flask_restful.Resource):  # type: ignore[misc, unused-ignore]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from typing import TYPE_CHECKING, Any
 
 import flask
@@ -11,12 +12,16 @@ from flask import Blueprint, Flask
 from flask_login import LoginManager, user_logged_in
 from flask_socketio import SocketIO  # type: ignore[import-untyped]
 
-from flask_multilimit import ConfigurationError, MultiLimit, rate_limiter
+from flask_multilimit import IP, ConfigurationError, MultiLimit, rate_limiter
+from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.signals import limits_checked
-from support.asking import ask, statuses
+from support.asking import ask, statuses, view
+from support.doubles import OPEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from support.clock import Clock
 
     Decorator = Callable[[Callable[..., Any]], Any]
 
@@ -38,6 +43,8 @@ def of_login(app: Flask) -> Decorator:
 
 SIGNALS = (flask.request_started, limits_checked, user_logged_in)
 REGISTRIES: dict[str, Callable[[Flask], Decorator]] = {
+    "@app.route": lambda app: app.get("/"),
+    "@app.route of a blueprint": lambda app: of_blueprint(app, lambda pages: pages.get("/")),
     "@app.errorhandler": lambda app: app.errorhandler(404),
     "@app.errorhandler of a class": lambda app: app.errorhandler(KeyError),
     "@app.errorhandler of a blueprint": lambda app: of_blueprint(app, lambda pages: pages.errorhandler(404)),
@@ -114,6 +121,57 @@ def test_a_function_that_is_registered_with_its_limiter_may_be_registered_withou
     app.get("/", endpoint="limited")(rate_limiter(rules="1/minute")(free))
 
     multilimit.validate(app)
+
+
+def test_a_misplaced_limiter_fails_every_request_of_the_app(app: Flask) -> None:
+    MultiLimit(app)
+    app.get("/free", endpoint="free")(view())
+    rate_limiter()(app.get("/")(view()))  # nobody keeps what it returns
+    gc.collect()
+    app.testing = False
+
+    assert statuses(app, "/free", "/", "/free") == [500] * 3
+
+
+def test_a_misplaced_limiter_is_an_error_whatever_stands_below(app: Flask) -> None:
+    MultiLimit(app)
+    kept = rate_limiter(type=IP, rules="1/minute")(app.get("/")(rate_limiter(rules="100/hour")(view())))
+
+    with pytest.raises(ConfigurationError, match="stands above"):
+        ask(app)
+    del kept
+
+
+@pytest.mark.parametrize("foreign", OPEN.values(), ids=OPEN.keys())
+def test_a_misplaced_limiter_is_an_error_with_another_decorator_between(app: Flask, foreign: Decorator) -> None:
+    MultiLimit(app)
+    kept = rate_limiter()(foreign(app.get("/")(view())))
+
+    with pytest.raises(ConfigurationError, match="stands above"):
+        ask(app)
+    del kept
+
+
+def test_a_function_may_be_routed_with_its_limiter_and_without(app: Flask) -> None:
+    MultiLimit(app)
+    free = app.get("/internal")(view())
+    app.add_url_rule("/public", "public", rate_limiter(rules="1/minute")(free))
+
+    assert statuses(app, "/public", "/public", "/internal") == [200, 429, 200]
+
+
+def test_a_factory_may_limit_a_function_in_one_app_alone(clock: Clock) -> None:
+    page = view()
+
+    def create_app(*, limited: bool) -> Flask:
+        app = Flask("shop")
+        MultiLimit(app, storage=MemoryStorage(clock=clock))
+        app.add_url_rule("/", "view", rate_limiter(rules="1/minute")(page) if limited else page)
+        return app
+
+    assert statuses(create_app(limited=True), "/", "/") == [200, 429]
+    gc.collect()
+    assert statuses(create_app(limited=False), "/", "/") == [200, 200]
 
 
 def test_a_limiter_above_a_wrapper_of_the_registered_function_is_an_error(app: Flask) -> None:

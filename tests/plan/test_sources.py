@@ -46,39 +46,23 @@ def test_limits_may_be_given_in_three_places(
     assert statuses(app, path, path) == [admitted, 429]
 
 
-class TestLimitsByName:
-    def test_that_match_no_endpoint_are_an_error_that_names_the_setting(self, app: Flask) -> None:
-        MultiLimit(app, limits={"shwo": "1/minute"})
-        app.add_url_rule("/", "show", view())
-
-        with pytest.raises(ConfigurationError, match=r'limits\["shwo"\]: no endpoint or blueprint is called "shwo"'):
-            ask(app)
-
-    def test_of_another_shape_are_an_error(self, app: Flask) -> None:
-        with pytest.raises(ConfigurationError, match=r"limits=.*give a dict"):
-            MultiLimit(app, limits=["1/minute"])  # type: ignore[arg-type]
+def test_limits_by_name_of_another_shape_are_an_error(app: Flask) -> None:
+    with pytest.raises(ConfigurationError, match=r"limits=.*give a dict"):
+        MultiLimit(app, limits=["1/minute"])  # type: ignore[arg-type]
 
 
 class TestApplicationLimits:
-    def test_are_one_quota_for_the_whole_app(self, app: Flask, storage: RecordingStorage) -> None:
-        MultiLimit(app, storage=storage, application_limits="2/minute")
+    def test_are_one_quota_for_the_whole_app_and_one_check_with_those_of_the_view(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
+        MultiLimit(app, storage=storage, application_limits=rate_limiter(type=LimitType.IP, rules="2/minute"))
         app.add_url_rule("/a", "a", view())
         app.add_url_rule("/b", "b", rate_limiter(rules="5/second")(view()))
 
         assert statuses(app, "/a", "/b", "/a", "/b") == [200, 200, 429, 429]
-
-    def test_limits_of_the_application_and_of_the_view_are_one_check(
-        self, app: Flask, storage: RecordingStorage
-    ) -> None:
-        MultiLimit(app, storage=storage, application_limits=rate_limiter(type=LimitType.IP, rules="2/minute"))
-        app.add_url_rule("/", "view", rate_limiter(rules="5/second")(view()))
-
-        assert ask(app).status_code == 200
-        assert storage.keys_asked == [
-            [
-                "rate_limit:{application}:ip:127.0.0.1:sliding_window:60000",
-                "rate_limit:{view}:default::sliding_window:1000",
-            ]
+        assert storage.keys_asked[1] == [
+            "rate_limit:{application}:ip:127.0.0.1:sliding_window:60000",
+            "rate_limit:{b}:default::sliding_window:1000",
         ]
 
     def test_may_share_a_scope_with_another_app(self, app: Flask, storage: RecordingStorage) -> None:
@@ -138,18 +122,21 @@ class TestDefaultLimits:
 
         assert windows(storage) == [[3600], [60]]
 
-    def test_hold_for_static_files_like_for_any_endpoint(self, storage: RecordingStorage, tmp_path: Path) -> None:
+    def test_hold_for_static_files_like_for_any_endpoint_unless_exempt(
+        self, storage: RecordingStorage, tmp_path: Path
+    ) -> None:
         (tmp_path / "a.txt").write_text("a")
         app = Flask("shop", static_folder=str(tmp_path), static_url_path="/static")
-        app.register_blueprint(
-            Blueprint("docs", "shop", static_folder=str(tmp_path), static_url_path="/static", url_prefix="/docs")
-        )
+        for name in ("docs", "free"):
+            app.register_blueprint(
+                Blueprint(name, "shop", static_folder=str(tmp_path), static_url_path="/static", url_prefix=f"/{name}")
+            )
+        app.config["MULTILIMIT_EXEMPT"] = ["free.static"]
         MultiLimit(app, storage=storage, default_limits="1/minute")
 
-        with ask(app, "/static/a.txt") as first, ask(app, "/static/a.txt") as second:
-            assert [first.status_code, second.status_code] == [200, 429]
-        with ask(app, "/docs/static/a.txt") as first, ask(app, "/docs/static/a.txt") as second:
-            assert [first.status_code, second.status_code] == [200, 429]
+        for folder, again in (("", 429), ("/docs", 429), ("/free", 200)):
+            with ask(app, f"{folder}/static/a.txt") as first, ask(app, f"{folder}/static/a.txt") as second:
+                assert [first.status_code, second.status_code] == [200, again], folder
 
     def test_hold_for_a_view_that_happens_to_be_called_static(self, storage: RecordingStorage) -> None:
         app = Flask("shop", static_folder=None)
@@ -158,39 +145,26 @@ class TestDefaultLimits:
 
         assert statuses(app, "/static", "/static") == [200, 429]
 
-    def test_leave_static_files_alone_when_told_to(self, storage: RecordingStorage, tmp_path: Path) -> None:
-        (tmp_path / "a.txt").write_text("a")
-        app = Flask("shop", static_folder=str(tmp_path), static_url_path="/static")
-        app.config["MULTILIMIT_EXEMPT"] = ["static"]
-        MultiLimit(app, storage=storage, default_limits="1/minute")
-
-        for _ in range(2):
-            with ask(app, "/static/a.txt") as response:
-                assert response.status_code == 200
-        assert storage.checks == []
-
 
 class TestBlueprintLimits:
-    def test_hold_for_each_of_its_endpoints(self, app: Flask, storage: RecordingStorage) -> None:
-        api = Blueprint("api", "api")
-        rate_limiter(rules="1/minute")(api)
+    @pytest.mark.parametrize(("scope", "second"), [(None, 200), ("api", 429)])
+    @pytest.mark.parametrize("late", [False, True])
+    def test_hold_for_each_of_its_endpoints_or_with_a_scope_for_all_together(
+        self, app: Flask, storage: RecordingStorage, scope: str | None, second: int, late: bool
+    ) -> None:
+        """Also if they are put on it after its registration."""
+        api, limit = Blueprint("api", "api"), rate_limiter(rules="1/minute", scope=scope)
+        if not late:
+            limit(api)
         api.add_url_rule("/a", "a", view())
         api.add_url_rule("/b", "b", view())
         MultiLimit(app, storage=storage)
         app.register_blueprint(api)
         app.add_url_rule("/", "outside", view())
+        if late:
+            limit(api)
 
-        assert statuses(app, "/a", "/b", "/a", "/b", "/", "/") == [200, 200, 429, 429, 200, 200]
-
-    def test_are_shared_by_its_endpoints_when_they_have_a_scope(self, app: Flask, storage: RecordingStorage) -> None:
-        api = Blueprint("api", "api")
-        rate_limiter(rules="2/minute", scope="api")(api)
-        api.add_url_rule("/a", "a", view())
-        api.add_url_rule("/b", "b", view())
-        MultiLimit(app, storage=storage)
-        app.register_blueprint(api)
-
-        assert statuses(app, "/a", "/b", "/a", "/b") == [200, 200, 429, 429]
+        assert statuses(app, "/a", "/b", "/a", "/", "/") == [200, second, 429, 200, 200]
 
     def test_of_nested_ones_and_of_the_view_are_one_check(self, app: Flask, storage: RecordingStorage) -> None:
         outer, inner = Blueprint("outer", "outer", url_prefix="/o"), Blueprint("inner", "inner", url_prefix="/i")
@@ -217,15 +191,6 @@ class TestBlueprintLimits:
             app.register_blueprint(api, name=f"{name}_api", url_prefix="/api")
 
             assert statuses(app, "/api/", "/api/") == [200, 429]
-
-    def test_put_on_after_its_registration_hold_too(self, app: Flask, storage: RecordingStorage) -> None:
-        api = Blueprint("api", "api")
-        api.add_url_rule("/", "view", view())
-        MultiLimit(app, storage=storage)
-        app.register_blueprint(api)
-        rate_limiter(rules="1/minute")(api)
-
-        assert statuses(app, "/", "/") == [200, 429]
 
     def test_displace_the_defaults_unless_they_ask_for_them(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage, default_limits="100/hour")
@@ -339,11 +304,6 @@ class TestExemption:
 
         assert windows(storage) == [expected]
 
-    def test_without_a_level_is_from_all(self, limited: Callable[..., Flask], storage: RecordingStorage) -> None:
-        ask(limited(exempt(view())))
-
-        assert storage.checks == []
-
     @pytest.mark.parametrize("order", ["above", "below"])
     def test_leaves_the_limits_of_the_view_itself_in_force(
         self, limited: Callable[..., Flask], storage: RecordingStorage, order: str
@@ -351,7 +311,7 @@ class TestExemption:
         limit = rate_limiter(rules="9 per 2 seconds")
         ask(limited(exempt(limit(view())) if order == "above" else limit(exempt(view()))))
 
-        assert windows(storage) == [[2]]
+        assert windows(storage) == [[2]], "without a level, it is exempt from all others"
 
     def test_of_a_blueprint_leaves_its_own_limits_in_force(
         self, limited: Callable[..., Flask], storage: RecordingStorage
@@ -384,7 +344,9 @@ class TestExemption:
 
         assert windows(storage) == [[2]]
 
-    def test_of_a_class_holds_for_all_its_methods(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_of_a_class_holds_for_all_its_methods_and_of_a_method_for_that_one(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
         @exempt
         class Health(View):
             def dispatch_request(self) -> str:
@@ -393,13 +355,6 @@ class TestExemption:
         class Deeper(Health):
             pass
 
-        MultiLimit(app, storage=storage, default_limits="1/minute")
-        app.add_url_rule("/", view_func=Health.as_view("health"))
-        app.add_url_rule("/deeper", view_func=Deeper.as_view("deeper"))
-
-        assert statuses(app, "/", "/", "/deeper", "/deeper") == [200] * 4
-
-    def test_of_one_method_of_a_class(self, app: Flask, storage: RecordingStorage) -> None:
         class Items(MethodView):
             @exempt("default")
             def get(self) -> str:
@@ -408,23 +363,15 @@ class TestExemption:
             def post(self) -> str:
                 return "made"
 
-        MultiLimit(app, storage=storage, default_limits="1/minute")
-        app.add_url_rule("/", view_func=Items.as_view("items"))
-
-        assert statuses(app, "/", "/") == [200, 200]
-        assert statuses(app, "/", "/", method="POST") == [200, 429]
-
-    def test_among_the_decorators_of_a_class(self, app: Flask, storage: RecordingStorage) -> None:
-        class Items(MethodView):
+        class Free(Items):
             decorators = [exempt]  # noqa: RUF012 - as Flask's documentation writes it
 
-            def get(self) -> str:
-                return "got"
-
         MultiLimit(app, storage=storage, default_limits="1/minute")
-        app.add_url_rule("/", view_func=Items.as_view("items"))
+        for view_class in (Health, Deeper, Items, Free):
+            app.add_url_rule(f"/{view_class.__name__}", view_func=view_class.as_view(view_class.__name__))
 
-        assert statuses(app, "/", "/") == [200, 200]
+        assert statuses(app, *["/Health", "/Deeper", "/Items"] * 2) == [200] * 6
+        assert statuses(app, *["/Items", "/Free"] * 2, method="POST") == [200, 200, 429, 200]
 
 
 def test_limits_of_every_level_are_one_check_all_or_nothing(
