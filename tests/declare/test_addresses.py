@@ -14,7 +14,7 @@ from ipaddress import (
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flask_multilimit import ConfigurationError
@@ -38,6 +38,7 @@ def find_slowly(networks: list[Network], address: IPv4Address | IPv6Address) -> 
 
 
 @given(st.lists(V4 | V6, max_size=30), ADDRESSES)
+@example([ip_network("203.0.113.0/24")], ip_address("203.0.114.0"))
 def test_finds_the_smallest_network_around_an_address(
     networks: list[Network], address: IPv4Address | IPv6Address
 ) -> None:
