@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from html import unescape
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Flask
+from flask.testing import FlaskClient
 from flask_wtf.csrf import CSRFProtect  # type: ignore[import-untyped]
 
 from flask_multilimit import MultiLimit
@@ -27,7 +29,6 @@ from .test_now import asked
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from flask.testing import FlaskClient
     from werkzeug.test import TestResponse
 
     from support.servers import Binary
@@ -41,15 +42,14 @@ def previewed(browser: FlaskClient, **given: str) -> TestResponse:
 
 
 def _token(browser: FlaskClient) -> str:
-    page = previewed(browser, **RULE)
-    found = [each["fields"]["token"] for each in forms_of(page.text) if "token" in each["fields"]]
-    return str(found[0])
+    found = [each["fields"].get("token") for each in forms_of(previewed(browser, **RULE).text)]
+    return str(next(filter(None, found)))
 
 
-def confirm(browser: FlaskClient, **given: str) -> TestResponse:
-    page = previewed(browser, **given)
-    form = next(each for each in forms_of(page.text) if each["method"] == "post")
-    return browser.post(form["action"], data=form["fields"])
+def confirm(browser: FlaskClient, page: TestResponse | None = None, /, **given: str) -> TestResponse:
+    """Send the form that makes the change, of ``page`` or of a preview of what is ``given``."""
+    extra = {} if page is None else given
+    return send(browser, page or previewed(browser, **given), ending="/change", method="post", **extra)
 
 
 def entries_of(app: Flask) -> list[str]:
@@ -154,11 +154,11 @@ def test_a_mistake_is_shown_beside_its_field(
 
 
 def test_a_limit_that_somebody_changed_since_the_preview_stays_as_it_is(app: Flask, ada: FlaskClient) -> None:
-    form = next(each for each in forms_of(previewed(ada, **RULE).text) if each["method"] == "post")
+    page = previewed(ada, **RULE)
     with app.app_context():
         applier_of(app).control.override("show", rule="ip-60s", rules="7/minute", lasting=True, author="ben")
 
-    answer = ada.post(form["action"], data=form["fields"])
+    answer = confirm(ada, page)
 
     assert answer.status_code == 409
     assert "changed since you looked at it: ben set rule ip-60s at show: 7/minute at" in answer.text
@@ -170,9 +170,7 @@ def test_less_than_a_hundredth_is_only_made_by_who_says_that_it_is_meant(app: Fl
     page = previewed(ada, **given)
     assert "less than a hundredth" in page.text
 
-    refused = confirm(ada, **given)
-    form = next(each for each in forms_of(page.text) if each["method"] == "post")
-    forced = ada.post(form["action"], data={**form["fields"], "force": "1"})
+    refused, forced = confirm(ada, page), confirm(ada, page, force="1")
 
     assert refused.status_code == 409
     assert "confirm that you are sure" in refused.text
@@ -274,58 +272,60 @@ def test_an_author_without_the_right_to_change_changes_nothing() -> None:
     assert confirm(browser_of("ada", app), **RULE).status_code == 303
 
 
-def test_without_a_key_nothing_can_be_changed_and_the_page_says_so() -> None:
-    app = made(SECRET_KEY=None)
-    ada = browser_of("ada", app)
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"SECRET_KEY": None}, "SECRET_KEY is not set, so nothing can be changed here"),
+        ({"MULTILIMIT_CONTROL": False}, "MULTILIMIT_CONTROL or MULTILIMIT_ENABLED is False"),
+    ],
+)
+def test_without_a_key_and_without_control_nothing_can_be_changed_and_pages_say_so(
+    settings: dict[str, Any], told: str
+) -> None:
+    ada = browser_of("ada", made(**settings))
 
     page = previewed(ada, **RULE)
 
-    assert "SECRET_KEY is not set, so nothing can be changed here" in page.text
-    assert ada.post(CHANGE, data={**RULE, "token": "x"}).status_code == 403
-
-
-def test_control_that_is_switched_off() -> None:
-    app = made(MULTILIMIT_CONTROL=False)
-    ada = browser_of("ada", app)
-
-    assert "MULTILIMIT_CONTROL or MULTILIMIT_ENABLED is False" in ada.get(ROOT).text
-    assert ada.get(CHANGE).status_code == 200
+    assert (page.status_code, told in page.text) == (200, True)
     assert ada.post(CHANGE, data={**RULE, "token": "x"}).status_code == 403
 
 
 # Forged forms
 
 
-def test_a_form_without_a_token_changes_nothing(app: Flask, ada: FlaskClient) -> None:
-    answer = ada.post(CHANGE, data=RULE)
+FOREIGN, EXPIRED = "This form was not sent by a page of this dashboard", "opened too long ago"
+FORGERIES: dict[str, tuple[Callable[[Flask, FlaskClient], None], dict[str, str], str]] = {
+    "without its cookie": (lambda _, ada: ada.delete_cookie("multilimit_form", path=ROOT), {}, EXPIRED),
+    "by somebody else": (lambda app, ada: ada.environ_base.update(browser_of("bob", app).environ_base), {}, EXPIRED),
+    "by another key": (lambda app, _: setattr(app, "secret_key", "another"), {}, FOREIGN),
+    "from another site": (lambda *_: None, {"Sec-Fetch-Site": "cross-site"}, FOREIGN),
+}
 
-    assert answer.status_code == 403
-    assert "This form was not sent by a page of this dashboard" in answer.text
+
+@pytest.mark.parametrize(("forge", "headers", "told"), FORGERIES.values(), ids=FORGERIES)
+def test_a_token_that_is_sent_otherwise_than_from_our_form_changes_nothing(
+    app: Flask, ada: FlaskClient, forge: Callable[[Flask, FlaskClient], None], headers: dict[str, str], told: str
+) -> None:
+    token = _token(ada)
+    forge(app, ada)
+
+    answer = ada.post(CHANGE, data={**RULE, "token": token}, headers=headers)
+
+    assert (answer.status_code, told in answer.text) == (403, True)
     assert entries_of(app) == []
 
 
-def test_a_token_without_its_cookie_changes_nothing(app: Flask, ada: FlaskClient) -> None:
+def test_a_form_without_a_token_or_with_an_old_one_changes_nothing(
+    app: Flask, ada: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     token = _token(ada)
+    monkeypatch.setattr("flask_multilimit.operate.dashboard.forms.LIVES_SECONDS", -1)
 
-    answer = browser_of("ada", app).post(CHANGE, data={**RULE, "token": token})
+    without, old = (ada.post(CHANGE, data={**RULE, **given}) for given in ({}, {"token": token}))
 
-    assert answer.status_code == 403
+    assert (without.status_code, FOREIGN in without.text) == (403, True)
+    assert (old.status_code, EXPIRED in old.text) == (403, True)
     assert entries_of(app) == []
-
-
-def test_a_token_of_somebody_else_changes_nothing(app: Flask, ada: FlaskClient) -> None:
-    token = _token(ada)
-    ada.environ_base["HTTP_AUTHORIZATION"] = browser_of("bob", app).environ_base["HTTP_AUTHORIZATION"]
-
-    assert ada.post(CHANGE, data={**RULE, "token": token}).status_code == 403
-    assert entries_of(app) == []
-
-
-def test_a_token_of_another_key_changes_nothing(app: Flask, ada: FlaskClient) -> None:
-    token = _token(ada)
-    app.secret_key = "another"
-
-    assert ada.post(CHANGE, data={**RULE, "token": token}).status_code == 403
 
 
 def test_a_token_of_the_key_before_still_counts(app: Flask, ada: FlaskClient) -> None:
@@ -336,35 +336,14 @@ def test_a_token_of_the_key_before_still_counts(app: Flask, ada: FlaskClient) ->
     assert ada.post(CHANGE, data={**RULE, "token": token}).status_code == 303
 
 
-def test_an_old_token_changes_nothing(app: Flask, ada: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    token = _token(ada)
-    monkeypatch.setattr("flask_multilimit.operate.dashboard.forms.LIVES_SECONDS", -1)
+def test_the_cookie_stays_with_the_pages_and_out_of_scripts_and_under_tls_where_there_is_tls(app: Flask) -> None:
+    plain, tls = (
+        browser_of("ada", app).get(CHANGE, query_string=RULE, base_url=base).headers["Set-Cookie"]
+        for base in ("http://localhost", "https://localhost")
+    )
 
-    answer = ada.post(CHANGE, data={**RULE, "token": token})
-
-    assert answer.status_code == 403
-    assert "opened too long ago" in answer.text
-    assert entries_of(app) == []
-
-
-def test_a_form_that_another_site_sends_changes_nothing(app: Flask, ada: FlaskClient) -> None:
-    answer = ada.post(CHANGE, data={**RULE, "token": _token(ada)}, headers={"Sec-Fetch-Site": "cross-site"})
-
-    assert answer.status_code == 403
-    assert entries_of(app) == []
-
-
-def test_the_cookie_stays_with_the_pages_and_out_of_scripts(ada: FlaskClient) -> None:
-    cookie = previewed(ada, **RULE).headers["Set-Cookie"]
-
-    assert "HttpOnly" in cookie
-    assert "SameSite=Strict" in cookie
-    assert f"Path={ROOT}" in cookie
-    assert "Secure" not in cookie
-
-
-def test_the_cookie_is_sent_over_tls_only_where_there_is_tls(ada: FlaskClient) -> None:
-    assert "Secure" in ada.get(CHANGE, query_string=RULE, base_url="https://localhost").headers["Set-Cookie"]
+    assert {"HttpOnly", "SameSite=Strict", f"Path={ROOT}"} <= set(plain.split("; "))
+    assert ("Secure" in plain, "Secure" in tls) == (False, True)
 
 
 def test_get_requests_change_nothing(app: Flask, ada: FlaskClient) -> None:
@@ -405,11 +384,7 @@ def test_changes_are_limited(ada: FlaskClient, monkeypatch: pytest.MonkeyPatch) 
 
 
 class Away(MemoryStorage):
-    """One that processes share, and that takes no changes just now."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.away = False
+    """One that takes no changes just now."""
 
     def run_script(self, script: str, keys: Any, arguments: Any) -> Any:  # noqa: ARG002
         raise StorageError("it is asleep")

@@ -7,24 +7,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask
 
-from flask_multilimit import IP, Ban, MultiLimit, rate_limiter
-from flask_multilimit.dashboard import Dashboard
+from flask_multilimit import IP, Ban, rate_limiter
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage import MemoryStorage
 from flask_multilimit.insight.traffic import MEMORY
-from flask_multilimit.operate.dashboard.drawing import iso
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, statuses, view
 
 from .conftest import ROOT, browser_of, made
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from flask.testing import FlaskClient
 
     from flask_multilimit.engine.storage import StoredKey
-    from flask_multilimit.engine.storage.tallies import Tallies
 
 
 def count(app: Flask) -> None:
@@ -95,8 +90,6 @@ def test_now_narrows_down_to_an_endpoint(app: Flask, ada: FlaskClient) -> None:
 
 def test_endpoints_are_found_sorted_and_paged() -> None:
     app = made()
-    from flask_multilimit import rate_limiter
-
     for number in range(60):
         app.add_url_rule(f"/v/{number}", f"view{number:02}", rate_limiter(rules="1000/minute")(lambda: "ok"))
     for number in range(60):
@@ -148,8 +141,6 @@ def test_the_dashboard_is_no_traffic() -> None:
 
 def test_names_of_endpoints_and_subjects_are_text(app: Flask, ada: FlaskClient) -> None:
     evil = "<script>alert(1)</script>'\""
-    from flask_multilimit import rate_limiter
-
     app.add_url_rule("/evil", evil, rate_limiter(rules="1/minute", name="evil")(lambda: "ok"))
     for _ in range(3):
         ask(app, "/evil")
@@ -161,35 +152,20 @@ def test_names_of_endpoints_and_subjects_are_text(app: Flask, ada: FlaskClient) 
     assert page.count("&lt;script&gt;alert(1)") >= 3
 
 
-def test_nothing_is_counted() -> None:
-    app = made(MULTILIMIT_TRAFFIC=False)
+def test_where_nothing_is_counted_the_page_says_so() -> None:
+    page = browser_of("ada", made(MULTILIMIT_TRAFFIC=False)).get(ROOT).text
 
-    page = browser_of("ada", app).get(ROOT)
-
-    assert page.status_code == 200
-    assert "MULTILIMIT_TRAFFIC is False: nothing is counted." in page.text
+    assert "MULTILIMIT_TRAFFIC is False: nothing is counted." in page
 
 
-class Forgetful(MemoryStorage):
-    """One that does not answer about traffic."""
-
-    def tallies(self, keys: Sequence[str]) -> Tallies:  # noqa: ARG002
-        raise StorageError("it is asleep")
-
-
-def test_a_storage_that_is_away() -> None:
-    app = made(Forgetful())
-
-    page = browser_of("ada", app).get(ROOT)
-
-    assert page.status_code == 200
-    assert "The storage does not answer." in page.text
-    assert "it is asleep" in page.text
-
-
-def test_hashed_subjects_lead_nowhere() -> None:
-    app = made(MULTILIMIT_TRAFFIC_SUBJECTS="hashed")
-    asked(app)
+@pytest.mark.parametrize(
+    ("settings", "path", "user"),
+    [({"MULTILIMIT_TRAFFIC_SUBJECTS": "hashed"}, "/", ""), ({}, "/mine", "a" * 80)],
+    ids=["hashed", "shortened"],
+)
+def test_subjects_that_are_not_known_whole_lead_nowhere(settings: dict[str, Any], path: str, user: str) -> None:
+    app = made(**settings)
+    asked(app, 3, path, headers={"X-User": user})
 
     (found,) = json_of(browser_of("ada", app), "now")["subjects"]
 
@@ -197,24 +173,13 @@ def test_hashed_subjects_lead_nowhere() -> None:
     assert "203" not in found["shown"]
 
 
-def test_long_subjects_lead_nowhere_for_they_are_shortened(app: Flask, ada: FlaskClient) -> None:
-    asked(app, 3, "/mine", headers={"X-User": "a" * 80})
-
-    (found,) = json_of(ada, "now")["subjects"]
-
-    assert found["known"] is False
-
-
 def test_a_client_has_one_row_with_its_rules_and_counts_once_for_each_refused_request() -> None:
-    app = Flask("shop")
-    app.secret_key = "key"
-    limits = MultiLimit(app)
+    app = made()
     ban = Ban(after=2, within=60, time=600)
     app.add_url_rule("/a", "a", rate_limiter(type=IP, rules="1/minute; 2/hour", ban=ban)(view()))
     app.add_url_rule("/b", "b", rate_limiter(type=IP, rules="1/minute")(view()))
-    app.register_blueprint(Dashboard(limits, authorize=lambda: "ada"))
-    answers = statuses(app, *["/a"] * 6, *["/b"] * 3, environ_base={"REMOTE_ADDR": "203.0.113.7"})
-    gate_of(app).audience.background.once()
+    answers = statuses(app, *["/a"] * 6, *["/b"] * 3, environ_base=CLIENT)
+    count(app)
     ada = browser_of("ada", app)
 
     (client,) = json_of(ada, "now")["subjects"]
@@ -231,30 +196,9 @@ def test_a_client_has_one_row_with_its_rules_and_counts_once_for_each_refused_re
     assert 'aria-label="Ban 203.0.113.7"' in page
 
 
-def test_while_the_storage_is_away_it_says_from_when_its_numbers_are_and_what_clients_get() -> None:
-    app = Flask("shop")
-    app.config.update(SECRET_KEY="key", MULTILIMIT_WORKERS=3)
-    storage = Leaving()
-    app.register_blueprint(Dashboard(MultiLimit(app, storage=storage), authorize=lambda: "ada"))
-    ada = browser_of("ada", app)
-    assert "breaker" not in ada.get(ROOT).text
-    at = json_of(ada, "now")["at"]
-    storage.away = True
-    app.extensions[MEMORY]._fresh_until = 0.0
-
-    page = ada.get(ROOT).text
-
-    assert "The storage does not answer." in page
-    assert f'Numbers are those of <time datetime="{iso(at)}">' in page
-    assert "Meanwhile each of 3 workers admits 1/3 of every limit by itself." in page
-
-
 def test_now_shows_the_slots_in_use_and_keeps_the_last_ones_while_the_storage_is_away() -> None:
-    app = Flask("shop")
-    app.config.update(SECRET_KEY="key")
     storage = Leaving()
-    multilimit = MultiLimit(app, storage=storage)
-    app.register_blueprint(Dashboard(multilimit, authorize=lambda: "ada"))
+    app = made(storage)
     app.add_url_rule("/export", "export", rate_limiter(type=IP, rules="5 at once")(lambda: iter("abc")))
     ada = browser_of("ada", app)
     assert "In progress" not in ada.get(ROOT).text
@@ -283,8 +227,3 @@ class Leaving(MemoryStorage):
         if self.away:
             raise StorageError("it is away")
         return super().keys(prefix, limit, containing=containing)
-
-    def tallies(self, keys: Sequence[str]) -> Tallies:
-        if self.away:
-            raise StorageError("it is away")
-        return super().tallies(keys)
