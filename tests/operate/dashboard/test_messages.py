@@ -1,4 +1,4 @@
-"""Every text is there in both languages, with the same places for values."""
+"""Every text of our pages is there in both languages, with the same places for values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jinja2 import Environment, nodes
 
 from flask_multilimit.engine.storage.layers import guard
 from flask_multilimit.insight import health, impact, past, standing
-from flask_multilimit.operate import dashboard
+from flask_multilimit.operate import dashboard, usage
 
 from .conftest import ROOT
 from .test_now import asked
@@ -28,8 +28,18 @@ if TYPE_CHECKING:
 FOLDER = Path(next(iter(dashboard.__path__)))
 TEMPLATES = sorted((FOLDER / "templates").glob("*.html"))
 CATALOGUE = FOLDER / "translations" / "zh.po"
-with CATALOGUE.open("rb") as po:
-    CHINESE = {str(each.id): str(each.string) for each in read_po(po) if each.id}
+
+
+def texts(catalogue: Path) -> dict[str, str]:
+    with catalogue.open("rb") as file:
+        found = read_mo(file) if catalogue.suffix == ".mo" else read_po(file)
+    return {str(each.id): str(each.string) for each in found if each.id}
+
+
+CHINESE = texts(CATALOGUE)
+OF_CUSTOMERS = Path(next(iter(usage.__path__)))
+CATALOGUES = {"dashboard": CATALOGUE, "usage": OF_CUSTOMERS / "translations" / "zh.po"}
+UNITS = {"s", "ms", "min", "h", "d", "never"}
 GUARD = Path(next(iter(guard.__path__)))
 WORKERS_FOUND_BY = {
     "memory of this process",
@@ -77,26 +87,42 @@ def test_every_text_of_a_template_is_there_in_chinese(template: Path) -> None:
 
 
 def test_every_sentence_of_a_room_is_there_in_chinese() -> None:
-    texts = set(texts_of_rooms())
+    written = set(texts_of_rooms())
 
-    assert impact.MORE_PASS in texts
-    assert sorted(texts - set(CHINESE)) == []
+    assert impact.MORE_PASS in written
+    assert sorted(written - set(CHINESE)) == []
 
 
-def test_every_text_is_translated_and_the_compiled_catalogue_says_the_same() -> None:
-    with CATALOGUE.with_suffix(".mo").open("rb") as mo:
-        compiled = {str(each.id): str(each.string) for each in read_mo(mo) if each.id}
+@pytest.mark.parametrize("catalogue", CATALOGUES.values(), ids=CATALOGUES)
+def test_every_text_is_translated_with_the_same_places_and_compiled(catalogue: Path) -> None:
+    chinese, compiled = texts(catalogue), catalogue.with_suffix(".mo")
 
-    assert [text for text, chinese in CHINESE.items() if not chinese] == []
-    assert compiled == CHINESE, f"pybabel compile -i {CATALOGUE} -o {CATALOGUE.with_suffix('.mo')}"
+    assert [text for text, translation in chinese.items() if not translation] == []
+    assert {text: sorted(PLACES.findall(text)) for text in chinese} == {
+        text: sorted(PLACES.findall(translation)) for text, translation in chinese.items()
+    }
+    assert texts(compiled) == chinese, f"pybabel compile -i {catalogue} -o {compiled}"
+
+
+@pytest.mark.parametrize("catalogue", CATALOGUES.values(), ids=CATALOGUES)
+def test_chinese_has_its_own_punctuation(catalogue: Path) -> None:
+    """Which is as wide as a character. What a visitor is to type keeps its own."""
+    ours = [chinese.replace("类型名:对象", "") for chinese in texts(catalogue).values()]
+
+    assert [text for text in ours if re.search(r"[\u4e00-\u9fff”][,:;?!(]|[,:;?!)][\u4e00-\u9fff“]", text)] == []
+
+
+def test_the_catalogue_of_the_customers_page_has_every_text_of_it_and_no_other() -> None:
+    written = {text for text in texts_in(OF_CUSTOMERS / "templates" / "usage.html") if text}
+
+    assert set(texts(CATALOGUES["usage"])) == written | UNITS | set(usage.MONTHS)
 
 
 def test_no_translation_is_left_over() -> None:
     written = {text for template in TEMPLATES for text in texts_in(template)} | set(texts_of_rooms())
     source = "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.py"))
-    units = {"s", "ms", "min", "h", "d", "never"}
 
-    named = written | units | WORKERS_FOUND_BY | set(health.MEANWHILE.values())
+    named = written | UNITS | WORKERS_FOUND_BY | set(health.MEANWHILE.values())
     assert [text for text in CHINESE if text not in named and text.partition(":")[0] not in source] == []
 
 
@@ -107,19 +133,6 @@ def test_how_workers_were_counted_is_there_in_chinese() -> None:
 
     assert told | {"the arguments of gunicorn"} == WORKERS_FOUND_BY
     assert set(CHINESE) >= WORKERS_FOUND_BY
-
-
-def test_chinese_has_its_own_punctuation() -> None:
-    """Which is as wide as a character. What a visitor is to type keeps its own."""
-    ours = [chinese.replace("类型名:对象", "") for chinese in CHINESE.values()]
-
-    assert [text for text in ours if re.search(r"[\u4e00-\u9fff”][,:;?!(]|[,:;?!)][\u4e00-\u9fff“]", text)] == []
-
-
-def test_values_have_the_same_places() -> None:
-    assert {text: sorted(PLACES.findall(text)) for text in CHINESE} == {
-        text: sorted(PLACES.findall(chinese)) for text, chinese in CHINESE.items()
-    }
 
 
 @pytest.mark.parametrize(
