@@ -42,8 +42,6 @@ from flask_multilimit.operate.simulate.whatif import simulate, suggest_limits
 from support.oracle import Charge, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import redis
 
     from support.servers import Server
@@ -63,14 +61,17 @@ def arrivals_of(*subjects: list[int]) -> Arrivals:
 
 
 def suggest(
-    arrivals: Arrivals,
-    *,
-    type: str,  # noqa: A002 - the field's word
-    windows: Sequence[float | str],
-    share: Fraction,
-    cost_field: str = "",
+    arrivals: Arrivals, *windows: float | str, share: Fraction = Fraction(0), who: str = "ip", cost_field: str = ""
 ) -> Suggestion:
-    return suggest_for(traffic_of(arrivals, windows), type=type, share=share, cost_field=cost_field)
+    return suggest_for(traffic_of(arrivals, windows), type=who, share=share, cost_field=cost_field)
+
+
+def tokens(*units: int, pause: int = 0) -> Arrivals:
+    """Requests that cost so many tokens each: of as many subjects at once, or of one after a ``pause`` each."""
+    arrivals = Arrivals()
+    for number, each in enumerate(units):
+        arrivals.add("ada" if pause else str(number), number * pause, each)
+    return arrivals
 
 
 def oracle(instants: list[int], limits: tuple[tuple[int, int], ...]) -> int:
@@ -85,17 +86,14 @@ def oracle(instants: list[int], limits: tuple[tuple[int, int], ...]) -> int:
 
 
 @given(instants, st.integers(1, 25))
-def test_the_peak_is_the_most_in_any_window(times: list[int], window: int) -> None:
+def test_the_peak_is_the_most_in_any_window_and_the_smallest_count_that_refuses_none(
+    times: list[int], window: int
+) -> None:
     all_of_them = Window(window * SECOND, tuple(Charge(at, 1) for at in times))
-    most = max(map(all_of_them.used, times))
 
-    assert most_in(Rule(window, 1), times) == most
-
-
-@given(instants, st.integers(1, 25))
-def test_the_peak_is_the_smallest_count_that_refuses_none(times: list[int], window: int) -> None:
     most = most_in(Rule(window, 1), times)
 
+    assert most == max(map(all_of_them.used, times))
     assert refused_of(times, [Rule(window, most)]) == 0
     assert most == 1 or refused_of(times, [Rule(window, most - 1)]) > 0
 
@@ -104,17 +102,15 @@ def test_the_peak_is_the_smallest_count_that_refuses_none(times: list[int], wind
 def test_one_window_gets_the_smallest_count_that_is_enough(
     subjects: list[list[int]], window: int, share: Fraction
 ) -> None:
-    arrivals = arrivals_of(*subjects)
-    refused = {count: sum(oracle(each, ((window * SECOND, count),)) for each in subjects) for count in range(1, 27)}
-    touched = {
-        count: sum(bool(oracle(each, ((window * SECOND, count),))) for each in subjects) for count in range(1, 27)
-    }
+    by_count = {count: [oracle(each, ((window * SECOND, count),)) for each in subjects] for count in range(1, 27)}
 
-    traffic = Traffic(arrivals, [Rule(window, 1)])
+    traffic = Traffic(arrivals_of(*subjects), [Rule(window, 1)])
 
-    requests = sum(map(len, subjects))
-    assert counts_for_requests(traffic, share) == (min(c for c, n in refused.items() if n <= share * requests),)
-    assert counts_for_subjects(traffic, share) == (min(c for c, n in touched.items() if n <= share * len(subjects)),)
+    most, few = share * sum(map(len, subjects)), share * len(subjects)
+    assert counts_for_requests(traffic, share) == (min(c for c, refused in by_count.items() if sum(refused) <= most),)
+    (count,) = counts_for_subjects(traffic, share)
+    assert count == min(c for c, refused in by_count.items() if sum(map(bool, refused)) <= few)
+    assert traffic.refused_subjects((count,)) == sum(map(bool, by_count[count]))
 
 
 @given(traffics, st.integers(1, 6), st.integers(7, 25), shares)
@@ -149,24 +145,12 @@ def test_a_larger_count_never_refuses_more(times: list[int], short: int, long: i
         assert number >= refused.get((one, other + 1), 0)
 
 
-@given(traffics, st.integers(1, 25), shares)
-def test_subjects_refused_are_those_whose_peak_is_above(
-    subjects: list[list[int]], window: int, share: Fraction
-) -> None:
-    traffic = Traffic(arrivals_of(*subjects), [Rule(window, 1)])
-    (count,) = counts_for_subjects(traffic, share)
-
-    assert traffic.refused_subjects((count,)) == sum(
-        bool(oracle(each, ((window * SECOND, count),))) for each in subjects
-    )
-
-
 def test_a_known_answer_is_found() -> None:
     """999 clients make 5 requests a minute, and one makes 600 at once."""
     calm = [[minute * 60 * SECOND + i * SECOND for minute in range(3) for i in range(5)] for _ in range(999)]
     arrivals = arrivals_of(*calm, [SECOND] * 600)
 
-    found = suggest(arrivals, type="ip", windows=[60], share=Fraction(1, 1000))
+    found = suggest(arrivals, 60, share=Fraction(1, 1000))
 
     (peaks,) = found.peaks
     assert (peaks.p50, peaks.p99, peaks.p999, peaks.max) == (5, 5, 5, 600)
@@ -182,7 +166,7 @@ def test_the_choice_on_the_first_half_is_tried_on_the_second() -> None:
     """The second half has one who was not there before."""
     steady = [i * 10 * SECOND for i in range(100)]
     burst = [990 * SECOND] * 30
-    found = suggest(arrivals_of(steady, burst), type="ip", windows=[10], share=Fraction(0))
+    found = suggest(arrivals_of(steady, burst), 10)
 
     (choice,) = found.for_requests
     assert choice.rules == (Rule(10, 30),)
@@ -221,16 +205,25 @@ def test_halves_are_apart_in_time_and_lose_nothing(subjects: list[list[int]]) ->
 
 @pytest.mark.parametrize(
     ("windows", "share", "message"),
-    [([60], Fraction(1), "less than 1"), ([60, 60], Fraction(0), "each window once"), ([], Fraction(0), "each window")],
+    [
+        *((["60"], Fraction(1), "less than 1"), ([60, 60], Fraction(0), "each window once")),
+        ([], Fraction(0), "each window"),
+        *(
+            ([each], Fraction(0), re.escape(str(each)))
+            for each in ("calendar moth", "soon", "calendar day in Berlin", "60 per 2", "0", -1)
+        ),
+    ],
 )
-def test_windows_and_shares_that_make_no_sense_are_errors(windows: list[float], share: Fraction, message: str) -> None:
+def test_windows_and_shares_that_make_no_sense_are_errors_that_name_them(
+    windows: list[float | str], share: Fraction, message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        suggest(arrivals_of([0]), type="ip", windows=windows, share=share)
+        suggest(arrivals_of([0]), *windows, share=share)
 
 
 def test_nothing_to_learn_from_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="no requests"):
-        suggest(Arrivals(), type="ip", windows=[60], share=Fraction(0))
+        suggest(Arrivals(), 60)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +243,7 @@ def test_a_gap_is_wide_and_has_few_subjects_above_it(peaks: list[int], gap: Gap 
 
 
 def test_the_proposed_count_is_below_the_gap() -> None:
-    found = suggest(arrivals_of(*[[0] * 85] * 19, [0] * 2445), type="ip", windows=[60, 3600], share=Fraction(1, 1000))
+    found = suggest(arrivals_of(*[[0] * 85] * 19, [0] * 2445), 60, 3600, share=Fraction(1, 1000))
 
     assert [rule.count for rule in found.proposed] == [85, 85]
     assert found.as_json()["gaps"][0]["subjects"] == 19
@@ -276,7 +269,7 @@ def test_the_periods_of_a_calendar_get_the_smallest_count_that_is_enough(
     periods = [Counter(map(begin_of, instants)) for instants in subjects]
     refused = {count: sum(max(n - count, 0) for each in periods for n in each.values()) for count in range(1, 31)}
 
-    found = suggest(arrivals_of(*subjects), type="user", windows=[f"calendar {period} in Europe/Berlin"], share=share)
+    found = suggest(arrivals_of(*subjects), f"calendar {period} in Europe/Berlin", share=share, who="user")
 
     assert found.peaks[0].max == max(n for each in periods for n in each.values())
     ((rule,),) = [choice.rules for choice in found.for_requests]
@@ -295,9 +288,8 @@ def test_a_request_at_midnight_counts_for_the_day_that_begins() -> None:
 
 def test_a_calendar_is_proposed_beside_a_rate_in_every_form() -> None:
     of_a_month = [1_774_000_000 * SECOND + hour * HOUR for hour in range(0, 800, 100)]
-    windows: list[float | str] = ["calendar month from 15 in Europe/Berlin", 60]
 
-    found = suggest(arrivals_of(of_a_month), type="user", windows=windows, share=Fraction(0))
+    found = suggest(arrivals_of(of_a_month), "calendar month from 15 in Europe/Berlin", 60, who="user")
 
     assert [peaks.window for peaks in found.peaks] == [60, "calendar month from 15 in Europe/Berlin"]
     calendar = Calendar(7, "month", timezone="Europe/Berlin", anchor=15)
@@ -318,11 +310,7 @@ def test_a_calendar_is_proposed_beside_a_rate_in_every_form() -> None:
 
 
 def test_a_calendar_of_units_settles() -> None:
-    arrivals = Arrivals()
-    for number in range(5):
-        arrivals.add("ada", number * HOUR, 100 + number)
-
-    found = suggest(arrivals, type="user", windows=["calendar day"], share=Fraction(0), cost_field="x_tokens")
+    found = suggest(tokens(*range(100, 105), pause=HOUR), "calendar day", who="user", cost_field="x_tokens")
 
     assert found.for_requests[0].refused.requests == 0
     pasted = toml(found, "chat")
@@ -331,19 +319,8 @@ def test_a_calendar_of_units_settles() -> None:
     assert "Calendar(508, 'day')" in declaration(found, found.proposed)
 
 
-@pytest.mark.parametrize("window", ["calendar moth", "soon", "calendar day in Berlin", "60 per 2", "0", -1])
-def test_a_window_that_makes_no_sense_is_an_error_that_names_it(window: float | str) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(str(window))):
-        suggest(arrivals_of([0]), type="ip", windows=[window], share=Fraction(0))
-
-
-def busy(requests: int, window: int) -> Suggestion:
-    """What is suggested when one address makes so many requests at once."""
-    return suggest(arrivals_of([0] * requests), type="ip", windows=[window], share=Fraction(0))
-
-
 def test_the_command_to_try_a_limit_is_quoted_for_a_shell() -> None:
-    assert command(busy(5, 10), None) == (
+    assert command(suggest(arrivals_of([0] * 5), 10), None) == (
         "flask multilimit set '*' --limit '5 per 10 seconds' --type ip --shadow --for 1d"
     )
 
@@ -352,7 +329,7 @@ def test_the_command_to_try_a_limit_adds_one_that_refuses_nobody(server: Server,
     app = Flask("shop")
     MultiLimit(app, storage=server.url)
     app.add_url_rule("/search", "search", lambda: "ok")
-    _, *words = shlex.split(command(busy(1, 60), "search") or "")
+    _, *words = shlex.split(command(suggest(arrivals_of([0]), 60), "search") or "")
 
     said = app.test_cli_runner().invoke(args=[*words, "--yes"])
     client = app.test_client()
@@ -375,15 +352,20 @@ def logged(requests: list[tuple[int, int, int]]) -> list[LoggedRequest]:
     ]
 
 
+def chat() -> Flask:
+    app = Flask("chat")
+    MultiLimit(app)
+    app.add_url_rule("/", "chat", lambda: "ok")
+    return app
+
+
 @pytest.mark.parametrize("share", ["0", "20%"])
 @given(requests=costly)
 @settings(max_examples=40)
 def test_counts_in_units_refuse_what_a_replay_with_the_real_cost_refuses(
     share: str, requests: list[tuple[int, int, int]]
 ) -> None:
-    app = Flask("chat")
-    MultiLimit(app)
-    app.add_url_rule("/", "chat", lambda: "ok")
+    app = chat()
 
     found = suggest_limits(app, logged(requests), windows=[10], refuse_at_most=share, cost_field="tokens")
 
@@ -398,11 +380,7 @@ def test_counts_in_units_refuse_what_a_replay_with_the_real_cost_refuses(
 
 
 def test_a_gap_in_units_is_found_and_what_to_paste_settles() -> None:
-    arrivals = Arrivals()
-    for number in range(20):
-        arrivals.add(str(number), 0, 85 if number else 2445)
-
-    found = suggest(arrivals, type="ip", windows=[3600], share=Fraction(1, 1000), cost_field="upstream_http_x_tokens")
+    found = suggest(tokens(2445, *[85] * 19), 3600, share=Fraction(1, 1000), cost_field="upstream_http_x_tokens")
 
     assert found.gaps == (Gap(19, 85, 1, 2445, 2445),)
     pasted = toml(found, "chat")
@@ -419,9 +397,7 @@ def test_a_gap_in_units_is_found_and_what_to_paste_settles() -> None:
 
 
 def test_requests_without_a_cost_are_left_out_and_counted() -> None:
-    app = Flask("chat")
-    MultiLimit(app)
-    app.add_url_rule("/", "chat", lambda: "ok")
+    app = chat()
     requests = [*logged([(1, 0, 7)]), LoggedRequest(1, "GET", "/", address="203.0.113.1")]
 
     found = suggest_limits(app, requests, cost_field="tokens")
