@@ -12,7 +12,7 @@ from flask_multilimit import MultiLimit
 from flask_multilimit.control.watch import ControlFollower
 from flask_multilimit.declare.advice import changes
 from flask_multilimit.engine import Limiter, RedisStorage, forks, storage_from_uri, threads
-from flask_multilimit.engine.storage.redis.shapes import Shapes
+from flask_multilimit.engine.storage.redis.compiled import Shapes
 from support.clock import Clock
 from support.cluster import Cluster
 from support.doubles import RecordingStorage

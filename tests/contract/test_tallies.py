@@ -11,8 +11,7 @@ from flask_multilimit.engine import ClusterStorage, MemoryStorage, StorageError
 from flask_multilimit.engine.storage import KeepsTallies, Tally
 from flask_multilimit.engine.storage.cluster.servers import NodesOfUri
 from flask_multilimit.engine.storage.redis.storage import RedisStorage
-from flask_multilimit.engine.storage.redis.tallies import seconds_of, tallies_of
-from flask_multilimit.engine.storage.tallies import SOURCE_SECONDS, TalliesInMemory
+from flask_multilimit.engine.storage.tallies import SOURCE_SECONDS, TalliesInMemory, seconds_of, tallies_of
 from support.servers import find_binaries
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import pytest
 
 from flask_multilimit.engine.storage.redis import compiled as compiling
 from flask_multilimit.engine.storage.redis import scripts, storage
-from flask_multilimit.engine.storage.redis.compiled import compiled, shape_of
-from flask_multilimit.engine.storage.redis.shapes import Shapes
+from flask_multilimit.engine.storage.redis.compiled import Shapes, compiled, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

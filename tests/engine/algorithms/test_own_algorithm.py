@@ -15,7 +15,7 @@ import pytest
 from flask_multilimit.engine import Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.storage.redis import scripts, storage
-from flask_multilimit.engine.storage.redis.shapes import WORTH, Shapes
+from flask_multilimit.engine.storage.redis.compiled import WORTH, Shapes
 from support.bench import bare, hits
 from support.folders import DOCS, ROOT, TESTS
 

@@ -16,7 +16,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from ...errors import StorageError
 from ...forks import notify_child
 from ..addresses import Address
-from ..redis.deadline import Deadline
+from ..redis.connections import Deadline
 from ..redis.failures import REMEDIES, code_of, storage_error
 
 HASH_SLOTS = 16_384

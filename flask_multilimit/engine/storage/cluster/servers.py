@@ -13,7 +13,7 @@ from redis.crc import key_slot
 
 from ...errors import ConfigurationError, StorageError
 from ..addresses import Address, host_and_port, redacted
-from ..redis.deadline import Deadline
+from ..redis.connections import Deadline
 from ..redis.storage import RedisStorage, timed_client
 from .hash_slots import HashSlots, has_no_right, is_moving, redirection_of
 

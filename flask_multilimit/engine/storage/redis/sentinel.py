@@ -16,7 +16,7 @@ from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from ..addresses import Address, PortError, host_and_port
-from .deadline import TIMED_CONNECTIONS, Deadline, TimedConnection, TimedTlsConnection
+from .connections import TIMED_CONNECTIONS, Deadline, TimedConnection, TimedTlsConnection
 from .uri import SENTINEL_SCHEMES, MalformedError
 
 PORT = 26379

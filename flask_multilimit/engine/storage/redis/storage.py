@@ -28,14 +28,12 @@ from ...reply import completed
 from ..addresses import redacted, shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
 from ..releases import ReleaseBatcher
-from ..tallies import Tallies, Tally
-from .compiled import Compiled
-from .deadline import TIMED_CONNECTIONS, Deadline
+from ..tallies import Tallies, Tally, arguments_of, seconds_of, tallies_of
+from .compiled import SHAPES, Compiled, Learned
+from .connections import TIMED_CONNECTIONS, Deadline
 from .failures import NONE_FREE, storage_error
 from .scripts import Script, lone_script, script_for
 from .sentinel import to_primary
-from .shapes import SHAPES, Learned
-from .tallies import arguments_of, seconds_of, tallies_of
 from .uri import (
     SENTINEL_SCHEMES,
     address_of,

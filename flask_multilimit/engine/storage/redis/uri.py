@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..addresses import PortError, check_port, redacted
-from .deadline import TimedTlsConnection
+from .connections import TimedTlsConnection
 
 SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 """The schemes of URIs that name sentinels, and the protocol of the servers behind them."""

@@ -38,8 +38,7 @@ from redis.utils import HIREDIS_AVAILABLE
 from ...errors import StorageError
 from ...forks import notify_child
 from ..base import Lost
-from .announced import Announcements
-from .deadline import PUNCTUAL, Deadline, Timed, TimedSocket
+from .connections import PUNCTUAL, Announcements, Deadline, Timed, TimedSocket
 from .failures import NONE_FREE, storage_error
 from .uri import address_of
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flask_multilimit.engine.storage.cluster.hash_slots import HASH_SLOTS, HashSlots
-from flask_multilimit.engine.storage.redis.deadline import Deadline
+from flask_multilimit.engine.storage.redis.connections import Deadline
 
 ASKED = ("10.0.0.1", 7000)
 

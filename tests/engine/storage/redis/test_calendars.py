@@ -10,9 +10,8 @@ import pytest
 import redis
 
 from flask_multilimit.engine import Calendar, Limiter, RedisStorage, Rule, StorageError, hits_for
-from flask_multilimit.engine.storage.redis.compiled import compiled, shape_of
+from flask_multilimit.engine.storage.redis.compiled import WORTH, compiled, shape_of
 from flask_multilimit.engine.storage.redis.scripts import script
-from flask_multilimit.engine.storage.redis.shapes import WORTH
 from support.calendars import BOUNDARY, COUNT, admitted
 from support.clock import SECOND
 

@@ -12,10 +12,10 @@ import pytest
 from flask_multilimit.engine import Ban, Limiter, RedisStorage, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.reply import completed, frame_of
-from flask_multilimit.engine.storage.redis import shapes, storage
-from flask_multilimit.engine.storage.redis.compiled import MOST_HITS, WRITTEN_OUT, compiled, shape_of
+from flask_multilimit.engine.storage.redis import compiled as compiling
+from flask_multilimit.engine.storage.redis import storage
+from flask_multilimit.engine.storage.redis.compiled import MOST_HITS, WRITTEN_OUT, Shapes, compiled, shape_of
 from flask_multilimit.engine.storage.redis.scripts import source_of_algorithm
-from flask_multilimit.engine.storage.redis.shapes import Shapes
 from flask_multilimit.engine.storage.redis.wire import command_of
 from support.bench import hits, rule
 
@@ -60,13 +60,13 @@ def is_known(client: redis.Redis, wanted: tuple[Hit, ...]) -> bool:
 def test_a_shape_that_is_checked_often_is_compiled(client: redis.Redis, learning: Shapes) -> None:
     limiter, plan = Limiter(RedisStorage(client)), hits(["1000/minute", "5000/hour"])
 
-    for _ in range(shapes.WORTH):
+    for _ in range(compiling.WORTH):
         limiter.check(plan)
     assert not is_known(client, plan)
     remaining = [limiter.check(plan).remaining for _ in range(3)]
 
     assert is_known(client, plan)
-    assert remaining == [1000 - shapes.WORTH - n for n in (1, 2, 3)]
+    assert remaining == [1000 - compiling.WORTH - n for n in (1, 2, 3)]
     assert learning.compiled == 1
     client.config_resetstat()
     limiter.check(plan)
@@ -112,11 +112,11 @@ def test_a_shape_is_compiled_once_however_many_threads_ask() -> None:
 def test_no_more_shapes_are_compiled_than_the_bound(
     client: redis.Redis, learning: Shapes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shapes, "MOST_COMPILED", 3)
+    monkeypatch.setattr(compiling, "MOST_COMPILED", 3)
     limiter = Limiter(RedisStorage(client))
 
     for count in range(10, 20):
-        for _ in range(shapes.WORTH + 1):
+        for _ in range(compiling.WORTH + 1):
             assert limiter.check(hits(Rule(60, 10 * count), subject=str(count))).allowed
 
     assert learning.compiled == 3
@@ -124,7 +124,7 @@ def test_no_more_shapes_are_compiled_than_the_bound(
 
 
 def test_shapes_that_are_checked_once_are_counted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shapes, "MOST_COUNTED", 5)
+    monkeypatch.setattr(compiling, "MOST_COUNTED", 5)
     learning = Shapes(worth=inf)
 
     for count in range(10, 100):
@@ -136,13 +136,13 @@ def test_shapes_that_are_checked_once_are_counted_in_bounded_memory(monkeypatch:
 @pytest.mark.usefixtures("learning")
 def test_a_server_that_forgets_a_compiled_script_is_sent_it_again_and_charges_once(client: redis.Redis) -> None:
     limiter, plan = Limiter(RedisStorage(client)), hits("1000/minute")
-    for _ in range(shapes.WORTH + 1):
+    for _ in range(compiling.WORTH + 1):
         limiter.check(plan)
     client.script_flush()
 
     decision = limiter.check(plan)
 
-    assert decision.remaining == 1000 - shapes.WORTH - 2
+    assert decision.remaining == 1000 - compiling.WORTH - 2
     assert is_known(client, plan)
     assert limiter.peek(plan).remaining == decision.remaining
 
@@ -201,7 +201,7 @@ def test_the_longest_compiled_script_has_no_more_local_names_than_lua_takes(
 @pytest.mark.usefixtures("learning")
 def test_a_compiled_check_carries_keys_and_id_and_nothing_else(client: redis.Redis) -> None:
     limiter, plan = Limiter(RedisStorage(client)), hits("1000/minute")
-    for _ in range(shapes.WORTH + 1):
+    for _ in range(compiling.WORTH + 1):
         limiter.check(plan)
 
     before, between = received_bytes(client), received_bytes(client)

@@ -19,7 +19,12 @@ from redis.backoff import NoBackoff
 from redis.exceptions import InvalidResponse
 from redis.retry import Retry
 
-from flask_multilimit.engine.storage.redis.deadline import Deadline, TimedConnection, TimedSocket, TimedUnixConnection
+from flask_multilimit.engine.storage.redis.connections import (
+    Deadline,
+    TimedConnection,
+    TimedSocket,
+    TimedUnixConnection,
+)
 from flask_multilimit.engine.storage.redis.wire import Wire, command_of, wire_of
 from support.servers import Server
 

@@ -17,7 +17,7 @@ from redis.retry import Retry
 
 from flask_multilimit.engine import Limiter, Rule, StorageError, hits_for
 from flask_multilimit.engine.storage.redis import wire as wire_module
-from flask_multilimit.engine.storage.redis.deadline import Deadline
+from flask_multilimit.engine.storage.redis.connections import Deadline
 from flask_multilimit.engine.storage.redis.wire import Wire, _SocketLine, command_of, wire_of
 from support.bench import bare
 from support.waiting import until

@@ -1,24 +1,25 @@
-"""A deadline for a whole question to the server: connecting, greeting, asking and reading, however slowly bytes arrive.
+"""Connections of redis-py that keep a deadline for a whole question, and take no reply without end.
 
-The timeout of a socket restarts with every byte. Here, each step of a question gets the time that the steps before it
-left. If this process itself is late, bytes that have arrived by then still count.
+The timeout of a socket restarts with every byte. Here, each step of a question (connecting, greeting, asking, reading)
+gets the time that the steps before it left. If this process is late itself, bytes that have arrived by then count.
 """
 
 from __future__ import annotations
 
 import math
+import ssl
 import threading
 from collections.abc import Callable
-from ssl import SSLContext, SSLWantReadError, SSLWantWriteError
+from functools import lru_cache
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import InvalidResponse
 
-from .announced import Announcements
-
-_NOT_YET = (TimeoutError, BlockingIOError, SSLWantReadError, SSLWantWriteError)
+_NOT_YET = (TimeoutError, BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _AN_INSTANT = 0.000_001
 """Seconds. A timeout of 0 would make a socket non-blocking."""
 _LATE_READS = 100
@@ -26,6 +27,12 @@ _LATE_READS = 100
 PUNCTUAL = 0.75
 """If at least this part of the time is left, a step keeps the timeout that the socket has already."""
 
+MOST_ELEMENTS = 999_999
+"""The most elements: no question of ours has a longer answer."""
+_HEADER = 24
+"""The bytes of a line that can matter: a type and a number."""
+_WITH_ELEMENTS = b"*~>%|"
+_WITH_TEXT = b"$!="
 _SHOW_A_CERTIFICATE = (
     "if the server requires a certificate, name one that it accepts: ssl_certfile and ssl_keyfile in the storage URI"
 )
@@ -65,6 +72,42 @@ class Deadline(threading.local):
     def remaining(self) -> float:
         """Seconds left; 0 or less after the deadline."""
         return math.inf if self.seconds is None else self.started + self.seconds - monotonic()
+
+
+class Announcements:
+    """Limits the number of elements that a reply may announce: hiredis allocates room for all before the first arrives,
+    and no other thread runs while gigabytes are freed. Reads what a server sends, in pieces of any size, and skips
+    texts, in which ``*`` has no meaning."""
+
+    def __init__(self) -> None:
+        self._line = b""
+        self._text = 0
+        """Bytes of the current text and its line end that have not arrived yet."""
+
+    def read(self, received: bytes) -> None:
+        """Raise :class:`InvalidResponse` if a reply with too many elements begins in ``received``."""
+        at = 0
+        while at < len(received):
+            if self._text:
+                skipped = min(self._text, len(received) - at)
+                self._text -= skipped
+                at += skipped
+                continue
+            end = received.find(b"\n", at)
+            self._line = (self._line + received[at : end if end >= 0 else at + _HEADER])[:_HEADER]
+            if end < 0:
+                return
+            self._take(self._line)
+            self._line, at = b"", end + 1
+
+    def _take(self, line: bytes) -> None:
+        kind, number = line[:1], line[1:].strip()
+        if not number.isdigit():
+            return
+        if kind in _WITH_ELEMENTS and int(number) > MOST_ELEMENTS:
+            raise InvalidResponse(f"the server announces a reply of more than {MOST_ELEMENTS} elements")
+        if kind in _WITH_TEXT:
+            self._text = int(number) + len(b"\r\n")
 
 
 class TimedSocket:
@@ -184,11 +227,55 @@ class _TlsInTime(SSLConnection):
             raise
         return encrypted
 
-    def context(self) -> SSLContext:
-        """Raises ``OSError``."""
-        from .tls import TlsOptions  # noqa: PLC0415 - few servers are asked by TLS
+    def context(self) -> ssl.SSLContext:
+        """The TLS context, created once for the same options and files: loading the CAs of a machine can take longer
+        than a whole check may. Raises ``OSError`` that names the file."""
+        authorities = self.ca_certs, self.ca_path, self.ca_data
+        own = self.certfile, self.keyfile, self.certificate_password
+        newest = getattr(self, "ssl_min_version", None), getattr(self, "ssl_ciphers", None)  # from redis-py 5.1 on
+        changed = tuple(_changed_at(file) for file in (self.ca_certs, self.certfile, self.keyfile) if file)
+        return _context(authorities, own, self.cert_reqs, self.check_hostname, newest, changed)
 
-        return TlsOptions.of(self).context()
+
+def _changed_at(file: str) -> int:
+    """When ``file`` was replaced, because certificates expire."""
+    return Path(file).stat().st_mtime_ns if Path(file).exists() else 0
+
+
+_Three = tuple["str | None", "str | None", "str | None"]
+
+
+@lru_cache(maxsize=32)
+def _context(
+    authorities: _Three,
+    own: _Three,
+    cert_reqs: ssl.VerifyMode,
+    check_hostname: bool,
+    newest: tuple[Any, Any],
+    _: tuple[int, ...],
+) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname = check_hostname and cert_reqs != ssl.CERT_NONE
+    context.verify_mode = cert_reqs
+    if any(authorities):
+        _load("ssl_ca_certs, ssl_ca_path", authorities, context.load_verify_locations)
+    certificate, key, password = own
+    if certificate or key:  # a password, even a wrong one, or OpenSSL would ask at the terminal
+        _load("ssl_certfile, ssl_keyfile", (certificate or "", key, password or ""), context.load_cert_chain)
+    min_version, ciphers = newest
+    if min_version is not None:
+        context.minimum_version = min_version
+    if ciphers:
+        context.set_ciphers(ciphers)
+    return context
+
+
+def _load(names: str, given: tuple[Any, ...], load: Callable[..., object]) -> None:
+    try:
+        load(*given)
+    except OSError as error:  # as are those of TLS
+        shown = ", ".join(repr(path) for path in given[:2] if path)
+        raise OSError(f"{names}: {shown} cannot be used: {error.strerror or error}") from error
 
 
 class TimedTlsConnection(Timed, _TlsInTime):
