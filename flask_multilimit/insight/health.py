@@ -1,4 +1,4 @@
-"""How the storage does, and how many workers there are, as far as this process knows."""
+"""How the storage and the workers do, as far as this process knows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any, Literal
 
 from redis.exceptions import RedisError
 
+from ..control.store import StoreInStorage
 from ..engine import ConfigurationError, StorageError
 from ..engine.errors import with_remedy
 from ..engine.hits import OnStorageError
 from ..engine.storage.redis.uri import address_of
+from ..serve.applier import applier_of
 from ..serve.gate import AppGate
+from .text import plural
 from .values import Described
 
 MEANWHILE: Mapping[OnStorageError, str] = {
@@ -106,3 +109,67 @@ def forgets_changes(gate: AppGate) -> bool:
     """Whether changes are known to be lost with a restart of the server that keeps them."""
     client = getattr(gate.limiter.storage, "client", None)
     return client is not None and kept_on_disk(client) == "nothing"
+
+
+# Workers
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInForce(Described):
+    """A worker that has served a request and follows changes."""
+
+    name: str
+    """Its host and process id."""
+    version: int
+    """Of the changes that are in force there."""
+    same_limits: bool
+    """Whether it declares the limits that the process declares that answers."""
+    seen: float
+
+
+@dataclass(frozen=True, slots=True)
+class Workers(Described):
+    """The workers that have announced themselves in the last seconds."""
+
+    version: int
+    """The newest version of the changes."""
+    current: int
+    """The number of workers that have it in force."""
+    same_limits: int
+    """The number of workers that declare the limits that the process declares that answers."""
+    workers: tuple[WorkerInForce, ...]
+
+    @property
+    def agree(self) -> bool:
+        return self.current == self.same_limits == len(self.workers)
+
+    def __str__(self) -> str:
+        total = plural(len(self.workers), "worker")
+        same = "yes" if self.same_limits == len(self.workers) else f"only {self.same_limits}"
+        return f"{self.current} of {total} at version {self.version}; limits as in this checkout: {same}"
+
+
+def workers(gate: AppGate) -> Workers | None:
+    """``None`` if nobody announces itself: nobody shares the storage, it does not answer, or no worker has served."""
+    applier = applier_of(gate.app)
+    store = applier.follower.store
+    if not (applier.enabled and isinstance(store, StoreInStorage) and store.in_use):
+        return None
+    try:
+        found = store.workers()
+    except StorageError:  # who asks for anything else is told
+        return None
+    here = applier.declared_limits()
+    listed = tuple(WorkerInForce(each.name, each.version, each.limits == here, each.seen) for each in sorted(found))
+    newest = max([applier.follower.version, *(each.version for each in listed)])
+    current = sum(each.version == newest for each in listed)
+    return Workers(newest, current, sum(each.same_limits for each in listed), listed) if listed else None
+
+
+def known_number(gate: AppGate) -> int | None:
+    """How many workers share each limit while the storage is away: those that announce themselves, or as many as are
+    known otherwise; ``None`` if that would be a guess."""
+    if (announced := workers(gate)) is not None:
+        return len(announced.workers)
+    state = storage_state(gate)
+    return state.workers if state.guarded and state.workers_certain else None

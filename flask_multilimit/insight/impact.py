@@ -11,10 +11,9 @@ from ..declare.subjects import LimitType
 from ..observe.events import NEAR_LIMIT
 from ..serve.gate import AppGate
 from .changes import Entry, entry_of
-from .health import forgets_changes
+from .health import forgets_changes, known_number
 from .traffic import TrafficMemory, looking, rule_traffic
 from .values import Described
-from .workers import known_number
 
 _RULE = re.compile(r"(?P<count>\d+) (?:per (?P<time>[\d.]+m?s)|at once)")
 _SHADOW = " (shadow)"

@@ -15,16 +15,16 @@ from typing import Any, Literal, NamedTuple, get_args
 from ..config import PREFIX
 from ..engine import ConfigurationError, StorageError
 from ..engine.forks import notify_child
+from ..engine.storage import KeepsTallies
 from ..observe.events import PASSED, TURNED_AWAY
 from ..observe.traffic import BansBegun, Counts, Refused, TrafficReader, reader_of
 from ..observe.traffic.counts import ANYBODY, BUCKET_SECONDS, LONGEST_SUBJECT, bucket_at
 from ..observe.traffic.reading import LONGEST_SECONDS, SETTLED_SECONDS, TOGETHER, series_of
 from ..serve.gate import AppGate
 from .changes import ChangesInForce, changes_in_force
-from .health import StorageState, storage_state
+from .health import StorageState, Workers, storage_state, workers
 from .text import shown_subject
 from .values import ROWS, Described, Paging, paged
-from .workers import Workers, workers
 
 SLICES = LONGEST_SECONDS // BUCKET_SECONDS
 RECENT_SLICES = 6
@@ -531,7 +531,7 @@ def now(
         "workers": None if storage.state == "failed" else workers(gate),
     }
     if memory is None:
-        return Now(counted=False, why_not=_why_not(gate), storage=storage, **asked, **_nothing(slices))
+        return Now(counted=False, why_not=why_not_counted(gate), storage=storage, **asked, **_nothing(slices))
     with memory.looking(is_away=storage.state == "failed", patient=patient):
         storage = storage.after(memory.problem, memory.milliseconds)
         if memory.at and memory.is_complete():
@@ -541,10 +541,13 @@ def now(
         return Now(counted=True, why_not="", storage=storage, **asked, **found)
 
 
-def _why_not(gate: AppGate) -> str:
+def why_not_counted(gate: AppGate) -> str:
+    """Why no traffic is counted; empty if it is."""
     if not gate.settings.traffic:
         return f"{PREFIX}TRAFFIC is False: nothing is counted."
-    return f"A {type(gate.limiter.storage).__name__} keeps no traffic: it has no methods tally and tallies."
+    if not isinstance(gate.limiter.storage, KeepsTallies):
+        return f"A {type(gate.limiter.storage).__name__} keeps no traffic: it has no methods tally and tallies."
+    return ""
 
 
 def _nothing(slices: int) -> dict[str, Any]:

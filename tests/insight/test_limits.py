@@ -12,10 +12,10 @@ from werkzeug.routing import Rule as Route
 from flask_multilimit import IP, Concurrent, MultiLimit, Rule, rate_limiter
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import RedisStorage
+from flask_multilimit.insight.doctor import examine
 from flask_multilimit.insight.keys import SlotsInUse, keys, prefixes_of, slots_in_use, stored_keys
 from flask_multilimit.insight.limits import Limit, endpoint_limits, places_of
 from flask_multilimit.insight.text import rule_text
-from flask_multilimit.operate.cli.doctor import examine
 from flask_multilimit.serve.applier import applier_of
 from flask_multilimit.serve.gate import AppGate, gate_of
 from support.asking import statuses, view

@@ -13,7 +13,7 @@ from flask import Flask
 from control.conftest import made, on_server, soon
 from control.test_watch import GUNICORN, path_with, served
 from flask_multilimit import MultiLimit
-from flask_multilimit.insight.workers import workers
+from flask_multilimit.insight.health import workers
 from flask_multilimit.serve.applier import applier_of
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask

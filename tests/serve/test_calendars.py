@@ -12,10 +12,9 @@ from flask import Flask, request
 
 from flask_multilimit import IP, USER, Calendar, ConfigurationError, MultiLimit, Reserve, Rule, rate_limiter
 from flask_multilimit.declare.data import WrittenRule
+from flask_multilimit.insight.doctor import examine
 from flask_multilimit.insight.limits import endpoint_limits, places_of
 from flask_multilimit.insight.values import as_json
-from flask_multilimit.operate.cli.doctor import examine
-from flask_multilimit.operate.doctor import Severity
 from flask_multilimit.plan.overrides import change_rules, merged
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.testing import freeze
@@ -199,7 +198,7 @@ def test_the_doctor_warns_where_a_quota_of_days_ends_with_the_app(rules: Any) ->
     found = [each for each in examine(gate_of(app_with(rules))) if each.name == "storage"]
 
     lasting = rules is BERLIN
-    assert [each.severity for each in found] == [Severity.WARNING if lasting else Severity.HINT]
+    assert [each.level for each in found] == ["warning" if lasting else "hint"]
     assert ("2 per calendar month" in found[0].text) == lasting
 
 

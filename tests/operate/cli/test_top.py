@@ -10,7 +10,7 @@ import click
 import pytest
 
 from flask_multilimit.insight.changes import ChangesInForce
-from flask_multilimit.insight.health import StorageState
+from flask_multilimit.insight.health import StorageState, WorkerInForce, Workers
 from flask_multilimit.insight.keys import SlotsInUse
 from flask_multilimit.insight.traffic import (
     CURVES,
@@ -25,7 +25,6 @@ from flask_multilimit.insight.traffic import (
     Series,
 )
 from flask_multilimit.insight.values import Paging
-from flask_multilimit.insight.workers import WorkerInForce, Workers
 from flask_multilimit.operate.cli.top import screen, sparkline
 
 STORAGE = StorageState(

@@ -1,4 +1,4 @@
-"""What doctor says of views, without a command line: limits that a decorator hides."""
+"""What the doctor finds without a command line; tests/operate/cli/test_doctor.py examines real servers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from flask.views import MethodView
 from flask_multilimit import IP, MultiLimit, exempt, rate_limiter
 from flask_multilimit.compat.flask_limiter import Limiter
 from flask_multilimit.compat.flask_limiter.util import get_remote_address
-from flask_multilimit.operate.cli.doctor import examine
-from flask_multilimit.operate.doctor import Finding, Severity
+from flask_multilimit.insight.doctor import Finding, Level, examine, examine_latency
 from flask_multilimit.serve.gate import gate_of
 from support.asking import view
 from support.doubles import Instance, with_wraps, with_wrapt, without_wraps
@@ -60,9 +59,9 @@ def test_a_limiter_below_a_decorator_that_does_not_tell_what_it_wraps_is_a_hint(
 
     (found,) = hidden(app)
 
-    assert found.severity is Severity.HINT
+    assert found.level == "hint"
     assert found.text.startswith("Views that hold a limited function: shown (support.asking:view.")
-    assert "functools.wraps" in found.remedy
+    assert "functools.wraps" in str(found.remedy)
 
 
 def test_a_hidden_limiter_on_a_method_of_a_class_is_found(app: Flask) -> None:
@@ -99,7 +98,7 @@ def test_endpoints_without_limits_are_a_hint_unless_somebody_has_exempted_them(a
 
     found = declared(app)
 
-    assert found.severity is Severity.HINT
+    assert found.level == "hint"
     assert found.text == "1 endpoint limited, 3 exempt, 1 without any limit: partly."
 
 
@@ -117,11 +116,29 @@ def test_limits_of_flask_limiter_are_not_counted_and_it_says_so(app: Flask) -> N
 
     found = declared(app)
 
-    assert found.remedy is not None
-    assert found.remedy.startswith("This does not count limits of Flask-Limiter: `flask limiter limits` lists them.")
+    assert str(found.remedy).startswith(
+        "This does not count limits of Flask-Limiter: `flask limiter limits` lists them."
+    )
 
 
 def test_where_each_endpoint_has_a_limit_all_is_well(app: Flask) -> None:
     found = declared(app, default_limits="5/minute")
 
-    assert (found.severity, found.text) == (Severity.OK, "1 endpoint limited, none without limits.")
+    assert (found.level, found.text) == ("ok", "1 endpoint limited, none without limits.")
+
+
+@pytest.mark.parametrize(
+    ("connecting", "slowest", "level", "remedy"),
+    [
+        (0.04, 0.002, "ok", ""),
+        (0.06, 0.002, "warning", "Leave more time to connect: set it higher."),
+        (0.06, 0.07, "warning", "Every limited request takes one round trip: put the server nearer to the app."),
+    ],
+)
+def test_the_first_trip_which_has_to_connect_is_told_apart(
+    connecting: float, slowest: float, level: Level, remedy: str
+) -> None:
+    found = examine_latency([connecting, *[0.001] * 6, slowest], 0.1)
+
+    assert (found.level, found.remedy) == (level, remedy or None)
+    assert found.text.startswith(f"1.00 ms a round trip, the slowest of 7 {slowest * 1000:.2f} ms.")

@@ -1,0 +1,616 @@
+"""What is wrong with the limits of an app and with its storage, how much each finding matters, and how to fix it."""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+from uuid import uuid4
+
+from redis.exceptions import RedisError
+from werkzeug.middleware.proxy_fix import ProxyFix
+
+from ..config import PREFIX
+from ..control.store import DOCUMENT
+from ..declare.subjects import ANONYMOUS, LimitType
+from ..engine import (
+    Ban,
+    Calendar,
+    ClusterStorage,
+    ConfigurationError,
+    Decision,
+    Hit,
+    Limiter,
+    RedisStorage,
+    Rule,
+    StorageError,
+    hits_for,
+)
+from ..engine.algorithms import ALGORITHMS
+from ..engine.keys import parts_of_key
+from ..engine.storage import LocalStorage, Scripted
+from ..engine.storage.layers.guard.workers import workers_asked_for
+from ..engine.storage.redis.failures import RIGHTS_OF_WORKERS, code_of, storage_error
+from ..engine.storage.redis.uri import address_of
+from ..engine.threads import lets_threads_run, threads_run
+from ..plan.sources import limited_inside_view
+from ..serve.applier import ControlApplier, applier_of
+from ..serve.gate import AppGate
+from .health import forgets_changes, kept_on_disk, known_number, workers
+from .keys import prefixes_of, stored_keys
+from .limits import Place, limiters_of, places_of, without_share
+from .text import duration, plural
+from .traffic import why_not_counted
+from .values import Described
+
+FIX = "Fix the problem reported above. Until then, each process limits by itself."
+"""The remedy for a storage that does not answer."""
+
+Level = Literal["ok", "hint", "warning", "wrong"]
+"""``hint``: nothing is wrong, but something could be better, or cannot be known from here. ``warning``: limits are
+enforced now, but perhaps not as intended. ``wrong``: limits are not enforced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding(Described):
+    """The result of one check."""
+
+    name: str
+    level: Level
+    text: str
+    remedy: str | None = None
+
+
+def examine(gate: AppGate) -> Iterator[Finding]:
+    """Look at everything, in the order in which problems are best fixed."""
+    try:
+        endpoints = [place for place in places_of(gate) if place.is_endpoint]
+    except ConfigurationError as error:
+        endpoints = []
+        yield Finding("declarations", "wrong", str(error), "Correct it. Until then, requests fail.")
+    else:
+        yield from _examine_app(gate, endpoints)
+    yield _examine_traffic(gate)
+    yield from _examine_control(gate)
+    yield from _examine_storage(gate, endpoints)
+
+
+def _remedy_for(error: StorageError, otherwise: str) -> str:
+    """The remedy that ``error`` knows, as a sentence."""
+    return f"{error.remedy[:1].upper()}{error.remedy[1:]}." if error.remedy else otherwise
+
+
+def _first(names: list[str], most: int = 5) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+# The app
+
+KEYS_LOOKED_AT = 1000
+"""The most keys to look at to find out whom user limits have counted."""
+PROXY_HINTS = {
+    "DYNO": "Heroku",
+    "FLY_APP_NAME": "Fly.io",
+    "K_SERVICE": "Cloud Run",
+    "KUBERNETES_SERVICE_HOST": "Kubernetes",
+    "RAILWAY_ENVIRONMENT": "Railway",
+    "RENDER": "Render",
+    "VERCEL": "Vercel",
+    "WEBSITE_SITE_NAME": "Azure App Service",
+    "FORWARDED_ALLOW_IPS": "a server that is told to trust a proxy",
+}
+"""Environment variables that suggest a proxy in front of the app."""
+
+
+def _examine_app(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
+    yield from _unknown_names(gate)
+    yield from _declarations(gate, endpoints)
+    yield from _hidden(gate, endpoints)
+    yield from _addresses(gate)
+    yield from _users(gate)
+
+
+def _unknown_names(gate: AppGate) -> Iterator[Finding]:
+    level: Level = "wrong" if gate.settings.unknown_names == "error" else "warning"
+    for problem in gate.plans.sources.unknown_names():
+        yield Finding("names", level, f"A limit applies to nothing. {problem}.", "Correct the name, or remove it.")
+
+
+def _declarations(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
+    if not gate.settings.enabled:
+        text = f"{PREFIX}ENABLED is False: nothing is limited."
+        yield Finding("enabled", "warning", text, "Leave the setting out in production.")
+    unlimited = [endpoint for endpoint in endpoints if not endpoint.limiters]
+    open_ = [endpoint.name for endpoint in unlimited if not endpoint.exempt]
+    exempt = len(unlimited) - len(open_)
+    text = f"{plural(len(endpoints) - len(unlimited), 'endpoint')} limited{f', {exempt} exempt' if exempt else ''}"
+    if not open_:
+        yield Finding("declarations", "ok", f"{text}, none{' else' if exempt else ''} without limits.")
+        return
+    remedy = f"If not intended, set {PREFIX}DEFAULT_LIMITS; `flask multilimit limits` lists all."
+    if gate.app.extensions.get("limiter") and not gate.listings:
+        remedy = f"This does not count limits of Flask-Limiter: `flask limiter limits` lists them. {remedy}"
+    yield Finding("declarations", "hint", f"{text}, {len(open_)} without any limit: {_first(open_)}.", remedy)
+
+
+def _hidden(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
+    views = gate.app.view_functions
+    found = {each.name: limited_inside_view(views[each.name]) for each in endpoints if each.name in views}
+    told = [f"{name} ({', '.join(inside)})" for name, inside in found.items() if inside]
+    if not told:
+        return
+    yield Finding(
+        "hidden",
+        "hint",
+        f"Views that hold a limited function: {_first(told)}. Its limits count under its own name, and are not those "
+        "of the endpoint.",
+        "If the function is the view itself, a decorator above its limiter does not tell what it wraps: add "
+        "functools.wraps to that decorator, or put the limiter above it. If it is a service, nothing is wrong.",
+    )
+
+
+def _addresses(gate: AppGate) -> Iterator[Finding]:
+    if not _limits_by(LimitType.IP, gate):
+        return
+    fix = _proxy_fix(gate.app.wsgi_app)
+    if fix is not None and fix.x_for:
+        text = f"ProxyFix takes the client's address from {plural(fix.x_for, 'proxy', 'proxies')}."
+        yield Finding("addresses", "ok", text)
+        return
+    what = "ProxyFix is there, but with x_for=0" if fix is not None else "IP limits, and no ProxyFix"
+    remedy = (
+        "Behind a proxy: app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1), with the number of proxies; see the page "
+        '"Know the client behind a proxy". Without a proxy, there is nothing to do.'
+    )
+    hints = [f"{name} ({platform})" for name, platform in PROXY_HINTS.items() if os.environ.get(name)]
+    if hints or fix is not None:
+        seen = f" {', '.join(hints)} is set, so there is likely a proxy." if hints else ""
+        yield Finding("addresses", "warning", f"{what}.{seen} All clients would share the proxy's quota.", remedy)
+    else:
+        yield Finding("addresses", "hint", f"{what}. Whether a proxy stands in front cannot be seen here.", remedy)
+
+
+def _proxy_fix(wsgi_app: Any) -> ProxyFix | None:
+    """The ProxyFix, also inside other middleware that keeps what it wraps in ``app`` or ``wsgi_app``."""
+    for _ in range(20):
+        if isinstance(wsgi_app, ProxyFix):
+            return wsgi_app
+        wsgi_app = getattr(wsgi_app, "app", None) or getattr(wsgi_app, "wsgi_app", None)
+    return None
+
+
+def _users(gate: AppGate) -> Iterator[Finding]:
+    if not _limits_by(LimitType.USER, gate):
+        return
+    if _saw_only_anonymous(gate):
+        yield Finding(
+            "users",
+            "warning",
+            "User limits have counted requests, and none of them was made by a known user.",
+            "If users were logged in: find them in a before_request function or in the user_loader itself, or put "
+            '@rate_limiter below the decorator that finds them; see the page "Limit users".',
+        )
+        return
+    nobody = "by address" if gate.settings.anonymous_user == "ip" else "together, in one quota"
+    yield Finding("users", "ok", f"There is a way to know the user. Clients without a login count {nobody}.")
+
+
+def _saw_only_anonymous(gate: AppGate) -> bool:
+    """Whether the quotas in storage are of clients without a login only, as far as can be seen."""
+    try:
+        keys = stored_keys(gate, prefixes_of(gate), KEYS_LOOKED_AT)
+    except StorageError:  # another finding reports it, if it matters: listing keys may not be allowed
+        return False
+    types = {parts.type for each in keys if (parts := parts_of_key(each.key)) is not None}
+    return ANONYMOUS in types and LimitType.USER.value not in types
+
+
+def _limits_by(wanted: LimitType, gate: AppGate) -> bool:
+    types = [listed.planned.declaration.type for listed in limiters_of(gate)]
+    return any(wanted in type_ if isinstance(type_, tuple) else wanted is type_ for type_ in types)
+
+
+def _examine_traffic(gate: AppGate) -> Finding:
+    if text := why_not_counted(gate):
+        off = "Leave the setting out, unless you count by other means."
+        return Finding(
+            "traffic",
+            "hint",
+            text,
+            "`flask multilimit top` shows nothing; the log does." if gate.settings.traffic else off,
+        )
+    uwsgi = {
+        name.removeprefix("UWSGI_").lower().replace("_", "-"): value
+        for name, value in os.environ.items()
+        if name.startswith("UWSGI_")
+    }
+    if not threads_run() or (uwsgi and not lets_threads_run(uwsgi)):
+        text = "uWSGI seems to run no threads: traffic is flushed only while requests are served."
+        return Finding("traffic", "warning", text, "Start uWSGI with enable-threads.")
+    return Finding("traffic", "ok", "Counted in each process, and kept in the storage for an hour.")
+
+
+MANY_ENDED = 100
+"""So many ended entries in the control document deserve a hint."""
+
+
+def _examine_control(gate: AppGate) -> Iterator[Finding]:
+    applier = applier_of(gate.app)
+    if not applier.enabled:
+        text = f"{PREFIX}CONTROL or {PREFIX}ENABLED is False: limits cannot be changed while the app runs."
+        yield Finding("control", "hint", text, "Leave the settings out to change limits without a deploy.")
+        return
+    if not applier.control.shared:
+        return
+    try:
+        entries, idle = applier.control.entries(), applier.control.idle()
+    except StorageError as error:
+        if not error.no_reply:  # otherwise the storage has a finding of its own
+            yield _not_readable(error)
+        return
+    except ConfigurationError as error:
+        text = f"The changes in the storage are not in force: {str(error).rstrip('.')}."
+        yield Finding("control", "wrong", text, _LOOK_AT_IT)
+        return
+    if applier.control.problem is not None:
+        text = f"The newest changes are not in force: {str(applier.control.problem).rstrip('.')}."
+        yield Finding("control", "wrong", text, "Undo what does not fit: `flask multilimit unset`.")
+    for each in entries:
+        if each.id in idle:
+            text = f"{each} ({each.id}) applies to nothing: its endpoint or rule is gone."
+            yield Finding("control", "warning", text, f"flask multilimit unset {each.id}")
+    found = workers(gate)
+    if found is not None:
+        text = f"{found}."
+        yield Finding("workers", "ok", text) if found.agree else Finding("workers", "warning", text, _RESTART)
+    if entries and forgets_changes(gate):
+        text = "The server keeps nothing on disk: with it and all workers, the changes in force would end."
+        yield Finding("control", "warning", text, "Set appendonly yes on the server.")
+    yield from _ended(applier, len(entries))
+
+
+def _ended(applier: ControlApplier, holding: int) -> Iterator[Finding]:
+    ended = len(applier.follower.in_force.document.entries) - holding
+    if ended > MANY_ENDED:
+        text = f"{ended} entries have ended, but are still in the document that each worker reads when it changes."
+        yield Finding("control", "hint", text, "The next change removes them.")
+        return
+    text = f"{holding} changed while the app runs." if holding else "Nothing is changed: all limits are as declared."
+    yield Finding("control", "ok", text)
+
+
+def _not_readable(error: StorageError) -> Finding:
+    if isinstance(error.__cause__, RedisError) and code_of(error.__cause__) == "NOPERM":
+        text = "The server's user may not read changes, so limits cannot be changed while the app runs."
+        return Finding("control", "hint", text, f"Allow {RIGHTS_OF_WORKERS}; or set {PREFIX}CONTROL=False.")
+    text = f"The changes in the storage cannot be read: {str(error).rstrip('.')}."
+    return Finding("control", "wrong", text, _remedy_for(error, _LOOK_AT_IT))
+
+
+_RESTART = "Restart the workers that are behind. After a deploy by HUP: no --preload, no import in gunicorn.conf.py."
+_LOOK_AT_IT = (
+    f"Update this process, or look at the key whose name ends in {DOCUMENT}: it is a hash, and its field `document` is "
+    "JSON. To start over, delete the key."
+)
+
+
+# The storage
+
+
+def _examine_storage(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
+    storage = gate.limiter.storage
+    try:
+        clients = _clients(storage)
+    except StorageError as error:
+        yield Finding("storage", "wrong", f"{str(error).rstrip('.')}.", _remedy_for(error, FIX))
+        return
+    if not clients:
+        yield from _in_this_process(storage, gate.settings.memory_keys, _calendars_in(endpoints))
+        return
+    if isinstance(storage, LocalStorage):
+        yield _on_this_machine(storage, _calendars_in(endpoints))
+    for client in clients:
+        yield from _examine_server(client, gate, endpoints)
+    yield from _examine_script(storage, gate)
+    if isinstance(storage, Scripted):
+        yield from _examine_rights(storage, gate)
+    yield from _in_an_outage(gate)
+
+
+def _in_an_outage(gate: AppGate) -> Iterator[Finding]:
+    number = known_number(gate)
+    refusing = without_share(gate, number) if number is not None else []
+    if refusing:
+        text = f"While the storage is away, the share of each of {number} workers is 0, and everybody refused, by "
+        text += f"{_first(refusing, 3)}."
+        yield Finding("shares", "hint", text, f"Raise the count to {number}, or give the limiter on_storage_error.")
+
+
+def _on_this_machine(storage: LocalStorage, calendars: list[str]) -> Finding:
+    text = f"local://, one server for this user's processes on this machine that use {storage.directory}."
+    text += " It ends with the last of them, and all quotas with it"
+    if calendars:
+        return Finding("sharing", "warning", f"{text}, also {calendars[0]}.", _SAVE_CALENDARS)
+    return Finding("sharing", "ok", f"{text}.")
+
+
+_SAVE_CALENDARS = "Keep the quotas of a calendar on a server that saves them."
+
+
+def _in_this_process(storage: Any, most_keys: int, calendars: list[str]) -> Iterator[Finding]:
+    if storage.shared:
+        yield Finding("storage", "ok", f"{type(storage).__name__}; this command knows nothing more about it.")
+        return
+    text = f"memory://, in each process by itself, gone when it ends, {most_keys:,} keys at most."
+    remedy = f'For several workers: {PREFIX}STORAGE_URI = "local://"; or machines: "redis://localhost:6379/0".'
+    several = workers_asked_for(os.environ)
+    if several is not None and several.count > 1:
+        asked = f"{several.source} asks for {several.count} workers"
+        text = f"{text} {asked}: each of them admits the whole of every limit."
+        yield Finding("storage", "warning", text, remedy)
+    elif calendars:
+        text = f"{text} Every restart of the app begins {calendars[0]} anew."
+        yield Finding("storage", "warning", text, _SAVE_CALENDARS)
+    else:
+        yield Finding("storage", "hint", text, remedy)
+
+
+def _clients(storage: Any) -> list[Any]:
+    """A client for each server that keeps quotas: one, or the primaries of a cluster. Raises :class:`StorageError`."""
+    if isinstance(storage, ClusterStorage):
+        return storage.clients
+    client = getattr(storage, "client", None)
+    return [] if client is None else [client]
+
+
+def _examine_script(storage: Any, gate: AppGate) -> Iterator[Finding]:
+    """Check every algorithm on keys of our own, and delete them."""
+    limiter = Limiter(storage if isinstance(storage, ClusterStorage) else RedisStorage(storage.client))
+    rules = [Rule(60, 10, algorithm=algorithm, name=algorithm) for algorithm in ALGORITHMS]
+    prefix = gate.settings.key_prefix
+    hits = hits_for(rules, scope="flask_multilimit.operate.doctor", subject=uuid4().hex, prefix=prefix, ban=Ban())
+    try:
+        checked, peeked = limiter.check(hits), limiter.peek(hits)
+        limiter.reset(hits)
+        after = limiter.peek(hits)
+    except StorageError as error:
+        if type(error.__cause__).__name__ not in {"ConnectionError", "TimeoutError", "AuthenticationError"}:
+            yield Finding("script", "wrong", str(error), _remedy_for(error, _ASK_US))
+        return
+    if _is_right(hits, checked, peeked, after):
+        text = f"Loads and runs: {len(rules)} rules checked, charged and reset, one of each algorithm, and a ban."
+        yield Finding("script", "ok", text)
+    else:
+        yield Finding("script", "wrong", "It runs, but some of what it wrote was missing afterwards.", _ASK_US)
+
+
+_ASK_US = "The server may imitate Redis, or answer from a replica. Use the primary of a Redis or Valkey."
+
+
+USES = {
+    "hget": "to follow changes",
+    "hset": "to make changes, and to put them back after a restart of the server",
+    "xadd": "to make changes, and to put them back after a restart of the server",
+    "xrevrange": "to show the history",
+    "scan": "to list keys, bans and slots",
+    "pttl": "to list keys, bans and slots",
+    "info": "to tell a restart of the server from a deletion",
+}
+"""What each right is for that limits do not need."""
+_TRY = """
+local lacking, tries = {}, {
+  { 'hset', 'HSET', KEYS[1], 'field', '1' }, { 'hget', 'HGET', KEYS[1], 'field' },
+  { 'xadd', 'XADD', KEYS[2], '*', 'field', '1' }, { 'xrevrange', 'XREVRANGE', KEYS[2], '+', '-', 'COUNT', '1' },
+  { 'pttl', 'PTTL', KEYS[1] }, { 'scan', 'SCAN', '0', 'COUNT', '1' }, { 'info', 'INFO', 'server' },
+}
+for _, each in ipairs(tries) do
+  local reply = redis.pcall(unpack(each, 2))
+  local failed = type(reply) == 'table' and reply['err'] or ''
+  if string.find(failed, 'ACL failure', 1, true) or string.find(failed, "can't run this command", 1, true) then
+    lacking[#lacking + 1] = each[1]
+  end
+end
+redis.call('UNLINK', KEYS[1], KEYS[2])
+return lacking
+"""
+
+
+def _examine_rights(storage: Scripted, gate: AppGate) -> Iterator[Finding]:
+    """Try what changes, commands and pages need, on keys of our own."""
+    mark = uuid4().hex
+    keys = [f"{gate.settings.key_prefix}{{doctor}}:{mark}:{kind}" for kind in ("hash", "stream")]
+    try:
+        reply = storage.run_script(_TRY, keys, [])
+    except StorageError:
+        return  # the script of limits has failed, too
+    lacking = sorted(each.decode() if isinstance(each, bytes) else str(each) for each in reply)
+    if lacking:
+        uses = ", ".join(dict.fromkeys(USES.get(each, each) for each in lacking))
+        text = f"The server's user lacks {' '.join(f'+{each}' for each in lacking)}: {uses}."
+        yield Finding("rights", "hint", text, "Allow what this process is for: workers need +hget, at least.")
+
+
+def _is_right(hits: tuple[Hit, ...], checked: Decision, peeked: Decision, after: Decision) -> bool:
+    whole = [hit.rule.quota.burst for hit in hits if hit.cost]
+    left = [status.remaining for status in checked.statuses]
+    return (
+        checked.allowed
+        and left == [units - 1 for units in whole]
+        and [status.remaining for status in peeked.statuses] == left
+        and [status.remaining for status in after.statuses] == whole
+    )
+
+
+# A server of Redis or Valkey
+
+PINGS = 8
+SLOW = 0.010
+"""A round trip of this many seconds slows requests down noticeably."""
+CLOCK_TOLERANCE = 1.0
+MANY_ENTRIES = 10_000
+"""Freeing a key with this many entries at once takes noticeable time."""
+OLDEST_SERVER = (5,)
+"""Older servers do not let a script write after it has read the clock."""
+
+
+def _examine_server(client: Any, gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
+    address = address_of(client) or "the server"
+    try:
+        trips = [_timed(client.ping) for _ in range(PINGS)]
+        info = client.info()
+    except (RedisError, OSError) as error:
+        yield _mute(address, error) if code_of(error) == "NOPERM" else _unreachable(address, error)
+        return
+    yield _version(address, info)
+    yield examine_latency(trips, gate.settings.storage_timeout)
+    yield _clock(client)
+    if info.get("role") == "slave":
+        text = f"{address} is a replica: it takes no charges."
+        yield Finding("role", "wrong", text, f"Point {PREFIX}STORAGE_URI at the primary.")
+    yield _eviction(info)
+    yield _lazy_freeing(client, endpoints)
+    if not isinstance(gate.limiter.storage, LocalStorage):
+        yield _persistence(client, info, _calendars_in(endpoints))
+
+
+def _mute(address: str, error: Exception) -> Finding:
+    """For a server whose user may do what limits need, and nothing else."""
+    text = f"{address} answers, but does not let this user look at it: {error}."
+    return Finding("storage", "hint", text, "To look at everything, allow it +ping +info +config|get.")
+
+
+def _unreachable(address: str, error: Exception) -> Finding:
+    text = f"No answer from {address}: {type(error).__name__}: {error}"
+    return Finding("storage", "wrong", text, _remedy_for(storage_error(error), FIX))
+
+
+def _version(address: str, info: Mapping[str, Any]) -> Finding:
+    products = {"valkey_version": "Valkey", "dragonfly_version": "Dragonfly", "redis_version": "Redis"}
+    field = next((field for field in products if info.get(field)), "redis_version")
+    version = str(info.get(field) or "of unknown version")
+    text = f"{products[field]} {version} at {address}."
+    if field == "redis_version" and _numbers(version) and _numbers(version) < OLDEST_SERVER:
+        return Finding("storage", "wrong", text, "Use Redis 6.2 or later, or Valkey.")
+    return Finding("storage", "ok", text)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def _timed(call: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def examine_latency(trips: list[float], timeout: float) -> Finding:
+    """The finding on the times of ``trips``, of which the first had to connect."""
+    median, slowest = statistics.median(trips[1:]), max(trips[1:])
+    text = f"{_milliseconds(median)} a round trip, the slowest of {len(trips) - 1} {_milliseconds(slowest)}."
+    remedy = "Every limited request takes one round trip: put the server nearer to the app."
+    most, near = timeout / 2, f" {PREFIX}STORAGE_TIMEOUT is {timeout:g} s."
+    if slowest > most:
+        return Finding("latency", "warning", text + near, remedy)
+    if trips[0] > most:
+        first = f" The first, which had to connect: {_milliseconds(trips[0])}."
+        return Finding("latency", "warning", text + first + near, "Leave more time to connect: set it higher.")
+    return Finding("latency", "hint", text, remedy) if median > SLOW else Finding("latency", "ok", text)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.2f} ms"
+
+
+def _clock(client: Any) -> Finding:
+    """The finding on the server's clock, by the sample with the shortest round trip."""
+    samples = []
+    for _ in range(3):
+        begin = time.time()
+        seconds, microseconds = client.time()
+        end = time.time()
+        samples.append((end - begin, seconds + microseconds / 1_000_000 - (begin + end) / 2))
+    ahead = min(samples)[1]
+    text = f"The server's is {duration(abs(ahead))} {'ahead of' if ahead >= 0 else 'behind'} this machine's."
+    if abs(ahead) < CLOCK_TOLERANCE:
+        return Finding("clock", "ok", text)
+    text += " Limits hold all the same: only the server's clock counts. Dates in header fields are off."
+    return Finding("clock", "warning", text, "Run NTP on both.")
+
+
+def _eviction(info: Mapping[str, Any]) -> Finding:
+    policy, most = str(info.get("maxmemory_policy") or ""), info.get("maxmemory")
+    evicted = int(info.get("evicted_keys") or 0)
+    if not policy or most is None:
+        return Finding("eviction", "hint", "The server does not report its maxmemory-policy.", _KEEP_ALL)
+    if not most:
+        return Finding("eviction", "ok", "No maxmemory: nothing is evicted.")
+    if policy == "noeviction":
+        return Finding("eviction", "ok", "noeviction: a full server refuses to charge rather than forget.")
+    which = "every key" if policy.startswith("allkeys") else "every key with a TTL, as all of ours have,"
+    text = f"maxmemory-policy is {policy}: when memory is full, {which} may be dropped, and with it a limit."
+    if evicted:
+        text += f" {plural(evicted, 'key')} evicted since the server started."
+    return Finding("eviction", "warning", text, _KEEP_ALL)
+
+
+_KEEP_ALL = "Give limits a server of their own with maxmemory-policy noeviction, and enough memory."
+
+
+def _setting(client: Any, name: str) -> str | None:
+    """The setting ``name``; ``None`` if the server does not know it, or does not reveal it, as is common with managed
+    ones."""
+    try:
+        value = client.config_get(name).get(name)
+    except RedisError:
+        return None
+    return None if value is None else str(value)
+
+
+def _lazy_freeing(client: Any, endpoints: list[Place]) -> Finding:
+    most = max((rule.count for rule in _rules_in(endpoints) if rule.algorithm == "sliding_window"), default=0)
+    if most < MANY_ENTRIES:
+        text = f"Not needed: no key holds more than {plural(most, 'entry', 'entries')}."
+        return Finding("lazy freeing", "ok", text)
+    setting = _setting(client, "lazyfree-lazy-expire")
+    text = f"A key of yours can hold {most} entries, and lazyfree-lazy-expire is {setting or 'not known'}."
+    if setting == "yes":
+        return Finding("lazy freeing", "ok", text)
+    text += " When it expires, the server blocks while it frees them."
+    remedy = "CONFIG SET lazyfree-lazy-expire yes; or an algorithm that keeps a number, such as sliding_window_counter."
+    return Finding("lazy freeing", "hint", text, remedy)
+
+
+def _rules_in(endpoints: list[Place]) -> Iterator[Rule]:
+    return (rule for place in endpoints for listed in place.limiters for _, rule in listed.planned.rules)
+
+
+def _calendars_in(endpoints: list[Place]) -> list[str]:
+    """The quotas that must last for a day or longer, in words."""
+    return [str(rule) for rule in _rules_in(endpoints) if isinstance(rule, Calendar) and rule.period != "hour"]
+
+
+def _persistence(client: Any, info: Mapping[str, Any], calendars: list[str]) -> Finding:
+    if info.get("rdb_last_bgsave_status") == "err" and _setting(client, "stop-writes-on-bgsave-error") != "no":
+        text = "The last snapshot failed, so the server refuses writes, and with them charges."
+        remedy = "Look at its disk and its log; or CONFIG SET stop-writes-on-bgsave-error no."
+        return Finding("persistence", "wrong", text, remedy)
+    kept = kept_on_disk(client)
+    if kept == "all":
+        return Finding("persistence", "ok", "Append-only file: a restart keeps the limits.")
+    if kept == "snapshots":
+        return Finding("persistence", "ok", "Snapshots: a restart forgets what was charged since the last.")
+    if calendars:
+        text = f"None, or not known: after a restart of the server, every quota is full, also {calendars[0]}."
+        remedy = (
+            "CONFIG SET appendonly yes, and in its configuration file: a quota of a calendar must outlive a restart."
+        )
+        return Finding("persistence", "warning", text, remedy)
+    text = f"{'None' if kept == 'nothing' else 'Not known'}: after a restart of the server, every quota is full."
+    return Finding(
+        "persistence", "hint", text, "Long windows (days) deserve appendonly yes; short ones hardly need it."
+    )
