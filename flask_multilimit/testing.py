@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
@@ -155,18 +156,14 @@ def exhaust(
     Returns the refusal: after ``clock.advance(refusal.retry_after)`` the next request passes. Without :func:`freeze`
     time goes on, and an algorithm that gives units back one by one (a token bucket) may soon admit a request.
     """
-    app, address = _target(target)
-    gate = gate_of(app)
+    gate, address = _target(target)
     if not gate.settings.enabled:
         raise ConfigurationError(
             "exhaust: limits are switched off (MULTILIMIT_ENABLED=False), so the next request would pass anyway; "
             "switch them on for this test: with flask_multilimit.testing.enabled(app): ..."
         )
-    given = _of_test_client(address) if subject is None else subjects_from(subject)
-    standings = asked_at(gate, endpoint, method, given)
-    require_limiters("exhaust", endpoint, standings, given, spelled=_arguments)
-    require_known_rules(endpoint, (standing.applied for standing in standings))
-    refusals = [_use_up(gate, endpoint, _enforced(standing.applied.hits)) for standing in standings if standing.applied]
+    hits = _hits_at(gate, "exhaust", endpoint, subject, method, address)
+    refusals = [_use_up(gate, endpoint, _enforced(each)) for each in hits if each]
     return max(refusals, key=lambda refusal: refusal.retry_after)
 
 
@@ -182,18 +179,13 @@ def reset(
     All quotas of the app are the keys that begin with its prefixes (``MULTILIMIT_KEY_PREFIX``, and the ``key=`` of
     limiters). Tests that share a server and run at the same time need a prefix each.
     """
-    app, address = _target(target)
-    gate = gate_of(app)
+    gate, address = _target(target)
     if endpoint is None:
         if subject is not None:
             raise ConfigurationError("reset: name the endpoint too: reset(app, endpoint, subject)")
         gate.reset(all_keys(gate))
         return
-    given = _of_test_client(address) if subject is None else subjects_from(subject)
-    standings = asked_at(gate, endpoint, method, given)
-    require_limiters("reset", endpoint, standings, given, spelled=_arguments)
-    require_known_rules(endpoint, (standing.applied for standing in standings))
-    gate.reset(hit for standing in standings for hit in standing.applied.hits)
+    gate.reset(chain.from_iterable(_hits_at(gate, "reset", endpoint, subject, method, address)))
 
 
 @contextmanager
@@ -209,15 +201,23 @@ def enabled(app: Flask, value: bool = True) -> Iterator[None]:
         gate.settings = before
 
 
-def _target(target: Flask | FlaskClient) -> tuple[Flask, str]:
-    """The app, and the address that its test client has."""
+def _target(target: Flask | FlaskClient) -> tuple[AppGate, str]:
+    """The gate of the app, and the address that its test client has."""
     if isinstance(target, FlaskClient):
-        return target.application, str(target.environ_base.get("REMOTE_ADDR", "127.0.0.1"))
-    return target, "127.0.0.1"
+        return gate_of(target.application), str(target.environ_base.get("REMOTE_ADDR", "127.0.0.1"))
+    return gate_of(target), "127.0.0.1"
 
 
-def _of_test_client(address: str) -> dict[str, str]:
-    return {LimitType.IP.value: address, ANONYMOUS: address, EVERYONE.type: EVERYONE.value}
+def _hits_at(
+    gate: AppGate, what: str, endpoint: str, subject: Named | None, method: str | None, address: str
+) -> list[tuple[Hit, ...]]:
+    """The hits at ``endpoint``, for each group of methods: of ``subject``, or of the test client and of everyone."""
+    of_client = {LimitType.IP.value: address, ANONYMOUS: address, EVERYONE.type: EVERYONE.value}
+    given = of_client if subject is None else subjects_from(subject)
+    standings = asked_at(gate, endpoint, method, given)
+    require_limiters(what, endpoint, standings, given, spelled=_arguments)
+    require_known_rules(endpoint, (standing.applied for standing in standings))
+    return [standing.applied.hits for standing in standings]
 
 
 def _enforced(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
