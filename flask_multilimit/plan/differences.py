@@ -31,14 +31,9 @@ def fingerprint(plans: Plans) -> str:
     return blake2b(repr((told, unmatched)).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
-def smallest_share(before: Plans, after: Plans) -> float:
-    """The smallest share that remains of any limit, for any subject; 1 if none becomes stricter."""
-    return min((share for _, _, old, plan in _pairs(before, after) for share in _shares(old, plan)), default=1.0)
-
-
-def largest_share(before: Plans, after: Plans) -> float:
-    """The largest multiple of any limit; 1 if none becomes more generous."""
-    return max((share for _, _, old, plan in _pairs(before, after) for share in _shares(old, plan)), default=1.0)
+def shares(before: Plans, after: Plans) -> list[float]:
+    """The share that remains of each limit, for any subject; ``[1]`` if there is none."""
+    return [share for _, _, old, plan in _pairs(before, after) for share in _shares(old, plan)] or [1.0]
 
 
 def frees_all(before: Plans, after: Plans) -> bool:

@@ -10,7 +10,7 @@ from ..control.entries import Listing, Override, is_wide, too_many_listed
 from ..declare.addresses import Who, network_from
 from ..declare.written import InvalidData, Mistake
 from ..engine import ConfigurationError
-from ..plan.differences import differences, frees_all, largest_share, smallest_share
+from ..plan.differences import differences, frees_all, shares
 from ..plan.plans import Plans
 
 SMALLEST_SHARE = 0.01
@@ -63,13 +63,13 @@ class ChangeValidator:
         if entry.id not in plans.overrides.met and not differences(before, plans):
             hint = _hint(entry, before)
             return f"{entry}: no endpoint has that{hint}. A function, or a check inside a view, may have it"
-        if min(entry.times or 1, smallest_share(before, plans)) < SMALLEST_SHARE:
+        if min(entry.times or 1, *shares(before, plans)) < SMALLEST_SHARE:
             return f"{entry}: would leave less than a hundredth of a limit"
         return self._too_generous(entry, before, plans) if entry.who is None or is_wide(entry.who) else ""
 
     def _too_generous(self, entry: Override, before: Plans, plans: Plans) -> str:
-        growth = max(entry.times or 1, largest_share(self._declared, plans))
-        if growth >= LARGEST_SHARE and growth > largest_share(self._declared, before):
+        growth = max(entry.times or 1, *shares(self._declared, plans))
+        if growth >= LARGEST_SHARE and growth > max(shares(self._declared, before)):
             return f"{entry}: would let pass {LARGEST_SHARE} times as much as a limit declares, or more"
         part = entry.rule or entry.limiter or (entry.endpoint or "*").strip("*")
         if (entry.off or entry.shadow) and not part and frees_all(before, plans):
