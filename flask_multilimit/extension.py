@@ -17,7 +17,6 @@ from .config import PREFIX, Settings
 from .declare.advice import EXTENSION, GATE, Holder, app_in_force, holding
 from .declare.limiter import Cost, Reaction, check_callable
 from .declare.subjects import EVERYONE, LimitType, Named, Subjects, SubjectType, UserLoader, subjects_from
-from .declare.written import NO_FILE, FileLimits
 from .engine import ConfigurationError, Decision, Hit, Limiter
 from .engine.decision import require_decision
 from .engine.errors import brief, check_several
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from .control.control import Control
+    from .declare.data import LimitsFile
     from .insight.standing import Standing
 
 T = TypeVar("T")
@@ -134,7 +134,7 @@ class MultiLimit:
                 f'the app {app.name!r} has a MultiLimit already; use that one: app.extensions["{EXTENSION}"]'
             )
         settings = Settings.from_config(app.config)
-        file = NO_FILE if settings.file is None else _read(Path(app.root_path, settings.file))
+        file = None if settings.file is None else _read(Path(app.root_path, settings.file))
         sources = Sources.of(
             app,
             settings,
@@ -177,14 +177,14 @@ class MultiLimit:
             listings=self._listings.keys(),
         )
 
-    def _declared_lists(self, settings: Settings, file: FileLimits) -> AccessLists | None:
+    def _declared_lists(self, settings: Settings, file: LimitsFile | None) -> AccessLists | None:
         """The lists of settings, file and constructor, which nothing changes while the app runs."""
         given: list[tuple[Sequence[str], Action, str]] = [
             (settings.allow, "allow", f"{PREFIX}ALLOW"),
-            (file.allow, "allow", f"{settings.file}: allow"),
+            (() if file is None else file.allow, "allow", f"{settings.file}: allow"),
             (self._allow, "allow", "allow"),
             (settings.deny, "deny", f"{PREFIX}DENY"),
-            (file.deny, "deny", f"{settings.file}: deny"),
+            (() if file is None else file.deny, "deny", f"{settings.file}: deny"),
             (self._deny, "deny", "deny"),
         ]
         if not any(texts for texts, _, _ in given):
@@ -426,7 +426,7 @@ def _several(name: str, given: Iterable[T]) -> tuple[T, ...]:
     return tuple(given)
 
 
-def _read(file: Path) -> FileLimits:
+def _read(file: Path) -> LimitsFile:
     from .declare.data import read_limits  # noqa: PLC0415 - with its models; few apps have a file
 
     return read_limits(file)

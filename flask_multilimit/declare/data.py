@@ -57,7 +57,6 @@ from .written import (
     SETTLE_FORMS,
     STATUS_CLASS,
     ExemptNetworks,
-    FileLimits,
     InvalidData,
     Mistake,
     check_type_text,
@@ -653,15 +652,9 @@ def _belonging(option: str, model: type[BaseModel]) -> str:
     return nearest(option[:LONGEST_NAME], model.model_fields)
 
 
-def read_limits(path: Path) -> FileLimits:
+def read_limits(path: Path) -> LimitsFile:
     """The limits in a file, which is TOML or JSON according to its suffix. Raises :class:`ConfigurationError`."""
-    return file_limits(path.name, _parsed(path))
-
-
-def file_limits(where: str, given: Any) -> FileLimits:
-    """The limits in ``given``, which has the form of a file. Raises :class:`ConfigurationError`."""
-    read = validated(LimitsFile, where, given)
-    return FileLimits(*(getattr(read, name) for name in FileLimits._fields))
+    return validated(LimitsFile, path.name, _parsed(path))
 
 
 def _parsed(path: Path) -> Any:

@@ -1,12 +1,11 @@
-"""What limits say as text: types, statuses, import paths; and what a file of limits contains. Loads no model."""
+"""What limits say as text: types, statuses, import paths. Loads no model."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeGuard, cast
 
 from flask import request
@@ -209,18 +208,3 @@ class InvalidData(ConfigurationError):  # noqa: N818 - the name says enough
 
 OFF = "off"
 """Written in place of limits, it means none."""
-
-
-class FileLimits(NamedTuple):
-    """The limits of a file. The fields are those of :class:`.LimitsFile`, which documents them."""
-
-    application_limits: Any = ()
-    default_limits: Any = ()
-    unmatched_limits: Any = ()
-    limits: Mapping[str, Any] = MappingProxyType({})
-    exempt: tuple[str, ...] = ()
-    allow: tuple[str, ...] = ()
-    deny: tuple[str, ...] = ()
-
-
-NO_FILE = FileLimits()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flask import Flask
 from flask.views import MethodView, View, http_method_funcs
@@ -16,9 +16,12 @@ from ..declare.checks import reject_shared_keys, warn_of_idle_rules
 from ..declare.decorators import LEVELS, Level, RateLimiter, exempt_levels, limits_of_blueprint, rate_limiter
 from ..declare.limiter import Declaration
 from ..declare.unwrap import attributes_of, functions_below
-from ..declare.written import OFF, FileLimits
+from ..declare.written import OFF
 from ..engine import ConfigurationError, Rule
 from ..engine.errors import brief
+
+if TYPE_CHECKING:
+    from ..declare.data import LimitsFile
 
 APPLICATION_SCOPE = "application"
 UNMATCHED_SCOPE = "unmatched"
@@ -47,44 +50,36 @@ class Sources(NamedTuple):
         app: Flask,
         settings: Settings,
         *,
-        file: FileLimits,
+        file: LimitsFile | None,
         application: Any,
         default: Any,
         unmatched: Any,
         limits: Iterable[Any],
     ) -> Sources:
         """The limits of the settings, then those of the ``MULTILIMIT_FILE``, then those given to the extension."""
-        of_file = settings.file or ""
+        written: list[tuple[str, Settings | LimitsFile]] = [(PREFIX, settings)]
+        if file is not None:
+            written.append((f"{settings.file}: ", file))
         by_name = [
-            *_by_name(settings.limits, f"{PREFIX}LIMITS"),
-            *_by_name(file.limits, f"{of_file}: limits"),
+            *chain.from_iterable(_by_name(each.limits, _place(where, "limits")) for where, each in written),
             *chain.from_iterable(_by_name(each, "limits") for each in limits if each is not None),
         ]
+
+        def collected(name: str, given: Any, shared_as: str | None = None) -> tuple[Declaration, ...]:
+            found = [declarations_from(getattr(each, name), _place(where, name)) for where, each in written]
+            declarations = (*chain.from_iterable(found), *declarations_from(given, name))
+            if shared_as:
+                declarations = tuple(each.shared_as(shared_as) for each in declarations)
+            return _together(name, declarations)
+
         return cls(
             app=app,
-            application=_collected(
-                "application_limits",
-                (PREFIX, settings.application_limits),
-                (f"{of_file}: ", file.application_limits),
-                given=application,
-                shared_as=APPLICATION_SCOPE,
-            ),
-            default=_collected(
-                "default_limits",
-                (PREFIX, settings.default_limits),
-                (f"{of_file}: ", file.default_limits),
-                given=default,
-            ),
-            unmatched=_collected(
-                "unmatched_limits",
-                (PREFIX, settings.unmatched_limits),
-                (f"{of_file}: ", file.unmatched_limits),
-                given=unmatched,
-            ),
+            application=collected("application_limits", application, shared_as=APPLICATION_SCOPE),
+            default=collected("default_limits", default),
+            unmatched=collected("unmatched_limits", unmatched),
             configured=tuple((name, declarations) for name, _, declarations in by_name if declarations),
             exempt=(
-                *((name, f"{PREFIX}EXEMPT") for name in settings.exempt),
-                *((name, f"{of_file}: exempt") for name in file.exempt),
+                *((name, _place(where, "exempt")) for where, each in written for name in each.exempt),
                 *((name, where) for name, where, declarations in by_name if not declarations),
             ),
         )
@@ -202,16 +197,9 @@ def _limiter_from(given: Any, where: str) -> RateLimiter:
     return rate_limiter(**limiter_options(where, given))
 
 
-def _collected(
-    name: str, *configured: tuple[str, Any], given: Any, shared_as: str | None = None
-) -> tuple[Declaration, ...]:
-    """The limiters called ``name`` in each place that configures some, and in the extension. ``shared_as`` is the scope
-    of those without one."""
-    found = [declarations_from(each, where + (name.upper() if where == PREFIX else name)) for where, each in configured]
-    declarations = (*chain.from_iterable(found), *declarations_from(given, name))
-    if shared_as:
-        declarations = tuple(each.shared_as(shared_as) for each in declarations)
-    return _together(name, declarations)
+def _place(where: str, name: str) -> str:
+    """How messages call a setting, or a field of a file."""
+    return where + (name.upper() if where == PREFIX else name)
 
 
 def _together(where: str, declarations: tuple[Declaration, ...]) -> tuple[Declaration, ...]:

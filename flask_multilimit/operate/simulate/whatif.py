@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, cast
 from flask import Flask
 
 from ...config import Settings
-from ...declare.data import file_limits, read_limits
+from ...declare.data import LimitsFile, read_limits, validated
 from ...declare.limiter import check_callable
 from ...declare.subjects import LimitType, Subject, parts_of
-from ...declare.written import FileLimits, HeaderType
+from ...declare.written import HeaderType
 from ...engine import ConfigurationError
 from ...engine.errors import brief, check_mapping, check_several, check_text
 from ...engine.rules import Rules
@@ -175,10 +175,10 @@ def limits_of(app: Flask, limits: Limits | None = None) -> LimitSet:
     return LimitSet(plans, AccessLists(lists) if lists else None)
 
 
-def _file_of(limits: Limits) -> tuple[FileLimits, str]:
+def _file_of(limits: Limits) -> tuple[LimitsFile, str]:
     if isinstance(limits, (str, Path)):
         return read_limits(Path(limits)), Path(limits).name
-    return file_limits("limits", limits), "limits"
+    return validated(LimitsFile, "limits", limits), "limits"
 
 
 def header_fields(plans: Iterable[Plans]) -> dict[str, str]:
