@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from flask import Flask
 
 import flask_multilimit
 from flask_multilimit import IP, ConfigurationWarning, Rule, rate_limiter
+from support.asking import ask
 from support.folders import ROOT
 from support.tls import Certificates, tls_server
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import redis
+    from flask.testing import FlaskClient
 
     from support.servers import Server
 
@@ -114,11 +117,6 @@ class TestRedis:
             storage = flask_multilimit.engine.storage_from_uri(uri.replace(":6380", f":{port}"), timeout=10)
             with contextlib.closing(flask_multilimit.engine.Limiter(storage)) as limiter:
                 assert limiter.check(flask_multilimit.engine.hits_for("2/minute", scope="tls")).allowed
-
-    def test_password_does_not_show_in_errors(self) -> None:
-        with pytest.raises(flask_multilimit.ConfigurationError) as raised:
-            flask_multilimit.engine.storage_from_uri("rediss://limiter:secret@cache.example.com:port")
-        assert "secret" not in str(raised.value)
 
     def test_a_failing_server_is_503(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
         app = run("docs/how-to/redis.md", "failing")["app"]
@@ -424,3 +422,136 @@ class TestOwnAlgorithm:
     def test_three_then_quiet(self, run: Run) -> None:
         app = run(self.PAGE)["app"]
         assert statuses(app, "/reset-password", 4, method="POST") == [200, 200, 200, 429]
+
+
+class TestCustomers:
+    PAGE = "docs/how-to/customers.md"
+
+    def test_a_browser_gets_a_page(self, run: Run) -> None:
+        app = run(self.PAGE)["app"]
+
+        assert "<meter" in ask(app, "/rate_limit", headers={"Accept": "text/html", "X-User": "ada"}).text
+
+    def test_a_client_sees_the_chosen_limits_by_their_labels(self, run: Run) -> None:
+        app = run(self.PAGE, "labels")["app"]
+
+        found = json.loads(ask(app, "/account/limits").text)["resources"]
+
+        assert {name: each["label"] for name, each in found.items()} == {"api.search:ip-86400s": "Searches per day"}
+
+    def test_a_page_of_the_app_shows_the_same(self, run: Run) -> None:
+        app = run(self.PAGE, "own-page")["app"]
+        statuses(app, "/search", 1)
+
+        assert ask(app, "/account").text == "<p>ip-86400s: 999 left</p>"
+
+    def test_the_blueprint_can_be_limited(self, run: Run) -> None:
+        app = run(self.PAGE, "limited")["app"]
+
+        assert ask(app, "/rate_limit").headers["RateLimit-Policy"] == '"ip-60s";q=60;w=60'
+
+    def test_support_sees_a_customer_by_the_plan_of_that_customer(self, run: Run) -> None:
+        app = run(self.PAGE, "support")["app"]
+        statuses(app, "/search", 1, headers={"X-User": "bob"})
+
+        assert json.loads(ask(app, "/support/bob").text)["left"] == {"50 per day": 49}
+        assert json.loads(ask(app, "/support/ada").text)["left"] == {"1000 per day": 1000}
+
+
+class TestDashboard:
+    PAGE = "docs/how-to/dashboard.md"
+
+    def test_flask_login_lets_operators_in(self, run: Run) -> None:
+        app = run(self.PAGE, "flask-login")["app"]
+
+        for user, status in ((None, 403), ("bob", 403), ("ann", 200)):
+            client = app.test_client()
+            with client.session_transaction() as session:
+                session["_user_id"] = user
+            assert client.get("/multilimit/").status_code == status, user
+
+    @pytest.mark.parametrize(
+        ("credentials", "status"),
+        [
+            (None, 401),
+            (("ann", "wrong"), 401),
+            (("bob", "for this example only"), 401),
+            (("ann", "for this example only"), 200),
+        ],
+    )
+    def test_http_basic_lets_in_who_knows_the_password(
+        self, run: Run, credentials: tuple[str, str] | None, status: int
+    ) -> None:
+        app = run(self.PAGE, "basic")["app"]
+
+        answer = app.test_client().get("/limits/", auth=credentials)
+
+        assert answer.status_code == status
+        assert ("WWW-Authenticate" in answer.headers) == (status == 401)
+
+    def test_a_visitor_who_may_not_change_sees_no_forms(self, run: Run) -> None:
+        app = run(self.PAGE, "may-change")["app"]
+
+        page = app.test_client().get("/limits/lists").text
+
+        assert "on call" in page
+        assert 'method="post"' not in page
+
+
+class TestRealCost:
+    PAGE = "docs/how-to/real-cost.md"
+
+    def left(self, client: FlaskClient, endpoint: str, **headers: str) -> tuple[int, int]:
+        """What is left, and what is over."""
+        app = client.application
+        with app.test_request_context(headers=headers, environ_base={"REMOTE_ADDR": "127.0.0.1"}):
+            *_, last = app.extensions["multilimit"].peek(endpoint).statuses
+        return last.remaining, last.debt
+
+    def test_a_chat_pays_the_tokens_that_its_response_names(self, run: Run) -> None:
+        client = run(self.PAGE, "chat")["app"].test_client()
+
+        client.post("/chat", json={"prompt": "x" * 400}, headers={"X-Api-Key": "k-ada"})
+
+        assert self.left(client, "chat", **{"X-Api-Key": "k-ada"}) == (100_000 - 1200, 0)
+
+    def test_a_response_tells_its_points_in_a_field_that_clients_do_not_see(self, run: Run) -> None:
+        client = run(self.PAGE, "header")["app"].test_client()
+
+        response = client.get("/graphql")
+
+        assert "X-Points" not in response.headers
+        assert self.left(client, "graphql") == (1000 - 34, 0)
+
+    def test_a_stream_pays_when_it_is_closed(self, run: Run) -> None:
+        app = run(self.PAGE, "stream")["app"]
+        app.testing = True  # it is settled before it is closed, and not soon after
+        client = app.test_client()
+
+        response = client.post("/stream")
+        before = self.left(client, "stream")
+        response.get_data()
+        response.close()
+
+        assert (before, self.left(client, "stream")) == ((5000 - 200, 0), (5000 - 9, 0))
+
+    @pytest.mark.parametrize(
+        ("query", "points"),
+        [
+            ("{ books(first: 3) { title } }", 1 + 3),
+            ("{ books(first: 10) { title likeIt { title } } }", 1 + 10 * 2 + 20),
+            ("{ nothing }", 1),
+            ("{ books(first: 500) { title likeIt { likeIt { likeIt { title } } } } }", 1 + 100 * (2 + 2 + 4 + 8)),
+        ],
+    )
+    def test_a_graphql_query_pays_a_point_for_each_field_that_it_makes_the_app_look_up(
+        self, run: Run, query: str, points: int
+    ) -> None:
+        pytest.importorskip("graphql")
+        client = run(self.PAGE, "graphql")["app"].test_client()
+
+        statuses = [client.post("/graphql", json={"query": query}).status_code]
+
+        assert self.left(client, "query") == (max(1000 - points, 0), max(points - 1000, 0))
+        statuses.append(client.post("/graphql", json={"query": query}).status_code)
+        assert statuses == [200, 429 if points > 980 else 200]

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from support.folders import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import redis
-
-    from support.servers import Server
 
 FIGURES = ROOT / "benchmarks" / "figures.json"
 
@@ -89,57 +82,3 @@ def test_a_part_gives_figures(benchmarks: Any) -> None:
     cases = ("1 rule", "3 rules", "10 rules")
     assert {figure.case for figure in figures} == {*cases, *(f"{case}, few units" for case in cases)}
     assert all(0 < figure.low <= figure.value <= figure.high for figure in figures)
-
-
-def test_the_server_time_of_a_decision_is_that_of_its_commands(
-    benchmarks: Any, server: Server, redis_client: redis.Redis
-) -> None:
-    capacity, contenders = benchmarks("capacity"), benchmarks("contenders")
-    limiter = contenders.guarded(server.url)
-    ten = contenders.ours_of(limiter)[contenders.OURS, "10 rules"]
-
-    of_ping, of_ten = (capacity._time_of_commands(redis_client, call) for call in (redis_client.ping, ten))
-
-    assert 0 <= of_ping < of_ten
-    limiter.close()
-    redis_client.flushall()
-
-
-def test_the_servers_of_the_machine_are_found_by_kind(benchmarks: Any) -> None:
-    kinds = ("Redis 6", "Redis 7", "Redis 8", "Valkey 8", "Valkey 9", "Garnet 1")
-    found = benchmarks("setting").servers(kinds)
-
-    assert found
-    assert "Garnet 1" not in found
-    assert all(server.binary.name.startswith(kind.lower().replace(" ", "-")) for kind, server in found.items())
-
-
-def test_commands_and_bytes_are_counted(benchmarks: Any, server: Server, redis_client: redis.Redis) -> None:
-    contenders = benchmarks("contenders")
-    limiter = contenders.guarded(server.url)
-    plain = contenders.four_calls(server.url)["four redis-py calls a rule, not atomic", "3 rules"]
-    ours = contenders.ours_of(limiter)[contenders.OURS, "3 rules"]
-    plain()
-    ours()
-
-    assert benchmarks("server").commands_of(redis_client, plain) == 12
-    assert benchmarks("server").commands_of(redis_client, ours) == 1
-    assert 300 < benchmarks("server").bytes_of(redis_client, plain) < 3000
-    limiter.close()
-    redis_client.flushall()
-
-
-def test_a_known_refusal_asks_no_server(benchmarks: Any, server: Server, redis_client: redis.Redis) -> None:
-    refusals = benchmarks("refusals")
-    calls = refusals.refused_by_us(server.url)
-
-    def twice(call: Callable[[], bool]) -> Callable[[], list[bool]]:
-        return lambda: [call(), call()]
-
-    asked = {
-        who: benchmarks("server").commands_of(redis_client, twice(calls[who, "3 rules"]))
-        for who in (refusals.OURS, refusals.ASKED)
-    }
-
-    assert asked == {refusals.OURS: 1, refusals.ASKED: 2}
-    assert not any(call() for call in calls.values())

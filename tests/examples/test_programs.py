@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+import time
 from hashlib import blake2b
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
 
-from support.folders import ROOT
+from support.folders import DOCS, ROOT
 from support.processes import EXAMPLES, flask_run
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from support.servers import Server
 
 
@@ -81,3 +86,75 @@ def test_the_service_uses_nothing_of_flask() -> None:
 
     imported = re.findall(r"^(?:from|import) (\S+)", source, re.MULTILINE)
     assert set(imported) == {"__future__", "sys", "flask_multilimit.engine"}
+
+
+# All algorithms beside each other
+
+COMPARISON = EXAMPLES / "compare_algorithms.py"
+PICTURE = DOCS / "_static" / "algorithms.png"
+SMALL = 150_000
+
+
+def compare(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(COMPARISON), *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def test_the_example_prints_what_each_algorithm_admits() -> None:
+    result = compare()
+
+    assert result.returncode == 0, result.stderr
+    names = re.findall(r'^    "(\w+)": Rule\(', COMPARISON.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(names) > 5
+    assert all(name in result.stdout for name in names)
+
+
+@pytest.mark.skipif(find_spec("matplotlib") is None, reason="the picture is drawn with the extra `plot`")
+def test_the_example_draws_a_picture(tmp_path: Path) -> None:
+    result = compare(str(tmp_path / "picture.png"))
+
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "picture.png").stat().st_size < SMALL
+
+
+def test_without_matplotlib_it_names_the_extra(tmp_path: Path) -> None:
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('no matplotlib')\n")
+    result = subprocess.run(
+        [sys.executable, str(COMPARISON), str(tmp_path / "picture.png")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(tmp_path)},
+    )
+
+    assert result.returncode != 0
+    assert "pip install 'flask-multilimit[plot]'" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_the_picture_of_the_documentation_is_there_and_small() -> None:
+    assert 0 < PICTURE.stat().st_size < SMALL
+
+
+# The dashboard
+
+PATIENCE = 60.0
+"""Seconds, as long as a newcomer should wait at most."""
+
+
+def test_the_dashboard_example_shows_traffic_within_a_minute() -> None:
+    deadline = time.monotonic() + PATIENCE
+    with flask_run("dashboard") as served:
+        assert "/multilimit/" in served.get("/").text
+        while True:
+            now = json.loads(served.get("/multilimit/api/now").text)
+            replayed = json.loads(served.get("/multilimit/api/what-if").text or "null")
+            if now["totals"]["refused"]["amount"] and now["subjects"] and replayed and replayed["clients"] > 1:
+                break
+            assert time.monotonic() < deadline, now["totals"]
+            time.sleep(0.5)
+
+        for page in ("", "limits", "subject?who=203.0.113.66", "lists", "history", "what-if"):
+            assert served.get(f"/multilimit/{page}").status == 200

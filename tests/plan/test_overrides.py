@@ -1,17 +1,27 @@
-"""Which overrides apply to a scope and to a subject, and what they make of rules."""
+"""What overrides make of rules, of plans and of hits that no plan has made, and how a preview tells it."""
 
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flask_multilimit import Concurrent, Rule
+from flask_multilimit import IP, Ban, Concurrent, MultiLimit, Rule, rate_limiter
 from flask_multilimit.declare.addresses import Who
 from flask_multilimit.declare.data import WrittenRule
 from flask_multilimit.declare.subjects import Subject
+from flask_multilimit.engine import Hits, hits_for
+from flask_multilimit.engine.hits import BanHit
+from flask_multilimit.plan.differences import differences
+from flask_multilimit.plan.endpoint import revised
 from flask_multilimit.plan.overrides import SpecialSubjects, change_rules, merged
+from flask_multilimit.serve.gate import gate_of
 from plan.written import override, overrides
+from support.asking import view
+
+if TYPE_CHECKING:
+    from flask import Flask
 
 
 @pytest.mark.parametrize("endpoint", ["api.v1.show", "api.v1", "api", "api.*", "*.show", "*"])
@@ -69,24 +79,128 @@ def test_a_factor_leaves_at_least_one_and_no_lease_above_the_count() -> None:
     assert changed == (("a", Rule(60, 1)), ("b", Rule(60, 1, algorithm="token_bucket", burst=1)))
 
 
-def test_text_changes_the_slots_and_leaves_the_timeout() -> None:
-    changed = merged(Concurrent(5, 30, name="slots"), "9 at once")
-
-    assert changed == Concurrent(9, 30, name="slots")
-
-
-def test_a_rule_holds_slots_by_its_algorithm_whoever_made_it() -> None:
-    slots = Rule(30, 5, algorithm="concurrency")
-
-    assert merged(slots, "9 at once") == Concurrent(9, 30)
-    assert merged(slots, "9/minute") == Rule(60, 9)
-
-
-def test_a_table_changes_the_timeout() -> None:
-    assert merged(Concurrent(5, 30), WrittenRule(timeout=90)) == Concurrent(5, 90)
-    assert merged(Rule(60, 9), WrittenRule(count=5, timeout=90)) == Concurrent(5, 90)
+@pytest.mark.parametrize(
+    ("rule", "written", "changed"),
+    [
+        (Concurrent(5, 30, name="slots"), "9 at once", Concurrent(9, 30, name="slots")),
+        (Rule(30, 5, algorithm="concurrency"), "9 at once", Concurrent(9, 30)),
+        (Concurrent(5, 30), "9/minute", Rule(60, 9)),
+        (Rule(30, 5, algorithm="concurrency"), "9/minute", Rule(60, 9)),
+        (Rule(60, 9), "5 at once", Concurrent(5)),
+        (Concurrent(5, 30), WrittenRule(timeout=90), Concurrent(5, 90)),
+        (Rule(60, 9), WrittenRule(count=5, timeout=90), Concurrent(5, 90)),
+    ],
+)
+def test_a_rule_keeps_what_the_written_one_does_not_say(rule: Rule, written: str | WrittenRule, changed: Rule) -> None:
+    assert merged(rule, written) == changed
 
 
-def test_a_rate_may_take_the_place_of_slots_and_the_other_way_round() -> None:
-    assert merged(Concurrent(5, 30), "9/minute") == Rule(60, 9)
-    assert merged(Rule(60, 9), "5 at once") == Concurrent(5)
+# Hits that no plan has made
+
+
+def mail(rules: str = "2/minute", **options: Any) -> Hits:
+    return hits_for(rules, scope="mail", subject="42", type="user", **options)
+
+
+def left(hits: Hits | None) -> Hits:
+    assert hits is not None
+    return hits
+
+
+def counts(hits: Hits | None) -> list[int]:
+    return [hit.rule.count for hit in left(hits)]
+
+
+@pytest.mark.parametrize(
+    ("change", "count"),
+    [
+        ({"rule": "user-60s", "rules": "4/minute"}, 4),
+        ({"limiter": "user", "times": 3}, 6),
+        ({"who": "user:42", "rules": "1/minute"}, 1),
+    ],
+)
+def test_an_override_of_the_scope_of_hits_changes_them(change: dict[str, Any], count: int) -> None:
+    (hit,) = mail()
+
+    (changed,) = left(revised(mail(), overrides(override("mail", **change))))
+
+    assert (changed.rule.count, changed.key, changed.shadow) == (count, hit.key, False)
+
+
+def test_hits_that_no_override_changes_stay_the_same_object() -> None:
+    hits = mail()
+
+    assert revised(hits, overrides(override("other", off=True))) is hits
+
+
+def test_overrides_that_switch_all_rules_off_leave_no_hits() -> None:
+    assert revised(mail(), overrides(override("mail", off=True))) is None
+
+
+def test_hits_of_several_scopes_follow_the_overrides_of_each() -> None:
+    hits = Hits((*mail("2/minute; 50/hour"), *hits_for("3/minute", scope="other")))
+
+    assert counts(revised(hits, overrides(override("mail", rule="user-60s", off=True)))) == [50, 3]
+
+
+def test_a_ban_watches_the_keys_that_are_left() -> None:
+    hits = mail("2/minute; 50/hour", ban=Ban(after=3, within=60, time=600))
+
+    hour, ban = left(revised(hits, overrides(override("mail", rule="user-60s", off=True))))
+
+    assert isinstance(ban, BanHit)
+    assert ban.watches == (hour.key,)
+
+
+def test_hits_are_changed_once_for_the_same_overrides() -> None:
+    hits, entry = mail(), override("mail", times=2)
+    doubled = overrides(entry)
+
+    first = revised(hits, doubled)
+
+    assert revised(hits, doubled) is first
+    assert revised(hits, overrides(override("mail", times=3))) is not first
+
+
+def test_overrides_that_do_not_fit_hits_are_logged_once_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    clash = overrides(override("mail", rule="user-3600s", rules={"timeout": 9}))
+
+    found = [revised(mail("2/minute; 3/hour"), clash) for _ in range(2)]
+
+    assert [counts(each) for each in found] == [[2, 3]] * 2
+    assert len([each for each in caplog.records if "do not fit" in each.getMessage()]) == 1
+
+
+# The words of a preview
+
+
+def lines_before_and_after(app: Flask, **change: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The limits at the endpoint "show", before the override and after it."""
+    plans = gate_of(app).plans
+    plans.ensure()
+    (found,) = differences(plans, plans.changed(overrides(override("show", **change))))
+    assert found.endpoint == "show"
+    return found.before, found.after
+
+
+@pytest.mark.parametrize("shadow", [False, True])
+def test_a_difference_shows_a_ban_after_its_rules(app: Flask, *, shadow: bool) -> None:
+    MultiLimit(app)
+    ban = Ban(after=3, within=600, time=3600)
+    app.add_url_rule("/", "show", rate_limiter(type=IP, rules="2/minute", ban=ban, shadow=shadow)(view()))
+
+    before, after = lines_before_and_after(app, limiter="ip", off=True)
+
+    end = " (shadow)" if shadow else ""
+    assert before == (f"ip-60s: 2 per 60s{end}", f"ip-ban: {ban}{end}")
+    assert after == ()
+
+
+def test_a_difference_shows_the_overrides_of_rules_by_request(app: Flask) -> None:
+    MultiLimit(app)
+    app.add_url_rule("/", "show", rate_limiter(type=IP, rules=lambda: "2/minute", name="tier")(view()))
+
+    before, after = lines_before_and_after(app, limiter="tier", times=2)
+
+    assert before == ("tier: rules by request",)
+    assert after == ("tier: rules by request (limiter tier at show: 2 times the count)",)
