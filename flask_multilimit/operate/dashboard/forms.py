@@ -10,8 +10,7 @@ from werkzeug.exceptions import Forbidden, LengthRequired, RequestEntityTooLarge
 from werkzeug.wsgi import get_input_stream
 
 from ...engine.text import LONGEST_COOKIE, LONGEST_QUERY
-from .throttle import FORM, keep_cookie, serializer
-from .visit import visit
+from .visit import FORM, keep_cookie, serializer, visit
 
 FIELD = "token"
 LIVES_SECONDS = 12 * 3600

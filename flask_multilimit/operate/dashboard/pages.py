@@ -28,8 +28,7 @@ from . import changes
 from .drawing import PLANE, SPARK, Drawing, drawn, grouped, share
 from .forms import notice_given, notice_of, require_own_form
 from .shell import render, url
-from .throttle import require_few_changes
-from .visit import visit
+from .visit import require_few_changes, visit
 
 MAY_NOT = "You may look, but not change anything."
 SWITCHED_OFF = "MULTILIMIT_CONTROL or MULTILIMIT_ENABLED is False: nothing can be changed."

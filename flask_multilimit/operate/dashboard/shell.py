@@ -20,8 +20,7 @@ from ..blueprints import LANGUAGES, STRICT, duration_in, templates_of
 from ..blueprints import translated as translated_by
 from .drawing import axis, iso, number, rate, share, utc
 from .forms import FIELD, can_sign, form_token, keep_nonce
-from .throttle import LANGUAGE, keep_cookie, remember_browser
-from .visit import visit
+from .visit import LANGUAGE, keep_cookie, remember_browser, visit
 
 PAGES = {
     "now": "Now",

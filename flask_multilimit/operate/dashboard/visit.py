@@ -1,22 +1,32 @@
-"""Who visits a page, and what they may do, found out once per request."""
+"""Who visits a page, and what they may do, found out once per request; and how often strangers may try.
+
+Strangers cannot keep an operator out. Visits without credentials are counted apart from guesses; a browser that was let
+in before is counted by itself, whatever others guess from the same address.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
+from secrets import token_urlsafe
 from typing import Any, cast
 
-from flask import current_app, g, request
+from flask import Response, current_app, g, request
 from flask.sansio.app import App
-from werkzeug.exceptions import Forbidden, HTTPException
+from itsdangerous import BadData, URLSafeTimedSerializer
+from werkzeug.exceptions import Forbidden, HTTPException, TooManyRequests
 
 from ...declare.limiter import check_callable
-from ...engine import ConfigurationError
+from ...declare.subjects import LimitType
+from ...engine import ConfigurationError, Decision, hits_for
+from ...engine.hits import Hits
 from ...engine.storage.addresses import host_and_port
+from ...engine.text import LONGEST_COOKIE
 from ...serve.gate import gate_in_force
 from ..blueprints import Language, language_of
-from .throttle import LANGUAGE, count_rejected_visit, require_few_guesses
 
 Authorize = Callable[[], "str | None"]
 """Returns the name of the visitor; ``None`` to let nobody in."""
@@ -128,3 +138,112 @@ def _is_loopback(name: str) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
+
+
+# How often: limits that nobody can change here
+
+REJECTED_VISITS = "10/minute"
+"""The limit of rejected visits without credentials from one address. Beyond it, the status is 429; a
+visitor whom ``authorize`` accepts is let in all the same."""
+GUESSES = "10/minute"
+"""The limit of rejected visits with credentials. Beyond it, ``authorize`` is not called."""
+CHANGES = "60/minute"
+"""The limit of changes by one person."""
+UPLOADS = "6/minute"
+"""The limit of logs that one person uploads."""
+SCOPE = "flask_multilimit.dashboard"
+
+KNOWN_BROWSER = "multilimit_browser"
+"""The cookie of a browser that was let in."""
+KNOWN_SECONDS = 30 * 86_400
+LANGUAGE, FORM = "multilimit_language", "multilimit_form"
+"""Our other cookies: every visitor may have them."""
+
+TOO_MANY = "Too many changes in a minute. Nothing was changed; wait a little, and send it again."
+TOO_MANY_UPLOADS = "Too many logs in a minute. Wait a little, and send it again."
+
+_OF_EVERY_BROWSER = re.compile(
+    r"accept(-.+)?|cache-control|cdn-loop|cf-(connecting-ip|ipcountry|ray|visitor)|connection|content-(length|type)|dnt"
+    r"|forwarded|from|host|if-(modified-since|none-match)|keep-alive|origin|pragma|priority|range|referer|save-data"
+    r"|sec-(ch|fetch|gpc).*|te|trace(parent|state)|upgrade(-insecure-requests)?|user-agent|via|x-amzn-trace-id"
+    r"|x-forwarded-(for|host|port|prefix|proto|server)|x-real-ip|x-request-id"
+)
+"""Header fields that identify nobody."""
+
+
+def require_few_guesses() -> None:
+    """Raise :exc:`TooManyRequests` after too many guesses, before ``authorize`` is called with another."""
+    if _has_credentials():
+        _require(gate_in_force().limiter.peek(_hits_of_visit()))
+
+
+def count_rejected_visit() -> None:
+    """Raises :exc:`TooManyRequests` for a visitor without credentials who has been rejected too often."""
+    decision = gate_in_force().limiter.check(_hits_of_visit())
+    if not _has_credentials():
+        _require(decision)
+
+
+def require_few_changes(author: str) -> None:
+    """Count a change of this person. Raises :exc:`TooManyRequests`."""
+    _require(gate_in_force().limiter.check(_hits(CHANGES, "author", author)), TOO_MANY)
+
+
+def require_few_uploads(author: str) -> None:
+    """Count a log that this person uploads. Raises :exc:`TooManyRequests`."""
+    _require(gate_in_force().limiter.check(_hits(UPLOADS, "uploader", author)), TOO_MANY_UPLOADS)
+
+
+def remember_browser(response: Response, path: str) -> None:
+    """Let a browser whose visitor was let in be known from now on."""
+    if current_app.secret_key and not _known_browser():
+        keep_cookie(response, KNOWN_BROWSER, serializer("browser").dumps(token_urlsafe(12)), path, KNOWN_SECONDS)
+
+
+def keep_cookie(response: Response, name: str, value: str | bytes, path: str, seconds: int | None = None) -> None:
+    """Set one of our cookies. Without ``seconds``, it lives as long as the window."""
+    response.set_cookie(
+        name, str(value), seconds, path=path, secure=request.is_secure, httponly=True, samesite="Strict"
+    )
+
+
+def _has_credentials() -> bool:
+    """Whether the request has anything by which ``authorize`` could know somebody."""
+    names = {name.lower() for name in request.headers.keys()} - {"cookie"}  # noqa: SIM118 - it iterates over pairs
+    cookies = set(request.cookies) - {LANGUAGE, FORM, KNOWN_BROWSER}
+    return bool(cookies or request.args or not all(map(_OF_EVERY_BROWSER.fullmatch, names)))
+
+
+def _known_browser() -> str:
+    """What tells a browser that was let in before from all others; empty for another."""
+    given = request.cookies.get(KNOWN_BROWSER, "")
+    if not (given and len(given) <= LONGEST_COOKIE and current_app.secret_key):
+        return ""
+    try:
+        return str(serializer("browser").loads(given, max_age=KNOWN_SECONDS))
+    except BadData:
+        return ""
+
+
+def serializer(purpose: str) -> Any:
+    """Signs what only we may send back."""
+    keys = [*(current_app.config.get("SECRET_KEY_FALLBACKS") or ()), current_app.secret_key]
+    return URLSafeTimedSerializer(keys, salt=f"flask_multilimit.dashboard.{purpose}")
+
+
+def _hits_of_visit() -> Hits:
+    if known := _known_browser():
+        return _hits(GUESSES, "browser", known)
+    subject = gate_in_force().subjects.resolve(LimitType.IP, None)
+    address = "" if subject is None else subject.value
+    return _hits(GUESSES, "guesser", address) if _has_credentials() else _hits(REJECTED_VISITS, "ip", address)
+
+
+def _hits(rules: str, type_name: str, subject: str) -> Hits:
+    prefix = gate_in_force().settings.key_prefix
+    return hits_for(rules, scope=SCOPE, type=type_name, subject=subject, prefix=prefix, on_storage_error="local")
+
+
+def _require(decision: Decision, why: str | None = None) -> None:
+    if not decision.allowed:
+        raise TooManyRequests(why, retry_after=math.ceil(decision.retry_after))

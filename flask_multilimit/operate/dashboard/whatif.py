@@ -48,8 +48,7 @@ from ..simulate.suggest import (
 from ..simulate.whatif import arrivals_of, share_from
 from .forms import require_own_form
 from .shell import TEMPLATES, render, url
-from .throttle import require_few_uploads
-from .visit import visit
+from .visit import require_few_uploads, visit
 
 MOST_UPLOADED = 5_000_000
 """The most bytes of an uploaded log."""

@@ -87,19 +87,9 @@ _APACHE: Mapping[str, Role] = {
     "{s}T": "took",
 }
 _GUNICORN: Mapping[str, Role] = {
-    "h": "address",
-    "u": "user",
-    "t": "at",
-    "r": "request",
-    "m": "method",
-    "U": "path",
-    "q": "query",
-    "s": "status",
-    "{host}i": "host",
+    **{name: _APACHE[name] for name in ("h", "u", "t", "r", "m", "U", "q", "s", "{host}i", "D", "T")},
     "L": "took",
-    "D": "took",
     "M": "took",
-    "T": "took",
 }
 _UNITS = {"D": 1, "{us}T": 1, "M": 1000, "{ms}T": 1000}
 """The unit, in microseconds, of variables that do not count seconds."""

@@ -192,7 +192,8 @@ class Times:
             naive = _minute_of(text)
             if offset is None:
                 return self._local(naive, minute)
-            at = _microseconds(naive.replace(tzinfo=timezone(_offset(offset))))
+            zone = datetime.strptime(offset.replace("UTC", "Z"), "%z").tzinfo
+            at = _microseconds(naive.replace(tzinfo=zone))
             self._remember(minute, at)
         return at
 
@@ -238,15 +239,7 @@ def _minute_of(text: str) -> datetime:
         if month is None:
             raise ValueError(f"no month: {text[3:6]!r}")
         return datetime(int(text[7:11]), month, int(text[:2]), int(text[12:14]), int(text[15:17]))
-    return datetime(int(text[:4]), int(text[5:7]), int(text[8:10]), int(text[11:13]), int(text[14:16]))
-
-
-def _offset(text: str) -> timedelta:
-    if text in {"Z", "UTC"}:
-        return timedelta(0)
-    digits = text[1:].replace(":", "").ljust(6, "0")
-    offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:4]), seconds=int(digits[4:6]))
-    return -offset if text[0] == "-" else offset
+    return datetime.fromisoformat(text.replace("/", "-"))
 
 
 def _microseconds(when: datetime) -> int:

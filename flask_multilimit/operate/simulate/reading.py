@@ -17,7 +17,7 @@ from datetime import timezone, tzinfo
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from ...engine import ConfigurationError
 from ...engine.errors import brief, check_path, check_several, check_text
@@ -104,22 +104,25 @@ class Logs:
         self.files = [LogFile(str(path)) for path in self.paths]
         with ExitStack() as stack:
             opened = [stack.enter_context(self._opened(path)) for path in self.paths]
-            streams = [_InOrder(file, self).requests(raw) for file, raw in zip(self.files, opened, strict=True)]
+            streams = [_InOrder(file, self).requests(source) for file, source in zip(self.files, opened, strict=True)]
             yield from streams[0] if len(streams) == 1 else heapq.merge(*streams, key=_at)
 
     @contextmanager
-    def _opened(self, path: str | Path) -> Iterator[IO[bytes]]:
+    def _opened(self, path: str | Path) -> Iterator[io.BufferedReader]:
         if str(path) == STANDARD_INPUT:
-            file: Any = sys.stdin.buffer
+            given: Any = sys.stdin.buffer
+            file = io.BufferedReader(getattr(given, "raw", given))
         else:
             try:
                 file = Path(path).open("rb")  # noqa: SIM115 - closed below
             except OSError as error:
                 raise ConfigurationError(f"{path}: {error.strerror}") from error
         try:
-            yield _unpacked(_Counted(file, self.on_read))
+            yield file
         finally:
-            if str(path) != STANDARD_INPUT:
+            if str(path) == STANDARD_INPUT:
+                file.detach()
+            else:
                 file.close()
 
 
@@ -150,61 +153,20 @@ def read_logs(
     return Logs(paths, None if format is None else format_of(format), zone, fields)
 
 
-class _Counted:
-    """A file that says how much of it is read, whatever unpacks it."""
-
-    def __init__(self, file: io.BufferedIOBase, on_read: Callable[[int], object] | None) -> None:
-        self._file = file
-        self._on_read = on_read
-        self._first = file.read(4)
-        self._waiting = self._first
-
-    @property
-    def magic(self) -> bytes:
-        return self._first
-
-    def read(self, size: int) -> bytes:
-        data, self._waiting = self._waiting[:size], self._waiting[size:]
-        if len(data) < size:
-            data += self._file.read1(size - len(data))  # only the bytes that have arrived: a pipe may be slow
-        if self._on_read is not None:
-            self._on_read(len(data))
-        return data
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
-
-    @property
-    def closed(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        """Do nothing: the code that opened the file closes it."""
-
-    def flush(self) -> None:
-        """Do nothing: the file is only read."""
-
-
-def _unpacked(counted: _Counted) -> IO[bytes]:
-    if counted.magic[:2] == b"\x1f\x8b":
-        return cast("IO[bytes]", gzip.GzipFile(fileobj=cast("IO[bytes]", counted)))
-    if counted.magic == b"\x28\xb5\x2f\xfd":
-        return _zstandard(counted)
-    return cast("IO[bytes]", counted)
-
-
-def _zstandard(counted: _Counted) -> IO[bytes]:
+def _unpacked(source: io.BufferedReader) -> Any:
+    magic = source.peek(4)
+    if magic.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=source)
+    if not magic.startswith(b"\x28\xb5\x2f\xfd"):
+        return source
     for name in ("compression.zstd", "zstandard"):  # of Python 3.14; of PyPI
         try:
             module: Any = importlib.import_module(name)
         except ImportError:
             continue
         if name == "zstandard":
-            return cast("IO[bytes]", module.ZstdDecompressor().stream_reader(counted, read_across_frames=True))
-        return cast("IO[bytes]", module.ZstdFile(counted))
+            return module.ZstdDecompressor().stream_reader(source, read_across_frames=True, closefd=False)
+        return module.ZstdFile(source)
     raise ConfigurationError(
         "a log compressed by zstd: pip install 'flask-multilimit[zstd]', or unpack it: zstd -dc FILE |"
     )
@@ -221,9 +183,10 @@ class _InOrder:
         """The number of held requests from which on sorting pays."""
         self._newest = 0
 
-    def requests(self, raw: IO[bytes]) -> Iterator[LoggedRequest]:
+    def requests(self, source: io.BufferedReader) -> Iterator[LoggedRequest]:
         read: Read | None = None
-        for lines in _blocks_of_lines(raw, self._file, self._logs.most_bytes):
+        blocks = _blocks(source, self._file, self._logs.on_read)
+        for lines in _blocks_of_lines(blocks, self._file, self._logs.most_bytes):
             read = read or self._reader(lines)
             if read is None:
                 self._file.malformed += len(lines)
@@ -287,10 +250,29 @@ class _InOrder:
         self._enough = min(2 * len(held) + LEAST_HELD, 2 * MOST_HELD)
 
 
-def _blocks_of_lines(raw: IO[bytes], file: LogFile, most_bytes: int | None) -> Iterator[list[str]]:
+def _blocks(source: io.BufferedReader, file: LogFile, on_read: Callable[[int], object] | None) -> Iterator[bytes]:
+    """Unpacked blocks, each as soon as it has arrived: a pipe may be slow. Ends before what cannot be read."""
+    raw, before = _unpacked(source), 0
+    while True:
+        try:
+            data = raw.read1(BLOCK)
+        except Exception as error:
+            if not isinstance(error, _DAMAGED) and type(error).__name__ != "ZstdError":  # either module has its own
+                raise
+            file.broken = str(error) or type(error).__name__
+            data = b""
+        if on_read is not None:
+            on_read(source.tell() - before)
+            before = source.tell()
+        if not data:
+            return
+        yield data
+
+
+def _blocks_of_lines(blocks: Iterator[bytes], file: LogFile, most_bytes: int | None) -> Iterator[list[str]]:
     """Lines without line ends, many at once. Lines that are too long are counted and dropped, never held in memory."""
     cut, left = _Lines(file), most_bytes
-    while data := _read(raw, file):
+    for data in blocks:
         if lines := cut.lines_of(data[:left]):
             yield lines
         if left is not None:
@@ -300,16 +282,6 @@ def _blocks_of_lines(raw: IO[bytes], file: LogFile, most_bytes: int | None) -> I
                 return
     if lines := cut.last():
         yield lines
-
-
-def _read(raw: IO[bytes], file: LogFile) -> bytes:
-    try:
-        return raw.read(BLOCK)
-    except Exception as error:
-        if not isinstance(error, _DAMAGED) and type(error).__name__ != "ZstdError":  # either module has its own
-            raise
-        file.broken = str(error) or type(error).__name__
-        return b""
 
 
 class _Lines:

@@ -20,7 +20,7 @@ from ...plan.hits import Applied, AppliedLimits
 from ...plan.plans import Plans
 from .logged import MICROSECONDS, LoggedRequest
 from .reading import LogFile
-from .replay_plan import Charging, ClientPlan, RecentClients, Replacements, ReplayedRule, ReplayPlan, Shape
+from .replay_plan import Charging, ClientPlan, Replacements, ReplayedRule, ReplayPlan, Shape
 from .report import (
     WORST,
     BanTally,
@@ -36,6 +36,8 @@ from .report import (
 from .resolving import ClientLists, Destination, Routes, SubjectFinder, user_of
 
 TOO_MANY_REQUESTS = 429
+REMEMBERED = 20_000
+"""The number of clients at one place each whose plans are kept. Beyond it, all are counted and forgotten."""
 
 OnDecision = Callable[[LoggedRequest, "Decision | None"], None]
 """Called with each request and its decision; ``None`` if no limit was checked."""
@@ -68,7 +70,7 @@ class Replay:
         self._slots = HeldSlots(self._storage, time)
         self._charging = Charging()
         self._plans_by_destination: dict[Destination, ReplayPlan] = {}
-        self._remembered = RecentClients(self._forget)
+        self._remembered: dict[object, ClientPlan] = {}
         self._clients = Clients()
         self._refusals: Counter[tuple[Shape, tuple[int, ...]]] = Counter()
         self._bans: dict[ReplayedRule, BanTally] = {}
@@ -136,22 +138,22 @@ class Replay:
             who = (who, *fields, *(recorded.subjects.items() if recorded else ()))
         asked = self._remembered.get(who)
         if asked is None:
-            asked = self._remembered.find(who)
-            if asked is None:
-                asked = self._plan_of(destination).of(request)
-                self._remembered.put(who, asked)
+            if len(self._remembered) >= REMEMBERED:
+                self._forget()
+            asked = self._remembered[who] = self._plan_of(destination).of(request)
         if asked.without_slots is not None and request.took is None:
             return asked.without_slots
         return asked
 
-    def _forget(self, asked: ClientPlan) -> None:
-        """Count the requests of a client that is forgotten."""
-        for each in (asked, asked.without_slots):
-            if each is not None and each.requests:
-                self._clients.came(each.client, each.requests)
-                for note in each.missing:
-                    self._notes[note] += each.requests
-                each.requests = 0
+    def _forget(self) -> None:
+        """Count the requests of the clients that are remembered, and forget them."""
+        for asked in self._remembered.values():
+            for each in (asked, asked.without_slots):
+                if each is not None and each.requests:
+                    self._clients.came(each.client, each.requests)
+                    for note in each.missing:
+                        self._notes[note] += each.requests
+        self._remembered.clear()
 
     def _plan_of(self, destination: Destination) -> ReplayPlan:
         plan = self._plans_by_destination.get(destination)
@@ -297,8 +299,7 @@ class Replay:
 
     def report(self, *, complete: bool = True, files: Iterable[LogFile] = ()) -> Report:
         """The report on the requests so far."""
-        for each in self._remembered:
-            self._forget(each)
+        self._forget()
         plans = list(self._plans_by_destination.values())
         shapes = [shape for plan in plans for shape in plan.shapes]
         known = list(dict.fromkeys(rule for plan in plans for rule in plan.rules))

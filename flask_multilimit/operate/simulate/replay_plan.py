@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -331,39 +331,3 @@ class Charging:
             return bool(declared.charge_when(Response(status=status)))
         except Exception:
             return None
-
-
-REMEMBERED = 10_000
-"""The number of clients at one place. For a moment, there may be twice as many."""
-
-
-class RecentClients:
-    """The :class:`ClientPlan` of each client at each place.
-
-    :param forget: called with what is dropped.
-    """
-
-    def __init__(self, forget: Callable[[ClientPlan], None]) -> None:
-        self._forget = forget
-        self._young: dict[object, ClientPlan] = {}
-        self._old: dict[object, ClientPlan] = {}
-        self.get: Callable[[object], ClientPlan | None] = self._young.get
-        """Looks only among the clients of the current half; :meth:`find` looks among all."""
-
-    def find(self, client: object) -> ClientPlan | None:
-        found = self._old.pop(client, None)
-        if found is not None:
-            self.put(client, found)
-        return found
-
-    def put(self, client: object, asked: ClientPlan) -> None:
-        if len(self._young) >= REMEMBERED:
-            for dropped in self._old.values():
-                self._forget(dropped)
-            self._old, self._young = self._young, {}
-            self.get = self._young.get
-        self._young[client] = asked
-
-    def __iter__(self) -> Iterator[ClientPlan]:
-        yield from self._young.values()
-        yield from self._old.values()

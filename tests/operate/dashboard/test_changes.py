@@ -370,7 +370,7 @@ def test_beside_the_csrf_protection_of_the_app() -> None:
 
 
 def test_changes_are_limited(ada: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flask_multilimit.operate.dashboard.throttle.CHANGES", "2/minute")
+    monkeypatch.setattr("flask_multilimit.operate.dashboard.visit.CHANGES", "2/minute")
     token = _token(ada)
 
     answers = [ada.post(CHANGE, data={**RULE, "token": token}) for _ in range(3)]

@@ -9,7 +9,7 @@ import pytest
 from flask import Flask
 
 from flask_multilimit import IP, USER, MultiLimit, rate_limiter
-from flask_multilimit.operate.simulate import replay_plan
+from flask_multilimit.operate.simulate import replay
 from flask_multilimit.simulation import LoggedRequest, Report, simulate
 
 
@@ -38,7 +38,7 @@ def test_a_client_that_is_forgotten_and_comes_again_is_one_client(monkeypatch: p
         for second in range(4000)
     ]
     whole = report_of(requests)
-    monkeypatch.setattr(replay_plan, "REMEMBERED", 3)
+    monkeypatch.setattr(replay, "REMEMBERED", 3)
 
     forgetful = report_of(requests)
 
