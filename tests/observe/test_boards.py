@@ -15,7 +15,7 @@ from flask_multilimit import ConfigurationError
 from flask_multilimit.observe.boards import PANELS, alerts, dashboard
 from flask_multilimit.observe.prometheus import PrometheusMetrics
 from support.folders import DOCS
-from support.programs import program
+from support.processes import program
 
 if TYPE_CHECKING:
     from pathlib import Path

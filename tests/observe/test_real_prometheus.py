@@ -22,8 +22,7 @@ from flask_multilimit.engine import RedisStorage
 from flask_multilimit.observe.boards import PANELS, alerts
 from flask_multilimit.observe.traffic import TrafficReader
 from support import waiting
-from support.processes import Program
-from support.programs import program
+from support.processes import Program, program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

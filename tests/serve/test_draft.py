@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from flask_multilimit import Concurrent, ConfigurationError, MultiLimit, Rule, rate_limiter
 from flask_multilimit.engine import MemoryStorage, RedisStorage
+from support.asking import read_list
 from support.clock import Clock
 from support.compiled import CompiledStorage
-from support.structured import read_list
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient

@@ -19,9 +19,9 @@ from flask_multilimit.engine import Hit, MemoryStorage
 from flask_multilimit.engine.hits import Hits
 from flask_multilimit.engine.reply import head
 from flask_multilimit.serve.headers import DIALECTS, describe
+from support.asking import read_list
 from support.clock import Clock
 from support.doubles import limited_service
-from support.structured import read_list
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient

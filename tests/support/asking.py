@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import http_sf
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -32,6 +34,14 @@ def policy(response: TestResponse) -> list[str]:
     """The names of the rules that a response tells of."""
     field = response.headers.get("RateLimit-Policy", "")
     return [item.split('"')[1] for item in field.split(", ") if item]
+
+
+def read_list(field: str) -> list[tuple[str, dict[str, Any]]]:
+    """The members of a list of strings in a structured field (RFC 9651), with their parameters, as the library http-sf
+    reads them. Raises an error for what a recipient would ignore."""
+    found: Any = http_sf.parse(field.encode(), tltype="list")
+    assert all(type(name) is str for name, _ in found)
+    return [(name, dict(parameters)) for name, parameters in found]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Runs a program that serves HTTP, asks it, and ends it however the tests end."""
+"""Finds programs of this machine; runs one that serves HTTP, asks it, and ends it however the tests end."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
 
 from support.folders import ROOT
 from support.servers import WATCHDOG
@@ -37,6 +39,18 @@ REPLY_SECONDS = 20.0
 POLL_SECONDS = 0.01
 CLIENTS = 16
 """Requests under way at once."""
+SYSTEM = os.pathsep.join(["/usr/sbin", "/sbin"])
+"""Where Debian puts servers; the PATH of a user may lack it."""
+
+
+def program(name: str) -> str:
+    """The path of ``name``. Without it the test is skipped, but in CI it fails: `.ci/run` installs all of them."""
+    path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}{SYSTEM}")
+    if path is not None:
+        return path
+    if "CI" in os.environ:
+        pytest.fail(f"{name} is missing: add it to PROGRAMS in .ci/run", pytrace=False)
+    pytest.skip(f"{name} is not installed")
 
 
 class Reply(NamedTuple):

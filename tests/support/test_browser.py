@@ -45,31 +45,20 @@ def test_a_page_in_order_has_nothing_wrong(browser: Browser, place: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("head", "body", "told"),
     [
-        ("<p style='color: red'>", "Content Security Policy"),
-        ("<script>1</script>", "Content Security Policy"),
+        (STRICT, "<p style='color: red'>", "Content Security Policy"),
+        (STRICT, "<script>1</script>", "Content Security Policy"),
+        ("", "<script>nothing.there</script>", "nothing is not defined"),
+        ("", "<script>console.error('oh')</script>", "console: oh"),
+        ("", "<img alt='' src='http://host.invalid/'>", "request: http://host.invalid/"),
     ],
 )
-def test_a_violation_of_the_content_policy_is_noticed(browser: Browser, place: Path, body: str, told: str) -> None:
+def test_errors_requests_elsewhere_and_what_the_content_policy_forbids_are_noticed(
+    browser: Browser, place: Path, head: str, body: str, told: str
+) -> None:
     with tab(browser) as opened:
-        opened.page.goto(shown(place, body, STRICT))
-
-        assert told in "".join(opened.wrong)
-        opened.wrong.clear()
-
-
-@pytest.mark.parametrize(
-    ("body", "told"),
-    [
-        ("<script>nothing.there</script>", "nothing is not defined"),
-        ("<script>console.error('oh')</script>", "console: oh"),
-        ("<img alt='' src='http://host.invalid/'>", "request: http://host.invalid/"),
-    ],
-)
-def test_errors_and_requests_elsewhere_are_noticed(browser: Browser, place: Path, body: str, told: str) -> None:
-    with tab(browser) as opened:
-        opened.page.goto(shown(place, body))
+        opened.page.goto(shown(place, body, head))
 
         assert told in "\n".join(opened.wrong)
         opened.wrong.clear()

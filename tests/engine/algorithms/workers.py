@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import random
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
 
-from flask_multilimit.engine import Limiter, Rule, hits_for, storage_from_uri
+import redis
+
+from flask_multilimit.engine import Calendar, Limiter, RedisStorage, Rule, hits_for, storage_from_uri
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.reply import DELAY
+from support.clock import SECOND
+from support.compiled import CompiledStorage
 from support.rates import RATES
 
 QUEUE = Rule(1, 1000, algorithm="leaky_bucket", max_delay=60)
@@ -53,3 +59,26 @@ def check_mixed(url: str, threads: int, times: int) -> list[bool]:
         allowed = list(pool.map(lambda _: limiter.check(mixed).allowed, range(threads * times)))
     limiter.close()
     return allowed
+
+
+BOUNDARY = round(datetime(2026, 11, 1, tzinfo=timezone.utc).timestamp()) * SECOND
+COUNT = 60
+
+
+def admitted(place: tuple[int, int, bool]) -> list[int]:
+    """When this process admitted, in four threads whose clocks go to and fro over the boundary of a calendar. ``place``
+    is the port, a seed, and whether to use compiled scripts."""
+    port, seed, of_a_shape = place
+
+    def thread(number: int) -> list[int]:
+        rng = random.Random(f"{seed} {number}")
+        kind = CompiledStorage if of_a_shape else RedisStorage
+        client = redis.Redis(port=port)
+        limiter = Limiter(kind(client, clock=lambda: BOUNDARY + rng.randrange(-5 * SECOND, 5 * SECOND)))
+        hits = hits_for(Calendar(COUNT, "month"), scope="boundary", subject="ada")
+        found = [decision.at for _ in range(60) if (decision := limiter.check(hits)).allowed]
+        client.close()
+        return found
+
+    with ThreadPoolExecutor(4) as threads:
+        return [at for each in threads.map(thread, range(4)) for at in each]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
+from engine.algorithms.workers import BOUNDARY, COUNT, admitted
 from flask_multilimit.engine import Calendar, Limiter, RedisStorage, Rule, StorageError, hits_for
 from flask_multilimit.engine.storage.redis.compiled import WORTH, compiled, shape_of
 from flask_multilimit.engine.storage.redis.scripts import script
-from support.calendars import BOUNDARY, COUNT, admitted
 from support.clock import SECOND
 
 if TYPE_CHECKING:
