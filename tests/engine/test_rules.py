@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 import pickle
+import re
 from dataclasses import FrozenInstanceError
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flask_multilimit.engine import Concurrent, ConfigurationError, Rule, hits_for
+from flask_multilimit.engine import ConfigurationError, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.rules import rules_from
 from support.rates import RATES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DAY = 86_400
 LONGEST = 400 * DAY
@@ -64,20 +67,16 @@ def test_every_number_of_milliseconds_is_kept_exactly(milliseconds: int) -> None
     assert Rule(timedelta(milliseconds=milliseconds)).window_ms == milliseconds
 
 
-@pytest.mark.parametrize("count", [1, 2, MOST])
-def test_a_count_is_kept(count: int) -> None:
-    assert Rule(count=count).count == Rule(count=count).quota.count == count
-
-
-@pytest.mark.parametrize("algorithm", RATES)
-def test_every_algorithm_can_be_asked_for_by_its_name(algorithm: str) -> None:
-    assert Rule(algorithm=algorithm).algorithm == algorithm
-    assert Rule(algorithm=algorithm).implementation is ALGORITHMS[algorithm]
-
-
-@pytest.mark.parametrize("name", ["a", "ip-50s", "A.b_c:d*e/f", "x" * 64])
-def test_a_name_is_kept(name: str) -> None:
-    assert Rule(name=name).name == name
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("count", count) for count in (1, 2, MOST)),
+        *(("algorithm", algorithm) for algorithm in RATES),
+        *(("name", name) for name in ("a", "ip-50s", "A.b_c:d*e/f", "x" * 64)),
+    ],
+)
+def test_what_is_given_is_kept(field: str, value: Any) -> None:
+    assert getattr(Rule(**{field: value}), field) == value
 
 
 # Bad input
@@ -107,48 +106,39 @@ BAD_ARGUMENTS: dict[str, tuple[str, list[Any]]] = {
     "burst": ("token_bucket", [*GIVEN, 1.0, MOST + 1]),
     "max_delay": ("leaky_bucket", [*GIVEN, 0.0005, LONGEST + 1]),
     "lease": ("sliding_window", [*GIVEN, 1, 1.5, 101]),
+    "algorithm": ("", ["", "SLIDING_WINDOW", "sliding window", "nonsense", None, 1, True, ["gcra"], {}]),
+    "name": ("gcra", ["", " ", "a b", "a\n", "é", "x" * 65, 'a"b', "a;b", 7, True, b"a", ["a"]]),
 }
 
 
 @pytest.mark.parametrize("name", BAD_ARGUMENTS)
-def test_a_number_out_of_range_is_an_error_that_names_the_argument(name: str) -> None:
+def test_a_wrong_value_is_an_error_that_names_the_argument(name: str) -> None:
     algorithm, wrong = BAD_ARGUMENTS[name]
     for value in wrong:
-        with pytest.raises(ConfigurationError, match=f"{name}( must be |=.* is more than )"):
+        with pytest.raises(ValueError, match=f"{name}( must be |=.* is more than )"):
             Rule(**{"algorithm": algorithm, name: value})
 
 
-@pytest.mark.parametrize("algorithm", ["", "SLIDING_WINDOW", "sliding window", "nonsense", None, 1, True, ["gcra"], {}])
-def test_an_unknown_algorithm_is_an_error_that_lists_all_algorithms(algorithm: Any) -> None:
-    with pytest.raises(ConfigurationError, match="algorithm") as caught:
-        Rule(algorithm=algorithm)
-
-    assert all(name in str(caught.value) for name in RATES)
+ALL_ALGORITHMS = "must be one of " + ", ".join(ALGORITHMS)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "meant"),
-    [("slidingwindow", "sliding_window"), ("sliding-window", "sliding_window"), ("sliding", "sliding")],
+    ("make", "message"),
+    [
+        (lambda: Rule(time=0, count=-5), "Rule(time=0, count=-5): time must be between 0.001 (1 ms) and 34560000 "),
+        (lambda: Rule(time=0, count=-5), "got 0; count must be a whole number from 1 to 1000000000, got -5"),
+        (lambda: Rule(algorithm="slidingwindow"), f"{ALL_ALGORITHMS} (did you mean 'sliding_window'?)"),
+        (lambda: Rule(algorithm="sliding"), f"{ALL_ALGORITHMS} (did you mean 'sliding"),
+        (lambda: Rule.parse("5/min"), "rule '5/min': unknown unit 'min', use one of second, minute,"),
+        (lambda: Rule.parse("5/min"), "(did you mean 'minute'?)"),
+        (lambda: Rule.parse("5/2 years"), "rule '5/2 years': Rule(time=63072000, count=5): time must be between"),
+        (lambda: rules_from([]), "none given, so nothing would be limited"),
+        (lambda: rules_from(iter([])), "none given, so nothing would be limited"),
+    ],
 )
-def test_a_misspelt_algorithm_is_an_error_that_suggests_the_nearest(wrong: str, meant: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"did you mean '{meant}"):
-        Rule(algorithm=wrong)
-
-
-@pytest.mark.parametrize("name", ["", " ", "a b", "a\n", "é", "x" * 65, 'a"b', "a;b", 7, True, b"a", ["a"]])
-def test_a_name_that_no_header_could_carry_is_an_error(name: Any) -> None:
-    with pytest.raises(ConfigurationError, match="name"):
-        Rule(name=name)
-
-
-def test_an_error_names_the_rule_the_argument_the_value_and_the_remedy() -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        Rule(time=0, count=-5)
-
-    message = str(caught.value)
-    assert message.startswith("Rule(time=0, count=-5): ")
-    assert "time must be between 0.001 (1 ms) and 34560000 (400 days) seconds, got 0" in message
-    assert "count must be a whole number from 1 to 1000000000, got -5" in message
+def test_an_error_names_the_place_the_value_and_the_remedy(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        make()
 
 
 def test_an_error_is_short_however_long_the_value() -> None:
@@ -158,11 +148,6 @@ def test_an_error_is_short_however_long_the_value() -> None:
         assert len(str(caught.value)) < 500
 
 
-def test_a_configuration_error_is_a_value_error() -> None:
-    with pytest.raises(ValueError):
-        Rule(count=0)
-
-
 # Value
 
 
@@ -170,16 +155,6 @@ def test_a_rule_is_frozen() -> None:
     for name, value in {"time": 1, "count": 1, "algorithm": "gcra", "name": "x"}.items():
         with pytest.raises(FrozenInstanceError):
             setattr(Rule(), name, value)
-
-
-def test_a_rule_has_nothing_but_its_own_names() -> None:
-    assert [name for name in dir(Rule()) if name.startswith(("model_", "copy", "dict", "json"))] == []
-    assert not hasattr(Rule(), "__dict__")
-
-
-def test_each_rule_shows_the_arguments_that_it_takes() -> None:
-    assert list(inspect.signature(Rule).parameters) == list(Rule.__match_args__)
-    assert list(inspect.signature(Concurrent).parameters) == ["count", "timeout", "name"]
 
 
 def test_equal_rules_are_one_in_a_set() -> None:
@@ -275,16 +250,6 @@ def test_any_text_is_rules_or_a_configuration_error(text: str) -> None:
     assert all(0.001 <= rule.time <= LONGEST and 1 <= rule.count <= MOST for rule in rules)
 
 
-def test_an_unknown_unit_is_an_error_that_suggests_the_nearest() -> None:
-    with pytest.raises(ConfigurationError, match=r"'5/min'.*unknown unit 'min'.*did you mean 'minute'"):
-        Rule.parse("5/min")
-
-
-def test_a_text_out_of_range_is_an_error_that_shows_text_and_range() -> None:
-    with pytest.raises(ConfigurationError, match=r"'5/2 years'.*400 days"):
-        Rule.parse("5/2 years")
-
-
 # Several
 
 
@@ -302,16 +267,7 @@ def test_a_text_out_of_range_is_an_error_that_shows_text_and_range() -> None:
 )
 def test_several_rules_may_be_given_in_many_ways(given_rules: Any) -> None:
     assert rules_from(given_rules) == (Rule(1, 5), Rule(60, 100))
-
-
-def test_one_rule_needs_no_list() -> None:
-    assert rules_from(Rule(1, 5)) == rules_from("5/second") == (Rule(1, 5),)
-
-
-@pytest.mark.parametrize("none", [[], (), set(), iter([])])
-def test_an_empty_list_of_rules_is_an_error_because_nothing_would_be_limited(none: Any) -> None:
-    with pytest.raises(ConfigurationError, match="none given"):
-        rules_from(none)
+    assert rules_from(Rule(1, 5)) == (Rule(1, 5),)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -12,6 +13,7 @@ from flask_multilimit.engine import (
     Concurrent,
     ConfigurationError,
     Decision,
+    Hits,
     Limiter,
     MemoryStorage,
     RedisStorage,
@@ -45,11 +47,10 @@ def limiter(server: Server, redis_client: redis.Redis, monkeypatch: pytest.Monke
     limiter.close()
 
 
-def test_a_slot_that_is_given_back_is_free_for_the_next_check(limiter: Limiter) -> None:
-    for _ in range(20):
-        with limiter.slot(THREE) as first, limiter.slot(THREE) as second, limiter.slot(THREE) as third:
-            assert [first.remaining, second.remaining, third.remaining] == [2, 1, 0]
-    assert limiter.peek(THREE).remaining == 3
+def at_once(work: Callable[[], object], many: int) -> None:
+    with ThreadPoolExecutor(many) as threads:
+        for each in [threads.submit(work) for _ in range(many)]:
+            each.result(SECONDS)
 
 
 def test_a_block_cannot_be_entered_again(limiter: Limiter) -> None:
@@ -64,6 +65,13 @@ def test_a_block_cannot_be_entered_again(limiter: Limiter) -> None:
     assert len(KEEPER) == 0
 
 
+def held_slots(limiter: Limiter, hits: Hits, many: int) -> list[Decision]:
+    decisions = [limiter.check(hits) for _ in range(many)]
+    for decision in decisions:
+        limiter.hold(decision)
+    return decisions
+
+
 def test_of_threads_that_share_a_block_one_enters_it(limiter: Limiter) -> None:
     block = limiter.slot(THREE)
     ready, told = threading.Barrier(3), list[str]()
@@ -76,11 +84,7 @@ def test_of_threads_that_share_a_block_one_enters_it(limiter: Limiter) -> None:
         except ConfigurationError:
             told.append("refused")
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS)
+    at_once(work, 3)
 
     assert sorted(told) == ["entered", "refused", "refused"]
     until(lambda: limiter.peek(THREE).remaining == 3)
@@ -94,11 +98,7 @@ def test_slots_that_many_threads_give_back_at_once_are_all_free(limiter: Limiter
         with limiter.slot(many):
             ready.wait(SECONDS)
 
-    threads = [threading.Thread(target=work) for _ in range(40)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, 40)
 
     until(lambda: limiter.peek(many).remaining == 40)  # the question may overtake a release on another connection
     assert len(KEEPER) == 0
@@ -109,9 +109,7 @@ def test_where_a_release_waits_those_that_come_meanwhile_share_one_connection(
 ) -> None:
     monkeypatch.setattr("flask_multilimit.engine.storage.redis.wire.HIREDIS_AVAILABLE", False)
     many = hits_for(Concurrent(40), scope="reports")
-    held = [limiter.check(many) for _ in range(40)]
-    for decision in held:
-        limiter.hold(decision)
+    held = held_slots(limiter, many, 40)
     connections = len(redis_client.client_list())
     threads = [threading.Thread(target=limiter.release, args=(decision,)) for decision in held]
     storage: Any = limiter.storage
@@ -131,23 +129,16 @@ def test_where_a_release_waits_those_that_come_meanwhile_share_one_connection(
     assert len(KEEPER) == 0
 
 
-def test_a_release_that_is_lost_is_made_again_at_once(
-    limiter: Limiter, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slots, "RETRY_SECONDS", 3600)
-    with limiter.slot(THREE):
-        redis_client.client_kill_filter(_type="normal", skipme=True)
-
-    until(lambda: redis_client.zcard(THREE[0].key) == 0)
-    until(lambda: len(KEEPER) == 0)
-
-
+@pytest.mark.parametrize("taken_by", ["this process", "another process"])
 def test_a_release_that_the_server_refuses_is_made_again(
-    limiter: Limiter, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+    limiter: Limiter, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture, taken_by: str
 ) -> None:
-    with limiter.slot(THREE):
-        redis_client.config_set("min-replicas-to-write", 1)
+    decision = limiter.check(THREE)
+    if taken_by == "this process":
+        limiter.hold(decision)
+    redis_client.config_set("min-replicas-to-write", 1)
     try:
+        limiter.release(decision)
         until(lambda: len(KEEPER) == 1)  # nobody else asks; the keeper finds out by itself
         assert redis_client.zcard(THREE[0].key) == 1
     finally:
@@ -183,13 +174,12 @@ def test_a_release_waits_for_no_answer(
     until(lambda: redis_client.zcard(THREE[0].key) == 0)
 
 
-def test_releases_that_are_lost_together_are_one_line_in_the_log(
-    limiter: Limiter, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+def test_releases_that_are_lost_together_are_made_again_at_once_and_are_one_line_in_the_log(
+    limiter: Limiter, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(slots, "RETRY_SECONDS", 3600)
     many = hits_for(Concurrent(40), scope="reports")
-    held = [limiter.check(many) for _ in range(40)]
-    for decision in held:
-        limiter.hold(decision)
+    held = held_slots(limiter, many, 40)
     redis_client.client_pause(60_000, all=False)
     try:
         for decision in held:
@@ -199,30 +189,22 @@ def test_releases_that_are_lost_together_are_one_line_in_the_log(
         redis_client.client_unpause()
 
     until(lambda: "could not be released" in caplog.text)
-    until(lambda: redis_client.zcard(many[0].key) == 0)
+    until(lambda: redis_client.zcard(many[0].key) == len(KEEPER) == 0)
     assert caplog.text.count("could not be released") == 1
 
 
-def test_after_a_refund_of_one_slot_of_two_the_other_is_held_and_given_back_at_the_end(limiter: Limiter) -> None:
-    first, second = hits_for(Concurrent(1), scope="reports"), hits_for(Concurrent(1), scope="exports")
+@pytest.mark.parametrize("refunded", [1, 2])
+def test_refunded_slots_are_free_and_the_others_are_held_until_the_end(limiter: Limiter, refunded: int) -> None:
+    two = [*hits_for(Concurrent(1), scope="reports"), *hits_for(Concurrent(1), scope="exports")]
 
-    with limiter.slot([*first, *second]) as decision:
-        limiter.refund(decision, first)
-        assert [limiter.peek(first).remaining, limiter.peek(second).remaining] == [1, 0]
-        assert len(KEEPER) == 1
+    with limiter.slot(two) as decision:
+        for hit in two[:refunded]:
+            decision = limiter.refund(decision, [hit])  # noqa: PLW2901 - as an app does
+        assert [limiter.peek([hit]).remaining for hit in two] == [1, refunded - 1]
+        assert len(KEEPER) == 2 - refunded
 
-    assert limiter.peek(second).remaining == 1
+    assert limiter.peek(two).remaining == 1
     assert len(KEEPER) == 0
-
-
-def test_after_a_refund_of_all_slots_nothing_is_held(limiter: Limiter) -> None:
-    first, second = hits_for(Concurrent(1), scope="reports"), hits_for(Concurrent(1), scope="exports")
-
-    with limiter.slot([*first, *second]) as decision:
-        for hits in (first, second):
-            decision = limiter.refund(decision, hits)  # noqa: PLW2901 - as an app does
-        assert len(KEEPER) == 0
-        assert limiter.check([*first, *second]).allowed
 
 
 class _InTheChild(Exception):  # noqa: N818 - nothing is wrong
@@ -266,9 +248,7 @@ class Renewing(MemoryStorage):
 def test_the_end_of_work_releases_what_is_held_and_nothing_that_was_given_back_before(
     limiter: Limiter, redis_client: redis.Redis
 ) -> None:
-    decisions = [limiter.check(THREE) for _ in range(3)]
-    for decision in decisions:
-        limiter.hold(decision)
+    decisions = held_slots(limiter, THREE, 3)
     released, refunded, _ = decisions
     limiter.release(released)
     limiter.refund(refunded)
@@ -280,20 +260,6 @@ def test_the_end_of_work_releases_what_is_held_and_nothing_that_was_given_back_b
     until(lambda: redis_client.zcard(THREE[0].key) == 0)
     assert redis_client.info("commandstats")["cmdstat_zrem"]["calls"] == 1
     assert decisions == []
-
-
-def test_a_release_of_what_is_not_held_is_tried_again_when_it_fails(
-    limiter: Limiter, redis_client: redis.Redis
-) -> None:
-    decision = limiter.check(THREE)  # as one that another process has made
-    redis_client.config_set("min-replicas-to-write", 1)
-    try:
-        limiter.release(decision)
-        until(lambda: len(KEEPER) == 1)
-    finally:
-        redis_client.config_set("min-replicas-to-write", 0)
-
-    until(lambda: redis_client.zcard(THREE[0].key) == 0)
 
 
 class Broken(MemoryStorage):
@@ -472,7 +438,10 @@ def test_threads_that_give_back_while_their_slots_are_renewed_all_the_time_lose_
     ]
     renewed = count_of_calls(storage, "renew", monkeypatch)
 
-    def work(number: int) -> None:
+    numbers = iter(range(8))
+
+    def work() -> None:
+        number = next(numbers)
         for turn in range(150):
             decision = limiter.check(plans[turn % 2])
             keeper.hold(storage, decision)
@@ -481,11 +450,7 @@ def test_threads_that_give_back_while_their_slots_are_renewed_all_the_time_lose_
                 keeper.forget(decision, {decision.hits[0].key})
             keeper.release(decision)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS)
+    at_once(work, 8)
 
     assert sum(renewed) > 100
     until(lambda: len(keeper) == 0)
@@ -535,16 +500,6 @@ def test_a_slot_is_renewed_in_each_third_of_its_timeout_until_it_is_released(hel
     assert set(held.storage.renewed) == {held.decision.check_id}
 
 
-def test_after_a_refund_of_one_slot_of_two_the_other_is_renewed(held: Held) -> None:
-    two = held.storage.check((*hits_for(Concurrent(1), scope="a"), *hits_for(Concurrent(1), scope="b")))
-    held.keeper.release(held.decision)
-    held.keeper.hold(held.storage, two)
-
-    held.keeper.forget(two, {two.hits[0].key})
-
-    assert held.renewals_at(20) == 1
-
-
 def test_a_renewal_that_fails_is_tried_again_after_a_second_and_is_one_line_in_the_log(
     held: Held, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -574,9 +529,37 @@ def many(held: Held) -> Held:
     return held
 
 
-def test_no_command_renews_more_than_500_slots(many: Held) -> None:
-    assert many.renewals_at(20) == 1200
-    assert many.storage.commands == [500, 500, 200]
+def test_after_a_refund_of_one_slot_of_two_the_other_is_renewed(held: Held) -> None:
+    two = held.storage.check((*hits_for(Concurrent(1), scope="a"), *hits_for(Concurrent(1), scope="b")))
+    held.keeper.release(held.decision)
+    held.keeper.hold(held.storage, two)
+
+    held.keeper.forget(two, {two.hits[0].key})
+
+    assert held.renewals_at(20) == 1
+
+
+@pytest.mark.parametrize(
+    ("fails", "renewed", "commands"),
+    [
+        ("none", [1200, 1200], [500, 500, 200]),
+        ("the first", [700, 1200], [500, 500, 200, 500]),
+        ("all", [0, 0], [500, 500, 200] * 2),
+    ],
+)
+def test_a_command_renews_at_most_500_slots_and_those_that_fail_are_one_line_in_the_log(
+    many: Held, caplog: pytest.LogCaptureFixture, fails: str, renewed: list[int], commands: list[int]
+) -> None:
+    many.storage.fails_once, many.storage.fails = fails == "the first", fails == "all"
+
+    assert [many.renewals_at(second) for second in (20, 21)] == renewed
+
+    assert many.storage.commands == commands
+    lines = [record.getMessage() for record in caplog.records]
+    failed = 1200 - renewed[0]
+    assert [line.partition(". ")[0] for line in lines] == [
+        f"Rate limits: could not renew slots ({failed}): away" for _ in range(min(failed, 1))
+    ]
 
 
 def test_the_units_of_a_heavy_check_count_as_many(held: Held) -> None:
@@ -587,20 +570,3 @@ def test_the_units_of_a_heavy_check_count_as_many(held: Held) -> None:
     held.renewals_at(20)
 
     assert held.storage.commands == [2, 2, 1, 1]
-
-
-def test_of_several_commands_each_fails_by_itself(many: Held, caplog: pytest.LogCaptureFixture) -> None:
-    many.storage.fails_once = True
-
-    assert many.renewals_at(20) == 700
-    assert many.renewals_at(21) == 1200
-    assert many.storage.commands == [500, 500, 200, 500]
-    assert caplog.text.count("could not renew slots (500): away") == 1
-
-
-def test_renewals_that_fail_together_are_one_line_in_the_log(many: Held, caplog: pytest.LogCaptureFixture) -> None:
-    many.storage.fails = True
-
-    assert many.renewals_at(20) == 0
-    assert caplog.text.count("could not renew slots (1200): away") == 1
-    assert caplog.text.count("could not renew slots") == 1

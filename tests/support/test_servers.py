@@ -46,7 +46,7 @@ def test_a_server_that_does_not_start_says_why_and_leaves_nothing(
 
 def test_a_server_ends_with_the_process_that_started_it(server: Server) -> None:
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    arguments = [sys.executable, "-c", OWNER, server.binary.path]
+    arguments = [sys.executable, "-c", OWNER, str(server.binary.path)]
     with subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         url, folder = owner.stdout.readline().split()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flask_multilimit.engine import Rule
-from support.bench import hits
 from support.clock import microseconds
 from support.folders import ROOT
 
@@ -45,53 +44,35 @@ def attack(script: Any, bench: Bench, algorithm: str) -> list[int]:
     return admitted
 
 
-# Fixed window
+@pytest.mark.parametrize(
+    ("algorithm", "count", "burst", "most"),
+    [
+        *(("fixed_window", count, None, 2 * count - 1) for count in (1, 2, 3, 5, 8)),
+        ("sliding_window_counter", 1, None, 1),
+        *(("sliding_window_counter", count, None, 2 * count - 2) for count in (2, 3, 5, 8)),
+        *(
+            (algorithm, count, burst, burst + count - 1)
+            for algorithm in ("token_bucket", "gcra")
+            for count, burst in ((4, 1), (4, 4), (5, 3), (7, 2))
+        ),
+    ],
+)
+def test_no_traffic_whatever_gets_more_in_a_window_than_the_documentation_says(
+    script: Any, algorithm: str, count: int, burst: int | None, most: int
+) -> None:
+    more = {} if burst is None else {"burst": burst}
+
+    assert script.worst_case(algorithm, window=24, count=count, **more) == most
 
 
-def test_fixed_window_admits_exactly_twice_the_count_from_one_edge_to_the_other(bench: Bench) -> None:
-    """From the instant at which the window begins to that at which the next does, both included."""
-    plan = hits(Rule(WINDOW, COUNT, algorithm="fixed_window"))
-    start = bench.clock.now
-    admitted = []
-    for at in [0] + [microseconds(WINDOW) - 1] * COUNT + [microseconds(WINDOW)] * (COUNT + 1):
-        bench.clock.now = start + at
-        if bench.limiter.check(plan).allowed:
-            admitted.append(at)
-
-    assert len(admitted) == 2 * COUNT
-    assert admitted[-1] - admitted[0] == microseconds(WINDOW)
-    assert admitted[-1] - admitted[1] == 1  # all but the first of them in two microseconds
-
-
-@pytest.mark.parametrize("count", [2, 3, 5, 8])
-def test_no_traffic_whatever_gets_more_of_a_fixed_window_than_twice_the_count_less_one(script: Any, count: int) -> None:
-    assert script.worst_case("fixed_window", window=20, count=count) == 2 * count - 1
-
-
-def test_a_window_of_one_unit_is_exact(script: Any) -> None:
-    assert script.worst_case("fixed_window", window=20, count=1) == 1
-    assert script.worst_case("sliding_window_counter", window=20, count=1) == 1
-
-
-def test_the_attack_reaches_the_worst_of_a_fixed_window(script: Any, bench: Bench) -> None:
-    admitted = attack(script, bench, "fixed_window")
-
-    assert script.most_in_a_window(admitted, microseconds(WINDOW)) == 2 * COUNT - 1
-
-
-# Sliding window counter
-
-
-@pytest.mark.parametrize("count", [2, 3, 5, 8])
-def test_no_traffic_whatever_gets_more_of_the_counter_than_twice_the_count_less_two(script: Any, count: int) -> None:
-    assert script.worst_case("sliding_window_counter", window=24, count=count) == 2 * count - 2
-
-
-def test_the_attack_reaches_the_worst_of_the_counter(script: Any, bench: Bench) -> None:
-    """The units of the window before came at its end, while the estimate takes them as spread over it."""
-    admitted = attack(script, bench, "sliding_window_counter")
-
-    assert script.most_in_a_window(admitted, microseconds(WINDOW)) == 2 * COUNT - 2
+@pytest.mark.parametrize(
+    ("algorithm", "most"),
+    [("sliding_window", COUNT), ("fixed_window", 2 * COUNT - 1), ("sliding_window_counter", 2 * COUNT - 2)],
+)
+def test_an_attack_at_the_edges_of_windows_reaches_the_worst_and_gets_no_more(
+    script: Any, bench: Bench, algorithm: str, most: int
+) -> None:
+    assert script.most_in_a_window(attack(script, bench, algorithm), microseconds(WINDOW)) == most
 
 
 @pytest.mark.parametrize(("share", "most"), [(0, 100), (0.1, 109), (0.5, 149)])
@@ -104,41 +85,19 @@ def test_the_counter_admits_no_burst_beyond_its_count_but_the_estimate_lets_more
     assert script.most_in_a_window(admitted, max(round(share * microseconds(WINDOW)), 2)) == pytest.approx(most, abs=1)
 
 
-# What the two are compared with
-
-
-@pytest.mark.parametrize("algorithm", ["token_bucket", "gcra"])
-@pytest.mark.parametrize(("count", "burst"), [(4, 1), (4, 4), (5, 3), (7, 2)])
-def test_no_traffic_whatever_gets_more_of_a_bucket_than_its_burst_and_the_count_less_one(
-    script: Any, algorithm: str, count: int, burst: int
+@pytest.mark.parametrize(
+    ("algorithm", "load", "most", "share"),
+    [
+        *((algorithm, 0.9, 90, 0.9) for algorithm in ("fixed_window", "sliding_window_counter", "sliding_window")),
+        *(("sliding_window_counter", load, COUNT, 0.9902) for load in (1, 1.1, 2)),  # one in a hundred too few
+    ],
+)
+def test_evenly_spaced_requests_are_all_admitted_below_the_rate(
+    script: Any, algorithm: str, load: float, most: int, share: float
 ) -> None:
-    assert script.worst_case(algorithm, window=20, count=count, burst=burst) == burst + count - 1
+    result = script.drive(algorithm, script.Traffic(load, even=True))
 
-
-def test_the_attack_gets_the_count_and_no_more_of_a_sliding_window(script: Any, bench: Bench) -> None:
-    admitted = attack(script, bench, "sliding_window")
-
-    assert script.most_in_a_window(admitted, microseconds(WINDOW)) == COUNT
-
-
-# Ordinary traffic
-
-
-@pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_counter", "sliding_window"])
-def test_evenly_spaced_requests_below_the_rate_are_all_admitted(script: Any, algorithm: str) -> None:
-    result = script.drive(algorithm, script.Traffic(0.9, even=True))
-
-    assert (result.most, result.share) == (90, 0.9)
-
-
-@pytest.mark.parametrize("load", [1, 1.1, 2])
-def test_of_evenly_spaced_requests_at_or_above_the_rate_the_counter_admits_one_in_a_hundred_too_few(
-    script: Any, load: float
-) -> None:
-    result = script.drive("sliding_window_counter", script.Traffic(load, even=True))
-
-    assert result.most == COUNT
-    assert result.share == 0.9902
+    assert (result.most, result.share) == (most, share)
 
 
 @pytest.mark.parametrize(("algorithm", "most"), [("sliding_window", 100), ("sliding_window_counter", 113)])

@@ -23,34 +23,17 @@ THREADS = 4
 TIMES = 50
 
 
-@pytest.fixture
-def watcher(server: Server) -> redis.Redis:
-    """A client of its own: what it needs to watch is not among what it sees."""
-    return server.client()
-
-
-def test_a_check_of_every_algorithm_for_a_subject_each_is_one_command(
-    watcher: redis.Redis, redis_client: redis.Redis
+def test_a_check_and_a_refund_of_every_algorithm_are_one_command_each(
+    server: Server, redis_client: redis.Redis
 ) -> None:
-    limiter = bare(redis_client)
-    limiter.check(workers.mixed)
+    limiter, watcher = bare(redis_client), server.client()
+    limiter.refund(limiter.check(workers.mixed))
 
     with commands(watcher) as seen:
-        limiter.check(workers.mixed)
+        limiter.refund(limiter.check(workers.mixed))
 
     assert {hit.rule.algorithm for hit in workers.mixed} == set(RATES)
-    assert seen == ["EVALSHA"]
-
-
-def test_a_refund_of_every_algorithm_is_one_command(watcher: redis.Redis, redis_client: redis.Redis) -> None:
-    limiter = bare(redis_client)
-    limiter.refund(limiter.check(workers.mixed))
-    decision = limiter.check(workers.mixed)
-
-    with commands(watcher) as seen:
-        limiter.refund(decision)
-
-    assert seen == ["EVALSHA"]
+    assert seen == ["EVALSHA"] * 2
 
 
 def test_no_key_is_touched_that_was_not_declared(redis_client: redis.Redis) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.algorithms.oracles import FOR_EVER, ORACLES, Answer, Oracle, answer, oracle_for
+from engine.algorithms.oracles import ORACLES, Answer, Oracle, answer, oracle_for
 from flask_multilimit.engine import Decision, Hit, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.reply import DELAY, RESET_AFTER, RETRY_AFTER, standings_of
@@ -187,28 +187,3 @@ def test_random_mixes_of_all_are_charged_all_or_nothing_each_by_its_own_definiti
             for hit in hits_for(rule, scope="oracle", subject=subject, cost=data.draw(st.sampled_from([1, 1, 1, 0, 2])))
         )
         last = assert_answers_as_the_oracles(bench, model, plan)
-
-
-def test_one_check_of_all_shapes_meets_all_their_refusals(fresh: Fresh) -> None:
-    """The random mixes do reach the case that matters: each shape as the only one that refuses."""
-    for tight in SHAPES:
-        bench, model = fresh(), Model()
-        plan = tuple(
-            hit
-            for shape in SHAPES
-            for hit in hits_for(tight_or_roomy(shape, shape == tight), scope="oracle", subject=shape)
-        )
-        decisions = [assert_answers_as_the_oracles(bench, model, plan) for _ in range(4)]
-        assert [decision.allowed for decision in decisions] == [True, True, False, False]
-        assert [status.hit.key for status in decisions[-1].violated] == [plan[SHAPES.index(tight)].key]
-
-
-def tight_or_roomy(shape: str, tight: bool) -> Rule:
-    count = 2 if tight else 50
-    if shape == "leaky_queue":
-        return Rule(1, count, algorithm="leaky_bucket", max_delay=0.5)
-    return Rule(1, count, algorithm=shape, burst=count if shape == "gcra" else None)
-
-
-def test_the_search_of_the_oracles_knows_what_never_comes() -> None:
-    assert answer(oracle_for("gcra", 1000, 5, 3, None), 0, 4) == Answer(False, 3, FOR_EVER, 0)

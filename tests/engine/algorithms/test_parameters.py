@@ -28,39 +28,37 @@ def test_a_parameter_is_taken_by_its_algorithms_and_by_no_other(algorithm: str, 
     if algorithm in TAKERS[parameter]:
         assert getattr(Rule(10, 20, algorithm=algorithm, **given), parameter) == 5
         return
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(ConfigurationError, match=f"{parameter} is taken by .*, not by {algorithm}; leave it out"):
         Rule(10, 20, algorithm=algorithm, **given)
-
-    message = str(caught.value)
-    assert f"{parameter}=5" in message
-    assert f"{parameter} is taken by" in message
-    assert f"not by {algorithm}; leave it out" in message
-    assert all(taker in message for taker in TAKERS[parameter])
-
-
-def test_the_message_names_rule_parameter_takers_and_remedy() -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        Rule(1, 5, burst=20)
-
-    assert str(caught.value) == (
-        "Rule(time=1, count=5, burst=20): burst is taken by token_bucket and leaky_bucket and gcra, "
-        "not by sliding_window; leave it out"
-    )
 
 
 @pytest.mark.parametrize(
-    ("time", "count", "lease", "message"),
+    ("rule", "message"),
     [
-        (60, 9, 10, "lease=10 is more than sliding_window ever admits at once, which is 9 units"),
-        (60, 10**6, 10_001, "lease=10001 is more than sliding_window ever admits at once, which is 10000 units"),
-        (0.999, 100, 10, "a lease needs a time of at least 1 second; leave it out"),
+        (
+            "Rule(time=1, count=5, burst=20)",
+            "burst is taken by token_bucket and leaky_bucket and gcra, not by sliding_window; leave it out",
+        ),
+        (
+            "Rule(time=60, count=9, lease=10)",
+            "lease=10 is more than sliding_window ever admits at once, which is 9 units",
+        ),
+        (
+            "Rule(time=60, count=1000000, lease=10001)",
+            "lease=10001 is more than sliding_window ever admits at once, which is 10000 units",
+        ),
+        ("Rule(time=0.999, count=100, lease=10)", "a lease needs a time of at least 1 second; leave it out"),
+        (
+            "Rule(time=86400, count=1, algorithm='token_bucket', burst=401)",
+            "burst=401 would need more than 34560000 seconds (400 days) to come back",
+        ),
     ],
 )
-def test_a_lease_that_could_never_be_taken_is_an_error(time: float, count: int, lease: int, message: str) -> None:
+def test_parameters_that_do_not_belong_together_are_an_error_that_says_why(rule: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        Rule(time, count, lease=lease)
+        eval(rule, {"Rule": Rule})
 
-    assert str(caught.value) == f"Rule(time={time}, count={count}, lease={lease}): {message}"
+    assert str(caught.value) == f"{rule}: {message}"
 
 
 @pytest.mark.parametrize(
@@ -80,12 +78,6 @@ def test_leased_units_are_counted_longer_by_their_life_in_the_same_key(
 
     assert rule.quota.window - plain.quota.window == round(longer * 1_000_000) == rule.lease_ms * 1000
     assert rule.window_ms == plain.window_ms
-
-
-def test_a_burst_that_takes_longer_than_400_days_to_come_back_is_an_error() -> None:
-    assert Rule(86_400, 1, algorithm="token_bucket", burst=400).burst == 400
-    with pytest.raises(ConfigurationError, match="burst=401 would need more than 34560000 seconds"):
-        Rule(86_400, 1, algorithm="token_bucket", burst=401)
 
 
 @pytest.mark.parametrize(

@@ -27,12 +27,6 @@ if TYPE_CHECKING:
 EVERY_HALF_SECOND = Rule(1, 2, algorithm="leaky_bucket", max_delay=2)
 
 
-def test_each_request_is_told_the_time_until_the_one_before_it_has_drained(bench: Bench) -> None:
-    delays = [bench.limiter.check(hits(EVERY_HALF_SECOND)).delay for _ in range(5)]
-
-    assert delays == [0, 0.5, 1, 1.5, 2]
-
-
 def test_a_cost_takes_so_many_turns(bench: Bench) -> None:
     bench.limiter.check(hits(EVERY_HALF_SECOND, cost=3))
 
@@ -52,13 +46,6 @@ def test_a_cost_of_nothing_waits_for_no_turn_and_is_never_refused(bench: Bench) 
 
     assert (decision.allowed, decision.delay, decision.remaining) == (True, 0, 0)
     assert decision.reset_after == 2.5
-
-
-def test_a_burst_bounds_the_queue_where_it_is_shorter_than_max_delay(bench: Bench) -> None:
-    rule = Rule(1, 2, algorithm="leaky_bucket", burst=3, max_delay=60)
-
-    assert exhaust(bench.limiter, hits(rule)) == 3
-    assert bench.limiter.check(hits(rule)).retry_after == 0.5
 
 
 def test_the_delay_of_several_queues_is_the_longest(bench: Bench) -> None:
@@ -110,6 +97,19 @@ def test_the_queue_of_two_processes_is_one_and_fair_in_order_of_arrival(server: 
 # In Flask
 
 
+@pytest.mark.parametrize(("wait", "slept"), [(0, []), (0.07, [0.05]), (1, [0.05, 0.1])])
+def test_a_declaration_sleeps_until_its_turn_and_leaves_longer_delays_to_the_view(
+    wait: float, slept: list[float]
+) -> None:
+    sleeps: list[float] = []
+    client = app_with(wait, Clock(), sleeps.append).test_client()
+
+    delays = [client.get("/").get_json()["delay"] for _ in range(3)]
+
+    assert delays == [0, 0.05, 0.1]
+    assert sleeps == slept
+
+
 def app_with(wait: float, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep) -> Flask:
     app = Flask("shop")
     MultiLimit(app)
@@ -121,33 +121,3 @@ def app_with(wait: float, clock: Clock | None = None, sleep: Callable[[float], N
         return {"delay": current_decision.delay}
 
     return app
-
-
-def test_a_delay_is_left_to_the_view_unless_the_declaration_waits() -> None:
-    slept: list[float] = []
-    client = app_with(0, Clock(), slept.append).test_client()
-
-    delays = [client.get("/").get_json()["delay"] for _ in range(3)]
-
-    assert delays == [0, 0.05, 0.1]
-    assert slept == []
-
-
-def test_a_declaration_that_waits_sleeps_until_its_turn() -> None:
-    slept: list[float] = []
-    client = app_with(1, Clock(), slept.append).test_client()
-
-    for _ in range(3):
-        client.get("/")
-
-    assert slept == [0.05, 0.1]
-
-
-def test_a_delay_longer_than_the_declaration_waits_is_left_to_the_view() -> None:
-    slept: list[float] = []
-    client = app_with(0.07, Clock(), slept.append).test_client()
-
-    delays = [client.get("/").get_json()["delay"] for _ in range(3)]
-
-    assert delays == [0, 0.05, 0.1]
-    assert slept == [0.05]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from itertools import chain, combinations
 from typing import TYPE_CHECKING
 
@@ -63,36 +62,6 @@ def test_shared_lua_is_in_a_script_once_and_only_where_it_is_needed() -> None:
         text = scripts.script("check", names).text
         for include, line in defines.items():
             assert text.count(line) == (1 if names & users[include] else 0)
-
-
-def test_a_plan_of_sliding_windows_alone_has_nothing_of_the_others_whatever_was_used_before() -> None:
-    scripts.script.cache_clear()
-    before = scripts.script("check", frozenset({"sliding_window"}))
-    for names in SUBSETS:
-        scripts.script("check", names)
-    scripts.script.cache_clear()
-
-    again = scripts.script("check", frozenset({"sliding_window"}))
-
-    assert again == before
-    prelude, log, algorithm, hits, check, finish = (lines_of(shipped(*place)) for place in SLIDING_WINDOW_ALONE)
-    assert lines_of(again.text) == [*prelude, *log, "do", *algorithm, "end", *hits, *check, *finish]
-
-
-SLIDING_WINDOW_ALONE = [
-    ("storage.redis", "prelude"),
-    *(("algorithms", "log"), ("algorithms", "sliding_window")),
-    *(("storage.redis", "hits"), ("storage.redis", "check"), ("storage.redis", "finish")),
-]
-
-
-def shipped(folder: str, name: str) -> str:
-    return files(f"flask_multilimit.engine.{folder}").joinpath(f"{name}.lua").read_text()
-
-
-def lines_of(lua: str) -> list[str]:
-    """Without what Lua does not see."""
-    return [line for line in lua.splitlines() if line and not line.lstrip().startswith("--")]
 
 
 def test_a_server_is_sent_one_script_for_each_set_of_algorithms_and_no_more(client: redis.Redis) -> None:
