@@ -17,7 +17,7 @@ from flask_multilimit.engine import GuardedStorage, Limiter, storage_from_uri
 from flask_multilimit.serve.gate import gate_of
 from operate.cli.conftest import SHOP, Command
 from support.bench import hits
-from support.sentinel import SERVICE, SentinelServer, port_of
+from support.sentinel import SERVICE, SentinelServer
 from support.servers import Server
 
 if TYPE_CHECKING:
@@ -69,14 +69,14 @@ def ports(server_binaries: dict[str, Binary]) -> Iterator[dict[str, int]]:
     binary = next(iter(server_binaries.values()))
     with (
         Server(binary, tcp=True, options=["--requirepass", "right"]) as strict,
-        SentinelServer(binary, port_of(strict), quorum=2) as sentinel,
-        SentinelServer(binary, port_of(strict), quorum=2, options=["requirepass right"]) as locked,
+        SentinelServer(binary, strict.port, quorum=2) as sentinel,
+        SentinelServer(binary, strict.port, quorum=2, options=["requirepass right"]) as locked,
         socket.create_server(("127.0.0.1", 0)) as silent,
     ):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             nobody = taken.getsockname()[1]
         yield {
-            "strict": port_of(strict),
+            "strict": strict.port,
             "sentinel": sentinel.port,
             "locked": locked.port,
             "silent": silent.getsockname()[1],

@@ -24,7 +24,7 @@ from flask_multilimit.engine import (
 )
 from flask_multilimit.engine.decision import FALLBACKS
 from support.bench import bare, hits, rule
-from support.sentinel import SERVICE, SentinelServer, Trio, port_of
+from support.sentinel import SERVICE, SentinelServer, Trio
 from support.servers import Server
 from support.waiting import until
 
@@ -62,7 +62,7 @@ def primary(binary: Binary) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def sentinel(binary: Binary, primary: Server) -> Iterator[SentinelServer]:
     """Alone, and so without the power to do anything but tell where the primary is."""
-    with SentinelServer(binary, port_of(primary), quorum=2) as server:
+    with SentinelServer(binary, primary.port, quorum=2) as server:
         yield server
 
 
@@ -172,7 +172,7 @@ def test_users_and_passwords_are_those_of_server_and_sentinel(
             f"user watcher on >{SECRETS['sentinel']} -@all +sentinel|get-master-addr-by-name",
         )
         server.client().config_set("requirepass", SECRETS["password"])
-        with SentinelServer(binary, port_of(server), quorum=2, options=lines) as sentinel:
+        with SentinelServer(binary, server.port, quorum=2, options=lines) as sentinel:
             place = f"127.0.0.1:{sentinel.port}/{SERVICE}"
             query = f"sentinel_username=watcher&sentinel_password={IN_QUOTES}"
             limiter = open_limiter(f"redis+sentinel://:{SECRETS['password']}@{place}?{query}")

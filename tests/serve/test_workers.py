@@ -16,7 +16,7 @@ import pytest
 from flask_multilimit.engine import Limiter, storage_from_uri
 from support.bench import hits
 from support.processes import Program
-from support.sentinel import SERVICE, SentinelServer, port_of
+from support.sentinel import SERVICE, SentinelServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,7 +92,7 @@ def _left(field: str) -> int:
 def limiter(request: pytest.FixtureRequest, server: Server, redis_client: redis.Redis) -> Iterator[Limiter]:
     """Over each kind of connection: a wire, or a client's own way."""
     assert redis_client.dbsize() == 0
-    with SentinelServer(server.binary, port_of(server), quorum=2) as sentinel:
+    with SentinelServer(server.binary, server.port, quorum=2) as sentinel:
         make: dict[str, Callable[[], object]] = {
             "unix": lambda: storage_from_uri(server.url, timeout=30),
             "tcp": lambda: storage_from_uri(server.tcp_url, timeout=30),

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from support.folders import ROOT
-from support.servers import WATCHDOG
+from support.servers import Watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -59,7 +58,7 @@ class Reply(NamedTuple):
     text: str
 
 
-class Program:
+class Program(Watched):
     """``python -m`` something that serves HTTP, from the root of the project, or uWSGI.
 
     It can import what the tests can. It is told to listen on port 0 and says in its output which port that has become,
@@ -74,24 +73,9 @@ class Program:
         self._environment = {**foreign, **same_modules, "PYTHONUNBUFFERED": "1", **(environment or {})}
 
     def __enter__(self) -> Self:
-        self._folder = Path(tempfile.mkdtemp(prefix="multilimit-"))
-        self._watchdog = subprocess.Popen(
-            ["/bin/sh", "-c", WATCHDOG, "watchdog", self._folder],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
-        with (self._folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                cwd=ROOT,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        self._begin()
+        self._process = self._run(self._command, cwd=ROOT, env=self._environment)
         try:
-            self._watch(str(self._process.pid))
             self._port = self._find_port()
         except BaseException:
             self._end()
@@ -113,11 +97,6 @@ class Program:
     @property
     def port(self) -> int:
         return self._port
-
-    @property
-    def log(self) -> str:
-        """What it has written so far."""
-        return (self._folder / "log").read_text(errors="replace")
 
     def get(self, path: str = "/", headers: Mapping[str, str] | None = None) -> Reply:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=REPLY_SECONDS)
@@ -147,14 +126,7 @@ class Program:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         self._watch("")
-        self._watchdog.communicate()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _watch(self, pid: str) -> None:
-        pipe = self._watchdog.stdin
-        assert pipe is not None
-        pipe.write(f"{pid}\n".encode())
-        pipe.flush()
+        self._clean_up()
 
 
 def gunicorn(app: str, *, workers: int, threads: int, environment: Mapping[str, str] | None = None) -> Program:

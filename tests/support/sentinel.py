@@ -34,10 +34,6 @@ class SentinelServer(Server):
         )
 
     @property
-    def port(self) -> int:
-        return port_of(self)
-
-    @property
     def _command(self) -> list[str | Path]:
         """Everything stands in a file, which a sentinel writes to itself."""
         file = self.folder / "sentinel.conf"
@@ -81,14 +77,14 @@ class Trio(contextlib.ExitStack):
 
     def wait_for_another_primary(self) -> Server:
         """The replica that has become it, as soon as one sentinel says so."""
-        old, found = port_of(self.primary), set[int]()
+        old, found = self.primary.port, set[int]()
 
         def is_told() -> bool:
             found.update(self._state(sentinel)["port"] for sentinel in self.sentinels)
             return found != {old}
 
         until(is_told)
-        return next(replica for replica in self.replicas if port_of(replica) in found)
+        return next(replica for replica in self.replicas if replica.port in found)
 
     def wait_for_good_replicas(self) -> None:
         """Until each sentinel has heard that all replicas are in touch with the primary: it promotes no other."""
@@ -106,12 +102,12 @@ class Trio(contextlib.ExitStack):
     def _start(self) -> None:
         quick = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", *self._options)
         self.primary = self.enter_context(Server(self._binary, tcp=True, options=quick))
-        follow = ("--replicaof", f"127.0.0.1 {port_of(self.primary)}")
+        follow = ("--replicaof", f"127.0.0.1 {self.primary.port}")
         self.replicas = [
             self.enter_context(Server(self._binary, tcp=True, options=(*quick, *follow))) for _ in range(self._count)
         ]
         self.sentinels = [
-            self.enter_context(SentinelServer(self._binary, port_of(self.primary), quorum=2, options=self._lines))
+            self.enter_context(SentinelServer(self._binary, self.primary.port, quorum=2, options=self._lines))
             for _ in range(3)
         ]
         until(self._all_know_each_other)
@@ -125,7 +121,3 @@ class Trio(contextlib.ExitStack):
         with sentinel.client() as client:
             state: dict[str, Any] = client.sentinel_masters()[SERVICE]
         return state
-
-
-def port_of(server: Server) -> int:
-    return int(server.tcp_url.rpartition(":")[2])

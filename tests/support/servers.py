@@ -113,7 +113,50 @@ def _paths_in_packages() -> Iterator[Path]:
             yield from sorted(Path(folder).glob(pattern))
 
 
-class Server:
+class Watched:
+    """A folder with a log, and a process at most, which end with the tests however they end."""
+
+    def _begin(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="multilimit-"))
+        self._watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", WATCHDOG, "watchdog", self._folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    @property
+    def log(self) -> str:
+        """What the process has written so far."""
+        return (self._folder / "log").read_text(errors="replace")
+
+    def _run(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[bytes]:
+        with (self._folder / "log").open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                **options,
+            )
+        self._watch(str(process.pid))
+        return process
+
+    def _watch(self, pid: str) -> None:
+        pipe = self._watchdog.stdin
+        assert pipe is not None
+        pipe.write(f"{pid}\n".encode())
+        pipe.flush()
+
+    def _clean_up(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._watchdog.communicate()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Server(Watched):
     """One running server that keeps nothing on disk, and ends with the tests however they end.
 
     It listens on a unix socket, and with `tcp` also on a port of 127.0.0.1. `options` are further
@@ -130,14 +173,7 @@ class Server:
         self._shared: redis.Redis | None = None
 
     def __enter__(self) -> Self:
-        self._folder = Path(tempfile.mkdtemp(prefix="multilimit-"))
-        self._watchdog = subprocess.Popen(
-            ["/bin/sh", "-c", WATCHDOG, "watchdog", self._folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._begin()
         try:
             self._start_on_free_port()
         except BaseException:
@@ -179,10 +215,6 @@ class Server:
     def folder(self) -> Path:
         """Where the socket and the log are; gone when the `with` block is left."""
         return self._folder
-
-    @property
-    def log(self) -> str:
-        return (self._folder / "log").read_text(errors="replace")
 
     def client(self, *, url: str | None = None, **options: Any) -> redis.Redis:
         """Make a client that fails at once instead of retrying; it is closed with the server."""
@@ -254,15 +286,7 @@ class Server:
 
     def _starts(self) -> bool:
         """Whether a new process gets as far as an answer; a port in use is why it may not."""
-        with (self._folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._watch(str(self._process.pid))
+        self._process = self._run(self._command)
         deadline = time.monotonic() + START_SECONDS
         while self._process.poll() is None:
             if self._answers():
@@ -296,19 +320,11 @@ class Server:
         self._process = None
         self._watch("")
 
-    def _watch(self, pid: str) -> None:
-        pipe = self._watchdog.stdin
-        assert pipe is not None
-        pipe.write(f"{pid}\n".encode())
-        pipe.flush()
-
     def _clean_up(self) -> None:
         for client in self._clients:
             client.close()
         self._clients.clear()
-        with contextlib.suppress(BrokenPipeError):
-            self._watchdog.communicate()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        super()._clean_up()
 
 
 class Servers(contextlib.ExitStack):

@@ -8,7 +8,7 @@ import pytest
 
 from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
 from operate.cli.conftest import SHOP, Command, Run
-from support.sentinel import SERVICE, SentinelServer, port_of
+from support.sentinel import SERVICE, SentinelServer
 from support.servers import Server
 
 if TYPE_CHECKING:
@@ -316,7 +316,7 @@ def test_endpoints_that_are_exempt_are_no_hint(on_memory: Command) -> None:
 
 
 def test_a_primary_is_called_by_the_name_that_sentinels_know(server: Server) -> None:
-    with SentinelServer(server.binary, port_of(server), quorum=2) as sentinel:
+    with SentinelServer(server.binary, server.port, quorum=2) as sentinel:
         uri = f"redis+sentinel://127.0.0.1:{sentinel.port}/{SERVICE}"
 
         run = Command(SHOP, uri)("doctor", "--json")
