@@ -17,24 +17,18 @@ if TYPE_CHECKING:
     from flask_multilimit.engine import Decision
 
 
-def test_a_decision_says_what_was_charged_and_what_is_left_after_its_settlement() -> None:
+@pytest.mark.parametrize(("units", "remaining", "debt"), [(1, 9, 0), (3, 7, 0), (347, 0, 337)])
+def test_a_decision_says_what_was_charged_and_what_is_left_after_its_settlement(
+    units: int, remaining: int, debt: int
+) -> None:
     limiter, plan = Limiter(), hits("10/minute", cost=3)
-
     decision = limiter.check(plan)
-    less, (status,) = limiter.settle(decision, 1), decision.statuses
 
-    assert (status.charged, status.remaining, status.debt) == (3, 7, 0)
-    assert [(each.charged, each.remaining, each.debt) for each in less.statuses] == [(1, 9, 0)]
-    assert less.settled == {plan[0].key: 1}
+    settled = limiter.settle(decision, units)
 
-
-def test_a_decision_says_how_far_its_settlement_is_beyond_the_count() -> None:
-    limiter, plan = Limiter(), hits("10/minute", cost=3)
-    limiter.check(plan)
-
-    (status,) = limiter.settle(limiter.check(plan), 347).statuses
-
-    assert (status.charged, status.remaining, status.debt) == (347, 0, 340)
+    assert [(each.charged, each.remaining, each.debt) for each in decision.statuses] == [(3, 7, 0)]
+    assert [(each.charged, each.remaining, each.debt) for each in settled.statuses] == [(units, remaining, debt)]
+    assert settled.settled == {plan[0].key: units}
 
 
 @pytest.mark.parametrize("units", [5, 6, 9, 1380])
@@ -54,24 +48,14 @@ def test_a_settled_decision_says_when_the_next_unit_and_when_all_come_back(
     assert settled.reset_after == now.reset_after
 
 
-def test_a_charge_is_settled_once() -> None:
-    limiter, plan = Limiter(), hits("10/minute")
-    decision = limiter.check(plan)
-
-    first, second = limiter.settle(decision, 4), limiter.settle(decision, 7)
-
-    assert (first.remaining, second.remaining) == (6, 6)
-    assert limiter.peek(plan).remaining == 6
-
-
-def test_a_charge_settled_at_its_cost_is_not_settled_again() -> None:
+@pytest.mark.parametrize("units", [4, 2, 0])
+def test_a_charge_is_settled_once_also_at_its_cost(units: int) -> None:
     limiter, plan = Limiter(), hits("10/minute", cost=2)
     decision = limiter.check(plan)
 
-    limiter.settle(decision, 2)
-    limiter.settle(decision, 5)
+    settled = [limiter.settle(decision, each).remaining for each in (units, 7)]
 
-    assert limiter.peek(plan).remaining == 8
+    assert [*settled, limiter.peek(plan).remaining] == [10 - units] * 3
 
 
 def test_some_of_the_quotas_of_a_check_can_be_settled() -> None:

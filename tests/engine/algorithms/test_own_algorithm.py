@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -56,12 +56,6 @@ def learning(monkeypatch: pytest.MonkeyPatch) -> Shapes:
 
 def cooldown(time: float = 10, count: int = 3) -> Rule:
     return Rule(time, count, algorithm="cooldown")
-
-
-def test_the_page_has_each_of_its_files_once() -> None:
-    names = [match["name"] for match in FILE.finditer(PAGE.read_text(encoding="utf-8"))]
-
-    assert sorted(names) == ["app.py", "cooldown.lua", "cooldown.py", "my_limits.py", "test_cooldown.py"]
 
 
 def test_the_app_of_the_page_limits() -> None:
@@ -128,10 +122,3 @@ def test_an_own_algorithm_is_all_or_nothing_with_every_other(bench: Bench, other
     assert not bench.limiter.check(loose + tight).allowed
     assert bench.stored() == stored
     assert bench.limiter.peek(loose).remaining == 2
-
-
-def test_parameters_of_an_own_algorithm_are_checked() -> None:
-    broken: Any = {"burst": 5}
-
-    with pytest.raises(ValueError, match=r"burst is taken by .*, not by cooldown; leave it out"):
-        Rule(10, 3, algorithm="cooldown", **broken)

@@ -106,7 +106,7 @@ def bans(draw: st.DrawFn) -> Ban:
     return Ban(after=after, within=draw(windows()), time=time, factor=draw(factors), most=most)
 
 
-def steps(*, back: bool) -> st.SearchStrategy[Advance | Ask | Again]:
+def step(*, back: bool) -> st.SearchStrategy[Advance | Ask | Again]:
     instants = ["nothing", "window", "retry", "reset", "second"]
     backwards = ["back", "slip", "slip"]
     advance = st.builds(
@@ -129,10 +129,6 @@ def steps(*, back: bool) -> st.SearchStrategy[Advance | Ask | Again]:
     units = st.sampled_from([0, 0, 1, 2, 3, 10, 300, 2500])
     again = st.builds(Again, st.sampled_from(["settle", "settle", "repeat", "reset"]), st.integers(0, 5), units)
     return advance | asks | asks | again
-
-
-def step_lists(*, back: bool) -> st.SearchStrategy[list[Advance | Ask | Again]]:
-    return st.lists(steps(back=back), min_size=5, max_size=40)
 
 
 # How it is tried
@@ -244,71 +240,70 @@ class History:
             assert first == self.oracle.peek(hits, self.clock.now)
 
 
+@dataclass(frozen=True)
+class Game:
+    """Rules, the counts that some checks have in place of theirs, and what is done."""
+
+    plan: list[Rule]
+    counts: list[int]
+    steps: list[Advance | Ask | Again]
+
+    @property
+    def changed(self) -> list[Rule]:
+        """The same keys, other counts; a queue keeps its own."""
+        return [
+            rule if rule.max_delay else Rule(rule.time, count, algorithm=rule.algorithm)
+            for rule, count in zip(self.plan, self.counts, strict=False)
+        ]
+
+    def play(
+        self,
+        client: redis.Redis,
+        kind: type[RedisStorage],
+        oracle: Oracle | None = None,
+        bans: tuple[Ban | None, Ban | None] = (None, None),
+        *,
+        shadow: bool = False,
+    ) -> None:
+        client.flushall()
+        clock = Clock()
+        limiters = [Limiter(MemoryStorage(clock)), Limiter(kind(client, clock=clock))]
+        try:
+            History(self.plan, self.changed, clock, limiters, oracle, bans=bans, shadow=shadow).play(self.steps)
+        finally:
+            for limiter in limiters:
+                limiter.close()
+
+
+def games(plans: st.SearchStrategy[list[Rule]], *, back: bool = False) -> st.SearchStrategy[Game]:
+    steps = st.lists(step(back=back), min_size=5, max_size=40)
+    return st.builds(Game, plans, st.lists(counts(), min_size=6, max_size=6), steps)
+
+
 @pytest.fixture
 def _never_forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory may forget what lies in the future, which Redis keeps until it is charged."""
     monkeypatch.setattr("flask_multilimit.engine.storage.memory.SWEEPS", 0)
 
 
-def play(
-    client: redis.Redis,
-    plan: list[Rule],
-    changes: list[int],
-    steps: list[Advance | Ask | Again],
-    kind: type[RedisStorage],
-    oracle: Oracle | None = None,
-    bans: tuple[Ban | None, Ban | None] = (None, None),
-    *,
-    shadow: bool = False,
-) -> None:
-    client.flushall()
-    clock = Clock()
-    limiters = [Limiter(MemoryStorage(clock)), Limiter(kind(client, clock=clock))]
-    try:
-        History(plan, with_counts(plan, changes), clock, limiters, oracle, bans=bans, shadow=shadow).play(steps)
-    finally:
-        for limiter in limiters:
-            limiter.close()
-
-
-def with_counts(plan: list[Rule], counts: list[int]) -> list[Rule]:
-    """The same keys, other counts; a queue keeps its own."""
-    return [
-        rule if rule.max_delay else Rule(rule.time, count, algorithm=rule.algorithm)
-        for rule, count in zip(plan, counts, strict=False)
-    ]
-
-
 each_script = pytest.mark.parametrize("kind", [RedisStorage, CompiledStorage], ids=["generic", "compiled"])
-
-six_counts = st.lists(counts(), min_size=6, max_size=6)
 
 
 @each_script
 @histories
-@given(plans(list(ALGORITHMS)), six_counts, step_lists(back=False))
-def test_the_twins_agree_on_any_history(
-    redis_client: redis.Redis,
-    kind: type[RedisStorage],
-    plan: list[Rule],
-    changes: list[int],
-    steps: list[Advance | Ask | Again],
-) -> None:
-    play(redis_client, plan, changes, steps, kind)
+@given(games(plans(list(ALGORITHMS))))
+def test_the_twins_agree_on_any_history(redis_client: redis.Redis, kind: type[RedisStorage], game: Game) -> None:
+    game.play(redis_client, kind)
 
 
 @pytest.mark.usefixtures("_never_forgetting")
 @each_script
 @histories
-@given(plans(list(ALGORITHMS)), six_counts, step_lists(back=True))
+@given(games(plans(list(ALGORITHMS)), back=True))
 def test_the_twins_agree_also_when_the_clock_steps_back(
-    redis_client: redis.Redis,
-    kind: type[RedisStorage],
-    plan: list[Rule],
-    changes: list[int],
-    steps: list[Advance | Ask | Again],
+    redis_client: redis.Redis, kind: type[RedisStorage], game: Game
 ) -> None:
-    play(redis_client, plan, changes, steps, kind)
+    game.play(redis_client, kind)
 
 
 @each_script
@@ -318,22 +313,16 @@ def test_the_twins_agree_also_when_the_clock_steps_back(
 def test_the_twins_of_each_algorithm_agree(
     redis_client: redis.Redis, kind: type[RedisStorage], algorithm: str, data: st.DataObject
 ) -> None:
-    plan = data.draw(plans([algorithm]))
-
-    play(redis_client, plan, data.draw(six_counts), data.draw(step_lists(back=False)), kind)
+    data.draw(games(plans([algorithm]))).play(redis_client, kind)
 
 
 @each_script
 @histories
-@given(plans(["sliding_window"]), six_counts, step_lists(back=False))
+@given(games(plans(["sliding_window"])))
 def test_sliding_window_agrees_with_brute_force(
-    redis_client: redis.Redis,
-    kind: type[RedisStorage],
-    plan: list[Rule],
-    changes: list[int],
-    steps: list[Advance | Ask | Again],
+    redis_client: redis.Redis, kind: type[RedisStorage], game: Game
 ) -> None:
-    play(redis_client, plan, changes, steps, kind, Oracle())
+    game.play(redis_client, kind, Oracle())
 
 
 small_plans = st.lists(st.integers(1, 3), min_size=1, max_size=2).map(
@@ -344,32 +333,20 @@ small_plans = st.lists(st.integers(1, 3), min_size=1, max_size=2).map(
 
 @each_script
 @histories
-@given(small_plans | plans(list(ALGORITHMS)), six_counts, step_lists(back=False), bans(), st.booleans())
+@given(games(small_plans | plans(list(ALGORITHMS))), bans(), st.booleans())
 def test_the_twins_of_bans_agree(
-    redis_client: redis.Redis,
-    kind: type[RedisStorage],
-    plan: list[Rule],
-    changes: list[int],
-    steps: list[Advance | Ask | Again],
-    ban: Ban,
-    shadow: bool,
+    redis_client: redis.Redis, kind: type[RedisStorage], game: Game, ban: Ban, shadow: bool
 ) -> None:
-    play(redis_client, plan, changes, steps, kind, bans=(ban, ban), shadow=shadow)
+    game.play(redis_client, kind, bans=(ban, ban), shadow=shadow)
 
 
 @pytest.mark.usefixtures("_never_forgetting")
 @each_script
 @histories
-@given(small_plans, six_counts, step_lists(back=False) | step_lists(back=True), bans(), bans())
+@given(games(small_plans) | games(small_plans, back=True), bans(), bans())
 def test_the_twins_of_bans_agree_also_when_bans_change_and_the_clock_steps_back(
-    redis_client: redis.Redis,
-    kind: type[RedisStorage],
-    plan: list[Rule],
-    changes: list[int],
-    steps: list[Advance | Ask | Again],
-    ban: Ban,
-    changed: Ban,
+    redis_client: redis.Redis, kind: type[RedisStorage], game: Game, ban: Ban, changed: Ban
 ) -> None:
     other = Ban(changed.after, ban.within, changed.time, changed.factor, changed.most)  # of the same key
 
-    play(redis_client, plan, changes, steps, kind, bans=(ban, other))
+    game.play(redis_client, kind, bans=(ban, other))
