@@ -11,9 +11,9 @@ from flask_multilimit.engine.storage.cluster.servers import NodesOfUri
 from support.bench import Bench
 from support.clock import Clock
 from support.compiled import CompiledStorage
+from support.effort import slow
 from support.pages import own_storage
 from support.servers import find_binaries
-from support.slow import slow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

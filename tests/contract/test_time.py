@@ -10,7 +10,7 @@ from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.engine.algorithms.base import AHEAD
 from support.bench import exhaust, hits, rule
 from support.clock import SECOND, microseconds
-from support.slow import slow
+from support.effort import slow
 
 if TYPE_CHECKING:
     from flask_multilimit.engine import Hit

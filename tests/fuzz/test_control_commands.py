@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flask_multilimit import IP, USER, MultiLimit, rate_limiter
 from flask_multilimit.control.document import Document, document_from
 from flask_multilimit.serve.applier import applier_of
-from fuzz.effort import tries
+from support.effort import tries
 
 if TYPE_CHECKING:
     from click.testing import Result

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter
 from flask_multilimit.engine.rules import NOTHING
-from fuzz.effort import tries
 from support.clock import Clock
 from support.doubles import RecordingStorage
+from support.effort import tries
 
 PLANS: dict[str, list[Any]] = {
     "": ["1/minute"],

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from flask_multilimit import MultiLimit, rate_limiter
 from flask_multilimit.engine import Limiter, RedisStorage, StorageError
-from fuzz.effort import tries
 from support.bench import hits
+from support.effort import tries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from flask_multilimit import IP, MultiLimit, rate_limiter
-from fuzz.effort import tries
+from support.effort import tries
 
 MARK = "<mark>"
 

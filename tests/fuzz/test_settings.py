@@ -18,7 +18,7 @@ from flask_multilimit.config import PREFIX, Settings
 from flask_multilimit.declare.limiter import OPTIONS
 from flask_multilimit.engine import storage_from_uri
 from flask_multilimit.engine.rules import rules_from
-from fuzz.effort import tries
+from support.effort import tries
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,9 +16,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flask_multilimit import MultiLimit, exempt, rate_limiter
-from fuzz.effort import tries
 from support.clock import Clock
 from support.doubles import Instance, RecordingStorage, UpdatedInstance, with_wraps, with_wrapt, without_wraps
+from support.effort import tries
 
 if TYPE_CHECKING:
     from uuid import UUID
