@@ -8,6 +8,7 @@ import pytest
 
 from flask_multilimit.engine import DenyCache, Limiter, Rule, hits_for
 from flask_multilimit.engine.hits import Hits
+from support.asking import commands
 from support.rates import RATES
 
 if TYPE_CHECKING:
@@ -25,18 +26,10 @@ def hits(number: int, algorithm: str = "sliding_window", subject: str = "203.0.1
 
 def calls_during(client: redis.Redis, action: Callable[[], object]) -> tuple[list[str], list[str]]:
     """The commands that clients sent meanwhile, and the calls that scripts made, by name."""
-    sent: list[str] = []
     called: list[str] = []
-    with client.monitor() as monitor, client.client() as single:  # type: ignore[no-untyped-call]
-        single.ping()
+    with commands(client, called) as sent:
         action()
-        single.echo("that was it")
-        for line in iter(monitor.next_command, None):
-            name = line["command"].split()[0].upper()
-            if name == "ECHO":
-                return sent[sent.index("PING") + 1 :], called
-            (called if line["client_type"] == "lua" else sent).append(name)
-    raise AssertionError("the monitor ended early")
+    return sent, called
 
 
 @pytest.mark.parametrize("number", [1, 3, 10])

@@ -45,9 +45,9 @@ def read_list(field: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 @contextmanager
-def commands(client: redis.Redis) -> Iterator[list[str]]:
-    """The names of all commands the server is sent by others meanwhile, but for those within scripts and those that ask
-    in the background what is changed."""
+def commands(client: redis.Redis, within_scripts: list[str] | None = None) -> Iterator[list[str]]:
+    """The names of all commands the server is sent by others meanwhile, without those that ask in the background what
+    is changed. Those within scripts are added to ``within_scripts``."""
     with client.monitor() as monitor:  # type: ignore[no-untyped-call]
         client.ping()  # opens the connection, which sends commands of its own
         seen: list[str] = []
@@ -59,10 +59,9 @@ def commands(client: redis.Redis) -> Iterator[list[str]]:
             pings += name == "PING"
             if pings == 2:
                 break
-            if (
-                pings
-                and name not in {"PING", "CLIENT", "HELLO", "SELECT"}
-                and command["client_type"] != "lua"
-                and "{control}" not in command["command"]
-            ):
+            if not pings or name in {"PING", "CLIENT", "HELLO", "SELECT"} or "{control}" in command["command"]:
+                continue
+            if command["client_type"] != "lua":
                 seen.append(name)
+            elif within_scripts is not None:
+                within_scripts.append(name)
