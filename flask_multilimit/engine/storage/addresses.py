@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from types import NoneType
 from typing import cast
 from urllib.parse import urlsplit
@@ -16,30 +17,28 @@ LAST_PORT = 65_535
 _HOST_AND_PORT = r"(\[[^\[\]]*\]|[^:\[\]]*):(?P<port>.*)"
 
 
-class PortError(ValueError):
-    """An address whose port is not a port."""
-
-    def __init__(self, address: str) -> None:
-        in_brackets = "; an IPv6 address needs brackets" if address.count(":") > 1 and "[" not in address else ""
-        super().__init__(f"the port must be a number from 1 to {LAST_PORT}{in_brackets}")
+class MalformedError(ValueError):
+    """An address that makes no sense. The message quotes nothing secret."""
 
 
 def check_port(text: str) -> None:
-    """Raise :class:`PortError` for ``host:port`` or ``[IPv6]:port`` with an impossible port."""
+    """Raise :class:`MalformedError` for ``host:port`` or ``[IPv6]:port`` with an impossible port."""
     match = re.fullmatch(_HOST_AND_PORT, text)
     port = match["port"] if match else ""
     if port and not (re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= LAST_PORT):
-        raise PortError(text)
+        in_brackets = "; an IPv6 address needs brackets" if text.count(":") > 1 and "[" not in text else ""
+        raise MalformedError(f"the port must be a number from 1 to {LAST_PORT}{in_brackets}")
 
 
-def host_and_port(text: str, port: int) -> tuple[str, int]:
-    """The parts of ``host``, ``host:port`` or ``[IPv6]:port``; ``port`` is the default. Raises ``ValueError`` or its
-    child :class:`PortError`."""
+def host_and_port(text: str, port: int) -> Address:
+    """The parts of ``host``, ``host:port`` or ``[IPv6]:port``; ``port`` is the default. Raises
+    :class:`MalformedError`."""
     check_port(text)
-    parts = urlsplit(f"//{text}")
-    if not parts.hostname or parts.netloc != text:
-        raise ValueError("an address is host, host:port or [IPv6]:port, and several are separated by commas")
-    return parts.hostname, parts.port or port
+    with suppress(ValueError):
+        parts = urlsplit(f"//{text}")
+        if parts.hostname and parts.netloc == text:
+            return parts.hostname, parts.port or port
+    raise MalformedError("an address is host, host:port or [IPv6]:port, and several are separated by commas")
 
 
 _SHOWN = r"(?:\[[^\[\]]*\]|[^:\[]|:(?=[0-9]{0,5}(?:[,/]|$)))*"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flask_multilimit.engine import Concurrent, StorageError, hits_for
 from flask_multilimit.engine.storage import Slot
-from flask_multilimit.engine.storage.releases import ReleaseBatcher
+from flask_multilimit.engine.storage.redis.storage import ReleaseBatcher
 from support.waiting import SECONDS, until
 
 if TYPE_CHECKING:

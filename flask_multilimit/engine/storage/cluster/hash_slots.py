@@ -132,7 +132,9 @@ class HashSlots:
         except TimeoutError:
             in_time = False
         if not in_time:
-            raise _timed_out()
+            raise storage_error(
+                RedisTimeoutError("timed out while another thread was asking for the owners of the slots")
+            )
         try:
             yield
         finally:
@@ -173,15 +175,7 @@ def _host(given: Any) -> str:
 
 def _failure(address: Address, error: Exception) -> StorageError:
     failure = storage_error(error)
-    failure.__cause__ = error
     failure.key_specific = False
     if type(error) is ResponseError and "cluster support disabled" in str(error):
         failure.remedy = f"{address[0]}:{address[1]} is not part of a cluster: use redis://host:port"
-    return failure
-
-
-def _timed_out() -> StorageError:
-    error = RedisTimeoutError("timed out while another thread was asking for the owners of the slots")
-    failure = storage_error(error)
-    failure.__cause__ = error
     return failure

@@ -14,7 +14,8 @@ from redis.crc import key_slot
 from ...errors import ConfigurationError, StorageError
 from ..addresses import Address, host_and_port, redacted
 from ..redis.connections import Deadline
-from ..redis.storage import RedisStorage, timed_client
+from ..redis.storage import RedisStorage
+from ..redis.uri import timed_client
 from .hash_slots import HashSlots, has_no_right, is_moving, redirection_of
 
 MOST_SERVERS = 8
@@ -247,19 +248,7 @@ class _Asking:
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    def evalsha(self, *arguments: Any) -> Any:
-        return self._ask("EVALSHA", *arguments)
-
-    def eval(self, *arguments: Any) -> Any:
-        return self._ask("EVAL", *arguments)
-
-    def unlink(self, *keys: str) -> Any:
-        return self._ask("UNLINK", *keys)
-
     def execute_command(self, *command: Any) -> Any:
-        return self._ask(*command)
-
-    def _ask(self, *command: Any) -> Any:
         with self._client.pipeline(transaction=False) as pipeline:
             pipeline.execute_command("ASKING")
             pipeline.execute_command(*command)

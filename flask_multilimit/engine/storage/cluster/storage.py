@@ -1,12 +1,23 @@
 """Redis Cluster as a storage: one command for each slot that holds keys of a check, and all or nothing over all slots.
 
 A check whose keys lie in one slot, as nearly always, is one question to one server (:mod:`.servers`). Any other is
-taken apart (:mod:`.all_or_nothing`).
+taken apart, and yet charges all of its hits or none.
+
+A server is atomic only for keys of one hash slot. So the hits of each hash slot form a *group*, and the groups are
+checked one after the other under one id. If a group refuses, the charges of the groups before it are refunded exactly,
+by that id, and the groups after it are only peeked; a refusal there is still a strike. A ban that watches rules of
+other hash slots gets its strike in a command of its own. A rule never admits more than it allows. For a moment, other
+requests may see charges that are about to be refunded.
+
+While a hash slot moves from one server to another, the servers may answer commands with several keys by TRYAGAIN. Then
+each hit is a group of its own. A ban that holds still refuses, but no refusal is a strike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -15,14 +26,51 @@ from redis.crc import key_slot
 
 from ...decision import Charge, Decision
 from ...errors import ConfigurationError, StorageError
-from ...hits import Hit, memoized
+from ...hits import BanHit, Hit, Hits, bans_among, bans_of, memoized
+from ...reply import DELAY, Standing, joined, retry_afters, standing_of
+from ...rules import Rule
 from ..addresses import shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
-from ..redis.storage import RedisStorage
-from ..releases import ReleaseBatcher
+from ..redis.storage import RedisStorage, ReleaseBatcher, remembers_ids
 from ..tallies import Tallies, Tally
-from .all_or_nothing import AllOrNothing, groups_of
+from .hash_slots import is_moving
 from .servers import Nodes, NodesOfClient, NodesOfUri, Servers
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Hits of a plan that are checked in one command."""
+
+    hash_slot: int
+    hits: tuple[Hit, ...]
+    places: tuple[int, ...]
+    """The place of each hit in the check."""
+    recognised: bool
+    """Whether a repeated check is charged only once."""
+    has_bans: bool
+
+    @classmethod
+    def of(cls, hash_slot: int, plan: Sequence[Hit], places: Sequence[int]) -> Group:
+        hits = Hits(plan[place] for place in places)
+        return cls(hash_slot, hits, tuple(places), remembers_ids(hits), bool(bans_among(hits)))
+
+    def apart(self, plan: Sequence[Hit]) -> list[Group]:
+        """Each hit as a group of its own."""
+        return [Group.of(self.hash_slot, plan, [place]) for place in self.places]
+
+    def must_be_taken_apart(self, error: StorageError) -> bool:
+        """Whether ``error`` was the answer because the hash slot is moving, so that each hit may get another one."""
+        return len(self.hits) > 1 and is_moving(error)
+
+    def refusing(self, answer: Decision) -> list[int]:
+        """The places of the hits that refuse."""
+        return [place for place, wait in zip(self.places, retry_afters(answer.reply), strict=True) if wait]
+
+
+GroupDecision = tuple[Group, Decision]
+
+REFUSES = Rule.refusing(1, algorithm="fixed_window")
+"""Stands for a rule of another hash slot that refuses."""
 
 
 class ClusterStorage:
@@ -33,7 +81,6 @@ class ClusterStorage:
     def __init__(self, nodes: Nodes, *, clock: Callable[[], int] | None = None) -> None:
         self._servers = Servers(nodes, clock=clock)
         self._deadline = nodes.deadline
-        self._all_or_nothing = AllOrNothing(self._servers)
         self._releases = ReleaseBatcher()
 
     @classmethod
@@ -75,17 +122,17 @@ class ClusterStorage:
         self._deadline.begin()
         groups = memoized(hits, groups_of)
         if len(groups) > 1:
-            return self._all_or_nothing.check(hits, groups, check_id)
+            return self._check_groups(hits, groups, check_id)
         try:
-            return self._all_or_nothing.check_one(groups[0], check_id)
+            return self._check_one(groups[0], check_id)
         except StorageError as error:
             if not groups[0].must_be_taken_apart(error):
                 raise
-        return self._all_or_nothing.check(hits, groups[0].apart(hits), check_id)
+        return self._check_groups(hits, groups[0].apart(hits), check_id)
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         self._deadline.begin()
-        return self._all_or_nothing.peek(hits)
+        return decision_from(hits, list(self._answers(hits, memoized(hits, groups_of), self._peek)))
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
         """One check after the other, each within the deadline: a slot may move between two of them."""
@@ -94,7 +141,7 @@ class ClusterStorage:
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         self._deadline.begin()
-        self._all_or_nothing.settle(check_id, charges)
+        self._settle(check_id, charges)
 
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
         if lost is None:
@@ -140,6 +187,140 @@ class ClusterStorage:
     def close(self) -> None:
         self._servers.close()
 
+    # All or nothing
+
+    def _check_groups(self, hits: tuple[Hit, ...], groups: Sequence[Group], check_id: UUID | None) -> Decision:
+        answers: list[GroupDecision] = []
+        charged: list[Decision] = []
+
+        def ask(group: Group) -> Decision:
+            if not _all_allow(answers):
+                return self._strike(group, check_id or answers[0][1].id) if group.has_bans else self._peek(group)
+            return self._check_one(group, check_id or (answers[0][1].id if answers else None))
+
+        try:
+            for group, answer in self._answers(hits, groups, ask):
+                answers.append((group, answer))
+                charged += [answer] if answer.charges else []
+            if len(charged) > 0 and not _all_allow(answers):
+                answers = self._without_charges(hits, answers, charged)
+            if bans_of(hits) and not _all_allow(answers):
+                answers += self._struck_from_elsewhere(hits, answers, check_id or answers[0][1].id)
+        except StorageError as error:
+            error.check_id = error.check_id or (answers[0][1].id if answers else check_id)
+            self._deadline.begin()  # the refund has its own deadline
+            with suppress(StorageError):
+                self._take_back(charged)
+            raise error
+        return decision_from(hits, answers)
+
+    def _check_one(self, group: Group, check_id: UUID | None) -> Decision:
+        """Check the hits of ``group`` alone, in one command."""
+        return self._servers.ask(
+            group.hash_slot, lambda server, tried: server.check(group.hits, tried or check_id), again=group.recognised
+        )
+
+    def _settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+        """Refund once: a second attempt might refund more than was charged."""
+        self._servers.ask_each(
+            charges,
+            lambda charge: charge.hit.key,
+            lambda server, together: server.settle(check_id, together),
+            again=False,
+        )
+
+    def _answers(
+        self, hits: tuple[Hit, ...], groups: Iterable[Group], ask: Callable[[Group], Decision]
+    ) -> Iterator[GroupDecision]:
+        """The answer of each group, the last first. Limits that many subjects share come first in a check, those of a
+        single subject last: a request that the latter refuse takes nothing from the former, not even for a moment."""
+        waiting = list(groups)
+        while waiting:
+            group = waiting.pop()
+            try:
+                answer = ask(group)
+            except StorageError as error:
+                if not group.must_be_taken_apart(error):
+                    raise
+                waiting += group.apart(hits)
+            else:
+                yield group, answer
+
+    def _peek(self, group: Group) -> Decision:
+        return self._servers.ask(group.hash_slot, lambda server, _: server.peek(group.hits))
+
+    # When a group refuses
+
+    def _without_charges(
+        self, hits: tuple[Hit, ...], answers: Sequence[GroupDecision], charged: list[Decision]
+    ) -> list[GroupDecision]:
+        """The answers as they are once ``charged`` has been refunded."""
+        given_back = [group for group, answer in answers if answer.charges]
+        self._take_back(charged)
+        others = [(group, answer) for group, answer in answers if not answer.charges]
+        return [*others, *self._answers(hits, given_back, self._peek)]
+
+    def _take_back(self, charged: list[Decision]) -> None:
+        while charged:
+            answer = charged.pop()
+            self._settle(answer.id, answer.charges)
+
+    def _struck_from_elsewhere(
+        self, hits: tuple[Hit, ...], answers: Sequence[GroupDecision], check_id: UUID
+    ) -> list[GroupDecision]:
+        """The answers of the bans that only rules of other hash slots have struck, after the strike."""
+        hash_slots = {place: group.hash_slot for group, _ in answers for place in group.places}
+        refusing = {place for group, answer in answers for place in group.refusing(answer)}
+        struck = []
+        for place, ban, watched in bans_of(hits):
+            guilty = {hash_slots[other] for other in watched if other in refusing}
+            if guilty and hash_slots[place] not in guilty and place not in refusing:
+                struck.append(self._struck(Group.of(hash_slots[place], hits, [place]), ban, check_id))
+        return struck
+
+    def _struck(self, group: Group, ban: BanHit, check_id: UUID) -> GroupDecision:
+        refuses = Hit(f"{ban.key}:refused", REFUSES)
+        both = Group.of(group.hash_slot, [replace(ban, watches=(refuses.key,)), refuses], (0, 1))
+        try:
+            answer = self._strike(both, check_id)
+        except StorageError as error:
+            if not both.must_be_taken_apart(error):
+                raise
+            return group, self._peek(group)  # while a hash slot moves, no refusal is a strike
+        alone = joined(answer.at, 0, [(standing_of(answer.reply, 0), ban.shadow)])
+        return group, Decision(answer.check_id, group.hits, alone, answer.decided_by)
+
+    def _strike(self, group: Group, check_id: UUID) -> Decision:
+        return self._servers.ask(group.hash_slot, lambda server, _: server.strike(group.hits, check_id))
+
 
 def _key_of(slot: Slot) -> str:
     return slot.hit.key
+
+
+def _all_allow(answers: Iterable[GroupDecision]) -> bool:
+    return all(answer.allowed for _, answer in answers)
+
+
+def groups_of(hits: tuple[Hit, ...]) -> tuple[Group, ...]:
+    """One group per hash slot, in the order of their first hits."""
+    places: dict[int, list[int]] = {}
+    for place, hit in enumerate(hits):
+        places.setdefault(key_slot(hit.key.encode()), []).append(place)
+    return tuple(Group.of(hash_slot, hits, of_hash_slot) for hash_slot, of_hash_slot in places.items())
+
+
+def decision_from(hits: tuple[Hit, ...], answers: Sequence[GroupDecision]) -> Decision:
+    """One decision from the answers of all groups, at the instant of the answer for the first hit."""
+    if len(answers) == 1:
+        return answers[0][1]
+    standings: dict[int, Standing] = {}
+    instants: dict[int, int] = {}
+    for group, answer in answers:
+        for i, place in enumerate(group.places):
+            standings[place] = standing_of(answer.reply, i)
+            instants[place] = answer.at
+    delay = max(answer.reply[DELAY] for _, answer in answers)
+    reply = joined(instants[0], delay, [(standings[place], hit.shadow) for place, hit in enumerate(hits)])
+    ahead = tuple(instants[place] - instants[0] for place in range(len(hits)))
+    return Decision(answers[0][1].check_id, hits, reply, ahead=ahead)

@@ -80,7 +80,7 @@ _NO_REPLY = (exceptions.TimeoutError, exceptions.ConnectionError, OSError)
 
 
 def storage_error(error: Exception, server: str = "") -> StorageError:
-    """The error to raise from ``error``, which ``server`` or the connection to it caused."""
+    """The error to raise because of ``error``, which ``server`` or the connection to it caused."""
     if isinstance(error, MasterNotFoundError):
         error.args = (str(error).partition(" : ")[0],)  # the rest shows clients, with their passwords
     error.__suppress_context__ = True  # its history inside the client adds nothing to its text
@@ -88,6 +88,7 @@ def storage_error(error: Exception, server: str = "") -> StorageError:
     where = f" ({server})" if server else ""
     did = "refused a command" if code == "NOPERM" else "gave no answer"
     made = StorageError(f"the rate limit storage {did}{where}: {type(error).__name__}: {error}")
+    made.__cause__ = error
     made.key_specific = code in KEY_SPECIFIC
     made.no_reply = not code and isinstance(error, _NO_REPLY)
     missing = _missing_right(str(error)) if code == "NOPERM" else ""

@@ -15,10 +15,11 @@ from redis.connection import parse_url
 from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from ..addresses import Address, PortError, host_and_port
+from ..addresses import Address, MalformedError, host_and_port
 from .connections import TIMED_CONNECTIONS, Deadline, TimedConnection, TimedTlsConnection
-from .uri import SENTINEL_SCHEMES, MalformedError
 
+SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
+"""The schemes of URIs that name sentinels, and the protocol of the servers behind them."""
 PORT = 26379
 PATIENCE = 0.5
 """The part of the remaining time that one sentinel may take: the next one and the primary need the rest."""
@@ -130,7 +131,9 @@ def to_primary(url: str, **options: Any) -> tuple[str, dict[str, Any]]:
     service, _, database = path.partition("/")
     if not service:
         raise MalformedError(f"it names no service: {scheme}://host:{PORT},host:{PORT}/SERVICE")
-    sentinels = tuple(_address(host) for host in hosts.split(","))
+    if "" in hosts.split(","):
+        raise MalformedError("it names no sentinel, or has a comma too many: host:port,host:port")
+    sentinels = tuple(host_and_port(host, PORT) for host in hosts.split(","))
     own = {name: value for name, value in parse_qsl(query) if name.startswith("sentinel_")}
     others = urlencode([(name, value) for name, value in parse_qsl(query) if name not in own])
     plain = f"{SENTINEL_SCHEMES[scheme]}://{credentials}{at}localhost/{database}?{others}"
@@ -141,17 +144,6 @@ def to_primary(url: str, **options: Any) -> tuple[str, dict[str, Any]]:
     shared = {name: value for name, value in given.items() if name.startswith(("ssl_", "socket_"))}
     primary = Primary(unquote(service), sentinels, SENTINEL_SCHEMES[scheme], {**options, **shared, **logging_in})
     return plain, {"connection_class": PRIMARY_CONNECTIONS[SENTINEL_SCHEMES[scheme]], "primary": primary}
-
-
-def _address(text: str) -> Address:
-    if not text:
-        raise MalformedError("it names no sentinel, or has a comma too many: host:port,host:port")
-    try:
-        return host_and_port(text, PORT)
-    except PortError as error:
-        raise MalformedError(str(error)) from None
-    except ValueError:
-        raise MalformedError("the address of a sentinel is host, host:port or [IPv6]:port") from None
 
 
 def _nobody_knows(service: str, failures: list[tuple[Address, Exception | None]]) -> NoPrimaryError:

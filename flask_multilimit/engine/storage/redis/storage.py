@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from inspect import iscoroutinefunction
@@ -11,49 +13,27 @@ from time import monotonic, time_ns
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
-import redis
-from redis import Redis
-from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.retry import Retry
 
 from ...algorithms import ALGORITHMS
 from ...algorithms.base import HoldsSlots
 from ...decision import Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
+from ...forks import notify_child
 from ...hits import PEEKED, Hit, bans_among, calendars_of, memoized, memorize, new_id, packed_ban
 from ...reply import completed
-from ..addresses import redacted, shown_storage
+from ...threads import Lazy
+from ..addresses import shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
-from ..releases import ReleaseBatcher
 from ..tallies import Tallies, Tally, arguments_of, seconds_of, tallies_of
 from .compiled import SHAPES, Compiled, Learned
-from .connections import TIMED_CONNECTIONS, Deadline
+from .connections import Deadline
 from .failures import NONE_FREE, storage_error
 from .scripts import Script, lone_script, script_for
-from .sentinel import to_primary
-from .uri import (
-    SENTINEL_SCHEMES,
-    address_of,
-    check_credentials,
-    check_database,
-    check_options,
-    check_place,
-    why_malformed,
-)
+from .uri import address_of, timed_client
 from .wire import command_of, wire_of
-
-_DRIVER: dict[str, Any] = {}
-"""Options that give redis-py its own version. Otherwise it looks that up on disk for each connection, in milliseconds.
-"""
-try:
-    from redis.driver_info import DriverInfo
-except ImportError:  # older versions look once, when they are imported
-    pass
-else:
-    _DRIVER["driver_info"] = DriverInfo(lib_version=redis.__version__)
 
 CHECK: bytes = b""
 """The mode of a plain check, which is neither a peek nor repeated. An argument that is left out means the same."""
@@ -72,6 +52,36 @@ LATEST = 4_000_000_000_000_000
 
 GONE = -2
 """What PTTL answers for a key that does not exist any more."""
+
+
+class ReleaseBatcher:
+    """Gives slots back in one command: while one thread waits for the answer, others put theirs into a queue, and the
+    next thread takes all of them. Thread-safe, fork-safe."""
+
+    def __init__(self) -> None:
+        self._begin()
+        notify_child(self)
+
+    def _begin(self) -> None:
+        self._queue: deque[tuple[Sequence[Slot], Lost]] = deque()
+        self._releasing = Lazy(lambda: threading.Lock())  # noqa: PLW0108 - what it is may be patched until then
+
+    def _after_fork_in_child(self) -> None:
+        self._begin()
+
+    def release(self, slots: Sequence[Slot], lost: Lost, release: Callable[[Sequence[Slot]], object]) -> None:
+        """Return once ``release`` has been called with ``slots``, among others. If it failed, each ``lost`` is called.
+        Of several threads, the first one's ``release`` is called for all."""
+        self._queue.append((slots, lost))
+        with self._releasing():
+            leaving = [self._queue.popleft() for _ in range(len(self._queue))]
+            if not leaving:  # another thread has taken it along
+                return
+            try:
+                release([slot for together, _ in leaving for slot in together])
+            except StorageError as error:
+                for _, each_lost in leaving:
+                    each_lost(error)
 
 
 class RedisStorage:
@@ -157,8 +167,14 @@ class RedisStorage:
         self._deadline.start()
         mode = CHECK if ids is None else b"repeat"
         id_of_each = [new_id() for _ in many] if ids is None else [id_.bytes for id_ in ids]
-        ask = self._ask_wire if self._wire is not None and self.clock is None else self._ask_pipeline
-        replies = self._command(ask, mode, many, id_of_each)[-len(many) :] if many else []
+        calls = [_call_of("check", hits, self._boundaries(hits)) for hits in many]
+        loading = [(b"SCRIPT", b"LOAD", script.text.encode()) for script in {script for script, _ in calls}]
+        now = () if self.clock is None else (b"%d" % self.clock(),)
+        checks = [
+            (b"EVALSHA", script.sha.encode(), *arguments, id_, mode, *now)
+            for (script, arguments), id_ in zip(calls, id_of_each, strict=True)
+        ]
+        replies = self._command(self._run_each, loading + checks)[len(loading) :] if many else []
         return [
             self._ask(mode, hits, id_) if self._is_outside(hits, reply) else _decision(id_, hits, reply)
             for id_, hits, reply in zip(id_of_each, many, replies, strict=True)
@@ -194,14 +210,10 @@ class RedisStorage:
 
     def _release(self, slots: Sequence[Slot]) -> None:
         self._deadline.start()
-        if self._wire is None:
-            commands = [
-                _release_command_of(hit.rule.algorithm)(hit.key.encode(), hit.cost, check_id) for check_id, hit in slots
-            ]
-            replies = self._command(self._run_each, commands)
-        else:
-            packed = [check_id.join(_release_parts(hit.rule.algorithm, hit.key, hit.cost)) for check_id, hit in slots]
-            replies = self._command(self._wire.ask_all, packed, self._deadline.started)
+        commands = [
+            _release_command_of(hit.rule.algorithm)(hit.key.encode(), hit.cost, check_id) for check_id, hit in slots
+        ]
+        replies = self._command(self._run_each, commands)
         if any(type(reply) is not int for reply in replies):
             raise StorageError(f"the reply to a release has the wrong shape: {replies!r:.80}")
 
@@ -215,6 +227,9 @@ class RedisStorage:
         self._run("renew", tuple([slot.hit for slot in slots]), b"", ids)
 
     def _run_each(self, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
+        """The replies to ``commands``, in one round trip."""
+        if self._wire is not None:
+            return self._wire.ask_all([command_of(*command) for command in commands], self._deadline.started)
         if len(commands) == 1 or not hasattr(self._client, "pipeline"):
             return [self._client.execute_command(*command) for command in commands]
         with self._client.pipeline(transaction=False) as pipeline:
@@ -230,7 +245,7 @@ class RedisStorage:
                 self._wire.ask, command_of(b"UNLINK", *[key.encode() for key in keys]), self._deadline.started
             )
         elif keys:
-            self._command(self._client.unlink, *keys)
+            self._command(self._client.execute_command, "UNLINK", *keys)
 
     @property
     def client(self) -> Any:
@@ -257,7 +272,7 @@ class RedisStorage:
     def run_script(self, script: str, keys: Sequence[str], arguments: Sequence[bytes]) -> Any:
         """Run ``script``. Its reply may be long, so each step has the timeout of the sockets."""
         self._deadline.stop(ours=True)
-        return self._command(self._client.eval, script, len(keys), *keys, *arguments)
+        return self._command(self._client.execute_command, "EVAL", script, len(keys), *keys, *arguments)
 
     def close(self) -> None:
         self.confirm()
@@ -322,8 +337,7 @@ class RedisStorage:
     def _call(self, name: bytes, script: str, *arguments: bytes) -> Any:
         if self._wire is not None:
             return self._wire.ask(command_of(name, script.encode(), *arguments), self._deadline.started)
-        call = self._client.evalsha if name == b"EVALSHA" else self._client.eval
-        return call(script, *arguments)
+        return self._client.execute_command(name.decode(), script, *arguments)
 
     def _call_of(
         self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int
@@ -362,31 +376,9 @@ class RedisStorage:
         """The command up to the id, and the frame of its reply, of a check that is not always sent alike."""
         if isinstance(changing, Learned) and SHAPES.note(changing):
             start, _, _, frame = _compiled(hits, changing)
-        return self._up_to_id(hits, start), frame
-
-    def _up_to_id(self, hits: tuple[Hit, ...], start: bytes) -> bytes:
-        """A command up to the id, of which ``start`` is packed already."""
-        return start + self._boundaries(hits) + _BEFORE_ID if calendars_of(hits) else start
-
-    def _ask_wire(self, mode: bytes, many: Sequence[tuple[Hit, ...]], ids: Sequence[bytes]) -> list[Any]:
-        """The replies to all checks, in one round trip. Replies to the loading of scripts come before them."""
-        assert self._wire is not None
-        scripts = {script_for("check", hits) for hits in many}
-        commands = [command_of(b"SCRIPT", b"LOAD", script.text.encode()) for script in scripts]
-        end = b"$%d\r\n%b\r\n" % (len(mode), mode)
-        starts = [self._up_to_id(hits, memoized(hits, _packed_for_id_and_mode)) for hits in many]
-        commands += [b"%b%b\r\n%b" % (start, id_, end) for start, id_ in zip(starts, ids, strict=True)]
-        return self._wire.ask_all(commands, self._deadline.started)
-
-    def _ask_pipeline(self, mode: bytes, many: Sequence[tuple[Hit, ...]], ids: Sequence[bytes]) -> list[Any]:
-        """As :meth:`_ask_wire`, through the client."""
-        calls = [self._call_of("check", hits, mode, id_) for hits, id_ in zip(many, ids, strict=True)]
-        with self._client.pipeline(transaction=False) as pipeline:
-            for script in {script for script, _ in calls}:
-                pipeline.script_load(script.text)
-            for script, arguments in calls:
-                pipeline.evalsha(script.sha, *arguments)
-            return cast("list[Any]", pipeline.execute())
+        if calendars_of(hits):
+            start += self._boundaries(hits) + _BEFORE_ID
+        return start, frame
 
     def _command(self, command: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -405,35 +397,6 @@ class RedisStorage:
             if self._owns_client:
                 self._client.connection_pool.disconnect(inuse_connections=False)
         return storage_error(error, address_of(self._client))
-
-
-ReleaseCommand = Callable[[bytes, int, bytes], tuple[bytes, ...]]
-
-
-def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
-    """A client that keeps ``deadline`` and does not retry. Raises :class:`ConfigurationError`, which shows the URI or
-    the one that the user has ``given`` instead."""
-    common: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "health_check_interval": 0}
-    if "lib_" not in url:
-        common |= _DRIVER
-    scheme = url.partition(":")[0]
-    try:
-        check_credentials(url)
-        if scheme not in {*SENTINEL_SCHEMES, *TIMED_CONNECTIONS}:
-            raise ValueError(f"its scheme must be one of {', '.join(TIMED_CONNECTIONS)}")
-        if scheme in SENTINEL_SCHEMES:
-            plain, kind = to_primary(url, **common)
-        else:
-            check_place(url)
-            plain, kind = url, {"connection_class": TIMED_CONNECTIONS[scheme]}
-        time_outs = {"socket_timeout": deadline.seconds, "socket_connect_timeout": deadline.seconds}
-        client = Redis.from_url(plain, deadline=deadline, **time_outs, **common, **kind)
-        pool = client.connection_pool
-        check_database(plain)
-        check_options(pool.connection_class(**pool.connection_kwargs))
-    except (ValueError, TypeError, RedisError) as error:
-        raise ConfigurationError(f"storage URI {redacted(given or url)!r}: {why_malformed(url, error)}") from None
-    return client
 
 
 def _call_of(driver: str, hits: tuple[Hit, ...], boundaries: bytes) -> tuple[Script, list[bytes]]:
@@ -460,7 +423,10 @@ def _prepared(hits: tuple[Hit, ...]) -> _Prepared:
     learned = SHAPES.of(hits)
     if learned is not None and learned.script is not None:
         return _compiled(hits, learned)
-    return _Prepared(_packed(hits, and_more=1), remembers_ids(hits), learned or _has_calendars(hits), None)
+    script, arguments = _call_of("check", hits, _blank_boundaries(hits))
+    start = command_of(b"EVALSHA", script.sha.encode(), *arguments, and_more=1)
+    changing = learned or _has_calendars(hits)
+    return _Prepared(_up_to_boundaries(hits, start), remembers_ids(hits), changing, None)
 
 
 def _compiled(hits: tuple[Hit, ...], learned: Learned) -> _Prepared:
@@ -472,15 +438,6 @@ def _compiled(hits: tuple[Hit, ...], learned: Learned) -> _Prepared:
     made = _Prepared(_up_to_boundaries(hits, start), remembers_ids(hits), _has_calendars(hits), learned.script.frame)
     memorize(hits, _prepared, made)
     return made
-
-
-def _packed_for_id_and_mode(hits: tuple[Hit, ...]) -> bytes:
-    return _packed(hits, and_more=2)
-
-
-def _packed(hits: tuple[Hit, ...], *, and_more: int) -> bytes:
-    script, arguments = _call_of("check", hits, _blank_boundaries(hits))
-    return _up_to_boundaries(hits, command_of(b"EVALSHA", script.sha.encode(), *arguments, and_more=and_more))
 
 
 def _has_calendars(hits: tuple[Hit, ...]) -> bool | None:
@@ -507,7 +464,7 @@ def _release_parts(algorithm: str, key: str, cost: int) -> list[bytes]:
     return command_of(*_release_command_of(algorithm)(key.encode(), cost, _ANY_ID)).split(_ANY_ID)
 
 
-def _release_command_of(algorithm: str) -> ReleaseCommand:
+def _release_command_of(algorithm: str) -> Callable[[bytes, int, bytes], tuple[bytes, ...]]:
     return cast("HoldsSlots", ALGORITHMS[algorithm]).release_command
 
 

@@ -1,4 +1,4 @@
-"""Finds what is wrong in a storage URI before a connection is made, and shows URIs without their secrets."""
+"""Makes the client of a storage URI, and finds what is wrong in the URI before a connection is made."""
 
 from __future__ import annotations
 
@@ -8,15 +8,26 @@ from inspect import signature
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..addresses import PortError, check_port, redacted
-from .connections import TimedTlsConnection
+import redis
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
 
-SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
-"""The schemes of URIs that name sentinels, and the protocol of the servers behind them."""
+from ...errors import ConfigurationError
+from ..addresses import MalformedError, check_port, redacted
+from .connections import TIMED_CONNECTIONS, Deadline, TimedTlsConnection
+from .sentinel import SENTINEL_SCHEMES, to_primary
 
-
-class MalformedError(ValueError):
-    """A URI that makes no sense. The message quotes nothing secret."""
+_DRIVER: dict[str, Any] = {}
+"""Options that give redis-py its own version. Otherwise it looks that up on disk for each connection, in milliseconds.
+"""
+try:
+    from redis.driver_info import DriverInfo
+except ImportError:  # older versions look once, when they are imported
+    pass
+else:
+    _DRIVER["driver_info"] = DriverInfo(lib_version=redis.__version__)
 
 
 def address_of(client: Any) -> str:
@@ -31,7 +42,33 @@ def address_of(client: Any) -> str:
     return ""
 
 
-def why_malformed(url: str, error: Exception) -> str:
+def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
+    """A client that keeps ``deadline`` and does not retry. Raises :class:`ConfigurationError`, which shows the URI or
+    the one that the user has ``given`` instead."""
+    common: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "health_check_interval": 0}
+    if "lib_" not in url:
+        common |= _DRIVER
+    scheme = url.partition(":")[0]
+    try:
+        _check_credentials(url)
+        if scheme not in {*SENTINEL_SCHEMES, *TIMED_CONNECTIONS}:
+            raise ValueError(f"its scheme must be one of {', '.join(TIMED_CONNECTIONS)}")
+        if scheme in SENTINEL_SCHEMES:
+            plain, kind = to_primary(url, **common)
+        else:
+            _check_place(url)
+            plain, kind = url, {"connection_class": TIMED_CONNECTIONS[scheme]}
+        time_outs = {"socket_timeout": deadline.seconds, "socket_connect_timeout": deadline.seconds}
+        client = Redis.from_url(plain, deadline=deadline, **time_outs, **common, **kind)
+        pool = client.connection_pool
+        _check_database(plain)
+        _check_options(pool.connection_class(**pool.connection_kwargs))
+    except (ValueError, TypeError, RedisError) as error:
+        raise ConfigurationError(f"storage URI {redacted(given or url)!r}: {_why_malformed(url, error)}") from None
+    return client
+
+
+def _why_malformed(url: str, error: Exception) -> str:
     """What is wrong with ``url``. The words of redis-py may quote a part of the password."""
     unknown = re.search(_UNKNOWN_OPTION, str(error))
     if unknown:
@@ -59,14 +96,14 @@ def _unknown_option(url: str, name: str) -> str:
     return f"{shown} is not an option of a connection" + (f"; did you mean {nearest[0]}?" if nearest else "")
 
 
-def check_credentials(url: str) -> None:
+def _check_credentials(url: str) -> None:
     """Raise :class:`MalformedError` for a URI in which another part may contain a piece of the password."""
     place, *rest = re.split("[/?#]", url.partition("://")[2], maxsplit=1)
     if "@" in place and "@" in "".join(rest):
         raise MalformedError("there is an @ too many: special characters of passwords and options are percent-encoded")
 
 
-def check_place(url: str) -> None:
+def _check_place(url: str) -> None:
     """Raise :class:`MalformedError` if the address is not that of one server. redis-py would connect to another one."""
     scheme, _, rest = url.partition("://")
     place = re.split("[/?#]", rest, maxsplit=1)[0]
@@ -77,20 +114,17 @@ def check_place(url: str) -> None:
         raise MalformedError("several servers are redis+cluster://host,host or redis+sentinel://host,host/service")
     # An "@" further on belongs to a password that contains a "/": then this is not the host.
     if scheme != "unix" and ("@" in place or "@" not in rest):
-        try:
-            check_port(host)
-        except PortError as error:
-            raise MalformedError(str(error)) from None
+        check_port(host)
 
 
-def check_database(url: str) -> None:
+def _check_database(url: str) -> None:
     """Raise ``ValueError`` for a database that is not a number: redis-py would use 0."""
     parts = urlsplit(url)
     if parts.scheme != "unix" and not re.fullmatch(r"/?[0-9]*", parts.path):
         raise ValueError(f"the database must be a number, got {parts.path[1:]!r}")
 
 
-def check_options(connection: Any) -> None:
+def _check_options(connection: Any) -> None:
     """Raise :class:`MalformedError` for options with which every connection would fail. Does not connect."""
     if any(getattr(connection, name, None) for name in ("ssl_validate_ocsp", "ssl_validate_ocsp_stapled")):
         raise MalformedError("OCSP is not possible with a URI: give a client object of redis")

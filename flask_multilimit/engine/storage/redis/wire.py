@@ -154,38 +154,17 @@ class Wire:
     def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
         """The replies to ``commands``, in one round trip. Each has as much time as the reply to one :meth:`ask`. Raises
         the first reply that is an error, and redis-py's errors."""
-        try:
-            line = self._idle.pop()
-        except IndexError:
-            line, started = self._open(started)
-        line, started = self._take_another(line, started)
-        try:
-            replies = line.ask_all(commands, started)
-        except BaseException as error:
-            self._drop(line)
-            if isinstance(error, OSError):
-                raise _as_redis_error(error) from error
-            raise
-        self._idle.append(line)
+        line, started = self._take_another(*self._take(started))
+        replies: list[Any] = self._use(line, line.ask_all, commands, started)
         return replies
 
     def send(self, command: bytes, started: float, lost: Lost) -> None:
         """Send ``command`` without waiting for its reply. The next question on this connection reads it, or
         :meth:`confirm`. Raises redis-py's errors if it cannot be sent."""
-        try:
-            line = self._idle.pop()
-        except IndexError:
-            line, started = self._open(started)
+        line, started = self._take(started)
         if started - line.used > _FRESH_SECONDS and line.has_news():
             line, started = self._take_another(line, started)
-        try:
-            line.send(command, started, lost)
-        except BaseException as error:
-            self._drop(line)
-            if isinstance(error, OSError):
-                raise _as_redis_error(error) from error
-            raise
-        self._idle.append(line)
+        self._use(line, line.send, command, started, lost)
 
     def confirm(self) -> None:
         """Read the replies to :meth:`send` on idle connections."""
@@ -212,6 +191,25 @@ class Wire:
     def _after_fork_in_child(self) -> None:
         """Drop what belongs to the parent process."""
         self._idle.clear()
+
+    def _take(self, started: float) -> tuple[_Line, float]:
+        try:
+            return self._idle.pop(), started
+        except IndexError:
+            return self._open(started)
+
+    def _use(self, line: _Line, ask: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a method of ``line``, and keep the line unless it fails. :meth:`ask` does this by itself, in less
+        time."""
+        try:
+            answer = ask(*arguments)
+        except BaseException as error:
+            self._drop(line)
+            if isinstance(error, OSError):
+                raise _as_redis_error(error) from error
+            raise
+        self._idle.append(line)
+        return answer
 
     def _take_another(self, line: _Line, started: float) -> tuple[_Line, float]:
         """Replace a connection that the server has closed, or that holds something that nobody asked for."""
