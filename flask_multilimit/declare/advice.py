@@ -342,18 +342,15 @@ def releasing(function: Any) -> Any:
 _GOES_ON = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
 
-class _Until:
-    """A block that ends ``holder`` if an exception is raised in it."""
-
-    def __init__(self, holder: Holder) -> None:
-        self._holder = holder
-
-    def __enter__(self) -> None:
-        """Do nothing: the holder goes on."""
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if kind is not None:
-            self._holder.end()
+@contextmanager
+def _drawing(holder: Holder) -> Iterator[None]:
+    """Let ``holder`` hold the slots that this block takes, and end if the block raises an exception."""
+    try:
+        with holding(holder):
+            yield
+    except BaseException:
+        holder.end()
+        raise
 
 
 def _going_on(result: Any, holder: Holder) -> Any:
@@ -387,14 +384,13 @@ class _Drawn(Generator[Any, Any, Any]):
     def __init__(self, generator: GeneratorType[Any, Any, Any], holder: Holder) -> None:
         self._generator = generator
         self._holder = holder
-        self._until = _Until(holder)
 
     def send(self, value: Any) -> Any:
-        with self._until, holding(self._holder):
+        with _drawing(self._holder):
             return self._generator.send(value)
 
     def throw(self, *error: Any) -> Any:
-        with self._until, holding(self._holder):
+        with _drawing(self._holder):
             return self._generator.throw(*error)
 
     def close(self) -> None:
@@ -411,14 +407,13 @@ class _DrawnAsync(AsyncGenerator[Any, Any]):
     def __init__(self, generator: AsyncGeneratorType[Any, Any], holder: Holder) -> None:
         self._generator = generator
         self._holder = holder
-        self._until = _Until(holder)
 
     async def asend(self, value: Any) -> Any:
-        with self._until, holding(self._holder):
+        with _drawing(self._holder):
             return await self._generator.asend(value)
 
     async def athrow(self, *error: Any) -> Any:
-        with self._until, holding(self._holder):
+        with _drawing(self._holder):
             return await self._generator.athrow(*error)
 
     async def aclose(self) -> None:
