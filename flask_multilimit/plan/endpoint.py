@@ -67,6 +67,20 @@ class PlannedLimiter:
         """The original declaration, before any override."""
         return self.changed_from or self.declaration
 
+    @property
+    def described(self) -> list[str]:
+        """Its rules, its ban and what overrides make of it, as text for people."""
+        declared, shadow = self.declaration, " (shadow)" if self.declaration.shadow else ""
+        texts = [f"{name}: {rule}{shadow}" for name, rule in self.rules]
+        if declared.ban is not None:
+            texts.append(f"{self.ban_name}: {declared.ban}{shadow}")
+        if self.dynamic is not None:
+            changed = "".join(f" ({each})" for each in self.by_name)
+            texts.append(f"{declared.name or declared.type_name}: rules by request{changed}{shadow}")
+        if self.special is not None:
+            texts += [f"{declared.type_name}: {each}" for each in self.special.entries]
+        return texts
+
     def may_share_key(self, other: PlannedLimiter) -> bool:
         """Whether a rule of both may count in one key."""
         if (self.stem, self.declaration.type_name) != (other.stem, other.declaration.type_name):
@@ -149,6 +163,11 @@ class Plan:
     early: bool = False
     """Whether it is checked before the view even if that has decorators: a websocket is refused before its handshake,
     because no client reads an HTTP response after it."""
+
+    @property
+    def described(self) -> tuple[str, ...]:
+        """Its limits as text for people."""
+        return tuple(text for limiter in self.limiters for text in limiter.described)
 
     @property
     def declarations(self) -> frozenset[Declaration]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, MutableMapping
 from functools import cached_property
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -194,6 +195,13 @@ class Plans:
     def declared_here(self, scope: str, options: dict[str, Any]) -> Plan:
         """The plan of one limiter that is declared where it is checked."""
         return self._made(scope, [_declared_here(scope, options)], None)
+
+    def fingerprint(self) -> str:
+        """A digest that is the same wherever the limits are."""
+        self.ensure()
+        told = sorted((*place, plan.described) for place, plan in self._endpoints.items())
+        unmatched = [(method, self.of_unmatched(method).described) for method in sorted(self.unmatched_methods)]
+        return blake2b(repr((told, unmatched)).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
     def methods_of(self, endpoint: str) -> list[str]:
         """The methods that the routes of ``endpoint`` take, sorted."""

@@ -18,7 +18,6 @@ from ..declare.advice import changes
 from ..engine import Hits
 from ..engine.text import SafeLogger
 from ..observe.events import ControlState
-from ..plan.differences import fingerprint
 from ..plan.endpoint import revised
 from ..plan.overrides import Overrides
 from ..plan.plans import Plans
@@ -60,7 +59,7 @@ class ControlApplier:
     def control(self) -> Control:
         """The control that changes limits and lists."""
         from ..control.control import Control  # noqa: PLC0415 - it imports all models; few processes make changes
-        from .validator import ChangeValidator  # noqa: PLC0415 - few processes make changes
+        from ..plan.changes import ChangeValidator  # noqa: PLC0415 - few processes make changes
 
         trial = ChangeValidator(self._declared, self.plans_with, ipv6_prefix=self._gate.settings.ipv6_prefix)
         return Control(self.follower.store, self.follower, trial)
@@ -105,7 +104,7 @@ class ControlApplier:
 
     def declared_limits(self) -> str:
         """A digest of the limits that are declared, which tells workers of different releases apart."""
-        return fingerprint(self._declared)
+        return self._declared.fingerprint()
 
     def state(self) -> ControlState | None:
         """What observers may know of the control document; ``None`` if control is off."""

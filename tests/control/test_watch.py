@@ -18,8 +18,8 @@ from control.conftest import made, soon
 from flask_multilimit.control import ControlConflict
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
+from flask_multilimit.plan.changes import ChangeValidator
 from flask_multilimit.serve.applier import applier_of
-from flask_multilimit.serve.validator import ChangeValidator
 from support.asking import commands
 from support.folders import DOCS
 from support.processes import Program

@@ -13,7 +13,7 @@ from flask_multilimit.declare.data import WrittenRule
 from flask_multilimit.declare.subjects import Subject
 from flask_multilimit.engine import Hits, hits_for
 from flask_multilimit.engine.hits import BanHit
-from flask_multilimit.plan.differences import differences
+from flask_multilimit.plan.changes import differences
 from flask_multilimit.plan.endpoint import revised
 from flask_multilimit.plan.overrides import SpecialSubjects, change_rules, merged
 from flask_multilimit.serve.gate import gate_of

@@ -1,17 +1,19 @@
-"""Tries a change of limits or lists before it is made, to show what it would do."""
+"""Tries a change of limits or lists before it is made: what it would change, and whether it needs force."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 
 from ..control.document import Difference, Document
 from ..control.entries import Listing, Override, is_wide, too_many_listed
 from ..declare.addresses import Who, network_from
 from ..declare.written import InvalidData, Mistake
-from ..engine import ConfigurationError
-from ..plan.differences import differences, frees_all, shares
-from ..plan.plans import Plans
+from ..engine import ConfigurationError, Rule
+from .endpoint import Plan
+from .overrides import NamedRule, rules_of_subject
+from .plans import Plans
+from .sources import UNMATCHED_SCOPE
 
 SMALLEST_SHARE = 0.01
 """The smallest part of a declared rate to which an override may reduce it without ``force``."""
@@ -104,3 +106,65 @@ def _hint(entry: Override, plans: Plans) -> str:
         )
     nearest = get_close_matches(entry.endpoint or "", known, n=1)
     return f"; the nearest name is {nearest[0]}" if nearest else "; `flask multilimit limits` lists the limits"
+
+
+# What differs between two sets of plans
+
+
+def differences(before: Plans, after: Plans) -> list[Difference]:
+    """Each endpoint whose limits differ in ``after``; also requests that match no route."""
+    found: dict[tuple[str, tuple[str, ...], tuple[str, ...]], set[str]] = {}
+    for endpoint, method, old_plan, plan in _pairs(before, after):
+        old, new = old_plan.described, plan.described
+        if old != new:
+            found.setdefault((endpoint, old, new), set()).add(method or "others")
+    return [Difference(endpoint, tuple(sorted(methods)), old, new) for (endpoint, old, new), methods in found.items()]
+
+
+def shares(before: Plans, after: Plans) -> list[float]:
+    """The share that remains of each limit, for any subject; ``[1]`` if there is none."""
+    return [share for _, _, old, plan in _pairs(before, after) for share in _shares(old, plan)] or [1.0]
+
+
+def frees_all(before: Plans, after: Plans) -> bool:
+    """Whether no endpoint whose limits differ in ``after`` is left with one that refuses."""
+    changed = [plan for _, _, old, plan in _pairs(before, after) if old.described != plan.described]
+    return bool(changed) and all(limiter.declaration.shadow for plan in changed for limiter in plan.limiters)
+
+
+def _pairs(before: Plans, after: Plans) -> Iterator[tuple[str, str, Plan, Plan]]:
+    for (endpoint, method), plan in sorted(after.planned.items()):
+        yield endpoint, method, before.of_endpoint(endpoint, method), plan
+    for method in sorted(before.unmatched_methods | after.unmatched_methods):
+        yield UNMATCHED_SCOPE, method, before.of_unmatched(method), after.of_unmatched(method)
+
+
+def _shares(before: Plan, after: Plan) -> Iterator[float]:
+    """The share that remains of each limiter. A new limiter is compared with all others."""
+    old = {limiter.declared: limiter for limiter in before.limiters}
+    all_rules = [rule for limiter in before.limiters for rule in limiter.rules]
+    for limiter in after.limiters:
+        same = old.get(limiter.declared)
+        if same is None:
+            yield from _shares_of(all_rules, limiter.rules, by_name=False)
+            continue
+        yield from _shares_of(same.rules, limiter.rules, by_name=True)
+        known = same.special.entries if same.special is not None else ()
+        for override in limiter.special.entries if limiter.special is not None else ():
+            if override not in known:
+                special = rules_of_subject(override, limiter.declaration, limiter.rules)
+                yield from _shares_of(same.rules, special, by_name=False)
+
+
+def _shares_of(before: Sequence[NamedRule], after: Sequence[NamedRule], *, by_name: bool) -> Iterator[float]:
+    for at_once in (False, True):  # rules for requests at once are not comparable with rates
+        old = {name: _rate(rule) for name, rule in before if rule.holds_slots == at_once}
+        new = {name: _rate(rule) for name, rule in after if rule.holds_slots == at_once}
+        if old and new:
+            yield min(new.values()) / min(old.values())
+        if by_name:
+            yield from (rate / old[name] for name, rate in new.items() if name in old)
+
+
+def _rate(rule: Rule) -> float:
+    return rule.count if rule.holds_slots else rule.count / rule.time
