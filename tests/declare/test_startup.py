@@ -344,7 +344,10 @@ class TestSettings:
         settings = gate_of(app).settings
         assert (settings.enabled, settings.ipv6_prefix, settings.storage_timeout) == (False, 56, 0.5)
 
-    @pytest.mark.parametrize("uri", ["rediss+x://user:secret@localhost", b"redis://:secret@localhost"])
+    @pytest.mark.parametrize(
+        "uri",
+        ["rediss+x://user:secret@localhost", b"redis://:secret@localhost", "rediss://limiter:secret@example.com:port"],
+    )
     def test_a_password_in_the_storage_uri_is_not_shown(self, app: Flask, uri: object) -> None:
         app.config["MULTILIMIT_STORAGE_URI"] = uri
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask
 from flask_socketio import SocketIO
+from openapi_spec_validator import validate
 
 from flask_multilimit import MultiLimit
+from support.asking import ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -127,3 +130,33 @@ def test_async_views_of_bare_flask_do_not_work_under_gevent() -> None:
     )
 
     assert ran.stdout == "[200, 500]\n"
+
+
+API_DOCUMENTS = "docs/how-to/api-documents.md"
+SAID = "Too many requests: at most 100 per minute for each address."
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("example", "path"),
+    [
+        ("smorest", "/openapi.json"),
+        ("apiflask", "/openapi.json"),
+        ("openapi3", "/openapi/openapi.json"),
+        ("restx", "/swagger.json"),
+    ],
+)
+def test_the_document_that_is_served_is_valid_and_says_the_limit(run: Run, example: str, path: str) -> None:
+    app: Flask = run(API_DOCUMENTS, example)["app"]
+
+    document = json.loads(ask(app, path).text)
+
+    if document.get("components", {}).get("securitySchemes", {}) is None:  # flask-openapi3 writes that itself
+        del document["components"]["securitySchemes"]
+    validate(document)
+    responses = document["paths"]["/items/{item_id}"]["get"]["responses"]
+    assert responses["429"]["description"] == SAID
+    assert set(responses["429"]["headers"]) == {"Retry-After", "RateLimit-Policy", "RateLimit"}
+    assert set(responses["200"]["headers"]) == {"RateLimit-Policy", "RateLimit"}
+    assert json.loads(ask(app, path).text)["paths"] == document["paths"], "asked again"
+    assert ask(app, "/items/7").headers["RateLimit-Policy"] == '"ip-60s";q=100;w=60'

@@ -1,4 +1,4 @@
-"""The examples of these features, each over HTTP or as the program it is."""
+"""The examples of these features, each as an app or as the program it is."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import sys
 import time
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import text
@@ -25,57 +24,31 @@ from werkzeug.serving import make_server
 
 from flask_multilimit.testing import freeze
 from support import waiting
+from support.asking import ask
 from support.folders import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from http.client import HTTPMessage
     from types import ModuleType
 
     from flask import Flask
     from flask.testing import FlaskClient
+    from werkzeug.test import TestResponse
 
     from support.servers import Server
 
 EXAMPLES = ROOT / "examples"
 
 
-class Reply(NamedTuple):
-    status: int
-    headers: HTTPMessage
-    text: str
-
-
 class Client:
-    """Asks a server that runs in this process, over HTTP."""
+    """Asks an app, each time as somebody without cookies."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, app: Flask) -> None:
+        self._app = app
 
-    def __call__(self, path: str, *, form: Mapping[str, str] | None = None, **headers: str) -> Reply:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
-        with contextlib.closing(connection):
-            sent = {name.replace("_", "-"): value for name, value in headers.items()}
-            if form is None:
-                connection.request("GET", path, headers=sent)
-            else:
-                body = {"Content-Type": "application/x-www-form-urlencoded"}
-                connection.request("POST", path, urlencode(form), {**sent, **body})
-            response = connection.getresponse()
-            return Reply(response.status, response.headers, response.read().decode())
-
-
-@contextlib.contextmanager
-def served(app: Flask) -> Iterator[Client]:
-    server = make_server("127.0.0.1", 0, app, threaded=True)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield Client(server.server_port)
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    def __call__(self, path: str, *, form: Mapping[str, str] | None = None, **headers: str) -> TestResponse:
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        return ask(self._app, path, method="GET" if form is None else "POST", data=form, headers=sent)
 
 
 def load(path: Path) -> Any:
@@ -97,38 +70,37 @@ def load(path: Path) -> Any:
 
 class TestLoginProtection:
     @pytest.fixture
-    def get(self) -> Iterator[Client]:
+    def get(self) -> Client:
         example = load(EXAMPLES / "login_protection.py")
         quick = "pbkdf2:sha256:1"  # what makes guessing dear makes tests slow
         example.NOBODY = generate_password_hash("", quick)
         for account, password in (("ann", "correct-horse"), ("bob", "battery-staple")):
             assert check_password_hash(example.PASSWORDS[account], password)
             example.PASSWORDS[account] = generate_password_hash(password, quick)
-        with served(example.app) as client:
-            yield client
+        return Client(example.app)
 
-    def login(self, get: Client, account: str, password: str) -> Reply:
+    def login(self, get: Client, account: str, password: str) -> TestResponse:
         return get("/login", form={"account": account, "password": password}, Accept="text/plain")
 
     def test_logging_in_is_not_limited(self, get: Client) -> None:
-        assert [self.login(get, "ann", "correct-horse").status for _ in range(25)] == [200] * 25
+        assert [self.login(get, "ann", "correct-horse").status_code for _ in range(25)] == [200] * 25
 
     def test_five_guesses_are_tried_on_one_account(self, get: Client) -> None:
         replies = [self.login(get, spelling, "guess") for spelling in ("ann", "Ann", " ANN ", "ann", "aNN", "ann")]
 
-        assert [reply.status for reply in replies] == [401] * 5 + [429]
+        assert [reply.status_code for reply in replies] == [401] * 5 + [429]
         assert replies[5].text.startswith("Too many failed attempts for this account.")
         assert 890 <= int(replies[5].headers["Retry-After"]) <= 900
-        assert self.login(get, "ann", "correct-horse").status == 429, "also the right password has to wait"
-        assert self.login(get, "bob", "battery-staple").status == 200
+        assert self.login(get, "ann", "correct-horse").status_code == 429, "also the right password has to wait"
+        assert self.login(get, "bob", "battery-staple").status_code == 200
 
     def test_a_login_forgives_the_failures_of_its_account(self, get: Client) -> None:
         for _ in range(3):
-            assert [self.login(get, "ann", "guess").status for _ in range(4)] == [401] * 4
-            assert self.login(get, "ann", "correct-horse").status == 200
+            assert [self.login(get, "ann", "guess").status_code for _ in range(4)] == [401] * 4
+            assert self.login(get, "ann", "correct-horse").status_code == 200
 
     def test_twenty_guesses_are_tried_from_one_address(self, get: Client) -> None:
-        replies = [self.login(get, f"account {n}", "guess").status for n in range(21)]
+        replies = [self.login(get, f"account {n}", "guess").status_code for n in range(21)]
 
         assert replies == [401] * 20 + [429]
 
@@ -137,28 +109,27 @@ class TestScanners:
     PAGES = ("/wp-login.php", "/.env", "/.git/config", "/admin.php", "/phpinfo.php", "/backup.sql", "/a.zip", "/b.zip")
 
     @pytest.fixture
-    def get(self) -> Iterator[Client]:
-        with served(load(EXAMPLES / "scanners.py").app) as client:
-            yield client
+    def get(self) -> Client:
+        return Client(load(EXAMPLES / "scanners.py").app)
 
     def test_a_few_pages_that_do_not_exist_are_nothing(self, get: Client) -> None:
-        assert [get(page).status for page in self.PAGES[:5]] == [404] * 5
-        assert get("/").status == 200
+        assert [get(page).status_code for page in self.PAGES[:5]] == [404] * 5
+        assert get("/").status_code == 200
 
     def test_a_scanner_is_refused_everywhere(self, get: Client) -> None:
         replies = [get(page) for page in self.PAGES]
         index = get("/", Accept="application/json")
 
-        assert [reply.status for reply in replies] == [404] * 5 + [429] * 3
+        assert [reply.status_code for reply in replies] == [404] * 5 + [429] * 3
         waits = [int(reply.headers["Retry-After"]) for reply in replies[5:]]
         assert max(waits[:2]) <= 60
         assert 3590 <= waits[2] <= 3600
-        assert index.status == 429
+        assert index.status_code == 429
         assert index.headers["RateLimit-Policy"].endswith('"visitors-ban";q=0')
         assert '"title": "Abnormal Usage Detected"' in index.text
 
     def test_visitors_of_real_pages_are_not_limited_to_five(self, get: Client) -> None:
-        assert [get("/").status for _ in range(20)] == [200] * 20
+        assert [get("/").status_code for _ in range(20)] == [200] * 20
 
 
 class TestPasswordGuessers:
@@ -170,25 +141,25 @@ class TestPasswordGuessers:
         example.PASSWORDS["ann"] = generate_password_hash("correct-horse", quick)
         return example
 
-    def login(self, get: Client, password: str) -> Reply:
+    def login(self, get: Client, password: str) -> TestResponse:
         return get("/login", form={"account": "ann", "password": password}, Accept="text/plain")
 
     def test_logins_are_not_counted(self, example: Any) -> None:
-        with served(example.app) as get:
-            assert [self.login(get, "correct-horse").status for _ in range(20)] == [200] * 20
+        get = Client(example.app)
+        assert [self.login(get, "correct-horse").status_code for _ in range(20)] == [200] * 20
         assert example.banned == []
 
     def test_a_guesser_is_banned_and_the_owner_of_the_password_waits_too(self, example: Any) -> None:
-        with served(example.app) as get:
-            replies = [self.login(get, f"guess {n}") for n in range(9)]
-            right = self.login(get, "correct-horse")
+        get = Client(example.app)
+        replies = [self.login(get, f"guess {n}") for n in range(9)]
+        right = self.login(get, "correct-horse")
 
-        assert [reply.status for reply in replies] == [401] * 5 + [429] * 4
+        assert [reply.status_code for reply in replies] == [401] * 5 + [429] * 4
         waits = [int(reply.headers["Retry-After"]) for reply in replies[5:]]
         assert [wait <= 900 for wait in waits] == [True, True, False, False]
         assert 3590 <= waits[2] <= 3600
         assert "You are banned for a while." in replies[7].text
-        assert right.status == 429
+        assert right.status_code == 429
         [(address, until)] = example.banned
         assert address == "127.0.0.1"
         assert 3580 <= until - time.time() <= 3600
@@ -196,57 +167,55 @@ class TestPasswordGuessers:
 
 class TestApiTiers:
     @pytest.fixture
-    def get(self) -> Iterator[Client]:
-        with served(load(EXAMPLES / "api_tiers.py").app) as client:
-            yield client
+    def get(self) -> Client:
+        return Client(load(EXAMPLES / "api_tiers.py").app)
 
     def test_each_customer_has_the_rules_of_its_tier(self, get: Client) -> None:
         ann = [get("/items", X_Api_Key="key-of-ann") for _ in range(4)]
         bob = [get("/items", X_Api_Key="key-of-bob") for _ in range(4)]
 
-        assert [reply.status for reply in ann] == [200, 200, 200, 429]
-        assert [reply.status for reply in bob] == [200] * 4
+        assert [reply.status_code for reply in ann] == [200, 200, 200, 429]
+        assert [reply.status_code for reply in bob] == [200] * 4
         assert '"customer-60s";q=3;w=60, "customer-86400s";q=100;w=86400' in ann[0].headers["RateLimit-Policy"]
         assert '"customer-60s";q=30;w=60' in bob[0].headers["RateLimit-Policy"]
 
     def test_an_export_takes_three_of_the_same_quota(self, get: Client) -> None:
-        assert [get(path, X_Api_Key="key-of-ann").status for path in ("/export", "/items")] == [200, 429]
+        assert [get(path, X_Api_Key="key-of-ann").status_code for path in ("/export", "/items")] == [200, 429]
 
     def test_another_tier_holds_at_once(self, get: Client) -> None:
         for _ in range(2):
             get("/items", X_Api_Key="key-of-ann")
 
         assert get("/tier/gold", form={}, X_Api_Key="key-of-ann").text == "ann is gold now.\n"
-        assert [get("/items", X_Api_Key="key-of-ann").status for _ in range(5)] == [200] * 5
+        assert [get("/items", X_Api_Key="key-of-ann").status_code for _ in range(5)] == [200] * 5
 
     def test_a_tier_that_does_not_exist_leaves_the_last_rules(self, get: Client) -> None:
-        assert get("/items", X_Api_Key="key-of-ann").status == 200
+        assert get("/items", X_Api_Key="key-of-ann").status_code == 200
         get("/tier/diamond", form={}, X_Api_Key="key-of-ann")
 
-        assert [get("/items", X_Api_Key="key-of-ann").status for _ in range(2)] == [200, 429]
+        assert [get("/items", X_Api_Key="key-of-ann").status_code for _ in range(2)] == [200, 429]
 
     def test_keys_are_not_guessed_at_will(self, get: Client) -> None:
-        assert [get("/items", X_Api_Key=f"key {n}").status for n in range(11)] == [401] * 10 + [429]
+        assert [get("/items", X_Api_Key=f"key {n}").status_code for n in range(11)] == [401] * 10 + [429]
 
 
 class TestAppFactory:
     @pytest.fixture
-    def get(self) -> Iterator[Client]:
-        with served(load(EXAMPLES / "app_factory" / "__init__.py").create_app()) as client:
-            yield client
+    def get(self) -> Client:
+        return Client(load(EXAMPLES / "app_factory" / "__init__.py").create_app())
 
-    def names(self, reply: Reply) -> list[str]:
+    def names(self, reply: TestResponse) -> list[str]:
         return [item.split('"')[1] for item in reply.headers.get("RateLimit-Policy", "").split(", ") if item]
 
     def test_limits_come_from_the_file(self, get: Client) -> None:
-        assert [get("/shop/search?q=pear", X_User="ann").status for _ in range(4)] == [200] * 3 + [429]
-        assert [get("/admin/users", X_User="ann").status for _ in range(3)] == [200, 200, 429]
-        assert [get("/nowhere").status for _ in range(6)] == [404] * 5 + [429]
+        assert [get("/shop/search?q=pear", X_User="ann").status_code for _ in range(4)] == [200] * 3 + [429]
+        assert [get("/admin/users", X_User="ann").status_code for _ in range(3)] == [200, 200, 429]
+        assert [get("/nowhere").status_code for _ in range(6)] == [404] * 5 + [429]
         assert self.names(get("/shop/items")) == ["application-60s", "ip-30s", "ip-60s"]
         assert self.names(get("/health")) == []
 
     def test_a_limit_in_the_code_holds_beside_them(self, get: Client) -> None:
-        assert [get("/admin/report", form={}, X_User=user).status for user in ("ann", "bob")] == [200, 429]
+        assert [get("/admin/report", form={}, X_User=user).status_code for user in ("ann", "bob")] == [200, 429]
 
     def test_every_app_that_it_makes_is_on_its_own(self) -> None:
         module = load(EXAMPLES / "app_factory" / "__init__.py")
@@ -267,8 +236,13 @@ class TestTokens:
     def port(self) -> Iterator[int]:
         example = load(EXAMPLES / "tokens.py")
         example.model.seconds = 0
-        with served(example.app) as client:
-            yield client._port
+        server = make_server("127.0.0.1", 0, example.app, threaded=True)
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
     def chat(self, port: int, words: int, *, key: str = "k-ada", read: int | None = None) -> tuple[int, str]:
         """The status, and what was read of the answer before the client hangs up."""
@@ -278,19 +252,19 @@ class TestTokens:
             response = connection.getresponse()
             return response.status, response.read(read).decode()
 
-    def left(self, port: int, key: str = "k-ada") -> Any:
-        return json.loads(Client(port)("/left", X_Api_Key=key).text)
+    def left(self, key: str = "k-ada") -> Any:
+        return json.loads(Client(sys.modules["example_tokens"].app)("/left", X_Api_Key=key).text)
 
     def test_an_answer_is_charged_what_it_took(self, port: int) -> None:
         status, text = self.chat(port, 4)
 
         assert (status, len(text.split())) == (200, 20)
-        waiting.until(lambda: self.left(port) == {"left": 600 - 3 * 24, "over": 0}, 10)
-        assert self.left(port, "k-bob")["left"] == 600
+        waiting.until(lambda: self.left() == {"left": 600 - 3 * 24, "over": 0}, 10)
+        assert self.left("k-bob")["left"] == 600
 
     def test_more_than_is_left_is_a_debt_that_refuses_the_next(self, port: int) -> None:
         self.chat(port, 50)
-        waiting.until(lambda: self.left(port) == {"left": 0, "over": 300}, 10)
+        waiting.until(lambda: self.left() == {"left": 0, "over": 300}, 10)
 
         assert self.chat(port, 1)[0] == 429
         assert self.chat(port, 1, key="k-bob")[0] == 200
@@ -299,8 +273,8 @@ class TestTokens:
         sys.modules["example_tokens"].model.seconds = 0.002
         self.chat(port, 30, read=20)
 
-        waiting.until(lambda: self.left(port)["left"] not in {550, 600}, 10)
-        assert 600 - 3 * 30 * 6 < self.left(port)["left"] < 600
+        waiting.until(lambda: self.left()["left"] not in {550, 600}, 10)
+        assert 600 - 3 * 30 * 6 < self.left()["left"] < 600
 
     def test_a_stranger_is_sent_away_before_the_model_is_asked(self, port: int) -> None:
         assert self.chat(port, 1, key="k-eve")[0] == 401
