@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flask import request
@@ -19,6 +19,7 @@ from ...engine import ConfigurationError, StorageError
 from ...engine.errors import with_remedy
 from ...insight.impact import Impact, impact
 from ...insight.values import Described
+from ...plan.endpoint import PlannedLimiter
 from ...plan.plans import Plans
 from ...serve.applier import applier_of
 from ...serve.gate import AppGate
@@ -91,10 +92,8 @@ def proposed(gate: AppGate, given: Mapping[str, str]) -> Proposal:
             reason=given["reason"],
             author=visit().author,
         )
-    except ConfigurationError as error:
-        return Proposal(given, mistakes_of(error), status=400)
-    except StorageError as error:
-        return Proposal(given, {"": with_remedy(error)}, status=503)
+    except (ConfigurationError, StorageError) as error:
+        return _failed(opened, error)
     return Proposal(given, {}, preview, preview.warning or _warning_of_self(preview))
 
 
@@ -107,13 +106,17 @@ def made(gate: AppGate, given: Mapping[str, str], *, force: bool, seen: str | No
         return Proposal(given, {"force": "confirm that you are sure"}, found.preview, found.warning, status=409)
     try:
         applier_of(gate.app).control.put(found.preview, seen=seen, force=force)
-    except ControlConflict as error:
-        return Proposal(given, {"": str(error)}, found.preview, found.warning, status=409)
-    except ConfigurationError as error:
-        return Proposal(given, mistakes_of(error), status=400)
-    except StorageError as error:
-        return Proposal(given, {"": with_remedy(error)}, found.preview, found.warning, status=503)
+    except (ConfigurationError, StorageError) as error:
+        return _failed(found, error)
     return found
+
+
+def _failed(found: Proposal, error: ConfigurationError | StorageError) -> Proposal:
+    if isinstance(error, StorageError):
+        return replace(found, mistakes={"": with_remedy(error)}, status=503)
+    if isinstance(error, ControlConflict):
+        return replace(found, mistakes={"": str(error)}, status=409)
+    return Proposal(found.given, mistakes_of(error), status=400)
 
 
 def as_data(plans: Plans, given: Mapping[str, str]) -> dict[str, Any]:
@@ -159,10 +162,9 @@ def _status(text: str) -> int | None:
 
 def _limiter_of(plans: Plans, endpoint: str, rule: str) -> str:
     """The limiter that a rule belongs to."""
-    for (name, _), plan in plans.planned.items():
-        for limiter in plan.limiters if name == endpoint else ():
-            if any(each == rule for each, _ in limiter.rules):
-                return limiter.declaration.name or limiter.declaration.type_name
+    for limiter in _limiters_at(plans, endpoint):
+        if any(each == rule for each, _ in limiter.rules):
+            return limiter.declaration.name or limiter.declaration.type_name
     raise InvalidData("", [Mistake("part", rule[:80], f'no rule at "{endpoint}" has this name')])
 
 
@@ -208,17 +210,16 @@ def change_of(gate: AppGate, found: Proposal) -> Change:
     return Change(given, found.mistakes, found_impact)
 
 
+def _limiters_at(plans: Plans, endpoint: str) -> Iterator[PlannedLimiter]:
+    for (name, _), plan in plans.planned.items():
+        yield from plan.limiters if name == endpoint else ()
+
+
 def parts_at(plans: Plans, endpoint: str) -> list[tuple[str, str]]:
     """What can be changed at an endpoint: the values and the texts of a choice."""
-    limiters = {
-        id(limiter): limiter
-        for (name, _), plan in plans.planned.items()
-        if name == endpoint
-        for limiter in plan.limiters
-    }
     rules: dict[str, str] = {}
     owners: dict[str, str] = {}
-    for limiter in limiters.values():
+    for limiter in _limiters_at(plans, endpoint):
         name = limiter.declared.name or limiter.declared.type_name
         owners.setdefault(f"limiter:{name}", name)
         for rule_name, rule in limiter.rules:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,10 +10,13 @@ from flask import Flask, request
 
 from flask_multilimit import IP, USER, MultiLimit, rate_limiter
 from flask_multilimit.dashboard import Dashboard
+from flask_multilimit.serve.applier import applier_of
 from support.asking import view
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
+
+    from flask_multilimit.control import Control
 
 ROOT = "/multilimit/"
 
@@ -34,6 +38,11 @@ def made(uri: Any = "memory://", *, dashboard: dict[str, Any] | None = None, **s
     return app
 
 
+def control_of(app: Flask) -> Control:
+    """What changes limits of ``app`` from outside of the dashboard."""
+    return applier_of(app).control
+
+
 @pytest.fixture
 def app() -> Flask:
     return made()
@@ -47,11 +56,5 @@ def ada(app: Flask) -> FlaskClient:
 
 def browser_of(name: str, app: Flask) -> FlaskClient:
     client = app.test_client()
-    client.environ_base["HTTP_AUTHORIZATION"] = f"Basic {_basic(name)}"
+    client.environ_base["HTTP_AUTHORIZATION"] = f"Basic {b64encode(f'{name}:secret'.encode()).decode()}"
     return client
-
-
-def _basic(name: str) -> str:
-    from base64 import b64encode
-
-    return b64encode(f"{name}:secret".encode()).decode()

@@ -22,7 +22,7 @@ from flask_multilimit.serve.applier import applier_of
 from support.asking import statuses
 from support.servers import Server
 
-from .conftest import ROOT, browser_of, made
+from .conftest import ROOT, browser_of, control_of, made
 from .forms import forms_of, send
 from .test_now import asked
 
@@ -53,8 +53,7 @@ def confirm(browser: FlaskClient, page: TestResponse | None = None, /, **given: 
 
 
 def entries_of(app: Flask) -> list[str]:
-    with app.app_context():
-        return [str(each) for each in applier_of(app).control.entries()]
+    return [str(each) for each in control_of(app).entries()]
 
 
 def test_a_form_is_opened_with_what_can_be_changed(ada: FlaskClient) -> None:
@@ -155,8 +154,7 @@ def test_a_mistake_is_shown_beside_its_field(
 
 def test_a_limit_that_somebody_changed_since_the_preview_stays_as_it_is(app: Flask, ada: FlaskClient) -> None:
     page = previewed(ada, **RULE)
-    with app.app_context():
-        applier_of(app).control.override("show", rule="ip-60s", rules="7/minute", lasting=True, author="ben")
+    control_of(app).override("show", rule="ip-60s", rules="7/minute", lasting=True, author="ben")
 
     answer = confirm(ada, page)
 
@@ -213,11 +211,10 @@ def test_an_entry_is_taken_back(app: Flask, ada: FlaskClient) -> None:
 
 
 def test_lists_are_found_and_paged(app: Flask, ada: FlaskClient) -> None:
-    with app.app_context():
-        control = applier_of(app).control
-        for number in range(60):
-            control.deny(f"198.51.100.{number}", lasting=True, reason=f"number {number}", author="bob")
-        control.ban("user:x", for_="1h")
+    control = control_of(app)
+    for number in range(60):
+        control.deny(f"198.51.100.{number}", lasting=True, reason=f"number {number}", author="bob")
+    control.ban("user:x", for_="1h")
 
     first = ada.get(f"{ROOT}api/lists").get_json()
     bans = ada.get(f"{ROOT}api/lists?kind=ban").get_json()
@@ -240,8 +237,7 @@ def test_lists_of_the_settings_and_of_the_file_are_shown(tmp_path: Path) -> None
     file.write_text('{"allow": ["user:ann"]}', encoding="utf-8")
     app = made(MULTILIMIT_DENY=["192.0.2.0/24"], MULTILIMIT_FILE=str(file))
     ada = browser_of("ada", app)
-    with app.app_context():
-        applier_of(app).control.deny("192.0.2.9", lasting=True)
+    control_of(app).deny("192.0.2.9", lasting=True)
 
     declared = ada.get(f"{ROOT}api/lists").get_json()["declared"]
     page = ada.get(f"{ROOT}lists").text
@@ -267,6 +263,7 @@ def test_an_author_without_the_right_to_change_changes_nothing() -> None:
     assert page.status_code == 200
     assert "You may look, but not change anything." in page.text
     assert forms == []
+    assert f'href="{CHANGE}' not in bob.get(f"{ROOT}limits").text
     assert answer.status_code == 403
     assert entries_of(app) == []
     assert confirm(browser_of("ada", app), **RULE).status_code == 303
