@@ -12,7 +12,7 @@ from flask_multilimit import MultiLimit
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import ConfigurationError
 
-from .conftest import ROOT, browser_of, made
+from .conftest import ROOT, browser_of, control_of, made
 from .forms import send
 from .test_changes import RULE, confirm
 
@@ -202,8 +202,7 @@ def test_a_cookie_of_a_browser_is_worth_no_more_guesses_than_an_address() -> Non
 def test_no_override_of_a_pattern_limits_the_dashboard(at: str) -> None:
     app = made()
     ada = browser_of("ada", app)
-    with app.app_context():
-        entry = app.extensions["multilimit"].control.override(at, limit="1/hour", for_="1h", force=True)
+    entry = control_of(app).override(at, limit="1/hour", for_="1h", force=True)
 
     ada.get(ROOT + "static/slider.css", buffered=True).close()
     pages = [ada.get(ROOT + page) for page in ("", "limits", "lists")]

@@ -14,7 +14,7 @@ from flask_multilimit.operate.dashboard.api import OPERATIONS
 from flask_multilimit.recording import Recorder
 from support.asking import view
 
-from .conftest import ROOT, browser_of, made
+from .conftest import ROOT, browser_of, control_of, made
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,6 @@ ASKED: dict[str, list[str]] = {
 def busy(tmp_path: Path) -> Iterator[FlaskClient]:
     """Somebody who looks at an app in which there is something of everything."""
     app = made(MULTILIMIT_DENY=["198.51.100.0/24"])
-    limits = app.extensions["multilimit"]
     app.add_url_rule("/bad", "bad", rate_limiter(type=IP, rules="1/hour", ban=Ban(after=1, within=60, time=60))(view()))
     recorder = Recorder(app, tmp_path)
     client = browser_of("ada", app)
@@ -58,15 +57,14 @@ def busy(tmp_path: Path) -> Iterator[FlaskClient]:
         for path in ("/", "/mine", "/bad", "/open"):
             client.get(path, headers={"X-User": "ann"})
     recorder.flush()
-    with app.app_context():
-        control = limits.control
-        control.override("show", rule="ip-60s", rules="9/minute", for_="2h", reason="r", author="ann")
-        control.override("api.mine", who="user:ann", times=2, lasting=True, reason="r", author="ann")
-        control.override("show", limiter="ip", shadow=True, for_="2h", reason="r", author="ann")
-        control.override("open", limit={"type": "ip", "rules": "5/second"}, for_="1h", reason="r", author="ann")
-        control.ban("203.0.113.9", for_="15m", reason="r", author="ann")
-        control.allow("user:eve", lasting=True, reason="r", author="ann")
-        control.deny("10.0.0.0/8", status=429, for_="1h", reason="r", author="ann")
+    control = control_of(app)
+    control.override("show", rule="ip-60s", rules="9/minute", for_="2h", reason="r", author="ann")
+    control.override("api.mine", who="user:ann", times=2, lasting=True, reason="r", author="ann")
+    control.override("show", limiter="ip", shadow=True, for_="2h", reason="r", author="ann")
+    control.override("open", limit={"type": "ip", "rules": "5/second"}, for_="1h", reason="r", author="ann")
+    control.ban("203.0.113.9", for_="15m", reason="r", author="ann")
+    control.allow("user:eve", lasting=True, reason="r", author="ann")
+    control.deny("10.0.0.0/8", status=429, for_="1h", reason="r", author="ann")
     yield client
     recorder.close()
 

@@ -12,10 +12,9 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 from flask_multilimit import IP, MultiLimit, rate_limiter
 from flask_multilimit.dashboard import Dashboard
-from flask_multilimit.serve.applier import applier_of
 from support.asking import view
 
-from .conftest import ROOT, browser_of, made
+from .conftest import ROOT, browser_of, control_of, made
 from .forms import send
 from .test_changes import RULE, confirm
 
@@ -75,8 +74,7 @@ def test_several_apps_share_one_dashboard() -> None:
 
     assert confirm(shop.test_client(), **RULE).status_code == 303
 
-    with bank.app_context():
-        assert applier_of(bank).control.entries() == ()
+    assert control_of(bank).entries() == ()
     assert "<span>bank</span>" in bank.test_client().get(ROOT).text
     assert ">Change</a>" not in bank.test_client().get(f"{ROOT}history").text
 

@@ -12,10 +12,9 @@ from flask_multilimit import IP, USER, Ban, MultiLimit, rate_limiter
 from flask_multilimit.control import Control
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
-from flask_multilimit.serve.applier import applier_of
 from support.asking import statuses, view
 
-from .conftest import ROOT, browser_of, made
+from .conftest import ROOT, browser_of, control_of, made
 from .forms import forms_of, send
 from .test_now import asked
 
@@ -137,11 +136,10 @@ def test_subjects_of_any_content_are_shown_harmlessly(ada: FlaskClient, value: s
 
 
 def test_the_page_shows_bans_and_overrides_by_operators(app: Flask, ada: FlaskClient) -> None:
-    with app.app_context():
-        control = applier_of(app).control
-        control.ban("203.0.113.7", for_="1h", author="bob", reason="scraper")
-        control.override("show", who="203.0.113.0/24", rules="9/minute", for_="1h")
-        control.deny("198.51.100.0/24", lasting=True)
+    control = control_of(app)
+    control.ban("203.0.113.7", for_="1h", author="bob", reason="scraper")
+    control.override("show", who="203.0.113.0/24", rules="9/minute", for_="1h")
+    control.deny("198.51.100.0/24", lasting=True)
 
     about = found(ada, **ASKED)
     page = ada.get(SUBJECT, query_string=ASKED).text

@@ -6,7 +6,6 @@ import gzip
 import io
 import random
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pytest
 from flask import Flask
@@ -16,12 +15,8 @@ from werkzeug.datastructures import FileStorage
 
 from flask_multilimit import IP, MultiLimit, rate_limiter
 from flask_multilimit.engine import ConfigurationError
-from flask_multilimit.operate.dashboard.whatif import MOST_UNPACKED, WhatIf, WhatIfForm, of_recorded, of_upload
-from flask_multilimit.recording import Recorder
+from flask_multilimit.operate.dashboard.whatif import MOST_UNPACKED, WhatIf, WhatIfForm, of_upload
 from support.asking import view
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BUSY, CALM = "203.0.113.66", "198.51.100.7"
 
@@ -150,24 +145,3 @@ def test_no_damaged_log_is_fatal(app: Flask, seed: int) -> None:
     with app.test_request_context(), suppress(ConfigurationError):
         answer = of_upload(WhatIfForm(), FileStorage(io.BytesIO(bytes(content)), "access.log"))
         assert answer.requests <= len(TRAFFIC)
-
-
-def test_recorded_traffic_is_replayed(app: Flask, tmp_path: Path) -> None:
-    recorder = Recorder(app, tmp_path)
-    client = app.test_client()
-    for _ in range(14):
-        client.get("/search")
-    recorder.flush()
-
-    with app.test_request_context():
-        answer = of_recorded(WhatIfForm(endpoint="search"))
-    recorder.close()
-
-    assert answer is not None
-    assert (answer.source, answer.requests, answer.clients, answer.peaks.max) == ("recorded", 14, 1, 14)
-    assert "127.0.0.1" not in repr(answer)
-
-
-def test_nothing_is_recorded(app: Flask) -> None:
-    with app.test_request_context():
-        assert of_recorded(WhatIfForm()) is None

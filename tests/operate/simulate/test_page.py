@@ -114,11 +114,15 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.mark.slow
-def test_the_slider_says_what_a_count_refuses(browser: Browser, tmp_path: Path) -> None:
-    path = tmp_path / "page.html"
-    path.write_text(file_of([answer(busy=30, other=20, share=Fraction(1, 2))]), encoding="utf-8")
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "page.html"
+    made.write_text(file_of([answer(busy=30, other=20, share=Fraction(1, 2))]), encoding="utf-8")
+    return made
 
+
+@pytest.mark.slow
+def test_the_slider_says_what_a_count_refuses(browser: Browser, path: Path) -> None:
     with tab(browser) as opened:
         shown = opened.page
         shown.goto(path.as_uri())
@@ -137,10 +141,7 @@ def test_the_slider_says_what_a_count_refuses(browser: Browser, tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-def test_everyone_can_use_the_page(browser: Browser, tmp_path: Path, size: tuple[int, int], dark: bool) -> None:
-    path = tmp_path / "page.html"
-    path.write_text(file_of([answer(busy=30, other=20, share=Fraction(1, 2))]), encoding="utf-8")
-
+def test_everyone_can_use_the_page(browser: Browser, path: Path, size: tuple[int, int], dark: bool) -> None:
     with tab(browser, size=size, dark=dark) as opened:
         opened.page.goto(path.as_uri())
 

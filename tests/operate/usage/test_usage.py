@@ -27,13 +27,25 @@ if TYPE_CHECKING:
 HTML = {"Accept": "text/html"}
 
 
-def made(*, storage: Any = None, usage: dict[str, Any] | None = None, **settings: Any) -> Flask:
+def shop(
+    *, storage: Any = None, user: Any = None, usage: dict[str, Any] | None = None, settings: Any = (), **limits: Any
+) -> Flask:
+    """An app with a view below each name of ``limits``, and the page of usage."""
     app = Flask("shop")
     app.config.update(settings)
-    multilimit = MultiLimit(app, storage=storage, user_loader=lambda: request.headers.get("X-User"))
+    multilimit = MultiLimit(app, storage=storage, user_loader=user)
+    for name, limit in limits.items():
+        app.add_url_rule(f"/{name}", name, limit(view()))
+    app.register_blueprint(Usage(multilimit, **(usage or {})))
+    return app
+
+
+def made(**options: Any) -> Flask:
+    """One with a limit of addresses and one of users."""
+    given = {name: options.pop(name) for name in ("storage", "usage") if name in options}
+    app = shop(**given, user=lambda: request.headers.get("X-User"), settings=options)
     app.add_url_rule("/search", "api.search", rate_limiter(type=IP, rules="2/minute; 3 at once")(view()))
     app.add_url_rule("/mine", "api.mine", rate_limiter(type=USER, rules="5/minute", name="mine")(view()))
-    app.register_blueprint(Usage(multilimit, **(usage or {})))
     return app
 
 
@@ -82,35 +94,25 @@ class TestJson:
             assert answer.headers["Cache-Control"] == "no-store"
 
     def test_counts_slots_in_progress_and_shared_quotas_once(self) -> None:
-        app = Flask("shop")
-        multilimit = MultiLimit(app, application_limits="9/minute")
-        for name in ("one", "two"):
-            app.add_url_rule(f"/{name}", name, rate_limiter(type=IP, rules="4/minute", scope="both")(view()))
-        app.register_blueprint(Usage(multilimit))
+        limit = rate_limiter(type=IP, rules="4/minute", scope="both")
+        app = shop(settings={"MULTILIMIT_APPLICATION_LIMITS": "9/minute"}, one=limit, two=limit)
         statuses(app, "/one", "/two")
 
         assert left(app) == {"application:application-60s": 7, "both:ip-60s": 2}
 
     def test_tells_limits_of_two_methods_apart(self) -> None:
-        app = Flask("shop")
-        multilimit = MultiLimit(app)
+        app = shop()
         both = rate_limiter(rules="7/minute", methods=["GET"])(rate_limiter(rules="2/minute", methods=["POST"])(view()))
         app.add_url_rule("/", "both", both, methods=["GET", "POST"])
-        app.register_blueprint(Usage(multilimit))
 
         assert left(app) == {"GET both:default-60s": 7, "POST both:default-60s": 2}
 
     def test_hides_shadows_unless_header_fields_show_them(self) -> None:
-        found = {}
-        for shown in (False, True):
-            app = Flask("shop")
-            app.config["MULTILIMIT_SHADOW_HEADERS"] = shown
-            multilimit = MultiLimit(app)
-            app.add_url_rule("/", "show", rate_limiter(rules="1/minute", shadow=True)(view()))
-            app.register_blueprint(Usage(multilimit))
-            found[shown] = left(app)
+        shadow = rate_limiter(rules="1/minute", shadow=True)
+        hidden, told = (shop(settings={"MULTILIMIT_SHADOW_HEADERS": told}, show=shadow) for told in (False, True))
 
-        assert found == {False: {}, True: {"show:default-60s": 1}}
+        assert left(hidden) == {}
+        assert left(told) == {"show:default-60s": 1}
 
     @pytest.mark.parametrize(
         ("chosen", "expected"),
@@ -135,11 +137,8 @@ class TestJson:
             ask(app, "/rate_limit")
 
     def test_names_the_unit_that_a_limiter_counts_as_header_fields_do(self) -> None:
-        app = Flask("shop")
-        multilimit = MultiLimit(app)
-        app.add_url_rule("/chat", "chat", rate_limiter(rules="900/minute", cost=30, unit="tokens")(view()))
-        app.add_url_rule("/slow", "slow", rate_limiter(rules="2 at once")(view()))
-        app.register_blueprint(Usage(multilimit))
+        tokens = rate_limiter(rules="900/minute", cost=30, unit="tokens")
+        app = shop(chat=tokens, slow=rate_limiter(rules="2 at once"))
 
         found = told(app)["resources"].values()
 
@@ -148,13 +147,10 @@ class TestJson:
         assert 'q=900;qu="tokens"' in ask(app, "/chat").headers["RateLimit-Policy"]
 
     def test_leaves_static_files_out_unless_they_are_named(self) -> None:
-        found = []
-        for endpoints in ((), ("static",)):
-            app = Flask("shop")
-            multilimit = MultiLimit(app, default_limits="9/minute")
-            app.add_url_rule("/", "home", view())
-            app.register_blueprint(Usage(multilimit, endpoints=endpoints))
-            found.append(list(left(app)))
+        settings = {"MULTILIMIT_DEFAULT_LIMITS": "9/minute"}
+        choices: list[dict[str, Any]] = [{}, {"endpoints": ["static"]}]
+
+        found = [list(left(shop(usage=chosen, settings=settings, home=lambda home: home))) for chosen in choices]
 
         assert found == [["home:default-60s"], ["static:default-60s"]]
 
@@ -213,16 +209,14 @@ class TestAsking:
         assert answers[0].headers["Link"] == '</shop/v1/rate_limit/schema.json>; rel="describedby"'
 
     def test_asks_a_callable_for_rules_once_at_100_endpoints(self) -> None:
-        app, calls = Flask("shop"), []
+        calls = []
 
         def plan(user: str) -> str:
             calls.append(user)
             return "5/minute" if user == "ada" else "2/minute"
 
-        multilimit = MultiLimit(app, user_loader=lambda: request.headers["X-User"])
-        for number in range(100):
-            app.add_url_rule(f"/{number}", f"e{number}", rate_limiter(type=USER, rules=plan)(view()))
-        app.register_blueprint(Usage(multilimit))
+        limits: dict[str, Any] = {f"e{number}": rate_limiter(type=USER, rules=plan) for number in range(100)}
+        app = shop(user=lambda: request.headers["X-User"], **limits)
 
         found = left(app, headers={"X-User": "ada"})
 
@@ -290,10 +284,7 @@ class TestOthers:
         "user", ["", "a" * 100_000, "\u2028\x1b[2J", "user:ada", "{control}", "*", "../", "\udcff", '["x"]', "42\n43"]
     )
     def test_hostile_subjects_see_only_what_they_used(self, user: str) -> None:
-        app = Flask("shop")
-        multilimit = MultiLimit(app, user_loader=lambda: user)
-        app.add_url_rule("/mine", "mine", rate_limiter(type=USER, rules="5/minute")(view()))
-        app.register_blueprint(Usage(multilimit))
+        app = shop(user=lambda: user, mine=rate_limiter(type=USER, rules="5/minute"))
         statuses(app, "/mine")
 
         assert list(left(app).values()) == [4]
@@ -313,16 +304,11 @@ class TestWho:
         assert left(app, headers={"X-User": "ada"})["api.mine:mine-60s"] == 5
 
     def test_a_type_that_returns_none_is_left_out_and_one_that_aborts_is_named(self) -> None:
-        app = Flask("shop")
-
-        def key() -> str:
-            return request.headers.get("X-Key") or abort(401)
-
-        multilimit = MultiLimit(app)
-        app.add_url_rule("/a", "a", rate_limiter(type=lambda: None, name="none", rules="1/minute")(view()))
-        app.add_url_rule("/b", "b", rate_limiter(type=key, name="key", rules="1/minute")(view()))
-        app.add_url_rule("/c", "c", rate_limiter(type=IP, rules="1/minute")(view()))
-        app.register_blueprint(Usage(multilimit))
+        app = shop(
+            a=rate_limiter(type=lambda: None, name="none", rules="1/minute"),
+            b=rate_limiter(type=lambda: request.headers.get("X-Key") or abort(401), name="key", rules="1/minute"),
+            c=rate_limiter(type=IP, rules="1/minute"),
+        )
 
         answer = ask(app, "/rate_limit")
 
@@ -331,17 +317,14 @@ class TestWho:
         assert left(app, headers={"X-Key": "k"}) == {"b:key-60s": 1, "c:ip-60s": 1}
 
     def test_rules_that_fail_are_named_and_the_others_are_shown(self, caplog: pytest.LogCaptureFixture) -> None:
-        app, calls = Flask("shop"), []
+        calls = []
 
         def plan() -> str:
             calls.append(1)
             raise LookupError("the database is away")
 
-        multilimit = MultiLimit(app, user_loader=lambda: "ada")
-        for name in ("a", "b"):
-            app.add_url_rule(f"/{name}", name, rate_limiter(type=USER, name="plan", rules=plan)(view()))
-        app.add_url_rule("/c", "c", rate_limiter(type=IP, rules="1/minute")(view()))
-        app.register_blueprint(Usage(multilimit))
+        planned = rate_limiter(type=USER, name="plan", rules=plan)
+        app = shop(user=lambda: "ada", a=planned, b=planned, c=rate_limiter(type=IP, rules="1/minute"))
 
         answer = ask(app, "/rate_limit")
 
@@ -354,14 +337,10 @@ class TestWho:
         assert "database" in caplog.text
 
     def test_a_user_loader_that_fails_shows_no_quota_of_a_visitor(self, caplog: pytest.LogCaptureFixture) -> None:
-        app = Flask("shop")
-
         def load() -> str:
             raise LookupError("the database is away")
 
-        multilimit = MultiLimit(app, user_loader=load)
-        app.add_url_rule("/a", "a", rate_limiter(type=USER, rules="1/minute")(view()))
-        app.register_blueprint(Usage(multilimit))
+        app = shop(user=load, a=rate_limiter(type=USER, rules="1/minute"))
 
         assert told(app)["unknown"] == ["a:user"]
         assert [each.levelno for each in caplog.records] == [logging.WARNING]
@@ -369,11 +348,8 @@ class TestWho:
 
 class TestUnusualTimes:
     def test_a_banned_client_learns_how_long(self) -> None:
-        app = Flask("shop")
-        multilimit = MultiLimit(app)
-        app.add_url_rule("/", "login", rate_limiter(type=IP, rules="1/minute", ban=Ban(after=1, time=300))(view()))
-        app.register_blueprint(Usage(multilimit))
-        statuses(app, "/", "/")
+        app = shop(login=rate_limiter(type=IP, rules="1/minute", ban=Ban(after=1, time=300)))
+        statuses(app, "/login", "/login")
 
         (ban,) = told(app)["bans"]
 
@@ -498,11 +474,9 @@ class TestCalendar:
         self, now: str, end: str, english: str, chinese: str
     ) -> None:
         """By the clock of the storage, whatever that of this machine says."""
-        app = Flask("shop")
-        multilimit = MultiLimit(app, storage=MemoryStorage(clock=Clock(datetime.fromisoformat(now).timestamp())))
+        storage = MemoryStorage(clock=Clock(datetime.fromisoformat(now).timestamp()))
         rules = [Calendar(10_000, "month", timezone="Europe/Berlin", anchor=15), Calendar(500, "hour")]
-        app.add_url_rule("/search", "search", rate_limiter(type=IP, rules=rules)(view()))
-        app.register_blueprint(Usage(multilimit))
+        app = shop(storage=storage, search=rate_limiter(type=IP, rules=rules))
         statuses(app, "/search")
 
         found = told(app)["resources"]["search:ip-month"]
