@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from .engine import ConfigurationError
 from .engine.errors import brief, check_several
 from .operate.simulate.logged import LoggedRequest
+from .operate.simulate.questions import share_from, simulate
+from .operate.simulate.questions import suggest_limits as suggest
 from .operate.simulate.reading import Logs, read_logs
 from .operate.simulate.report import Report
 from .operate.simulate.suggest import Choice, Refused, Suggestion
-from .operate.simulate.whatif import share_from, simulate
-from .operate.simulate.whatif import suggest_limits as suggest
 
 __all__ = [
     "Choice",

@@ -15,9 +15,9 @@ from ...insight.text import duration, plural
 from ...plan.standings import require_endpoint
 from .. import console
 from ..simulate.picture import draw_reports
+from ..simulate.questions import LimitSet, header_fields, limits_of, replay_of, run
 from ..simulate.replay_plan import Replacements
 from ..simulate.report import Report, RuleReport
-from ..simulate.whatif import LimitSet, header_fields, limits_of, replay_of, run
 from .base import as_json, command, current_gate, for_people, write_json
 from .logs import (
     AskedLog,

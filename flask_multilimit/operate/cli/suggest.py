@@ -14,9 +14,9 @@ from ...insight.text import duration, plural, rule_text
 from .. import console
 from ..dashboard.whatif import file_of, what_if
 from ..simulate.picture import draw
+from ..simulate.questions import arrivals_of, share_from
 from ..simulate.suggest import Choice, Gap, Suggestion, Traffic, declaration, suggest_for, toml, traffic_of
 from ..simulate.suggest import command as command_to_try
-from ..simulate.whatif import arrivals_of, share_from
 from .base import as_json, command, for_people, write_json
 from .logs import (
     AskedLog,

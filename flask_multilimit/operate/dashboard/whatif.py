@@ -31,6 +31,7 @@ from ...serve.gate import gate_in_force
 from ..blueprints import hash_source
 from ..simulate.formats import format_of
 from ..simulate.logged import MICROSECONDS, LoggedRequest
+from ..simulate.questions import arrivals_of, share_from
 from ..simulate.reading import LeftOut, Logs
 from ..simulate.recorded import NAME, folders_of, newest_files, recordings_of
 from ..simulate.suggest import (
@@ -45,7 +46,6 @@ from ..simulate.suggest import (
     traffic_of,
     window_of,
 )
-from ..simulate.whatif import arrivals_of, share_from
 from .forms import require_own_form
 from .shell import TEMPLATES, render, url
 from .visit import require_few_uploads, visit

@@ -16,7 +16,7 @@ from flask_multilimit.recording import Recorder
 
 from .conftest import ROOT, browser_of, made
 from .test_now import asked as refused
-from .test_whatif import BUSY, TRAFFIC, line
+from .test_what_if import BUSY, TRAFFIC, line
 
 if TYPE_CHECKING:
     from pathlib import Path

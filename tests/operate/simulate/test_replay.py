@@ -29,10 +29,10 @@ from flask_multilimit.declare.addresses import Who
 from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.operate.simulate.logged import LoggedRequest
+from flask_multilimit.operate.simulate.questions import LimitSet, replay_of, simulate
 from flask_multilimit.operate.simulate.reading import read_logs
 from flask_multilimit.operate.simulate.replay_plan import Replacements
 from flask_multilimit.operate.simulate.report import Report
-from flask_multilimit.operate.simulate.whatif import LimitSet, replay_of, simulate
 from flask_multilimit.serve.applier import applier_of
 
 from .lines import SECOND, START_AT, line

@@ -20,6 +20,7 @@ from flask_multilimit import Calendar, ConfigurationError, MultiLimit, Rule
 from flask_multilimit.declare.data import LimitsFile, parse_toml, validated
 from flask_multilimit.engine.rules import rules_from
 from flask_multilimit.operate.simulate.logged import LoggedRequest
+from flask_multilimit.operate.simulate.questions import simulate, suggest_limits
 from flask_multilimit.operate.simulate.suggest import (
     Arrivals,
     Gap,
@@ -38,7 +39,6 @@ from flask_multilimit.operate.simulate.suggest import (
     toml,
     traffic_of,
 )
-from flask_multilimit.operate.simulate.whatif import simulate, suggest_limits
 from support.oracle import Charge, Window
 
 if TYPE_CHECKING:

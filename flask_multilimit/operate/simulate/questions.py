@@ -1,4 +1,4 @@
-"""Answers two questions: what these limits would have done, and which counts refuse at most a given share."""
+"""Two questions to a log: what these limits would have done, and which counts refuse at most a given share."""
 
 from __future__ import annotations
 
