@@ -33,7 +33,7 @@ from ..engine import (
 from ..engine.algorithms import ALGORITHMS
 from ..engine.keys import parts_of_key
 from ..engine.storage import LocalStorage, Scripted
-from ..engine.storage.layers.guard.workers import workers_asked_for
+from ..engine.storage.layers.health import workers_asked_for
 from ..engine.storage.redis.failures import RIGHTS_OF_WORKERS, code_of, storage_error
 from ..engine.storage.redis.uri import address_of
 from ..engine.threads import lets_threads_run, threads_run

@@ -10,7 +10,7 @@ from ..control.entries import Override
 from ..declare.subjects import parts_of
 from ..engine import Ban, Calendar, Rule
 from ..engine.algorithms.calendar import Period
-from ..engine.storage.layers.guard.fallback import has_share
+from ..engine.storage.layers.fallback import has_share
 from ..plan.endpoint import Plan, PlannedLimiter, planned_elsewhere
 from ..plan.plans import Plans
 from ..plan.sources import UNMATCHED_SCOPE

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.engine.storage.layers import deny_cache
-from flask_multilimit.engine.storage.layers.guard import fallback
+from flask_multilimit.engine.storage.layers import deny_cache, fallback
 from soak.soak import CLIENTS, MEGABYTE, THREADS, Soaked, soak
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from .base import (
     load,
 )
 from .evaluate import decide, settle
-from .layers.guard.report import Health
+from .layers.health import Health
 from .layers.stack import Layers, rebuilt, with_leases
 from .memory import MemoryStorage
 from .schemes import DEFAULT_TIMEOUT, SCHEMES, Scheme, storage_from, storage_from_uri
@@ -32,7 +32,7 @@ from .tallies import KeepsTallies, Tallies, Tally
 if TYPE_CHECKING:
     from .cluster.storage import ClusterStorage
     from .layers.deny_cache import DenyCache
-    from .layers.guard.guard import GuardedStorage
+    from .layers.guard import GuardedStorage
     from .layers.leases import LeasingStorage
     from .local.storage import LocalStorage
     from .redis.storage import RedisStorage

@@ -150,7 +150,7 @@ class HoldsUnits(Protocol):
 LOADED_WHEN_USED = {
     "ClusterStorage": "cluster.storage",
     "DenyCache": "layers.deny_cache",
-    "GuardedStorage": "layers.guard.guard",
+    "GuardedStorage": "layers.guard",
     "LeasingStorage": "layers.leases",
     "LocalStorage": "local.storage",
     "RedisStorage": "redis.storage",

@@ -12,7 +12,7 @@ from babel.messages.mofile import read_mo
 from babel.messages.pofile import read_po
 from jinja2 import Environment, nodes
 
-from flask_multilimit.engine.storage.layers import guard
+from flask_multilimit.engine.storage.layers import health as storage_health
 from flask_multilimit.insight import health, impact, past, standing
 from flask_multilimit.operate import dashboard, usage
 
@@ -40,7 +40,6 @@ CHINESE = texts(CATALOGUE)
 OF_CUSTOMERS = Path(next(iter(usage.__path__)))
 CATALOGUES = {"dashboard": CATALOGUE, "usage": OF_CUSTOMERS / "translations" / "zh.po"}
 UNITS = {"s", "ms", "min", "h", "d", "never"}
-GUARD = Path(next(iter(guard.__path__)))
 WORKERS_FOUND_BY = {
     "memory of this process",
     "the arguments of gunicorn",
@@ -128,7 +127,7 @@ def test_no_translation_is_left_over() -> None:
 
 def test_how_workers_were_counted_is_there_in_chinese() -> None:
     """But for names of settings, which are the same in every language."""
-    sources = "".join(path.read_text(encoding="utf-8") for path in GUARD.glob("*.py"))
+    sources = Path(storage_health.__file__).read_text(encoding="utf-8")
     told = {text for text in re.findall(r'Workers\([^"\n]*"([^"]+)"', sources) if " " in text}
 
     assert told | {"the arguments of gunicorn"} == WORKERS_FOUND_BY

@@ -17,8 +17,7 @@ from ...hits import OnStorageError, check_policy
 from ..base import DENY_SECONDS, LONGEST_DENY_SECONDS, Clocked, Storage, layers_of, load, monotonic_microseconds
 from ..forgetting import MOST_KEYS, check_memory_keys
 from ..memory import MemoryStorage
-from .guard.report import Health, check_on_change
-from .guard.workers import check_workers
+from .health import Health, check_on_change, check_workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

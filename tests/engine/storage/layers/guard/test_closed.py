@@ -96,7 +96,7 @@ def test_a_check_that_gets_an_error_is_not_sent_again(make: Callable[..., Worker
 def test_a_check_that_has_waited_for_long_is_not_sent_again(
     make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.outage.PATIENCE", -1)
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.outage.PATIENCE", -1)
     workers = make()
     workers.storage.stumbles = 1
 
@@ -124,7 +124,7 @@ def test_a_failure_of_one_key_leaves_other_keys_to_the_storage(
 def test_a_bounded_number_of_answers_is_remembered(
     make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.fallback.REMEMBERED", 10)
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.fallback.REMEMBERED", 10)
     guard = make().limiters[0]._storage
     assert isinstance(guard, GuardedStorage)
 

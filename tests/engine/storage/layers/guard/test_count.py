@@ -16,7 +16,7 @@ from flask_multilimit.engine import (
     MemoryStorage,
     StorageError,
 )
-from flask_multilimit.engine.storage.layers.guard.workers import count_workers
+from flask_multilimit.engine.storage.layers.health import count_workers
 from support.bench import hits
 from support.clock import Clock
 
@@ -88,7 +88,7 @@ def test_workers_are_counted_when_somebody_asks_and_not_before(monkeypatch: pyte
         counted.append(given)
         return count_workers(3)
 
-    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.outage.count_workers", count)
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.outage.count_workers", count)
     storage = GuardedStorage(MemoryStorage())
     assert Limiter(storage).check(hits("5/minute")).allowed
     before = list(counted)
@@ -100,7 +100,7 @@ def test_workers_are_counted_when_somebody_asks_and_not_before(monkeypatch: pyte
 def test_workers_are_counted_anew_in_each_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     storage, numbers = Shared(Clock()), iter([2, 5])
     monkeypatch.setattr(
-        "flask_multilimit.engine.storage.layers.guard.outage.count_workers", lambda _: count_workers(next(numbers))
+        "flask_multilimit.engine.storage.layers.outage.count_workers", lambda _: count_workers(next(numbers))
     )
     guard = GuardedStorage(storage)
     limiter = Limiter(guard)

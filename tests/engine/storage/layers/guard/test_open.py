@@ -30,7 +30,7 @@ from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.hits import Hits
 from flask_multilimit.engine.slots import slots_of
-from flask_multilimit.engine.storage.layers.guard.fallback import Fallback
+from flask_multilimit.engine.storage.layers.fallback import Fallback
 from support.bench import hits, rule
 from support.clock import Clock
 from support.rates import RATES
@@ -459,7 +459,7 @@ def test_a_callback_that_raises_is_logged_and_harms_no_check(caplog: pytest.LogC
 def test_a_bounded_number_of_checks_is_kept_to_be_charged(
     make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.pending.MOST_PENDING", 10)
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.pending.MOST_PENDING", 10)
     workers = make()
     workers.break_down()
     assert workers.admitted(hits("30/minute")) == [30]

@@ -542,7 +542,7 @@ def test_keys_of_an_outage_are_forgotten_when_their_windows_have_passed(
 def test_keys_of_the_way_back_are_forgotten_when_their_windows_have_passed(
     make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.outage.RETURN_SECONDS", 60)
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.outage.RETURN_SECONDS", 60)
     workers = make(2)
     limiter = workers.limiters[0]
     workers.break_down()

@@ -105,7 +105,7 @@ class Workers:
         self.storage.loses_replies = False
         self.storage.takes_charges.set()
         self.until(lambda: all(limiter.health().state == "working" for limiter in self.limiters))
-        self.until(lambda: all(not guard._recovery.running for guard in self._guards()))  # all is logged
+        self.until(lambda: all(not guard._outage.beat.running for guard in self._guards()))  # all is logged
 
     def _guards(self) -> list[GuardedStorage]:
         return [guard for limiter in self.limiters if isinstance(guard := limiter._storage, GuardedStorage)]

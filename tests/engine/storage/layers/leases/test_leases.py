@@ -21,7 +21,7 @@ from flask_multilimit.engine import (
     hits_for,
 )
 from flask_multilimit.engine.decision import FALLBACKS
-from flask_multilimit.engine.storage.layers.guard.fallback import unlimited
+from flask_multilimit.engine.storage.layers.fallback import unlimited
 from flask_multilimit.engine.storage.layers.leases import MOST_LEASES
 from support.clock import SECOND, microseconds
 

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
-from ....algorithms import UNKNOWN
-from ....algorithms.base import encode_ban, level_of
-from ....algorithms.calendar import AROUND
-from ....decision import Decision
-from ....hits import BanHit, Hit, bans_among, bans_of, memoized
-from ....reply import DELAY, Standing, at_instant, head, reset_afters, standing_of, standings_of
-from ....rules import LONGEST, Concurrent, Rule, changed
-from ...base import Slot, monotonic_microseconds
-from ...forgetting import MOST_KEYS
-from ...memory import SWEEPS, MemoryStorage
+from ...algorithms import UNKNOWN
+from ...algorithms.base import encode_ban, level_of
+from ...algorithms.calendar import AROUND
+from ...decision import Decision
+from ...hits import BanHit, Hit, bans_among, bans_of, memoized
+from ...reply import DELAY, Standing, at_instant, head, reset_afters, standing_of, standings_of
+from ...rules import LONGEST, Concurrent, Rule, changed
+from ..base import Slot, monotonic_microseconds
+from ..forgetting import MOST_KEYS
+from ..memory import SWEEPS, MemoryStorage
 
 REMEMBERED = 8192
 """At least this many checks have their latest answer kept; at most twice as many."""

@@ -1,26 +1,35 @@
-"""What this process does in place of a storage that is away: the state of an outage, from its beginning to its end."""
+"""An outage, from the failure of the storage to its way back: this process decides in its place, probes it, charges it
+for what was admitted meanwhile, and lets it decide again."""
 
 from __future__ import annotations
 
+import logging
 import math
+import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 from threading import Lock
 from typing import Any, Literal, TypeVar, cast
 from uuid import UUID
 
-from ....decision import Charge, Decision
-from ....errors import StorageError
-from ....forks import lock_for_forks
-from ....hits import Hit
-from ...base import Slot, Storage
-from .fallback import Fallback, without_bans
+from ...decision import Charge, Decision
+from ...errors import StorageError
+from ...forks import lock_for_forks
+from ...hits import Hit
+from ...keys import beside
+from ...rules import Rule
+from ...threads import NEVER, Beat
+from ..base import Slot, Storage
+from .fallback import UNLIMITED, Fallback, without_bans
+from .health import Health, Report, Workers, count_workers
 from .pending import Admitted, PendingCharges, repeatable
-from .report import Health, Report
-from .workers import Workers, count_workers
 
+PROBE_SECONDS = 0.9
+"""The least between two probes. With the time of an answer, it is less than a second."""
+FIRST_PROBE = (0.05, 0.15)
+"""Seconds after a failure, chosen at random so that not all workers ask at once. A hiccup is over by then."""
 RETURN_SECONDS = 1.5
 """How long a process stays in ``RETURNING``: the last process to probe is one probe behind, and may still have charges
 to make."""
@@ -49,12 +58,11 @@ class Breaker:
 
         CLOSED -> OPEN -> HALF_OPEN -> RETURNING -> CLOSED
 
-    A failure leads from any state to ``OPEN``. A process that is alone skips ``RETURNING``. Hold ``lock`` for every
-    change and for every decision that depends on the state; reading ``state`` needs no lock.
+    A failure leads from any state to ``OPEN``. A process that is alone skips ``RETURNING``. An outage changes it, and
+    decides what depends on the state, under its lock; reading ``state`` needs no lock.
     """
 
     def __init__(self) -> None:
-        self.lock: Lock = Lock()
         self.state: State = State.CLOSED
         self.failures: int = 0
         """Failures noted so far. The failure of a check that began before the latest one says nothing new."""
@@ -115,14 +123,12 @@ class Breaker:
         self.since = time.time()
         return now - self._failed_at
 
-    @property
-    def time_is_up(self) -> bool:
-        """Whether the other processes have had time to charge, too."""
-        return time.monotonic() >= self._returns_at
-
-    def close_when_returned(self) -> None:
-        if self.state is State.RETURNING and self.time_is_up:  # and no later outage has begun
+    def close_in_time(self) -> bool:
+        """Close if the other processes have had time to charge, too; return whether they have."""
+        is_time = time.monotonic() >= self._returns_at
+        if is_time and self.state is State.RETURNING:  # and no later outage has begun
             self.state = State.CLOSED
+        return is_time
 
     def latest_error(self) -> StorageError:
         """A copy: an object that is raised repeatedly would collect tracebacks."""
@@ -133,48 +139,60 @@ class Breaker:
 
 
 class Outage:
-    """Begins when the storage fails, and ends when it has been charged for what was admitted meanwhile.
+    """Begins when the storage fails. A thread, which runs only while there is something to do, ends it: when it has
+    charged the storage for what was admitted meanwhile.
 
-    ``memory_keys`` bounds both the keys that are counted here and the hits that are kept to be charged later. Every
-    change is made under the lock of the breaker. Thread-safe, fork-safe.
+    ``memory_keys`` bounds both the keys that are counted here and the hits that are kept to be charged later.
+    Thread-safe, fork-safe.
     """
 
     def __init__(
-        self, storage: Storage, report: Report, *, workers: int | None, memory_keys: int, clock: Callable[[], int]
+        self,
+        storage: Storage,
+        report: Report,
+        *,
+        workers: int | None,
+        memory_keys: int,
+        clock: Callable[[], int],
+        logger: logging.Logger | None,
     ) -> None:
         self.breaker: Breaker = Breaker()
         self.fallback: Fallback = Fallback(clock, most_keys=memory_keys)
         self.pending: PendingCharges = PendingCharges(storage, clock, self.note_single, most_hits=memory_keys)
+        self._storage = storage
         self._report = report
         self._given_workers = workers
         self._workers: Workers | None = None
         """``None`` until they are counted."""
         self._in_both: dict[bytes, Decision] = {}
         """By check, the decision on the shares whose slots were taken here and count in the storage, too."""
+        self._lock = Lock()
+        self._probed_at = 0.0
+        self._stopped = False
+        self.beat: Beat = Beat(self._probe, name="multilimit-probe", logger=logger)
         lock_for_forks(self)
-
-    @property
-    def _lock(self) -> Lock:
-        return self.breaker.lock
 
     # Begin and end
 
-    def begin(self, hits: tuple[Hit, ...], error: StorageError, failures: int) -> bool:
-        """Open the breaker, unless another failure was noted after the check that failed began. Return whether an
-        outage begins."""
-        if failures != self.breaker.failures:
-            return False
+    def note_failure(self, hits: tuple[Hit, ...], error: StorageError, failures: int) -> None:
+        """An outage begins, unless only these keys fail, or another failure was noted after the check began."""
+        if error.key_specific:
+            self.note_single(hits, error)
+        elif failures == self.breaker.failures:
+            self._begin(hits, error, failures)
+
+    def _begin(self, hits: tuple[Hit, ...], error: StorageError, failures: int) -> None:
         workers = count_workers(self._given_workers)  # takes milliseconds
         with self._lock:
             if failures != self.breaker.failures or not self.breaker.fail(hits, error):
-                return False
+                return
             self.pending.begin()
             self._leave_slots_to_storage()  # its last answer counts them
             self.fallback.begin()
             self._share_between(workers)
             health = self._health()
         self._report.failed(hits, error, health)
-        return True
+        self.recover()
 
     def note_single(self, hits: tuple[Hit, ...], error: StorageError) -> None:
         """Something failed because of its own keys, which is no outage."""
@@ -184,7 +202,7 @@ class Outage:
             self._share_between(count_workers(self._given_workers))
         self._report.single(hits, error)
 
-    def end_if_settled(self) -> bool:
+    def _end_if_settled(self) -> bool:
         """End the outage, if there is one, unless something is pending. Return whether nothing is."""
         with self._lock:  # so that no decision is made in between
             if self.pending:
@@ -198,17 +216,61 @@ class Outage:
         return True
 
     def is_over(self) -> bool:
-        """Whether the other processes have had time to charge, too, once this one is settled. Closes the breaker."""
-        if not self.breaker.time_is_up:
+        """Whether this process is settled, and the others have had time to charge, too. Closes the breaker."""
+        if self.breaker.state is State.HALF_OPEN:
+            self.recover()
             return False
         with self._lock:
-            self.breaker.close_when_returned()
-        return True
+            return self.breaker.close_in_time()
 
     def health(self) -> Health:
         """How the storage stands."""
         with self._lock:
             return self._health()
+
+    # The way back
+
+    def recover(self) -> None:
+        """Start the thread unless it runs."""
+        if self.beat.wakes_at == NEVER and not self._stopped:
+            now = time.monotonic()
+            self.beat.wake(max(now + random.uniform(*FIRST_PROBE), self._probed_at + PROBE_SECONDS))
+
+    def stop(self) -> None:
+        self._stopped = True
+        self.beat.close(wait=PROBE_SECONDS)
+
+    def _probe(self) -> float | None:
+        """The task of the beat."""
+        self._probed_at = time.monotonic()
+        try:
+            self._ask_and_charge()
+        except StorageError as error:
+            with self._lock:
+                self.breaker.fail_again(error)
+        is_done = self.breaker.state is not State.OPEN and not self.pending
+        return None if is_done else max(self._probed_at + PROBE_SECONDS - time.monotonic(), 0.0)
+
+    def _ask_and_charge(self) -> None:
+        """Ask the storage. If it answers, charge it for what is pending. Raises :class:`StorageError`."""
+        breaker, pending = self.breaker, self.pending
+        if breaker.state is State.OPEN:
+            self._storage.check(probes_like(breaker.failing_hits))
+            with self._lock:
+                breaker.answer()
+        while not self._end_if_settled():
+            pending.settle()
+            with self._lock:
+                batch = pending.take_batch()
+            failures, start = breaker.failures, time.monotonic()
+            try:
+                pending.charge(batch)
+            except StorageError as error:
+                breaker.once_more(error, failures, start, pending.charge, batch)
+            with self._lock:
+                for check_id, admitted in batch:
+                    pending.drop(check_id)
+                    self._count_in_both(check_id, admitted.local)
 
     # Meanwhile
 
@@ -231,12 +293,19 @@ class Outage:
                 self.pending.keep(check_id, Admitted(without_bans(local), on_shares, asked=asked))
             if asked and not decision.allowed:
                 self._refund_later_if_charged(check_id, hits)
+        self._catch_up()
         return decision, on_shares
 
     def not_admitted(self, check_id: bytes, hits: tuple[Hit, ...]) -> None:
         """A check that the storage has been asked about, and may have charged, is not admitted here."""
         with self._lock:
             self._refund_later_if_charged(check_id, hits)
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Tell the storage what is pending, if it came back meanwhile: the recovery may have ended before."""
+        if self.breaker.state is not State.OPEN and self.pending:
+            self.recover()
 
     def admitted_by_both(self, check_id: bytes, on_shares: Decision | None) -> None:
         """The storage has admitted what :meth:`decide` has."""
@@ -255,7 +324,7 @@ class Outage:
         make."""
         units = {charge.hit.key: charge.units for charge in charges}
         with self._lock:
-            admitted = self.pending.find(check_id)
+            admitted = self.pending.admitted.get(check_id.bytes)
             self._refund_here(check_id.bytes, [key for key, left in units.items() if not left])
             if admitted is not None:
                 admitted.local = self.fallback.settle(admitted.local, units)
@@ -268,23 +337,19 @@ class Outage:
             elif self.breaker.state is not State.OPEN:
                 return False
             if charges:
-                self.pending.keep_settlement(check_id, charges)
+                self.pending.keep_settlement(check_id.bytes, charges)
             return True
 
     def release(self, slots: Sequence[Slot]) -> Sequence[Slot]:
         """Release the slots that were taken here, and keep others for later while the storage is away. Return those
         that are for the storage to release."""
-        pending = self.pending
-        if (
-            self.breaker.state is State.CLOSED and not pending.admitted and not pending.settlements
-        ):  # bool() is a call more
+        if self.breaker.state is State.CLOSED and not self.pending:
             return slots
         with self._lock:
             return [slot for slot in slots if not self._release_here(slot)]
 
     def _release_here(self, slot: Slot) -> bool:
-        check_id, charges = UUID(bytes=slot.check_id), (Charge(slot.hit, 0),)
-        admitted = self.pending.find(check_id)
+        admitted = self.pending.admitted.get(slot.check_id)
         if admitted is not None:
             admitted.local = self.fallback.settle(admitted.local, {slot.hit.key: 0})
             if not admitted.carried and not admitted.asked:
@@ -294,7 +359,7 @@ class Outage:
             if self.breaker.state is not State.OPEN:
                 return False
             self.fallback.slot_is_free(slot)
-        self.pending.keep_settlement(check_id, charges)
+        self.pending.keep_settlement(slot.check_id, (Charge(slot.hit, 0),))
         return True
 
     def renew(self, slots: Sequence[Slot]) -> list[Slot]:
@@ -306,7 +371,7 @@ class Outage:
         elsewhere = list[Slot]()
         with self._lock:
             for check_id, taken in of_checks.items():
-                admitted = self.pending.find(UUID(bytes=check_id))
+                admitted = self.pending.admitted.get(check_id)
                 if admitted is not None:
                     admitted.local = self.fallback.renew(admitted.local)
                 elif self.breaker.state is State.OPEN:
@@ -321,18 +386,6 @@ class Outage:
         """Forget what was counted and known about ``keys``."""
         with self._lock:
             self.fallback.reset(keys)
-
-    def take_batch(self) -> list[tuple[bytes, Admitted]]:
-        """The checks that the storage is charged for next."""
-        with self._lock:
-            return self.pending.take_batch()
-
-    def charged(self, batch: list[tuple[bytes, Admitted]]) -> None:
-        """The storage has been charged for them."""
-        with self._lock:
-            self.pending.remove(batch)
-            for check_id, admitted in batch:
-                self._count_in_both(check_id, admitted.local)
 
     # Under the lock
 
@@ -354,7 +407,7 @@ class Outage:
     def _refund_later_if_charged(self, check_id: bytes, hits: tuple[Hit, ...]) -> None:
         charges = repeatable([Charge(hit, 0) for hit in hits if hit.cost])
         if charges:
-            self.pending.keep_settlement(UUID(bytes=check_id), charges)
+            self.pending.keep_settlement(check_id, charges)
 
     def _health(self) -> Health:
         breaker, pending = self.breaker, self.pending
@@ -364,7 +417,7 @@ class Outage:
             error=breaker.error,
             breaker=breaker.shown,
             fallback_keys=len(self.fallback),
-            pending=len(pending),
+            pending=len(pending.admitted),
             given_up=pending.given_up,
             workers=self._counted(),
         )
@@ -383,10 +436,16 @@ class Outage:
 
     def _after_fork_in_child(self) -> None:
         """Leave it to the parent to charge what it has admitted."""
-        self.breaker.lock = Lock()
+        self._lock = Lock()
         self.pending.forget()
 
 
 def _at_cost(hit: Hit, units: int | None) -> Hit:
     """``hit`` with what its charge was settled at, if it was; at 0 it is not charged any more."""
     return replace(hit, cost=units) if units else hit
+
+
+def probes_like(hits: Iterable[Hit]) -> tuple[Hit, ...]:
+    """Hits that write wherever ``hits`` would (same prefixes, same slots), and expire in a second."""
+    keys = dict.fromkeys(beside(hit.key, "probe::fixed_window:1000") for hit in hits)
+    return tuple(Hit(key, Rule(1, UNLIMITED, algorithm="fixed_window")) for key in keys)

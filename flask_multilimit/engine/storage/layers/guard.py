@@ -14,17 +14,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 from uuid import UUID, uuid4
 
-from ....decision import FALLBACKS, Charge, Decision
-from ....errors import StorageDenied, StorageError, check_logger
-from ....hits import PEEKED, Hit, OnStorageError, check_policy
-from ...base import KeepsSlots, Lost, Slot, Storage, check_clock, check_storage, monotonic_microseconds
-from ...forgetting import MOST_KEYS, check_memory_keys
+from ...decision import FALLBACKS, Charge, Decision
+from ...errors import StorageDenied, StorageError, check_logger
+from ...hits import PEEKED, Hit, OnStorageError, check_policy
+from ..base import KeepsSlots, Lost, Slot, Storage, check_clock, check_storage, monotonic_microseconds
+from ..forgetting import MOST_KEYS, check_memory_keys
+from .health import Health, Report, check_on_change, check_workers
 from .outage import Outage, State
-from .recovery import Recovery
-from .report import Health, Report, check_on_change
-from .workers import check_workers
-
-_CLOSED, _OPEN, _HALF_OPEN = State.CLOSED, State.OPEN, State.HALF_OPEN
 
 
 class GuardedStorage:
@@ -66,24 +62,17 @@ class GuardedStorage:
         }
         self._policy = Policy(on_error)
         report = Report(logger, on_change, on_error)
-        self._outage = Outage(storage, report, workers=workers, memory_keys=memory_keys, clock=clock)
+        self._outage = Outage(storage, report, workers=workers, memory_keys=memory_keys, clock=clock, logger=logger)
         self._breaker = self._outage.breaker
-        self._recovery = Recovery(storage, self._outage, logger)
         self._remember = self._outage.fallback.remember
 
     # What a storage does
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         state = self._breaker.state
-        if state is _CLOSED:  # as nearly always: one call less than by _ask
-            failures, start = self._breaker.failures, time.monotonic()
-            try:
-                decision = self.wrapped.check(hits, check_id)
-            except StorageError as error:
-                return self._ask_again(hits, check_id, error, failures, start)
-            self._remember(decision)
-            return decision
-        if state is _OPEN:
+        if state is State.CLOSED:  # as nearly always
+            return self._ask(hits, check_id)
+        if state is State.OPEN:
             return self._while_open(hits, check_id)
         return self._while_returning(hits, check_id)
 
@@ -108,7 +97,7 @@ class GuardedStorage:
         return decision
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
-        if self._breaker.state is _OPEN:
+        if self._breaker.state is State.OPEN:
             return self._decide(hits, PEEKED, self._breaker.latest_error(), charging=False)
         failures, start = self._breaker.failures, time.monotonic()
         try:
@@ -117,7 +106,7 @@ class GuardedStorage:
             try:
                 decision = self._breaker.once_more(error, failures, start, self.wrapped.peek, hits)
             except StorageError as last:
-                self._fail(hits, last, failures)
+                self._outage.note_failure(hits, last, failures)
                 return self._decide(hits, PEEKED, last, charging=False)
         self._remember(decision)
         return decision
@@ -126,7 +115,7 @@ class GuardedStorage:
         if ids is None and any(hit.rule.holds_slots for hits in many for hit in hits):
             ids = [uuid4() for _ in many]  # so that no slot is taken twice
         each_id: Sequence[UUID | None] = ids or [None] * len(many)
-        if self._breaker.state is not _CLOSED:
+        if self._breaker.state is not State.CLOSED:
             return [self.check(hits, id_) for hits, id_ in zip(many, each_id, strict=True)]
         failures, start = self._breaker.failures, time.monotonic()
         try:
@@ -159,7 +148,7 @@ class GuardedStorage:
         try:
             cast("KeepsSlots", self.wrapped).renew(slots)
         except StorageError as error:
-            self._fail(tuple([slot.hit for slot in slots]), error, failures)
+            self._outage.note_failure(tuple([slot.hit for slot in slots]), error, failures)
             raise
 
     def reset(self, keys: Sequence[str]) -> None:
@@ -172,7 +161,7 @@ class GuardedStorage:
 
     def stop(self) -> None:
         """Stop probing the storage."""
-        self._recovery.stop()
+        self._outage.stop()
 
     def close(self) -> None:
         self.stop()
@@ -187,17 +176,17 @@ class GuardedStorage:
     def _after_failure(
         self, hits: tuple[Hit, ...], check_id: UUID | None, error: StorageError, failures: int
     ) -> Decision:
-        self._fail(hits, error, failures)
+        self._outage.note_failure(hits, error, failures)
         return self._decide(hits, (check_id or uuid4()).bytes, error, charging=True, asked=True)
 
     def _while_open(self, hits: tuple[Hit, ...], check_id: UUID | None) -> Decision:
-        self._recovery.ensure()
+        self._outage.recover()
         return self._decide(hits, (check_id or uuid4()).bytes, self._breaker.latest_error(), charging=True)
 
     def _while_returning(self, hits: tuple[Hit, ...], check_id: UUID | None) -> Decision:
         """The storage answers, but is not yet charged for all that this and other processes have admitted, so no
         process takes more than its share of what is left."""
-        if self._has_returned():
+        if self._outage.is_over():
             return self._ask(hits, check_id)
         local = self._policy.limited_here(hits)
         decision, on_shares = self._outage.decide(
@@ -216,12 +205,6 @@ class GuardedStorage:
             self._outage.admitted_by_both(answer.check_id, on_shares)
         return answer
 
-    def _has_returned(self) -> bool:
-        if self._breaker.state is _HALF_OPEN:
-            self._recovery.ensure()
-            return False
-        return self._outage.is_over()
-
     def _decide(
         self,
         hits: tuple[Hit, ...],
@@ -236,7 +219,6 @@ class GuardedStorage:
         if strictest in {"raise", "deny"}:
             if asked:
                 self._outage.not_admitted(check_id, hits)
-                self._catch_up()
             if strictest == "raise":
                 raise error
             raise StorageDenied(f"refused while {error}", retry_after=1.0) from error
@@ -248,19 +230,7 @@ class GuardedStorage:
             pending=charging and not error.key_specific,
             asked=asked,
         )
-        self._catch_up()
         return decision
-
-    def _catch_up(self) -> None:
-        """Tell the storage what is pending, if it came back meanwhile: the recovery may have ended before."""
-        if self._breaker.state is not _OPEN and self._outage.pending:
-            self._recovery.ensure()
-
-    def _fail(self, hits: tuple[Hit, ...], error: StorageError, failures: int) -> None:
-        if error.key_specific:
-            self._outage.note_single(hits, error)
-        elif self._outage.begin(hits, error, failures):
-            self._recovery.ensure()
 
 
 _STRICTEST_FIRST: tuple[OnStorageError, ...] = ("raise", "deny", "local", "allow")

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import cast
 from uuid import UUID
 
-from ....decision import Charge, Decision
-from ....errors import StorageError
-from ....hits import Hit, Hits, memoized
-from ....reply import reset_afters, retry_afters
-from ...base import KeepsSlots, Slot, Storage
+from ...decision import Charge, Decision
+from ...errors import StorageError
+from ...hits import Hit, Hits, memoized
+from ...reply import reset_afters, retry_afters
+from ..base import KeepsSlots, Slot, Storage
 from .fallback import unlimited
 
 MOST_PENDING = 20_000
@@ -77,13 +77,10 @@ class PendingCharges:
         self._now = now
         self._log = log
         self.admitted: OrderedDict[bytes, Admitted] = OrderedDict()
+        """The checks that must be charged, by id."""
         self._hits = 0  # of all checks together
         self._most_hits = most_hits
-        self.settlements: deque[tuple[UUID, tuple[Charge, ...]]] = deque(maxlen=MOST_PENDING)
-
-    def __len__(self) -> int:
-        """The number of admitted checks that must be charged."""
-        return len(self.admitted)
+        self.settlements: deque[tuple[bytes, tuple[Charge, ...]]] = deque(maxlen=MOST_PENDING)
 
     def __bool__(self) -> bool:
         return bool(self.admitted or self.settlements)
@@ -112,11 +109,7 @@ class PendingCharges:
         self._hits -= len(dropped.hits) if dropped is not None else 0
         return dropped
 
-    def find(self, check_id: UUID) -> Admitted | None:
-        """The check that :meth:`keep` was given, unless it is charged already."""
-        return self.admitted.get(check_id.bytes)
-
-    def keep_settlement(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+    def keep_settlement(self, check_id: bytes, charges: Sequence[Charge]) -> None:
         self.settlements.append((check_id, tuple(charges)))
 
     def take_batch(self) -> list[tuple[bytes, Admitted]]:
@@ -125,11 +118,6 @@ class PendingCharges:
         for _, admitted in batch:
             admitted.carried = True
         return batch
-
-    def remove(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
-        """The batch is charged."""
-        for check_id, _ in batch:
-            self.drop(check_id)
 
     def charge(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
         """Charge what still counts of each check, however little is left in the storage. Raises
@@ -146,11 +134,11 @@ class PendingCharges:
         without a reply, which may have been carried out, is made again only where that changes nothing."""
         for _ in range(len(self.settlements)):
             check_id, charges = self.settlements.popleft()
-            if check_id.bytes in self.admitted:
+            if check_id in self.admitted:
                 self.settlements.append((check_id, charges))
                 continue
             try:
-                self._storage.settle(check_id, charges)
+                self._storage.settle(UUID(bytes=check_id), charges)
             except StorageError as error:
                 if error.key_specific:
                     self._log(tuple(charge.hit for charge in charges), error)

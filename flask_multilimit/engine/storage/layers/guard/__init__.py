@@ -1,1 +1,0 @@
-"""What happens to a check when the storage does not answer."""
