@@ -62,12 +62,6 @@ class _Refusal(NamedTuple):
     answered: int
     until: int
 
-    def again(self, hits: tuple[Hit, ...], now: int) -> Decision:
-        """The same refusal at ``now``. Its times have shrunk, but a rule that refused allows only when the storage says
-        so."""
-        reply = aged(self.reply, self.times, now - self.answered)
-        return decision_of(new_id(), hits, reply, "deny_cache")
-
 
 class DenyCache:
     """Asks ``storage``, unless it refused the same check and the refusal still holds: then refuses without asking.
@@ -124,7 +118,8 @@ class DenyCache:
             and self._given_back[refusal.shard] < refusal.asked
             and refusal.hits == hits
         ):
-            return refusal.again(hits, now)
+            # Times have shrunk, but a rule that refused allows only when the storage says so.
+            return decision_of(new_id(), hits, aged(refusal.reply, refusal.times, now - refusal.answered), "deny_cache")
         decision = self.wrapped.check(hits)
         if not decision.reply[ALLOWED] and decision.decided_by not in FALLBACKS and not _is_strike(decision):
             self._remember(keys, decision, asked=now)

@@ -79,10 +79,10 @@ class Fallback:
 
     def remember(self, decision: Decision) -> None:
         """The storage has answered. This runs at every request, so it does little."""
-        try:  # as memoized() looks it up, in a call less
-            known = self._recent[decision.hits.cache[_joined_keys]]  # type: ignore[attr-defined]
-        except (KeyError, AttributeError):
-            self._make_room(memoized(decision.hits, _joined_keys), decision)
+        place = memoized(decision.hits, _joined_keys)
+        known = self._recent.get(place)
+        if known is None:
+            self._make_room(place, decision)
         else:
             known.before, known.decision, known.at = known.decision, decision, self.now()
         if self._unsettled:
@@ -122,11 +122,12 @@ class Fallback:
         for hit in local:
             if not hit.rule.holds_slots:
                 self._take_what_is_known(hit)
-        shares = tuple(self._share_of(hit) for hit in local)
-        answer = self._memory.check(shares) if charging and not banned else self._memory.peek(shares)
+        shares = [self._share(hit) for hit in local]
+        on_shares = tuple(map(_on_share, local, shares))
+        answer = self._memory.check(on_shares) if charging and not banned else self._memory.peek(on_shares)
         standings: dict[str, Standing] = dict(zip((hit.key for hit in local), standings_of(answer.reply), strict=True))
-        for hit in local:
-            if self._has_no_share(hit):
+        for hit, share in zip(local, shares, strict=True):
+            if share is None:
                 wait = UNKNOWN if hit.rule.holds_slots else COME_BACK
                 standings[hit.key] = (0, wait if hit.asks else 0, 0)
         self._unsettled = True
@@ -137,8 +138,7 @@ class Fallback:
         """What is left of the ban that the storage reported last."""
         known = self._known().get(hit.key)
         if known is not None:
-            place = next(place for place, other in enumerate(known.decision.hits) if other.key == hit.key)
-            remaining, retry_after, _ = standing_of(known.decision.reply, place)
+            remaining, retry_after, _ = _standing(known.decision, hit.key)
             left = known.at + retry_after - self.now()
             if retry_after and left > 0:
                 return encode_ban(level_of(remaining), begun=False), left, left
@@ -177,15 +177,12 @@ class Fallback:
                     del remembered[place]
         self._gathered_at = None
 
-    def _share_of(self, hit: Hit) -> Hit:
+    def _share(self, hit: Hit) -> Rule | None:
+        """What this process may admit; ``None``: nothing."""
         if not hit.rule.holds_slots:
-            return _share_of(hit, self.workers)
-        return _share_of_slots(hit, self._slots_left(hit))
-
-    def _has_no_share(self, hit: Hit) -> bool:
-        if hit.rule.holds_slots:
-            return not self._slots_left(hit)
-        return _share_of_rule(hit.rule, self.workers) is None
+            return _share_of(hit.rule, self.workers)
+        left = self._slots_left(hit)
+        return Concurrent(left, hit.rule.time) if left else None
 
     def _slots_left(self, hit: Hit) -> int:
         """This process's share of the slots that were left in the storage's last answer, and those that became free
@@ -195,7 +192,7 @@ class Fallback:
         if since is None or self.now() >= since + hit.rule.quota.window:
             return whole // self.workers
         known = self._known().get(hit.key)
-        left = whole if known is None else _standing(known.decision, hit.key)[0]
+        left = whole if known is None else max(_standing(known.decision, hit.key)[0], 0)
         if self.workers > 1:
             left = left // 2 if known is None else left - self._taken_unseen(hit.key, known)
         freed = sum(self._freed.get(hit.key, {}).values())
@@ -204,13 +201,14 @@ class Fallback:
     def _take_what_is_known(self, hit: Hit) -> None:
         """Charge what other workers have taken, so that no more is left here than our share of what was left there."""
         known = self._known().get(hit.key)
-        share = _share_of_rule(hit.rule, self.workers)
+        share = _share_of(hit.rule, self.workers)
         if share is None:
             return
         whole, burst, whole_at = hit.rule.quota.burst, share.quota.burst, 0
         remaining = whole
         if known is not None:
-            remaining, reset_after = _standing(known.decision, hit.key)
+            remaining, _, reset_after = _standing(known.decision, hit.key)
+            remaining = max(remaining, 0)
             remaining -= self._taken_unseen(hit.key, known)
             whole_at = known.at + reset_after
         if whole_at <= self.now():
@@ -252,7 +250,8 @@ class Fallback:
         if self.workers == 1 or known.before is None:
             return 0
         ours = sum(charge.hit.cost for charge in known.decision.charges if charge.hit.key == key)
-        theirs = _standing(known.before, key)[0] - _standing(known.decision, key)[0] - ours
+        before, now = (max(_standing(decision, key)[0], 0) for decision in (known.before, known.decision))
+        theirs = before - now - ours
         return 2 * max(theirs, self.workers - 1)
 
     def _charge(self, key: str, share: Rule, units: int, whole_at: int | None) -> None:
@@ -289,10 +288,8 @@ def _joined_keys(hits: tuple[Hit, ...]) -> str:
     return "\n".join(hit.key for hit in hits)
 
 
-def _standing(decision: Decision, key: str) -> tuple[int, int]:
-    place = next(place for place, hit in enumerate(decision.hits) if hit.key == key)
-    remaining, _, reset_after = standing_of(decision.reply, place)
-    return max(remaining, 0), reset_after
+def _standing(decision: Decision, key: str) -> Standing:
+    return standing_of(decision.reply, next(place for place, hit in enumerate(decision.hits) if hit.key == key))
 
 
 @lru_cache(maxsize=1024)
@@ -315,32 +312,23 @@ def _whole(hit: Hit) -> int:
     return hit.rule.quota.burst or hit.rule.quota.count
 
 
-def _share_of(hit: Hit, workers: int) -> Hit:
+def _on_share(hit: Hit, share: Rule | None) -> Hit:
     """The hit on a share. There is no rule with a count of 0: such a share is a rule that is asked for more than it
     ever admits."""
-    share = _share_of_rule(hit.rule, workers)
     if share is not None:
         return type(hit)(hit.key, share, hit.cost, hit.name, hit.shadow)
-    return _more_than_ever(hit, Rule(hit.rule.time, 1, algorithm="fixed_window"))
-
-
-def _share_of_slots(hit: Hit, left: int) -> Hit:
-    if not left:
-        return _more_than_ever(hit, Concurrent(1, hit.rule.time))
-    return Hit(hit.key, Concurrent(left, hit.rule.time), hit.cost, hit.name, hit.shadow)
-
-
-def _more_than_ever(hit: Hit, least: Rule) -> Hit:
+    time = hit.rule.time
+    least = Concurrent(1, time) if hit.rule.holds_slots else Rule(time, 1, algorithm="fixed_window")
     return Hit(hit.key, least, min(hit.asks, 1) * 2, hit.name, hit.shadow)
 
 
 def has_share(rule: Rule, workers: int) -> bool:
     """Whether each of ``workers`` admits anything by ``rule`` while the storage is away."""
-    return rule.count >= workers if rule.holds_slots else _share_of_rule(rule, workers) is not None
+    return rule.count >= workers if rule.holds_slots else _share_of(rule, workers) is not None
 
 
 @lru_cache(maxsize=1024)
-def _share_of_rule(rule: Rule, workers: int) -> Rule | None:
+def _share_of(rule: Rule, workers: int) -> Rule | None:
     """What each of ``workers`` may admit, so that together they keep within ``rule``; ``None``: nothing."""
     count, burst = rule.count // workers, rule.burst
     if "burst" in rule.implementation.PARAMETERS:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 from uuid import UUID, uuid4
 
-from ...decision import FALLBACKS, Charge, Decision
+from ...decision import Charge, Decision
 from ...errors import StorageDenied, StorageError, check_logger
 from ...hits import PEEKED, Hit, OnStorageError, check_policy
 from ..base import KeepsSlots, Lost, Slot, Storage, check_clock, check_storage, monotonic_microseconds
@@ -194,16 +194,12 @@ class GuardedStorage:
         )
         if not decision.allowed:
             return decision
+        answer = None
         try:
             answer = self._ask(hits, check_id)
-        except StorageError:
-            self._outage.take_back(on_shares)
-            raise
-        if answer.decided_by in FALLBACKS or not answer.allowed:
-            self._outage.take_back(on_shares)
-        else:
-            self._outage.admitted_by_both(answer.check_id, on_shares)
-        return answer
+            return answer
+        finally:
+            self._outage.confirm(on_shares, answer)
 
     def _decide(
         self,

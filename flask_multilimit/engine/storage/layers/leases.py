@@ -78,11 +78,9 @@ class _Lease:
     """Threads that may still bring units back, because they are asking whether the other rules allow the request."""
 
     def has(self, cost: int, rule: Rule, now: int) -> bool:
-        grant = self.grant
-        return grant is not None and self.units >= cost and now < grant.ends_at and self._is_of(rule)
-
-    def _is_of(self, rule: Rule) -> bool:
-        return self.rule is rule or self.rule == rule
+        if self.grant is None or not (self.rule is rule or self.rule == rule):
+            return False
+        return self.units >= cost and now < self.grant.ends_at
 
     def standing(self, at: int | None, now: int) -> tuple[int, int, int]:
         """Its part of a reply at the storage's instant ``at``, if that is known: the units left here plus those left in
@@ -91,8 +89,8 @@ class _Lease:
         assert grant is not None
         return grant.left + self.units, 0, max(grant.whole_at - (grant.earliest(now) if at is None else at), 0)
 
-    def renew(self, rule: Rule, now: int) -> tuple[_Grant, int] | None:
-        """Make room for the next grant, and return what is left of the last one.
+    def renew(self, key: str, rule: Rule, now: int) -> list[tuple[bytes, Charge]]:
+        """Make room for the next grant, and return what is to be given back of the last one.
 
         The next one is as large as what was spent of the last, or twice as large if all of it was spent in half of its
         life. So there is little to give back when requests are few, and little to ask when they are many.
@@ -102,7 +100,9 @@ class _Lease:
             hurry = 2 if not rest and 2 * now < grant.asked_at + grant.ends_at else 1
             self.size = min((grant.units - rest) * hurry, grant.left)
         self.rule, self.grant, self.units = rule, None, 0
-        return (grant, rest) if grant is not None and rest else None
+        if grant is None or not rest:
+            return []
+        return [(grant.check_id, Charge(Hit(key, rule, rest), grant.whole_at))]
 
     def cost_of_next(self, cost: int) -> int:
         """The largest multiple of ``cost`` that fits into the next grant."""
@@ -163,7 +163,7 @@ class LeasingStorage:
         check_storage(wrapped, "LeasingStorage")
         check_clock(clock)
         self.wrapped = wrapped
-        self._on_units: Callable[[Sequence[str]], object] | None = None
+        self._on_units: Callable[[Sequence[str]], object] = lambda _: None
         """Called with keys of which another thread has just fetched or brought back units: a refusal that the storage
         gave meanwhile is no longer valid in this process. It is called under our lock."""
         self.shared: bool = wrapped.shared
@@ -241,7 +241,7 @@ class LeasingStorage:
         """Give back the units that are not spent."""
         with self._lock:
             idle = [(key, lease) for key, lease in self._leases.items() if not lease.asking and not lease.uncertain]
-            rests = [rest for key, lease in idle for rest in _rest_of(key, lease, lease.rule, 0)]
+            rests = [rest for key, lease in idle for rest in lease.renew(key, lease.rule, 0)]
         self._give_back(rests)
         self.wrapped.close()
 
@@ -289,7 +289,7 @@ class LeasingStorage:
         if lease.asking or lease.uncertain:
             return
         lease.asking = True
-        question.rests += _rest_of(hit.key, lease, hit.rule, now)
+        question.rests += lease.renew(hit.key, hit.rule, now)
         question.claimed[i] = lease
         cost = lease.cost_of_next(hit.cost)
         if cost > hit.cost:
@@ -302,7 +302,7 @@ class LeasingStorage:
             if oldest.asking or oldest.uncertain:
                 return None
             del self._leases[key]
-            question.rests += _rest_of(key, oldest, oldest.rule, 0)
+            question.rests += oldest.renew(key, oldest.rule, 0)
         return _Lease(rule)
 
     def _put_back(self, charge: Charge) -> bool:
@@ -354,13 +354,9 @@ class LeasingStorage:
             lease.uncertain -= 1
             if not charged:
                 lease.units += question.hits[i].cost
-                self._report_units(question.hits[i])
+                self._on_units((question.hits[i].key,))
         for lease in question.claimed.values():
             lease.asking = False
-
-    def _report_units(self, hit: Hit) -> None:
-        if self._on_units is not None:
-            self._on_units((hit.key,))
 
     def _answer(self, question: _Question, answer: Decision, asked_at: int) -> Decision:
         """Under the lock: note what was granted, and put the reply together."""
@@ -379,7 +375,7 @@ class LeasingStorage:
                 lease.grant = _granted(answer, units, max(remaining, 0), reset_after, hit.rule, asked_at, now)
                 remaining = max(remaining, 0) + lease.units if lease.units else remaining
                 if lease.units:
-                    self._report_units(hit)
+                    self._on_units((hit.key,))
             elif lease is not None and (retry_after or failed):
                 lease.size = 0
             reply += remaining, retry_after, reset_after
@@ -406,15 +402,6 @@ def _id_of_strikes(question: _Question, answer: Decision) -> UUID | None:
 def _leased(hits: tuple[Hit, ...]) -> tuple[int, ...]:
     """The places of the hits that may be paid for in advance."""
     return tuple(i for i, hit in enumerate(hits) if hit.rule.lease and hit.cost and not hit.shadow)
-
-
-def _rest_of(key: str, lease: _Lease, rule: Rule, now: int) -> list[tuple[bytes, Charge]]:
-    """What to give back before ``lease`` gets another grant by ``rule``."""
-    last = lease.renew(rule, now)
-    if last is None:
-        return []
-    grant, units = last
-    return [(grant.check_id, Charge(Hit(key, rule, units), grant.whole_at))]
 
 
 def _granted(

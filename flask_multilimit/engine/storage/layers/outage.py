@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any, Literal, TypeVar, cast
 from uuid import UUID
 
-from ...decision import Charge, Decision
+from ...decision import FALLBACKS, Charge, Decision
 from ...errors import StorageError
 from ...forks import lock_for_forks
 from ...hits import Hit
@@ -307,16 +307,14 @@ class Outage:
         if self.breaker.state is not State.OPEN and self.pending:
             self.recover()
 
-    def admitted_by_both(self, check_id: bytes, on_shares: Decision | None) -> None:
-        """The storage has admitted what :meth:`decide` has."""
-        if on_shares is not None:
-            with self._lock:
-                self._count_in_both(check_id, on_shares)
-
-    def take_back(self, on_shares: Decision | None) -> None:
-        """Refund what :meth:`decide` has charged here."""
-        if on_shares is not None:
-            with self._lock:
+    def confirm(self, on_shares: Decision | None, answer: Decision | None) -> None:
+        """Refund what :meth:`decide` has charged here, unless the ``answer`` of the storage has admitted it, too."""
+        if on_shares is None:
+            return
+        with self._lock:
+            if answer is not None and answer.allowed and answer.decided_by not in FALLBACKS:
+                self._count_in_both(answer.check_id, on_shares)
+            else:
                 self.fallback.settle(on_shares, {hit.key: 0 for hit in on_shares.hits})
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> bool:
