@@ -13,10 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flask_multilimit.engine import (
-    ConfigurationError,
     DenyCache,
     GuardedStorage,
-    Health,
     Limiter,
     MemoryStorage,
     Rule,
@@ -118,18 +116,11 @@ def bench(clock: Clock) -> Bench:
 
 
 @pytest.mark.parametrize("algorithm", RATES)
-def test_a_refused_check_is_not_asked_again(bench: Bench, algorithm: str) -> None:
-    wanted = hits(rule(algorithm))
-    bench.refused(wanted)
-
-    assert bench.asked(lambda: [bench.limiter.check(wanted) for _ in range(10)]) == []
-
-
-@pytest.mark.parametrize("algorithm", RATES)
-def test_a_refusal_ends_exactly_at_retry_after(bench: Bench, algorithm: str) -> None:
+def test_a_refused_check_is_not_asked_again_until_exactly_retry_after(bench: Bench, algorithm: str) -> None:
     wanted = hits(rule(algorithm))
     wait = bench.refused(wanted).retry_after
 
+    assert bench.asked(lambda: [bench.limiter.check(wanted) for _ in range(10)]) == []
     bench.clock.advance(wait - 1 / SECOND)
     assert not bench.limiter.check(wanted).allowed
     bench.clock.advance(1 / SECOND)
@@ -186,23 +177,14 @@ def test_a_rule_that_refuses_for_a_shorter_time_goes_on_refusing(bench: Bench) -
     assert again.retry_after == 4
 
 
-def test_a_check_that_can_never_pass_is_remembered_until_the_bound(bench: Bench) -> None:
-    wanted = hits("5/minute", cost=6)
-    assert bench.refused(wanted).retry_after == float("inf")
+@pytest.mark.parametrize(("cost", "waits"), [(1, (60, 50.000_001)), (6, (float("inf"),) * 2)], ids=["long", "endless"])
+def test_a_longer_refusal_is_asked_again_at_the_bound(bench: Bench, cost: int, waits: tuple[float, float]) -> None:
+    wanted = hits("5/minute", cost=cost)
+    first = bench.refused(wanted)
 
     bench.clock.advance(9.999999)
     assert bench.asked(lambda: bench.limiter.check(wanted)) == []
-    assert bench.limiter.check(wanted).retry_after == float("inf")
-    bench.clock.advance(0.000001)
-    assert bench.asked(lambda: bench.limiter.check(wanted)) == ["check"]
-
-
-def test_a_longer_refusal_is_asked_again_at_the_bound(bench: Bench) -> None:
-    wanted = hits("1/minute")
-    bench.refused(wanted)
-
-    bench.clock.advance(9.999999)
-    assert bench.asked(lambda: bench.limiter.check(wanted)) == []
+    assert (first.retry_after, bench.limiter.check(wanted).retry_after) == waits
     bench.clock.advance(0.000001)
     assert bench.asked(lambda: bench.limiter.check(wanted)) == ["check"]
     assert bench.asked(lambda: bench.limiter.check(wanted)) == [], "the new answer is remembered as the first was"
@@ -256,12 +238,6 @@ def test_two_checks_that_share_a_rule_do_not_forget_each_other(bench: Bench) -> 
     bench.refused(second)
 
     assert bench.asked(lambda: [bench.limiter.check(first), bench.limiter.check(second)]) == []
-
-
-def test_equal_hits_need_not_be_the_same(bench: Bench) -> None:
-    bench.refused(hits("1/minute"))
-
-    assert bench.asked(lambda: bench.limiter.check(hits("1/minute"))) == []
 
 
 def test_peeks_repeated_checks_and_many_are_asked(bench: Bench) -> None:
@@ -349,22 +325,13 @@ def test_a_remembered_refusal_outlives_the_storage(bench: Bench) -> None:
 # Given back
 
 
-def test_after_a_reset_the_next_check_passes(bench: Bench) -> None:
+@pytest.mark.parametrize("how", ["reset", "settle"])
+def test_after_a_reset_or_a_refund_the_next_check_passes(bench: Bench, how: str) -> None:
     wanted = hits("1/minute; 2/hour")
-    bench.refused(wanted)
-    bench.clock.advance(1)
-
-    bench.limiter.reset(wanted)
-
-    assert bench.limiter.check(wanted).allowed
-
-
-def test_after_a_refund_the_next_check_passes(bench: Bench) -> None:
-    wanted = hits("1/minute")
     taken = bench.limiter.check(wanted)
     bench.refused(wanted)
 
-    bench.limiter.refund(taken)
+    bench.give_back(how, taken)
 
     assert bench.limiter.check(wanted).allowed
 
@@ -541,17 +508,6 @@ def test_a_child_goes_on_though_a_thread_of_the_parent_was_writing(bench: Bench)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-# The stack
-
-
-@pytest.mark.parametrize("seconds", [0, -1, 60.1, float("nan"), float("inf")])
-def test_seconds_that_cannot_be_are_an_error(clock: Clock, seconds: float) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"DenyCache\(seconds=.*\): must be above 0, at most 60; to do without"
-    ):
-        DenyCache(MemoryStorage(clock), seconds=seconds)
-
-
 def test_a_limiter_finds_the_storage_and_the_guard_below(bench: Bench) -> None:
     guard = GuardedStorage(bench.storage, workers=3)
     limiter = Limiter(DenyCache(guard))
@@ -559,12 +515,6 @@ def test_a_limiter_finds_the_storage_and_the_guard_below(bench: Bench) -> None:
     assert limiter.storage is bench.storage
     assert limiter.health() == guard.health()
     limiter.close()
-
-
-def test_health_of_what_nobody_guards(bench: Bench, clock: Clock) -> None:
-    assert Limiter(DenyCache(MemoryStorage(clock))).health() == Health.of_this_process()
-    with pytest.raises(ConfigurationError, match="a Asked is not guarded"):
-        bench.limiter.health()
 
 
 # With it as without it

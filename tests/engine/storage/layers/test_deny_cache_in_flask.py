@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask import Flask, request
+from flask import Flask
 
 from flask_multilimit import ConfigurationError, MultiLimit, Rule, rate_limiter
 from flask_multilimit.engine import DenyCache, GuardedStorage, RedisStorage
@@ -16,13 +16,12 @@ from flask_multilimit.testing import exhaust, freeze, reset
 from support.asking import ask, commands, statuses, view
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import redis
     from werkzeug.test import TestResponse
 
     from support.clock import Clock
-    from support.doubles import RecordingStorage
     from support.servers import Server
 
 BOUND = 10.0
@@ -40,7 +39,6 @@ def limited(app: Flask, server: Server, redis_client: redis.Redis) -> Iterator[F
     }
     MultiLimit(app)
     app.add_url_rule("/", "index", rate_limiter(rules="2/hour")(view()))
-    app.add_url_rule("/other", "other", rate_limiter(rules="2/hour")(view()))
     yield app
     gate_of(app).limiter.close()
 
@@ -66,15 +64,6 @@ def test_a_refused_client_sends_nothing_to_the_server(limited: Flask, redis_clie
 
     assert again == [429] * 10
     assert seen == []
-
-
-def test_a_refusal_of_one_endpoint_is_no_answer_for_another(limited: Flask, redis_client: redis.Redis) -> None:
-    statuses(limited, "/", "/", "/")
-
-    with commands(redis_client) as seen:
-        assert statuses(limited, "/", "/other", "/") == [429, 200, 429]
-
-    assert seen == ["EVALSHA"]
 
 
 def test_switched_off_each_request_is_asked_about(app: Flask, server: Server, redis_client: redis.Redis) -> None:
@@ -174,14 +163,6 @@ def test_rules_by_request_hold_as_soon_as_they_change(limited: Flask) -> None:
     assert statuses(limited, "/dynamic", "/dynamic") == [200, 429]
 
 
-def test_a_smaller_cost_may_pass_where_a_larger_one_was_refused(limited: Flask) -> None:
-    cost = rate_limiter(rules="3/hour", cost=lambda: int(request.args["cost"]))
-    limited.add_url_rule("/cost", "cost", cost(view()))
-
-    paths = [f"/cost?cost={units}" for units in (2, 2, 2, 1, 1, 2)]
-    assert statuses(limited, *paths) == [200, 429, 429, 200, 429, 429]
-
-
 def test_a_waiting_request_is_admitted_at_its_turn(limited: Flask, redis_client: redis.Redis) -> None:
     limited.add_url_rule("/patient", "patient", rate_limiter(rules=Rule(0.3, 1), wait=BOUND)(view()))
     statuses(limited, "/patient", "/patient")
@@ -192,67 +173,65 @@ def test_a_waiting_request_is_admitted_at_its_turn(limited: Flask, redis_client:
     assert seen == ["EVALSHA"] * 4, "each is refused once and passes at its turn"
 
 
-class TestTestKit:
-    def test_reset_is_believed_at_once(self, limited: Flask) -> None:
-        assert statuses(limited, "/", "/", "/") == [200, 200, 429]
+# The test kit
+
+
+def test_a_reset_by_the_test_kit_is_believed_at_once(limited: Flask) -> None:
+    assert statuses(limited, "/", "/", "/") == [200, 200, 429]
+    reset(limited)
+    assert statuses(limited, "/", "/", "/") == [200, 200, 429]
+    reset(limited, "index")
+    assert statuses(limited, "/", "/", "/") == [200, 200, 429]
+    with freeze(limited):
         reset(limited)
+    assert statuses(limited, "/") == [200]
+
+
+def test_frozen_time_passes(limited: Flask) -> None:
+    assert statuses(limited, "/", "/", "/") == [200, 200, 429]
+    with freeze(limited) as clock:
+        assert statuses(limited, "/") == [429]
+        clock.advance(3600)
         assert statuses(limited, "/", "/", "/") == [200, 200, 429]
-        reset(limited, "index")
-        assert statuses(limited, "/") == [200]
-
-    def test_frozen_time_passes(self, limited: Flask) -> None:
-        assert statuses(limited, "/", "/", "/") == [200, 200, 429]
-        with freeze(limited) as clock:
-            assert statuses(limited, "/") == [429]
-            clock.advance(3600)
-            assert statuses(limited, "/", "/", "/") == [200, 200, 429]
-
-    def test_a_reset_in_frozen_time_forgets_the_refusal(self, limited: Flask) -> None:
-        assert statuses(limited, "/", "/", "/") == [200, 200, 429]
-        with freeze(limited):
-            reset(limited)
-        assert statuses(limited, "/") == [200]
-
-    def test_an_exhausted_limit_refuses(self, limited: Flask) -> None:
-        client = limited.test_client()
-        exhaust(client, "index")
-        assert client.get("/").status_code == 429
 
 
-class TestWhereItStands:
-    @staticmethod
-    def layers(app: Flask, **options: Any) -> list[str]:
-        MultiLimit(app, **options)
-        return [type(layer).__name__ for layer in layers_of(gate_of(app).limiter._storage)]
+def test_an_exhausted_limit_refuses(limited: Flask) -> None:
+    client = limited.test_client()
+    exhaust(client, "index")
+    assert client.get("/").status_code == 429
 
-    def test_outermost_around_a_server(self, app: Flask, server: Server) -> None:
-        assert self.layers(app, storage=server.url) == ["DenyCache", "GuardedStorage", "RedisStorage"]
 
-    def test_for_as_long_as_the_setting_says(self, limited: Flask) -> None:
-        outermost = next(layers_of(gate_of(limited).limiter._storage))
-        assert isinstance(outermost, DenyCache)
-        assert outermost.seconds == BOUND
+# Where it stands
 
-    def test_around_a_guard_of_ones_own(self, app: Flask, redis_client: redis.Redis) -> None:
-        guard = GuardedStorage(RedisStorage(redis_client), workers=1)
-        assert self.layers(app, storage=guard) == ["DenyCache", "GuardedStorage", "RedisStorage"]
 
-    def test_a_storage_with_a_deny_cache_gets_no_second_one(self, app: Flask, redis_client: redis.Redis) -> None:
-        given = DenyCache(GuardedStorage(RedisStorage(redis_client), workers=1))
-        assert self.layers(app, storage=given) == ["DenyCache", "GuardedStorage", "RedisStorage"]
+@pytest.mark.parametrize(
+    ("around", "seconds", "expected"),
+    [
+        (lambda client: client, 2.5, ["DenyCache", "GuardedStorage", "RedisStorage"]),
+        (lambda client: client, 0, ["GuardedStorage", "RedisStorage"]),
+        (
+            lambda client: GuardedStorage(RedisStorage(client), workers=1),
+            2.5,
+            ["DenyCache", "GuardedStorage", "RedisStorage"],
+        ),
+        (lambda _: "memory://", 2.5, ["MemoryStorage"]),
+    ],
+    ids=["server", "off", "own guard", "memory"],
+)
+def test_the_setting_puts_a_deny_cache_outermost(
+    app: Flask, redis_client: redis.Redis, around: Callable[[redis.Redis], Any], seconds: float, expected: list[str]
+) -> None:
+    app.config["MULTILIMIT_DENY_CACHE"] = seconds
+    MultiLimit(app, storage=around(redis_client))
 
-    def test_there_is_none_if_the_setting_is_0(self, app: Flask, server: Server) -> None:
-        app.config["MULTILIMIT_DENY_CACHE"] = 0
-        assert self.layers(app, storage=server.url) == ["GuardedStorage", "RedisStorage"]
+    layers = list(layers_of(gate_of(app).limiter.outermost))
 
-    def test_there_is_none_around_memory(self, app: Flask) -> None:
-        assert self.layers(app) == ["MemoryStorage"]
+    assert [type(layer).__name__ for layer in layers] == expected
+    assert [layer.seconds for layer in layers if isinstance(layer, DenyCache)] == [2.5] * ("DenyCache" in expected)
 
-    def test_around_a_storage_whose_time_is_given_it_goes_by_that(self, app: Flask, storage: RecordingStorage) -> None:
-        assert self.layers(app, storage=storage) == ["DenyCache", "GuardedStorage", "RecordingStorage"]
 
-    @pytest.mark.parametrize("value", [-1, 60.1, float("nan"), "soon", None])
-    def test_a_setting_that_cannot_be_is_an_error(self, app: Flask, value: object) -> None:
-        app.config["MULTILIMIT_DENY_CACHE"] = value
-        with pytest.raises(ConfigurationError, match="MULTILIMIT_DENY_CACHE="):
-            MultiLimit(app)
+@pytest.mark.parametrize("value", [-1, 60.1, float("nan"), "soon", None])
+def test_a_setting_that_cannot_be_is_an_error(app: Flask, value: object) -> None:
+    app.config["MULTILIMIT_DENY_CACHE"] = value
+    with pytest.raises(ConfigurationError, match="MULTILIMIT_DENY_CACHE="):
+        MultiLimit(app)

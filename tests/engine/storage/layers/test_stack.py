@@ -115,38 +115,51 @@ def test_a_layer_that_cannot_be_rebuilt_is_an_error() -> None:
         rebuilt(Counting(MemoryStorage()), Clock())  # type: ignore[arg-type]
 
 
-WRONG_WORKERS = [0, -1, True, 1.5, "2"]
-WRONG_POLICIES = ["locally", "", 1, True, ["local"]]
+def wrong(option: str, values: list[Any], text: str) -> list[Any]:
+    return [pytest.param(option, value, rf"{option}=.*: give {text}", id=f"{option}={value}") for value in values]
+
+
+WRONG = [
+    *wrong("workers", [0, -1, True, 1.5, "2"], "a whole number, 1 or more, or leave it out"),
+    *wrong("logger", ["app"], "a logging.Logger"),
+    *wrong("on_change", ["print"], "a callable with the Health"),
+    *wrong("memory_keys", [999, 0, True, 1e6, "50000", None], "a whole number, 1000 or more"),
+]
+WRONG_POLICIES = ["locally", "", 1, True, ["local"], None]
+POLICIES = "one of 'local', 'allow', 'deny', 'raise'"
+
+
+@pytest.mark.parametrize(("option", "value", "message"), [*WRONG, *wrong("on_error", WRONG_POLICIES, POLICIES)])
+def test_a_wrong_option_of_a_guard_is_told(option: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        GuardedStorage(MemoryStorage(), **{option: value})
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("option", "value", "message"),
     [
-        *(({"workers": workers}, r"workers=.*: give a whole number, 1 or more") for workers in WRONG_WORKERS),
-        *(({"on_storage_error": policy}, r"on_storage_error=.*: give one of 'local'") for policy in WRONG_POLICIES),
-        ({"on_storage_error": None}, "on_storage_error=None: give one of"),
-        ({"logger": "app"}, "logger='app': give a logging.Logger"),
-        *(({"deny_cache": seconds}, r"deny_cache=.*: give seconds from 0") for seconds in (-1, 61, "1", True, None)),
+        *WRONG,
+        *wrong("on_storage_error", WRONG_POLICIES, POLICIES),
+        *wrong("deny_cache", [-1, 61, "1", True, None], "seconds from 0, which is off, to 60"),
     ],
 )
-def test_wrong_options_of_layers_are_told(options: dict[str, Any], message: str) -> None:
+def test_a_wrong_option_of_layers_is_told(option: str, value: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        Layers(**options)
+        Layers(**{option: value})
 
 
-@pytest.mark.parametrize("policy", [*WRONG_POLICIES, None])
-def test_a_wrong_policy_of_a_guard_or_a_hit_is_told(policy: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"on_error=.*: give one of 'local', 'allow', 'deny', 'raise'"):
-        GuardedStorage(MemoryStorage(), on_error=policy)
-    if policy is not None:
-        with pytest.raises(ConfigurationError, match=r"on_storage_error=.*: give one of 'local'"):
-            hits_for("5/minute", scope="mail", on_storage_error=policy)
+@pytest.mark.parametrize("policy", WRONG_POLICIES[:-1])
+def test_a_wrong_policy_of_a_hit_is_told(policy: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"on_storage_error=.*: give {POLICIES}"):
+        hits_for("5/minute", scope="mail", on_storage_error=policy)
 
 
-@pytest.mark.parametrize("workers", WRONG_WORKERS)
-def test_a_wrong_number_of_workers_of_a_guard_is_told(workers: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"workers=.*: give a whole number, 1 or more, or leave it out"):
-        GuardedStorage(MemoryStorage(), workers=workers)
+@pytest.mark.parametrize("seconds", [0, -1, 60.1, float("nan"), float("inf"), "1", None, True])
+def test_a_wrong_time_of_a_deny_cache_is_told(seconds: Any) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"DenyCache\(seconds=.*\): must be above 0, at most 60; to do without"
+    ):
+        DenyCache(MemoryStorage(), seconds=seconds)
 
 
 @pytest.mark.parametrize("layer", [DenyCache, GuardedStorage, LeasingStorage])
@@ -157,9 +170,3 @@ def test_a_layer_around_what_is_no_storage_is_told(layer: Callable[[Any], object
     ) as told:
         layer(storage)
     assert "secret" not in str(told.value)
-
-
-@pytest.mark.parametrize("seconds", ["1", None, True])
-def test_a_deny_cache_of_no_seconds_is_told(seconds: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"DenyCache\(seconds="):
-        DenyCache(MemoryStorage(), seconds=seconds)

@@ -31,10 +31,15 @@ def make() -> Iterator[Callable[..., Workers]]:
 
 
 @pytest.fixture
-def returning(make: Callable[..., Workers]) -> Iterator[Workers]:
+def workers(make: Callable[..., Workers]) -> Workers:
+    """One worker."""
+    return make()
+
+
+@pytest.fixture
+def returning(workers: Workers) -> Iterator[Workers]:
     """One worker who admitted 3 of 10 while the storage was away; it is there again, but takes no charges yet."""
-    workers = make()
-    limiter, storage = workers.limiters[0], workers.storage
+    limiter, storage = workers.limiter, workers.storage
     workers.break_down()
     assert workers.admitted(hits("10/minute"), 3) == [3]
     storage.takes_charges.clear()

@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from engine.storage.layers.guard.workers import FOUR, Shared, Workers
+from engine.storage.layers.guard.workers import FOUR, Shared, Workers, loses_the_first_reply
 from flask_multilimit.engine import (
     ConfigurationError,
-    Decision,
     GuardedStorage,
     Health,
-    Hit,
-    Layers,
     Limiter,
     MemoryStorage,
     StorageDenied,
@@ -26,88 +23,59 @@ from support.bench import hits
 from support.clock import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from uuid import UUID
+    from collections.abc import Callable
 
 
-def test_a_check_without_a_reply_is_sent_once_more_and_charged_once(make: Callable[..., Workers]) -> None:
-    workers = make()
+def test_a_check_without_a_reply_is_sent_once_more_and_charged_once(workers: Workers) -> None:
     workers.storage.stumbles = 1
 
-    decision = workers.limiters[0].check(hits("5/minute"))
+    decision = workers.limiter.check(hits("5/minute"))
 
     assert (decision.allowed, decision.decided_by) == (True, "memory")
-    assert workers.limiters[0].peek(hits("5/minute")).remaining == 4
+    assert workers.limiter.peek(hits("5/minute")).remaining == 4
     assert (workers.changes, len(workers.storage.asked)) == ([], 2)
 
 
 @pytest.mark.parametrize("ask", ["peek", "check_many"])
-def test_a_peek_or_many_checks_without_a_reply_are_sent_once_more(make: Callable[..., Workers], ask: str) -> None:
-    workers = make()
-    unanswered = StorageError("no answer")
-    unanswered.no_reply = True
-    errors = [unanswered]
-    answer = getattr(workers.storage, ask)
-
-    def stumble(*arguments: object) -> object:
-        if errors:
-            raise errors.pop()
-        return answer(*arguments)
-
-    setattr(workers.storage, ask, stumble)
+def test_a_peek_or_many_checks_without_a_reply_are_sent_once_more(workers: Workers, ask: str) -> None:
+    asked = loses_the_first_reply(workers.storage, ask)
     given = hits() if ask == "peek" else [hits()]
 
-    answered = getattr(workers.limiters[0], ask)(given)
+    answered = getattr(workers.limiter, ask)(given)
 
     assert (answered if ask == "peek" else answered[0]).decided_by not in FALLBACKS
-    assert workers.changes == []
+    assert (workers.changes, len(asked)) == ([], 2)
 
 
-def test_many_checks_that_are_sent_again_take_their_slots_once(make: Callable[..., Workers]) -> None:
-    workers = make()
-    check_many, asked = workers.storage.check_many, list[object]()
+def test_many_checks_that_are_sent_again_take_their_slots_once(workers: Workers) -> None:
+    loses_the_first_reply(workers.storage, "check_many")
 
-    def lose_the_first(many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
-        asked.append(ids)
-        decisions = check_many(many, ids)
-        if len(asked) == 1:
-            error = StorageError("the reply was lost")
-            error.no_reply = True
-            raise error
-        return decisions
-
-    workers.storage.check_many = lose_the_first  # type: ignore[method-assign]
-    decisions = workers.limiters[0].check_many([FOUR, FOUR])
+    decisions = workers.limiter.check_many([FOUR, FOUR])
 
     assert [decision.allowed for decision in decisions] == [True, True]
     assert workers.storage.peek(FOUR).remaining == 2
 
 
-def test_a_check_that_gets_an_error_is_not_sent_again(make: Callable[..., Workers]) -> None:
-    workers = make()
+def test_a_check_that_gets_an_error_is_not_sent_again(workers: Workers) -> None:
     workers.break_down()
 
-    workers.limiters[0].check(hits())
+    workers.limiter.check(hits())
 
     assert len(workers.storage.asked) == 1
     assert [change.state for change in workers.changes] == ["failed"]
 
 
-def test_a_check_that_has_waited_for_long_is_not_sent_again(
-    make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_that_has_waited_for_long_is_not_sent_again(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flask_multilimit.engine.storage.layers.outage.PATIENCE", -1)
-    workers = make()
     workers.storage.stumbles = 1
 
-    assert workers.limiters[0].check(hits()).decided_by == "local"
+    assert workers.limiter.check(hits()).decided_by == "local"
 
 
 def test_a_failure_of_one_key_leaves_other_keys_to_the_storage(
-    make: Callable[..., Workers], caplog: pytest.LogCaptureFixture
+    workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    workers = make()
-    limiter = workers.limiters[0]
+    limiter = workers.limiter
     error = StorageError("WRONGTYPE")
     error.key_specific = True
     workers.storage.error = error
@@ -164,11 +132,3 @@ def test_a_guard_by_another_clock_keeps_its_options(caplog: pytest.LogCaptureFix
     before = [guard.check(last).allowed for _ in range(2)]
     clock.advance(60)
     assert [*before, guard.check(last).allowed] == [True, False, True]
-
-
-@pytest.mark.parametrize("most", [999, 0, True, 1e6, "50000", None])
-def test_a_wrong_number_of_memory_keys_is_an_error(most: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"memory_keys=.*: give a whole number, 1000 or more"):
-        GuardedStorage(Shared(Clock()), memory_keys=most)
-    with pytest.raises(ConfigurationError, match="memory_keys="):
-        Layers(memory_keys=most)

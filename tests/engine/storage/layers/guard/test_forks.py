@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import sys
 import threading
 import time
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine.storage.layers.guard.workers import Workers
+from engine.storage.layers.guard.workers import SECONDS, Workers, fork_and
 from flask_multilimit.engine import Limiter, MemoryStorage
 from flask_multilimit.engine.forks import notify_child
 from flask_multilimit.engine.storage.local.server import LocalServer
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-SECONDS = 20
-"""That a child may take: then it is stuck."""
-
 
 @pytest.fixture
 def workers() -> Iterator[Workers]:
@@ -32,19 +28,6 @@ def workers() -> Iterator[Workers]:
     yield workers
     for limiter in workers.limiters:
         limiter.close()
-
-
-def fork_and(act: Callable[[], object], fork: Callable[[], int] = os.fork) -> int:
-    """What becomes of a child that acts: 0 when it comes to an end."""
-    child = fork()
-    if child == 0:
-        signal.alarm(SECONDS)
-        try:
-            act()
-            os._exit(0)
-        finally:
-            os._exit(2)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def fork_as_uwsgi_does() -> int:
@@ -124,7 +107,7 @@ def test_every_room_is_told_of_a_fork_though_others_fail() -> None:
 
 @pytest.mark.parametrize("fork", [os.fork, pytest.param(fork_as_uwsgi_does, marks=unannounced)])
 def test_a_child_has_locks_of_its_own(workers: Workers, fork: Callable[[], int]) -> None:
-    limiter = workers.limiters[0]
+    limiter = workers.limiter
     workers.break_down()
     limiter.check(hits())
     thread, let_go = in_the_middle_of(guard_lock(limiter))
@@ -141,7 +124,7 @@ def test_a_child_has_locks_of_its_own(workers: Workers, fork: Callable[[], int])
 
 @unannounced
 def test_a_child_owes_nothing_whoever_forked(workers: Workers) -> None:
-    limiter = workers.limiters[0]
+    limiter = workers.limiter
     workers.break_down()
     limiter.check(hits())
 
@@ -197,7 +180,7 @@ def test_two_forks_at_once_leave_a_server_of_local_storage_to_be_found(tmp_path:
 
 def test_a_fork_during_a_decision_never_deadlocks(workers: Workers) -> None:
     """The lock of the guard is held by those who take that of its memory: a fork takes them in the same order."""
-    outage = workers.limiters[0]._storage._outage  # type: ignore[attr-defined]
+    outage = workers.limiter._storage._outage  # type: ignore[attr-defined]
     decided, forked = threading.Event(), list[int]()
     forker = threading.Thread(target=lambda: forked.append(fork_and(lambda: None)))
 

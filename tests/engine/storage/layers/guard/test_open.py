@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import os
-import signal
 import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from engine.storage.layers.guard.workers import FOUR, Shared, Work, Workers, fails
+from engine.storage.layers.guard.workers import FOUR, Shared, Work, Workers, fails, fork_and
 from flask_multilimit.engine import (
     Decision,
     GuardedStorage,
@@ -41,11 +39,10 @@ if TYPE_CHECKING:
     from flask_multilimit.engine.hits import OnStorageError
 
 
-def test_local_limits_as_the_storage_did(make: Callable[..., Workers]) -> None:
-    workers = make()
+def test_local_limits_as_the_storage_did(workers: Workers) -> None:
     workers.break_down()
 
-    decisions = [workers.limiters[0].check(hits("5/minute")) for _ in range(7)]
+    decisions = [workers.limiter.check(hits("5/minute")) for _ in range(7)]
 
     assert [decision.allowed for decision in decisions] == [True] * 5 + [False] * 2
     assert {decision.decided_by for decision in decisions} == {"local"}
@@ -58,7 +55,7 @@ def test_allow_lets_everything_pass(make: Callable[..., Workers]) -> None:
     workers = make(on_error="allow")
     workers.break_down()
 
-    decisions = [workers.limiters[0].check(hits("1/minute")) for _ in range(7)]
+    decisions = [workers.limiter.check(hits("1/minute")) for _ in range(7)]
 
     assert all(decision.allowed for decision in decisions)
     assert {decision.decided_by for decision in decisions} == {"allow"}
@@ -71,7 +68,7 @@ def test_deny_raises_an_error_that_says_when_to_retry(make: Callable[..., Worker
 
     for _ in range(3):
         with pytest.raises(StorageDenied, match="it is broken") as caught:
-            workers.limiters[0].check(hits("1/minute"))
+            workers.limiter.check(hits("1/minute"))
         assert caught.value.retry_after == 1
 
 
@@ -82,7 +79,7 @@ def test_raise_passes_on_the_error_of_the_storage(make: Callable[..., Workers]) 
 
     for _ in range(3):
         with pytest.raises(StorageError, match="it is broken") as caught:
-            workers.limiters[0].check(hits("1/minute"))
+            workers.limiter.check(hits("1/minute"))
         assert not isinstance(caught.value, StorageDenied)
         assert (caught.value.remedy, caught.value.__cause__) == (error.remedy, error.__cause__)
 
@@ -107,7 +104,7 @@ def test_the_strictest_policy_of_the_hits_decides(
 ) -> None:
     workers = make(on_error="deny")
     workers.break_down()
-    limiter = workers.limiters[0]
+    limiter = workers.limiter
     both = tuple(
         hit
         for scope, policy in zip(("a", "b"), policies, strict=True)
@@ -124,17 +121,15 @@ def test_the_strictest_policy_of_the_hits_decides(
 
 
 @pytest.mark.parametrize("policy", ["raise", "deny"])
-def test_a_shadow_refuses_under_no_policy(make: Callable[..., Workers], policy: OnStorageError) -> None:
-    workers = make()
+def test_a_shadow_refuses_under_no_policy(workers: Workers, policy: OnStorageError) -> None:
     workers.break_down()
     shadow = hits_for("1/minute", scope="x", shadow=True, on_storage_error=policy)
 
-    assert [workers.limiters[0].check(shadow).allowed for _ in range(3)] == [True] * 3
+    assert [workers.limiter.check(shadow).allowed for _ in range(3)] == [True] * 3
 
 
-def test_a_peek_answers_and_charges_nothing(make: Callable[..., Workers]) -> None:
-    workers = make()
-    limiter = workers.limiters[0]
+def test_a_peek_answers_and_charges_nothing(workers: Workers) -> None:
+    limiter = workers.limiter
     limiter.check(hits("5/minute"))
     workers.break_down()
 
@@ -143,22 +138,11 @@ def test_a_peek_answers_and_charges_nothing(make: Callable[..., Workers]) -> Non
     assert limiter.peek(hits("5/minute")).remaining == 4
 
 
-def test_many_checks_are_decided_one_after_the_other(make: Callable[..., Workers]) -> None:
-    workers = make()
+def test_many_checks_are_decided_one_after_the_other(workers: Workers) -> None:
     workers.break_down()
     plans = [hits("1/minute", subject="ada"), hits("1/minute", subject="bob"), hits("1/minute", subject="ada")]
 
-    assert [decision.allowed for decision in workers.limiters[0].check_many(plans)] == [True, True, False]
-
-
-def test_a_reset_is_an_error(make: Callable[..., Workers]) -> None:
-    workers = make()
-    plan = hits("5/minute")
-    limiter = workers.limiters[0]
-    limiter.check(plan)
-    limiter.reset(plan)
-
-    assert limiter.check(plan).remaining == 4
+    assert [decision.allowed for decision in workers.limiter.check_many(plans)] == [True, True, False]
 
 
 # The share of a worker
@@ -195,7 +179,7 @@ def test_a_client_of_one_worker_gets_no_more_than_its_limit_unless_it_had_used_m
     """Then up to a half more, and not quite: of 60 with 2 workers 75, with 4 workers 81."""
     workers = make(many)
     plan = hits(rule(algorithm, 60, 60))
-    assert all(workers.limiters[0].check(plan).allowed for _ in range(used))
+    assert all(workers.limiter.check(plan).allowed for _ in range(used))
     workers.break_down()
 
     admitted = used + sum(workers.admitted(plan, 61))
@@ -234,7 +218,7 @@ def test_a_client_without_a_share_may_ask_again_in_a_second(make: Callable[..., 
     workers = make(3)
     workers.break_down()
 
-    decision = workers.limiters[0].check(hits("2/hour"))
+    decision = workers.limiter.check(hits("2/hour"))
 
     assert (decision.allowed, decision.remaining, decision.retry_after) == (False, 0, 1)
 
@@ -283,12 +267,11 @@ def test_an_outage_gives_no_fresh_quota(make: Callable[..., Workers], algorithm:
     assert before + sum(during) >= 12 - 2 * many
 
 
-def test_repeated_outages_give_no_fresh_quota(make: Callable[..., Workers]) -> None:
-    workers = make()
+def test_repeated_outages_give_no_fresh_quota(workers: Workers) -> None:
     admitted = 0
     for _ in range(2):
         workers.break_down()
-        admitted += sum(workers.limiters[0].check(hits("10/minute")).allowed for _ in range(4))
+        admitted += sum(workers.limiter.check(hits("10/minute")).allowed for _ in range(4))
         workers.mend()
     workers.break_down()
 
@@ -323,9 +306,8 @@ def test_units_that_others_take_between_two_answers_count_for_hits_of_any_kind(
     assert decision.remaining == share - supposed - 1
 
 
-def test_a_used_up_quota_is_whole_again_when_it_would_have_been(make: Callable[..., Workers]) -> None:
-    workers = make()
-    limiter = workers.limiters[0]
+def test_a_used_up_quota_is_whole_again_when_it_would_have_been(workers: Workers) -> None:
+    limiter = workers.limiter
     for _ in range(3):
         limiter.check(hits("3/minute"))
     workers.clock.advance(20)
@@ -342,8 +324,7 @@ def test_a_used_up_quota_is_whole_again_when_it_would_have_been(make: Callable[.
 
 
 @pytest.mark.parametrize("outage", [0, 20, 40, 60, 80, 400])
-def test_slots_from_before_count_as_long_as_their_work_goes_on(make: Callable[..., Workers], outage: int) -> None:
-    workers = make()
+def test_slots_from_before_count_as_long_as_their_work_goes_on(workers: Workers, outage: int) -> None:
     work = Work(workers, 3)
     fails(workers)
 
@@ -355,8 +336,7 @@ def test_slots_from_before_count_as_long_as_their_work_goes_on(make: Callable[..
 
 
 @pytest.mark.parametrize("outage", [0, 20])
-def test_a_slot_that_is_released_twice_makes_room_once(make: Callable[..., Workers], outage: int) -> None:
-    workers = make()
+def test_a_slot_that_is_released_twice_makes_room_once(workers: Workers, outage: int) -> None:
     work = Work(workers, 3)
     fails(workers)
     work.goes_on(outage)
@@ -382,8 +362,7 @@ def test_slots_from_before_count_in_the_share_of_the_worker_that_holds_them(
 # Begin, and memory
 
 
-def test_a_renewal_without_an_answer_begins_an_outage(make: Callable[..., Workers]) -> None:
-    workers = make()
+def test_a_renewal_without_an_answer_begins_an_outage(workers: Workers) -> None:
     work = Work(workers, 2)
     workers.break_down()
 
@@ -397,9 +376,8 @@ def test_a_renewal_without_an_answer_begins_an_outage(make: Callable[..., Worker
     assert work.limiter.health().given_up == 0
 
 
-def test_failures_at_the_same_time_are_one_outage_and_no_error(make: Callable[..., Workers]) -> None:
-    workers = make()
-    limiter = workers.limiters[0]
+def test_failures_at_the_same_time_are_one_outage_and_no_error(workers: Workers) -> None:
+    limiter = workers.limiter
     barrier = threading.Barrier(8)
     outcomes: list[bool] = []
 
@@ -420,11 +398,8 @@ def test_failures_at_the_same_time_are_one_outage_and_no_error(make: Callable[..
     assert [change.state for change in workers.changes] == ["failed"]
 
 
-def test_begin_and_end_are_one_call_and_one_log_line_each(
-    make: Callable[..., Workers], caplog: pytest.LogCaptureFixture
-) -> None:
-    workers = make()
-    limiter = workers.limiters[0]
+def test_begin_and_end_are_one_call_and_one_log_line_each(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
+    limiter = workers.limiter
     assert limiter.health().state == "working"
     with caplog.at_level(logging.INFO):
         workers.break_down()
@@ -456,21 +431,18 @@ def test_a_callback_that_raises_is_logged_and_harms_no_check(caplog: pytest.LogC
     limiter.close()
 
 
-def test_a_bounded_number_of_checks_is_kept_to_be_charged(
-    make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bounded_number_of_checks_is_kept_to_be_charged(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flask_multilimit.engine.storage.layers.pending.MOST_PENDING", 10)
-    workers = make()
     workers.break_down()
     assert workers.admitted(hits("30/minute")) == [30]
 
-    health = workers.limiters[0].health()
+    health = workers.limiter.health()
 
     assert (health.pending, health.given_up) == (10, 20)
     workers.mend()
     workers.break_down()
     workers.admitted(hits("30/minute", subject="bob"), 1)
-    assert workers.limiters[0].health().given_up == 0, "of this outage"
+    assert workers.limiter.health().given_up == 0, "of this outage"
 
 
 def test_a_bounded_number_of_keys_is_counted() -> None:
@@ -517,12 +489,11 @@ def test_one_thread_may_sweep_while_another_charges_the_past() -> None:
 
 
 @pytest.mark.slow
-def test_only_a_probe_asks_the_storage_once_a_second(make: Callable[..., Workers]) -> None:
-    workers = make()
+def test_only_a_probe_asks_the_storage_once_a_second(workers: Workers) -> None:
     workers.break_down()
     end = time.monotonic() + 2.5
     while time.monotonic() < end:
-        workers.limiters[0].check(hits())
+        workers.limiter.check(hits())
         time.sleep(0.001)
 
     first, *probes = workers.storage.asked
@@ -535,7 +506,7 @@ def test_only_a_probe_asks_the_storage_once_a_second(make: Callable[..., Workers
 def test_a_probe_leaves_no_key_in_the_storage(make: Callable[..., Workers]) -> None:
     workers = make(on_error="allow")
     workers.break_down()
-    workers.limiters[0].check(hits())
+    workers.limiter.check(hits())
     workers.mend()
     workers.clock.advance(2)
     workers.storage.check(hits(subject="bob"))
@@ -543,23 +514,16 @@ def test_a_probe_leaves_no_key_in_the_storage(make: Callable[..., Workers]) -> N
     assert [stored.key for stored in workers.storage.keys("")] == [hits(subject="bob")[0].key]
 
 
-def test_a_forked_child_probes_by_itself_and_leaves_charges_to_its_parent(make: Callable[..., Workers]) -> None:
-    workers = make()
-    limiter = workers.limiters[0]
+def test_a_forked_child_probes_by_itself_and_leaves_charges_to_its_parent(workers: Workers) -> None:
+    limiter = workers.limiter
     workers.break_down()
     limiter.check(hits())
-    child = os.fork()
-    if child == 0:
-        signal.alarm(30)
-        try:
-            assert limiter.health().pending == 0
-            limiter.check(hits())
-            workers.mend()
-            os._exit(0 if limiter.check(hits()).decided_by not in FALLBACKS else 1)
-        finally:
-            os._exit(2)
 
-    _, status = os.waitpid(child, 0)
+    def probe() -> None:
+        assert limiter.health().pending == 0
+        limiter.check(hits())
+        workers.mend()
+        assert limiter.check(hits()).decided_by not in FALLBACKS
 
-    assert os.waitstatus_to_exitcode(status) == 0
+    assert fork_and(probe) == 0
     assert limiter.health().pending == 1

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
-import signal
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from engine.storage.layers.guard.workers import FOUR, Work, Workers, fails
+from engine.storage.layers.guard.workers import FOUR, Work, Workers, fails, fork_and, loses_the_first_reply
 from flask_multilimit.engine import (
     Decision,
     Hit,
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
 
-    from flask_multilimit.engine.decision import Charge
     from flask_multilimit.engine.hits import OnStorageError
 
 
@@ -42,30 +39,28 @@ if TYPE_CHECKING:
 def test_the_storage_is_charged_for_what_was_admitted(make: Callable[..., Workers]) -> None:
     workers = make(2)
     plan = hits("10/minute; 15/hour", cost=2)
-    assert workers.limiters[0].check(plan).allowed
+    assert workers.limiter.check(plan).allowed
     workers.break_down()
     assert workers.admitted(plan) == [2, 1]
 
     workers.mend()
 
-    assert [status.remaining for status in workers.limiters[0].peek(plan).statuses] == [2, 7]
+    assert [status.remaining for status in workers.limiter.peek(plan).statuses] == [2, 7]
 
 
-def test_a_charge_that_has_left_its_window_is_not_made(make: Callable[..., Workers]) -> None:
-    workers = make()
+def test_a_charge_that_has_left_its_window_is_not_made(workers: Workers) -> None:
     plan = hits("10/minute; 15/hour")
     workers.break_down()
-    assert workers.limiters[0].check(plan).allowed
+    assert workers.limiter.check(plan).allowed
     workers.clock.advance(61)
 
     workers.mend()
 
-    assert [status.remaining for status in workers.limiters[0].peek(plan).statuses] == [10, 14]
+    assert [status.remaining for status in workers.limiter.peek(plan).statuses] == [10, 14]
 
 
 @pytest.mark.parametrize("algorithm", ["token_bucket", "leaky_bucket", "gcra"])
-def test_a_charge_that_does_not_fit_takes_what_is_left(make: Callable[..., Workers], algorithm: str) -> None:
-    workers = make()
+def test_a_charge_that_does_not_fit_takes_what_is_left(workers: Workers, algorithm: str) -> None:
     plan = hits(rule(algorithm, 10, 5))
     workers.break_down()
     assert workers.admitted(plan) == [5]
@@ -73,47 +68,33 @@ def test_a_charge_that_does_not_fit_takes_what_is_left(make: Callable[..., Worke
 
     workers.mend()
 
-    assert workers.limiters[0].peek(plan).remaining == 0
+    assert workers.limiter.peek(plan).remaining == 0
 
 
-def test_a_check_whose_reply_is_lost_is_charged_once(make: Callable[..., Workers]) -> None:
-    workers = make()
+def test_a_check_whose_reply_is_lost_is_charged_once(workers: Workers) -> None:
     workers.storage.loses_replies = True
-    assert workers.limiters[0].check(hits("5/minute")).allowed
+    assert workers.limiter.check(hits("5/minute")).allowed
     assert workers.storage.peek(hits("5/minute")).remaining == 4
 
     workers.mend()
 
-    assert workers.limiters[0].peek(hits("5/minute")).remaining == 4
+    assert workers.limiter.peek(hits("5/minute")).remaining == 4
 
 
-def test_charges_without_a_reply_are_sent_once_more(make: Callable[..., Workers]) -> None:
-    workers = make()
-    limiter, answer = workers.limiters[0], workers.storage.check_many
+def test_charges_without_a_reply_are_sent_once_more(workers: Workers) -> None:
     workers.break_down()
     assert workers.admitted(hits("5/minute"), 3) == [3]
-    unanswered = StorageError("the reply was lost")
-    unanswered.no_reply = True
-    batches: list[int] = []
+    batches = loses_the_first_reply(workers.storage, "check_many")
 
-    def lose_the_first_reply(many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
-        decisions = answer(many, ids)
-        batches.append(len(many))
-        if len(batches) == 1:
-            raise unanswered
-        return decisions
-
-    workers.storage.check_many = lose_the_first_reply  # type: ignore[method-assign]
     workers.mend()
 
-    assert batches == [3, 3]
-    assert limiter.peek(hits("5/minute")).remaining == 2
-    assert limiter.health().error is not unanswered, "another probe was waited for"
+    assert [len(many) for many, _ in batches] == [3, 3]
+    assert workers.limiter.peek(hits("5/minute")).remaining == 2
+    assert str(workers.limiter.health().error) == "it is broken", "another probe was waited for"
 
 
-def test_each_admitted_check_is_charged_once_whenever_the_storage_comes_and_goes(make: Callable[..., Workers]) -> None:
-    workers = make()
-    limiter = workers.limiters[0]
+def test_each_admitted_check_is_charged_once_whenever_the_storage_comes_and_goes(workers: Workers) -> None:
+    limiter = workers.limiter
     stop = threading.Event()
     admitted: list[int] = []
 
@@ -141,11 +122,8 @@ def test_each_admitted_check_is_charged_once_whenever_the_storage_comes_and_goes
 
 @pytest.mark.parametrize("mended_first", [False, True])
 @pytest.mark.parametrize("units", [0, 1, 3])
-def test_a_settlement_finds_the_charge_wherever_it_is(
-    make: Callable[..., Workers], *, units: int, mended_first: bool
-) -> None:
-    workers = make()
-    limiter = workers.limiters[0]
+def test_a_settlement_finds_the_charge_wherever_it_is(workers: Workers, *, units: int, mended_first: bool) -> None:
+    limiter = workers.limiter
     workers.break_down()
     decision = limiter.check(hits("5/minute"))
     limiter.check(hits("5/minute"))
@@ -163,10 +141,9 @@ def test_a_settlement_finds_the_charge_wherever_it_is(
 @pytest.mark.parametrize("algorithm", sorted(RATES))
 @pytest.mark.parametrize("mended_first", [False, True])
 def test_a_check_without_an_estimate_is_settled_wherever_it_was_admitted(
-    make: Callable[..., Workers], algorithm: str, *, mended_first: bool
+    workers: Workers, algorithm: str, *, mended_first: bool
 ) -> None:
-    workers = make()
-    limiter, plan = workers.limiters[0], hits_for(rule(algorithm, 3600, 9), scope="api", cost=0, settle=True)
+    limiter, plan = workers.limiter, hits_for(rule(algorithm, 3600, 9), scope="api", cost=0, settle=True)
     workers.break_down()
     decision = limiter.check(plan)
     if mended_first:
@@ -191,10 +168,9 @@ def test_a_share_that_is_used_up_refuses_also_without_an_estimate(make: Callable
 
 
 def test_a_stream_longer_than_its_window_is_charged_what_it_took_beyond_its_estimate_after_an_outage(
-    make: Callable[..., Workers],
+    workers: Workers,
 ) -> None:
-    workers = make()
-    limiter, plan = workers.limiters[0], hits("9/minute")
+    limiter, plan = workers.limiter, hits("9/minute")
     workers.break_down()
     decision = limiter.check(plan)
     workers.clock.advance(90)
@@ -206,11 +182,8 @@ def test_a_stream_longer_than_its_window_is_charged_what_it_took_beyond_its_esti
 
 
 @pytest.mark.parametrize("units", [0, 4])
-def test_a_settlement_of_a_charge_from_before_the_outage_is_made_after_it(
-    make: Callable[..., Workers], units: int
-) -> None:
-    workers = make()
-    limiter = workers.limiters[0]
+def test_a_settlement_of_a_charge_from_before_the_outage_is_made_after_it(workers: Workers, units: int) -> None:
+    limiter = workers.limiter
     decision = limiter.check(hits("5/minute"))
     workers.break_down()
     limiter.check(hits("5/minute", subject="bob"))
@@ -222,16 +195,12 @@ def test_a_settlement_of_a_charge_from_before_the_outage_is_made_after_it(
 
 
 @pytest.mark.parametrize("units", [0, 4])
-def test_a_settlement_of_a_check_whose_reply_is_lost_reaches_the_storage(
-    make: Callable[..., Workers], units: int
-) -> None:
-    workers = make()
-    limiter, plan = workers.limiters[0], hits("9/hour")
+def test_a_settlement_of_a_check_whose_reply_is_lost_reaches_the_storage(workers: Workers, units: int) -> None:
+    limiter, plan = workers.limiter, hits("9/hour")
     workers.storage.loses_replies = True
     admitted = limiter.check(plan)
 
     limiter.settle(admitted, units)
-    workers.storage.loses_replies = False
     workers.mend()
 
     assert admitted.decided_by == "local"
@@ -239,31 +208,21 @@ def test_a_settlement_of_a_check_whose_reply_is_lost_reaches_the_storage(
 
 
 @pytest.mark.parametrize("algorithm", sorted(RATES))
-def test_a_settlement_whose_reply_is_lost_counts_once(make: Callable[..., Workers], algorithm: str) -> None:
-    workers = make()
-    limiter, plan = workers.limiters[0], hits(rule(algorithm, 3600, 9), cost=2)
+def test_a_settlement_whose_reply_is_lost_counts_once(workers: Workers, algorithm: str) -> None:
+    limiter, plan = workers.limiter, hits(rule(algorithm, 3600, 9), cost=2)
     decision = limiter.check(plan)
     workers.break_down()
     limiter.check(hits("5/minute", subject="bob"))
     limiter.settle(decision, 5)
-    settle, times = workers.storage.settle, itertools.count(1)
+    loses_the_first_reply(workers.storage, "settle")
 
-    def lose_the_first_reply(check_id: UUID, charges: Sequence[Charge]) -> None:
-        settle(check_id, charges)
-        if next(times) == 1:
-            lost = StorageError("the reply was lost")
-            lost.no_reply = True
-            raise lost
-
-    workers.storage.settle = lose_the_first_reply  # type: ignore[method-assign]
     workers.mend()
 
     assert workers.storage.peek(hits(rule(algorithm, 3600, 9))).remaining == 4
 
 
-def test_a_refund_of_a_check_that_never_reached_the_storage_changes_nothing_there(make: Callable[..., Workers]) -> None:
-    workers = make()
-    limiter, plan = workers.limiters[0], hits(Rule(3600, 9, algorithm="fixed_window"))
+def test_a_refund_of_a_check_that_never_reached_the_storage_changes_nothing_there(workers: Workers) -> None:
+    limiter, plan = workers.limiter, hits(Rule(3600, 9, algorithm="fixed_window"))
     for _ in range(3):
         limiter.check(plan)
     workers.break_down()
@@ -280,13 +239,12 @@ def test_a_check_whose_reply_is_lost_gives_back_no_unit_that_it_never_took(
 ) -> None:
     """An algorithm that does not remember who was charged might refund what it never took."""
     workers = make(on_error="deny")
-    limiter, plan = workers.limiters[0], hits(rule(algorithm, 3600, 9))
+    limiter, plan = workers.limiter, hits(rule(algorithm, 3600, 9))
     workers.storage.loses_replies = True
 
     with pytest.raises(StorageDenied):
         limiter.check(plan)
     left = workers.storage.peek(plan).remaining
-    workers.storage.loses_replies = False
     workers.mend()
 
     assert workers.storage.peek(plan).remaining == left
@@ -296,7 +254,7 @@ def test_a_check_whose_reply_is_lost_gives_back_no_unit_that_it_never_took(
 
 
 def test_a_storage_that_answers_decides_however_much_is_still_to_be_charged(returning: Workers) -> None:
-    limiter = returning.limiters[0]
+    limiter = returning.limiter
 
     assert [limiter.check(hits("10/minute", subject="eve")).decided_by for _ in range(5)] == ["memory"] * 5
     half_open = limiter.health()
@@ -309,7 +267,7 @@ def test_a_storage_that_answers_decides_however_much_is_still_to_be_charged(retu
 
 
 def test_units_that_are_not_charged_yet_are_not_admitted_again(returning: Workers) -> None:
-    limiter, plan = returning.limiters[0], hits("10/minute")
+    limiter, plan = returning.limiter, hits("10/minute")
     assert returning.storage.peek(plan).remaining == 10
 
     during = sum(limiter.check(plan).allowed for _ in range(20))
@@ -320,7 +278,7 @@ def test_units_that_are_not_charged_yet_are_not_admitted_again(returning: Worker
 
 
 def test_a_refusal_by_the_storage_takes_nothing_of_the_share(returning: Workers) -> None:
-    limiter, everyone = returning.limiters[0], hits_for("20/minute", scope="all")
+    limiter, everyone = returning.limiter, hits_for("20/minute", scope="all")
     each = [hits("1/minute", subject=f"client-{n}") for n in range(15)]
     for one in each:
         returning.storage.check(one)
@@ -333,7 +291,7 @@ def test_a_refusal_by_the_storage_takes_nothing_of_the_share(returning: Workers)
 
 
 def test_a_reset_resets_the_share_too(returning: Workers) -> None:
-    limiter, plan = returning.limiters[0], hits("10/minute", subject="eve")
+    limiter, plan = returning.limiter, hits("10/minute", subject="eve")
     assert returning.admitted(plan) == [10]
 
     limiter.reset(plan)
@@ -341,9 +299,8 @@ def test_a_reset_resets_the_share_too(returning: Workers) -> None:
     assert returning.admitted(plan) == [10]
 
 
-def test_a_refund_of_a_charge_that_is_not_made_yet_is_made_later(make: Callable[..., Workers]) -> None:
-    workers = make()
-    limiter, plan = workers.limiters[0], hits("10/minute")
+def test_a_refund_of_a_charge_that_is_not_made_yet_is_made_later(workers: Workers) -> None:
+    limiter, plan = workers.limiter, hits("10/minute")
     workers.break_down()
     first, second = limiter.check(plan), limiter.check(plan)
     workers.storage.takes_charges.clear()
@@ -362,7 +319,7 @@ def test_a_refund_of_a_charge_that_is_not_made_yet_is_made_later(make: Callable[
 def test_a_failure_half_way_back_belongs_to_the_same_outage(
     returning: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    limiter, plan = returning.limiters[0], hits("10/minute")
+    limiter, plan = returning.limiter, hits("10/minute")
     assert limiter.check(plan).decided_by not in FALLBACKS
 
     returning.break_down()
@@ -377,10 +334,9 @@ def test_a_failure_half_way_back_belongs_to_the_same_outage(
 
 
 @pytest.mark.slow
-def test_a_storage_that_takes_no_charges_is_still_away(make: Callable[..., Workers]) -> None:
+def test_a_storage_that_takes_no_charges_is_still_away(workers: Workers) -> None:
     """Then no request has to find out that it does not answer."""
-    workers = make()
-    limiter, plan = workers.limiters[0], hits("10/minute")
+    limiter, plan = workers.limiter, hits("10/minute")
     charge, tries = workers.storage.check_many, list[float]()
     workers.break_down()
     assert limiter.check(plan).allowed
@@ -405,7 +361,7 @@ def test_a_storage_that_takes_no_charges_is_still_away(make: Callable[..., Worke
 
 @pytest.mark.slow
 def test_a_storage_that_takes_nothing_but_charges_is_still_away(returning: Workers) -> None:
-    limiter, storage, ask = returning.limiters[0], returning.storage, returning.storage.check
+    limiter, storage, ask = returning.limiter, returning.storage, returning.storage.check
     refused: list[tuple[Hit, ...]] = []
 
     def take_charges(hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
@@ -428,20 +384,13 @@ def test_a_storage_that_takes_nothing_but_charges_is_still_away(returning: Worke
 
 
 def test_a_forked_child_finds_its_own_way_back(returning: Workers) -> None:
-    limiter = returning.limiters[0]
-    child = os.fork()
-    if child == 0:
-        signal.alarm(30)
-        try:
-            assert limiter.check(hits("10/minute")).decided_by not in FALLBACKS
-            returning.until(lambda: limiter.health().breaker == "closed")
-            os._exit(0)
-        finally:
-            os._exit(2)
+    limiter = returning.limiter
 
-    _, status = os.waitpid(child, 0)
+    def return_alone() -> None:
+        assert limiter.check(hits("10/minute")).decided_by not in FALLBACKS
+        returning.until(lambda: limiter.health().breaker == "closed")
 
-    assert os.waitstatus_to_exitcode(status) == 0
+    assert fork_and(return_alone) == 0
     assert limiter.health().breaker == "half-open"
 
 
@@ -490,11 +439,8 @@ def test_nothing_counts_as_used_by_a_client_that_is_new_after_the_outage(make: C
     assert sum(workers.admitted(hits("60/minute"), 20)) >= 18
 
 
-def test_a_check_that_fails_after_the_outage_is_charged_and_begins_no_other(
-    make: Callable[..., Workers],
-) -> None:
-    workers = make()
-    limiter, storage, plan = workers.limiters[0], workers.storage, hits("10/minute")
+def test_a_check_that_fails_after_the_outage_is_charged_and_begins_no_other(workers: Workers) -> None:
+    limiter, storage, plan = workers.limiter, workers.storage, hits("10/minute")
     asked, fails, ask = threading.Event(), threading.Event(), storage.check
 
     def fail_late(*_: object) -> Decision:
@@ -521,11 +467,8 @@ def test_a_check_that_fails_after_the_outage_is_charged_and_begins_no_other(
     assert limiter.peek(plan).remaining == 8
 
 
-def test_keys_of_an_outage_are_forgotten_when_their_windows_have_passed(
-    make: Callable[..., Workers],
-) -> None:
-    workers = make()
-    limiter = workers.limiters[0]
+def test_keys_of_an_outage_are_forgotten_when_their_windows_have_passed(workers: Workers) -> None:
+    limiter = workers.limiter
     workers.break_down()
     for n in range(100):
         limiter.check(hits("30/minute", subject=f"client-{n}"))
@@ -544,7 +487,7 @@ def test_keys_of_the_way_back_are_forgotten_when_their_windows_have_passed(
 ) -> None:
     monkeypatch.setattr("flask_multilimit.engine.storage.layers.outage.RETURN_SECONDS", 60)
     workers = make(2)
-    limiter = workers.limiters[0]
+    limiter = workers.limiter
     workers.break_down()
     workers.admitted(hits("30/minute"), tries=1)
     workers.clock.advance(61)
@@ -604,12 +547,11 @@ def test_a_check_whose_reply_is_lost_keeps_nothing_when_its_work_is_over(
     make: Callable[..., Workers], policy: OnStorageError, rules: str, left: int
 ) -> None:
     workers = make(on_error=policy)
-    limiter, plan = workers.limiters[0], hits(rules)
+    limiter, plan = workers.limiter, hits(rules)
     workers.storage.loses_replies = True
 
     with contextlib.suppress(StorageError):
         limiter.release(limiter.check(plan))
-    workers.storage.loses_replies = False
     workers.mend()
 
     assert workers.storage.peek(plan).remaining == left
@@ -617,11 +559,10 @@ def test_a_check_whose_reply_is_lost_keeps_nothing_when_its_work_is_over(
 
 def test_a_check_whose_reply_is_lost_keeps_nothing_when_it_is_refused_here(make: Callable[..., Workers]) -> None:
     workers = make(3)
-    limiter, plan = workers.limiters[0], hits("2 at once")
+    limiter, plan = workers.limiter, hits("2 at once")
     workers.storage.loses_replies = True
 
     assert not limiter.check(plan).allowed
-    workers.storage.loses_replies = False
     workers.mend()
 
     assert workers.storage.peek(plan).remaining == 2
@@ -629,7 +570,7 @@ def test_a_check_whose_reply_is_lost_keeps_nothing_when_it_is_refused_here(make:
 
 def test_a_check_that_fails_after_the_outage_keeps_no_slot(make: Callable[..., Workers]) -> None:
     workers = make(on_error="deny")
-    limiter, storage, plan = workers.limiters[0], workers.storage, hits("1 at once")
+    limiter, storage, plan = workers.limiter, workers.storage, hits("1 at once")
     asked, fails_now, ask = threading.Event(), threading.Event(), storage.check
 
     def charge_and_fail(hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
@@ -663,7 +604,7 @@ def test_one_request_after_the_other_needs_one_slot(
 ) -> None:
     """A slot counts in the share as long as it is held, and no longer."""
     workers = make(2)
-    limiter, eight = workers.limiters[0], hits("8 at once")
+    limiter, eight = workers.limiter, hits("8 at once")
     workers.break_down()
     limiter.release(limiter.check(eight))
     workers.storage.takes_charges.clear()
@@ -683,7 +624,7 @@ def test_one_request_after_the_other_needs_one_slot(
 
 
 def test_a_slot_taken_half_way_back_counts_once_in_the_next_outage(returning: Workers) -> None:
-    limiter = returning.limiters[0]
+    limiter = returning.limiter
     storage: Any = limiter.outermost
     held = limiter.check(FOUR)
     fails(returning)
@@ -694,11 +635,8 @@ def test_a_slot_taken_half_way_back_counts_once_in_the_next_outage(returning: Wo
     assert returning.admitted(FOUR, 5) == [3]
 
 
-def test_slots_that_are_charged_to_the_storage_do_not_count_here_in_the_next_outage(
-    make: Callable[..., Workers],
-) -> None:
-    workers = make()
-    limiter = workers.limiters[0]
+def test_slots_that_are_charged_to_the_storage_do_not_count_here_in_the_next_outage(workers: Workers) -> None:
+    limiter = workers.limiter
     fails(workers)
     during = limiter.check(FOUR)
     workers.mend()
@@ -708,9 +646,8 @@ def test_slots_that_are_charged_to_the_storage_do_not_count_here_in_the_next_out
     assert workers.admitted(FOUR, 5) == [4]
 
 
-def test_a_refund_from_before_an_outage_is_made_after_it(make: Callable[..., Workers]) -> None:
-    workers = make()
-    limiter, plan = workers.limiters[0], (*FOUR, *hits("9/hour"))
+def test_a_refund_from_before_an_outage_is_made_after_it(workers: Workers) -> None:
+    limiter, plan = workers.limiter, (*FOUR, *hits("9/hour"))
     storage: Any = limiter.outermost
     taken = limiter.check(plan)
     fails(workers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,45 @@ if TYPE_CHECKING:
     from flask_multilimit.engine.storage import Lost, Slot
 
 
+SECONDS = 20
+"""That a child may take: then it is stuck."""
+
+
+def lost(check_id: UUID | None = None) -> StorageError:
+    """Of a check that may have been charged."""
+    error = StorageError("the reply was lost")
+    error.no_reply, error.check_id = True, check_id
+    return error
+
+
+def loses_the_first_reply(storage: MemoryStorage, method: str) -> list[tuple[Any, ...]]:
+    """Although it does what it is asked. Returns the arguments of each call, also of those to come."""
+    ask, calls = getattr(storage, method), list[tuple[Any, ...]]()
+
+    def lose(*arguments: Any) -> Any:
+        calls.append(arguments)
+        answer = ask(*arguments)
+        if len(calls) == 1:
+            raise lost()
+        return answer
+
+    setattr(storage, method, lose)
+    return calls
+
+
+def fork_and(act: Callable[[], object], fork: Callable[[], int] = os.fork) -> int:
+    """What becomes of a child that acts: 0 when it comes to an end."""
+    child = fork()
+    if child == 0:
+        signal.alarm(SECONDS)
+        try:
+            act()
+            os._exit(0)
+        finally:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 class Shared(MemoryStorage):
     """What all workers share; `error` is raised in place of every answer."""
 
@@ -50,10 +91,7 @@ class Shared(MemoryStorage):
         decision = super().check(hits, check_id)
         if self.loses_replies or self.stumbles:
             self.stumbles = max(self.stumbles - 1, 0)
-            error = StorageError("the reply was lost")
-            error.no_reply = True
-            error.check_id = decision.id
-            raise error
+            raise lost(decision.id)
         return decision
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
@@ -97,6 +135,11 @@ class Workers:
             for _ in range(many)
         ]
 
+    @property
+    def limiter(self) -> Limiter:
+        """Of the first worker."""
+        return self.limiters[0]
+
     def break_down(self) -> None:
         self.storage.error = StorageError("it is broken")
 
@@ -128,7 +171,7 @@ class Work:
     """Slots of ``FOUR`` that the first worker holds, as its keeper does."""
 
     def __init__(self, workers: Workers, many: int) -> None:
-        self.workers, self.limiter = workers, workers.limiters[0]
+        self.workers, self.limiter = workers, workers.limiter
         self.storage: Any = self.limiter.outermost
         self.held = [self.limiter.check(FOUR) for _ in range(many)]
 
