@@ -67,7 +67,7 @@ class Question(NamedTuple):
     @property
     def waits_for_response(self) -> bool:
         """Whether the charge depends on the response."""
-        return any(each.limit.deduct_when is not None for each in self.asked)
+        return any(each.limit.declared.deduct_when is not None for each in self.asked)
 
     def of_meta(self, number: int) -> Question:
         """The question about one of the meta limits alone."""

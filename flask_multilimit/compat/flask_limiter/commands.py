@@ -18,8 +18,9 @@ from flask_multilimit.engine.text import visible
 from .constants import ConfigVars
 from .declared import Limit, RuntimeLimit, name_of
 from .in_force import MULTILIMIT, InForce
-from .migrate import migrate
+from .migrate import report
 from .registry import Destination, Place, view_name
+from .settings import setting_of
 
 PAUSE = 2.0
 """Seconds between two looks of ``--watch``."""
@@ -64,23 +65,41 @@ class _Later(click.Command):
         return self._app.cli.commands["multilimit"].make_context(*given, **options)
 
 
-def _command(work: Callable[..., None], *options: click.Option) -> None:
-    """Make ``work`` a command, which gets the states of the Limiters of the app."""
+def _on_app(work: Callable[..., None]) -> Callable[..., None]:
+    """The callback of a command that calls ``work`` with the app."""
 
     @with_appcontext
     def run(**given: Any) -> None:
-        app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]
         try:
-            if "path" in given:
-                given["only"] = _chosen(app, given.pop("endpoint"), given.pop("path"), given.pop("method"))
-            if states := InForce.all_of(app):
-                work(states, **given)
-            else:
-                _say([f"No Flask-Limiter extension installed on {app}"])
+            work(current_app._get_current_object(), **given)  # type: ignore[attr-defined]
         except MultiLimitError as error:
             raise click.ClickException(visible(str(error))) from error
 
-    cli.add_command(click.Command(work.__name__, callback=run, params=[*options], help=work.__doc__))
+    return run
+
+
+def _command(work: Callable[..., None], *options: click.Option) -> None:
+    """Make ``work`` a command, which gets the states of the Limiters of the app."""
+
+    def run(app: Flask, **given: Any) -> None:
+        if "path" in given:
+            given["only"] = _chosen(app, given.pop("endpoint"), given.pop("path"), given.pop("method"))
+        if states := InForce.all_of(app):
+            work(states, **given)
+        else:
+            _say([f"No Flask-Limiter extension installed on {app}"])
+
+    cli.add_command(click.Command(work.__name__, callback=_on_app(run), params=[*options], help=work.__doc__))
+
+
+@click.command("migrate", help="Print, for each limit of the app's Limiters, the declaration to write in its place.")
+@_on_app
+def migrate(app: Flask) -> None:
+    """Run ``flask multilimit migrate``."""
+    states = InForce.all_of(app)
+    if not states:
+        raise click.ClickException("this app has no Limiter of flask_multilimit.compat.flask_limiter")
+    _say(report(states))
 
 
 def config(states: list[InForce]) -> None:
@@ -92,26 +111,17 @@ def config(states: list[InForce]) -> None:
             ConfigVars.STORAGE_URI: type(state.storage.storage).__name__,
             "Status": "OK" if state.storage.check() else "Error",
         }
-        rows |= {variable: getattr(state.settings, name) for variable, name in _SETTINGS.items()}
+        rows |= {setting_of(name): getattr(state.settings, name) for name in _SHOWN}
         rows |= {f"RATELIMIT_HEADER_{each.name}": name for each, name in state.settings.header_names.items()}
         longest = max(map(len, rows))
         _say(f"{name:<{longest}}  {_shown(value)}" for name, value in rows.items())
 
 
-_SETTINGS = {
-    ConfigVars.KEY_PREFIX: "key_prefix",
-    ConfigVars.STRATEGY: "strategy",
-    ConfigVars.APPLICATION_LIMITS: "application_limits",
-    ConfigVars.DEFAULT_LIMITS: "default_limits",
-    ConfigVars.META_LIMITS: "meta_limits",
-    ConfigVars.IN_MEMORY_FALLBACK: "in_memory_fallback",
-    ConfigVars.IN_MEMORY_FALLBACK_ENABLED: "in_memory_fallback_enabled",
-    ConfigVars.SWALLOW_ERRORS: "swallow_errors",
-    ConfigVars.FAIL_ON_FIRST_BREACH: "fail_on_first_breach",
-    ConfigVars.ON_BREACH: "on_breach",
-    ConfigVars.ON_META_BREACH: "on_meta_breach",
-    ConfigVars.HEADERS_ENABLED: "headers_enabled",
-}
+_SHOWN = (
+    *("key_prefix", "strategy", "application_limits", "default_limits", "meta_limits", "in_memory_fallback"),
+    *("in_memory_fallback_enabled", "swallow_errors", "fail_on_first_breach", "on_breach", "on_meta_breach"),
+    "headers_enabled",
+)
 
 
 def limits(states: list[InForce], only: str | None, key: str | None, watch: bool) -> None:

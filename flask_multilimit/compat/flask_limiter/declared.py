@@ -48,59 +48,50 @@ class LimitOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RuntimeLimit:
-    """One limit of a declaration, ready to be checked."""
+    """One limit of a declaration, ready to be checked. It also has the attributes of its declaration."""
 
     limit: RateLimitItem
     key_func: KeyFunction
-    scope: Scope | None
-    per_method: bool = False
-    methods: tuple[str, ...] | None = None
-    error_message: str | Callable[[], str] | None = None
-    exempt_when: Callable[[], bool] | None = None
-    override_defaults: bool | None = False
-    deduct_when: Callable[[Response], bool] | None = None
-    on_breach: Reaction | None = None
-    cost: Cost = 1
-    shared: bool = False
-    meta_limits: tuple[MetaLimit, ...] = ()
+    declared: Limit
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.declared, name)
 
     @property
     def depends_on_request(self) -> bool:
         """Whether more than its key depends on the request."""
-        return self.exempt_when is not None or callable(self.cost) or callable(self.scope)
+        declared = self.declared
+        return declared.exempt_when is not None or callable(declared.cost) or callable(declared.scope)
 
     @property
     def is_exempt(self) -> bool:
-        return bool(self.exempt_when is not None and self.exempt_when())
+        exempt_when = self.declared.exempt_when
+        return bool(exempt_when is not None and exempt_when())
 
     @property
     def deduction_amount(self) -> int:
         """The units that this request takes."""
-        return self.cost() if callable(self.cost) else self.cost
+        cost = self.declared.cost
+        return cost() if callable(cost) else cost or 1
 
     @property
     def method_exempt(self) -> bool:
         return not self.serves(request.method)
 
     def serves(self, method: str) -> bool:
-        return self.methods is None or method.lower() in self.methods
+        return bool(self.methods is None or method.lower() in self.methods)
 
     def scope_for(self, endpoint: str, method: str | None) -> str:
         """The scope: the endpoint, or the name of a shared limit, and with ``per_method`` also the method."""
-        own = self.scope(request.endpoint or "") if callable(self.scope) else self.scope
-        scope = endpoint if not own else str(own) if self.shared else f"{endpoint}:{own}"
-        return f"{scope}:{method.upper()}" if self.per_method and method else scope
+        given = self.declared.scope
+        own = given(request.endpoint or "") if callable(given) else given
+        scope = endpoint if not own else str(own) if self.declared.shared else f"{endpoint}:{own}"
+        return f"{scope}:{method.upper()}" if self.declared.per_method and method else scope
 
     def message(self) -> str:
         """The message to a refused client."""
-        given = self.error_message
+        given = self.declared.error_message
         return str((given() if callable(given) else given) or self.limit)
-
-
-_COPIED = (
-    *("scope", "per_method", "error_message", "exempt_when", "override_defaults", "deduct_when", "on_breach", "shared"),
-)
-"""What a single limit has from its declaration as it is."""
 
 
 @dataclass(eq=True, unsafe_hash=True)
@@ -136,11 +127,11 @@ class Limit:
         check("cost", self.cost, _is_cost, "a whole number, or a callable that returns one")
         check("methods", self.methods, is_list, "a list")
         check("meta_limits", self.meta_limits, is_list, "a list")
-        if self.methods is not None:
-            self.methods = tuple(self.methods)
-            for method in self.methods:
-                check("methods", method, is_text, "text")
-            self.methods = tuple(method.lower() for method in self.methods)
+        methods = tuple(self.methods or ())
+        for method in methods:
+            check("methods", method, is_text, "text")
+        self.methods = tuple(method.lower() for method in methods) or None
+        self.cost = self.cost or 1
         # Meta limits that are given as text use the key of this limit.
         self.meta_limits = tuple(
             each if isinstance(each, MetaLimit) else MetaLimit(each, key_function=self.key_function)
@@ -180,7 +171,7 @@ class Limit:
             return ()
         found = self._made.get(text)
         if found is None:
-            found = tuple(self._runtime(item) for item in self._items(text))
+            found = tuple(RuntimeLimit(item, self.limit_by, self) for item in self._items(text))
             if len(self._made) >= TEXTS_REMEMBERED:
                 self._made.clear()
             self._made[text] = found
@@ -192,16 +183,6 @@ class Limit:
         for item in items:
             item.ban(1) if self.is_meta else item.rule("fixed_window")
         return items
-
-    def _runtime(self, item: RateLimitItem) -> RuntimeLimit:
-        return RuntimeLimit(
-            limit=item,
-            key_func=self.limit_by,
-            methods=tuple(self.methods) if self.methods else None,
-            cost=self.cost or 1,
-            meta_limits=tuple(self.meta_limits or ()),  # type: ignore[arg-type]  # no text, after __post_init__
-            **{name: getattr(self, name) for name in _COPIED},
-        )
 
 
 @dataclass(kw_only=True, unsafe_hash=True)

@@ -53,9 +53,7 @@ class Known(NamedTuple):
 
 
 DIFFERENCES: dict[str, Callable[[Known], bool]] = {
-    "all or nothing": lambda known: (
-        known.has_several_limits or any(each.cost not in {None, 1} for each in known.limits)
-    ),
+    "all or nothing": lambda known: known.has_several_limits or any(each.cost != 1 for each in known.limits),
     "callables that fail": lambda known: (
         known.has_decorated_functions and any(each.is_dynamic for each in known.limits)
     ),

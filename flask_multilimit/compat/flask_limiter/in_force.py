@@ -290,7 +290,7 @@ class InForce:
         if progress is None:
             return
         for answer in progress.conditional:
-            given = (limit.deduct_when for limit, *_ in answer.question.asked)
+            given = (limit.declared.deduct_when for limit, *_ in answer.question.asked)
             unwanted = answer.unwanted(accepts is None or bool(accepts(response)) for accepts in given)
             if unwanted:
                 answer.decision = self.give_back(answer.decision, unwanted)

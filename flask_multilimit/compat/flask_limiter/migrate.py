@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import click
-from flask import Flask, current_app
-from flask.cli import with_appcontext
-
-from flask_multilimit import MultiLimitError
-from flask_multilimit.engine.text import visible
 
 from .constants import ExemptionScope
 from .contrib.util import get_remote_address_cloudflare
@@ -48,21 +41,14 @@ class Move:
     notes: list[str] = field(default_factory=list)
 
 
-@click.command("migrate", help="Print, for each limit of the app's Limiters, the declaration to write in its place.")
-@with_appcontext
-def migrate() -> None:
-    """Run ``flask multilimit migrate``."""
-    app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]
-    states = InForce.all_of(app)
-    if not states:
-        raise click.ClickException("this app has no Limiter of flask_multilimit.compat.flask_limiter")
-    try:
-        lines = [line for number, state in enumerate(states, 1) for line in _report(state, number, len(states))]
-    except MultiLimitError as error:
-        raise click.ClickException(visible(str(error))) from error
-    click.echo("from flask import request")
-    click.echo("from flask_multilimit import DEFAULT, IP, Ban, MultiLimit, Rule, exempt, rate_limiter\n")
-    click.echo("\n".join(map(visible, [*lines, ADDRESSES])))
+def report(states: Sequence[InForce]) -> Iterator[str]:
+    """The lines of ``flask multilimit migrate``."""
+    yield "from flask import request"
+    yield "from flask_multilimit import DEFAULT, IP, Ban, MultiLimit, Rule, exempt, rate_limiter"
+    yield ""
+    for number, state in enumerate(states, 1):
+        yield from _report(state, number, len(states))
+    yield ADDRESSES
 
 
 def _report(state: InForce, number: int, count: int) -> Iterator[str]:
@@ -164,7 +150,7 @@ class Writer:
             yield f'scope="{self._called(limit.scope, "SCOPE")}"'
         if limit.methods and not limit.per_method:
             yield f"methods={json.dumps([method.upper() for method in limit.methods])}"
-        if callable(limit.cost) or limit.cost not in {None, 1}:
+        if callable(limit.cost) or limit.cost != 1:
             yield f"cost={self._called(limit.cost, 'COST') if callable(limit.cost) else limit.cost}"
         if limit.exempt_when is not None:
             yield f"exempt_when={self._called(limit.exempt_when, 'EXEMPT_WHEN')}"
@@ -253,7 +239,7 @@ def _exemption(where: str, flags: ExemptionScope, notes: list[str]) -> Move:
 
 def _ban(metas: tuple[Any, ...], notes: list[str]) -> Iterator[str]:
     """The ban for a meta limit: after so many refusals within a time, the client is refused for that time."""
-    items = [(item, meta.cost or 1) for meta in metas for item in _items(meta)]
+    items = [(item, meta.cost) for meta in metas for item in _items(meta)]
     fitting = [
         (item.amount - cost + 1, item.get_expiry())
         for item, cost in items

@@ -46,6 +46,11 @@ class Options(TypedDict, total=False):
     request_identifier: Callable[..., str] | None
 
 
+def setting_of(option: str) -> str:
+    """The setting that says the same as an argument of a Limiter."""
+    return str(getattr(ConfigVars, "HEADER_RETRY_AFTER_VALUE" if option == "retry_after" else option.upper()))
+
+
 LISTS = ("default_limits", "application_limits", "meta_limits", "in_memory_fallback")
 
 
@@ -69,59 +74,48 @@ class Settings:
     def __init__(self, config: Mapping[str, Any], given: Options) -> None:
         """Raises :class:`ConfigurationError` for an invalid limit or an unknown strategy."""
 
-        def chosen(name: str, setting: str, otherwise: Any = None) -> Any:
-            return given.get(name) or config.get(setting) or otherwise
+        def chosen(name: str, otherwise: Any = None) -> Any:
+            return given.get(name) or config.get(setting_of(name)) or otherwise
 
-        def flag(name: str, setting: str, otherwise: bool = False) -> bool:
+        def flag(name: str, otherwise: bool = False) -> bool:
             value = given.get(name)
-            return bool(config.get(setting, otherwise) if value is None else value)
+            return bool(config.get(setting_of(name), otherwise) if value is None else value)
 
-        def limits(name: str, setting: str, kind: type[Limit], family: str = "") -> tuple[Any, ...]:
-            """The limits given to the Limiter, otherwise those of the settings, with the options of their ``family``
-            if they are text."""
-            options = (
-                {}
-                if not family
-                else {
-                    "per_method": flag(f"{name}_per_method", f"{family}_PER_METHOD"),
-                    "exempt_when": chosen(f"{name}_exempt_when", f"{family}_EXEMPT_WHEN"),
-                    "deduct_when": chosen(f"{name}_deduct_when", f"{family}_DEDUCT_WHEN"),
-                    "cost": chosen(f"{name}_cost", f"{family}_COST", 1),
-                }
-            )
-            found = chosen(name, setting) or ()
+        def limits(name: str, kind: type[Limit], **options: Any) -> tuple[Any, ...]:
+            """The limits given to the Limiter, otherwise those of the settings; text gets the ``options``."""
+            found = chosen(name) or ()
             listed = [found] if isinstance(found, (str, Limit)) or callable(found) else found
             return tuple(each if isinstance(each, Limit) else kind(each, **options) for each in listed)
 
-        self.default_limits: tuple[Limit, ...] = limits(
-            "default_limits", ConfigVars.DEFAULT_LIMITS, Limit, f"{PREFIX}DEFAULTS"
-        )
+        def options_of(name: str) -> dict[str, Any]:
+            options = {each: chosen(f"{name}_{each}") for each in ("exempt_when", "deduct_when", "cost")}
+            return {**options, "per_method": flag(f"{name}_per_method")}
+
+        self.default_limits: tuple[Limit, ...] = limits("default_limits", Limit, **options_of("default_limits"))
         self.application_limits: tuple[ApplicationLimit, ...] = limits(
-            "application_limits", ConfigVars.APPLICATION_LIMITS, ApplicationLimit, f"{PREFIX}APPLICATION"
+            "application_limits", ApplicationLimit, **options_of("application_limits")
         )
-        self.meta_limits: tuple[MetaLimit, ...] = limits("meta_limits", ConfigVars.META_LIMITS, MetaLimit)
-        self.in_memory_fallback: tuple[Limit, ...] = limits("in_memory_fallback", ConfigVars.IN_MEMORY_FALLBACK, Limit)
-        self.in_memory_fallback_enabled: bool = flag(
-            "in_memory_fallback_enabled", ConfigVars.IN_MEMORY_FALLBACK_ENABLED
-        )
-        self.strategy: str = chosen("strategy", ConfigVars.STRATEGY, "fixed-window")
+        self.meta_limits: tuple[MetaLimit, ...] = limits("meta_limits", MetaLimit)
+        self.in_memory_fallback: tuple[Limit, ...] = limits("in_memory_fallback", Limit)
+        self.in_memory_fallback_enabled: bool = flag("in_memory_fallback_enabled")
+        self.strategy: str = chosen("strategy", "fixed-window")
         check("strategy", self.strategy, ALGORITHMS.__contains__, f"one of {', '.join(ALGORITHMS)}")
-        self.storage_uri: str | None = chosen("storage_uri", ConfigVars.STORAGE_URI)
+        self.storage_uri: str | None = chosen("storage_uri")
         options = config.get(ConfigVars.STORAGE_OPTIONS)
         check(ConfigVars.STORAGE_OPTIONS, options, _is_dict, "a dict")
         self.storage_options: dict[str, Any] = {**(given.get("storage_options") or {}), **(options or {})}
-        self.swallow_errors: bool = flag("swallow_errors", ConfigVars.SWALLOW_ERRORS)
-        self.fail_on_first_breach: bool = flag("fail_on_first_breach", ConfigVars.FAIL_ON_FIRST_BREACH, otherwise=True)
-        self.on_breach: Reaction | None = chosen("on_breach", ConfigVars.ON_BREACH)
-        self.on_meta_breach: Reaction | None = chosen("on_meta_breach", ConfigVars.ON_META_BREACH)
-        self.headers_enabled: bool = flag("headers_enabled", ConfigVars.HEADERS_ENABLED)
+        self.swallow_errors: bool = flag("swallow_errors")
+        self.fail_on_first_breach: bool = flag("fail_on_first_breach", otherwise=True)
+        self.on_breach: Reaction | None = chosen("on_breach")
+        self.on_meta_breach: Reaction | None = chosen("on_meta_breach")
+        self.headers_enabled: bool = flag("headers_enabled")
         named = given.get("header_name_mapping") or {}
         self.header_names: dict[HeaderNames, str] = {
             each: named.get(each) or config.get(f"{PREFIX}HEADER_{each.name}") or each.value for each in HeaderNames
         }
-        self.retry_after: str | None = chosen("retry_after", ConfigVars.HEADER_RETRY_AFTER_VALUE)
-        self.key_prefix: str = chosen("key_prefix", ConfigVars.KEY_PREFIX, "")
-        self.request_identifier: Callable[[], str] | None = chosen("request_identifier", ConfigVars.REQUEST_IDENTIFIER)
+        self.retry_after: str | None = chosen("retry_after")
+        self.key_prefix: str = chosen("key_prefix", "")
+        self.request_identifier: Callable[[], str] | None = chosen("request_identifier")
 
     @property
     def limits(self) -> tuple[Limit, ...]:
