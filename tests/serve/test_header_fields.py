@@ -1,4 +1,4 @@
-"""What header fields tell a client, and that they tell the truth."""
+"""What header fields tell a client: the grammar of the draft, and that ``r``, ``t`` and ``Retry-After`` are true."""
 
 from __future__ import annotations
 
@@ -13,65 +13,29 @@ from flask import Flask, Response, request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flask_multilimit import Decision, LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit import ConfigurationError, Decision, LimitType, MultiLimit, Rule, rate_limiter
 from flask_multilimit.config import Settings
-from flask_multilimit.engine import Hit, MemoryStorage
+from flask_multilimit.engine import Hit, MemoryStorage, RedisStorage
 from flask_multilimit.engine.hits import Hits
 from flask_multilimit.engine.reply import head
 from flask_multilimit.serve.headers import DIALECTS, describe
 from support.asking import read_list
 from support.clock import Clock
+from support.compiled import CompiledStorage
 from support.doubles import limited_service
 
 if TYPE_CHECKING:
+    import redis
     from flask.testing import FlaskClient
-
-    from support.doubles import RecordingStorage
+    from werkzeug.test import TestResponse
 
 WAITS = st.one_of(st.integers(0, 3 * 10**6), st.integers(0, 10**13))
 """Microseconds."""
-STANDARD = {"RateLimit", "RateLimit-Policy"}
-LEGACY = {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"}
 
 
 def limit(app: Flask, **options: Any) -> FlaskClient:
     app.add_url_rule("/", "view", rate_limiter(**options)(lambda: "ok"))
     return app.test_client()
-
-
-def test_policies_and_limits_are_structured_fields(limited_app: Flask, clock: Clock) -> None:
-    client = limit(
-        limited_app, type=LimitType.IP, rules=[Rule(time=50, count=3), Rule(time=1.5, count=2, name="burst/1.5s")]
-    )
-
-    client.get("/")
-    clock.advance(0.75)
-    response = client.get("/")
-
-    assert read_list(response.headers["RateLimit-Policy"]) == [
-        ("ip-50s", {"q": 3, "w": 50}),
-        ("burst/1.5s", {"q": 2, "w": 2}),
-    ]
-    assert read_list(response.headers["RateLimit"]) == [
-        ("ip-50s", {"r": 1, "t": 17}),
-        ("burst/1.5s", {"r": 0, "t": 1}),
-    ]
-
-
-def test_a_rule_that_refuses_tells_when_the_request_would_pass(limited_app: Flask, clock: Clock) -> None:
-    client = limit(limited_app, rules=[Rule(time=50, count=3), Rule(time=10, count=2)])
-
-    client.get("/")
-    clock.advance(5)
-    client.get("/")
-    response = client.get("/")
-
-    assert response.status_code == 429
-    assert read_list(response.headers["RateLimit"]) == [
-        ("default-50s", {"r": 1, "t": 5}),
-        ("default-10s", {"r": 0, "t": 5}),
-    ]
-    assert response.headers["Retry-After"] == "5"
 
 
 def test_numbers_as_large_as_rules_admit_are_still_structured(limited_app: Flask) -> None:
@@ -81,29 +45,6 @@ def test_numbers_as_large_as_rules_admit_are_still_structured(limited_app: Flask
 
     assert read_list(response.headers["RateLimit-Policy"]) == [("x" * 64, {"q": 10**9, "w": 34_560_000})]
     assert read_list(response.headers["RateLimit"]) == [("x" * 64, {"r": 10**9 - 1, "t": 34_560_000})]
-
-
-@pytest.mark.parametrize(
-    ("setting", "expected"),
-    [
-        ("draft-11", STANDARD),
-        ("draft-06", {"RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "RateLimit-Policy"}),
-        ("legacy", LEGACY),
-        ("both", STANDARD | LEGACY),
-        ("off", set[str]()),
-    ],
-)
-def test_which_fields_are_sent_is_a_setting(app: Flask, clock: Clock, setting: str, expected: set[str]) -> None:
-    app.config["MULTILIMIT_HEADERS"] = setting
-    MultiLimit(app, storage=MemoryStorage(clock=clock))
-    client = limit(app, rules="1/minute")
-
-    allowed, refused = client.get("/"), client.get("/")
-
-    for response in (allowed, refused):
-        assert {name for name in response.headers.keys() if "ratelimit" in name.lower()} == expected  # noqa: SIM118
-    assert [each.headers.get("Retry-After") for each in (allowed, refused)] == [None, "60"]
-    assert [each.headers.get("Cache-Control") for each in (allowed, refused)] == [None, "no-store"]
 
 
 def test_retry_after_may_be_a_date(app: Flask) -> None:
@@ -134,20 +75,6 @@ def test_every_field_of_a_dialect_takes_the_place_of_one_that_the_view_has_set(a
 
     assert "of the view" not in headers.values()
     assert all(len(headers.getlist(name)) == 1 for name in sent)
-
-
-def test_legacy_fields_tell_of_the_tightest_rule(app: Flask, clock: Clock) -> None:
-    app.config["MULTILIMIT_HEADERS"] = "legacy"
-    MultiLimit(app, storage=MemoryStorage(clock=clock))
-    client = limit(app, rules=[Rule(time=600, count=5), Rule(time=60, count=2)])
-
-    before = time.time()
-    responses = [client.get("/") for _ in range(3)]
-    after = time.time()
-
-    for response, remaining in zip(responses, ("1", "0", "0"), strict=True):
-        assert (response.headers["X-RateLimit-Limit"], response.headers["X-RateLimit-Remaining"]) == ("2", remaining)
-        assert before + 60 <= int(response.headers["X-RateLimit-Reset"]) <= after + 61
 
 
 def test_a_service_called_many_times_is_told_of_once_as_it_stands_last(limited_app: Flask, client: FlaskClient) -> None:
@@ -269,10 +196,212 @@ def test_retry_after_is_true_and_rounded_by_less_than_a_second(rules: list[Rule]
     assert client.get("/").status_code == 200
 
 
-def test_one_check_serves_all_fields(limited_app: Flask, storage: RecordingStorage) -> None:
-    client = limit(limited_app, rules="1/minute")
+# The draft
 
-    client.get("/")
-    client.get("/")
 
-    assert (len(storage.checks), storage.other_calls) == (2, [])
+ALGORITHMS: list[dict[str, Any]] = [
+    {"algorithm": "sliding_window"},
+    {"algorithm": "fixed_window"},
+    {"algorithm": "sliding_window_counter"},
+    {"algorithm": "token_bucket"},
+    {"algorithm": "leaky_bucket"},
+    {"algorithm": "leaky_bucket", "max_delay": 5},
+    {"algorithm": "gcra", "burst": 4},
+]
+RULES = st.builds(
+    lambda time, count, how: Rule(time, count, **how),
+    st.integers(1, 60),
+    st.integers(1, 12),
+    st.sampled_from(ALGORITHMS),
+)
+
+
+def items(response: TestResponse | Response, field: str) -> dict[str, dict[str, Any]]:
+    """The members of a list of strings with parameters, as RFC 9651 reads it."""
+    return dict(read_list(response.headers[field]))
+
+
+def check_grammar(response: TestResponse | Response) -> None:
+    """What the draft demands of the two fields."""
+    policies, limits = items(response, "RateLimit-Policy"), items(response, "RateLimit")
+    assert policies.keys() == limits.keys()
+    for parameters in policies.values():
+        assert parameters.keys() <= {"q", "qu", "w", "pk"}
+        assert type(parameters["q"]) is int
+        assert parameters["q"] >= 0
+        assert parameters.get("w", 1) > 0
+        assert type(parameters.get("qu", "requests")) is str
+        assert type(parameters.get("pk", b"")) is bytes
+    for name, parameters in limits.items():
+        assert parameters.keys() <= {"r", "t", "pk"}
+        assert type(parameters["r"]) is int
+        assert parameters["r"] >= 0
+        assert parameters.get("t", 1) >= 0
+        assert parameters.get("pk") == policies[name].get("pk")
+    if "Retry-After" in response.headers:
+        assert all(limit.get("t", 0) <= int(response.headers["Retry-After"]) for limit in limits.values())
+
+
+def serve(clock: Clock, *rules: Rule, config: dict[str, Any] | None = None, **options: Any) -> FlaskClient:
+    app = Flask("shop")
+    app.config.update(config or {})
+    MultiLimit(app, storage=MemoryStorage(clock=clock))
+    app.add_url_rule("/", "view", rate_limiter(rules=list(rules), **options)(lambda: "ok"))
+    return app.test_client()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    rules=st.lists(RULES, min_size=1, max_size=3, unique_by=lambda rule: (rule.algorithm, rule.window_ms)),
+    steps=st.lists(st.floats(0, 30), max_size=15),
+    partition_keys=st.booleans(),
+)
+@pytest.mark.filterwarnings("ignore::flask_multilimit.ConfigurationWarning")
+def test_every_response_follows_the_grammar_and_retry_after_is_never_earlier_than_an_effective_window(
+    rules: list[Rule], steps: list[float], partition_keys: bool
+) -> None:
+    clock = Clock()
+    config = {"SECRET_KEY": "a secret", "MULTILIMIT_PARTITION_KEYS": partition_keys}
+    client = serve(clock, *rules, config=config, unit="tokens")
+
+    for step in steps:
+        check_grammar(client.get("/"))
+        clock.advance(step)
+
+
+@settings(max_examples=150, deadline=None)
+@given(rule=RULES, steps=st.lists(st.floats(0, 20), max_size=12))
+def test_a_client_that_uses_no_more_than_r_within_t_is_never_refused(rule: Rule, steps: list[float]) -> None:
+    clock = Clock()
+    client = serve(clock, rule)
+    response = client.get("/")
+    for step in steps:
+        clock.advance(step)
+        response = client.get("/")
+
+    for _ in range(20):
+        (limit,) = items(response, "RateLimit").values()
+        if not limit["r"]:
+            clock.advance(limit["t"])
+        response = client.get("/")
+        assert response.status_code == 200
+
+
+@settings(max_examples=150, deadline=None)
+@given(rule=RULES, steps=st.lists(st.floats(0, 20), max_size=12))
+def test_when_nothing_is_left_t_is_the_first_second_at_which_a_request_passes(rule: Rule, steps: list[float]) -> None:
+    clock = Clock()
+    client = serve(clock, rule)
+    response = client.get("/")
+    for step in steps:
+        clock.advance(step)
+        response = client.get("/")
+    while response.status_code == 200 and items(response, "RateLimit").popitem()[1]["r"]:
+        response = client.get("/")
+
+    (limit,) = items(response, "RateLimit").values()
+    clock.advance(limit["t"] - 1)
+    too_early = client.get("/").status_code
+    clock.advance(1)
+
+    assert (too_early, client.get("/").status_code) == (429, 200)
+
+
+def test_a_client_that_obeys_gets_the_units_that_come_back_as_soon_as_they_do(clock: Clock) -> None:
+    client = serve(clock, Rule(20, 10))
+    for _ in range(5):
+        client.get("/")
+    clock.advance(10)
+    for _ in range(4):
+        response = client.get("/")
+
+    assert items(response, "RateLimit") == {"default-20s": {"r": 1, "t": 2}}  # ten in 20 s are one in 2 s
+    assert items(client.get("/"), "RateLimit") == {"default-20s": {"r": 0, "t": 10}}
+    clock.advance(10)
+    assert [client.get("/").status_code for _ in range(6)] == [200] * 5 + [429]
+
+
+@pytest.mark.parametrize("how", ALGORITHMS, ids=lambda how: "-".join(map(str, how.values())))
+@pytest.mark.parametrize("kind", [RedisStorage, CompiledStorage])
+def test_a_server_tells_when_the_next_unit_comes_back_as_memory_does(
+    redis_client: redis.Redis, kind: type[RedisStorage], how: dict[str, Any]
+) -> None:
+    answers = []
+    for storage in (MemoryStorage(clock=Clock()), kind(redis_client, clock=Clock())):
+        app = Flask("shop")
+        MultiLimit(app, storage=storage)
+        app.add_url_rule("/", "view", rate_limiter(rules=[Rule(10, 3, **how), Rule(7, 2)])(lambda: "ok"))
+        client = app.test_client()
+        told = []
+        for step in (0, 1.5, 3, 2.5, 4):
+            told.append(client.get("/").headers["RateLimit"])
+            storage.clock.advance(step)  # type: ignore[union-attr]
+        answers.append(told)
+        storage.close()
+
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [("draft-11", {"r": 9, "t": 54}), ("draft-10", {"r": 9, "t": 60}), ("both", {"r": 9, "t": 54})],
+)
+def test_t_means_what_the_chosen_draft_says(clock: Clock, setting: str, expected: dict[str, int]) -> None:
+    client = serve(clock, Rule(60, 10), config={"MULTILIMIT_HEADERS": setting})
+
+    assert items(client.get("/"), "RateLimit")["default-60s"] == expected
+
+
+def test_a_unit_that_is_not_requests_stands_in_the_policy(clock: Clock) -> None:
+    client = serve(clock, Rule(60, 5000), unit="content-bytes", cost=1200)
+
+    response = client.get("/")
+
+    assert items(response, "RateLimit-Policy")["default-60s"] == {"q": 5000, "qu": "content-bytes", "w": 60}
+    assert items(response, "RateLimit")["default-60s"]["r"] == 3800
+
+
+@pytest.mark.parametrize("unit", ["", "content bytes", 'a"b', "ü", 7, "x" * 21])
+def test_a_unit_that_cannot_stand_in_a_field_is_an_error(unit: object) -> None:
+    with pytest.raises(ConfigurationError, match="unit="):
+        rate_limiter(unit=unit)(lambda: "ok")  # type: ignore[arg-type]
+
+
+class TestPartitionKeys:
+    @staticmethod
+    def serve(secret: str = "a secret") -> FlaskClient:
+        app = Flask("shop")
+        app.config.update(SECRET_KEY=secret, MULTILIMIT_PARTITION_KEYS=True)
+        MultiLimit(app)
+        user = rate_limiter(type=lambda: request.headers["X-User"], name="person", rules="9/minute")
+        app.add_url_rule("/", "view", user(rate_limiter(rules="99/hour")(lambda: "ok")))
+        return app.test_client()
+
+    @staticmethod
+    def told(client: FlaskClient, user: str) -> dict[str, bytes]:
+        response = client.get("/", headers={"X-User": user})
+        check_grammar(response)
+        return {name: parameters["pk"] for name, parameters in items(response, "RateLimit").items()}
+
+    def test_are_equal_where_a_quota_is_shared_and_only_there(self) -> None:
+        client = self.serve()
+
+        ann, again, bob = self.told(client, "ann"), self.told(client, "ann"), self.told(client, "bob")
+
+        assert ann == again
+        assert ann["person-60s"] != bob["person-60s"]
+        assert ann["default-3600s"] == bob["default-3600s"]
+
+    def test_say_nothing_to_whoever_does_not_know_the_secret(self) -> None:
+        keys = [self.told(self.serve(secret), "ann@shop.example") for secret in ("one", "two")]
+
+        assert keys[0]["person-60s"] != keys[1]["person-60s"]
+        assert all(len(key) == 9 for told in keys for key in told.values())
+        assert not any(b"ann" in key for told in keys for key in told.values())
+
+    def test_need_a_secret(self) -> None:
+        app = Flask("shop")
+        app.config["MULTILIMIT_PARTITION_KEYS"] = True
+
+        with pytest.raises(ConfigurationError, match="MULTILIMIT_PARTITION_KEYS needs a key: set SECRET_KEY"):
+            MultiLimit(app)

@@ -1,20 +1,351 @@
-"""What a refused client gets: `on_rejected`, messages, languages, and the header fields that are chosen."""
+"""What a refused client gets: the 429 and its body, what error handlers get, `on_rejected`, messages, languages."""
 
 from __future__ import annotations
 
+import copy
+import gc
+import json
+import pickle
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import flask_babel
 import pytest
-from flask import Flask, Response, abort, jsonify, redirect, render_template_string, request
+from flask import Flask, Request, Response, abort, jsonify, redirect, render_template_string, request
+from werkzeug.exceptions import HTTPException, TooManyRequests
+from werkzeug.test import create_environ, run_wsgi_app
 
-from flask_multilimit import Decision, LimitType, MultiLimit, rate_limiter
+from flask_multilimit import (
+    Decision,
+    LimitType,
+    MultiLimit,
+    MultiLimitError,
+    RateLimiter,
+    RateLimitExceeded,
+    Rule,
+    rate_limiter,
+)
 from support.asking import ask, policy, statuses, view
+from support.doubles import limited_service
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from flask.testing import FlaskClient
+    from werkzeug.test import TestResponse
+
+    from support.clock import Clock
     from support.doubles import RecordingStorage
+
+BROWSERS = {
+    "Firefox": "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8",
+    "Chrome": (
+        "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,image/apng,*/*;q=0.8,"
+        "application/signed-exchange;v=b3;q=0.7"
+    ),
+    "Safari": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
+}
+
+PROBLEM = "application/problem+json"
+HTML = "text/html; charset=utf-8"
+TEXT = "text/plain; charset=utf-8"
+
+
+@pytest.fixture
+def limited(limited_app: Flask, client: FlaskClient) -> FlaskClient:
+    """The client of an app that admits one request a minute."""
+
+    @limited_app.route("/", methods=["GET", "POST"])
+    @rate_limiter(rules=Rule(time=60, count=1))
+    def view() -> str:
+        return "ok"
+
+    return client
+
+
+def refusal(client: FlaskClient, **options: Any) -> TestResponse:
+    """The answer to the second of two requests."""
+    assert client.get("/").status_code == 200
+    return client.get("/", **options)
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        (None, PROBLEM),
+        ("", PROBLEM),
+        ("*/*", PROBLEM),
+        ("application/json", PROBLEM),
+        ("application/problem+json", PROBLEM),
+        ("application/json, text/plain, */*", PROBLEM),
+        ("application/*", PROBLEM),
+        ("text/html;q=0, */*", PROBLEM),
+        ("application/json;q=0.5, text/html;q=0.4", PROBLEM),
+        (BROWSERS["Firefox"], HTML),
+        (BROWSERS["Chrome"], HTML),
+        (BROWSERS["Safari"], HTML),
+        ("text/html", HTML),
+        ("text/*", HTML),
+        ("TEXT/HTML", HTML),
+        ("text/html, application/json;q=0.9", HTML),
+        ("text/plain", TEXT),
+        ("text/plain, text/html;q=0.5", TEXT),
+        ("image/png", PROBLEM),
+        ("garbage", PROBLEM),
+        (";;;,,,=", PROBLEM),
+        ("text/html;q=many", PROBLEM),
+        ("\u00fc/\u00fc", PROBLEM),
+        ("a/b," * 2000, PROBLEM),
+    ],
+)
+def test_the_body_is_what_the_client_accepts(limited: FlaskClient, accept: str | None, expected: str) -> None:
+    response = refusal(limited, environ_overrides={} if accept is None else {"HTTP_ACCEPT": accept})
+
+    assert response.status_code == 429
+    assert response.content_type == expected
+    assert response.headers["Vary"] == "Accept, Accept-Language"
+    assert response.headers["Cache-Control"] == "no-store"
+    assert response.headers["Retry-After"] == "60"
+
+
+def test_the_problem_is_that_of_rfc_9457_and_names_every_rule_that_refuses(
+    limited_app: Flask, client: FlaskClient
+) -> None:
+    @limited_app.get("/")
+    @rate_limiter(type=LimitType.IP, rules=Rule(time=20, count=1), message="Not so fast.")
+    @rate_limiter(rules=[Rule(time=1.5, count=1), Rule(time=60, count=9)])
+    def view() -> str:
+        return "ok"
+
+    client.get("/")
+    response = client.get("/", headers={"Accept": "application/json"})
+
+    assert json.loads(response.data) == {
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Too Many Requests",
+        "status": 429,
+        "detail": "Not so fast.",
+        "violated-policies": ["ip-20s", "default-1500ms"],
+        "violations": [
+            {"policy": "ip-20s", "limit": 1, "window": 20, "retry-after": 20},
+            {"policy": "default-1500ms", "limit": 1, "window": 1.5, "retry-after": 2},
+        ],
+    }
+
+
+def test_a_shadow_that_would_have_refused_as_well_stands_in_no_problem(limited_app: Flask, client: FlaskClient) -> None:
+    tried_out = rate_limiter(rules=Rule(time=60, count=1, name="tried-out"), shadow=True, scope="tried-out")
+    in_earnest = rate_limiter(rules=Rule(time=60, count=1, name="in-earnest"))
+    limited_app.add_url_rule("/", "view", tried_out(in_earnest(lambda: "ok")))
+
+    assert refusal(client).get_json()["violated-policies"] == ["in-earnest"]
+
+
+def test_a_wait_that_does_not_help_stands_in_no_problem(limited_app: Flask, client: FlaskClient) -> None:
+    limited_app.add_url_rule("/", "view", rate_limiter(rules="1/minute", cost=lambda: 2)(lambda: "ok"))
+
+    response = client.get("/")
+
+    assert response.get_json(force=True)["violations"] == [{"policy": "default-60s", "limit": 1, "window": 60}]
+
+
+@pytest.mark.parametrize(("waited", "text"), [(0, "60 seconds"), (58.5, "2 seconds"), (59, "1 second."), (59.9, "1 s")])
+def test_people_are_told_how_long_to_wait(limited: FlaskClient, clock: Clock, waited: float, text: str) -> None:
+    refusal(limited)
+    clock.advance(waited)
+
+    for accept in ("text/plain", "text/html"):
+        assert f"You can try again in {text}" in limited.get("/", headers={"Accept": accept}).text
+
+
+def test_html_escapes_the_message(limited_app: Flask, client: FlaskClient) -> None:
+    hostile = "<script>alert('x')</script>&\"{{ 7 * 7 }}"
+    limited_app.add_url_rule("/", "view", rate_limiter(rules="1/minute", message=hostile)(lambda: "ok"))
+
+    client.get("/")
+    responses = {accept: client.get("/", headers={"Accept": accept}) for accept in ("text/html", "text/plain", "*/*")}
+
+    assert "<script" not in responses["text/html"].text
+    assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&amp;&#34;{{ 7 * 7 }}" in responses["text/html"].text
+    assert responses["text/plain"].text.startswith(hostile)
+    assert responses["*/*"].get_json(force=True)["detail"] == hostile
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_refusal_is_a_response_of_the_class_of_the_app(limited_app: Flask, limited: FlaskClient, method: str) -> None:
+    class Own(Response):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.headers["X-Own"] = "yes"
+
+    limited_app.response_class = Own
+    refusal(limited)
+
+    response = limited.open("/", method=method)
+
+    assert (response.status, response.headers["X-Own"]) == ("429 TOO MANY REQUESTS", "yes")
+    assert len(response.data) == (0 if method == "HEAD" else int(response.headers["Content-Length"]))
+    assert int(response.headers["Content-Length"]) > 0
+
+
+def test_header_fields_that_the_app_has_set_are_replaced(limited_app: Flask, limited: FlaskClient) -> None:
+    @limited_app.errorhandler(429)
+    def handler(_: RateLimitExceeded) -> tuple[str, int, dict[str, str]]:
+        return "slower!", 429, {"retry-after": "1", "cache-control": "public"}
+
+    response = refusal(limited)
+
+    assert response.headers.getlist("Retry-After") == ["60"]
+    assert response.headers.getlist("Cache-Control") == ["no-store"]
+
+
+class TestErrorHandlers:
+    @pytest.mark.parametrize("registered", [429, RateLimitExceeded, TooManyRequests, MultiLimitError, HTTPException])
+    def test_get_the_exception_with_its_decision(
+        self, limited_app: Flask, limited: FlaskClient, registered: Any
+    ) -> None:
+        @limited_app.errorhandler(registered)
+        def handler(error: RateLimitExceeded) -> tuple[str, int]:
+            return f"{error.decision.retry_after:.0f} {[status.name for status in error.decision.violated]}", 429
+
+        response = refusal(limited)
+
+        assert response.text == "60 ['default-60s']"
+        assert response.headers["Retry-After"] == "60"
+        assert response.headers["RateLimit"] == '"default-60s";r=0;t=60'
+
+    def test_may_return_the_exception(self, limited_app: Flask, limited: FlaskClient) -> None:
+        limited_app.register_error_handler(429, lambda error: error)
+
+        response = refusal(limited, headers={"Accept": "text/plain"})
+
+        assert (response.status_code, response.content_type) == (429, TEXT)
+
+    def test_may_begin_with_its_response(self, limited_app: Flask, limited: FlaskClient) -> None:
+        @limited_app.errorhandler(HTTPException)
+        def handler(error: HTTPException) -> Any:
+            response = error.get_response()
+            response.data = json.dumps({"code": error.code, "message": error.description})
+            return response
+
+        assert refusal(limited).get_json(force=True)["code"] == 429
+
+    def test_may_answer_with_another_status(self, limited_app: Flask, limited: FlaskClient) -> None:
+        limited_app.register_error_handler(429, lambda _error: ("queued", 202))
+
+        response = refusal(limited)
+
+        assert (response.status_code, response.text) == (202, "queued")
+        assert "Retry-After" not in response.headers
+
+    def test_that_call_limited_functions_do_not_lose_the_wait(self, limited_app: Flask, limited: FlaskClient) -> None:
+        log = limited_service(rules="100/hour")
+
+        @limited_app.errorhandler(429)
+        def handler(_error: RateLimitExceeded) -> tuple[str, int]:
+            log()
+            return "refused", 429
+
+        assert refusal(limited).headers["Retry-After"] == "60"
+
+
+def test_a_view_may_catch_the_refusal_of_a_service(limited_app: Flask, client: FlaskClient) -> None:
+    service = limited_service(rules="1/minute")
+
+    @limited_app.get("/")
+    def view() -> str:
+        try:
+            return service()
+        except RateLimitExceeded:
+            return "stale"
+
+    responses = [client.get("/") for _ in range(2)]
+
+    assert [response.text for response in responses] == ["done", "stale"]
+    assert "Retry-After" not in responses[1].headers
+
+
+def test_a_429_of_somebody_elses_is_left_alone(limited_app: Flask, client: FlaskClient) -> None:
+    @limited_app.get("/")
+    @rate_limiter(rules="10/minute")
+    def view() -> tuple[str, int]:
+        return "mine", 429
+
+    response = client.get("/")
+
+    assert (response.text, "Retry-After" in response.headers) == ("mine", False)
+
+
+def exception_of(app: Flask) -> RateLimitExceeded:
+    """Of a service that says "Enough."."""
+    service = limited_service(rules="1/minute", message="Enough.")
+    with app.app_context():
+        service()
+        with pytest.raises(RateLimitExceeded) as refused:
+            service()
+    return refused.value
+
+
+def test_the_exception_survives_pickle_and_copy(limited_app: Flask) -> None:
+    refused = exception_of(limited_app)
+
+    for twin in (pickle.loads(pickle.dumps(refused)), copy.copy(refused)):
+        assert str(twin) == "429 Too Many Requests: Enough."
+        assert (twin.decision.id, twin.decision.reply) == (refused.decision.id, refused.decision.reply)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("accept", ["*/*", "text/html", "text/plain"])
+@pytest.mark.parametrize("response", [None, Response("slower!", 503)], ids=["usual", "given"])
+def test_the_exception_runs_as_a_wsgi_application_as_its_response_does(
+    limited_app: Flask, accept: str, method: str, response: Response | None
+) -> None:
+    error = RateLimitExceeded(exception_of(limited_app).decision, "慢一点", response=response)
+    environ = create_environ(method=method, headers={"Accept": accept})
+
+    raised, responded = (run_wsgi_app(each, environ) for each in (error, error.get_response(environ)))
+
+    assert b"".join(raised[0]) == b"".join(responded[0])
+    assert raised[1:] == responded[1:]
+
+
+def test_the_exception_is_gone_when_the_response_is_sent(limited_app: Flask, limited: FlaskClient) -> None:
+    kept = []
+
+    @limited_app.errorhandler(RateLimitExceeded)
+    def keep(error: RateLimitExceeded) -> RateLimitExceeded:
+        kept.append(weakref.ref(error))
+        return error
+
+    limited.get("/")
+    gc.disable()
+    try:
+        run_wsgi_app(limited_app, create_environ(), buffered=True)
+        assert [reference() for reference in kept] == [None]
+    finally:
+        gc.enable()
+
+
+def test_a_subclass_of_the_exception_may_respond_otherwise(limited_app: Flask) -> None:
+    class Slower(RateLimitExceeded):
+        def get_response(self, *_: object, **__: object) -> Response:
+            return Response("slower!", 503)
+
+    error = Slower(exception_of(limited_app).decision, "Slow down")
+
+    assert run_wsgi_app(error, create_environ())[1] == "503 SERVICE UNAVAILABLE"
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"), [(Request(create_environ(headers={"Accept": "text/plain"})), TEXT), (None, PROBLEM)]
+)
+def test_the_response_of_the_exception_is_negotiated_with_a_request_and_needs_none(
+    limited_app: Flask, asked: Request | None, expected: str
+) -> None:
+    response: Any = exception_of(limited_app).get_response(asked)
+
+    assert (response.status_code, response.content_type) == (429, expected)
+
 
 ENGLISH = "Too many requests. Please try again later."
 CHINESE = "访问过于频繁,请稍候再试"
@@ -39,10 +370,14 @@ def refuse(app: Flask, path: str = "/", **headers: str) -> Any:
 
 
 def limit(app: Flask, storage: RecordingStorage, level: str, **options: Any) -> None:
-    """A view, by ``options`` of its limiter or of the app."""
+    """A view, by ``options`` of its limiter, of the app or of its settings."""
+    app.config.update({f"MULTILIMIT_{name.upper()}": each for name, each in options.items() if level == "setting"})
     MultiLimit(app, storage=storage, **options if level == "app" else {})
-    limiter = rate_limiter(rules="1/minute", **options if level == "limiter" else {})
-    app.add_url_rule("/", "view", limiter(view()))
+    app.add_url_rule("/", "view", limiter(**options if level == "limiter" else {})(view()))
+
+
+def limiter(**options: Any) -> RateLimiter:
+    return rate_limiter(rules="1/minute", **options)
 
 
 def assert_default(refusal: Any) -> None:
@@ -71,9 +406,7 @@ class TestOnRejected:
     def test_the_answer_of_on_rejected_is_the_response(
         self, app: Flask, storage: RecordingStorage, answer: Any, status: int, text: str | None, level: str
     ) -> None:
-        MultiLimit(app, storage=storage, on_rejected=answer if level == "app" else None)
-        own = answer if level == "limiter" else None
-        app.add_url_rule("/", "view", rate_limiter(rules="1/minute", on_rejected=own)(view()))
+        limit(app, storage, level, on_rejected=answer)
 
         response = refuse(app)
 
@@ -83,15 +416,14 @@ class TestOnRejected:
 
     def test_returning_nothing_it_only_looks_on(self, app: Flask, storage: RecordingStorage) -> None:
         seen: list[Decision] = []
-        MultiLimit(app, storage=storage, on_rejected=seen.append)
-        app.add_url_rule("/", "view", rate_limiter(rules="1/minute")(view()))
+        limit(app, storage, "app", on_rejected=seen.append)
 
         assert refuse(app).status_code == 429
         assert [decision.retry_after for decision in seen] == [60]
 
     def test_of_the_limiter_goes_before_that_of_the_app(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage, on_rejected=lambda _: "app", default_limits="1/minute")
-        app.add_url_rule("/", "own", rate_limiter(rules="1/minute", on_rejected=lambda _: "limiter")(view()))
+        app.add_url_rule("/", "own", limiter(on_rejected=lambda _: "limiter")(view()))
         app.add_url_rule("/other", "other", view())
 
         assert (refuse(app).text, refuse(app, "/other").text) == ("limiter", "app")
@@ -109,8 +441,8 @@ class TestOnRejected:
     ) -> None:
         app.register_error_handler(429, lambda _: ("handled", 429))
         MultiLimit(app, storage=storage)
-        app.add_url_rule("/", "looks", rate_limiter(rules="1/minute", on_rejected=lambda _: None)(view()))
-        app.add_url_rule("/a", "answers", rate_limiter(rules="1/minute", on_rejected=lambda _: ("mine", 429))(view()))
+        app.add_url_rule("/", "looks", limiter(on_rejected=lambda _: None)(view()))
+        app.add_url_rule("/a", "answers", limiter(on_rejected=lambda _: ("mine", 429))(view()))
 
         assert refuse(app).text == "handled"
         assert refuse(app, "/a").text == "mine"
@@ -156,8 +488,7 @@ class TestMessages:
     def test_a_callable_that_fails_leaves_the_default_message(
         self, app: Flask, storage: RecordingStorage, caplog: pytest.LogCaptureFixture
     ) -> None:
-        MultiLimit(app, storage=storage)
-        app.add_url_rule("/", "view", rate_limiter(rules="1/minute", message=fail)(view()))
+        limit(app, storage, "limiter", message=fail)
 
         assert detail(app) == "Too many requests. Please try again later."
         assert "Rate limits: message failed; the client gets the default refusal" in caplog.text
@@ -171,17 +502,14 @@ class TestMessages:
     def test_that_cannot_be_made_into_text_leave_the_default_message(
         self, app: Flask, storage: RecordingStorage, message: Any, level: str
     ) -> None:
-        app.config["MULTILIMIT_MESSAGE"] = message if level == "setting" else None
-        MultiLimit(app, storage=storage)
-        own = message if level == "limiter" else None
-        app.add_url_rule("/", "view", rate_limiter(rules="1/minute", message=own)(view()))
+        limit(app, storage, level, message=message)
 
         assert [detail(app), ask(app, headers={"Accept": "text/plain"}).text.splitlines()[0]] == [ENGLISH] * 2
 
     def test_text_of_the_limiter_goes_before_the_setting(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_MESSAGE"] = "of the app"
         MultiLimit(app, storage=storage, default_limits="1/minute")
-        app.add_url_rule("/", "own", rate_limiter(rules="1/minute", message="of the limiter")(view()))
+        app.add_url_rule("/", "own", limiter(message="of the limiter")(view()))
         app.add_url_rule("/other", "other", view())
 
         assert detail(app) == "of the limiter"
@@ -194,10 +522,7 @@ class TestMessages:
         def message(decision: Decision) -> str:
             return f"{request.path}: {decision.violated[0].name}, {decision.retry_after:.0f} s"
 
-        app.config["MULTILIMIT_MESSAGE"] = message if level == "setting" else "another"
-        MultiLimit(app, storage=storage)
-        own = message if level == "limiter" else None
-        app.add_url_rule("/", "view", rate_limiter(rules="1/minute", message=own)(view()))
+        limit(app, storage, level, message=message)
 
         assert detail(app) == "/: default-60s, 60 s"
 
@@ -208,21 +533,11 @@ class TestMessages:
         words = {"de": "Zu viele Anfragen", "en": "Too many requests"}
         flask_babel.Babel(app, locale_selector=lambda: request.accept_languages.best_match(list(words)))
         lazy = flask_babel.LazyString(lambda: words[str(flask_babel.get_locale())])
-        app.config["MULTILIMIT_MESSAGE"] = lazy if level == "setting" else None
-        MultiLimit(app, storage=storage)
-        own: Any = {"limiter": lazy, "setting": None, "callable": lambda _: lazy}[level]
-        app.add_url_rule("/", "view", rate_limiter(rules="1/minute", message=own)(view()))
+        message: Any = (lambda _: lazy) if level == "callable" else lazy
+        limit(app, storage, "setting" if level == "setting" else "limiter", message=message)
 
         assert detail(app, Accept_Language="de") == "Zu viele Anfragen"
         assert detail(app, Accept_Language="en") == "Too many requests"
-
-    def test_lazy_gettext_of_flask_babel_is_taken(self, app: Flask, storage: RecordingStorage) -> None:
-        flask_babel.Babel(app)
-        MultiLimit(app, storage=storage)
-        lazy: Any = flask_babel.lazy_gettext("Slow down")
-        app.add_url_rule("/", "view", rate_limiter(rules="1/minute", message=lazy)(view()))
-
-        assert detail(app) == "Slow down"
 
 
 class TestLanguages:
