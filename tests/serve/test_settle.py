@@ -8,16 +8,29 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask import Flask, Response, abort, jsonify, stream_with_context
+from flask import Flask, Response, abort, jsonify, request, stream_with_context
 
-from flask_multilimit import Concurrent, ConfigurationError, MultiLimit, Rule, current_decision, rate_limiter, settle
-from flask_multilimit.engine import StorageError, hits_for
+from flask_multilimit import (
+    IP,
+    Ban,
+    Concurrent,
+    ConfigurationError,
+    MultiLimit,
+    Reserve,
+    Rule,
+    current_decision,
+    rate_limiter,
+    settle,
+)
+from flask_multilimit.engine import Hit, StorageError, hits_for
 from flask_multilimit.signals import Event, limit_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from werkzeug.test import TestResponse
+
+    Asking = Callable[..., Callable[..., TestResponse]]
 
 TOKENS = Rule(3600, 1000, algorithm="fixed_window")
 
@@ -43,20 +56,36 @@ def left(app: Flask) -> int:
         return int(app.extensions["multilimit"].peek("view").remaining)
 
 
+def shown(response: Response | TestResponse) -> list[int]:
+    """What is left of each limit, by the header field."""
+    return [int(found) for found in re.findall(r"r=(\d+)", response.headers["RateLimit"])]
+
+
+@pytest.fixture
+def storage(app: Flask) -> Any:
+    with app.app_context():
+        return app.extensions["multilimit"].limiter.storage
+
+
+@pytest.fixture
+def events(app: Flask) -> Iterator[list[Event]]:
+    told: list[Event] = []
+    with limit_event.connected_to(lambda _, event: told.append(event), app):
+        yield told
+
+
+@pytest.mark.parametrize(("cost", "expected"), [(0, 1000), (100, 900)])
+def test_a_view_that_says_nothing_is_charged_the_estimate(app: Flask, cost: int, expected: int) -> None:
+    get = serve(app, lambda: "ok", cost=cost, settle=True)
+
+    assert (shown(get()), left(app)) == ([expected], expected)
+
+
 @pytest.mark.parametrize("units", [0, 40, 100, 340, 1500])
 def test_a_response_is_charged_what_it_says_and_its_header_fields_show_what_is_left(app: Flask, units: int) -> None:
     get = serve(app, lambda: jsonify(tokens=units), settle=lambda response: response.json["tokens"])
 
-    response = get()
-
-    assert f"r={max(1000 - units, 0)};" in response.headers["RateLimit"]
-    assert left(app) == max(1000 - units, 0)
-
-
-def test_units_beyond_the_count_refuse_later_requests(app: Flask) -> None:
-    get = serve(app, lambda: "ok", settle=lambda _: 1500)
-
-    assert [get().status_code for _ in range(2)] == [200, 429]
+    assert shown(get()) == [left(app)] == [max(1000 - units, 0)]
 
 
 @pytest.mark.parametrize("dialect", ["draft-11", "draft-06", "legacy", "both"])
@@ -79,9 +108,7 @@ def test_no_header_field_is_negative_while_a_debt_refuses(dialect: str) -> None:
 def test_without_an_estimate_requests_pass_while_one_unit_is_free_and_pay_what_they_took(app: Flask, cost: Any) -> None:
     get = serve(app, lambda: "ok", cost=cost, settle=lambda _: 400)
 
-    shown = [get().headers["RateLimit"].split("r=")[1].split(";")[0] for _ in range(3)]
-
-    assert shown == ["600", "200", "0"]
+    assert [shown(get()) for _ in range(3)] == [[600], [200], [0]]
     assert get().status_code == 429
 
 
@@ -92,13 +119,6 @@ def test_header_fields_after_a_debt_say_when_the_next_unit_comes_back(app: Flask
     fields = get().headers["RateLimit"].split(", ")
 
     assert [field.partition(";")[2] for field in fields] == ["r=0;t=4594", "r=0;t=3172"]
-
-
-def test_without_an_estimate_a_request_that_says_nothing_is_free(app: Flask) -> None:
-    get = serve(app, lambda: "ok", cost=0, settle=True)
-
-    assert "r=1000;" in get().headers["RateLimit"]
-    assert left(app) == 1000
 
 
 @pytest.mark.parametrize("cost", [0, 100])
@@ -119,14 +139,7 @@ def test_a_view_says_what_it_cost_and_its_last_word_counts(app: Flask) -> None:
 
     get = serve(app, view, settle=True)
 
-    assert "r=750;" in get().headers["RateLimit"]
-    assert left(app) == 750
-
-
-def test_a_view_that_says_nothing_is_charged_the_estimate(app: Flask) -> None:
-    get = serve(app, lambda: "ok", settle=True)
-
-    assert "r=900;" in get().headers["RateLimit"]
+    assert shown(get()) == [left(app)] == [750]
 
 
 def test_a_field_of_the_response_says_what_it_cost_and_no_client_sees_it(app: Flask) -> None:
@@ -159,7 +172,7 @@ def test_a_field_of_the_response_settles_every_limiter_that_reads_it(app: Flask)
 
     response = serve(app, view, settle="header:X-Tokens")()
 
-    assert [part.split(";")[1] for part in response.headers["RateLimit"].split(", ")] == ["r=660", "r=160"]
+    assert shown(response) == [660, 160]
     assert "X-Tokens" not in response.headers
 
 
@@ -168,7 +181,7 @@ def test_an_error_page_is_settled_like_any_response(app: Flask) -> None:
         settle(3)
         abort(404)
 
-    assert "r=997;" in serve(app, view, settle=True)().headers["RateLimit"]
+    assert shown(serve(app, view, settle=True)()) == [997]
 
 
 def streaming(said: list[int]) -> Callable[[], Response]:
@@ -187,7 +200,7 @@ def test_a_stream_is_settled_when_it_has_been_sent(app: Flask) -> None:
     get = serve(app, streaming([10, 20, 640]), settle=True)
 
     with get(buffered=False) as response:
-        assert "r=900;" in response.headers["RateLimit"]
+        assert shown(response) == [900]
         assert response.data == b"xxx"
 
     assert left(app) == 360
@@ -204,11 +217,9 @@ def test_a_client_that_hangs_up_pays_for_what_was_said_until_then(app: Flask) ->
     assert left(app) == 980
 
 
-def test_nobody_waits_for_the_settlement_of_a_stream(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_waits_for_the_settlement_of_a_stream(app: Flask, storage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     app.config["TESTING"] = False
     get = serve(app, streaming([10, 640]), settle=True)
-    with app.app_context():
-        storage = app.extensions["multilimit"].limiter.storage
     answers, is_settled, settle_there = threading.Event(), threading.Event(), storage.settle
 
     def settle_late(*given: Any) -> None:
@@ -315,9 +326,7 @@ def test_several_limiters_that_settle_are_told_by_name(app: Flask) -> None:
         settle(4, name="queries")
         return "ok"
 
-    fields = app.test_client().get("/").headers["RateLimit"]
-
-    assert [int(part.split("r=")[1].split(";")[0]) for part in fields.split(",")] == [700, 496, 49]
+    assert shown(app.test_client().get("/")) == [700, 496, 49]
 
 
 def test_slots_of_the_same_limiter_are_given_back_as_ever(app: Flask) -> None:
@@ -330,14 +339,8 @@ def test_slots_of_the_same_limiter_are_given_back_as_ever(app: Flask) -> None:
     assert [get().text for _ in range(3)] == ["199", "199", "199"]
 
 
-def test_a_shadow_is_settled_too(app: Flask) -> None:
-    serve(app, lambda: "ok", settle=lambda _: 30, shadow=True)()
-
-    assert left(app) == 970
-
-
 def test_a_storage_that_does_not_answer_leaves_the_estimate(
-    app: Flask, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    app: Flask, storage: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     get = serve(app, lambda: "ok", settle=lambda _: 30)
     get()
@@ -345,8 +348,6 @@ def test_a_storage_that_does_not_answer_leaves_the_estimate(
     def fail(*_: Any) -> None:
         raise StorageError("away")
 
-    with app.app_context():
-        storage = app.extensions["multilimit"].limiter.storage
     monkeypatch.setattr(storage, "settle", fail)
     response = get()
     monkeypatch.undo()
@@ -356,30 +357,24 @@ def test_a_storage_that_does_not_answer_leaves_the_estimate(
     assert "could not settle" in caplog.text
 
 
-def test_one_command_settles_all_rules_of_all_limiters(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_command_settles_all_rules_of_all_limiters(
+    app: Flask, storage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @app.get("/all")
     @rate_limiter(rules=[Rule(60, 1000), Rule(3600, 9000)], cost=10, settle=lambda _: 3, name="tokens")
     @rate_limiter(rules=Rule(60, 500), scope="failures", charge_when=[401], name="failures")
     def view() -> str:
         return "ok"
 
-    app.test_client().get("/all")
-    with app.app_context():
-        storage = app.extensions["multilimit"].limiter.storage
-    settled, real = list[Any](), storage.settle
-
-    def note(*given: Any) -> None:
-        settled.append(given)
-        real(*given)
-
-    monkeypatch.setattr(storage, "settle", note)
+    settled = list[Any]()
+    monkeypatch.setattr(storage, "settle", lambda *given: settled.append(given))
     app.test_client().get("/all")
 
     ((_, charges),) = settled
     assert [charge.units for charge in charges] == [3, 3, 0]
 
 
-def test_each_of_two_settlements_of_a_request_is_an_event_with_its_own_units(app: Flask) -> None:
+def test_each_of_two_settlements_of_a_request_is_an_event_with_its_own_units(app: Flask, events: list[Event]) -> None:
     def view() -> Response:
         def parts() -> Iterator[str]:
             yield "ok"
@@ -387,8 +382,6 @@ def test_each_of_two_settlements_of_a_request_is_an_event_with_its_own_units(app
 
         return Response(stream_with_context(parts()), headers={"X-Calls": "1"})
 
-    events: list[Event] = []
-    limit_event.connect(lambda _, event: events.append(event), app, weak=False)
     calls = rate_limiter(name="calls", rules="10/hour", cost=3, settle="header:X-Calls")
     get = serve(app, calls(view), name="tokens", settle=True)
     get(buffered=True)
@@ -401,19 +394,15 @@ def test_each_of_two_settlements_of_a_request_is_an_event_with_its_own_units(app
 
 
 @pytest.mark.parametrize(("cost", "outcome"), [(0, "settled"), (3, "refunded")])
-def test_a_request_that_took_nothing_is_refunded_only_what_it_was_charged(app: Flask, cost: int, outcome: str) -> None:
-    events: list[Event] = []
-    limit_event.connect(lambda _, event: events.append(event), app, weak=False)
-
+def test_a_request_that_took_nothing_is_refunded_only_what_it_was_charged(
+    app: Flask, events: list[Event], cost: int, outcome: str
+) -> None:
     serve(app, lambda: "ok", cost=cost, settle=lambda _: 0)()
 
     assert [event.outcome for event in events] == ["allowed", outcome]
 
 
-def test_slots_that_are_given_back_are_no_units(app: Flask) -> None:
-    events: list[Event] = []
-    limit_event.connect(lambda _, event: events.append(event), app, weak=False)
-
+def test_slots_that_are_given_back_are_no_units(app: Flask, events: list[Event]) -> None:
     def view() -> str:
         app.extensions["multilimit"].refund(current_decision)
         return "ok"
@@ -503,10 +492,7 @@ def test_a_service_speaks_for_itself_and_the_view_that_calls_it_for_itself(app: 
         service()
         return "ok"
 
-    fields = serve(app, view, settle=True)().headers["RateLimit"]
-
-    assert [left(app), left_of(app, "service")] == [800, 940]
-    assert [int(part.split("r=")[1].split(";")[0]) for part in fields.split(",")] == [800, 940]
+    assert shown(serve(app, view, settle=True)()) == [left(app), left_of(app, "service")] == [800, 940]
 
 
 def test_the_word_of_a_view_after_its_service_does_not_settle_the_service(app: Flask) -> None:
@@ -602,3 +588,98 @@ def test_where_limits_are_switched_off_a_word_changes_nothing() -> None:
     assert serve(off, view, settle=True)().text == "0"
     with off.app_context():
         limited(lambda: settle(3))()
+
+
+# Beside the other options of a limiter
+
+
+@pytest.fixture
+def asking(app: Flask) -> Asking:
+    """Makes the view; its requests say what they take."""
+
+    def make(**options: Any) -> Callable[..., TestResponse]:
+        get = serve(app, lambda: "ok", **{"settle": lambda _: int(request.args["took"]), **options})
+        return lambda units=1, **more: get(query_string={"took": units, **more})
+
+    return make
+
+
+def override(app: Flask, **rules: Any) -> None:
+    with app.app_context():
+        app.extensions["multilimit"].control.override("view", rule="default-3600s", rules=rules, lasting=True)
+
+
+def test_a_shadow_is_settled_unless_it_would_have_refused(app: Flask, asking: Asking) -> None:
+    get = asking(shadow=True)
+
+    assert [(get(units).status_code, left(app)) for units in (950, 340)] == [(200, 50)] * 2
+
+
+def test_each_request_that_a_debt_refuses_is_a_strike(asking: Asking) -> None:
+    get = asking(type=IP, ban=Ban(after=2, within=600, time=7200))
+    get(5000)
+
+    answers = [get() for _ in range(3)]
+
+    assert [answer.status_code for answer in answers] == [429] * 3
+    assert int(answers[-1].headers["Retry-After"]) == 7200
+
+
+def test_what_is_reserved_stays_reserved_until_a_debt_takes_it(asking: Asking) -> None:
+    get = asking(reserve=Reserve({"critical": 0.2}, lambda: request.args.get("priority")), cost=10)
+    get(795)
+
+    assert get().status_code == 503
+    assert [get(100, priority="critical").status_code for _ in range(3)] == [200, 200, 503]
+
+
+@pytest.mark.parametrize("rules", [lambda: TOKENS, lambda: "1000/hour"])
+def test_rules_by_request_are_settled(asking: Asking, rules: Any) -> None:
+    get = asking(rules=rules)
+
+    assert [shown(get(340)) for _ in range(2)] == [[660], [320]]
+
+
+def test_an_override_counts_what_was_settled_before_and_is_settled(app: Flask, asking: Asking) -> None:
+    get = asking()
+    get(340)
+    override(app, count=500)
+
+    assert shown(get(150)) == [10]
+    assert get().status_code == 429
+
+
+@pytest.mark.parametrize("cost", [0, 10])
+def test_an_override_by_another_algorithm_is_settled(app: Flask, asking: Asking, cost: int) -> None:
+    get = asking(cost=cost)
+    override(app, algorithm="sliding_window_counter")
+
+    assert [shown(get(340)) for _ in range(2)] == [[660], [320]]
+
+
+def test_an_override_during_a_request_leaves_its_settlement_where_it_was_charged(app: Flask) -> None:
+    def view() -> str:
+        override(app, algorithm="token_bucket")
+        return "ok"
+
+    serve(app, view, settle=lambda _: 40)()
+
+    with app.app_context():
+        as_before = [Hit(hit.key, hit.rule) for hit in hits_for(TOKENS, scope="view")]  # no override finds them
+        assert app.extensions["multilimit"].limiter.peek(as_before).remaining == 960
+
+
+def test_a_request_that_waited_is_settled_once_at_what_it_took(asking: Asking) -> None:
+    get = asking(rules=Rule(0.2, 10, algorithm="fixed_window"), cost=6, wait=5)
+
+    assert [shown(get(8)) for _ in range(2)] == [[2], [2]]
+
+
+def test_lists_and_exemptions_leave_nothing_to_settle(app: Flask, asking: Asking) -> None:
+    get = asking(exempt_when=lambda: "free" in request.args)
+
+    assert get(40, free=1).status_code == 200
+    assert shown(get(10)) == [990]
+    with app.app_context():
+        app.extensions["multilimit"].control.allow("127.0.0.1", lasting=True)
+    assert "RateLimit" not in get(500).headers
