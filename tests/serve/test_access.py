@@ -76,18 +76,6 @@ class TestUsers:
         assert asked == [200, 403]
 
 
-def test_a_user_is_known_where_the_limits_of_the_view_are_checked(app: Flask, storage: RecordingStorage) -> None:
-    MultiLimit(app, storage=storage, user_loader=lambda: g.get("user"), deny=["user:mallory"])
-
-    def log_in() -> None:
-        g.user = "mallory"
-
-    app.before_request(log_in)
-    app.add_url_rule("/", "show", rate_limiter(type=USER, rules="1/minute")(view()))
-
-    assert by(app, "::1") == 403
-
-
 def test_a_type_of_ones_own_is_listed_by_its_name(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, deny=["tenant:acme"], allow=["tenant:ours"])
     by_tenant = rate_limiter(type=lambda: request.headers["X-Tenant"], name="tenant", rules="1/minute")
