@@ -56,7 +56,7 @@ def left(app: Flask) -> int:
         return int(app.extensions["multilimit"].peek("view").remaining)
 
 
-def shown(response: Response | TestResponse) -> list[int]:
+def shown(response: Any) -> list[int]:
     """What is left of each limit, by the header field."""
     return [int(found) for found in re.findall(r"r=(\d+)", response.headers["RateLimit"])]
 
