@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask, abort
 
-from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, current_decision, rate_limiter
+from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
 from flask_multilimit.engine import DenyCache, Limiter, MemoryStorage, StorageError, hits_for
 from flask_multilimit.observe.events import (
     AFTERWARDS,
@@ -59,6 +59,58 @@ def outcomes(told: Told) -> list[tuple[str, str, str]]:
     return [event[:3] for event in told]
 
 
+REFUND_ALL: dict[str, Any] = {"rules": "5/minute", "charge_when": [401]}
+
+
+@pytest.mark.parametrize(
+    ("options", "view", "expected"),
+    [
+        ({"shadow": True}, lambda: "ok", ["allowed", "shadowed"]),
+        (REFUND_ALL, lambda: "ok", ["allowed", "refunded"] * 2),
+        ({"rules": "5/minute"}, lambda: abort(404), ["allowed"] * 2),
+    ],
+    ids=["shadow", "refund", "abort in the view"],
+)
+def test_each_outcome_is_an_event(
+    client_of: Callable[..., FlaskClient], told: Told, options: dict[str, Any], view: Any, expected: list[str]
+) -> None:
+    client = client_of(view, **options)
+
+    client.get("/")
+    client.get("/")
+
+    assert outcomes(told) == [("view", outcome, "memory") for outcome in expected]
+    assert [event.passed for event in told] == [outcome != "refunded" for outcome in expected]
+
+
+@pytest.mark.parametrize("policy", ["local", "allow"])
+def test_decisions_of_the_fallback_are_events(
+    client_of: Callable[..., FlaskClient], told: Told, storage: RecordingStorage, policy: str
+) -> None:
+    client = client_of(rules="100/minute", on_storage_error=policy)
+    storage.broken = True
+
+    client.get("/")
+
+    assert outcomes(told) == [("view", "allowed", policy)]
+
+
+def test_a_refusal_names_every_rule_that_refuses_and_every_shadow_that_would(
+    client_of: Callable[..., FlaskClient], told: Told
+) -> None:
+    tried = rate_limiter(rules="1 per 2 hours", shadow=True)
+    by_tenant = rate_limiter(type=lambda: "t1", name="tenant", rules="1/hour")
+    client = client_of(tried(by_tenant(lambda: "ok")), type=LimitType.IP, rules=[Rule(60, 1), Rule(7200, 100)])
+
+    client.get("/")
+    client.get("/")
+
+    assert told[1].outcome == "refused"
+    assert told[1].rules == ("ip-60s", "tenant-3600s")
+    assert told[1].refusals == [Refusal("ip-60s", "ip", "127.0.0.1"), Refusal("tenant-3600s", "tenant", "t1")]
+    assert told[1].shadowed_rules == ("default-7200s",)
+
+
 def test_admitted_and_refused_checks_are_events(client_of: Callable[..., FlaskClient], told: Told) -> None:
     client = client_of(type=LimitType.IP)
 
@@ -76,53 +128,6 @@ def test_admitted_and_refused_checks_are_events(client_of: Callable[..., FlaskCl
     assert refused.error is None
     assert refused.seconds > 0
     assert refused.waited == 0
-
-
-def test_a_refusal_names_every_rule_that_refuses(app: Flask, storage: RecordingStorage, told: Told) -> None:
-    MultiLimit(app, storage=storage, observers=[told])
-
-    @app.get("/")
-    @rate_limiter(type=LimitType.IP, rules=[Rule(60, 1), Rule(7200, 100)])
-    @rate_limiter(type=lambda: "t1", name="tenant", rules="1/hour")
-    def view() -> str:
-        return "ok"
-
-    client = app.test_client()
-    client.get("/")
-    client.get("/")
-
-    assert told[1].rules == ("ip-60s", "tenant-3600s")
-    assert told[1].refusals == [Refusal("ip-60s", "ip", "127.0.0.1"), Refusal("tenant-3600s", "tenant", "t1")]
-
-
-def test_a_shadow_that_would_refuse(client_of: Callable[..., FlaskClient], told: Told) -> None:
-    client = client_of(shadow=True)
-
-    client.get("/")
-    client.get("/")
-
-    assert outcomes(told) == [("view", "allowed", "memory"), ("view", "shadowed", "memory")]
-    assert told[1].passed
-    assert told[1].rules == told[1].shadowed_rules == ("default-60s",)
-    assert told[1].refusals == []
-
-
-def test_a_shadow_beside_a_rule_that_refuses(app: Flask, storage: RecordingStorage, told: Told) -> None:
-    MultiLimit(app, storage=storage, observers=[told])
-
-    @app.get("/")
-    @rate_limiter(rules="1/hour", shadow=True)
-    @rate_limiter(type=LimitType.IP, rules="1/minute")
-    def view() -> str:
-        return "ok"
-
-    client = app.test_client()
-    client.get("/")
-    client.get("/")
-
-    assert told[1].outcome == "refused"
-    assert told[1].rules == ("ip-60s",)
-    assert told[1].shadowed_rules == ("default-3600s",)
 
 
 def test_who_is_kept_asleep(app: Flask, told: Told) -> None:
@@ -161,18 +166,6 @@ def test_a_check_that_storage_does_not_answer(
     assert told[0].refusals == []
 
 
-@pytest.mark.parametrize("policy", ["local", "allow"])
-def test_decisions_of_the_fallback_are_events(
-    client_of: Callable[..., FlaskClient], told: Told, storage: RecordingStorage, policy: str
-) -> None:
-    client = client_of(rules="100/minute", on_storage_error=policy)
-    storage.broken = True
-
-    client.get("/")
-
-    assert outcomes(told) == [("view", "allowed", policy)]
-
-
 def test_refusals_of_the_deny_cache_are_events(app: Flask, told: Told) -> None:
     MultiLimit(app, storage=DenyCache(MemoryStorage()), observers=[told])
     app.add_url_rule("/", "view", rate_limiter(rules="1/minute")(lambda: "ok"))
@@ -184,42 +177,16 @@ def test_refusals_of_the_deny_cache_are_events(app: Flask, told: Told) -> None:
     assert [event.decided_by for event in told] == ["memory", "memory", "deny_cache"]
 
 
-def test_a_refund_by_charge_when_is_an_event(client_of: Callable[..., FlaskClient], told: Told) -> None:
-    client = client_of(rules="5/minute", charge_when=lambda response: response.status_code == 401)
-
-    client.get("/")
-
-    assert outcomes(told) == [("view", "allowed", "memory"), ("view", "refunded", "memory")]
-    assert told[1].decision is not None
-    assert told[1].decision.settled == {told[1].decision.hits[0].key: 0}
-    assert not told[1].passed
-
-
-def test_a_refund_by_a_view_is_one_event(app: Flask, storage: RecordingStorage, told: Told) -> None:
-    multilimit = MultiLimit(app, storage=storage, observers=[told])
-
-    @app.get("/")
-    @rate_limiter(rules="5/minute")
-    def view() -> str:
-        decision = current_decision._get_current_object()  # type: ignore[attr-defined]
-        multilimit.refund(decision)
-        multilimit.refund(decision)
-        return "ok"
-
-    app.test_client().get("/")
-
-    assert [event.outcome for event in told] == ["allowed", "refunded"]
-
-
-def test_a_check_on_the_spot_is_told_by_its_scope(app: Flask, storage: RecordingStorage, told: Told) -> None:
+def test_a_check_on_the_spot_and_its_refund_are_told_by_their_scope(
+    app: Flask, storage: RecordingStorage, told: Told
+) -> None:
     multilimit = MultiLimit(app, storage=storage, observers=[told])
 
     with app.app_context():
         decision = multilimit.check("1/minute", scope="mail", subject="a")
-        multilimit.check("1/minute", scope="mail", subject="a")
-        multilimit.refund(decision)
+        multilimit.refund(multilimit.refund(decision))
 
-    assert [event[:2] for event in told] == [("mail", "allowed"), ("mail", "refused"), ("mail", "refunded")]
+    assert [event[:2] for event in told] == [("mail", "allowed"), ("mail", "refunded")]
 
 
 @pytest.mark.parametrize(
@@ -334,14 +301,6 @@ def test_an_observer_may_ask_about_the_app(app: Flask, storage: RecordingStorage
     assert watched.name == "shop"
     assert watched.health().state == "working"
     assert watched.leases() == 0
-
-
-def test_an_abort_in_the_view_is_no_outcome_of_a_limit(client_of: Callable[..., FlaskClient], told: Told) -> None:
-    client = client_of(view=lambda: abort(404))
-
-    client.get("/")
-
-    assert [event.outcome for event in told] == ["allowed"]
 
 
 def test_a_rule_is_near_its_limit_from_80_percent_on(storage: RecordingStorage, clock: Clock) -> None:

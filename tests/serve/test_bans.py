@@ -320,16 +320,6 @@ def test_a_shadow_bans_nobody_and_tells_whom_it_would_ban(
 # Of whatever limits
 
 
-def test_a_ban_in_settings(app: Flask, any_storage: Any) -> None:
-    app.config["MULTILIMIT_LIMITS"] = {
-        "view": {"type": "ip", "rules": "2/minute", "ban": {"after": 3, "within": 600, "time": 1800}}
-    }
-    MultiLimit(app, storage=any_storage)
-    app.add_url_rule("/", "view", view())
-
-    assert banned(app).headers["Retry-After"] == "1800"
-
-
 def test_a_ban_of_a_blueprint_default_or_of_unmatched_requests(app: Flask, any_storage: Any) -> None:
     ban = {"after": 2, "time": 1800}
     app.config["MULTILIMIT_UNMATCHED_LIMITS"] = {"type": "ip", "rules": "3/minute", "ban": ban}

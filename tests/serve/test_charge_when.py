@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import redis
 
     from support.clock import Clock
-    from support.doubles import RecordingStorage
     from support.servers import Server
 
 COUNT = 5
@@ -251,12 +250,3 @@ def test_a_service_is_charged_by_the_response_of_the_request_that_calls_it(app: 
 
     assert statuses(app, *["/?status=200"] * 5) == [200] * 5
     assert statuses(app, *["/?status=401"] * 3) == [401, 401, 429]
-
-
-def test_header_fields_after_a_refund_say_that_the_quota_is_whole(app: Flask, storage: RecordingStorage) -> None:
-    MultiLimit(app, storage=storage)
-    app.add_url_rule("/", "view", rate_limiter(rules="5/hour", charge_when=failed)(answer))
-
-    assert ask(app, "/").headers["RateLimit"] == '"default-3600s";r=5;t=3600'
-    assert ask(app, "/?status=401").headers["RateLimit"] == '"default-3600s";r=4;t=2880'
-    assert ask(app, "/").headers["RateLimit"] == '"default-3600s";r=4;t=2880'

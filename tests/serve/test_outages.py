@@ -47,15 +47,8 @@ def limited_app(app: Flask, storage: RecordingStorage) -> Flask:
 
 @pytest.fixture
 def limited(limited_app: Flask, client: FlaskClient) -> FlaskClient:
-    @limited_app.get("/")
-    @rate_limiter(type=LimitType.IP)
-    def view() -> str:
-        return "ok"
-
-    @limited_app.get("/free")
-    def free() -> str:
-        return "free"
-
+    limited_app.add_url_rule("/", "view", rate_limiter(type=LimitType.IP)(lambda: "ok"))
+    limited_app.add_url_rule("/free", "free", lambda: "free")
     return client
 
 

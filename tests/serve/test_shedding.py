@@ -127,33 +127,9 @@ def test_a_handler_for_503_alone_receives_outages_only(handled: Any) -> None:
     assert refused(app).get_json()["type"] == REDUCED
 
 
-def test_a_handler_may_answer_with_429() -> None:
-    app = shedding()
-
-    @app.errorhandler(RateLimitExceeded)
-    def too_many(_: Any) -> tuple[str, int]:
-        return "slow down", 429
-
-    response = refused(app)
-
-    assert (response.status_code, response.text, response.headers["Retry-After"]) == (429, "slow down", "60")
-
-
 def test_messages_and_responses_of_the_app_stay() -> None:
     assert refused(shedding(message="Sale day!")).get_json()["detail"] == "Sale day!"
     assert refused(shedding(on_rejected=lambda _: ("later", 429))).status_code == 429
-
-
-def test_a_503_of_the_app_s_own_is_left_alone() -> None:
-    app = Flask(__name__)
-    MultiLimit(app)
-
-    @app.get("/")
-    @rate_limiter(rules="5/minute")
-    def index() -> tuple[str, int, dict[str, str]]:
-        return "down", 503, {"Retry-After": "120"}
-
-    assert app.test_client().get("/").headers["Retry-After"] == "120"
 
 
 def test_the_exception_keeps_its_status_when_it_is_pickled_or_copied() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import socket
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,10 +68,7 @@ def begin_stream(program: Program, path: str = "/") -> socket.socket:
 
 
 def wait_for(program: Program, in_use: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while (found := program.get("/in-use").text) != in_use:
-        assert time.monotonic() < deadline, f"{found} in use, not {in_use}\n{program.log}"
-        time.sleep(0.05)
+    until(lambda: program.get("/in-use").text == in_use, PATIENCE, every=0.05)
 
 
 def test_a_client_that_hangs_up_pays_for_what_was_sent_until_then(program: Program) -> None:

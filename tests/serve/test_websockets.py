@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import pytest
 import simple_websocket  # type: ignore[import-untyped]
 
 from support.processes import Program
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,10 +61,7 @@ def says(client: Any, text: str) -> str | None:
 
 
 def wait_for(program: Program, in_use: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while (found := program.get("/in-use").text) != in_use:
-        assert time.monotonic() < deadline, f"{found} in use, not {in_use}\n{program.log}"
-        time.sleep(0.05)
+    until(lambda: program.get("/in-use").text == in_use, PATIENCE, every=0.05)
 
 
 def test_a_connection_holds_its_slot_until_it_ends(program: Program) -> None:
