@@ -48,13 +48,6 @@ def test_banned_shows_as_what_it_is_with_its_end(shop: Shop) -> None:
     assert answer.get_json(force=True)["detail"] == "You are banned for a while."
 
 
-def test_an_undone_denial_refuses_nobody(shop: Shop) -> None:
-    entry = shop.control.deny("198.51.100.7", lasting=True)
-    shop.control.undo(entry.id)
-
-    assert shop.statuses(1, "/open") == [200]
-
-
 def test_a_subject_is_on_one_list_at_a_time(shop: Shop) -> None:
     shop.control.deny("198.51.100.7", lasting=True)
     shop.control.allow("198.51.100.7", lasting=True)

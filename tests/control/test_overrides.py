@@ -14,7 +14,19 @@ from flask_multilimit.usage import Usage
 from support.asking import ask, policy, view
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from control.conftest import Shop
+
+
+def overridden(
+    app: Flask, limiter: Callable[..., Any] | None, view: Callable[[], Any], /, where: str | None = "show", **given: Any
+) -> None:
+    """Serve / by a view whose limits are changed at once."""
+    multilimit = MultiLimit(app)
+    app.add_url_rule("/", "show", view if limiter is None else limiter(view))
+    with app.app_context():
+        multilimit.control.override(where, lasting=True, **given)
 
 
 USER_42 = {"path": "/mine", "user": "42"}
@@ -85,11 +97,8 @@ class TestRules:
         assert shop.ask().headers["RateLimit-Policy"] == '"ip-60s";q=2;w=60'
 
     def test_text_changes_count_and_time_only(self, app: Flask) -> None:
-        multilimit = MultiLimit(app)
-        rule = Rule(60, 10, algorithm="token_bucket", burst=3)
-        app.add_url_rule("/", "show", rate_limiter(type=IP, rules=rule)(view()))
-        with app.app_context():
-            multilimit.control.override("show", rule="ip-60s", rules="20/minute", lasting=True)
+        limiter = rate_limiter(type=IP, rules=Rule(60, 10, algorithm="token_bucket", burst=3))
+        overridden(app, limiter, view(), rule="ip-60s", rules="20/minute")
 
         answers = [ask(app) for _ in range(4)]
 
@@ -97,11 +106,8 @@ class TestRules:
         assert policy(answers[0]) == ["ip-60s"]
 
     def test_a_factor_multiplies_the_burst_too(self, app: Flask) -> None:
-        multilimit = MultiLimit(app)
-        rule = Rule(60, 10, algorithm="token_bucket", burst=3)
-        app.add_url_rule("/", "show", rate_limiter(type=IP, rules=rule)(view()))
-        with app.app_context():
-            multilimit.control.override(who="127.0.0.1", times=2, lasting=True)
+        limiter = rate_limiter(type=IP, rules=Rule(60, 10, algorithm="token_bucket", burst=3))
+        overridden(app, limiter, view(), where=None, who="127.0.0.1", times=2)
 
         assert [ask(app).status_code for _ in range(7)] == [200] * 6 + [429]
 
@@ -134,10 +140,8 @@ class TestLimiters:
         assert shop.statuses(1, "/open") == [200]
 
     def test_of_other_rules_keep_the_ban_of_the_limiter(self, app: Flask) -> None:
-        multilimit = MultiLimit(app)
-        app.add_url_rule("/", "show", rate_limiter(type=IP, rules="1/minute", ban=Ban(after=2))(view()))
-        with app.app_context():
-            multilimit.control.override("show", rule="ip-60s", rules="2/minute", lasting=True)
+        limiter = rate_limiter(type=IP, rules="1/minute", ban=Ban(after=2))
+        overridden(app, limiter, view(), rule="ip-60s", rules="2/minute")
 
         answers = [ask(app) for _ in range(4)]
 
@@ -192,10 +196,7 @@ class TestWhatElseIsLimited:
     @pytest.mark.parametrize("place", ["MULTILIMIT_DEFAULT_LIMITS", "MULTILIMIT_APPLICATION_LIMITS"])
     def test_limits_of_settings(self, app: Flask, place: str) -> None:
         app.config[place] = [{"type": "ip", "rules": "1/minute", "name": "each"}]
-        multilimit = MultiLimit(app)
-        app.add_url_rule("/", "show", view())
-        with app.app_context():
-            multilimit.control.override("*", rule="each-60s", rules="2/minute", lasting=True)
+        overridden(app, None, view(), where="*", rule="each-60s", rules="2/minute")
 
         assert [ask(app).status_code for _ in range(3)] == [200, 200, 429]
 
@@ -331,12 +332,9 @@ class TestBesideTheView:
     """What an override makes of a decorator's limiter is still the decorator's."""
 
     def test_a_request_that_ends_before_its_view_is_not_charged_by_it(self, app: Flask) -> None:
-        multilimit = MultiLimit(app)
-        app.add_url_rule("/", "show", rate_limiter(rules="1/minute")(view()))
+        overridden(app, rate_limiter(rules="1/minute"), view(), limiter="default", rules="1/hour", force=True)
         answers = iter(["early", "early", None])
         app.before_request(lambda: next(answers, None))
-        with app.app_context():
-            multilimit.control.override("show", limiter="default", rules="1/hour", lasting=True, force=True)
 
         assert [ask(app).status_code for _ in range(4)] == [200, 200, 200, 429]
 
@@ -361,9 +359,6 @@ class TestConcurrency:
             shop.control.override("show", rule="ip-60s", rules={"timeout": 30}, lasting=True)
 
     def test_slots_can_be_multiplied(self, app: Flask) -> None:
-        multilimit = MultiLimit(app)
-        app.add_url_rule("/", "show", rate_limiter(rules=[Concurrent(1)])(view()))
-        with app.app_context():
-            multilimit.control.override("show", limiter="default", times=3, lasting=True)
+        overridden(app, rate_limiter(rules=[Concurrent(1)]), view(), limiter="default", times=3)
 
         assert [ask(app).status_code for _ in range(3)] == [200] * 3
