@@ -225,9 +225,8 @@ def signalled(app: Flask) -> Iterator[list[dict[str, Any]]]:
     def receive(_app: Flask, **arguments: Any) -> None:
         told.append(arguments)
 
-    subject_banned.connect(receive, app)
-    yield told
-    subject_banned.disconnect(receive, app)
+    with subject_banned.connected_to(receive, app):
+        yield told
 
 
 def test_one_signal_tells_that_a_ban_has_begun(app: Flask, any_storage: Any, signalled: list[dict[str, Any]]) -> None:

@@ -11,7 +11,7 @@ from flask import Flask, Response, abort, request
 
 from flask_multilimit import LimitType, MultiLimit, Rule, current_decision, rate_limiter
 from flask_multilimit.engine import RedisStorage
-from support.asking import ask, commands, statuses, view
+from support.asking import ask, statuses, view
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -217,25 +217,6 @@ class TestManyAtOnce:
         assert answers == [200] * THREADS
         (key,) = redis_client.keys("*")
         assert redis_client.zcard(key) == COUNT
-
-
-def test_only_a_refund_costs_a_second_command_however_many_limits(
-    app: Flask, redis_client: redis.Redis, clock: Clock
-) -> None:
-    MultiLimit(app, storage=RedisStorage(redis_client, clock=clock), application_limits="100/day")
-    inner = rate_limiter(type=LimitType.IP, rules="8/minute; 80/hour", charge_when=failed)(answer)
-    app.add_url_rule("/", "view", rate_limiter(rules="9/minute", charge_when=failed)(inner))
-    statuses(app, "/", "/?status=400")  # loads the scripts
-
-    sent = dict[str, list[str]]()
-    for case, path in (("kept", "/?status=400"), ("refunded", "/"), ("refused", "/")):
-        if case == "refused":
-            statuses(app, *["/?status=400"] * 8)
-        with commands(redis_client) as seen:
-            ask(app, path)
-        sent[case] = list(seen)
-
-    assert sent == {"kept": ["EVALSHA"], "refunded": ["EVALSHA", "EVALSHA"], "refused": ["EVALSHA"]}
 
 
 def test_a_service_is_charged_by_the_response_of_the_request_that_calls_it(app: Flask, any_storage: Any) -> None:

@@ -74,6 +74,17 @@ def events(app: Flask) -> Iterator[list[Event]]:
         yield told
 
 
+def saying(*said: int) -> Callable[[], str]:
+    """A view that says so."""
+
+    def view() -> str:
+        for units in said:
+            settle(units)
+        return "ok"
+
+    return view
+
+
 @pytest.mark.parametrize(("cost", "expected"), [(0, 1000), (100, 900)])
 def test_a_view_that_says_nothing_is_charged_the_estimate(app: Flask, cost: int, expected: int) -> None:
     get = serve(app, lambda: "ok", cost=cost, settle=True)
@@ -132,12 +143,7 @@ def test_a_request_takes_one_slot_whatever_its_estimate(app: Flask, cost: int) -
 
 
 def test_a_view_says_what_it_cost_and_its_last_word_counts(app: Flask) -> None:
-    def view() -> str:
-        settle(7)
-        settle(250)
-        return "ok"
-
-    get = serve(app, view, settle=True)
+    get = serve(app, saying(7, 250), settle=True)
 
     assert shown(get()) == [left(app)] == [750]
 
@@ -291,11 +297,7 @@ def test_a_view_that_says_nonsense_hears_of_it(app: Flask, nonsense: Any) -> Non
 
 
 def test_a_word_of_astronomic_size_is_bounded(app: Flask) -> None:
-    def view() -> str:
-        settle(10**30)
-        return "ok"
-
-    get = serve(app, view, settle=True)
+    get = serve(app, saying(10**30), settle=True)
 
     assert [get().status_code for _ in range(2)] == [200, 429]
 
@@ -481,10 +483,7 @@ def test_a_task_that_says_nothing_pays_its_estimate_and_one_that_fails_what_it_s
 
 
 def test_a_service_speaks_for_itself_and_the_view_that_calls_it_for_itself(app: Flask) -> None:
-    def model() -> None:
-        settle(30)
-
-    service = limited(model)
+    service = limited(saying(30))
 
     def view() -> str:
         settle(200)
@@ -509,7 +508,7 @@ def test_the_word_of_a_view_after_its_service_does_not_settle_the_service(app: F
 
 
 def test_a_service_in_a_service_speaks_for_itself(app: Flask) -> None:
-    inner = limited(lambda: settle(3), "inner")
+    inner = limited(saying(3), "inner")
 
     def call() -> None:
         inner()
@@ -523,7 +522,7 @@ def test_a_service_in_a_service_speaks_for_itself(app: Flask) -> None:
 
 
 def test_a_helper_that_is_limited_otherwise_speaks_for_its_caller(app: Flask) -> None:
-    helper = limited(lambda: settle(40), "helper", settle=None, rules=Concurrent(2), cost=1)
+    helper = limited(saying(40), "helper", settle=None, rules=Concurrent(2), cost=1)
     with app.app_context():
         limited(helper, "outer")()
 

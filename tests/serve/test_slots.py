@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 import io
 import os
@@ -28,6 +27,7 @@ from flask_multilimit.declare.advice import Holder, holding
 from flask_multilimit.engine import MemoryStorage, StorageError, hits_for
 from flask_multilimit.engine.slots import KEEPER
 from support.calls import calls_during
+from support.doubles import with_wraps
 from support.pages import own_storage
 from support.waiting import until
 
@@ -433,18 +433,10 @@ def test_a_check_in_a_view_holds_it_until_the_response_is_closed_or_it_is_releas
         assert (first.text, second.text) == ("True", "True")
 
 
-def passing_on(view: Callable[[], Any]) -> Callable[[], Any]:
-    @functools.wraps(view)
-    def passed_on() -> Any:
-        return view()
-
-    return passed_on
-
-
 def test_a_check_in_a_view_with_another_decorator_between_its_limiters_holds_it_as_long(app: Flask) -> None:
     @app.get("/")
     @rate_limiter(rules="9/minute")
-    @passing_on
+    @with_wraps
     @two_at_once
     def index() -> Any:
         app.extensions["ours"].check("2 at once", scope="work")
