@@ -216,19 +216,14 @@ class Subjects:
 
     def _given(self, subjects: Mapping[str, str], type_: SubjectType, name: str | None) -> Subject | None:
         if isinstance(type_, tuple):
-            return self._given_together(subjects, type_, name)
+            called = type_name_of(type_, name)
+            if len(parts_in(subjects.get(called, ""))) == len(type_):
+                return Subject(called, subjects[called])
+            named = zip(type_, parts_of(type_, name), strict=True)
+            return _together(type_, name, [self._given_part(subjects, part, as_, name) for part, as_ in named])
         if type_ is LimitType.USER and ANONYMOUS in subjects and LimitType.USER.value not in subjects:
             return self._nobody(network_of(subjects[ANONYMOUS], self._ipv6_prefix))
         return self._told(type_name_of(type_, name), subjects)
-
-    def _given_together(
-        self, subjects: Mapping[str, str], types: tuple[SingleType, ...], name: str | None
-    ) -> Subject | None:
-        called = type_name_of(types, name)
-        if len(parts_in(subjects.get(called, ""))) == len(types):
-            return Subject(called, subjects[called])
-        named = zip(types, parts_of(types, name), strict=True)
-        return _together(types, name, [self._given_part(subjects, type_, part, name) for type_, part in named])
 
     def _given_part(
         self, subjects: Mapping[str, str], type_: SingleType, called: str, name: str | None

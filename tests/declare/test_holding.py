@@ -74,27 +74,23 @@ class TestGenerators:
         assert ended.value.value == 2
 
     @pytest.mark.parametrize("drawn", [0, 1], ids=["before it begins", "half way"])
-    def test_give_them_back_when_they_are_closed(self, drawn: int) -> None:
+    @pytest.mark.parametrize("throws", [False, True], ids=["closed", "an error is thrown in"])
+    def test_give_them_back_at_an_early_end(self, drawn: int, throws: bool) -> None:
         generator = rows()
         for _ in range(drawn):
             next(generator)
 
-        generator.close()
+        if throws:
+            with pytest.raises(BrokenError):
+                generator.throw(BrokenError())
+        else:
+            generator.close()
 
         assert len(KEEPER) == 0
 
     def test_give_them_back_when_they_raise(self) -> None:
         with pytest.raises(BrokenError):
             list(rows(BrokenError()))
-
-        assert len(KEEPER) == 0
-
-    def test_give_them_back_when_an_error_is_thrown_in(self) -> None:
-        generator = rows()
-        next(generator)
-
-        with pytest.raises(BrokenError):
-            generator.throw(BrokenError())
 
         assert len(KEEPER) == 0
 

@@ -133,6 +133,7 @@ class TestSharedKeys:
             ("on_storage_error", {}, {"on_storage_error": "deny"}),
             ("reserve", {"reserve": Reserve({"first": 0.5}, lambda: None)}, {}),
             ("lease", {"rules": Rule(60, 5, lease=2)}, {}),
+            ("type", {"type": lambda: "a", "name": "mine"}, {"type": lambda: "b", "name": "mine"}),
         ],
     )
     def test_of_limiters_that_count_otherwise_are_an_error(
@@ -142,12 +143,6 @@ class TestSharedKeys:
 
         with pytest.raises(ConfigurationError, match=f"{PLACE}.*differ in {option}; make these the same"):
             rate_limiter(**{"type": LimitType.IP, "rules": "5/minute", **outer})(below)
-
-    def test_of_two_callables_with_one_name(self) -> None:
-        inner = rate_limiter(type=lambda: "a", name="mine", rules="7/minute")(view)
-
-        with pytest.raises(ConfigurationError, match=self.MESSAGE):
-            rate_limiter(type=lambda: "b", name="mine", rules="5/minute")(inner)
 
     @pytest.mark.parametrize("options", [{"scope": "page"}, {"key": "rate_limit:"}])
     def test_that_are_the_same_only_in_their_app(

