@@ -89,34 +89,6 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("what", ["off", "shadow"])
-def test_a_limit_is_switched_off_or_only_watched(visit: Visit, shop: Shop, what: str) -> None:
-    in_each_worker(shop, "/search", 429, address="192.0.2.10")
-    with visit() as tab:
-        page = tab.page
-        page.goto(shop.url + "change?endpoint=search&part=limiter:ip")
-        page.get_by_role("radio", name=re.compile(f"^{what}")).check()
-        confirm(page)
-
-        in_each_worker(shop, "/search", 200, address="192.0.2.10")
-
-        undo_all(page, shop)
-    in_each_worker(shop, "/search", 429, address="192.0.2.10")
-
-
-def test_a_limit_is_added(visit: Visit, shop: Shop) -> None:
-    with visit() as tab:
-        page = tab.page
-        page.goto(shop.url + "change?endpoint=open&part=more")
-        page.get_by_label("At most").fill("1/minute")
-        confirm(page)
-
-        shop.ask("/open", address="192.0.2.20")
-        in_each_worker(shop, "/open", 429, address="192.0.2.20")
-
-        undo_all(page, shop)
-
-
 @pytest.mark.parametrize(("kind", "who"), [("ban", "203.0.113.99"), ("deny", "203.0.113.0/24")])
 def test_somebody_is_kept_out_and_let_in_again(visit: Visit, shop: Shop, kind: str, who: str) -> None:
     with visit() as tab:
@@ -131,50 +103,6 @@ def test_somebody_is_kept_out_and_let_in_again(visit: Visit, shop: Shop, kind: s
         page.get_by_role("button", name="Undo", exact=True).first.click()
         page.get_by_text("Undone in all workers").wait_for()
         in_each_worker(shop, "/open", 200, address="203.0.113.99")
-
-
-def test_somebody_is_not_limited_any_more(visit: Visit, shop: Shop) -> None:
-    for _ in range(5):
-        shop.ask("/search", address="192.0.2.30")
-    with visit() as tab:
-        page = tab.page
-        page.goto(shop.url + "change?kind=allow")
-        page.get_by_label("Who").fill("192.0.2.30")
-        confirm(page)
-
-        in_each_worker(shop, "/search", 200, address="192.0.2.30")
-
-        undo_all(page, shop)
-
-
-def test_quotas_are_reset(visit: Visit, shop: Shop) -> None:
-    for _ in range(5):
-        shop.ask("/search", address="192.0.2.40")
-    assert shop.ask("/search", address="192.0.2.40").status == 429
-    with visit() as tab:
-        tab.page.goto(shop.url + "subject?who=192.0.2.40")
-        tab.page.get_by_role("button", name="Reset all its quotas").click()
-        tab.page.wait_for_load_state()
-
-    wait_until(lambda: shop.ask("/search", address="192.0.2.40").status == 200)
-
-
-def test_an_author_without_the_right_to_change_has_no_forms(visit: Visit, shop: Shop) -> None:
-    with visit("eve") as tab:
-        page = tab.page
-        page.goto(shop.url + "change?kind=ban&who=203.0.113.9&for=15m&reason=r")
-        assert page.get_by_role("button", name="Change it").count() == 0
-        page.goto(shop.url + "what-if")
-        token = page.locator("input[name=token]").get_attribute("value") or ""
-
-        answer = page.request.post(shop.url + "change", form={"token": token, **BAN}, headers={"Referer": shop.url})
-
-        assert answer.status == 403
-        page.goto(shop.url + "lists")
-        assert page.get_by_text("203.0.113.9").count() == 0
-
-
-BAN = {"kind": "ban", "who": "203.0.113.9", "for": "15m", "reason": "forged"}
 
 
 def test_reasons_are_text(visit: Visit, shop: Shop) -> None:
