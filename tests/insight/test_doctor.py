@@ -1,26 +1,34 @@
-"""What the doctor finds without a command line; tests/operate/cli/test_doctor.py examines real servers."""
+"""What the doctor finds about an app, its server and its changes."""
 
 from __future__ import annotations
 
 import functools
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask import Blueprint
+from flask import Blueprint, Flask, request
 from flask.views import MethodView
+from werkzeug.middleware.proxy_fix import ProxyFix
 
-from flask_multilimit import IP, MultiLimit, exempt, rate_limiter
+from flask_multilimit import IP, USER, MultiLimit, exempt, rate_limiter
 from flask_multilimit.compat.flask_limiter import Limiter
 from flask_multilimit.compat.flask_limiter.util import get_remote_address
+from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
 from flask_multilimit.insight.doctor import Finding, Level, examine, examine_latency
+from flask_multilimit.serve.applier import applier_of
 from flask_multilimit.serve.gate import gate_of
-from support.asking import view
+from support.asking import statuses, view
 from support.doubles import Instance, with_wraps, with_wrapt, without_wraps
+from support.sentinel import SERVICE, SentinelServer
+from support.servers import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from flask import Flask
+    import redis
+
+    from support.servers import Binary
 
 LIMITER = rate_limiter(type=IP, rules="5/minute")
 
@@ -142,3 +150,267 @@ def test_the_first_trip_which_has_to_connect_is_told_apart(
 
     assert (found.level, found.remedy) == (level, remedy or None)
     assert found.text.startswith(f"1.00 ms a round trip, the slowest of 7 {slowest * 1000:.2f} ms.")
+
+
+class Shop:
+    """An app with a limit by address and one by user."""
+
+    def __init__(self, uri: str = "memory://", **settings: Any) -> None:
+        self.app = Flask("shop", static_folder=None)
+        self.app.config.update(MULTILIMIT_STORAGE_URI=uri, MULTILIMIT_STORAGE_TIMEOUT=10, **settings)
+        MultiLimit(self.app, user_loader=lambda: request.headers.get("X-User"))
+        self.app.add_url_rule("/send", "send", LIMITER(view()))
+        self.app.add_url_rule("/items", "items", rate_limiter(type=USER, rules="10/hour")(view()))
+
+    @property
+    def control(self) -> Any:
+        return applier_of(self.app).control
+
+    def findings(self, name: str) -> list[Finding]:
+        with self.app.app_context():
+            applier_of(self.app).look()
+            return [each for each in examine(gate_of(self.app)) if each.name == name]
+
+    def finding(self, name: str) -> Finding:
+        (found,) = self.findings(name)
+        return found
+
+
+@pytest.fixture
+def shop() -> Iterator[Callable[..., Shop]]:
+    """Makes shops, whose storages are closed at the end."""
+    made: list[Shop] = []
+
+    def shop(uri: str = "memory://", **settings: Any) -> Shop:
+        made.append(Shop(uri, **settings))
+        return made[-1]
+
+    yield shop
+    for each in made:
+        gate_of(each.app).limiter.close()
+
+
+@pytest.fixture
+def on_server(server: Server, redis_client: redis.Redis, shop: Callable[..., Shop]) -> Shop:
+    del redis_client  # which empties the server
+    return shop(server.url)
+
+
+@pytest.mark.parametrize(
+    ("environment", "settings", "name", "level", "text"),
+    [
+        ({}, {}, "traffic", "ok", "Counted in each process"),
+        ({}, {"MULTILIMIT_TRAFFIC": False}, "traffic", "hint", "MULTILIMIT_TRAFFIC is False"),
+        ({"UWSGI_PROCESSES": "4"}, {}, "traffic", "warning", "uWSGI seems to run no threads"),
+        ({"UWSGI_PROCESSES": "4", "UWSGI_ENABLE_THREADS": "1"}, {}, "traffic", "ok", "Counted"),
+        ({"UWSGI_ENABLE_THREADS": "false"}, {}, "traffic", "warning", "uWSGI seems to run no threads"),
+        ({}, {}, "storage", "hint", "memory://, in each process by itself"),
+        ({"WEB_CONCURRENCY": "4"}, {}, "storage", "warning", "each of them admits the whole of every limit"),
+        ({}, {}, "addresses", "hint", "IP limits, and no ProxyFix"),
+        ({"DYNO": "web.1"}, {}, "addresses", "warning", "DYNO (Heroku) is set"),
+        ({}, {"MULTILIMIT_ENABLED": False}, "enabled", "warning", "nothing is limited"),
+    ],
+)
+def test_settings_and_the_environment_are_looked_at(
+    shop: Callable[..., Shop],
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    settings: dict[str, Any],
+    name: str,
+    level: Level,
+    text: str,
+) -> None:
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+
+    found = shop(**settings).finding(name)
+
+    assert (found.level, text in found.text) == (level, True), found
+
+
+@pytest.mark.parametrize(
+    ("proxies", "level", "text"),
+    [(2, "ok", "from 2 proxies"), (0, "warning", "with x_for=0. All clients would share the proxy's quota.")],
+)
+def test_proxyfix_is_seen(shop: Callable[..., Shop], proxies: int, level: Level, text: str) -> None:
+    behind = shop()
+    behind.app.wsgi_app = ProxyFix(behind.app.wsgi_app, x_for=proxies)  # type: ignore[method-assign]
+
+    found = behind.finding("addresses")
+
+    assert (found.level, text in found.text) == (level, True), found
+
+
+def test_user_limits_and_no_way_to_know_the_user(app: Flask) -> None:
+    MultiLimit(app)
+    app.add_url_rule("/", "items", rate_limiter(type=USER, rules="1/minute")(view()))
+
+    (found,) = [each for each in examine(gate_of(app)) if each.name == "declarations"]
+
+    assert (found.level, "pass user_loader= to MultiLimit" in found.text) == ("wrong", True)
+
+
+@pytest.mark.parametrize(("user", "level"), [(None, "warning"), ("ann", "ok")])
+def test_user_limits_that_have_seen_no_user(on_server: Shop, user: str | None, level: Level) -> None:
+    statuses(on_server.app, "/items")
+    statuses(on_server.app, "/items", headers={"X-User": user} if user else {})
+
+    found = on_server.finding("users")
+
+    assert found.level == level
+    assert (found.remedy or "").startswith("If users were logged in") == (user is None)
+
+
+def test_limits_without_a_share_in_an_outage_are_named(on_server: Shop, shop: Callable[..., Shop]) -> None:
+    uri = on_server.app.config["MULTILIMIT_STORAGE_URI"]
+
+    found = shop(uri, MULTILIMIT_WORKERS=30).finding("shares")
+
+    assert (found.level, "ip-60s at send (5 per 60s)" in found.text) == ("hint", True)
+    assert shop(uri, MULTILIMIT_WORKERS=1).findings("shares") == []
+
+
+# Servers
+
+
+PASSWORD = "hunter2"
+
+
+@pytest.fixture(scope="module")
+def strict_server(server_binaries: dict[str, Binary]) -> Iterator[Server]:
+    """One with a password."""
+    with Server(next(iter(server_binaries.values())), tcp=True, options=["--requirepass", PASSWORD]) as server:
+        yield server
+
+
+@pytest.fixture
+def as_user(strict_server: Server, shop: Callable[..., Shop]) -> Callable[[str], Shop]:
+    """A shop that is a user of the server with these rights."""
+
+    def as_user(rights: str) -> Shop:
+        with strict_server.client(password=PASSWORD) as client:
+            client.execute_command("ACL", "SETUSER", "limiter", "reset", "on", ">pw", *rights.split())
+        return shop(strict_server.tcp_url.replace("redis://", "redis://limiter:pw@"))
+
+    return as_user
+
+
+OURS = "~rate_limit:*"
+WORKER = f"{OURS} {RIGHTS} {RIGHTS_OF_WORKERS}"
+OPERATOR = f"{WORKER} {RIGHTS_OF_OPERATORS}"
+
+
+@pytest.mark.parametrize(
+    ("rights", "name", "level", "text", "remedy"),
+    [
+        ("~* +@all -@scripting", "script", "wrong", "", "The server's user needs the right +eval"),
+        (f"{OURS} {RIGHTS}", "script", "ok", "", ""),
+        (f"{OURS} {RIGHTS}", "storage", "hint", "does not let this user look at it", "+ping +info +config|get"),
+        (f"{OURS} {RIGHTS} +ping +info +config|get", "storage", "ok", "", ""),
+        (f"{OURS} {RIGHTS}", "control", "hint", "may not read changes", RIGHTS_OF_WORKERS),
+        (WORKER, "control", "ok", "", ""),
+        *((f"{OPERATOR} -{each}", "rights", "hint", f"lacks +{each}: to ", "")
+          for each in ("hget", "hset", "xadd", "xrevrange", "scan", "pttl", "info")),
+    ],
+)  # fmt: skip
+def test_a_right_that_is_lacking_is_named_with_what_it_is_for(
+    as_user: Callable[[str], Shop], rights: str, name: str, level: Level, text: str, remedy: str
+) -> None:
+    found = as_user(rights).finding(name)
+
+    assert (found.level, text in found.text, remedy in (found.remedy or "")) == (level, True, True), found
+
+
+def test_who_lacks_no_right_is_told_of_none(as_user: Callable[[str], Shop]) -> None:
+    assert as_user(OPERATOR).findings("rights") == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "level", "text"),
+    [
+        ("allkeys-lru", "warning", "every key may be dropped"),
+        ("volatile-ttl", "warning", "every key with a TTL, as all of ours have, may be dropped"),
+        ("noeviction", "ok", "refuses to charge rather than forget"),
+    ],
+)
+def test_a_server_that_evicts_is_named(
+    strict_server: Server, as_user: Callable[[str], Shop], policy: str, level: Level, text: str
+) -> None:
+    with strict_server.client(password=PASSWORD) as client:
+        client.config_set("maxmemory", "50mb")
+        client.config_set("maxmemory-policy", policy)
+
+    found = as_user("~* +@all").finding("eviction")
+
+    assert (found.level, text in found.text) == (level, True)
+
+
+def test_a_replica_is_named(server_binaries: dict[str, Binary], server: Server, shop: Callable[..., Shop]) -> None:
+    host, port = server.tcp_url.removeprefix("redis://").split(":")
+    with Server(next(iter(server_binaries.values())), options=["--replicaof", host, port]) as replica:
+        found = shop(replica.url).finding("role")
+
+    assert (found.level, "primary" in str(found.remedy)) == ("wrong", True)
+
+
+def test_a_primary_is_called_by_the_name_that_sentinels_know(server: Server, shop: Callable[..., Shop]) -> None:
+    with SentinelServer(server.binary, server.port, quorum=2) as sentinel:
+        text = shop(f"redis+sentinel://127.0.0.1:{sentinel.port}/{SERVICE}").finding("storage").text
+
+    assert f"at the primary of '{SERVICE}'" in text
+    assert f"127.0.0.1:{sentinel.port}" in text
+
+
+# Changes
+
+
+def control_findings(shop: Shop) -> list[tuple[str, str]]:
+    told = [(each.level, each.text) for each in shop.findings("control")]
+    return [each for each in told if "keeps nothing on disk" not in each[1]]
+
+
+def test_changes_are_counted(on_server: Shop) -> None:
+    assert control_findings(on_server) == [("ok", "Nothing is changed: all limits are as declared.")]
+
+    with on_server.app.app_context():
+        on_server.control.deny("203.0.113.9", lasting=True)
+
+    assert control_findings(on_server) == [("ok", "1 changed while the app runs.")]
+
+
+def test_an_override_whose_target_is_gone_is_named(on_server: Shop) -> None:
+    with on_server.app.app_context():
+        entry = on_server.control.override("gone", off=True, lasting=True, force=True)
+
+    (level, text), _ = control_findings(on_server)
+
+    assert (level, text[:12]) == ("warning", "at gone: off")
+    assert entry.id in text
+
+
+ENDED = [{"kind": "deny", "id": f"{n:08x}", "since": 1, "until": 2, "who": f"203.0.113.{n}"} for n in range(200)]
+CLASH = {
+    "kind": "override",
+    "id": "1" * 8,
+    "since": 1,
+    "endpoint": "send",
+    "limit": {"type": "ip", "hash_tag": "subject"},
+}
+
+
+@pytest.mark.parametrize(
+    ("document", "level", "text"),
+    [
+        ("{", "wrong", "is not JSON"),
+        ('{"format": 2, "entries": [], "new": 1}', "wrong", "written by a newer version"),
+        (json.dumps({"format": 1, "entries": [CLASH]}), "wrong", "in several slots"),
+        (json.dumps({"format": 1, "entries": ENDED}), "hint", "200 entries have ended"),
+    ],
+    ids=["no json", "newer", "unfit", "ended"],
+)
+def test_changes_that_cannot_be_in_force_are_named(
+    on_server: Shop, redis_client: redis.Redis, document: str, level: Level, text: str
+) -> None:
+    redis_client.hset("rate_limit:{control}:document", mapping={"stamp": "9-x", "document": document})
+
+    assert (level, True) in [(found, text in told) for found, told in control_findings(on_server)]

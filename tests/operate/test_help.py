@@ -6,6 +6,7 @@ from inspect import cleandoc
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from flask_multilimit.operate.command_line import COMMANDS, Commands
 
@@ -30,3 +31,9 @@ def test_an_option_with_a_converter_of_its_own_says_what_it_takes(name: str) -> 
     options = [each for each in of(name).params if isinstance(each.type, click.types.FuncParamType)]
 
     assert [each.name for each in options if each.metavar is None] == []
+
+
+def test_the_group_names_every_command() -> None:
+    told = CliRunner().invoke(Commands(), ["--help"]).output
+
+    assert [line.split()[0] for line in told.partition("Commands:\n")[2].splitlines()] == sorted(COMMANDS)

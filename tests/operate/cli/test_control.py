@@ -145,68 +145,6 @@ def test_on_memory_it_says_that_it_would_reach_nobody(on_memory: Command) -> Non
     assert "is separate in each process" in " ".join(run.err.split())
 
 
-class TestDoctor:
-    """What `flask multilimit doctor` says of changes."""
-
-    @staticmethod
-    def findings(on_server: Command) -> list[tuple[str, str]]:
-        found = on_server("doctor", "--json").json["findings"]
-        told = [(each["level"], each["text"]) for each in found if each["name"] == "control"]
-        return [each for each in told if "keeps nothing on disk" not in each[1]]
-
-    def test_nothing_is_changed(self, on_server: Command) -> None:
-        assert self.findings(on_server) == [("ok", "Nothing is changed: all limits are as declared.")]
-
-    def test_something_is(self, on_server: Command) -> None:
-        on_server("deny", "203.0.113.9", "--lasting", "--yes")
-
-        assert self.findings(on_server) == [("ok", "1 changed while the app runs.")]
-
-    def test_an_override_whose_target_is_gone(self, on_server: Command) -> None:
-        on_server("set", "gone", "--off", "--lasting", "--yes", "--force")
-        (entry,) = on_server("entries", "--json").json["entries"]
-
-        (level, text), _ = self.findings(on_server)
-
-        assert level == "warning"
-        assert text.startswith("at gone: off")
-        assert entry["id"] in text
-
-    @pytest.mark.parametrize(
-        ("document", "told"),
-        [("{", "is not JSON"), ('{"format": 2, "entries": [], "new": 1}', "written by a newer version")],
-    )
-    def test_a_document_that_cannot_be_read(
-        self, on_server: Command, redis_client: redis.Redis, document: str, told: str
-    ) -> None:
-        redis_client.hset("rate_limit:{control}:document", mapping={"stamp": "9-x", "document": document})
-
-        ((level, text),) = self.findings(on_server)
-
-        assert (level, told in text) == ("wrong", True)
-
-    def test_doctor_finds_an_entry_that_does_not_fit_the_app(
-        self, on_server: Command, redis_client: redis.Redis
-    ) -> None:
-        scattered = {"type": "ip", "hash_tag": "subject"}
-        clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "send", "limit": scattered}
-        text = json.dumps({"format": 1, "entries": [clash]})
-        redis_client.hset("rate_limit:{control}:document", mapping={"stamp": "9-x", "document": text})
-
-        assert ("wrong", True) in [(level, "in several slots" in text) for level, text in self.findings(on_server)]
-
-    def test_many_entries_that_have_ended(self, on_server: Command, redis_client: redis.Redis) -> None:
-        ended = [
-            {"kind": "deny", "id": f"{n:08x}", "since": 1, "until": 2, "who": f"203.0.113.{n}"} for n in range(200)
-        ]
-        text = json.dumps({"format": 1, "entries": ended})
-        redis_client.hset("rate_limit:{control}:document", mapping={"stamp": "9-x", "document": text})
-
-        ((level, told),) = self.findings(on_server)
-
-        assert (level, told[:11]) == ("hint", "200 entries")
-
-
 def test_where_the_user_has_no_name_the_author_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody() -> str:
         raise KeyError("getpwuid(): uid not found: 4711")

@@ -227,8 +227,6 @@ def test_a_wider_screen_is_used(on_memory: Command) -> None:
 
 
 def test_a_wrong_declaration_is_one_line_without_a_traceback(tmp_path: Path) -> None:
-    from operate.cli.conftest import Command
-
     (tmp_path / "wrong.py").write_text(
         "from flask import Flask\n"
         "from flask_multilimit import MultiLimit, USER, rate_limiter\n"
@@ -240,37 +238,6 @@ def test_a_wrong_declaration_is_one_line_without_a_traceback(tmp_path: Path) -> 
 
     assert run.code == 1
     assert "type=LimitType.USER needs to know the user; pass user_loader=" in run.err
-
-
-def test_the_help_names_every_command(on_memory: Command) -> None:
-    run = on_memory("--help")
-
-    assert run.code == 0
-    assert [line.split()[0] for line in run.out.partition("Commands:\n")[2].splitlines()] == [
-        "alerts",
-        "allow",
-        "ban",
-        "bans",
-        "check",
-        "config",
-        "deny",
-        "doctor",
-        "entries",
-        "grafana",
-        "history",
-        "keys",
-        "limits",
-        "record",
-        "reset",
-        "schema",
-        "set",
-        "simulate",
-        "suggest",
-        "top",
-        "unban",
-        "unset",
-        "why",
-    ]
 
 
 def test_an_override_of_unmatched_requests_is_listed(on_server: Command, shop: FlaskClient) -> None:

@@ -1,4 +1,4 @@
-"""top, config, alerts and grafana on the command line."""
+"""top, config, schema, alerts and grafana on the command line."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from flask_multilimit import MultiLimit
+from flask_multilimit.declare.data import json_schema
 from flask_multilimit.engine import RedisStorage
 from flask_multilimit.observe.traffic import Check, Counts, Refused, RuleCount
 from flask_multilimit.observe.traffic.flushing import Outbox
@@ -23,6 +25,7 @@ from operate.cli.conftest import SHOP, Command
 
 if TYPE_CHECKING:
     import redis
+    from flask import Flask
 
     from support.servers import Server
 
@@ -69,13 +72,6 @@ def test_top_where_nothing_is_counted(on_server: Command) -> None:
 
     assert run.code == 1
     assert "MULTILIMIT_TRAFFIC is False: nothing is counted." in run.err
-
-
-def test_top_of_memory() -> None:
-    run = Command(SHOP, "memory://")("top", "--once")
-
-    assert run.code == 1
-    assert "in the memory of each worker process" in run.err
 
 
 def test_top_without_a_server(tmp_path: Path) -> None:
@@ -133,3 +129,11 @@ def test_the_dashboard_is_printed_with_the_limited_endpoints(on_server: Command)
     endpoints = [option["value"] for option in board["templating"]["list"][1]["options"]]
     assert len(endpoints) > 1
     assert board["title"].startswith("Rate limits of ")
+
+
+def test_the_schema_of_a_file_of_limits_is_printed(app: Flask) -> None:
+    MultiLimit(app)
+
+    result = app.test_cli_runner().invoke(args=["multilimit", "schema"])
+
+    assert (result.exit_code, json.loads(result.output)) == (0, json_schema())

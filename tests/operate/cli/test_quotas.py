@@ -1,4 +1,4 @@
-"""flask multilimit reset: how to let a subject go."""
+"""flask multilimit reset and keys: the quotas in storage, and how to let a subject go."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     import redis
     from flask.testing import FlaskClient
+
+    from support.servers import Server
 
 FREE = """
 from flask import Flask
@@ -110,16 +112,6 @@ class TestResetInTheHistory:
         assert self.history(on_server) == []
 
 
-def test_reset_says_when_rules_depend_on_the_request(on_server: Command, shop: FlaskClient) -> None:
-    shop.get("/api/search/x?plan=gold", headers={"X-Api-Key": "abc"})
-
-    run = on_server("reset", "api.search", "--subject", "api_key=abc", "--yes")
-
-    assert run.code == 1
-    assert 'the rules of api_key at "api.search" depend on the request and are not known here' in run.err
-    assert "--all in place of the endpoint" in run.err
-
-
 def test_rules_by_request_are_not_known_to_commands(on_server: Command, tmp_path: Path) -> None:
     app = tmp_path / "free.py"
     app.write_text(FREE)
@@ -131,6 +123,7 @@ def test_rules_by_request_are_not_known_to_commands(on_server: Command, tmp_path
     assert check.out.startswith("view GET  no limit now, as far as checked\n")
     assert reset.code == 1
     assert 'the rules of ip at "view" depend on the request and are not known here' in reset.err
+    assert "--all in place of the endpoint" in reset.err
 
 
 def test_reset_does_nothing_without_a_yes(on_server: Command, shop: FlaskClient) -> None:
@@ -202,3 +195,45 @@ def test_reset_wants_to_be_told_where_and_whose(on_server: Command, arguments: l
 
     assert run.code == 2
     assert message in run.err
+
+
+def test_each_key_with_its_use_and_its_time(on_server: Command, shop: FlaskClient) -> None:
+    for _ in range(2):
+        shop.get("/update", environ_base={"REMOTE_ADDR": "203.0.113.7"})
+
+    lines = on_server("keys").out.splitlines()
+
+    assert lines[0].split() == ["USED", "EXPIRES", "IN", "KEY"]
+    assert [line.split("  ")[0] for line in lines[1:5]] == ["2 of 5000", "2 of 1000", "2 of 3", "2 of 10"]
+    assert lines[3].endswith(" s        rate_limit:{update}:ip:203.0.113.7:sliding_window:20000")
+    assert lines[-1] == "4 keys."
+
+
+def test_the_use_is_known_for_every_algorithm(on_server: Command, shop: FlaskClient) -> None:
+    shop.get("/api/search/x", headers={"X-User": "ann", "X-Api-Key": "abc"})
+
+    keys = {key["key"]: key for key in on_server("keys", "--json").json["keys"]}
+
+    (bucket,) = (key for name, key in keys.items() if ":token_bucket:" in name)
+    assert bucket["used"] == 1
+    assert bucket["rule"]["burst"] == 5
+    by_request = keys["rate_limit:{api.search}:api_key:abc:sliding_window:3600000"]
+    assert by_request["used"] == 1
+    assert by_request["rule"] is None
+
+
+def test_prefix_and_limit(on_server: Command, shop: FlaskClient, server: Server) -> None:
+    shop.get("/update")
+    server.client().set("rate*other", "not ours")
+
+    some = on_server("keys", "--json", "--limit", "2").json
+    other = on_server("keys", "--prefix", "rate*").out
+
+    assert len(some["keys"]) == 2
+    assert some["truncated"]
+    assert other.splitlines()[1].split() == ["?", "never", "rate*other"]
+    assert "1 without a TTL: these are not ours" in other
+
+
+def test_an_empty_storage(on_server: Command) -> None:
+    assert on_server("keys").out == "No key begins with rate_limit:\n"
