@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 from flask import Blueprint, Response, current_app, g, jsonify, make_response, request
 from flask.views import MethodView, View
 
-from support.limiters import Library, by_header
+from support.limiters import Library
 
 CLIENTS = {"": "127.0.0.1", "ann": "10.0.0.1", "bob": "10.0.0.2"}
 
@@ -68,9 +68,6 @@ def named(name: str, function: Any) -> Any:
     return function
 
 
-user = named("user", by_header())  # the name of a type of flask_multilimit
-
-
 def by_client() -> str:
     return request.headers.get("X-Key", "nobody")
 
@@ -84,30 +81,12 @@ BOTH = ("GET", "POST")
 # Limits of one view
 
 
-@used("/*3 +60 /*2")
-def a_minute(s: Shop) -> None:
-    """The first example of its documentation, and of most tutorials."""
-    s.limited("/", "2 per minute")
-
-
 @used("/*3 /@ann*2 /fast /ping*3", default_limits=["200 per day", "50 per hour"])
 def quick_start(s: Shop) -> None:
     """Quick start of its documentation: defaults of days and hours, a slow view, one that is exempt."""
     s.limited("/", "2 per day")
     s.view("/fast")
     s.view("/ping", s.limiter.exempt)
-
-
-@used("POST/login*6")
-def log_in_by_address(s: Shop) -> None:
-    """Log-in pages of small shops and blogs."""
-    s.limited("/login", "5 per minute", methods=BOTH)
-
-
-@used("/login*3 POST/login*3")
-def log_in_counts_posts(s: Shop) -> None:
-    """Log-in pages that show their form freely."""
-    s.view("/login", s.limiter.limit("2 per 15 minutes", methods=["POST"]), methods=BOTH)
 
 
 @used("POST/login?status=401*3 POST/login")
@@ -168,22 +147,10 @@ def by_a_user_of_the_request(s: Shop) -> None:
     s.limited("/", "2/hour", key_func=by_client)
 
 
-@used("/*3 /@ann*3")
-def by_a_lambda(s: Shop) -> None:
-    """Apps that write the key as a lambda."""
-    s.limited("/", "2/hour", key_func=lambda: request.headers.get("X-Key", request.remote_addr))
-
-
 @used("/@ann*2 /@bob*2")
 def one_quota_of_everyone(s: Shop) -> None:
     """Costly calls that all visitors share: the key is a constant."""
     s.limited("/", "3/hour", key_func=lambda: "global")
-
-
-@used("/@ann*3 /@bob*3", key_func=user)
-def by_a_function_called_user(s: Shop) -> None:
-    """Apps whose key function has the name of something else."""
-    s.limited("/", "2/hour")
 
 
 @used("/*3 /other*3")
@@ -211,18 +178,6 @@ def exempt_when_somebody_is_staff(s: Shop) -> None:
     s.limited("/", "1/hour", exempt_when=lambda: by_client() == "ann")
 
 
-@used("/*4", default_limits=["2/hour"])
-def beside_the_defaults(s: Shop) -> None:
-    """Views whose own limit is added to the defaults."""
-    s.limited("/", "5/minute", override_defaults=False)
-
-
-@used("/*3")
-def with_a_cost(s: Shop) -> None:
-    """Reports that count as several calls."""
-    s.limited("/", "4/hour", cost=2)
-
-
 @used("/?size=3 /?size=2 /?size=1 /?size=1")
 def with_a_cost_of_the_request(s: Shop) -> None:
     """Exports that cost by their size."""
@@ -233,12 +188,6 @@ def with_a_cost_of_the_request(s: Shop) -> None:
 def each_method_by_itself(s: Shop) -> None:
     """REST resources with one limit for each method."""
     s.view("/", s.limiter.limit("2/minute", per_method=True), methods=BOTH)
-
-
-@used("/a/1*3 /a/2*2")
-def by_a_part_of_the_path(s: Shop) -> None:
-    """Download pages: the scope is a part of the path."""
-    s.limited("/a/<int:part>", "2/hour", scope=lambda endpoint: str(request.view_args["part"]))  # type: ignore[index]
 
 
 @used("/*2 /x*2")
@@ -254,12 +203,6 @@ def nobody_passes(s: Shop) -> None:
     s.limited("/", "0/minute", override_defaults=False)
 
 
-@used("/*2", headers_enabled=True)
-def nobody_passes_and_is_told_so(s: Shop) -> None:
-    """The same, with header fields."""
-    s.limited("/", "0 per day")
-
-
 @used("/*3 +40 /*2")
 def several_keys_at_one_view(s: Shop) -> None:
     """A decorator that joins limits by address and by user, of several windows."""
@@ -269,12 +212,6 @@ def several_keys_at_one_view(s: Shop) -> None:
         s.limiter.limit("2/40second"),
         s.limiter.limit("9/day", key_func=by_client),
     )
-
-
-@used("/*4 /@ann*2")
-def two_keys_in_one_window(s: Shop) -> None:
-    """Log-ins with one limit by address and a larger one for everybody."""
-    s.view("/", s.limiter.limit("3/minute"), s.limiter.limit("100/minute", key_func=everyone))
 
 
 @used("/*3 POST/*3")
@@ -302,12 +239,6 @@ def several_windows_by_user(s: Shop) -> None:
 def from_the_settings(s: Shop) -> None:
     """Apps whose limits stand in their settings."""
     s.limited("/", lambda: current_app.config["LIMIT"])
-
-
-@used("/*3")
-def from_the_settings_or_a_default(s: Shop) -> None:
-    """The same, with a default in the code."""
-    s.limited("/", lambda: current_app.config.get("JOB_SEARCH", "2 per minute"))
 
 
 @used("/@ann*2 /*3")
@@ -338,13 +269,6 @@ def shared_by_name(s: Shop) -> None:
     s.view("/c")
 
 
-@used("/a /b*2 /a@ann")
-def shared_by_everyone(s: Shop) -> None:
-    """Queries of a database that all clients share."""
-    s.view("/a", s.limiter.shared_limit("2/hour", scope="query", key_func=lambda: "global"))
-    s.view("/b", s.limiter.shared_limit("2/hour", scope="query", key_func=lambda: "global"))
-
-
 @used("/file*2 /view*2", PUBLIC="3/hour")
 def shared_from_the_settings(s: Shop) -> None:
     """Public files: a shared limit from the settings, of GET alone, with a message."""
@@ -366,22 +290,9 @@ def shared_by_what_is_asked(s: Shop) -> None:
 # Default limits, and those of the app
 
 
-@used("/a*3 /b", default_limits=["2 per minute"])
-def defaults(s: Shop) -> None:
-    """Apps with default limits and nothing else."""
-    s.view("/a")
-    s.view("/b")
-
-
 @used("/*3 /static/none*3", RATELIMIT_DEFAULT="2/hour;9/day")
 def defaults_in_the_settings(s: Shop) -> None:
     """Apps that set RATELIMIT_DEFAULT."""
-    s.view("/")
-
-
-@used("/*3", RATELIMIT_DEFAULT=["9 per day", "2 per hour"], default_limits=["2 per hour"])
-def defaults_given_twice(s: Shop) -> None:
-    """Apps that have defaults in the settings and in the code."""
     s.view("/")
 
 
@@ -398,26 +309,6 @@ def defaults_for_writing(s: Shop) -> None:
     s.view("/", methods=BOTH)
 
 
-@used(
-    "/?status=500*3 /*3", default_limits=["2 per 1 seconds"], default_limits_deduct_when=lambda r: r.status_code == 200
-)
-def defaults_of_successes(s: Shop) -> None:
-    """A copy of a public API that counts what it answers well."""
-    s.view("/")
-
-
-@used("/*2 POST/*2", default_limits=["1/minute"], default_limits_per_method=True)
-def defaults_by_method(s: Shop) -> None:
-    """REST servers with defaults for each method."""
-    s.view("/", methods=BOTH)
-
-
-@used("/*2", default_limits=["4/minute"], default_limits_cost=2)
-def defaults_with_a_cost(s: Shop) -> None:
-    """Its documentation on costs."""
-    s.view("/")
-
-
 @used("/a*2 /b*2 /nowhere", application_limits=["3/hour"])
 def of_the_app(s: Shop) -> None:
     """Apps with one budget for all their views."""
@@ -425,32 +316,11 @@ def of_the_app(s: Shop) -> None:
     s.view("/b")
 
 
-@used("/a /b*2", RATELIMIT_APPLICATION="2/hour")
-def of_the_app_in_the_settings(s: Shop) -> None:
-    """Data explorers that set RATELIMIT_APPLICATION."""
-    s.view("/a")
-    s.limited("/b", "9/hour")
-
-
 @used("/*3 /free*3", default_limits=["1/hour"], application_limits=["9/hour"])
 def exempt(s: Shop) -> None:
     """Health checks and webhooks."""
     s.view("/")
     s.view("/free", s.limiter.exempt)
-
-
-@used("/a*3 /b*2", default_limits=["1/hour"], application_limits=["4/hour"])
-def exempt_from_those_of_the_app(s: Shop) -> None:
-    """Admin pages of a link shortener that are exempt from limits of the app alone."""
-    s.view("/a", s.limiter.exempt(flags=s.lib.names.ExemptionScope.APPLICATION))
-    s.view("/b", s.limiter.exempt(flags=s.lib.names.ExemptionScope.DEFAULT))
-
-
-@used("/*3 /@ann*2", default_limits=["2/hour"])
-def filtered(s: Shop) -> None:
-    """Apps that do not limit addresses of their own network."""
-    s.view("/")
-    s.limiter.request_filter(lambda: request.remote_addr == "10.0.0.1")
 
 
 @used("/health*3 /*2", default_limits=["1/hour"])
@@ -639,12 +509,6 @@ def an_error_handler_of_the_exception(s: Shop) -> None:
     s.limited("/", "1/minute", error_message="slowly")
 
 
-@used("/*2", on_breach=lambda limit: make_response(f"wait for {limit.limit}", 429))
-def a_response_of_on_breach(s: Shop) -> None:
-    """Servers that answer refusals by on_breach."""
-    s.limited("/", "1/minute")
-
-
 @used("/*2")
 def a_response_of_the_limit(s: Shop) -> None:
     """Log-in forms that are shown again, with a message."""
@@ -678,12 +542,6 @@ def header_fields_of_the_app(s: Shop) -> None:
     s.view("/free", s.limiter.exempt)
 
 
-@used("/*3 +30 /*2", headers_enabled=True, default_limits=["3/minute"])
-def header_fields(s: Shop) -> None:
-    """APIs with headers_enabled."""
-    s.view("/")
-
-
 @used("/*3", RATELIMIT_HEADERS_ENABLED=True, RATELIMIT_HEADER_REMAINING="X-Left", strategy="moving-window")
 def header_fields_by_other_names(s: Shop) -> None:
     """Apps that rename fields in the settings."""
@@ -697,18 +555,6 @@ def header_fields_by_other_names(s: Shop) -> None:
 def a_moving_window(s: Shop) -> None:
     """Apps that choose the exact strategy, with a prefix."""
     s.limited("/", "2/minute")
-
-
-@used("/*3", strategy="sliding-window-counter")
-def a_sliding_counter(s: Shop) -> None:
-    """Apps of version 4 that choose the cheap strategy."""
-    s.limited("/", "2/minute")
-
-
-@used("/*3", RATELIMIT_ENABLED=False)
-def switched_off(s: Shop) -> None:
-    """Tests, and machines of developers."""
-    s.limited("/", "1/minute")
 
 
 @used("/*3", default_limits=["1/minute"])
@@ -802,16 +648,6 @@ def failures_by_hand(s: Shop) -> None:
             return f"locked for {round(reset - time.time())}, {left} left", 423
         s.limiter.limiter.hit(failures, "login-failures", by_client())
         return "wrong password", 401
-
-
-@used("/*3")
-def a_budget_by_hand(s: Shop) -> None:
-    """A converter with one budget for everybody, hit by hand."""
-    from limits import parse
-
-    @s.app.get("/")
-    def index() -> Any:
-        return ("ok", 200) if s.limiter.limiter.hit(parse("2/day"), "sheets") else ("busy", 503)
 
 
 @used("/*3 /status /@ann")

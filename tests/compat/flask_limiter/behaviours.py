@@ -41,23 +41,6 @@ def limit_of_zero(lib: Library) -> str:
     return f"{response.status_code} {response.headers['X-RateLimit-Limit']} {response.headers['X-RateLimit-Remaining']}"
 
 
-def stacked_limits_in_any_order(lib: Library) -> str:
-    app, limiter = lib.shop()
-
-    @app.get("/")
-    @limiter.limit("100/hour")
-    @limiter.limit("3/minute")
-    @limiter.limit("1/second")
-    def index() -> str:
-        return "ok"
-
-    client, seen = app.test_client(), []
-    for _ in range(4):
-        seen.append(times(1, client))
-        lib.advance(1.5)
-    return " ".join(seen)
-
-
 def a_refused_request_in_the_other_limits(lib: Library) -> str:
     app, limiter = lib.shop()
 
