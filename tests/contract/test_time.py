@@ -71,13 +71,6 @@ def test_a_plan_is_admitted_exactly_at_the_largest_retry_after(bench: Bench, alg
         assert_admitted_at_the_promised_instant(bench, plan)
 
 
-def test_the_wait_of_an_exhausted_rule_is_at_most_what_a_unit_counts_for(bench: Bench, algorithm: str) -> None:
-    plan = hits(rule(algorithm, 10, 5))
-    exhaust(bench.limiter, plan)
-
-    assert 0 < bench.limiter.check(plan).retry_after <= 10 * windows_of(algorithm)
-
-
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_quota_is_whole_again_exactly_at_reset_after(bench: Bench, algorithm: str, window: float) -> None:
     plan = hits(rule(algorithm, window, 7))
@@ -92,21 +85,6 @@ def test_a_quota_is_whole_again_exactly_at_reset_after(bench: Bench, algorithm: 
     assert almost.remaining < 7
     assert microseconds(almost.reset_after) == 1
     assert (whole.remaining, whole.reset_after) == (7, 0)
-
-
-def test_reset_after_of_a_peek_is_that_of_the_check_before(bench: Bench, algorithm: str) -> None:
-    plan = hits(rule(algorithm))
-    checked = bench.limiter.check(plan)
-
-    assert bench.limiter.peek(plan).reset_after == checked.reset_after
-    bench.clock.advance(0.25)
-    assert bench.limiter.peek(plan).reset_after == pytest.approx(checked.reset_after - 0.25)
-
-
-def test_an_untouched_quota_is_whole(bench: Bench, algorithm: str) -> None:
-    decision = bench.limiter.peek(hits(rule(algorithm)))
-
-    assert (decision.remaining, decision.reset_after, decision.retry_after) == (5, 0, 0)
 
 
 def test_a_quota_can_be_used_again_and_again(bench: Bench, algorithm: str) -> None:

@@ -176,12 +176,6 @@ def test_limits_with_a_scope_of_their_own_may_lie_elsewhere(make: Callable[..., 
     assert [get(app, "/shop").status_code for _ in range(3)] == [200, 200, 429]
 
 
-@pytest.mark.parametrize("wrong", ["", "type", 7])
-def test_another_hash_tag_is_an_error_where_it_is_written(wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r'limiter on ".*": hash_tag='):
-        rate_limiter(rules="1/minute", hash_tag=wrong)(lambda: None)
-
-
 # What people and logs are shown
 
 

@@ -13,7 +13,9 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from flask_multilimit.engine import ClusterStorage, StorageError
 from flask_multilimit.engine.decision import Charge
 from flask_multilimit.engine.storage.addresses import Address
+from flask_multilimit.engine.storage.cluster.hash_slots import HASH_SLOTS, HashSlots
 from flask_multilimit.engine.storage.cluster.servers import MOST_SERVERS, Servers, WholeDeadline
+from flask_multilimit.engine.storage.redis.connections import Deadline
 from flask_multilimit.engine.storage.redis.storage import RedisStorage
 from support.bench import hits
 
@@ -126,3 +128,22 @@ def test_a_new_clock_is_for_servers_that_were_asked_before_too() -> None:
 
     assert [server.clock for server in servers] == [later]
     assert storage.clock is later
+
+
+# What a server answers to CLUSTER SLOTS
+
+
+@pytest.mark.parametrize("host", [b"10.0.0.2", "10.0.0.2"], ids=["bytes", "text"])
+def test_the_owner_is_the_server_that_the_answer_names(host: Any) -> None:
+    """As bytes, or as text from a client that decodes answers."""
+    slots = HashSlots([FIRST], lambda _: [[0, HASH_SLOTS - 1, [host, 7001]]], Deadline(None))
+
+    assert slots.owner(0) == ("10.0.0.2", 7001)
+    assert slots.primaries() == [("10.0.0.2", 7001)]
+
+
+@pytest.mark.parametrize("host", [b"", "", b"?", "?", None])
+def test_a_server_that_does_not_know_its_own_name_is_where_it_was_asked(host: Any) -> None:
+    slots = HashSlots([FIRST], lambda _: [[0, HASH_SLOTS - 1, [host, 7001]]], Deadline(None))
+
+    assert slots.owner(HASH_SLOTS - 1) == ("10.0.0.1", 7001)

@@ -17,7 +17,6 @@ from flask_multilimit.engine import (
     Ban,
     ClusterStorage,
     Concurrent,
-    ConfigurationError,
     Limiter,
     MemoryStorage,
     StorageError,
@@ -155,16 +154,6 @@ def test_the_id_of_a_refused_plan_is_in_no_key(cluster: Cluster, limiter: Limite
     assert [members(cluster, hit.key) for hit in plan] == [admitted] * 3
 
 
-def test_every_rule_that_refuses_is_named_and_the_longest_wait_is_told(limiter: Limiter) -> None:
-    plan = hits("1/minute", scope="application") + hits("9/minute", scope="login") + hits("1/hour", scope="api.update")
-    limiter.check(plan)
-
-    refused = limiter.check(plan)
-
-    assert [status.hit.key for status in refused.violated] == [plan[0].key, plan[2].key]
-    assert refused.retry_after == max(status.retry_after for status in refused.statuses) > 3000
-
-
 LEAVE_NOTHING = ["fixed_window", "gcra", "leaky_bucket", "sliding_window", "token_bucket"]
 """Algorithms of which a charge that is taken back leaves nothing behind. ``sliding_window_counter`` keeps the begin of
 its window."""
@@ -247,15 +236,6 @@ def test_a_hash_slot_that_gives_no_answer_leaves_the_others_as_they_were(
         assert caught.value.key_specific
 
     assert remaining(limiter.peek(others)) == [8, 8]
-
-
-def test_a_check_repeated_under_its_id_charges_each_hash_slot_once(limiter: Limiter) -> None:
-    plan, check_id = plan_of(3, 3, 3), uuid4()
-
-    decisions = [limiter.check(plan, check_id=check_id) for _ in range(5)]
-
-    assert all(decision.allowed and decision.id == check_id for decision in decisions)
-    assert remaining(limiter.peek(plan)) == [2, 2, 2]
 
 
 # Concurrent rules, whose slots of the check are in several slots of the cluster
@@ -505,12 +485,6 @@ def test_limits_of_app_and_endpoint_by_one_subject_are_one_command(limiter: Limi
     ]
 
     assert limiter.check(plan).ahead is None
-
-
-@pytest.mark.parametrize("wrong", ["", "Scope", None, 1, [], "type"])
-def test_another_hash_tag_is_an_error(wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"hash_tag=.*'scope' or 'subject'"):
-        hits_for("5/minute", scope="api", hash_tag=wrong)
 
 
 # Addresses

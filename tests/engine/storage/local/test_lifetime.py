@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine.storage.local.places import PATIENCE, Place, end, until
+from engine.storage.local.places import PATIENCE, Place, User, end, until
 from engine.storage.local.users import HITS
 from flask_multilimit.engine import Limiter, StorageError, storage_from_uri
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from support.servers import Binary
 
 
@@ -51,25 +53,17 @@ def test_the_server_stays_as_long_as_anybody_uses_it(place: Place) -> None:
     assert place.user()("check") == 0
 
 
-def test_the_server_ends_with_its_last_user_and_leaves_nothing(place: Place) -> None:
+@pytest.mark.parametrize("end_of_a_user", [User.leave, User.kill])
+def test_the_server_ends_with_its_last_user_and_leaves_nothing(
+    place: Place, end_of_a_user: Callable[[User], None]
+) -> None:
     users = [place.user() for _ in range(3)]
     for user in users:
         user("check")
     assert not place.is_deserted()
 
     for user in users:
-        user.leave()
-
-    until(place.is_deserted, "nothing is left")
-
-
-def test_the_server_ends_when_all_its_users_are_killed(place: Place) -> None:
-    users = [place.user() for _ in range(3)]
-    for user in users:
-        user("check")
-
-    for user in users:
-        user.kill()
+        end_of_a_user(user)
 
     until(place.is_deserted, "nothing is left")
 

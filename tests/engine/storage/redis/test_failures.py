@@ -111,22 +111,15 @@ def own_server(any_server: Server) -> Iterator[Server]:
 def test_a_check_whose_connection_is_lost_is_charged_once_where_ids_are_kept(
     distant: Limiter, served: Limiter, proxy: Proxy, lost: str
 ) -> None:
-    plan = hits("5/minute; 9/hour", cost=2)
+    plan = hits("2/minute; 9/hour", cost=2)
     proxy.lose_next(lost)
 
     decision = distant.check(plan)
 
     assert proxy.has_lost
-    assert decision.allowed
-    assert [status.remaining for status in decision.statuses] == [3, 7]
-    assert [status.remaining for status in served.peek(plan).statuses] == [3, 7]
-
-
-def test_the_last_unit_is_admitted_although_the_reply_was_lost(distant: Limiter, proxy: Proxy) -> None:
-    proxy.lose_next("reply")
-
-    assert distant.check(hits("1/minute")).allowed
-    assert not distant.check(hits("1/minute")).allowed
+    assert decision.allowed, "although it took the last units"
+    assert [status.remaining for status in decision.statuses] == [0, 7]
+    assert [status.remaining for status in served.peek(plan).statuses] == [0, 7]
 
 
 def test_a_lost_reply_charges_nothing_twice_if_one_rule_keeps_ids(
@@ -233,13 +226,6 @@ def test_a_refused_port_is_a_storage_error_that_keeps_the_cause() -> None:
         assert SECRET not in str(caught.value)
 
 
-def test_a_missing_socket_is_a_storage_error() -> None:
-    with pytest.raises(StorageError) as caught:
-        bare("unix:///nowhere/redis.sock").check(hits())
-
-    assert isinstance(caught.value.__cause__, redis.ConnectionError)
-
-
 def test_a_frozen_server_is_a_storage_error_after_the_time_out_and_not_much_later(own_server: Server) -> None:
     limiter = Limiter(storage_from_uri(own_server.tcp_url, timeout=0.1))
     own_server.suspend()
@@ -318,17 +304,6 @@ def test_a_client_that_decodes_replies_or_speaks_resp3_serves_as_well(any_server
         assert (decision.allowed, decision.remaining) == (True, 4)
         limiter.refund(decision)
         assert limiter.peek(hits()).remaining == 5
-
-
-def test_a_client_of_ones_own_stays_open_when_the_limiter_is_closed(any_server: Server) -> None:
-    client = any_server.client()
-    limiter = bare(client)
-    limiter.check(hits())
-
-    limiter.close()
-
-    assert client.connection_pool is not None
-    assert client.ping()
 
 
 def test_a_failure_names_the_server_and_what_to_do(server_binaries: dict[str, Binary]) -> None:

@@ -15,7 +15,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from flask_multilimit.engine import Limiter, Rule, StorageError, hits_for
+from flask_multilimit.engine import StorageError, hits_for
 from flask_multilimit.engine.storage.redis import wire as wire_module
 from flask_multilimit.engine.storage.redis.connections import Deadline
 from flask_multilimit.engine.storage.redis.wire import Wire, _SocketLine, command_of, wire_of
@@ -124,25 +124,6 @@ def test_connections_can_be_given_back_while_others_take_them(wire: Wire) -> Non
     line.connection.disconnect()
 
 
-def test_a_check_that_finds_its_connection_closed_is_charged_once(limiter: Limiter, redis_client: redis.Redis) -> None:
-    wanted = hits_for("5/minute", scope="closed")
-    limiter.check(wanted)
-    redis_client.client_kill_filter(_type="normal", skipme=True)
-
-    assert limiter.check(wanted).remaining == 3
-    assert limiter.peek(wanted).remaining == 3
-
-
-def test_a_check_that_cannot_be_repeated_looks_for_a_closed_connection_first(
-    limiter: Limiter, redis_client: redis.Redis
-) -> None:
-    wanted = hits_for(Rule(60, 5, algorithm="gcra", burst=5), scope="closed")
-    limiter.check(wanted)
-    redis_client.client_kill_filter(_type="normal", skipme=True)
-
-    assert limiter.check(wanted).remaining == 3
-
-
 @pytest.mark.parametrize("length", [1, 4000, 5000, 300_000])
 def test_a_reply_may_come_in_pieces(wire: Wire, length: int) -> None:
     assert ask(wire, b"ECHO", b"x" * length) == b"x" * length
@@ -235,14 +216,6 @@ def test_a_dropped_limiter_gives_connections_back_even_while_the_pool_is_locked(
     assert client.ping()
 
 
-def test_a_server_that_is_gone_is_a_storage_error(server: Server) -> None:
-    limiter = bare(server.client())
-    limiter.storage.client.connection_pool.connection_kwargs["path"] = "/nowhere"  # type: ignore[attr-defined]
-
-    with pytest.raises(StorageError):
-        limiter.check(hits_for("5/minute", scope="gone"))
-
-
 # What is told, and not waited for
 
 
@@ -305,12 +278,6 @@ def test_unread_answers_of_any_kind_are_not_taken_for_the_next_reply(wire: Wire)
     read_all_at_once(wire, len(b":1\r\n*1\r\n$1\r\nx\r\n*1\r\n$4\r\nmine\r\n"))
 
     assert ask(wire, b"LRANGE", b"list", b"0", b"-1", looking=False) == [b"mine"]
-
-
-def test_a_long_reply_after_unread_answers_is_read_whole(wire: Wire) -> None:
-    send(wire, b"INCR", b"told")
-
-    assert ask(wire, b"ECHO", bytes(100_000), looking=False) == bytes(100_000)
 
 
 def test_several_replies_after_unread_answers_are_read(wire: Wire) -> None:
