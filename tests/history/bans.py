@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import random
 import time
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID, uuid4
 
 from flask_multilimit.engine import Ban, Limiter, Rule, hits_for, storage_from_uri
 from history.broken import scripts_of_this_process
+from history.processes import by_threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from multiprocessing.synchronize import Barrier
 
     from flask_multilimit.engine import Decision
     from flask_multilimit.engine.hits import Hits
@@ -28,14 +27,6 @@ BAN = Ban(after=4, within=0.03, time=0.02, factor=1.5, most=0.05)
 LONGEST_PAUSE = 0.004
 SUBJECTS = {"ada": 8, "bo": 8, "cy": 2, "di": 1}
 """How often each asks, compared with the others: bans of the first follow on each other, strikes of the last pass."""
-
-_barrier: Any = None
-
-
-def meet_at(barrier: Barrier) -> None:
-    """Called once in each process: where all wait until all are ready."""
-    global _barrier  # noqa: PLW0603 - the way in which a pool hands something to its processes
-    _barrier = barrier
 
 
 class Asked(NamedTuple):
@@ -59,16 +50,12 @@ def plan(subject: str) -> Hits:
     return hits_for([Rule(0.03, 2), Rule(0.05, 4, algorithm="fixed_window")], scope="bans", subject=subject, ban=BAN)
 
 
-def run(url: str, seed: int, threads: int, times: int, defect: Defect | None) -> list[Asked]:
-    are_compiled = seed % 2 == 0
+def run(url: str, seed: int, threads: int, times: int, defect: Defect | None, *, are_compiled: bool) -> list[Asked]:
     with scripts_of_this_process(are_compiled=are_compiled, defect=defect):
         limiter = Limiter(storage_from_uri(url, timeout=30))
         plans = {subject: plan(subject) for subject in SUBJECTS}
         limiter.peek(plans["ada"])
-        _barrier.wait()
-        with ThreadPoolExecutor(threads) as pool:
-            seeds = [random.Random(f"{seed} {n}") for n in range(threads)]
-            done = list(pool.map(lambda dice: _ask(limiter, plans, dice, times), seeds))
+        done = by_threads(seed, threads, lambda dice, _: _ask(limiter, plans, dice, times))
         limiter.close()
     return [each for together in done for each in together]
 

@@ -11,13 +11,12 @@ import pytest
 
 from flask_multilimit.engine.storage.redis import compiled as compiling
 from flask_multilimit.engine.storage.redis import scripts, storage
-from flask_multilimit.engine.storage.redis.compiled import Shapes, compiled, shape_of
+from flask_multilimit.engine.storage.redis.compiled import Shapes, compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from flask_multilimit.engine import Hit
     from flask_multilimit.engine.storage.redis.compiled import Compiled, Shape
 
 
@@ -115,19 +114,6 @@ def scripts_of_this_process(*, are_compiled: bool, defect: Defect | None = None)
 def _forget_scripts() -> None:
     scripts.script.cache_clear()
     compiling._functions_of.cache_clear()
-
-
-def broken_by(defect: Defect, hits: tuple[Hit, ...]) -> bool:
-    """Whether the compiled script for ``hits`` is another one with the ``defect``, which it would have in one place."""
-    shape = shape_of(hits)
-    assert shape is not None
-    whole = compiled(shape).text
-    with scripts_of_this_process(are_compiled=True, defect=defect) as learning:
-        learned = learning.of(hits)
-        assert learned is not None
-        learning.note(learned)
-    assert learned.script is not None
-    return learned.script.text != whole and (defect.driver != "compiled" or whole.count(defect.text) == 1)
 
 
 def _broken_compiler(defect: Defect) -> Callable[[Shape], Compiled]:

@@ -12,19 +12,19 @@ from __future__ import annotations
 import random
 import time
 from bisect import bisect_right
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flask_multilimit.control import follow_control
 from flask_multilimit.engine import Limiter, Rule, hits_for, storage_from_uri
 from flask_multilimit.engine.hits import Hits
 from history.broken import scripts_of_this_process
+from history.processes import by_threads, until_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from multiprocessing.synchronize import Barrier, Event
+    from multiprocessing.synchronize import Event
 
     from history.broken import Defect
 
@@ -36,14 +36,6 @@ LEARNED = 1.0
 """Seconds until every process knows of a change, as promised."""
 CLOCKS = 0.01
 """Seconds by which a window of the server's clock may be shorter than one of the monotonic clock."""
-
-_meeting: Any = None
-
-
-def meet_at(barrier: Barrier, over: Event) -> None:
-    """Called once in each process: where all wait until all are ready, and what tells them to stop."""
-    global _meeting  # noqa: PLW0603 - the way in which a pool hands something to its processes
-    _meeting = barrier, over
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +59,18 @@ class Changed:
 def run(
     url: str, seed: int, threads: int, defect: Defect | None, follows: str | None, *, are_compiled: bool
 ) -> list[list[Asked]]:
-    """What each thread has asked until it is told to stop. ``follows`` names one of ``BROKEN``."""
-    barrier, over = _meeting
+    """What each thread has asked until it is told to stop. The first process breaks the contract as the one of
+    ``BROKEN`` that ``follows`` names."""
+    over = until_over()
     with scripts_of_this_process(are_compiled=are_compiled, defect=defect):
         limiter = Limiter(storage_from_uri(url, timeout=30))
         follow_control(limiter)
-        if follows is not None:
+        if follows is not None and seed == 0:
             following, limiter = limiter, Limiter(limiter.outermost)
             limiter.follow(BROKEN[follows](following.with_overrides))
         plan = hits_for(Rule(WINDOW, DECLARED), scope=SCOPE)
         limiter.peek(plan)
-        barrier.wait()
-        with ThreadPoolExecutor(threads) as pool:
-            seeds = [random.Random(f"{seed} {n}") for n in range(threads)]
-            asked = list(pool.map(lambda dice: _ask(limiter, plan, dice, over), seeds))
+        asked = by_threads(seed, threads, lambda dice, _: _ask(limiter, plan, dice, over))
         limiter.close()
     return asked
 

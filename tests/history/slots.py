@@ -14,9 +14,8 @@ import os
 import random
 import signal
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,6 +23,7 @@ from flask_multilimit.engine import Concurrent, Limiter, Rule, hits_for, storage
 from flask_multilimit.engine.algorithms import concurrency
 from flask_multilimit.engine.storage.redis import storage
 from history.broken import scripts_of_this_process
+from history.processes import by_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -46,14 +46,6 @@ RELEASES: dict[str, Callable[[bytes, int, bytes], tuple[bytes, ...]]] = {
     "one unit of a heavy check": lambda key, _, check_id: (b"ZREM", key, check_id),
 }
 """Broken ones."""
-
-_barrier: Any = None
-
-
-def meet_at(barrier: Barrier) -> None:
-    """Called once in each process: where all wait until all are ready."""
-    global _barrier  # noqa: PLW0603 - the way in which a pool hands something to its processes
-    _barrier = barrier
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +95,14 @@ def run(
         storage._release_parts.cache_clear()  # this process may have packed others in an earlier run
         limiter = Limiter(storage_from_uri(url, timeout=30))
         limiter.peek(plan(1))
-        _barrier.wait()
-        with ThreadPoolExecutor(threads) as pool:
-            seeds = [random.Random(f"{seed} {n}") for n in range(threads)]
-            starts_long = [seed % 100 == n == 0 for n in range(threads)]
-            done = list(pool.map(lambda dice, long: work(limiter, dice, times, longest, long), seeds, starts_long))
+        done = by_threads(
+            seed, threads, lambda dice, n: work(limiter, dice, times, longest, starts_long=seed % 100 == n == 0)
+        )
         limiter.close()
     return [each for together in done for each in together]
 
 
-def work(limiter: Limiter, dice: random.Random, times: int, longest: float, starts_long: bool) -> list[Work]:
+def work(limiter: Limiter, dice: random.Random, times: int, longest: float, *, starts_long: bool) -> list[Work]:
     done: list[Work] = []
     turns = 0
     while turns < times or (starts_long and not any(each.allowed for each in done)):

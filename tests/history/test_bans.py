@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.engine.storage.redis import scripts
 from history import bans
 from history.bans import Asked, violations
 from history.broken import Defect
+from history.processes import Processes, processes_on, together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import redis
 
     from support.servers import Binary, Server, Servers
 
 pytestmark = pytest.mark.slow
 
 PROCESSES, THREADS, TIMES = 4, 3, 150
-PATIENCE = 120
 
-NAMES = frozenset({"sliding_window", "fixed_window", "ban"})
 DEFECTS = {
     "needs one strike more": Defect("strikes - past + 1 >= hit.count", "strikes - past + 1 > hit.count", "wrong"),
     "counts a repeated check again": Defect("string.find(state, id,", "string.find(state, 'nothing',", "wrong"),
@@ -45,19 +39,8 @@ DEFECTS = {
 """Scripts that break the contract in one place."""
 
 
-class Processes:
-    """Several, which run together again and again."""
-
-    def __init__(self, pool: ProcessPoolExecutor, server: Server, client: redis.Redis) -> None:
-        self._pool, self._server, self._client = pool, server, client
-
-    def run(self, seed: int, times: int = TIMES, defect: Defect | None = None) -> list[Asked]:
-        self._client.flushall()
-        calls = [
-            self._pool.submit(bans.run, self._server.url, 100 * seed + n, THREADS, times, defect)
-            for n in range(PROCESSES)
-        ]
-        return [asked for call in calls for asked in call.result(PATIENCE)]
+def run(processes: Processes, seed: int, defect: Defect | None = None) -> list[Asked]:
+    return together(processes.start(bans.run, seed, THREADS, TIMES, defect))
 
 
 @pytest.fixture(scope="module")
@@ -69,18 +52,13 @@ def steady_server(server_binaries: dict[str, Binary], servers: Servers) -> Serve
 
 @pytest.fixture(scope="module")
 def processes(steady_server: Server) -> Iterator[Processes]:
-    context: Any = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(PROCESSES, timeout=PATIENCE)
-    with (
-        steady_server.client() as client,
-        ProcessPoolExecutor(PROCESSES, context, bans.meet_at, (barrier,)) as pool,
-    ):
-        yield Processes(pool, steady_server, client)
+    with processes_on(steady_server, PROCESSES) as processes:
+        yield processes
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_reply_shows_the_ban_that_earlier_refusals_imply(processes: Processes, seed: int) -> None:
-    history = processes.run(seed)
+    history = run(processes, seed)
 
     assert violations(history) == []
     assert sum(asked.begun for asked in history) > 5
@@ -92,11 +70,4 @@ def test_every_reply_shows_the_ban_that_earlier_refusals_imply(processes: Proces
 @pytest.mark.parametrize("name", DEFECTS)
 def test_the_checker_finds_a_broken_script(processes: Processes, name: str) -> None:
     """Not in each history: it depends on which checks meet."""
-    assert any(violations(processes.run(seed, defect=DEFECTS[name])) for seed in range(1, 21))
-
-
-@pytest.mark.parametrize("name", DEFECTS)
-def test_a_broken_script_is_the_shipped_one_but_for_one_place(name: str) -> None:
-    defect = DEFECTS[name]
-
-    assert scripts.script(defect.driver, NAMES).text.count(defect.text) == 1
+    assert any(violations(run(processes, seed, defect=DEFECTS[name])) for seed in range(1, 21))

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import time
-from concurrent.futures import ProcessPoolExecutor, wait
+from concurrent.futures import wait
 from dataclasses import dataclass
-from itertools import chain, cycle
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING
 
 import pytest
 
 from control.conftest import made
-from flask_multilimit.engine import Rule, hits_for
-from flask_multilimit.engine.storage.redis import scripts
 from history import counts
-from history.broken import KINDS, Defect, broken_by
+from history.broken import KINDS, Defect
 from history.counts import DECLARED, LEARNED, SCOPE, WINDOW, Asked, Changed, longest_stall, violations
+from history.processes import PATIENCE, Processes, processes_on, together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from multiprocessing.synchronize import Barrier, Event
-
-    import redis
 
     from support.servers import Server
 
 pytestmark = pytest.mark.slow
 
 PROCESSES, THREADS = 3, 2
-PATIENCE = 60
 LOW, HIGH = 4, 40
 RAISED_AND_LOWERED = [(HIGH, 1.5), (LOW, LEARNED + 3.0)]
 """Counts, and the seconds for which each is left: every process learns of each, and fills windows by it."""
@@ -60,91 +54,64 @@ class Run:
         return sum(each.allowed and start <= each.before and each.after <= end for each in self.history)
 
 
-class Processes:
-    """Several, which run together again and again."""
+def run(
+    processes: Processes,
+    server: Server,
+    schedule: Sequence[tuple[int, float]],
+    defect: Defect | None = None,
+    follows: str | None = None,
+    scripts: str = "both",
+) -> Run:
+    """Ask while counts change; ``follows`` is how the first process breaks the contract."""
+    calls = processes.start(counts.run, 0, THREADS, defect, follows, scripts=scripts)
+    processes.barrier.wait()
+    try:
+        changes = change(server, schedule)
+    finally:
+        processes.over.set()
+        wait(calls, PATIENCE)
+    return Run(together(calls), changes)
 
-    def __init__(
-        self, pool: ProcessPoolExecutor, barrier: Barrier, over: Event, server: Server, client: redis.Redis
-    ) -> None:
-        self._pool, self._barrier, self._over = pool, barrier, over
-        self._server, self._client = server, client
 
-    def run(
-        self,
-        schedule: Sequence[tuple[int, float]],
-        defect: Defect | None = None,
-        follows: str | None = None,
-        scripts: str = "both",
-    ) -> Run:
-        """Ask while counts change; ``follows`` is how the first process breaks the contract."""
-        self._client.flushall()
-        self._over.clear()
-        kinds = cycle(KINDS[scripts])
-        calls = [
-            self._pool.submit(
-                counts.run,
-                *(self._server.url, n, THREADS, defect, follows if n == 0 else None),
-                are_compiled=next(kinds),
-            )
-            for n in range(PROCESSES)
-        ]
-        self._barrier.wait()
-        try:
-            changes = self._change(schedule)
-        finally:
-            self._over.set()
-            wait(calls, PATIENCE)
-        return Run([thread for call in calls for thread in call.result(PATIENCE)], changes)
-
-    def _change(self, schedule: Sequence[tuple[int, float]]) -> list[Changed]:
-        control, changes = made(self._server.url).control, []
-        for count, seconds in schedule:
-            before = time.monotonic_ns()
-            rules = {"time": WINDOW, "count": count}
-            control.override(SCOPE, limiter="default", rules=rules, lasting=True, force=True)
-            changes.append(Changed(count, before, time.monotonic_ns()))
-            time.sleep(seconds)
-        return changes
+def change(server: Server, schedule: Sequence[tuple[int, float]]) -> list[Changed]:
+    control, changes = made(server.url).control, []
+    for count, seconds in schedule:
+        before = time.monotonic_ns()
+        rules = {"time": WINDOW, "count": count}
+        control.override(SCOPE, limiter="default", rules=rules, lasting=True, force=True)
+        changes.append(Changed(count, before, time.monotonic_ns()))
+        time.sleep(seconds)
+    return changes
 
 
 @pytest.fixture(scope="module")
 def processes(server: Server) -> Iterator[Processes]:
-    context: Any = multiprocessing.get_context("spawn")
-    barrier, over = context.Barrier(PROCESSES + 1, timeout=PATIENCE), context.Event()
-    with (
-        server.client() as client,
-        ProcessPoolExecutor(PROCESSES, context, counts.meet_at, (barrier, over)) as pool,
-    ):
-        yield Processes(pool, barrier, over, server, client)
+    with processes_on(server, PROCESSES, waiting=1) as processes:
+        yield processes
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_no_window_holds_more_than_the_largest_count_in_force_during_it(processes: Processes, seed: int) -> None:
+def test_no_window_holds_more_than_the_largest_count_in_force_during_it(
+    processes: Processes, server: Server, seed: int
+) -> None:
     dice = random.Random(seed)
     at_random = [(dice.randint(LOW, HIGH), dice.random()) for _ in range(12)]
 
-    run = processes.run([*at_random, *RAISED_AND_LOWERED])
+    found = run(processes, server, [*at_random, *RAISED_AND_LOWERED])
 
-    assert run.violations() == set()
-    *_, raised, lowered = run.changes
-    assert run.admitted(raised.after, lowered.before) > HIGH, "nobody has taken the raised count"
+    assert found.violations() == set()
+    *_, raised, lowered = found.changes
+    assert found.admitted(raised.after, lowered.before) > HIGH, "nobody has taken the raised count"
 
 
 @pytest.mark.parametrize("name", counts.BROKEN)
-def test_the_checker_finds_a_process_that(processes: Processes, name: str) -> None:
-    assert "too many" in processes.run(RAISED_AND_LOWERED, follows=name).violations()
+def test_the_checker_finds_a_process_that(processes: Processes, server: Server, name: str) -> None:
+    assert "too many" in run(processes, server, RAISED_AND_LOWERED, follows=name).violations()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_checker_finds_a_script_that_admits_one_too_many(processes: Processes, kind: str) -> None:
-    assert ONE_TOO_MANY.clause in processes.run(RAISED_AND_LOWERED, ONE_TOO_MANY, scripts=kind).violations()
-
-
-def test_the_broken_script_is_the_shipped_one_but_for_one_place() -> None:
-    text = scripts.script(ONE_TOO_MANY.driver, frozenset({"sliding_window"})).text
-
-    assert text.count(ONE_TOO_MANY.text) == 1
-    assert broken_by(ONE_TOO_MANY, hits_for(Rule(WINDOW, DECLARED), scope=SCOPE)), "and when it is compiled"
+def test_the_checker_finds_a_script_that_admits_one_too_many(processes: Processes, server: Server, kind: str) -> None:
+    assert ONE_TOO_MANY.clause in run(processes, server, RAISED_AND_LOWERED, ONE_TOO_MANY, scripts=kind).violations()
 
 
 SECOND = 10**9

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from flask_multilimit.engine.reply import retry_afters
-from flask_multilimit.engine.storage.redis import scripts
-from flask_multilimit.engine.storage.redis.compiled import compiled, shape_of
 from history import worker
 from history.broken import DEFECTS, GENERIC_ONLY, OF_THE_COMPILED, TREMBLING
 from history.checker import violations
 from history.operations import History
+from history.processes import Processes, processes_on, together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +29,6 @@ THREADS = 4
 TIMES = 150
 SEEDS = range(3)
 TIMES_OF_THE_BROKEN = 80
-PATIENCE = 120
 ALGORITHMS = frozenset(rule.algorithm for rule in worker.LIMITS.values())
 
 each_kind = pytest.mark.parametrize("are_compiled", [False, True], ids=["generic", "compiled"])
@@ -48,50 +44,36 @@ BROKEN_NAMES = [
 ]
 
 
-class Processes:
-    """Several, which run together again and again."""
+def run(
+    processes: Processes, seed: int, times: int, defect: Defect | None = None, *, are_compiled: bool = True
+) -> History:
+    scripts = "compiled" if are_compiled else "generic"
+    operations = together(processes.start(worker.run, seed, THREADS, times, defect, scripts=scripts))
+    seconds, rest = processes.client.time()
+    return History(operations, seconds * 1_000_000 + rest, members(processes.client))
 
-    def __init__(self, pool: ProcessPoolExecutor, server: Server, client: redis.Redis) -> None:
-        self._pool, self._server, self._client = pool, server, client
 
-    def run(self, seed: int, times: int, defect: Defect | None = None, *, are_compiled: bool = True) -> History:
-        self._client.flushall()
-        calls = [
-            self._pool.submit(
-                worker.run, self._server.url, 100 * seed + n, THREADS, times, defect, are_compiled=are_compiled
-            )
-            for n in range(PROCESSES)
-        ]
-        operations = [operation for call in calls for operation in call.result(PATIENCE)]
-        seconds, rest = self._client.time()
-        return History(operations, seconds * 1_000_000 + rest, self._members())
+def members(client: redis.Redis) -> dict[str, dict[bytes, int]]:
+    def scored(key: bytes) -> list[Any]:
+        return list(client.zrange(key, 0, -1, withscores=True))
 
-    def _members(self) -> dict[str, dict[bytes, int]]:
-        return {
-            key.decode(): {bytes(member): int(score) for member, score in self._scored(key)}
-            for key in self._client.scan_iter()
-            if b":sliding_window:" in key
-        }
-
-    def _scored(self, key: bytes) -> list[Any]:
-        return list(self._client.zrange(key, 0, -1, withscores=True))
+    return {
+        key.decode(): {bytes(member): int(score) for member, score in scored(key)}
+        for key in client.scan_iter()
+        if b":sliding_window:" in key
+    }
 
 
 @pytest.fixture(scope="module")
 def processes(any_server: Server) -> Iterator[Processes]:
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(PROCESSES, timeout=PATIENCE)
-    with (
-        any_server.client() as client,
-        ProcessPoolExecutor(PROCESSES, context, worker.meet_at, (barrier,)) as pool,
-    ):
-        yield Processes(pool, any_server, client)
+    with processes_on(any_server, PROCESSES) as processes:
+        yield processes
 
 
 @each_kind
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_concurrent_run_keeps_the_contract(processes: Processes, seed: int, are_compiled: bool) -> None:
-    history = processes.run(seed, TIMES, are_compiled=are_compiled)
+    history = run(processes, seed, TIMES, are_compiled=are_compiled)
 
     assert not violations(history)
     assert_it_could_have_gone_wrong(history)
@@ -100,7 +82,7 @@ def test_a_concurrent_run_keeps_the_contract(processes: Processes, seed: int, ar
 @each_kind
 def test_a_clock_that_trembles_breaks_nothing(processes: Processes, are_compiled: bool) -> None:
     """As that of Valkey 9.1 does by itself, but all the time."""
-    history = processes.run(0, TIMES, TREMBLING, are_compiled=are_compiled)
+    history = run(processes, 0, TIMES, TREMBLING, are_compiled=are_compiled)
 
     assert not violations(history)
 
@@ -130,18 +112,6 @@ def overlapping(operations: list[Operation]) -> int:
 
 @pytest.mark.parametrize(("defect", "are_compiled"), BROKEN, ids=BROKEN_NAMES)
 def test_the_checker_finds_a_broken_script(processes: Processes, defect: Defect, are_compiled: bool) -> None:
-    history = processes.run(0, TIMES_OF_THE_BROKEN, defect, are_compiled=are_compiled)
+    history = run(processes, 0, TIMES_OF_THE_BROKEN, defect, are_compiled=are_compiled)
 
     assert {"no order", defect.clause} <= {violation.clause for violation in violations(history)}
-
-
-@pytest.mark.parametrize("defect", DEFECTS.values(), ids=list(DEFECTS))
-def test_a_broken_script_is_the_shipped_one_but_for_one_place(defect: Defect) -> None:
-    assert scripts.script(defect.driver, ALGORITHMS).text.count(defect.text) == 1
-
-
-@pytest.mark.parametrize("defect", OF_THE_COMPILED.values(), ids=list(OF_THE_COMPILED))
-def test_a_broken_compiled_script_is_the_shipped_one_but_for_one_place(defect: Defect) -> None:
-    shape = shape_of(worker.plan(tuple(worker.LIMITS), "ada", 1, shadow=True))
-    assert shape is not None
-    assert compiled(shape).text.count(defect.text) == 1

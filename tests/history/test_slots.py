@@ -5,15 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import time
-from concurrent.futures import ProcessPoolExecutor
-from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from flask_multilimit.engine import Concurrent, Limiter, hits_for, storage_from_uri
 from history import slots
-from history.broken import KINDS, Defect, broken_by
+from history.broken import Defect
+from history.processes import PATIENCE, Processes, processes_on, together
 from history.slots import COUNT, TIMEOUT, Work, violations
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 PROCESSES, THREADS, TIMES = 8, 4, 40
-PATIENCE = 120
 
 DEFECTS = {
     "admits one too many": (Defect("hit.count - used", "hit.count + 1 - used", "too many"), "too many"),
@@ -57,127 +55,83 @@ RELEASES = ("nothing", "one unit of a heavy check")
 """Commands that give back less than was taken."""
 
 
-class Processes:
-    """Several, which run together again and again."""
-
-    def __init__(self, pool: ProcessPoolExecutor, server: Server, client: redis.Redis) -> None:
-        self._pool, self._server, self.client = pool, server, client
-
-    def run(
-        self,
-        seed: int,
-        times: int,
-        defect: Defect | None = None,
-        longest: float = slots.SOON,
-        released: str | None = None,
-        scripts: str = "both",
-    ) -> list[Work]:
-        self.client.flushall()
-        calls = self.submit(seed, times, defect, longest, released, scripts)
-        return [work for call in calls for work in call.result(PATIENCE)]
-
-    def submit(
-        self,
-        seed: int,
-        times: int,
-        defect: Defect | None = None,
-        longest: float = slots.SOON,
-        released: str | None = None,
-        scripts: str = "both",
-    ) -> list[Future[list[Work]]]:
-        kinds = cycle(KINDS[scripts])
-        return [
-            self._pool.submit(
-                slots.run,
-                *(self._server.url, 100 * seed + n, THREADS, times, defect, longest, released),
-                are_compiled=next(kinds),
-            )
-            for n in range(PROCESSES)
-        ]
-
-    def in_use(self) -> int:
-        return sum(self.client.zcard(key) for key in self.client.scan_iter("*:concurrency:*"))
-
-
 @pytest.fixture(scope="module")
 def processes(server: Server) -> Iterator[Processes]:
-    context: Any = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(PROCESSES, timeout=PATIENCE)
-    with (
-        server.client() as client,
-        ProcessPoolExecutor(PROCESSES, context, slots.meet_at, (barrier,)) as pool,
-    ):
-        yield Processes(pool, server, client)
+    with processes_on(server, PROCESSES) as processes:
+        yield processes
+
+
+def start(
+    processes: Processes,
+    seed: int,
+    times: int = TIMES,
+    defect: Defect | None = None,
+    longest: float = slots.SOON,
+    released: str | None = None,
+    scripts: str = "both",
+) -> list[Future[list[Work]]]:
+    return processes.start(slots.run, seed, THREADS, times, defect, longest, released, scripts=scripts)
+
+
+def run(processes: Processes, seed: int, *arguments: Any, **options: Any) -> list[Work]:
+    return together(start(processes, seed, *arguments, **options))
+
+
+def in_use(client: redis.Redis) -> int:
+    return sum(client.zcard(key) for key in client.scan_iter("*:concurrency:*"))
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_never_more_than_the_count_are_in_progress_and_none_is_lost(processes: Processes, seed: int) -> None:
-    history = processes.run(seed, TIMES)
+    history = run(processes, seed)
 
     assert not violations(history)
     assert sum(work.allowed for work in history) > len(history) / 20
     assert any(not work.allowed for work in history)
-    assert processes.in_use() == 0
+    assert in_use(processes.client) == 0
 
 
 def test_work_that_outlives_the_timeout_keeps_its_slot(processes: Processes) -> None:
-    history = processes.run(2, TIMES // 2, longest=2.5 * TIMEOUT)
+    history = run(processes, 2, TIMES // 2, longest=2.5 * TIMEOUT)
 
     assert not violations(history)
     assert any(work.ending - work.answered > 2 * TIMEOUT * 10**9 for work in history)
-    assert processes.in_use() == 0
+    assert in_use(processes.client) == 0
 
 
 def test_a_stalled_server_loses_no_slot(processes: Processes) -> None:
     """What is sent while it stalls is done when it goes on, in any order: a release, too."""
-    calls = processes.submit(0, TIMES)
+    calls = start(processes, 0)
     for _ in range(3):
         time.sleep(0.1)
         processes.client.client_pause(150)
 
-    history = [work for call in calls for work in call.result(PATIENCE)]
+    history = together(calls)
 
     assert not violations(history, on_its_way=0.2)
-    assert processes.in_use() == 0
+    assert in_use(processes.client) == 0
 
 
 @pytest.mark.parametrize("name", DEFECTS)
 def test_the_checker_finds_a_broken_script(processes: Processes, name: str) -> None:
     defect, clause = DEFECTS[name]
 
-    assert clause in violations(processes.run(0, 2 * TIMES, defect, scripts="generic"))
+    assert clause in violations(run(processes, 0, 2 * TIMES, defect, scripts="generic"))
 
 
 @pytest.mark.parametrize("name", DEFECTS)
 def test_the_checker_finds_a_broken_compiled_script(processes: Processes, name: str) -> None:
     defect, clause = OF_THE_COMPILED.get(name, DEFECTS[name])
 
-    assert clause in violations(processes.run(0, 2 * TIMES, defect, scripts="compiled"))
+    assert clause in violations(run(processes, 0, 2 * TIMES, defect, scripts="compiled"))
 
 
 @pytest.mark.parametrize("released", RELEASES)
 def test_the_checker_finds_slots_that_are_not_given_back(processes: Processes, released: str) -> None:
     """In one of ten runs at the latest: it takes a client that asks in the moment when only such slots are left."""
-    runs = (processes.run(seed, 3 * TIMES, released=released) for seed in range(1, 11))
+    runs = (run(processes, seed, 3 * TIMES, released=released) for seed in range(1, 11))
 
     assert any("refused for nothing" in violations(run) for run in runs)
-
-
-@pytest.mark.parametrize("name", DEFECTS)
-def test_a_broken_script_is_the_shipped_one_but_for_one_place(name: str) -> None:
-    from flask_multilimit.engine.storage.redis import scripts
-
-    defect, _ = DEFECTS[name]
-    names = frozenset({"concurrency"})
-
-    assert scripts.script(defect.driver, names).text.count(defect.text) == 1
-
-
-@pytest.mark.parametrize("name", DEFECTS)
-def test_a_broken_script_is_broken_when_it_is_compiled_too(name: str) -> None:
-    defect, _ = OF_THE_COMPILED.get(name, DEFECTS[name])
-
-    assert broken_by(defect, slots.plan(1))
 
 
 def test_slots_of_killed_processes_expire(server: Server, tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -15,10 +14,9 @@ from flask_multilimit.engine import Limiter, Rule, hits_for, storage_from_uri
 from flask_multilimit.engine.hits import Hits
 from history.broken import scripts_of_this_process
 from history.operations import Operation
+from history.processes import by_threads
 
 if TYPE_CHECKING:
-    from multiprocessing.synchronize import Barrier
-
     from flask_multilimit.engine import Decision
     from history.broken import Defect
 
@@ -40,14 +38,6 @@ EXACTLY_REFUNDED = {"sliding_window", "fixed_window", "sliding_window_counter"}
 """What a refund does to the others depends on its instant, which no reply tells."""
 LONGEST_PAUSE = 0.003
 
-_barrier: Any = None
-
-
-def meet_at(barrier: Barrier) -> None:
-    """Called once in each process: where all wait until all are ready."""
-    global _barrier  # noqa: PLW0603 - the way in which a pool hands something to its processes
-    _barrier = barrier
-
 
 def plan(limits: tuple[str, ...], subject: str, cost: int, *, shadow: bool) -> Hits:
     hits = [hit for name in limits for hit in _hits_of(name, LIMITS[name], subject, cost)]
@@ -66,10 +56,7 @@ def run(url: str, seed: int, threads: int, times: int, defect: Defect | None, *,
         limiter.peek(plan(("own",), "ada", 1, shadow=False))
         recent: deque[Decision] = deque(maxlen=20)
         plans = cache(plan)  # anew in each run, for storage keeps with the hits by which script it asks
-        clients = [_Client(limiter, plans, recent, random.Random(f"{seed} {n}")) for n in range(threads)]
-        _barrier.wait()
-        with ThreadPoolExecutor(threads) as pool:
-            recorded = list(pool.map(partial(_Client.ask, times=times), clients))
+        recorded = by_threads(seed, threads, lambda dice, _: _Client(limiter, plans, recent, dice).ask(times))
         limiter.close()
     return [operation for operations in recorded for operation in operations]
 

@@ -1,0 +1,80 @@
+"""Processes that run together again and again against one server, each with several threads."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+from history.broken import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+    from multiprocessing.synchronize import Barrier, Event
+
+    import redis
+
+    from support.servers import Server
+
+PATIENCE = 120
+
+_meeting: Any = None
+
+
+def meet_at(barrier: Barrier, over: Event) -> None:
+    """Called once in each process: where all wait until all are ready, and what may tell them to stop."""
+    global _meeting  # noqa: PLW0603 - the way in which a pool hands something to its processes
+    _meeting = barrier, over
+
+
+def until_over() -> Event:
+    """In a process: what tells it to stop."""
+    over: Event = _meeting[1]
+    return over
+
+
+def by_threads(seed: int, threads: int, ask: Callable[[random.Random, int], Any]) -> list[Any]:
+    """In a process, when all are ready: what ``ask`` returns in each thread, given its dice and its number."""
+    _meeting[0].wait()
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(lambda n: ask(random.Random(f"{seed} {n}"), n), range(threads)))
+
+
+class Processes:
+    """``number`` of them, and ``waiting`` others that wait until all are ready."""
+
+    def __init__(self, number: int, pool: ProcessPoolExecutor, barrier: Barrier, over: Event, server: Server) -> None:
+        self._number, self._pool, self._server = number, pool, server
+        self.barrier, self.over = barrier, over
+        self.client: redis.Redis = server.client()
+
+    def start(
+        self, run: Callable[..., list[Any]], seed: int, *arguments: Any, scripts: str = "both"
+    ) -> list[Future[list[Any]]]:
+        """``run`` in each process, on an empty server."""
+        self.client.flushall()
+        self.over.clear()
+        kinds = cycle(KINDS[scripts])
+        return [
+            self._pool.submit(run, self._server.url, 100 * seed + n, *arguments, are_compiled=next(kinds))
+            for n in range(self._number)
+        ]
+
+
+def together(calls: list[Future[list[Any]]]) -> list[Any]:
+    """What all have written down."""
+    return [each for call in calls for each in call.result(PATIENCE)]
+
+
+@contextmanager
+def processes_on(server: Server, number: int, *, waiting: int = 0) -> Iterator[Processes]:
+    context: Any = multiprocessing.get_context("spawn")
+    barrier, over = context.Barrier(number + waiting, timeout=PATIENCE), context.Event()
+    with ProcessPoolExecutor(number, context, meet_at, (barrier, over)) as pool:
+        processes = Processes(number, pool, barrier, over, server)
+        yield processes
+        processes.client.close()
