@@ -176,11 +176,7 @@ class AppGate(AppState):
                 self.check_ended(plan, record)
             raise
         if applied is not None:
-            decision = self._decide(plan.scope, applied, record)
-            if decision is not None and not decision.reply[ALLOWED]:
-                raise self.rejection(decision, applied)
-            if applied.failure is not None:
-                raise applied.failure
+            self._require_pass(plan, applied, record)
         if record is not None:
             record.admitted = True
         elif applied is None or not applied.hits:
@@ -191,12 +187,15 @@ class AppGate(AppState):
         :meth:`check`."""
         record.checked = True
         if self.access is None or not self._lists.allows(record, ended=True):
-            applied = plan.apply(self.subjects.resolve_if_found, ENDED_REQUEST)
-            decision = self._decide(plan.scope, applied, record)
-            if decision is not None and not decision.reply[ALLOWED]:
-                raise self.rejection(decision, applied)
-            if applied.failure is not None:
-                raise applied.failure
+            self._require_pass(plan, plan.apply(self.subjects.resolve_if_found, ENDED_REQUEST), record)
+
+    def _require_pass(self, plan: Plan, applied: AppliedLimits, record: Record | None) -> None:
+        """Raise as :meth:`check` unless the limits of ``plan`` that apply let the request pass."""
+        decision = self._decide(plan.scope, applied, record)
+        if decision is not None and not decision.reply[ALLOWED]:
+            raise self.rejection(decision, applied)
+        if applied.failure is not None:
+            raise applied.failure
 
     def _applied(self, plan: Plan, record: Record | None) -> AppliedLimits | None:
         """The limits that apply to the current request; ``None`` if a list allows it."""
@@ -208,12 +207,10 @@ class AppGate(AppState):
         except ConfigurationError as error:
             raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from error
 
-    def _decide_here(self, scope: str, applied: AppliedLimits) -> Decision | None:
-        """Check limits that are given at the call; ``None`` if nothing is limited now. Raises as :meth:`check`, but
-        returns a refusal."""
-        if not self.settings.enabled or (self.access is not None and self._lists.allows(self._records.current())):
-            return None
-        return self._decide(scope, applied)
+    def _decide_here(self, scope: str, applied: AppliedLimits) -> Decision:
+        """Check limits that are given at the call. Raises as :meth:`check`, but returns a refusal."""
+        decision = self._decide(scope, applied) if self.settings.enabled and not self.allows() else None
+        return decision or unasked(applied.hits)
 
     def rejection(self, decision: Decision, applied: AppliedLimits) -> RateLimitExceeded:
         """The exception to raise for a ``decision`` that refuses."""
@@ -251,7 +248,7 @@ class AppGate(AppState):
         self.startup.keep_up()
         plan = self.plans.declared_here(scope, dict(options))
         applied = plan.apply(self._resolver(plan.limiters[0].declaration, subject))
-        return self._decide_here(scope, applied) or unasked(applied.hits), applied
+        return self._decide_here(scope, applied), applied
 
     def _resolver(self, declaration: Declaration, subject: str | None) -> Resolve:
         if subject is not None:
@@ -272,8 +269,7 @@ class AppGate(AppState):
         check_mapping("subjects", subjects, SUBJECTS_BY_TYPE)
         changed = self.limiter.with_overrides(hits)
         applied = AppliedLimits.of_hits(changed or hits, subjects, scope)
-        decision = None if changed is None else self._decide_here(scope, applied)
-        return decision or unasked(applied.hits)
+        return unasked(applied.hits) if changed is None else self._decide_here(scope, applied)
 
     def reset(self, hits: Iterable[Hit | str]) -> None:
         """Reset the quotas of ``hits``, or of keys in the storage. Bans among them end in the list of bans, too."""
