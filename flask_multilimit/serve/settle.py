@@ -24,6 +24,7 @@ from ..engine.threads import Beat, Lazy
 from ..observe.events import OTHERS, Outcome
 from ..plan.hits import Applied, AppliedLimits
 from .audience import report
+from .slots import holder_of_request, release_when_requests_end
 from .state import AppState, Record, Records
 
 MOST_ENDED = 10_000
@@ -36,7 +37,7 @@ class Settlement:
     def __init__(self, in_force: AppState, records: Records) -> None:
         self._in_force = in_force
         self._records = records
-        self._holder_of_request: Callable[[], Holder | None] | None = None
+        self._releases_slots = False
         self._bounded: set[Declaration] = set()
         self._ended = deque[Callable[[], None]](maxlen=MOST_ENDED)
         self._beat = Lazy(lambda: Beat(self._settle_ended, name="multilimit-settle", last=self._settle_ended))
@@ -66,19 +67,18 @@ class Settlement:
         """Hold slots until the limited function or block ends, or until the response is closed."""
         holder = holder_of_call()
         if holder is None:
-            holder = (self._holder_of_request or self._find_holder_of_request())()
+            holder = self._holder_of_request()
         if holder is None or holder.ended:  # nobody knows when the work ends; without a release its slots expire
             return
         self._in_force.limiter.hold(decision)
         if not holder.takes(decision):
             KEEPER.let_expire(decision)
 
-    def _find_holder_of_request(self) -> Callable[[], Holder | None]:
-        from .slots import holder_of_request, release_when_requests_end  # noqa: PLC0415 - few limits hold slots
-
-        release_when_requests_end(self._in_force.app)
-        self._holder_of_request = holder_of_request
-        return holder_of_request
+    def _holder_of_request(self) -> Holder | None:
+        if not self._releases_slots:  # few apps have any, so the request path is patched late
+            release_when_requests_end(self._in_force.app)
+            self._releases_slots = True
+        return holder_of_request()
 
     def settle(self, decision: Decision, units: int, hits: Iterable[Hit] | None = None) -> Decision:
         """As :meth:`Limiter.settle`. The result replaces ``decision`` in the record of this request."""
@@ -95,7 +95,7 @@ class Settlement:
         for each in declarations:
             if isinstance(each.settle, SettleByHeader) and each.settle_header == "remove":
                 response.headers.pop(each.settle.header, None)
-        if later and (holder := (self._holder_of_request or self._find_holder_of_request())()) is not None:
+        if later and (holder := self._holder_of_request()) is not None:
             app = self._in_force.app
             holder.at_end.append(partial(self._settle_now, response, record, record, later, waits=app.testing))
 
