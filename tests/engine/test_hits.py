@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
@@ -42,3 +43,11 @@ def test_hits_for_refuses_a_wrong_kind_of_value(option: str, wrong: Any, message
 def test_a_hit_refuses_a_wrong_kind_of_value(option: str, wrong: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{option}=.*: {message}"):
         Hit(**{"key": "key", "rule": Rule(60, 5), option: wrong})
+
+
+def test_a_hit_is_frozen_and_compared_by_value() -> None:
+    hit = Hit("key", Rule(60, 5))
+
+    with pytest.raises(FrozenInstanceError):
+        hit.cost = 0  # type: ignore[misc]
+    assert {hit, Hit("key", Rule(60, 5))} == {hit}
