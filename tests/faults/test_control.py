@@ -30,11 +30,6 @@ FIRST = "198.51.100.7"
 """Denied before the storage fails."""
 
 
-@pytest.fixture(scope="module")
-def binary(server_binaries: dict[str, Binary]) -> Binary:
-    return next(iter(server_binaries.values()))
-
-
 def shops_on(uri: str) -> list[Shop]:
     """Several processes of the app, all of which serve and deny ``FIRST``."""
     shops = [made(uri, MULTILIMIT_STORAGE_TIMEOUT=0.5) for _ in range(SHOPS)]

@@ -17,9 +17,9 @@ from flask_multilimit.engine import (
     RedisStorage,
     Rule,
     StorageError,
-    storage_from_uri,
 )
 from support.bench import hits
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,8 +35,8 @@ RECOVERY = 8.0
 
 
 @pytest.fixture(scope="module")
-def shared_world(server_binaries: dict[str, Binary]) -> Iterator[World]:
-    with new_world(next(iter(server_binaries.values()))) as world:
+def shared_world(binary: Binary) -> Iterator[World]:
+    with new_world(binary) as world:
         yield world
 
 
@@ -46,35 +46,15 @@ def world(shared_world: World) -> World:
     return shared_world
 
 
-@pytest.fixture
-def changes() -> list[Health]:
-    return []
-
-
-@pytest.fixture
-def limiter(world: World, changes: list[Health]) -> Iterator[Limiter]:
-    storage = storage_from_uri(world.proxy.url, timeout=0.1)
-    limiter = Limiter(GuardedStorage(storage, workers=1, on_change=changes.append))
-    yield limiter
-    limiter.close()
-
-
-def until(condition: Callable[[], bool], seconds: float = RECOVERY) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
-
-
 def is_working(limiter: Limiter) -> bool:
     return limiter.health().state == "working"
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_limits_hold_during_a_fault_and_after_it(
-    fault: Fault, world: World, limiter: Limiter, changes: list[Health]
+    fault: Fault, world: World, open_guarded: Callable[..., Limiter], changes: list[Health]
 ) -> None:
-    plan = hits(LIMIT)
+    limiter, plan = open_guarded(world.proxy.url, timeout=0.1), hits(LIMIT)
     for _ in range(3):
         assert limiter.check(plan).allowed
 
@@ -90,7 +70,7 @@ def test_limits_hold_during_a_fault_and_after_it(
         failed = limiter.health()
     finally:
         fault.end(world)
-    until(lambda: is_working(limiter) and len(changes) == 2 * fault.noticed)
+    until(lambda: is_working(limiter) and len(changes) == 2 * fault.noticed, RECOVERY)
 
     assert admitted == 7
     assert took[0] < FIRST
@@ -106,9 +86,11 @@ def test_limits_hold_during_a_fault_and_after_it(
 
 @pytest.mark.parametrize("policy", ["local", "deny"])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_no_fault_keeps_a_slot(fault: Fault, policy: OnStorageError, world: World) -> None:
+def test_no_fault_keeps_a_slot(
+    fault: Fault, policy: OnStorageError, world: World, open_guarded: Callable[..., Limiter]
+) -> None:
     """A check without a reply may be charged, even later: whether it was admitted here or not, its slots come back."""
-    limiter = Limiter(GuardedStorage(storage_from_uri(world.proxy.url, timeout=0.1), workers=1, on_error=policy))
+    limiter = open_guarded(world.proxy.url, timeout=0.1, on_error=policy)
     plan, over = hits("2 at once"), threading.Event()
 
     def work() -> None:
@@ -123,13 +105,12 @@ def test_no_fault_keeps_a_slot(fault: Fault, policy: OnStorageError, world: Worl
     fault.begin(world)
     time.sleep(0.5)
     fault.end(world)
-    until(lambda: is_working(limiter))
+    until(lambda: is_working(limiter), RECOVERY)
     over.set()
     for thread in threads:
         thread.join(60)
 
     until(lambda: limiter.peek(plan).remaining == 2, 3)
-    limiter.close()
 
 
 # What is no outage
@@ -143,13 +124,11 @@ def in_threads(many: int, act: Callable[[], object]) -> None:
         thread.join(60)
 
 
-def guarded(url: str, changes: list[Health], timeout: float = 0.5) -> Limiter:
-    return Limiter(GuardedStorage(storage_from_uri(url, timeout=timeout), workers=1, on_change=changes.append))
-
-
 @pytest.mark.parametrize("algorithm", ["sliding_window", "token_bucket"])
-def test_a_server_that_stumbles_is_not_taken_for_dead(world: World, changes: list[Health], algorithm: str) -> None:
-    limiter, plan = guarded(world.proxy.url, changes), hits(Rule(3600, 10, algorithm=algorithm))
+def test_a_server_that_stumbles_is_not_taken_for_dead(
+    world: World, open_guarded: Callable[..., Limiter], changes: list[Health], algorithm: str
+) -> None:
+    limiter, plan = open_guarded(world.proxy.url, timeout=0.5), hits(Rule(3600, 10, algorithm=algorithm))
     limiter.check(plan)
     world.server.suspend()
     threading.Timer(0.6, world.server.resume).start()
@@ -158,11 +137,12 @@ def test_a_server_that_stumbles_is_not_taken_for_dead(world: World, changes: lis
 
     assert (decision.allowed, decision.decided_by, changes) == (True, "storage", [])
     assert limiter.peek(plan).remaining in ({8} if algorithm == "sliding_window" else {7, 8})
-    limiter.close()
 
 
-def test_connections_cut_in_silence_are_no_outage(world: World, changes: list[Health]) -> None:
-    limiter, together = guarded(world.proxy.url, changes), threading.Barrier(4)
+def test_connections_cut_in_silence_are_no_outage(
+    world: World, open_guarded: Callable[..., Limiter], changes: list[Health]
+) -> None:
+    limiter, together = open_guarded(world.proxy.url, timeout=0.5), threading.Barrier(4)
     world.proxy.begin("latency", seconds=0.05)  # so that each has a connection of its own
     in_threads(4, lambda: (together.wait(10), limiter.check(hits("10/hour"))))
     world.proxy.end()
@@ -171,12 +151,13 @@ def test_connections_cut_in_silence_are_no_outage(world: World, changes: list[He
     decision = limiter.check(hits("10/hour"))
 
     assert (decision.remaining, decision.decided_by, changes) == (5, "storage", [])
-    limiter.close()
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_a_check_without_a_free_connection_waits_for_one(world: World, changes: list[Health], most: int) -> None:
-    limiter = guarded(f"{world.proxy.url}?max_connections={most}", changes, timeout=5)
+def test_a_check_without_a_free_connection_waits_for_one(
+    world: World, open_guarded: Callable[..., Limiter], changes: list[Health], most: int
+) -> None:
+    limiter = open_guarded(f"{world.proxy.url}?max_connections={most}", timeout=5)
     together = threading.Barrier(8)
 
     def ask() -> None:
@@ -189,7 +170,6 @@ def test_a_check_without_a_free_connection_waits_for_one(world: World, changes: 
     assert limiter.peek(hits("1000/hour")).remaining == 1000 - 160
     assert changes == []
     assert len(limiter.check_many([hits("1000/hour")] * 2)) == 2
-    limiter.close()
 
 
 def test_a_check_that_waits_in_vain_for_a_connection_says_why(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -201,25 +181,28 @@ def test_a_check_that_waits_in_vain_for_a_connection_says_why(world: World, capl
     assert limiter.check(hits()).decided_by == "local"
     assert "Too many connections (more checks run at once than max_connections" in caplog.text
     taken.close()
-    until(lambda: is_working(limiter))
+    until(lambda: is_working(limiter), RECOVERY)
     limiter.close()
 
 
-def test_an_outage_ends_for_a_single_connection_too(world: World, changes: list[Health]) -> None:
-    limiter, plan = guarded(f"{world.proxy.url}?max_connections=1", changes, timeout=0.1), hits("10/hour")
+def test_an_outage_ends_for_a_single_connection_too(
+    world: World, open_guarded: Callable[..., Limiter], changes: list[Health]
+) -> None:
+    limiter, plan = open_guarded(f"{world.proxy.url}?max_connections=1", timeout=0.1), hits("10/hour")
     limiter.check(plan)
     world.proxy.begin("reset")
     for _ in range(3):
         assert limiter.check(plan).decided_by == "local"
     world.proxy.end()
-    until(lambda: is_working(limiter) and len(changes) == 2)
+    until(lambda: is_working(limiter) and len(changes) == 2, RECOVERY)
 
     assert limiter.peek(plan).remaining == 6
-    limiter.close()
 
 
-def test_the_way_back_is_one_probe_and_one_charge_for_each_check(world: World, changes: list[Health]) -> None:
-    limiter, plan, many = guarded(world.proxy.url, changes, timeout=5), hits("100000/hour"), 1000
+def test_the_way_back_is_one_probe_and_one_charge_for_each_check(
+    world: World, open_guarded: Callable[..., Limiter]
+) -> None:
+    limiter, plan, many = open_guarded(world.proxy.url, timeout=5), hits("100000/hour"), 1000
     limiter.check(plan)
     world.proxy.begin("says", reply=b"-LOADING Redis is loading the dataset in memory\r\n")
     while_away = [limiter.check(plan).decided_by for _ in range(many)]
@@ -237,11 +220,12 @@ def test_the_way_back_is_one_probe_and_one_charge_for_each_check(world: World, c
     assert after == sorted(after, key=lambda decided_by: decided_by == "storage"), "decided here after it was back"
     assert world.admin.info("commandstats")["cmdstat_evalsha"]["calls"] == 1 + many + len(after)
     assert limiter.peek(plan).remaining == 100_000 - 1 - many - len(after)
-    limiter.close()
 
 
-def test_two_first_failures_at_once_are_one_outage(world: World, changes: list[Health]) -> None:
-    limiter, together, took = guarded(world.proxy.url, changes, timeout=0.1), threading.Barrier(8), list[float]()
+def test_two_first_failures_at_once_are_one_outage(
+    world: World, open_guarded: Callable[..., Limiter], changes: list[Health]
+) -> None:
+    limiter, together, took = open_guarded(world.proxy.url, timeout=0.1), threading.Barrier(8), list[float]()
     limiter.check(hits("10/hour"))
     world.server.suspend()
 
@@ -255,9 +239,8 @@ def test_two_first_failures_at_once_are_one_outage(world: World, changes: list[H
         in_threads(8, ask)
     finally:
         world.server.resume()
-    until(lambda: is_working(limiter) and len(changes) == 2)
+    until(lambda: is_working(limiter) and len(changes) == 2, RECOVERY)
 
     assert len(took) == 8
     assert max(took) < FIRST
     assert limiter.peek(hits("10/hour")).remaining == 1
-    limiter.close()

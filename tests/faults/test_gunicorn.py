@@ -19,8 +19,8 @@ UNDER_LOAD = {"SIGSTOP", "SIGKILL, restart", "REPLICAOF (READONLY)", "blackhole"
 
 
 @pytest.fixture(scope="module")
-def service(server_binaries: dict[str, Binary]) -> Iterator[Service]:
-    with serving(next(iter(server_binaries.values()))) as service:
+def service(binary: Binary) -> Iterator[Service]:
+    with serving(binary) as service:
         yield service
 
 

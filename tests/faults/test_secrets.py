@@ -65,8 +65,7 @@ MALFORMED = (
 
 
 @pytest.fixture(scope="module")
-def ports(server_binaries: dict[str, Binary]) -> Iterator[dict[str, int]]:
-    binary = next(iter(server_binaries.values()))
+def ports(binary: Binary) -> Iterator[dict[str, int]]:
     with (
         Server(binary, tcp=True, options=["--requirepass", "right"]) as strict,
         SentinelServer(binary, strict.port, quorum=2) as sentinel,

@@ -16,7 +16,6 @@ from redis.sentinel import Sentinel
 from flask_multilimit.engine import (
     Concurrent,
     ConfigurationError,
-    GuardedStorage,
     Health,
     Limiter,
     StorageError,
@@ -49,11 +48,6 @@ BACK = 5.0
 
 
 @pytest.fixture(scope="module")
-def binary(server_binaries: dict[str, Binary]) -> Binary:
-    return next(iter(server_binaries.values()))
-
-
-@pytest.fixture(scope="module")
 def primary(binary: Binary) -> Iterator[Server]:
     with Server(binary, tcp=True) as server:
         yield server
@@ -64,19 +58,6 @@ def sentinel(binary: Binary, primary: Server) -> Iterator[SentinelServer]:
     """Alone, and so without the power to do anything but tell where the primary is."""
     with SentinelServer(binary, primary.port, quorum=2) as server:
         yield server
-
-
-@pytest.fixture
-def open_limiter() -> Iterator[Callable[..., Limiter]]:
-    opened: list[Limiter] = []
-
-    def open_limiter(uri: str, *, timeout: float = 10) -> Limiter:
-        opened.append(Limiter(storage_from_uri(uri, timeout=timeout)))
-        return opened[-1]
-
-    yield open_limiter
-    for limiter in opened:
-        limiter.close()
 
 
 @pytest.fixture
@@ -319,55 +300,73 @@ class Load:
                         self.locally_decided_at = start
 
 
-def _kill(trio: Trio) -> None:
-    trio.primary.kill()
+@pytest.fixture(params=[Server.kill, Server.suspend], ids=["killed", "frozen"])
+def fault(request: pytest.FixtureRequest) -> Callable[[Server], None]:
+    fault: Callable[[Server], None] = request.param
+    return fault
 
 
-def _freeze(trio: Trio) -> None:
-    trio.primary.suspend()
-
-
-@pytest.mark.parametrize("fault", [_kill, _freeze], ids=["killed", "frozen"])
-def test_a_fail_over_under_load(binary: Binary, fault: Callable[[Trio], None]) -> None:
-    changes: list[Health] = []
+@pytest.fixture
+def trio(binary: Binary) -> Iterator[Trio]:
     with Trio(binary) as trio:
-        storage = storage_from_uri(trio.url, timeout=0.3)
-        limiter = Limiter(GuardedStorage(storage, workers=1, on_change=changes.append))
-        idle = [_well_connected(make(trio), trio.primary.client()) for make in (_by_uri, _by_redis_py)]
-        with Load(limiter) as load:
-            until(lambda: load.admitted["plenty"] > 3 * THREADS)
-            fault(trio)
-            until(lambda: changes)
-            fails = [_fails(each) for each in idle]
-            new = trio.wait_for_another_primary()
-            announced = time.monotonic()
-            at_once = [_works_at_once(each) for each in idle]
-            until(lambda: limiter.health().state == "working" and len(changes) > 1)
-            until(lambda: load.admitted["scarce"] >= 200 - LOST_AT_MOST)
-        used = 100_000 - limiter.peek(Load.PLENTY).remaining
-
-        assert load.errors == []
-        assert load.slowest < ANSWERED
-        assert [change.state for change in changes][:2] == ["failed", "working"]
-        assert load.locally_decided_at - announced < BACK
-        assert load.admitted["scarce"] <= 200 + LOST_AT_MOST
-        assert load.admitted["plenty"] - LOST_AT_MOST <= used <= load.admitted["plenty"]
-        assert limiter.peek(Load.SCARCE).decided_by == "storage"
-        assert new.client().info("replication")["role"] == "master"
-        assert fails == at_once == [True, True]
-        for each in (limiter, *idle):
-            each.close()
+        yield trio
 
 
-class Settling(Load):
-    """Threads that settle each check at more than its estimate, and every second one of another limit at nothing."""
+def test_a_fail_over_under_load(
+    trio: Trio, fault: Callable[[Server], None], open_guarded: Callable[..., Limiter], changes: list[Health]
+) -> None:
+    limiter = open_guarded(trio.url)
+    idle = [_well_connected(make(trio), trio.primary.client()) for make in (_by_uri, _by_redis_py)]
+    with Load(limiter) as load:
+        until(lambda: load.admitted["plenty"] > 3 * THREADS)
+        fault(trio.primary)
+        until(lambda: changes)
+        fails = [_fails(each) for each in idle]
+        new = trio.wait_for_another_primary()
+        announced = time.monotonic()
+        at_once = [_works_at_once(each) for each in idle]
+        until(lambda: limiter.health().state == "working" and len(changes) > 1)
+        until(lambda: load.admitted["scarce"] >= 200 - LOST_AT_MOST)
+    used = 100_000 - limiter.peek(Load.PLENTY).remaining
 
-    MORE = hits("1000000/hour", scope="more", cost=10)
-    LESS = hits("1000000/hour", scope="less", cost=10)
+    assert load.errors == []
+    assert load.slowest < ANSWERED
+    assert [change.state for change in changes][:2] == ["failed", "working"]
+    assert load.locally_decided_at - announced < BACK
+    assert load.admitted["scarce"] <= 200 + LOST_AT_MOST
+    assert load.admitted["plenty"] - LOST_AT_MOST <= used <= load.admitted["plenty"]
+    assert limiter.peek(Load.SCARCE).decided_by == "storage"
+    assert new.client().info("replication")["role"] == "master"
+    assert fails == at_once == [True, True]
+    for each in idle:
+        each.close()
+
+
+class Tasks(Load):
+    """Threads that count what they have done."""
 
     def __init__(self, limiter: Limiter) -> None:
         super().__init__(limiter)
         self.done = 0
+
+    def fail_over(self, trio: Trio, fault: Callable[[Server], None], changes: list[Health]) -> None:
+        """Begin, let the primary fail, and go on until much is done after it is back."""
+        with self:
+            until(lambda: self.done > 3 * THREADS)
+            trio.wait_for_good_replicas()
+            fault(trio.primary)
+            until(lambda: changes)
+            trio.wait_for_another_primary()
+            until(lambda: self._limiter.health().state == "working" and len(changes) > 1)
+            back = self.done
+            until(lambda: self.done > back + 3 * THREADS)
+
+
+class Settling(Tasks):
+    """Threads that settle each check at more than its estimate, and every second one of another limit at nothing."""
+
+    MORE = hits("1000000/hour", scope="more", cost=10)
+    LESS = hits("1000000/hour", scope="less", cost=10)
 
     def _run(self) -> None:
         while not self._stop.wait(0.005):
@@ -379,31 +378,22 @@ class Settling(Load):
                     self._limiter.settle(decision, units)
 
 
-@pytest.mark.parametrize("fault", [_kill, _freeze], ids=["killed", "frozen"])
-def test_a_fail_over_settles_nothing_twice(binary: Binary, fault: Callable[[Trio], None]) -> None:
+def test_a_fail_over_settles_nothing_twice(
+    trio: Trio, fault: Callable[[Server], None], open_guarded: Callable[..., Limiter], changes: list[Health]
+) -> None:
     """A replica may not have heard of the last charges and settlements: these are lost, or leave the estimate."""
-    changes: list[Health] = []
-    with Trio(binary) as trio:
-        limiter = Limiter(GuardedStorage(storage_from_uri(trio.url, timeout=0.3), workers=1, on_change=changes.append))
-        with Settling(limiter) as settling:
-            until(lambda: settling.done > 3 * THREADS)
-            trio.wait_for_good_replicas()
-            fault(trio)
-            until(lambda: changes)
-            trio.wait_for_another_primary()
-            until(lambda: limiter.health().state == "working" and len(changes) > 1)
-            back = settling.done
-            until(lambda: settling.done > back + 3 * THREADS)
-        until(lambda: limiter.health().pending == 0)
+    limiter = open_guarded(trio.url)
+    settling = Settling(limiter)
+    settling.fail_over(trio, fault, changes)
+    until(lambda: limiter.health().pending == 0)
 
-        more, less = (limiter.peek(plan) for plan in (Settling.MORE, Settling.LESS))
-        assert more.decided_by == less.decided_by == "storage"
-        assert 10 * (settling.done - LOST_AT_MOST) <= 1_000_000 - more.remaining <= 35 * settling.done
-        assert 10 * (settling.done - LOST_AT_MOST) <= 1_000_000 - less.remaining <= 20 * settling.done
-        limiter.close()
+    more, less = (limiter.peek(plan) for plan in (Settling.MORE, Settling.LESS))
+    assert more.decided_by == less.decided_by == "storage"
+    assert 10 * (settling.done - LOST_AT_MOST) <= 1_000_000 - more.remaining <= 35 * settling.done
+    assert 10 * (settling.done - LOST_AT_MOST) <= 1_000_000 - less.remaining <= 20 * settling.done
 
 
-class Work(Load):
+class Work(Tasks):
     """Threads that take slots and give them back."""
 
     COUNT, TIMEOUT = 4, 5
@@ -411,7 +401,7 @@ class Work(Load):
 
     def __init__(self, limiter: Limiter) -> None:
         super().__init__(limiter)
-        self.done = self.in_progress = self.most = 0
+        self.in_progress = self.most = 0
 
     def _run(self) -> None:
         while not self._stop.wait(0.005):
@@ -427,28 +417,17 @@ class Work(Load):
                     self.done += 1
 
 
-@pytest.mark.parametrize("fault", [_kill, _freeze], ids=["killed", "frozen"])
-def test_a_fail_over_loses_no_slot(binary: Binary, fault: Callable[[Trio], None]) -> None:
+def test_a_fail_over_loses_no_slot(
+    trio: Trio, fault: Callable[[Server], None], open_guarded: Callable[..., Limiter], changes: list[Health]
+) -> None:
     """A replica may not have heard of the slots that were taken last: as many can be too many, for a moment."""
-    changes: list[Health] = []
-    with Trio(binary) as trio:
-        limiter = Limiter(GuardedStorage(storage_from_uri(trio.url, timeout=0.3), workers=1, on_change=changes.append))
-        with Work(limiter) as work:
-            until(lambda: work.done > 3 * THREADS)
-            trio.wait_for_good_replicas()
-            before = work.most
-            fault(trio)
-            until(lambda: changes)
-            trio.wait_for_another_primary()
-            until(lambda: limiter.health().state == "working" and len(changes) > 1)
-            back = work.done
-            until(lambda: work.done > back + 3 * THREADS)
+    limiter = open_guarded(trio.url)
+    work = Work(limiter)
+    work.fail_over(trio, fault, changes)
 
-        assert before == Work.COUNT
-        assert work.most <= 2 * Work.COUNT
-        until(lambda: limiter.peek(Work.SLOTS).remaining == Work.COUNT)
-        assert limiter.peek(Work.SLOTS).decided_by == "storage"
-        limiter.close()
+    assert Work.COUNT <= work.most <= 2 * Work.COUNT
+    until(lambda: limiter.peek(Work.SLOTS).remaining == Work.COUNT)
+    assert limiter.peek(Work.SLOTS).decided_by == "storage"
 
 
 def _by_uri(trio: Trio) -> Limiter:

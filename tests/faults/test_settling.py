@@ -85,8 +85,7 @@ class Service:
 
 
 @pytest.fixture(scope="module")
-def service(server_binaries: dict[str, Binary]) -> Iterator[Service]:
-    binary = next(iter(server_binaries.values()))
+def service(binary: Binary) -> Iterator[Service]:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(
             Server(binary, tcp=True, options=["--appendonly", "yes", "--appendfsync", "always"])

@@ -1,0 +1,54 @@
+"""The server of the fault suite, and limiters on what stands before it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flask_multilimit.engine import GuardedStorage, Health, Limiter, storage_from_uri
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from support.servers import Binary
+
+
+@pytest.fixture(scope="module")
+def binary(server_binaries: dict[str, Binary]) -> Binary:
+    return next(iter(server_binaries.values()))
+
+
+@pytest.fixture
+def changes() -> list[Health]:
+    """Of the guards that are opened."""
+    return []
+
+
+@pytest.fixture
+def open_limiter() -> Iterator[Callable[..., Limiter]]:
+    """Without layers."""
+    opened: list[Limiter] = []
+
+    def open_limiter(uri: str, *, timeout: float = 10) -> Limiter:
+        opened.append(Limiter(storage_from_uri(uri, timeout=timeout)))
+        return opened[-1]
+
+    yield open_limiter
+    for limiter in opened:
+        limiter.close()
+
+
+@pytest.fixture
+def open_guarded(changes: list[Health]) -> Iterator[Callable[..., Limiter]]:
+    opened: list[Limiter] = []
+
+    def open_guarded(uri: str, *, timeout: float = 0.3, **options: Any) -> Limiter:
+        storage = storage_from_uri(uri, timeout=timeout)
+        guard = GuardedStorage(storage, on_change=changes.append, **{"workers": 1, **options})
+        opened.append(Limiter(guard))
+        return opened[-1]
+
+    yield open_guarded
+    for limiter in opened:
+        limiter.close()
