@@ -93,6 +93,26 @@ def test_charges_without_a_reply_are_sent_once_more(workers: Workers) -> None:
     assert str(workers.limiter.health().error) == "it is broken", "another probe was waited for"
 
 
+def test_a_check_that_cannot_be_charged_is_given_up_and_the_others_are_charged(workers: Workers) -> None:
+    plans = [hits("5/minute", subject=subject) for subject in ("ada", "bob")]
+    workers.break_down()
+    assert all(workers.limiter.check(plan).allowed for plan in plans)
+    charge = workers.storage.check_many
+
+    def refuse_bob(many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        if any(hit.key == plans[1][0].key for one in many for hit in one):
+            error = StorageError("WRONGTYPE")
+            error.key_specific = True
+            raise error
+        return charge(many, ids)
+
+    workers.storage.check_many = refuse_bob  # type: ignore[method-assign]
+    workers.mend()
+
+    assert workers.limiter.health().given_up == 1
+    assert [workers.storage.peek(plan).remaining for plan in plans] == [4, 5]
+
+
 def test_each_admitted_check_is_charged_once_whenever_the_storage_comes_and_goes(workers: Workers) -> None:
     limiter = workers.limiter
     stop = threading.Event()
