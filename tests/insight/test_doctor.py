@@ -369,13 +369,15 @@ def control_findings(shop: Shop) -> list[tuple[str, str]]:
     return [each for each in told if "keeps nothing on disk" not in each[1]]
 
 
-def test_changes_are_counted(on_server: Shop) -> None:
-    assert control_findings(on_server) == [("ok", "Nothing is changed: all limits are as declared.")]
+def test_changes_are_counted_and_a_server_that_would_forget_them_is_named(on_server: Shop) -> None:
+    forgets = "The server keeps nothing on disk: with it and all workers, the changes in force would end."
+    assert [each.text for each in on_server.findings("control")] == ["Nothing is changed: all limits are as declared."]
 
     with on_server.app.app_context():
         on_server.control.deny("203.0.113.9", lasting=True)
 
-    assert control_findings(on_server) == [("ok", "1 changed while the app runs.")]
+    told = [(each.level, each.text) for each in on_server.findings("control")]
+    assert told == [("warning", forgets), ("ok", "1 changed while the app runs.")]
 
 
 def test_an_override_whose_target_is_gone_is_named(on_server: Shop) -> None:
