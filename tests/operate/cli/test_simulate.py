@@ -255,6 +255,9 @@ def test_suggest_counts_units(on_memory: Command, token_log: Path) -> None:
     assert 'cost=400, settle="header:X-Tokens")' in out
     assert "flask multilimit set" not in out
     assert found["suggestion"]["estimate"] == 400
+    assert {rule["algorithm"] for choice in found["suggestion"]["for_requests"] for rule in choice["rules"]} == {
+        "sliding_window_counter"
+    }
     assert found["paste"]["command"] is None
     assert on_memory(*asked, "--png", "x.png").code != 0
 
