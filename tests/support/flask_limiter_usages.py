@@ -661,6 +661,18 @@ def standing_by_hand(s: Shop) -> None:
         return str(s.limiter.limiter.get_window_stats(item, "127.0.0.1", "view_of_index").remaining)
 
 
+@used("/*4")
+def a_limiter_on_the_storage(s: Shop) -> None:
+    """A chat that counts in the storage itself."""
+
+    @s.app.get("/")
+    def index() -> Any:
+        key = f"chat:send:{request.remote_addr}"
+        if s.limiter.storage.incr(key, 60) > 2:
+            return f"{s.limiter.storage.get(key)} in {round(s.limiter.storage.get_expiry(key) - time.time())} s", 429
+        return "ok"
+
+
 @used("/*2 /reset /*2", default_limits=["1/hour"])
 def reset_all(s: Shop) -> None:
     """Fixtures and admin pages that reset everything."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import unquote
 
-from flask_multilimit import ConfigurationError
+from flask_multilimit import ConfigurationError, Rule
 from flask_multilimit.engine import Hit, Hits, Limiter, RuleStatus, Storage, StorageError, hits_for
 
 from .items import GRANULARITIES, RateLimitItem
@@ -50,42 +50,30 @@ def storage_from(uri: str, options: Mapping[str, Any]) -> Any:
             "(pip install 'flask-multilimit[local]'); others cannot check several limits in one step"
         )
     given = {name: value for name, value in options.items() if name not in _NOT_OF_THE_CLIENT}
-    if not given:
-        return f"{ours}://{rest}"
-    if ours == "local":
-        raise ConfigurationError(f"storage options {', '.join(given)}: local:// takes none")
-    return (
-        _with_query(f"{ours}://{rest}", given)
-        if "+" in ours
-        else _client(f"{ours.replace('valkey', 'redis')}://{rest}", given)
-    )
+    return _client(ours, rest, given) if given else f"{ours}://{rest}"
 
 
-def _client(uri: str, options: Mapping[str, Any]) -> Any:
-    """A client object of redis-py, whose options may be objects."""
+def _client(scheme: str, rest: str, options: dict[str, Any]) -> Any:
+    """A client object of redis-py, made with ``options``."""
     redis: Any = import_module("redis")  # no other storage needs it
     if "connection_pool" in options:
         return redis.Redis(**options)
-    return redis.Redis.from_url(uri, **options)
-
-
-def _with_query(uri: str, options: Mapping[str, Any]) -> str:
-    """The URI of sentinels or of a cluster with ``options`` in its query, as text."""
-    given = dict(options)
-    service, of_sentinels = given.pop("service_name", ""), given.pop("sentinel_kwargs", None) or {}
-    scheme, _, rest = uri.partition("://")
-    if given.pop("ssl", False):
-        scheme = scheme.replace("redis+", "rediss+")
-    place, _, query = rest.partition("?")
-    if service:
-        place = f"{place.partition('/')[0]}/{service}"
-    given |= {f"sentinel_{name}": value for name, value in of_sentinels.items()}
-    if objects := [name for name, value in given.items() if not isinstance(value, (str, int, float))]:
-        raise ConfigurationError(
-            f"storage options {', '.join(objects)}: sentinels and clusters take text and numbers alone; give a client "
-            "object to MultiLimit(app, storage=...), and leave RATELIMIT_STORAGE_URI out"
-        )
-    return f"{scheme}://{place}?{'&'.join(filter(None, (query, urlencode(given))))}"
+    if scheme == "local":
+        raise ConfigurationError(f"storage options {', '.join(options)}: local:// takes none")
+    server, _, kind = scheme.replace("valkey", "redis").partition("+")
+    if not kind:
+        return redis.Redis.from_url(f"{server}://{rest}", **options)
+    login, _, place = rest.rpartition("@")
+    user, _, password = login.partition(":")
+    given: dict[str, Any] = {"username": unquote(user), "password": unquote(password), "ssl": server == "rediss"}
+    options = {name: value for name, value in given.items() if value} | options
+    hosts, _, service = place.partition("?")[0].partition("/")
+    usual = 26379 if kind == "sentinel" else 6379
+    nodes = [(host, int(port or usual)) for host, _, port in (each.partition(":") for each in hosts.split(","))]
+    if kind == "cluster":
+        return redis.RedisCluster(startup_nodes=[redis.cluster.ClusterNode(*node) for node in nodes], **options)
+    service = options.pop("service_name", service)
+    return redis.Sentinel(nodes, sentinel_kwargs=options.pop("sentinel_kwargs", None), **options).master_for(service)
 
 
 class Terms(NamedTuple):
@@ -163,13 +151,16 @@ class Strategy:
         return Hits([make(own, tuple(map(str, identifiers)), cost, self._terms)])
 
 
+_LADDER = (60, 3600, 86_400, 30 * 86_400, 400 * 86_400)
+"""Windows, in seconds, of the notes that say how long a counter lasts."""
+_MOST = 10**9
 _KEY = re.compile(
     r"LIMITER/(?P<identifiers>.*)/(?P<amount>[0-9]{1,12})/(?P<multiples>[0-9]{1,12})/(?P<unit>[a-z]+)", re.DOTALL
 )
 
 
 class StorageOfApp:
-    """The value of ``Limiter.storage``: asks about quotas, and resets them, by the keys of ``RequestLimit.key``."""
+    """The value of ``Limiter.storage``: counts by keys of the app's own, and knows those of ``RequestLimit.key``."""
 
     def __init__(self, limiter: Limiter, terms: Terms, reset: Callable[[], None]) -> None:
         self._limiter = limiter
@@ -190,32 +181,62 @@ class StorageOfApp:
             return False
         return True
 
+    def incr(self, key: str, expiry: int, amount: int = 1) -> int:
+        """Add to a counter, which ends ``expiry`` seconds after its beginning. Return its value."""
+        value = _used(self._limiter.check(self._counter(key, expiry, amount)).statuses)
+        if value == amount:  # the first one notes for how long, because others do not know
+            notes = self._notes(key)
+            self._limiter.reset(notes)
+            rung = next(number for number, window in enumerate(_LADDER) if window >= expiry)
+            self._limiter.check([replace(notes[rung], cost=expiry)])
+        return value
+
     def get(self, key: str) -> int:
-        """What is used of a quota; 0 for a key that is not one of a quota."""
-        return max((status.rule.count - status.remaining for status in self._statuses(key)), default=0)
+        """The value of a counter, or what is used of a quota."""
+        return _used(self._statuses(key))
 
     def get_expiry(self, key: str) -> float:
         """When it ends, in seconds since the epoch."""
         return time.time() + max((status.reset_after for status in self._statuses(key)), default=0)
 
     def clear(self, key: str) -> None:
-        """Reset a quota, also that of a meta limit."""
-        if (found := _of_quota(key)) is not None:
-            item, identifiers = found
-            hits = [hit_for(item, identifiers, 1, self._terms)]
-            if item.amount:
-                hits.append(ban_for(replace(item, is_meta=True), identifiers, 1, self._terms))
-            self._limiter.reset(hits)
+        """Reset a counter, or a quota."""
+        item, identifiers = _of_quota(key)
+        if item is None:
+            self._limiter.reset([*self._found(key), *self._notes(key)])
+        else:
+            meta = [ban_for(replace(item, is_meta=True), identifiers, 1, self._terms)] if item.amount else []
+            self._limiter.reset([*self._found(key), *meta])
 
     def _statuses(self, key: str) -> Sequence[RuleStatus]:
-        found = _of_quota(key)
-        return () if found is None else self._limiter.peek([hit_for(*found, 1, self._terms)]).statuses
+        hits = self._found(key)
+        return self._limiter.peek(hits).statuses if hits else ()
+
+    def _found(self, key: str) -> Sequence[Hit]:
+        """The hit of a quota, or of a counter if there is one."""
+        item, identifiers = _of_quota(key)
+        if item is not None:
+            return [hit_for(item, identifiers, 1, self._terms)]
+        noted = _used(self._limiter.peek(self._notes(key)).statuses)
+        return self._counter(key, noted, 1) if noted else []
+
+    def _counter(self, key: str, expiry: int, amount: int) -> Hits:
+        rule = Rule(time=expiry, count=_MOST, algorithm="fixed_window")
+        return hits_for(rule, scope=key, type="counter", cost=amount, prefix=self._terms.prefix)
+
+    def _notes(self, key: str) -> Hits:
+        rules = [Rule(time=window, count=_MOST, algorithm="fixed_window") for window in _LADDER]
+        return hits_for(rules, scope=key, type="expiry", prefix=self._terms.prefix)
 
 
-def _of_quota(key: str) -> tuple[RateLimitItem, tuple[str, ...]] | None:
-    """The limit and the identifiers of a ``RequestLimit.key``."""
+def _used(statuses: Sequence[RuleStatus]) -> int:
+    return max((status.rule.count - status.remaining for status in statuses), default=0)
+
+
+def _of_quota(key: str) -> tuple[RateLimitItem | None, tuple[str, ...]]:
+    """The limit and the identifiers of a ``RequestLimit.key``; no limit for a key that is the app's own."""
     match = _KEY.fullmatch(key)
     if match is None or match["unit"] not in GRANULARITIES:
-        return None
+        return None, ()
     item = RateLimitItem(int(match["amount"]), int(match["multiples"]), GRANULARITIES[match["unit"]])
     return item, tuple(match["identifiers"].rsplit("/", 1))

@@ -1234,6 +1234,19 @@ def limits_checked_by_hand(lib: Library) -> str:
 # Of the current request
 
 
+def counters_of_the_app(lib: Library) -> str:
+    app, limiter = lib.shop()
+    store, told = limiter.storage, list[Any]()
+    with app.app_context():
+        told += [store.get("mail"), store.incr("mail", 60), store.incr("mail", 60), store.incr("mail", 60, amount=3)]
+        told += [store.get("mail"), round(store.get_expiry("mail") - lib._now), store.incr("post", 5000)]
+        store.clear("mail")
+        told += [store.get("mail"), store.get("post"), limiter.limiter.storage.get("post"), store.incr("mail", 7)]
+        lib.advance(7)
+        told += [store.get("mail"), store.incr("mail", 60), store.get("mail"), store.get("post")]
+    return str(told)
+
+
 def quotas_by_the_key_of_a_limit(lib: Library) -> str:
     app, seen = lib.app(), []
     limiter = lib.limiter(app, key_prefix="p", key_func=by_header(), default_limits=["2/minute"])
