@@ -168,7 +168,7 @@ def examples(session: nox.Session) -> None:
         session.error("no example found in examples/")
     for example in found:
         session.run("python", "-W", "error", "-c", RUN_EXAMPLE, str(example))
-    session.run("pytest", "-m", "", "tests/examples/test_compare_algorithms.py", "tests/docs/test_comparison.py")
+    session.run("pytest", "-m", "", "tests/examples/test_programs.py", "tests/docs/test_comparison.py")
 
 
 @nox.session

@@ -213,7 +213,7 @@ def test_memory_is_bounded_where_all_lines_lie_within_the_time_that_lines_are_he
 def test_no_more_than_so_many_bytes_are_read_once_unpacked(tmp_path: Path, lines: list[str]) -> None:
     """However small the file is."""
     packed = tmp_path / "access.log.gz"
-    packed.write_bytes(gzip.compress("".join(lines * (20_000_000 // len(lines[0]))).encode()))
+    packed.write_bytes(40 * gzip.compress("".join(lines * (20_000_000 // len(lines[0]))).encode()))
 
     read = [0]
     logs = Logs([packed], most_bytes=10 * len(lines[0]), on_read=lambda size: read.append(read.pop() + size))
