@@ -411,9 +411,9 @@ class _Names:
 
 
 def _apart(planned: Sequence[PlannedLimiter], added: Collection[Declaration]) -> Iterator[PlannedLimiter]:
-    """``planned``; a limiter that would count in a key of another one counts in one of its own if it is a shadow, so
-    that what it would have refused is not in its history, or if it was ``added`` and counts otherwise: whoever adds
-    it cannot give it a scope."""
+    """``planned``, in which some limiters that would share a key get one of their own: a shadow, because requests that
+    it would have refused are not in its history; and one that was ``added`` and counts otherwise, because an override
+    cannot give it a scope."""
     marked: Counter[tuple[str, str]] = Counter()
     for limiter in planned:
         others = [other for other in planned if other is not limiter and other.may_share_key(limiter)]

@@ -106,12 +106,11 @@ class Night:
         return [each for each in self.sent if each.status != 429]
 
     def rates(self, at: float) -> tuple[float, float]:
-        """The least and the largest that is true: each worker tells once a second what it let pass, and a client on a
-        busy machine sees an answer later than the worker counted it."""
+        """The least and the largest that is true: each worker tells once a second what it let pass. It counts a request
+        before the client has the answer, and a slow one seconds before."""
         begin = max((at // 10 - 5) * 10, self.first)
-        ends = [each.end for each in self.passed()]
-        least = sum(begin + (begin != self.first) <= each <= at for each in ends)
-        most = sum(begin - 1 <= each <= at + 1 for each in ends)
+        least = sum(begin + (begin != self.first) <= each.end <= at for each in self.passed())
+        most = sum(begin - 1 <= each.end and each.begin <= at for each in self.passed())
         return least / (at - begin), most / (at - begin)
 
     def get(self, what: str) -> Any:

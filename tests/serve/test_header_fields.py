@@ -269,15 +269,21 @@ def test_every_response_follows_the_grammar_and_retry_after_is_never_earlier_tha
         clock.advance(step)
 
 
-@settings(max_examples=150, deadline=None)
-@given(rule=RULES, steps=st.lists(st.floats(0, 20), max_size=12))
-def test_a_client_that_uses_no_more_than_r_within_t_is_never_refused(rule: Rule, steps: list[float]) -> None:
+def asked_after(rule: Rule, steps: list[float]) -> tuple[Clock, FlaskClient, TestResponse]:
+    """A client that has asked at once and after each of ``steps``, with the last answer."""
     clock = Clock()
     client = serve(clock, rule)
     response = client.get("/")
     for step in steps:
         clock.advance(step)
         response = client.get("/")
+    return clock, client, response
+
+
+@settings(max_examples=150, deadline=None)
+@given(rule=RULES, steps=st.lists(st.floats(0, 20), max_size=12))
+def test_a_client_that_uses_no_more_than_r_within_t_is_never_refused(rule: Rule, steps: list[float]) -> None:
+    clock, client, response = asked_after(rule, steps)
 
     for _ in range(20):
         (limit,) = items(response, "RateLimit").values()
@@ -290,12 +296,7 @@ def test_a_client_that_uses_no_more_than_r_within_t_is_never_refused(rule: Rule,
 @settings(max_examples=150, deadline=None)
 @given(rule=RULES, steps=st.lists(st.floats(0, 20), max_size=12))
 def test_when_nothing_is_left_t_is_the_first_second_at_which_a_request_passes(rule: Rule, steps: list[float]) -> None:
-    clock = Clock()
-    client = serve(clock, rule)
-    response = client.get("/")
-    for step in steps:
-        clock.advance(step)
-        response = client.get("/")
+    clock, client, response = asked_after(rule, steps)
     while response.status_code == 200 and items(response, "RateLimit").popitem()[1]["r"]:
         response = client.get("/")
 

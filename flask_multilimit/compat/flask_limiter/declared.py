@@ -79,7 +79,8 @@ class RuntimeLimit:
         return not self.serves(request.method)
 
     def serves(self, method: str) -> bool:
-        return bool(self.methods is None or method.lower() in self.methods)
+        methods = self.declared.methods
+        return methods is None or method.lower() in methods
 
     def scope_for(self, endpoint: str, method: str | None) -> str:
         """The scope: the endpoint, or the name of a shared limit, and with ``per_method`` also the method."""
