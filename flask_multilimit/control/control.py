@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from secrets import token_hex
 from typing import Any, Literal, Protocol
@@ -17,7 +17,7 @@ from ..engine.rules import LONGEST, UNITS, Rules
 from ..engine.text import LONGEST_DURATION, LONGEST_NAME
 from .document import Difference, Document, Preview, document_from
 from .entries import Listing, Override, entry_from
-from .store import Change, ListingKind, Store
+from .store import Change, Found, ListingKind, Store
 from .watch import ControlFollower
 
 TRIES = 20
@@ -131,27 +131,27 @@ class Control:
     def undo(self, id: str, *, reason: str = "", author: str = "") -> Override | Listing:  # noqa: A002 - the entry's
         """Undo an entry, and return it. Raises :class:`ConfigurationError` if no entry has this id."""
         _check_texts(reason=reason, author=author)
-        stamp, document = self._read()
-        found = _of_id(document, id)
-        for _ in range(TRIES):
-            if self._write(stamp, document.without([id]), found, "undo", author, reason):
-                return found
-            stamp, document = self._read()
+        found = self.entry(id)
+
+        def without(document: Document) -> Document:
             if found not in document.entries:
                 raise ControlConflict(f"{found} has been changed meanwhile: look at the entries, and try again")
-        raise ControlConflict(_TOO_MANY)
+            return document.without([id])
+
+        self._write(without, _change("undo", found, author, reason))
+        return found
 
     def entry(self, id: str) -> Override | Listing:  # noqa: A002 - the entry's
         """The entry with this id. Raises :class:`ConfigurationError` if there is none."""
-        return _of_id(self._read()[1], id)
+        return _of_id(self._read(), id)
 
     def entries(self) -> tuple[Override | Listing, ...]:
         """All entries in force now, as the storage has them."""
-        return self._read()[1].entries
+        return self._read().entries
 
     def export_entries(self) -> str:
         """All entries in force now, as JSON for :meth:`import_entries`."""
-        return json.dumps(json.loads(self._read()[1].dump()), indent=2, ensure_ascii=False)
+        return json.dumps(json.loads(self._read().dump()), indent=2, ensure_ascii=False)
 
     def import_entries(
         self, text: str | bytes, *, reason: str = "", author: str = "", force: bool = False
@@ -162,25 +162,19 @@ class Control:
         check_bool("force", force)
         _check_texts(reason=reason, author=author)
         given = document_from(text)
-        for _ in range(TRIES):
-            found = self._store.read("")
-            entries = given.at(found.now).entries
-            document = document_from(found.text).at(found.now) if found.text else Document()
-            changed = document.below(Document(entries))
-            if changed.entries == entries and not {each.target for each in document.entries} <= {
-                each.target for each in entries
-            }:
-                raise ConfigurationError(f"{len(entries)} more entries are too many: undo some, or deny networks")
-            for each in entries:
-                self._app.validate(changed, each)
-                if not force and (warning := self._app.warning(changed, each)):
-                    raise NeedsForce(f"{warning}; to do it anyway, force it")
-            what = f"entries: {len(entries)}"
-            change = Change(at=0, author=author, reason=reason, what="import", entry=what, id="", replaces="")
-            if self._store.write(found.stamp, changed.dump(), change) is not None:
-                self._follower.start()
-                return entries
-        raise ControlConflict(_TOO_MANY)
+        new = given.at(self._store.read("").now)
+
+        def both(document: Document) -> Document:
+            changed = document.below(new)
+            targets = {each.target for each in changed.entries}
+            if not {each.target for each in document.entries} <= targets:
+                raise ConfigurationError(f"{len(new.entries)} more entries are too many: undo some, or deny networks")
+            for each in new.entries:
+                self._check(changed, each, force=force)
+            return changed
+
+        self._write(both, _change("import", f"entries: {len(new.entries)}", author, reason))
+        return new.entries
 
     def history(self, most: int = 50) -> list[Change]:
         """The latest changes, the newest first."""
@@ -191,12 +185,7 @@ class Control:
     def note(self, what: str, entry: str, *, reason: str = "", author: str = "") -> None:
         """Add a line to the history about something that changes no entry: ``note("reset", "user:42")``."""
         _check_texts(what=what, entry=entry, reason=reason, author=author)
-        change = Change(at=0, author=author, reason=reason, what=what, entry=entry[:LONGEST_NAME], id="", replaces="")
-        for _ in range(TRIES):
-            stamp, document = self._read()
-            if self._store.write(stamp, document.dump(), change) is not None:
-                return
-        raise ControlConflict(_TOO_MANY)
+        self._write(lambda document: document, _change(what, entry[:LONGEST_NAME], author, reason))
 
     @property
     def problem(self) -> Exception | None:
@@ -215,7 +204,7 @@ class Control:
 
     def idle(self) -> set[str]:
         """The ids of overrides in force that apply to nothing in this app: their endpoint or rule is gone."""
-        return self._app.idle(self._read()[1])
+        return self._app.idle(self._read())
 
     # In two steps, for commands and pages that first show what would change
 
@@ -249,7 +238,7 @@ class Control:
 
     def preview_undo(self, id: str) -> Preview:  # noqa: A002 - the entry's
         """What :meth:`undo` would do. Nothing is changed."""
-        before = self._read()[1]
+        before = self._read()
         entry = _of_id(before, id)
         return Preview(entry, tuple(self._app.differences(before, before.without([id]))), "")
 
@@ -268,21 +257,17 @@ class Control:
         entry = change.entry if isinstance(change, Preview) else change
         if isinstance(change, Preview) and seen is None:
             seen = change.seen
-        stamp, document = self._read()
-        replaced = _of_target(document, entry)
-        for _ in range(TRIES):
-            if seen is not None and self._shown(document, entry).seen != seen:
+        replaced = _of_target(self._read(), entry)
+
+        def having(document: Document) -> Document:
+            is_other = _of_target(document, entry) != replaced
+            if is_other or (seen is not None and self._shown(document, entry).seen != seen):
                 raise self._conflict(document, entry)
             changed = document.having(entry)
-            self._app.validate(changed, entry)
-            if not force and (warning := self._app.warning(changed, entry)):
-                raise NeedsForce(f"{warning}; to do it anyway, force it")
-            if self._write(stamp, changed, entry, "set", entry.author, entry.reason, replaced):
-                return
-            stamp, document = self._read()
-            if _of_target(document, entry) != replaced:
-                raise self._conflict(document, entry)
-        raise ControlConflict(_TOO_MANY)
+            self._check(changed, entry, force=force)
+            return changed
+
+        self._write(having, _change("set", entry, entry.author, entry.reason, replaced))
 
     def _conflict(self, document: Document, entry: Override | Listing) -> ControlConflict:
         """Names the change that was made meanwhile: of the same limit or client, or else the latest one."""
@@ -327,29 +312,39 @@ class Control:
         assert isinstance(entry, Listing)
         return entry
 
-    def _read(self) -> tuple[str, Document]:
-        """The stamp of the newest document, and the document. Raises :class:`StorageError`, and
-        :class:`ConfigurationError` if the document cannot be read: replacing it would lose what others have written."""
-        found = self._store.read("")
-        document = document_from(found.text) if found.text else Document()
-        return found.stamp, document.at(found.now)
+    def _check(self, document: Document, entry: Override | Listing, *, force: bool) -> None:
+        """Raise unless ``document``, with the new ``entry``, may be put in force."""
+        self._app.validate(document, entry)
+        if not force and (warning := self._app.warning(document, entry)):
+            raise NeedsForce(f"{warning}; to do it anyway, force it")
 
-    def _write(
-        self,
-        seen: str,
-        document: Document,
-        entry: Override | Listing,
-        what: str,
-        author: str,
-        reason: str,
-        replaced: Override | Listing | None = None,
-    ) -> bool:
-        replaces = "" if replaced is None else f"{replaced} by {replaced.author}" if replaced.author else str(replaced)
-        change = Change(at=0, author=author, reason=reason, what=what, entry=str(entry), id=entry.id, replaces=replaces)
-        written = self._store.write(seen, document.dump(), change)
-        if written is not None:
-            self._follower.start()
-        return written is not None
+    def _read(self) -> Document:
+        """The newest document. Raises :class:`StorageError`, and :class:`ConfigurationError` if it cannot be read:
+        replacing it would lose what others have written."""
+        return _document_in(self._store.read(""))
+
+    def _write(self, make: Callable[[Document], Document], change: Change) -> None:
+        """Replace the newest document with what ``make`` makes of it, anew if somebody else has replaced it meanwhile.
+        Raises what ``make`` raises, what :meth:`_read` raises, and :class:`ControlConflict`."""
+        for _ in range(TRIES):
+            found = self._store.read("")
+            if self._store.write(found.stamp, make(_document_in(found)).dump(), change) is not None:
+                self._follower.start()
+                return
+        raise ControlConflict("others change limits all the time: try again")
+
+
+def _document_in(found: Found) -> Document:
+    document = document_from(found.text) if found.text else Document()
+    return document.at(found.now)
+
+
+def _change(
+    what: str, entry: Override | Listing | str, author: str, reason: str, replaced: Override | Listing | None = None
+) -> Change:
+    replaces = "" if replaced is None else f"{replaced} by {replaced.author}" if replaced.author else str(replaced)
+    id_ = "" if isinstance(entry, str) else entry.id
+    return Change(at=0, author=author, reason=reason, what=what, entry=str(entry), id=id_, replaces=replaces)
 
 
 def _check_texts(**texts: object) -> None:
@@ -371,7 +366,6 @@ def _is_text(value: object) -> bool:
 
 _GIVE_A_DICT = 'give a dict, such as {"kind": "deny", "who": "::1"}'
 _NOBODY = ("", 0.0, "changed it")
-_TOO_MANY = "others change limits all the time: try again"
 
 
 def _of_id(document: Document, id_: str) -> Override | Listing:
