@@ -311,8 +311,16 @@ def test_a_second_override_of_a_rule_replaces_the_first(shop: Shop) -> None:
     assert shop.statuses(5) == [200, 200, 200, 200, 429]
 
 
+def test_an_additional_limiter_and_a_change_of_the_declared_ones_do_not_replace_each_other(shop: Shop) -> None:
+    shop.control.override("show", times=2, lasting=True)
+    shop.control.override("show", limit={"type": "ip", "rules": "1/minute"}, lasting=True)
+
+    assert len(shop.control.entries()) == 2
+    assert shop.statuses(3) == [200, 200, 429]  # the factor applies to the additional limiter too
+
+
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "text"),
     [
         ({"limit": "9/hour"}, "at show: new default limit 9/hour"),
         ({"limit": {"type": "ip", "rules": "9/hour"}}, "at show: new ip limit 9/hour"),
@@ -324,8 +332,8 @@ def test_a_second_override_of_a_rule_replaces_the_first(shop: Shop) -> None:
         ({"limiter": "ip", "rules": {"count": 9}}, 'limiter ip at show: {"count": 9}'),
     ],
 )
-def test_an_entry_in_words(shop: Shop, given: dict[str, Any], told: str) -> None:
-    assert str(shop.control.override("show", lasting=True, **given)) == told
+def test_an_entry_in_words(shop: Shop, given: dict[str, Any], text: str) -> None:
+    assert str(shop.control.override("show", lasting=True, **given)) == text
 
 
 class TestBesideTheView:
