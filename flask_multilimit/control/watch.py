@@ -104,7 +104,7 @@ class ControlFollower:
         """Why the newest document is not in force."""
         self._seen = time.monotonic()
         self._taken = NOTHING
-        self._told_missing = False
+        self._reported_missing = False
         self._next_end: float | None = None
         self._not_before = 0.0
         self._take = take
@@ -123,7 +123,7 @@ class ControlFollower:
         if not self.in_force.stamp and self._copy is not None:
             self._hold_copy(self._copy)
         self.look()
-        if self._answer_missing and not self._told_missing:
+        if self._answer_missing and not self._reported_missing:
             self._tell_missing()
         if not self._beat.running and (self.store.shared or self.in_force.document.next_end is not None):
             self._follow()
@@ -167,7 +167,7 @@ class ControlFollower:
         return self.store.in_use and not self.in_force.read and self.problem is None
 
     def _tell_missing(self) -> None:
-        self._told_missing = True
+        self._reported_missing = True
         if self.in_force.stamp:
             made = datetime.fromtimestamp(written_at(self.in_force.stamp) / 1000, timezone.utc)
             self._logger.warning(

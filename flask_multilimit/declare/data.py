@@ -495,10 +495,10 @@ def json_schema() -> dict[str, Any]:
 def _describe(definition: dict[str, Any], model: type[BaseModel]) -> None:
     """Describe each property by the string below its field. pydantic could do so by itself, but would read the source
     whenever the models are imported."""
-    told = _docstrings_of(model)
+    descriptions = _docstrings_of(model)
     for name, field in model.model_fields.items():
-        if name in told:
-            definition["properties"][field.alias or name]["description"] = told[name]
+        if name in descriptions:
+            definition["properties"][field.alias or name]["description"] = descriptions[name]
 
 
 def _docstrings_of(model: type[BaseModel]) -> dict[str, str]:
@@ -588,11 +588,11 @@ def _mistake(found: Any, model: type[BaseModel]) -> Mistake:
 
 
 def _remedy_for(found: Any, field: str) -> str:
-    told = str(found["msg"]).removeprefix("Value error, ")
+    message = str(found["msg"]).removeprefix("Value error, ")
     if found["type"] == "string_pattern_mismatch":
         pattern = found["ctx"]["pattern"]
-        return _FORMS.get(field, _CALLABLE) if IMPORT_PATTERN in pattern else _PATTERNS.get(pattern, told)
-    return _REMEDIES.get(found["type"], told)
+        return _FORMS.get(field, _CALLABLE) if IMPORT_PATTERN in pattern else _PATTERNS.get(pattern, message)
+    return _REMEDIES.get(found["type"], message)
 
 
 _REMEDIES = {

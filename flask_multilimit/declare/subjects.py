@@ -223,7 +223,7 @@ class Subjects:
             return _together(type_, name, [self._given_part(subjects, part, as_, name) for part, as_ in named])
         if type_ is LimitType.USER and ANONYMOUS in subjects and LimitType.USER.value not in subjects:
             return self._nobody(network_of(subjects[ANONYMOUS], self._ipv6_prefix))
-        return self._told(type_name_of(type_, name), subjects)
+        return self._subject_in(type_name_of(type_, name), subjects)
 
     def _given_part(
         self, subjects: Mapping[str, str], type_: SingleType, called: str, name: str | None
@@ -232,7 +232,7 @@ class Subjects:
             return EVERYONE
         if isinstance(type_, LimitType):
             return self._given(subjects, type_, name)
-        return self._told(called, subjects, as_=str(name))
+        return self._subject_in(called, subjects, as_=str(name))
 
     def here(self, type_name: str, subject: object) -> Resolve:
         """A resolver for one check with a given ``subject``, of a type called ``type_name``."""
@@ -240,7 +240,7 @@ class Subjects:
         found = Subject(type_name, network_of(value, self._ipv6_prefix) if type_name == "ip" else value)
         return lambda type_, name: found  # noqa: ARG005
 
-    def _told(self, called: str, subjects: Mapping[str, str], *, as_: str | None = None) -> Subject | None:
+    def _subject_in(self, called: str, subjects: Mapping[str, str], *, as_: str | None = None) -> Subject | None:
         value = subjects.get(called)
         if value is None:
             return None

@@ -140,14 +140,14 @@ def _declarations(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
 def _hidden(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
     views = gate.app.view_functions
     found = {each.name: limited_inside_view(views[each.name]) for each in endpoints if each.name in views}
-    told = [f"{name} ({', '.join(inside)})" for name, inside in found.items() if inside]
-    if not told:
+    holding = [f"{name} ({', '.join(inside)})" for name, inside in found.items() if inside]
+    if not holding:
         return
     yield Finding(
         "hidden",
         "hint",
-        f"Views that hold a limited function: {_first(told)}. Its limits count under its own name, and are not those "
-        "of the endpoint.",
+        f"Views that hold a limited function: {_first(holding)}. Its limits count under its own name, and are not "
+        "those of the endpoint.",
         "If the function is the view itself, a decorator above its limiter does not tell what it wraps: add "
         "functools.wraps to that decorator, or put the limiter above it. If it is a service, nothing is wrong.",
     )

@@ -118,22 +118,22 @@ def _bans(memory: TrafficMemory, client: Client) -> Iterator[PastBan]:
             yield PastBan(ban.endpoint, ban.rule, ban.began, ban.until)
 
 
-BANNED = "at {at} it was refused at {where}: banned by {rule} from {began} until {ended}{told}"
-REFUSED = "at {at} it was refused at {where} by {rule}{told}"
+BANNED = "at {at} it was refused at {where}: banned by {rule} from {began} until {ended}{refusals}"
+REFUSED = "at {at} it was refused at {where} by {rule}{refusals}"
 PASSED = "at {at} nothing refused it"
 UNKNOWN = "at {at} no ban held; whether limits refused it is not known, as MULTILIMIT_TRAFFIC_SUBJECTS hides subjects"
 
 
 def _verdict(at: float, bans: tuple[PastBan, ...], refusals: tuple[PastRefusals, ...], *, known: bool) -> Sentence:
-    then, told = local_time(at), ""
+    then, more = local_time(at), ""
     if refusals:
         first, last = min(each.since for each in refusals), max(each.until for each in refusals)
         number = plural(sum(each.refused for each in refusals), "refusal")
-        told = f"; {number} from {local_time(first)} until {local_time(last)}"
+        more = f"; {number} from {local_time(first)} until {local_time(last)}"
     if bans:
         ban = max(bans, key=lambda each: each.ended)
         began, ended = local_time(ban.began), local_time(ban.ended)
-        return Sentence.of(BANNED, at=then, where=ban.endpoint, rule=ban.by, began=began, ended=ended, told=told)
+        return Sentence.of(BANNED, at=then, where=ban.endpoint, rule=ban.by, began=began, ended=ended, refusals=more)
     if refusals:
-        return Sentence.of(REFUSED, at=then, where=refusals[0].endpoint, rule=refusals[0].rule, told=told)
+        return Sentence.of(REFUSED, at=then, where=refusals[0].endpoint, rule=refusals[0].rule, refusals=more)
     return Sentence.of(PASSED if known else UNKNOWN, at=then)

@@ -214,8 +214,8 @@ def standing(
         found.sort(key=_rank)
     shown, paging = paged(found, page, rows or max(len(found), 1))
     listed = _list_standing(listed_of(gate, client))
-    refusals, told = _refusals(gate, memory, client, endpoint)
-    state, verdict = _verdict(listed, found, client, told, problem)
+    refusals, in_words = _refusals(gate, memory, client, endpoint)
+    state, verdict = _verdict(listed, found, client, in_words, problem)
     decided = [each for each in found if each.allowed is not None]
     waits = [_wait_of(each) for each in decided]
     subject = client.subject
@@ -390,8 +390,8 @@ def _refusals(
     if not found:
         return (), ""
     amount, since, _ = memory.latest([who for who, *_ in found])
-    told = f"; {plural(amount, 'refusal')} since {local_time(since)}"
-    return tuple(refused_subject(gate, *each) for each in found), told
+    refusals = f"; {plural(amount, 'refusal')} since {local_time(since)}"
+    return tuple(refused_subject(gate, *each) for each in found), refusals
 
 
 def wanted_in_traffic(client: Client, endpoint: str | None) -> Callable[[Refused], bool]:
@@ -432,8 +432,8 @@ def _wait_for_slots_alone(requests: Iterable[RequestStanding]) -> bool:
 ALLOWED = "passes everywhere: allowed by {where}"
 BANNED_BY_HAND = "refused everywhere with {status}: banned by {where}, for {time}"
 DENIED = "refused everywhere with {status}: denied by {where}{lasts}"
-BANNED = "refused at {where}: banned by {rule} until {until}{again}{told}"
-REFUSED = "refused at {where} by {rule}, for {time}{told}"
+BANNED = "refused at {where}: banned by {rule} until {until}{again}{refusals}"
+REFUSED = "refused at {where} by {rule}, for {time}{refusals}"
 WAITS = "refused at {where} by {rule}, until a slot is free"
 HOPELESS = "refused at {where} by {rule}, and waiting does not help"
 PASSES = "passes: nothing refuses it now"
@@ -446,14 +446,14 @@ def _verdict(
     listed: ListStanding | None,
     requests: list[RequestStanding],
     client: Client,
-    told: str,
+    refusals: str,
     problem: str,
 ) -> tuple[State, Sentence]:
     if listed is not None:
         return _verdict_of_list(listed)
     refused = sorted((each for each in requests if each.allowed is False), key=_rank)
     if refused:
-        return _verdict_of_limits(refused, told)
+        return _verdict_of_limits(refused, refusals)
     if problem:
         return "unknown", Sentence.of(UNKNOWN)
     if not client.given:
@@ -478,7 +478,7 @@ def _ordinal(number: int) -> str:
     return {2: "second", 3: "third"}.get(number, f"{number}{ending}")
 
 
-def _verdict_of_limits(refused: list[RequestStanding], told: str) -> tuple[State, Sentence]:
+def _verdict_of_limits(refused: list[RequestStanding], refusals: str) -> tuple[State, Sentence]:
     first = refused[0]
     others = len({each.endpoint for each in refused} - {first.endpoint})
     where = first.endpoint + (f" and {plural(others, 'other endpoint')}" if others else "")
@@ -487,12 +487,12 @@ def _verdict_of_limits(refused: list[RequestStanding], told: str) -> tuple[State
         ban = max(bans, key=lambda each: each.retry_after or 0.0)
         again = f", the {_ordinal(ban.level + 1)} time" if ban.level else ""
         until = local_time(time.time() + (ban.retry_after or 0.0))
-        return "banned", Sentence.of(BANNED, where=where, rule=ban.name, until=until, again=again, told=told)
+        return "banned", Sentence.of(BANNED, where=where, rule=ban.name, until=until, again=again, refusals=refusals)
     rules = [each for each in first.rules if not each.allowed and not each.shadow]
     names = ", ".join(each.name for each in rules)
     if first.retry_after is not None:
         wait = duration(first.retry_after)
-        return "refused", Sentence.of(REFUSED, where=where, rule=names, time=wait, told=told)
+        return "refused", Sentence.of(REFUSED, where=where, rule=names, time=wait, refusals=refusals)
     return "refused", Sentence.of(WAITS if first.waits_for_slot else HOPELESS, where=where, rule=names)
 
 

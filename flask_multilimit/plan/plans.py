@@ -199,9 +199,9 @@ class Plans:
     def fingerprint(self) -> str:
         """A digest that is the same wherever the limits are."""
         self.ensure()
-        told = sorted((*place, plan.described) for place, plan in self._endpoints.items())
+        described = sorted((*place, plan.described) for place, plan in self._endpoints.items())
         unmatched = [(method, self.of_unmatched(method).described) for method in sorted(self.unmatched_methods)]
-        return blake2b(repr((told, unmatched)).encode("utf-8", "replace"), digest_size=8).hexdigest()
+        return blake2b(repr((described, unmatched)).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
     def methods_of(self, endpoint: str) -> list[str]:
         """The methods that the routes of ``endpoint`` take, sorted."""
