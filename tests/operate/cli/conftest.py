@@ -1,22 +1,28 @@
-"""Runs the real `flask` command, each in a process of its own, which the nursery forks."""
+"""Runs the commands of `flask`."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import runpy
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from flask.cli import ScriptInfo
 
 from flask_multilimit.serve.gate import gate_of
-from operate.cli import nursery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from flask import Flask
     from flask.testing import FlaskClient
 
     from support.servers import Server
@@ -48,20 +54,40 @@ class Command:
     def __init__(self, app: Path, uri: str) -> None:
         self._app = app
         self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("FLASK_")},
             "FLASK_MULTILIMIT_STORAGE_URI": uri,
             "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10",  # the machine may be busy
+            "FLASK_MULTILIMIT_WORKERS": "1",  # processes of pytest look alike, too
         }
 
-    def __call__(self, *arguments: str, answer: str = "", columns: int = 80, crash: bool = False) -> Run:
-        environment = {**self.environment, "COLUMNS": str(columns)}
-        run = Run(*nursery.run(["--app", str(self._app), "multilimit", *arguments], environment, answer))
-        if not crash:
-            assert "Traceback" not in run.err, run.err
+    def __call__(self, *arguments: str, answer: str = "", columns: int = 80) -> Run:
+        """In this process, on a new app."""
+        out, err = StringIO(), StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            patch.setattr(sys, "stdin", StringIO(answer))
+            for name, value in {**self.environment, "COLUMNS": str(columns)}.items():
+                patch.setenv(name, value)
+            app = app_of(self._app)
+            with pytest.raises(SystemExit) as ended:
+                app.cli.main(["multilimit", *arguments], "flask", obj=ScriptInfo(create_app=lambda: app))
+            gate_of(app).limiter.close()
+        run = Run(int(ended.value.code or 0), out.getvalue(), err.getvalue())
         if "--json" not in arguments:
             lines = re.sub(r"(rate_limit:|unix:|/tmp/)\S+", "", run.out).splitlines()
             assert max(map(len, lines), default=0) <= columns
         return run
+
+    def alone(self, *arguments: str) -> Run:
+        """In a process of its own, whose end tells what was left open."""
+        command = [sys.executable, "-W", "error", "-m", "flask", "--app", str(self._app), "multilimit", *arguments]
+        environment = {**os.environ, **self.environment}
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return Run(ended.returncode, ended.stdout, ended.stderr)
+
+
+def app_of(file: Path) -> Flask:
+    """A new app, as the file makes it when it is imported."""
+    app: Flask = runpy.run_path(str(file), run_name=file.stem)["app"]
+    return app
 
 
 @pytest.fixture
@@ -80,10 +106,8 @@ def on_server(server: Server) -> Command:
 @pytest.fixture
 def shop(on_server: Command, monkeypatch: pytest.MonkeyPatch) -> Iterator[FlaskClient]:
     """A client of the app in this process, on the same server."""
-    import runpy
-
-    for name in ("FLASK_MULTILIMIT_STORAGE_URI", "FLASK_MULTILIMIT_STORAGE_TIMEOUT"):
-        monkeypatch.setenv(name, on_server.environment[name])
-    app = runpy.run_path(str(SHOP))["app"]
+    for name, value in on_server.environment.items():
+        monkeypatch.setenv(name, value)
+    app = app_of(SHOP)
     yield app.test_client()
     gate_of(app).limiter.close()

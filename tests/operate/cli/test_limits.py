@@ -234,9 +234,10 @@ def test_a_wrong_declaration_is_one_line_without_a_traceback(tmp_path: Path) -> 
         "MultiLimit(app)\n"
         "app.get('/')(rate_limiter(type=USER, rules='1/minute')(lambda: 'ok'))\n"
     )
-    run = Command(tmp_path / "wrong.py", "memory://")("limits")
+    run = Command(tmp_path / "wrong.py", "memory://").alone("limits")
 
     assert run.code == 1
+    assert "Traceback" not in run.err
     assert "type=LimitType.USER needs to know the user; pass user_loader=" in run.err
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -17,13 +16,10 @@ from flask_multilimit import IP, USER, ConfigurationError, MultiLimit, current_d
 from flask_multilimit.engine import ClusterStorage
 from flask_multilimit.engine.keys import beside, without_subject
 from flask_multilimit.serve.gate import gate_of
-from operate.cli import nursery
-from support.folders import TESTS
+from operate.cli.conftest import SHOP, Command, Run
 
 if TYPE_CHECKING:
     from support.cluster import Cluster
-
-SHOP = TESTS / "operate" / "cli" / "shop.py"
 
 
 @pytest.fixture
@@ -213,23 +209,21 @@ def test_a_failure_is_logged_without_the_subject_and_probed_in_its_slot(
     assert "203.0.113.7" not in caplog.text
 
 
-def command(uri: str, *arguments: str) -> Any:
-    environment = {**os.environ, "FLASK_MULTILIMIT_STORAGE_URI": uri, "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "5"}
-    environment["COLUMNS"] = "200"
-    environment["FLASK_MULTILIMIT_LIMITS"] = json.dumps(
+def command(uri: str, *arguments: str) -> Run:
+    run = Command(SHOP, uri)
+    run.environment["FLASK_MULTILIMIT_STORAGE_TIMEOUT"] = "5"
+    run.environment["FLASK_MULTILIMIT_LIMITS"] = json.dumps(
         {"api.*": {"type": "ip", "rules": "100/minute", "hash_tag": "subject", "scope": "api"}}
     )
-    _, out, err = nursery.run(["--app", str(SHOP), "multilimit", *arguments], environment)
-    assert "Traceback" not in err, err
-    return out
+    return run(*arguments, columns=200)
 
 
 def test_commands_work_on_a_cluster(cluster: Cluster) -> None:
     address = cluster.uri
-    listed = json.loads(command(address, "limits", "--json"))
-    screen = command(address, "limits")
-    standing = json.loads(command(address, "check", "api.items", "--ip", "203.0.113.7", "--json"))
-    doctor = json.loads(command(address, "doctor", "--json"))
+    listed = command(address, "limits", "--json").json
+    screen = command(address, "limits").out
+    standing = command(address, "check", "api.items", "--ip", "203.0.113.7", "--json").json
+    doctor = command(address, "doctor", "--json").json
 
     tags = {limit["scope"]: limit["hash_tag"] for each in listed["endpoints"] for limit in each["limits"]}
     assert (tags["application"], tags["api"]) == ("scope", "subject")
@@ -257,7 +251,7 @@ def test_keys_of_both_kinds_are_listed_with_their_rule(cluster: Cluster, make: C
 
 
 def test_a_cluster_that_is_away_is_a_finding_with_a_remedy() -> None:
-    found = json.loads(command("redis+cluster://127.0.0.1:1", "doctor", "--json"))
+    found = command("redis+cluster://127.0.0.1:1", "doctor", "--json").json
 
     (storage,) = (finding for finding in found["findings"] if finding["name"] == "storage")
     assert not found["healthy"]
