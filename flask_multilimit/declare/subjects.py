@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv6Address
@@ -217,8 +217,8 @@ class Subjects:
     def _given(self, subjects: Mapping[str, str], type_: SubjectType, name: str | None) -> Subject | None:
         if isinstance(type_, tuple):
             called = type_name_of(type_, name)
-            if len(parts_in(subjects.get(called, ""))) == len(type_):
-                return Subject(called, subjects[called])
+            if len(parts := parts_in(subjects.get(called, ""))) == len(type_):
+                return _together(type_, name, parts)
             named = zip(type_, parts_of(type_, name), strict=True)
             return _together(type_, name, [self._given_part(subjects, part, as_, name) for part, as_ in named])
         if type_ is LimitType.USER and ANONYMOUS in subjects and LimitType.USER.value not in subjects:
@@ -285,9 +285,14 @@ class Subjects:
         return Subject(ANONYMOUS, address if self._anonymous_user == "ip" else "")
 
 
-def _together(types: tuple[SingleType, ...], name: str | None, parts: list[Subject | None]) -> Subject | None:
-    """One subject made of ``parts``. JSON keeps them apart whatever they contain."""
-    return None if None in parts else Subject(type_name_of(types, name), json.dumps(parts))
+def _together(types: tuple[SingleType, ...], name: str | None, parts: Sequence[Subject | None]) -> Subject | None:
+    """One subject made of ``parts``."""
+    return None if None in parts else Subject(type_name_of(types, name), value_of(parts))
+
+
+def value_of(parts: Sequence[Subject | None]) -> str:
+    """The value of a subject of several types. JSON keeps the ``parts`` apart whatever they contain."""
+    return json.dumps(parts)
 
 
 def parts_in(value: str) -> tuple[Subject, ...]:

@@ -43,6 +43,9 @@ NAME_PATTERN = rf"[A-Za-z][A-Za-z0-9_-]{{0,{MAX_TYPE - 1}}}"
 NOTHING = "*"
 """Stands for an empty subject: an empty hash tag would be none, so the whole key would determine its slot."""
 
+DIGEST_PATTERN = re.compile(r"\*[0-9a-f]{40}")
+"""What a key has in place of a long subject."""
+
 _PLAIN = re.compile(r"[A-Za-z0-9._~@/-]*")
 _SAFE = "._~@/-"
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 from ..control.entries import Listing, Override
-from ..declare.subjects import LimitType
+from ..declare.subjects import LimitType, Subject
 from ..engine import BanStatus, ConfigurationError, StorageError
 from ..engine.algorithms import BAN
 from ..engine.algorithms.ban import length
 from ..engine.bans import BanRule
 from ..engine.hits import BanHit, Hit
-from ..engine.keys import parts_of_key
+from ..engine.keys import DIGEST_PATTERN, KeyParts, escape_subject, parts_of_key
 from ..engine.storage import Inspectable, KeepsTallies
 from ..observe.traffic import reader_of
 from ..serve.applier import applier_of
@@ -23,6 +23,7 @@ from .clients import Client, hits_of_client
 from .keys import keys_of, peeked, prefixes_of, rules_by_keys, stored_keys
 from .limits import limiters_of
 from .text import shown_subject
+from .traffic import memory_of
 from .values import Described
 
 MOST_BAN_KEYS = 10_000
@@ -34,7 +35,7 @@ class BanInForce(Described):
     """A client that is banned."""
 
     who: str
-    """As `unban` takes it."""
+    """As `unban` takes it: of a long subject that traffic does not know, its digest."""
     shown: str
     """For people."""
     by: str
@@ -85,17 +86,38 @@ def _by_hand(gate: AppGate) -> Iterator[BanInForce]:
 
 
 def _by_limiters(gate: AppGate) -> list[BanInForce]:
-    rules, names = rules_by_keys(gate), _names_by_stem(gate)
+    rules = rules_by_keys(gate)
     hits = [
         BanHit(key, rule, cost=0, name="declared")
         for key in _keys_of_bans(gate)
         if (parts := parts_of_key(key)) is not None
         and isinstance(rule := rules.get((parts.stem, parts.type, parts.rule)), BanRule)
     ]
-    found = [
-        _of_limiter(gate, status, names) for decision in peeked(gate, hits) for status in decision.bans if status.holds
-    ]
+    held = {
+        parts: status
+        for decision in peeked(gate, hits)
+        for status in decision.bans
+        if status.holds and (parts := parts_of_key(status.hit.key)) is not None
+    }
+    names, subjects = _names_by_stem(gate), _subjects_of(gate, held)
+    found = [_of_limiter(gate, status, *names[parts.stem], subjects[parts]) for parts, status in held.items()]
     return sorted(found, key=lambda each: each.ends_in or 0.0)
+
+
+def _subjects_of(gate: AppGate, keys: Iterable[KeyParts]) -> dict[KeyParts, Subject]:
+    """Whom each key counts. In place of a long subject a key has a digest; traffic may know the subject."""
+    found = {parts: Subject(parts.type, unquote(parts.subject)) for parts in keys}
+    hidden = {(parts.type, parts.subject) for parts in found if DIGEST_PATTERN.fullmatch(parts.subject)}
+    if hidden and gate.settings.traffic_subjects == "plain" and (memory := memory_of(gate)) is not None:
+        with memory.looking(patient=True):
+            known = memory.refused_clients(len(hidden), lambda who: (who.type, escape_subject(who.subject)) in hidden)
+        values = {(who.type, escape_subject(who.subject)): who.subject for ((who, _), *_) in known}
+        found |= {
+            parts: Subject(parts.type, values[parts.type, parts.subject])
+            for parts in found
+            if (parts.type, parts.subject) in values
+        }
+    return found
 
 
 def _keys_of_bans(gate: AppGate) -> Iterable[str]:
@@ -114,14 +136,11 @@ def began(ban: BanStatus) -> float:
     return time.time() + ban.retry_after - length(ban.hit.rule.quota, ban.level) / 1_000_000
 
 
-def _of_limiter(gate: AppGate, status: BanStatus, names: Mapping[str, tuple[str, str]]) -> BanInForce:
-    parts = parts_of_key(status.hit.key)
-    assert parts is not None
-    endpoint, name = names[parts.stem]
-    value = unquote(parts.subject)
+def _of_limiter(gate: AppGate, status: BanStatus, endpoint: str, name: str, subject: Subject) -> BanInForce:
+    who = subject.value if subject.type == LimitType.IP.value else ":".join(subject)
     return BanInForce(
-        who=value if parts.type == LimitType.IP.value else f"{parts.type}:{value}",
-        shown=shown_subject(gate.plans, parts.type, value),
+        who=who,
+        shown=shown_subject(gate.plans, *subject) if gate.plans.parts_of(subject) else who,
         by=name,
         endpoint=endpoint,
         since=began(status),

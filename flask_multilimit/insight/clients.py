@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ..declare.addresses import Who, network_of
-from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Named, Subject, subjects_from, subjects_given
+from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Named, Subject, subjects_from, subjects_given, value_of
 from ..engine import ConfigurationError, Hit
 from ..engine.errors import brief
+from ..engine.keys import DIGEST_PATTERN
 from ..observe.traffic.counts import encodable, short
 from ..plan.hits import Applied, hits_of
 from ..plan.standings import AppliedAt, require_types, standings_given
@@ -34,6 +35,8 @@ class Client:
     """Its subjects by type; none for a network of many clients."""
     who: Who | None = None
     """As lists name it; ``None`` if no list can."""
+    parts: tuple[Subject, ...] = ()
+    """The parts of a subject of several types."""
 
     @property
     def subject(self) -> Subject | None:
@@ -42,12 +45,24 @@ class Client:
 
     @property
     def text(self) -> str:
-        """As commands and forms take it; empty if they cannot name it."""
+        """As lists and forms take it; empty if they cannot name it."""
         return "" if self.who is None else str(self.who)
+
+    @property
+    def command_text(self) -> str:
+        """As `why` and `unban` take it, which also know subjects of several types."""
+        return ":".join(self.subject) if self.parts and self.subject else self.text
+
+    @property
+    def is_digest(self) -> bool:
+        """Whether a digest stands for it, as in keys of long subjects: its bans can be lifted, and no more is known."""
+        return any(DIGEST_PATTERN.fullmatch(value) for value in self.given.values())
 
     @property
     def shown(self) -> str:
         """For people."""
+        if self.parts:
+            return " + ".join(subject_text(*each) for each in self.parts)
         named = [(name, value) for name, value in self.given.items() if name != ANONYMOUS or len(self.given) == 1]
         return " + ".join(subject_text(*each) for each in named) if named else self.text
 
@@ -61,8 +76,14 @@ class Client:
 
 def client_from(gate: AppGate, text: str) -> Client:
     """The client that ``text`` names: ``203.0.113.7``, ``2001:db8::/64``, ``user:42``, ``api_key:key-0``; a value alone
-    where it can be of one type only. Raises :class:`ConfigurationError`, which names the choices."""
+    where it can be of one type only; a subject of several types, or the digest of a long one, as `bans` lists it:
+    ``user+ip:[["user", "ada"], ["ip", "203.0.113.7"]]``. Raises :class:`ConfigurationError`, which names the
+    choices."""
     text = text.strip()
+    type_name, _, value = text.partition(":")
+    gate.plans.ensure()
+    if gate.plans.parts_of(Subject(type_name, value)) or DIGEST_PATTERN.fullmatch(value):
+        return client_of(gate, type_name, value)
     try:
         who = Who.parse(text)
     except ConfigurationError:
@@ -108,6 +129,8 @@ def client_of(gate: AppGate, type_name: str, value: str) -> Client:
         who: Who | None = Who.parse(f"{type_name}:{value}")
     except ConfigurationError:
         who = None
+    if parts := gate.plans.parts_of(Subject(type_name, value)):
+        return Client({type_name: value_of(parts)}, None, parts)
     return Client(_with_anonymous(value) if type_name == LimitType.IP.value else {type_name: value}, who)
 
 
@@ -145,8 +168,15 @@ def asked_at(gate: AppGate, endpoint: str, method: str | None, given: Mapping[st
     return standings_given(gate.plans, endpoint, method, given)
 
 
-def asked_everywhere(gate: AppGate, client: Client) -> Iterator[AppliedAt]:
-    """The same at all endpoints where a limiter may count ``client``, and for requests without a route."""
+def asks_of(gate: AppGate, client: Client, endpoint: str | None, method: str | None = None) -> list[AppliedAt]:
+    """The same for ``client``; without an ``endpoint``, wherever a limiter may count it, and for requests without a
+    route."""
+    if client.is_digest:
+        return []
+    return asked_at(gate, endpoint, method, client.given) if endpoint is not None else list(_everywhere(gate, client))
+
+
+def _everywhere(gate: AppGate, client: Client) -> Iterator[AppliedAt]:
     if not client.given:
         return
     types = set(client.given)
@@ -160,9 +190,8 @@ def asked_everywhere(gate: AppGate, client: Client) -> Iterator[AppliedAt]:
 
 def hits_of_client(gate: AppGate, client: Client, endpoint: str | None = None) -> list[Hit]:
     """The quotas of ``client`` alone, not those that everyone shares: at ``endpoint``, or everywhere."""
-    asked = asked_everywhere(gate, client) if endpoint is None else asked_at(gate, endpoint, None, client.given)
     found: dict[str, Hit] = {}
-    for each in asked:
+    for each in asks_of(gate, client, endpoint):
         own: Iterable[Applied] = (limiter for limiter in each.applied if limiter.subject != EVERYONE)
         found.update({hit.key: hit for hit in hits_of(own)})
     return list(found.values())

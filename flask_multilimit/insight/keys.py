@@ -14,7 +14,7 @@ from ..engine import ConfigurationError, Decision, Hit, Limiter, Rule, StorageEr
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
 from ..engine.hits import BanHit
-from ..engine.keys import escape_subject, hash_tag_of, parts_of_key, scope_of_stem
+from ..engine.keys import DIGEST_PATTERN, escape_subject, hash_tag_of, parts_of_key, scope_of_stem
 from ..engine.rules import CONCURRENCY, MAX_COUNT
 from ..engine.storage import Inspectable, StoredKey
 from ..observe.traffic.counts import is_traffic
@@ -186,13 +186,14 @@ def all_keys(gate: AppGate) -> list[str]:
 
 def keys_of(gate: AppGate, given: Mapping[str, str], *, containing: str = "") -> list[str]:
     """The keys in storage that count the ``given`` subjects, at all endpoints, in functions, and in checks that no
-    plan knows.
+    plan knows. A subject may be given as its digest.
 
     Raises :class:`ConfigurationError` if no subject is given, and :class:`StorageError`.
     """
     if not given:
         raise ConfigurationError('reset: say whose quotas: "user:42", "ip:203.0.113.7" or "everyone"')
     wanted = {(subject.type, escape_subject(subject.value)) for subject in _subjects(gate, given)}
+    wanted |= {each for each in given.items() if DIGEST_PATTERN.fullmatch(each[1])}
     stored = stored_keys(gate, prefixes_of(gate), containing=containing)
     return [each.key for each in stored if (parts := parts_of_key(each.key)) and (parts.type, parts.subject) in wanted]
 

@@ -94,7 +94,7 @@ def standing_at(
         since = local_time(memory.at - LONGEST_SECONDS)
         raise ConfigurationError(f"{local_time(at)}: traffic is known from {since} until {local_time(memory.at)}")
     plain = gate.settings.traffic_subjects == "plain"
-    found = memory.refused_at(at, wanted_in_traffic(client, endpoint)) if plain else []
+    found = memory.refused_at(at, wanted_in_traffic(gate.plans, client, endpoint)) if plain else []
     refusals = tuple(
         PastRefusals(
             who.endpoint, who.rule, who.type, shown_subject(gate.plans, who.type, who.subject), amount, since, until

@@ -24,7 +24,7 @@ from ..serve.access import Listed
 from ..serve.gate import AppGate
 from .bans import began
 from .changes import Entry, document_in_force, entry_of
-from .clients import Client, asked_at, asked_everywhere, in_traffic, listed_of
+from .clients import Client, asks_of, in_traffic, listed_of
 from .limits import rule_fields
 from .text import duration, local_time, plural, rule_text, subject_text
 from .traffic import RefusedSubject, TrafficMemory, refused_subject
@@ -160,7 +160,7 @@ class Standing(Described):
     """Where a client stands."""
 
     who: str
-    """As commands and forms take it; empty if they cannot name it."""
+    """As lists and forms take it; empty if they cannot name it."""
     type: str
     value: str
     shown: str
@@ -208,14 +208,14 @@ def standing(
 ) -> Standing:
     """Where ``client`` stands at ``endpoint``, or everywhere; ``rows`` of its requests. Charges nothing. Raises
     :class:`ConfigurationError` if there is no such endpoint."""
-    asked = asked_everywhere(gate, client) if endpoint is None else asked_at(gate, endpoint, method, client.given)
+    asked = asks_of(gate, client, endpoint, method)
     found, problem = _requests(gate, asked, everywhere=endpoint is None)
     if endpoint is None:
         found.sort(key=_rank)
     shown, paging = paged(found, page, rows or max(len(found), 1))
     listed = _list_standing(listed_of(gate, client))
     refusals, in_words = _refusals(gate, memory, client, endpoint)
-    state, verdict = _verdict(listed, found, client, in_words, problem)
+    state, verdict = _verdict(listed, found, client, in_words, problem, _with_others(asked, client))
     decided = [each for each in found if each.allowed is not None]
     waits = [_wait_of(each) for each in decided]
     subject = client.subject
@@ -244,16 +244,15 @@ def standing(
     )
 
 
-def _requests(gate: AppGate, asked: Iterable[AppliedAt], *, everywhere: bool) -> tuple[list[RequestStanding], str]:
+def _requests(gate: AppGate, asked: list[AppliedAt], *, everywhere: bool) -> tuple[list[RequestStanding], str]:
     """How each would be answered. If the storage fails, those that it answered before, and the error."""
     limiter = Limiter(gate.limiter.storage)  # without layers: decisions of this process in place of it are no answer
     found: list[RequestStanding] = []
-    several = list(asked)
     try:
-        for each in several:
+        for each in asked:
             if everywhere and not each.applied:
                 continue
-            if everywhere or _is_of_interest(each, several):
+            if everywhere or _is_of_interest(each, asked):
                 hits = each.applied.hits
                 found.append(_request(each, limiter.peek(hits) if hits else None))
     except StorageError as error:
@@ -266,6 +265,13 @@ def _requests(gate: AppGate, asked: Iterable[AppliedAt], *, everywhere: bool) ->
 def _is_of_interest(asked: AppliedAt, several: list[AppliedAt]) -> bool:
     """Whether it has limits, or is the only one: Flask adds OPTIONS to every route."""
     return bool(asked.types) or set(asked.methods) != {"OPTIONS"} or len(several) == 1
+
+
+def _with_others(asked: Iterable[AppliedAt], client: Client) -> list[str]:
+    """The types that count ``client`` only together with subjects that are not given."""
+    given = client.given.keys()
+    types = {name: set(parts) - {EVERYONE.type} for each in asked for name, parts in each.types.items()}
+    return sorted(name for name, parts in types.items() if given & parts and parts - given)
 
 
 def _request(asked: AppliedAt, decision: Decision | None) -> RequestStanding:
@@ -386,7 +392,7 @@ def _refusals(
     """By rule; and in words how often all of them together have refused since when, in the latest series."""
     if memory is None or gate.settings.traffic_subjects != "plain":
         return (), ""
-    found = memory.refused(MOST_REFUSALS, wanted_in_traffic(client, endpoint))
+    found = memory.refused(MOST_REFUSALS, wanted_in_traffic(gate.plans, client, endpoint))
     if not found:
         return (), ""
     amount, since, _ = memory.latest([who for who, *_ in found])
@@ -394,18 +400,22 @@ def _refusals(
     return tuple(refused_subject(gate, *each) for each in found), refusals
 
 
-def wanted_in_traffic(client: Client, endpoint: str | None) -> Callable[[Refused], bool]:
-    """Whether a subject in traffic is ``client``, or in its network, at ``endpoint`` or anywhere."""
+def wanted_in_traffic(plans: Plans, client: Client, endpoint: str | None) -> Callable[[Refused], bool]:
+    """Whether a subject in traffic is ``client``, in its network, or has it as a part, at ``endpoint`` or anywhere."""
     named, networks = in_traffic(client), Networks[bool]([])
     if client.who is not None and client.who.network is not None:
         networks = Networks([(client.who.network, True)])
 
+    def is_client(type_name: str, value: str) -> bool:
+        if client.given:
+            return named.get(type_name) == value
+        return type_name == LimitType.IP.value and bool(networks.find(value.partition("/")[0]))
+
     def is_wanted(who: Refused) -> bool:
         if endpoint not in {None, who.endpoint}:
             return False
-        if client.given:
-            return named.get(who.type) == who.subject
-        return who.type == LimitType.IP.value and bool(networks.find(who.subject.partition("/")[0]))
+        subject = Subject(who.type, who.subject)
+        return any(is_client(*each) for each in (subject, *plans.parts_of(subject)))
 
     return is_wanted
 
@@ -439,7 +449,10 @@ HOPELESS = "refused at {where} by {rule}, and waiting does not help"
 PASSES = "passes: nothing refuses it now"
 NETWORK = "a network is many clients: each has quotas of its own"
 UNLIMITED = "passes: no limit counts it"
+DIGEST = "not known: this is the digest of a long subject; look up the subject itself"
 UNKNOWN = "not known: the storage does not answer"
+PASSES_ALONE = "passes, as far as it is counted alone: {types} limits also count who else makes the request"
+NOT_ALONE = "not known: {types} limits count it only together with who else makes the request"
 
 
 def _verdict(
@@ -448,6 +461,7 @@ def _verdict(
     client: Client,
     refusals: str,
     problem: str,
+    with_others: list[str],
 ) -> tuple[State, Sentence]:
     if listed is not None:
         return _verdict_of_list(listed)
@@ -456,11 +470,20 @@ def _verdict(
         return _verdict_of_limits(refused, refusals)
     if problem:
         return "unknown", Sentence.of(UNKNOWN)
+    return _verdict_of_nobody(client, ", ".join(with_others), counted=any(each.rules for each in requests))
+
+
+def _verdict_of_nobody(client: Client, with_others: str, *, counted: bool) -> tuple[State, Sentence]:
+    """If nothing refuses it."""
+    if client.is_digest:
+        return "unknown", Sentence.of(DIGEST)
     if not client.given:
         return "unlimited", Sentence.of(NETWORK)
-    if not any(each.rules for each in requests):
-        return "unlimited", Sentence.of(UNLIMITED)
-    return "passes", Sentence.of(PASSES)
+    if counted:
+        return "passes", Sentence.of(PASSES_ALONE, types=with_others) if with_others else Sentence.of(PASSES)
+    return (
+        ("unknown", Sentence.of(NOT_ALONE, types=with_others)) if with_others else ("unlimited", Sentence.of(UNLIMITED))
+    )
 
 
 def _verdict_of_list(listed: ListStanding) -> tuple[State, Sentence]:
@@ -498,7 +521,7 @@ def _verdict_of_limits(refused: list[RequestStanding], refusals: str) -> tuple[S
 
 def _lift(plans: Plans, client: Client, listed: ListStanding | None, refused: list[RequestStanding]) -> tuple[str, ...]:
     """The commands, most certain first. What the settings say, no command lifts."""
-    who = shlex.quote(client.text)
+    who = shlex.quote(client.command_text)
     found = []
     if listed is not None and listed.action != "allow":
         kind, _, entry_id = listed.where.partition(" ")
@@ -506,7 +529,7 @@ def _lift(plans: Plans, client: Client, listed: ListStanding | None, refused: li
             found.append(f"flask multilimit unban {shlex.quote(listed.who)}")
         elif kind == "deny" and entry_id:
             found.append(f"flask multilimit unset {entry_id}")
-    if client.text and any(each.holds for request in refused for each in request.bans):
+    if client.command_text and any(each.holds for request in refused for each in request.bans):
         found.append(f"flask multilimit unban {who}")
     keys: dict[str, list[RuleStanding]] = {}
     for request in refused:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask, request
 
-from flask_multilimit import IP, Ban, ConfigurationError, MultiLimit, rate_limiter
+from flask_multilimit import IP, USER, Ban, ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.insight.bans import bans
 from flask_multilimit.insight.clients import client_from
@@ -270,6 +270,97 @@ def test_a_client_that_calls_itself_like_another_is_taken_for_nobody_else() -> N
     assert found.shown == key
     assert shown == [key]
     assert found.lift == (f"flask multilimit reset api_key --subject 'api_key={key}'",)
+
+
+PAIR = 'user+ip:[["user", "ada"], ["ip", "203.0.113.7"]]'
+
+
+def app_of_pairs(storage: Any, *, rules: str = "1/minute") -> Flask:
+    """Which counts users together with their addresses."""
+    app = Flask("shop")
+    app.config.update(MULTILIMIT_DENY_CACHE=0, MULTILIMIT_STORAGE_TIMEOUT=10)
+    MultiLimit(app, storage=storage, user_loader=lambda: request.headers.get("X-User"))
+    app.add_url_rule("/", "show", rate_limiter(type=(USER, IP), rules=rules, ban=BAN)(view()))
+    statuses(app, *["/"] * 4, headers={"X-User": "ada"}, environ_base=CLIENT)
+    flush(app)
+    return app
+
+
+class TestSeveralTypes:
+    """A user and an address that are counted together."""
+
+    @pytest.mark.parametrize(
+        ("who", "verdict"),
+        [
+            ("user:ada", "not known: user+ip limits count it only together with who else makes the request"),
+            (  # while nobody is logged in there
+                "203.0.113.7",
+                "passes, as far as it is counted alone: user+ip limits also count who else makes the request",
+            ),
+        ],
+    )
+    def test_one_of_them_shows_what_was_refused_and_that_the_other_was_not_asked_for(
+        self, who: str, verdict: str
+    ) -> None:
+        found = why(app_of_pairs("memory://"), who)
+
+        assert found.verdict.text == verdict
+        assert {each.shown for each in found.refusals} == {"ada + 203.0.113.7"}
+
+    def test_others_were_not_refused(self) -> None:
+        assert why(app_of_pairs("memory://"), "user:eve").refusals == ()
+
+    @pytest.mark.parametrize("who", [PAIR, PAIR.replace(" ", "")])
+    def test_both_stand_where_their_requests_do(self, who: str) -> None:
+        found = why(app_of_pairs("memory://"), who)
+
+        assert (found.state, found.shown) == ("banned", "ada + 203.0.113.7")
+        assert found.lift[0] == f"flask multilimit unban '{PAIR}'"
+
+    def test_a_ban_is_lifted_by_what_the_list_of_bans_says(self, shared: str) -> None:
+        app = app_of_pairs(shared)
+        (ban,) = until(lambda: bans(gate_of(app)))
+
+        assert (ban.who, ban.shown) == (PAIR, "ada + 203.0.113.7")
+        assert "Lifted: 1 ban that limiters began." in command(app, "unban", ban.who, "--yes")
+        assert bans(gate_of(app)) == []
+        gate_of(app).limiter.close()
+
+
+class TestDigests:
+    """A key has a digest in place of a subject that would make it too long."""
+
+    KEY = "k" * 100
+    """Longer than what traffic keeps of a subject."""
+
+    def app(self) -> Flask:
+        app = app_on()
+        keyed = rate_limiter(type=lambda: request.headers.get("X-Key"), name="tenant", rules="1/minute", ban=BAN)
+        app.add_url_rule("/tenant", "tenant", keyed(view()))
+        statuses(app, *["/tenant"] * 4, headers={"X-Key": self.KEY})
+        flush(app)
+        return app
+
+    def test_a_ban_is_lifted_by_the_digest_that_the_list_of_bans_says(self) -> None:
+        app = self.app()
+        (ban,) = bans(gate_of(app))
+
+        assert re.fullmatch(r"tenant:\*[0-9a-f]{40}", ban.who)
+        assert "Lifted: 1 ban that limiters began." in command(app, "unban", ban.who, "--yes")
+        assert bans(gate_of(app)) == []
+
+    @pytest.mark.parametrize("endpoint", [None, "tenant"])
+    def test_nothing_else_is_said_of_a_digest(self, endpoint: str | None) -> None:
+        app = self.app()
+        (ban,) = bans(gate_of(app))
+
+        found = why(app, ban.who, endpoint)
+
+        assert (found.state, found.requests) == ("unknown", ())
+        assert "digest" in found.verdict.text
+
+    def test_the_subject_itself_is_known(self) -> None:
+        assert why(self.app(), f"tenant:{self.KEY}").state == "banned"
 
 
 def amid_the_ban(app: Flask) -> float:

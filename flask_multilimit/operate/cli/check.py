@@ -174,7 +174,7 @@ def _resets(seconds: float) -> str:
 
 def _why_lines(found: Standing) -> list[str]:
     counted = f"  (counted by: {', '.join(found.types)})" if found.types else ""
-    color = "red" if found.state in {"banned", "denied", "refused"} else "green"
+    color = {"banned": "red", "denied": "red", "refused": "red", "unknown": "yellow"}.get(found.state, "green")
     lines = [f"{console.style(found.who or found.shown, bold=True)}{counted}"]
     lines += [console.style(line, fg=color) for line in console.paragraph(found.verdict.text)]
     if found.entries:
@@ -207,8 +207,17 @@ def _past_lines(found: Past) -> list[str]:
 
 
 def _refusals(found: Standing | Past) -> list[str]:
+    several = any(each.shown != found.shown for each in found.refusals)
+    headings = ("REFUSED", *(("SUBJECT",) if several else ()), "ENDPOINT", "RULE", "SINCE", "LAST")
     rows = [
-        (str(each.refused), each.endpoint, each.rule, local_time(each.since), local_time(each.until))
+        (
+            str(each.refused),
+            *((each.shown,) if several else ()),
+            each.endpoint,
+            each.rule,
+            local_time(each.since),
+            local_time(each.until),
+        )
         for each in found.refusals[:MOST_SHOWN]
     ]
-    return ["", *console.columns(rows, headings=("REFUSED", "ENDPOINT", "RULE", "SINCE", "LAST"))] if rows else []
+    return ["", *console.columns(rows, headings=headings)] if rows else []
