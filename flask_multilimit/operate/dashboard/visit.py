@@ -24,7 +24,6 @@ from ...declare.subjects import LimitType
 from ...engine import ConfigurationError, Decision, hits_for
 from ...engine.hits import Hits
 from ...engine.storage.addresses import host_and_port
-from ...engine.text import LONGEST_COOKIE
 from ...serve.gate import gate_in_force
 from ..blueprints import Language, language_of
 
@@ -217,7 +216,7 @@ def _has_credentials() -> bool:
 def _known_browser() -> str:
     """What tells a browser that was let in before from all others; empty for another."""
     given = request.cookies.get(KNOWN_BROWSER, "")
-    if not (given and len(given) <= LONGEST_COOKIE and current_app.secret_key):
+    if not (given and current_app.secret_key):
         return ""
     try:
         return str(serializer("browser").loads(given, max_age=KNOWN_SECONDS))

@@ -63,6 +63,14 @@ def test_each_count_says_what_it_would_have_refused(app: Flask) -> None:
     assert answer.declaration == "@rate_limiter(type=LimitType.IP, rules=[Rule(time=60, count=10)])"
 
 
+def test_clients_with_equal_peaks_are_in_order_of_their_names(app: Flask) -> None:
+    names = ["203.0.113.3", "203.0.113.1", "203.0.113.2"]
+
+    answer = asked(app, *(line(second, name) for second, name in enumerate(names)))
+
+    assert [each.name for each in answer.busiest] == sorted(names)
+
+
 def test_counts_say_why_they_are_there(app: Flask) -> None:
     answer = asked(app, *TRAFFIC, endpoint="search", count="10", refuse_at_most="60%")
 
