@@ -34,7 +34,7 @@ BINARIES = find_binaries()
 SLOW_FOLDERS = [
     TESTS / name
     for name in (
-        *("engine/storage/local", "examples", "faults", "history", "operate/cli", "soak"),
+        *("engine/storage/local", "examples", "faults", "history", "soak"),
         *("compat/flask_limiter/test_any_app.py", "control/test_document.py", "control/test_watch.py"),
         *(
             "engine/storage/cluster/test_in_flask.py",

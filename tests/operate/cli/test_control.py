@@ -283,6 +283,7 @@ app.get("/")(lambda: "ok")
 """
 
 
+@pytest.mark.slow
 def test_no_command_leaves_a_worker_in_the_metrics(on_server: Command, tmp_path: Path) -> None:
     (tmp_path / "shown.py").write_text(APP_WITH_METRICS)
     metrics = tmp_path / "metrics"

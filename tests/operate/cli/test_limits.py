@@ -226,6 +226,7 @@ def test_a_wider_screen_is_used(on_memory: Command) -> None:
     assert "SHADOW: never refuses; burst 5\n" in on_memory("limits", columns=132).out
 
 
+@pytest.mark.slow
 def test_a_wrong_declaration_is_one_line_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(
         "from flask import Flask\n"
