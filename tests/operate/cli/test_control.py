@@ -80,24 +80,6 @@ def test_a_lasting_change_says_that_the_server_keeps_nothing_on_disk(
         redis_client.config_set("appendonly", "no")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["update", "--limiter", "ip", "--shadow", "--for", "30m"],
-        ["update", "--limiter", "ip", "--no-shadow", "--for", "30m"],
-        ["--who", "user:42", "--times", "10", "--lasting"],
-        ["update", "--limit", "11/second", "--type", "ip", "--for", "1h"],
-        ["update", "--limiter", "ip", "--rules", "50/minute", "--for", "1h"],
-        ["update", "--off", "--for", "1h"],
-    ],
-)
-def test_every_way_to_say_a_change(on_server: Command, arguments: list[str]) -> None:
-    run = on_server("set", *arguments, "--yes", "--force")
-
-    assert run.code == 0, run.err
-    assert len(on_server("entries", "--json").json["entries"]) == 1
-
-
 def test_a_dry_run_shows_and_changes_nothing(on_server: Command) -> None:
     run = on_server("set", "update", "ip-20s", "50 per 20 seconds", "--lasting", "--dry-run")
 
@@ -120,18 +102,20 @@ def test_asks_twice_before_it_locks_everyone_out_and_scripts_force_it(on_server:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("command", "message"),
     [
-        (["set", "update", "ip-20s", "50/mnute", "--lasting", "--yes"], "did you mean 'minute'"),
-        (["set", "update", "ip-20s", "50/minute", "--yes"], "--for 2h, or --lasting"),
-        (["set", "nowhere", "ip-20s", "50/minute", "--lasting", "--yes"], "no endpoint has that"),
-        (["ban", "203.0.113.9", "--lasting", "--yes"], "a ban needs an end"),
-        (["deny", "nobody", "--lasting", "--yes"], "give a network"),
-        (["unset", "12345678", "--yes"], "nothing is changed, so there is nothing to undo"),
+        ("set update ip-20s 50/mnute --lasting", "did you mean 'minute'"),
+        ("set update ip-20s 50/minute", "--for 2h, or --lasting"),
+        ("set nowhere ip-20s 50/minute --lasting", "no endpoint has that"),
+        ("ban 203.0.113.9 --lasting", "a ban needs an end"),
+        ("deny nobody --lasting", "give a network"),
+        ("deny 203.0.113.9 --for 2", 'write a time as "90s", "15m", "2h" or "1d 12h"'),
+        ("deny 203.0.113.9 --lasting --author \udc80", "deny: author="),
+        ("unset 12345678", "nothing is changed, so there is nothing to undo"),
     ],
 )
-def test_a_wrong_change_is_an_error_and_stores_nothing(on_server: Command, arguments: list[str], message: str) -> None:
-    run = on_server(*arguments)
+def test_a_wrong_change_is_an_error_and_stores_nothing(on_server: Command, command: str, message: str) -> None:
+    run = on_server(*command.split(), "--yes")
 
     assert run.code in {1, 2}
     assert message in " ".join(run.err.split())
@@ -152,13 +136,6 @@ def test_where_the_user_has_no_name_the_author_is_empty(monkeypatch: pytest.Monk
     monkeypatch.setattr("getpass.getuser", nobody)
 
     assert user_name() == ""
-
-
-def test_text_that_is_no_text_is_an_error(on_server: Command) -> None:
-    run = on_server("deny", "203.0.113.9", "--lasting", "--yes", "--author", "\udc80")
-
-    assert run.code in {1, 2}
-    assert on_server("entries", "--json").json["entries"] == []
 
 
 class TestExportAndImport:
@@ -231,6 +208,9 @@ class TestUnset:
         [
             ("set update ip-20s 50/minute --lasting", "update ip-20s"),
             ("set update --limiter ip --shadow --lasting", "update --limiter ip"),
+            ("set update --limiter ip --no-shadow --for 30m", "update --limiter ip"),
+            ("set update --limiter ip --rules 50/minute --for 1h", "update --limiter ip"),
+            ("set update --off --for 1h", "update"),
             ("set --who user:42 --times 10 --lasting", "--who user:42"),
             ("set update --limit 11/second --type ip --lasting", "update"),
             ("deny 203.0.113.0/24 --lasting", "203.0.113.0/24"),
@@ -239,6 +219,7 @@ class TestUnset:
     )
     def test_takes_what_the_change_was_given(self, on_server: Command, made: str, undone: str) -> None:
         assert on_server(*made.split(), "--yes", "--force").code == 0
+        assert len(on_server("entries", "--json").json["entries"]) == 1
 
         run = on_server("unset", *undone.split(), "--yes")
 
@@ -262,13 +243,6 @@ def test_history_says_whose_change_was_replaced(on_server: Command) -> None:
 
     told = " ".join(on_server("history", columns=200).out.split())
     assert "in place of rule ip-20s at update: 50 per 20 seconds by ann" in told
-
-
-def test_a_time_without_a_unit_is_asked_for_one(on_server: Command) -> None:
-    run = on_server("deny", "203.0.113.7", "--for", "2", "--yes")
-
-    assert run.code == 1
-    assert 'write a time as "90s", "15m", "2h" or "1d 12h"' in " ".join(run.err.split())
 
 
 APP_WITH_METRICS = """

@@ -180,23 +180,6 @@ def test_reset_of_everything_asks_and_leaves_what_is_changed(on_server: Command,
     assert on_server("reset", "--everything", "--yes").out == "Nothing to reset: nothing is used.\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--ip", "203.0.113.7"], "Say where"),
-        (["update", "--all", "--ip", "203.0.113.7"], "Say where"),
-        (["--all"], "Say whose quotas"),
-        (["--everything", "--ip", "203.0.113.7"], "resets all subjects"),
-        (["--all", "--ip", "203.0.113.7", "--method", "GET"], "--method is for an ENDPOINT"),
-    ],
-)
-def test_reset_wants_to_be_told_where_and_whose(on_server: Command, arguments: list[str], message: str) -> None:
-    run = on_server("reset", *arguments, "--yes")
-
-    assert run.code == 2
-    assert message in run.err
-
-
 def test_each_key_with_its_use_and_its_time(on_server: Command, shop: FlaskClient) -> None:
     for _ in range(2):
         shop.get("/update", environ_base={"REMOTE_ADDR": "203.0.113.7"})

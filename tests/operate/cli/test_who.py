@@ -44,13 +44,20 @@ def test_an_ipv6_client_may_be_given_as_it_is_shown(on_server: Command, shop: Fl
         (("check", "update", "--ip", "203.0.113.7/32"), "'203.0.113.7/32' is not an IP address"),
         (("check", "update", "--subject", "api_key"), "'api_key': write TYPE=VALUE"),
         (("reset", "update", "--yes"), "Say whose quotas: --ip, --user, --subject or --everyone."),
+        (("reset", "--all", "--yes"), "Say whose quotas: --ip, --user, --subject or --everyone."),
+        (("reset", "--ip", "203.0.113.7", "--yes"), "Say where: an ENDPOINT, or --all; or --everything."),
+        (("reset", "update", "--all", "--ip", "203.0.113.7", "--yes"), "Say where: an ENDPOINT, or --all"),
+        (("reset", "--everything", "--ip", "203.0.113.7", "--yes"), "--everything resets all subjects"),
+        (("reset", "--all", "--ip", "203.0.113.7", "--method", "GET", "--yes"), "--method is for an ENDPOINT"),
         (
             ("reset", "update", "--user", "ann", "--yes"),
             'no limit at "update" counts user; it is limited by default (--everyone), ip (--ip)',
         ),
     ],
 )
-def test_a_wrong_name_of_a_client_is_one_line(on_memory: Command, arguments: tuple[str, ...], message: str) -> None:
+def test_a_wrong_name_of_a_client_or_none_is_one_line(
+    on_memory: Command, arguments: tuple[str, ...], message: str
+) -> None:
     run = on_memory(*arguments)
 
     assert run.code != 0
