@@ -214,7 +214,7 @@ def _hits_at(
     """The hits at ``endpoint``, for each group of methods: of ``subject``, or of the test client and of everyone."""
     of_client = {LimitType.IP.value: address, ANONYMOUS: address, EVERYONE.type: EVERYONE.value}
     given = of_client if subject is None else subjects_from(subject)
-    standings = asked_at(gate, endpoint, method, given)
+    standings = asked_at(gate, endpoint, method, given, declared=what == "reset")
     require_limiters(what, endpoint, standings, given, spelled=_arguments)
     require_known_rules(endpoint, (standing.applied for standing in standings))
     return [standing.applied.hits for standing in standings]

@@ -161,22 +161,30 @@ _NEVER_BARE = {LimitType.IP.value, EVERYONE.type, ANONYMOUS}
 # The limiters that count it
 
 
-def asked_at(gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str]) -> list[AppliedAt]:
+def asked_at(
+    gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str], *, declared: bool = False
+) -> list[AppliedAt]:
     """What a request of the ``given`` subjects asks at ``endpoint`` (``unmatched``: without a route); without a
-    ``method``, for each of its methods. Raises :class:`ConfigurationError` if there is no such endpoint, or it does not
+    ``method``, for each of its methods. With ``declared``, also what it would ask without the changes in force, whose
+    quotas count again when these end. Raises :class:`ConfigurationError` if there is no such endpoint, or it does not
     take the method."""
-    return standings_given(gate.plans, endpoint, method, given)
+    several = (gate.plans, gate.plans.declared) if declared else (gate.plans,)
+    return [each for plans in dict.fromkeys(several) for each in standings_given(plans, endpoint, method, given)]
 
 
-def asks_of(gate: AppGate, client: Client, endpoint: str | None, method: str | None = None) -> list[AppliedAt]:
+def asks_of(
+    gate: AppGate, client: Client, endpoint: str | None, method: str | None = None, *, declared: bool = False
+) -> list[AppliedAt]:
     """The same for ``client``; without an ``endpoint``, wherever a limiter may count it, and for requests without a
     route."""
     if client.is_digest:
         return []
-    return asked_at(gate, endpoint, method, client.given) if endpoint is not None else list(_everywhere(gate, client))
+    if endpoint is None:
+        return list(_everywhere(gate, client, declared=declared))
+    return asked_at(gate, endpoint, method, client.given, declared=declared)
 
 
-def _everywhere(gate: AppGate, client: Client) -> Iterator[AppliedAt]:
+def _everywhere(gate: AppGate, client: Client, *, declared: bool) -> Iterator[AppliedAt]:
     if not client.given:
         return
     types = set(client.given)
@@ -184,14 +192,15 @@ def _everywhere(gate: AppGate, client: Client) -> Iterator[AppliedAt]:
         types.add(LimitType.USER.value)
     for place in places_of(gate):
         counted = {name for each in place.limiters for name in _names_of(each.planned.declaration.type_name)}
-        if types & counted:
-            yield from asked_at(gate, place.name, None, client.given)
+        if types & counted or (declared and gate.plans.declared is not gate.plans):
+            yield from asked_at(gate, place.name, None, client.given, declared=declared)
 
 
 def hits_of_client(gate: AppGate, client: Client, endpoint: str | None = None) -> list[Hit]:
-    """The quotas of ``client`` alone, not those that everyone shares: at ``endpoint``, or everywhere."""
+    """The quotas of ``client`` alone, not those that everyone shares: at ``endpoint``, or everywhere; those under the
+    declared limits, too."""
     found: dict[str, Hit] = {}
-    for each in asks_of(gate, client, endpoint):
+    for each in asks_of(gate, client, endpoint, declared=True):
         own: Iterable[Applied] = (limiter for limiter in each.applied if limiter.subject != EVERYONE)
         found.update({hit.key: hit for hit in hits_of(own)})
     return list(found.values())

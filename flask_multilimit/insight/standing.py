@@ -244,6 +244,11 @@ def standing(
     )
 
 
+def requests_of(gate: AppGate, asked: list[AppliedAt]) -> list[RequestStanding]:
+    """How each would be answered. Charges nothing. Raises :class:`StorageError`."""
+    return _requests(gate, asked, everywhere=False)[0]
+
+
 def _requests(gate: AppGate, asked: list[AppliedAt], *, everywhere: bool) -> tuple[list[RequestStanding], str]:
     """How each would be answered. If the storage fails, those that it answered before, and the error."""
     limiter = Limiter(gate.limiter.storage)  # without layers: decisions of this process in place of it are no answer

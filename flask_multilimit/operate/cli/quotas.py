@@ -10,9 +10,9 @@ import click
 from ...declare.subjects import EVERYONE, LimitType, subjects_given
 from ...engine import ConfigurationError
 from ...insight.bans import note
-from ...insight.clients import Client, asked_at, require_limiters
+from ...insight.clients import asked_at, require_limiters
 from ...insight.keys import Key, all_keys, keys, keys_of, prefixes_of, stored_keys
-from ...insight.standing import BanStanding, RuleStanding, standing
+from ...insight.standing import BanStanding, RuleStanding, requests_of
 from ...insight.text import duration, plural
 from ...serve.gate import AppGate
 from .. import console
@@ -97,9 +97,10 @@ def _place(endpoint: str | None, method: str | None) -> str:
 def _reset_at(
     gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str], what: str, action: Action
 ) -> None:
-    require_limiters("reset", endpoint, asked_at(gate, endpoint, method, given), given, spelled=options_for)
+    asked = asked_at(gate, endpoint, method, given, declared=True)
+    require_limiters("reset", endpoint, asked, given, spelled=options_for)
     require_shared_storage(gate)
-    requests = standing(gate, Client(given), endpoint=endpoint, method=method).requests
+    requests = requests_of(gate, asked)
     by_request = ", ".join(dict.fromkeys(name for each in requests for name in each.by_request))
     quotas: dict[str, RuleStanding | BanStanding] = {}
     for each in requests:
@@ -117,9 +118,11 @@ def _reset_at(
         found = {"reset": list(map(_as_json, used)), "full_already": list(map(_as_json, full))}
         write_json(endpoint=endpoint, changed=not action.dry_run, **found)
         return
-    for said, some in ((_said(action), used), ("Full already", full)):
-        if some:
-            console.echo(f"{said}: {', '.join(each.name for each in some)}.")
+    reset_names = dict.fromkeys(each.name for each in used)
+    full_names = [each.name for each in full if each.name not in reset_names]
+    for said, names in ((_said(action), reset_names), ("Full already", dict.fromkeys(full_names))):
+        if names:
+            console.echo(f"{said}: {', '.join(names)}.")
     if by_request:
         console.write(console.paragraph(_OTHER_RULES.format(names=by_request)))
 

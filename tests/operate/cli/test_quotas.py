@@ -47,6 +47,21 @@ def test_reset_asks_and_then_the_next_request_passes(on_server: Command, shop: F
     passes_within_seconds(shop, "/update")  # a process believes its last refusal for one
 
 
+@pytest.mark.parametrize(
+    ("change", "names"), [("ip-20s 3/minute", "ip-3600s, ip-20s"), ("--off", "ip-20s, ip-3600s")], ids=["rules", "off"]
+)
+def test_reset_during_a_change_reaches_the_quota_that_counts_when_it_ends(
+    on_server: Command, shop: FlaskClient, change: str, names: str
+) -> None:
+    assert call(shop, "/update", 4)[-1] == 429
+    assert on_server("set", "update", *change.split(), "--for", "1h", "--yes", "--force").code == 0
+
+    run = on_server("reset", "update", "--ip", "203.0.113.7", "--yes")
+
+    assert run.out == f"Reset: {names}.\n"
+    assert ":ip:203.0.113.7:" not in on_server("keys").out
+
+
 class TestResetInTheHistory:
     def history(self, on_server: Command) -> list[tuple[str, str, str, str]]:
         changes = on_server("history", "--json").json["changes"]

@@ -247,6 +247,24 @@ def test_the_limits_of_one_endpoint_are_reset_alone(app: Flask, ada: FlaskClient
     assert statuses(app, "/", "/mine", environ_base=CLIENT) == [200, 429]
 
 
+@pytest.mark.parametrize("endpoint", ["show", ""])
+@pytest.mark.parametrize(
+    "change", [{"rule": "ip-60s", "rules": "9 per 2 minutes"}, {"off": True}], ids=["rules", "off"]
+)
+def test_a_reset_during_a_change_reaches_the_quota_that_counts_when_it_ends(
+    app: Flask, ada: FlaskClient, change: dict[str, Any], endpoint: str
+) -> None:
+    asked(app)
+    page = ada.get(SUBJECT, query_string=ASKED)
+    control = control_of(app)
+    entry = control.override("show", **change, for_="1h")
+
+    assert reset(ada, page, endpoint=endpoint).status_code == 303
+
+    control.undo(entry.id)
+    assert statuses(app, "/", environ_base=CLIENT) == [200]
+
+
 def test_nothing_is_reset_where_nothing_counts_it(app: Flask, ada: FlaskClient) -> None:
     asked(app)
     page = ada.get(SUBJECT, query_string=ASKED)
