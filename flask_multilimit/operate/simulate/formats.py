@@ -31,6 +31,9 @@ from .logged import (
     unescaped,
 )
 
+MakeReader = Callable[[tzinfo, Sequence[str]], Read]
+"""Makes a reader for one file, given the zone of times without an offset and the names of the fields to read."""
+
 # Lines of text
 #
 # A format becomes one regular expression that never backtracks: each field ends at the first character that can follow
@@ -114,41 +117,32 @@ class Variable:
     """The unit of a duration, in microseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextFormat:
-    """A format string, parsed."""
-
-    name: str
-    parts: tuple[str | Variable, ...]
-    open_end: bool = False
-    """Whether further fields may follow at the end of a line."""
-    at_end: bool = True
-    """Whether the time is the end of a request. Apache logs the beginning."""
-
-    def __post_init__(self) -> None:
-        roles = {part.role for part in self.parts if isinstance(part, Variable)}
-        if "at" not in roles:
-            raise ConfigurationError(f"log format {brief(self.name)}: no time in it, so nothing could be replayed")
-        if not ("request" in roles or {"method", "target"} <= roles or {"method", "path"} <= roles):
-            raise ConfigurationError(f"log format {brief(self.name)}: neither the request line nor method and path")
-
-    def reader(self, zone: tzinfo, wanted: Iterable[str]) -> Read:
-        """A reader of lines. ``wanted`` names the fields without a role that it also reads."""
-        pattern, fields = _pattern(self.parts, {field_name(name): name for name in wanted}, self.open_end)
-        units = [part.unit for part in self.parts if isinstance(part, Variable) and part.role == "took"]
-        return _reader(pattern, Times(zone), fields, at_end=self.at_end, unit=units[0] if units else MICROSECONDS)
-
-
-def from_format_string(text: str, *, name: str | None = None, open_end: bool = False) -> TextFormat:
+def format_string(text: str, *, name: str | None = None, open_end: bool = False) -> MakeReader:
     """The format of a ``log_format`` of nginx, ``LogFormat`` of Apache or ``access_log_format`` of gunicorn. Their
-    variables show which one it is. Raises :class:`ConfigurationError`."""
+    variables show which one it is. Raises :class:`ConfigurationError`.
+
+    :param open_end: whether further fields may follow at the end of a line.
+    """
+    name = name or text
     server = "gunicorn" if "%(" in text else "nginx" if "$" in text else "Apache"
-    parts = _parts(text.replace('\\"', '"').replace("\\t", "\t"), server)
-    return TextFormat(name or text, tuple(_joined(parts, name or text)), open_end, server != "Apache")
+    parts = tuple(_joined(_parts(text.replace('\\"', '"').replace("\\t", "\t"), server), name))
+    units = {part.role: part.unit for part in reversed(parts) if isinstance(part, Variable)}
+    if "at" not in units:
+        raise ConfigurationError(f"log format {brief(name)}: no time in it, so nothing could be replayed")
+    if not ("request" in units or {"method", "target"} <= units.keys() or {"method", "path"} <= units.keys()):
+        raise ConfigurationError(f"log format {brief(name)}: neither the request line nor method and path")
+
+    def reader(zone: tzinfo, wanted: Iterable[str]) -> Read:
+        pattern, fields = _pattern(parts, {field_name(each): each for each in wanted}, open_end)
+        at_end = server != "Apache"  # which logs the beginning of a request
+        return _reader(pattern, Times(zone), fields, at_end=at_end, unit=units.get("took", MICROSECONDS))
+
+    return reader
 
 
-def from_expression(text: str, zone: tzinfo, wanted: Iterable[str]) -> Read:
-    """A reader by a regular expression whose groups are named after the roles and the ``wanted`` fields."""
+def expression(text: str) -> MakeReader:
+    """The format of a regular expression whose groups are named after the roles and the wanted fields. Raises
+    :class:`ConfigurationError`."""
     try:
         own = re.compile(text)
     except re.error as error:
@@ -159,9 +153,13 @@ def from_expression(text: str, zone: tzinfo, wanted: Iterable[str]) -> Read:
             f"regular expression {brief(text)}: name its groups (?P<at>...) and (?P<request>...), or (?P<method>...) "
             f"and (?P<target>...), and what else it has of {', '.join(_ROLES)}"
         )
-    known = {field_name(name): name for name in wanted}
-    fields = {group: known[field_name(group)] for group in groups if field_name(group) in known}
-    return _reader(re.compile(f"(?:{text}){_absent(groups)}"), Times(zone), fields)
+
+    def reader(zone: tzinfo, wanted: Iterable[str]) -> Read:
+        known = {field_name(name): name for name in wanted}
+        fields = {group: known[field_name(group)] for group in groups if field_name(group) in known}
+        return _reader(re.compile(f"(?:{text}){_absent(groups)}"), Times(zone), fields)
+
+    return reader
 
 
 def _parts(text: str, server: str) -> Iterator[str | Variable]:
@@ -473,9 +471,6 @@ def _took(value: object) -> int | None:
 
 # The formats that have a name
 
-MakeReader = Callable[[tzinfo, Sequence[str]], Read]
-"""Makes a reader for one file, given the zone of times without an offset and the names of the fields to read."""
-
 _COMMON = '%h %l %u %t "%r" %>s %b'
 _COMBINED = f'{_COMMON} "%{{Referer}}i" "%{{User-Agent}}i"'
 
@@ -484,9 +479,9 @@ FORMATS: Mapping[str, MakeReader] = {
     "caddy": CADDY.reader,
     "traefik": TRAEFIK.reader,
     "json": PLAIN.reader,
-    "vhost_combined": from_format_string(f"%v:%p {_COMBINED}", name="vhost_combined", open_end=True).reader,
-    "combined": from_format_string(_COMBINED, name="combined", open_end=True).reader,
-    "common": from_format_string(_COMMON, name="common", open_end=True).reader,
+    "vhost_combined": format_string(f"%v:%p {_COMBINED}", name="vhost_combined", open_end=True),
+    "combined": format_string(_COMBINED, name="combined", open_end=True),
+    "common": format_string(_COMMON, name="common", open_end=True),
 }
 """By name. If several can read a line, the first one counts. nginx and gunicorn write ``combined`` by default."""
 
@@ -499,15 +494,10 @@ def format_of(text: str) -> MakeReader:
     if text in FORMATS:
         return FORMATS[text]
     if "%" in text or "$" in text:
-        return from_format_string(text).reader
+        return format_string(text)
     raise ConfigurationError(
         f"log format {brief(text)}: give one of {', '.join(FORMATS)}, or the format string of nginx, Apache or gunicorn"
     )
-
-
-def expression(text: str) -> MakeReader:
-    """A format given as a regular expression."""
-    return lambda zone, wanted: from_expression(text, zone, wanted)
 
 
 def recognised(lines: Iterable[str], zone: tzinfo) -> str | None:

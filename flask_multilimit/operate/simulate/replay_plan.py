@@ -169,7 +169,8 @@ class ReplayPlan:
 
     def _asked(self, client: str, asked: Sequence[tuple[_Limiter, Subject]], missing: tuple[str, ...]) -> ClientPlan:
         if any(limiter.is_special_for(subject) for limiter, subject in asked):
-            return self._special(client, asked, missing)
+            limits = _limits(asked)
+            return ClientPlan(client, self._made_shape(limits), limits.hits, limits, missing)
         hits = [hit for limiter, subject in asked for hit in limiter.hits_of(subject)]
         like = tuple([limiter for limiter, _ in asked])
         shape = self._shapes.get(like)
@@ -179,12 +180,6 @@ class ReplayPlan:
             return ClientPlan(client, shape, Hits(hits) if hits else (), None, missing)
         limits = _limits(asked)
         return ClientPlan(client, shape, limits.hits, limits, missing)
-
-    def _special(self, client: str, asked: Sequence[tuple[_Limiter, Subject]], missing: tuple[str, ...]) -> ClientPlan:
-        """What is asked for subjects that have their own rules."""
-        limits = _limits(asked)
-        made = self._made_shape(limits)
-        return ClientPlan(client, self._shapes.setdefault(made.rules, made), limits.hits, limits, missing)
 
     def _made_shape(self, limits: AppliedLimits) -> Shape:
         rules = tuple(_rule_of(_declared(limits, hit), hit) for hit in limits.hits)

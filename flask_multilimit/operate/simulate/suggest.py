@@ -23,9 +23,8 @@ from ...engine.errors import brief, check_several
 from ...engine.rules import UNITS, changed
 from ...engine.storage.forgetting import UNBOUNDED
 from ...insight.values import as_json
-from .logged import field_name
+from .logged import MICROSECONDS, field_name
 
-MICROSECONDS = 1_000_000
 CURVE_POINTS = 40
 OF_UNITS = "sliding_window_counter"
 """The algorithm for units: a sliding window keeps an entry for each."""
