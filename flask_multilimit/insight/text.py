@@ -36,6 +36,14 @@ def _short(number: float) -> str:
     return f"{number:.1f}".removesuffix(".0") if number < 100 else f"{number:.0f}"
 
 
+def rate(value: float) -> str:
+    """A number per second, with about three digits; ``<0.01`` for one that is rare."""
+    if value < 0.005:
+        return "<0.01" if value else "0"
+    digits = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:,.{digits}f}"
+
+
 def instant(at: float) -> datetime:
     """A POSIX time in UTC, or the nearest that a calendar has: the control document may have any number."""
     return datetime.fromtimestamp(min(max(at, 0.0), LATEST), timezone.utc)

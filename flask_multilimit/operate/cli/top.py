@@ -13,7 +13,7 @@ import click
 
 from ...engine.text import visible
 from ...insight.keys import SlotsInUse, slots_now
-from ...insight.text import duration, local_time, plural
+from ...insight.text import duration, local_time, plural, rate
 from ...insight.traffic import EndpointTraffic, Now, RefusedClient, RuleTraffic, now
 from ...serve.gate import AppGate
 from .. import console
@@ -171,9 +171,9 @@ def _totals(found: Now, columns: int) -> str:
     passed, refused = found.totals.passed.rate, found.totals.refused.rate
     banned, unanswered = found.totals.banned.rate, found.totals.unanswered.rate
     share = f" ({refused / (passed + refused + banned + unanswered):.1%})" if refused else ""
-    more = f", {_rate(banned)} banned or denied" if banned else ""
-    more += f", {_rate(unanswered)} unanswered" if unanswered else ""
-    text = _cell(f"{_rate(passed)} passed, {_rate(refused)} refused a second{share}{more}", columns).rstrip()
+    more = f", {rate(banned)} banned or denied" if banned else ""
+    more += f", {rate(unanswered)} unanswered" if unanswered else ""
+    text = _cell(f"{rate(passed)} passed, {rate(refused)} refused a second{share}{more}", columns).rstrip()
     return console.style(text, fg="red") if refused or banned or unanswered else text
 
 
@@ -202,7 +202,7 @@ def _workers(found: Now, columns: int) -> list[str]:
 def _endpoint_row(each: EndpointTraffic, *, wide: bool, banned: bool) -> tuple[str, ...]:
     amounts = each.amounts
     rates = [amounts.refused.rate, amounts.passed.rate, *([amounts.banned.rate] * banned)]
-    return (each.endpoint, *map(_rate, rates), *([sparkline(each.series.refused)] * wide))
+    return (each.endpoint, *map(rate, rates), *([sparkline(each.series.refused)] * wide))
 
 
 def _rule_row(each: RuleTraffic, *, bans: bool) -> tuple[str, ...]:
@@ -226,12 +226,6 @@ def _slots_used(each: SlotsInUse) -> str:
 
 def _who(type_name: str, shown: str) -> str:
     return shown if type_name in {"ip", "default"} else f"{type_name} {shown}"
-
-
-def _rate(rate: float) -> str:
-    if rate < 0.005:
-        return "<0.01" if rate else "0"
-    return f"{rate:.2f}" if rate < 10 else f"{rate:.1f}" if rate < 100 else f"{rate:.0f}"
 
 
 def _table(

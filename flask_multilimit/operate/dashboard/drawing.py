@@ -90,14 +90,6 @@ def number(value: float) -> str:
     return f"{value:,}"
 
 
-def rate(value: float) -> str:
-    """A number per second, with about three digits."""
-    if value == 0:
-        return "0"
-    digits = 2 if value < 10 else 1 if value < 100 else 0
-    return f"{value:,.{digits}f}"
-
-
 def axis(value: float) -> str:
     """A round number for the axis of a drawing."""
     return f"{value:,.0f}" if value >= 10 else f"{value:g}"

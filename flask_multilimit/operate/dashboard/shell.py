@@ -15,10 +15,11 @@ from werkzeug.exceptions import HTTPException
 from ...config import PREFIX
 from ...engine.text import visible_json, visible_page
 from ...insight.health import storage_state
+from ...insight.text import rate
 from ...serve.gate import gate_in_force
 from ..blueprints import LANGUAGES, STRICT, duration_in, templates_of
 from ..blueprints import translated as translated_by
-from .drawing import axis, iso, number, rate, share, utc
+from .drawing import axis, iso, number, share, utc
 from .forms import FIELD, can_sign, form_token, keep_nonce
 from .visit import LANGUAGE, keep_cookie, remember_browser, visit
 

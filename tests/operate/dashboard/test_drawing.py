@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from flask_multilimit.operate.dashboard.drawing import drawn, grouped, nice, rate
+from flask_multilimit.operate.dashboard.drawing import drawn, grouped, nice
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,3 @@ def test_areas_stand_on_top_of_each_other_below_the_upper_edge() -> None:
 
 def test_nothing_is_drawn_of_nothing() -> None:
     assert drawn([0, 0], [0, 0], [0, 0], [0, 0])[2:] == ("", "", "", "", 1.0)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0"), (0.5, "0.50"), (9.994, "9.99"), (10, "10.0"), (99.94, "99.9"), (100, "100"), (1234.5, "1,234")],
-)
-def test_a_rate_has_about_three_digits(value: float, text: str) -> None:
-    assert rate(value) == text
