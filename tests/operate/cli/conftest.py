@@ -78,10 +78,14 @@ class Command:
 
     def alone(self, *arguments: str) -> Run:
         """In a process of its own, whose end tells what was left open."""
+        with self.started(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            out, err = process.communicate()
+        return Run(process.returncode, out, err)
+
+    def started(self, *arguments: str, **streams: int) -> subprocess.Popen[str]:
         command = [sys.executable, "-W", "error", "-m", "flask", "--app", str(self._app), "multilimit", *arguments]
-        environment = {**os.environ, **self.environment}
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        return Run(ended.returncode, ended.stdout, ended.stderr)
+        environment = {**os.environ, **self.environment, "COLUMNS": "120", "LINES": "30"}
+        return subprocess.Popen(command, env=environment, text=True, **streams)  # type: ignore[call-overload,no-any-return]
 
 
 def app_of(file: Path) -> Flask:

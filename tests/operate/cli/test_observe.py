@@ -7,8 +7,6 @@ import logging
 import os
 import pty
 import select
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +24,6 @@ from operate.cli.conftest import SHOP, Command
 if TYPE_CHECKING:
     import redis
     from flask import Flask
-
-    from support.servers import Server
 
 
 @pytest.fixture
@@ -83,11 +79,9 @@ def test_top_without_a_server(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("some_traffic")
-def test_top_lives_and_ends_with_q(server: Server) -> None:
+def test_top_lives_and_ends_with_q(on_server: Command) -> None:
     main, terminal = pty.openpty()
-    environment = {**os.environ, "FLASK_MULTILIMIT_STORAGE_URI": server.url, "COLUMNS": "100", "LINES": "30"}
-    command = [sys.executable, "-m", "flask", "--app", str(SHOP), "multilimit", "top"]
-    process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment)
+    process = on_server.started("top", stdin=terminal, stdout=terminal, stderr=terminal)
     shown = b""
     deadline = time.monotonic() + 30
     while shown.count(b"q: quit") < 2 and time.monotonic() < deadline:

@@ -10,16 +10,13 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from operate.cli.conftest import SHOP
-from operate.simulate.lines import SECOND, START_AT, line
+from operate.simulate.lines import SECOND, START_AT, line, written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from operate.cli.conftest import Command
@@ -38,11 +35,6 @@ def log(tmp_path: Path) -> Path:
             "nonsense",
         ],
     )
-
-
-def written(path: Path, lines: Iterable[str]) -> Path:
-    path.write_text("".join(f"{each}\n" for each in lines))
-    return path
 
 
 def test_simulate_prints_who_would_have_been_refused(on_memory: Command, log: Path) -> None:
@@ -325,19 +317,12 @@ def test_a_file_that_cannot_be_written_is_named(on_memory: Command, log: Path, c
 # A long log
 
 
-def running(log: Path, end: int) -> subprocess.Popen[str]:
-    """``simulate``, with its errors on a terminal."""
-    environment = {**os.environ, "FLASK_MULTILIMIT_STORAGE_URI": "memory://", "COLUMNS": "120"}
-    arguments = [sys.executable, "-m", "flask", "--app", str(SHOP), "multilimit", "simulate", str(log)]
-    return subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=end, text=True)
-
-
 @pytest.mark.slow
-def test_a_log_can_be_stopped_and_what_is_known_is_shown(tmp_path: Path) -> None:
+def test_a_log_can_be_stopped_and_what_is_known_is_shown(on_memory: Command, tmp_path: Path) -> None:
     """The log is a pipe that this test fills: what follows the first Ctrl-C is not read to its end."""
     pipe = tmp_path / "access.log"
     os.mkfifo(pipe)
-    with running(pipe, subprocess.DEVNULL) as process:
+    with on_memory.started("simulate", str(pipe), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         with contextlib.suppress(BrokenPipeError), pipe.open("w") as log:
             for second in itertools.count():
                 if second == 20_000:
@@ -353,11 +338,11 @@ def test_a_log_can_be_stopped_and_what_is_known_is_shown(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_terminal_shows_progress(log: Path) -> None:
+def test_a_terminal_shows_progress(on_memory: Command, log: Path) -> None:
     terminal, end = pty.openpty()
 
-    with running(log, end) as process:
-        process.communicate(timeout=60)
+    with on_memory.started("simulate", str(log), stdout=subprocess.DEVNULL, stderr=end) as process:
+        process.wait(timeout=60)
     shown = os.read(terminal, 4096)
     os.close(terminal)
     os.close(end)

@@ -1,8 +1,13 @@
-"""Lines of access logs."""
+"""Lines of access logs, and files of them."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
 
 START = datetime(2026, 11, 22, tzinfo=timezone.utc)
 START_AT = int(START.timestamp()) * 1_000_000
@@ -20,3 +25,8 @@ def line(
 ) -> str:
     when = START + timedelta(seconds=second)
     return f'{address} - {user} [{when:%d/%b/%Y:%H:%M:%S} +0000] "{method} {target} HTTP/1.1" {status} 12 "-" "agent"'
+
+
+def written(path: Path, lines: Iterable[str]) -> Path:
+    path.write_text("".join(f"{each}\n" for each in lines))
+    return path

@@ -14,6 +14,8 @@ from engine.algorithms.oracles import DEFINED, Oracle, oracle_for
 from flask_multilimit import IP, Decision, MultiLimit, Rule, rate_limiter
 from flask_multilimit.simulation import LoggedRequest, read_logs, simulate
 
+from .lines import written
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
@@ -90,14 +92,9 @@ def as_it_came(came: list[Came]) -> list[tuple[int, Came]]:
     return list(enumerate(came))
 
 
-def write(path: Path, lines: Iterable[str]) -> Path:
-    path.write_text("".join(f"{each}\n" for each in lines))
-    return path
-
-
 def tidy(path: Path, algorithm: str, draw: random.Random) -> None:
     came = traffic(draw)
-    write(path, (line(n, START + timedelta(seconds=at), address) for n, (at, address) in enumerate(came)))
+    written(path, (line(n, START + timedelta(seconds=at), address) for n, (at, address) in enumerate(came)))
 
     assert verdicts(path, algorithm) == oracle_verdicts(as_it_came(came), algorithm)
 
@@ -105,17 +102,17 @@ def tidy(path: Path, algorithm: str, draw: random.Random) -> None:
 def unsorted(path: Path, algorithm: str, draw: random.Random) -> None:
     """Lines are written when requests are over, up to a minute later. Those of one second keep the order of lines."""
     came = traffic(draw)
-    written = sorted(as_it_came(came), key=lambda each: each[1].at + draw.uniform(0, 59))
-    write(path, (line(n, START + timedelta(seconds=at), address) for n, (at, address) in written))
+    as_logged = sorted(as_it_came(came), key=lambda each: each[1].at + draw.uniform(0, 59))
+    written(path, (line(n, START + timedelta(seconds=at), address) for n, (at, address) in as_logged))
 
-    in_order = sorted(written, key=lambda each: each[1].at)
+    in_order = sorted(as_logged, key=lambda each: each[1].at)
     assert verdicts(path, algorithm) == oracle_verdicts(in_order, algorithm)
 
 
 def cut_out(path: Path, algorithm: str, draw: random.Random) -> None:
     """What came before ``since`` has charged nothing, and what came at ``until`` or later is not there."""
     came = traffic(draw)
-    write(path, (line(n, START + timedelta(seconds=at), address) for n, (at, address) in enumerate(came)))
+    written(path, (line(n, START + timedelta(seconds=at), address) for n, (at, address) in enumerate(came)))
     first, last = came[100].at, came[250].at
     inside = [(n, each) for n, each in enumerate(came) if first <= each.at < last]
 
@@ -130,7 +127,7 @@ def clocks_put_back(path: Path, algorithm: str, draw: random.Random) -> None:
     came = traffic(draw, 1500)
     assert came[-1].at > 5400, "past the second three o'clock"
     local = [(NIGHT_OF_TWO_HOURS + timedelta(seconds=each.at)).astimezone(BERLIN) for each in came]
-    write(path, (line(n, when, came[n].address) for n, when in enumerate(local)))
+    written(path, (line(n, when, came[n].address) for n, when in enumerate(local)))
 
     found = verdicts(path, algorithm, zone=BERLIN)
 

@@ -15,10 +15,9 @@ from flask_multilimit import ConfigurationError
 from flask_multilimit.operate.simulate import reading
 from flask_multilimit.operate.simulate.reading import Logs, read_logs
 
-from .lines import SECOND, START_AT, line
+from .lines import SECOND, START_AT, line, written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
 UTC = timezone.utc
@@ -28,11 +27,6 @@ DAY = 86_400
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     return tmp_path / "access.log"
-
-
-def written(path: Path, lines: Iterable[str]) -> Path:
-    path.write_text("".join(f"{each}\n" for each in lines))
-    return path
 
 
 def seconds(logs: Logs) -> list[int]:
