@@ -126,6 +126,18 @@ def test_reset_of_one_subject(client: FlaskClient) -> None:
     assert client.post("/user", headers={"X-User": "bob"}).status_code == 429
 
 
+def test_reset_during_a_change_reaches_the_quota_that_counts_when_it_ends(app: Flask, client: FlaskClient) -> None:
+    exhaust(client, "by_ip")
+    with app.app_context():
+        control = app.extensions["multilimit"].control
+        entry = control.override("by_ip", off=True, for_="1h")
+
+        reset(client, "by_ip")
+
+        control.undo(entry.id)
+    assert client.get("/ip").status_code == 200
+
+
 def test_limits_can_be_switched_on_and_off_in_a_block() -> None:
     app = make_app(MULTILIMIT_ENABLED=False)
     client = app.test_client()
