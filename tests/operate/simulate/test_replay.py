@@ -394,18 +394,23 @@ def test_a_priority_can_be_given() -> None:
     assert not critical.notes
 
 
-def test_a_subject_with_rules_of_its_own_goes_by_them() -> None:
-    app = app_with(rate_limiter(type=IP, rules="1/minute"))
+@pytest.mark.parametrize(
+    ("status", "refused"),
+    [(200, {"1 per 60s": 4, "3 per 60s": 2}), (500, {"1 per 60s": 0, "3 per 60s": 0})],
+    ids=["charged", "refunded"],
+)
+def test_a_subject_with_rules_of_its_own_goes_by_them(status: int, refused: dict[str, int]) -> None:
+    app = app_with(rate_limiter(type=IP, rules="1/minute", charge_when=lambda response: response.status_code == 200))
     override = Override(kind="override", id="00000001", since=0, who=Who.parse("203.0.113.7"), rules="3/minute")
     plans = applier_of(app).plans_with([override])
     replay = replay_of(app, limits=LimitSet(plans, None), subjects={}, replacements=Replacements())
 
     for second in range(5):
-        replay.add(at(second))
-        replay.add(at(second, address="203.0.113.8"))
+        replay.add(at(second, status=status))
+        replay.add(at(second, address="203.0.113.8", status=status))
     report = replay.report()
 
-    assert {rule.text: rule.refused for rule in report.rules} == {"1 per 60s": 4, "3 per 60s": 2}
+    assert {rule.text: rule.refused for rule in report.rules} == refused
 
 
 def test_values_in_place_of_callables_can_be_given() -> None:
