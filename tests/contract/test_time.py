@@ -211,6 +211,19 @@ def test_a_refused_check_keeps_charges_that_lie_a_little_ahead(bench: Bench, alg
 
 
 @stepping_back
+def test_a_peek_after_a_step_back_changes_nothing(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm, 60, 5))
+    exhaust(bench.limiter, plan)
+    before, stored = bench.limiter.peek(plan).reply, bench.stored()
+    bench.clock.advance(-30)
+    bench.limiter.peek(plan)
+    bench.clock.advance(30)
+
+    assert bench.limiter.peek(plan).reply == before
+    assert bench.stored() == stored
+
+
+@stepping_back
 def test_after_a_step_back_never_more_than_the_count_is_admitted(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, 10, 5))
     exhaust(bench.limiter, plan)

@@ -376,6 +376,14 @@ def test_a_renewal_without_an_answer_begins_an_outage(workers: Workers) -> None:
     assert work.limiter.health().given_up == 0
 
 
+def test_a_peek_without_an_answer_begins_an_outage(workers: Workers) -> None:
+    workers.break_down()
+
+    workers.limiter.peek(hits())
+
+    assert workers.limiter.health().state == "failed"
+
+
 def test_failures_at_the_same_time_are_one_outage_and_no_error(workers: Workers) -> None:
     limiter = workers.limiter
     barrier = threading.Barrier(8)
