@@ -99,15 +99,12 @@ class GuardedStorage:
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         if self._breaker.state is State.OPEN:
             return self._decide(hits, PEEKED, self._breaker.latest_error(), charging=False)
-        failures, start = self._breaker.failures, time.monotonic()
+        failures = self._breaker.failures
         try:
-            decision = self.wrapped.peek(hits)
+            decision = self._breaker.at_most_twice(failures, self.wrapped.peek, hits)
         except StorageError as error:
-            try:
-                decision = self._breaker.once_more(error, failures, start, self.wrapped.peek, hits)
-            except StorageError as last:
-                self._outage.note_failure(hits, last, failures)
-                return self._decide(hits, PEEKED, last, charging=False)
+            self._outage.note_failure(hits, error, failures)
+            return self._decide(hits, PEEKED, error, charging=False)
         self._remember(decision)
         return decision
 
@@ -117,14 +114,11 @@ class GuardedStorage:
         each_id: Sequence[UUID | None] = ids or [None] * len(many)
         if self._breaker.state is not State.CLOSED:
             return [self.check(hits, id_) for hits, id_ in zip(many, each_id, strict=True)]
-        failures, start = self._breaker.failures, time.monotonic()
+        failures = self._breaker.failures
         try:
-            decisions = self.wrapped.check_many(many, ids)
+            decisions = self._breaker.at_most_twice(failures, self.wrapped.check_many, many, ids)
         except StorageError as error:
-            try:
-                decisions = self._breaker.once_more(error, failures, start, self.wrapped.check_many, many, ids)
-            except StorageError as last:
-                return [self._after_failure(hits, id_, last, failures) for hits, id_ in zip(many, each_id, strict=True)]
+            return [self._after_failure(hits, id_, error, failures) for hits, id_ in zip(many, each_id, strict=True)]
         for decision in decisions:
             self._remember(decision)
         return decisions

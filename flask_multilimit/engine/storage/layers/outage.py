@@ -86,6 +86,14 @@ class Breaker:
             return "closed"
         return "open" if self.state is State.OPEN else "half-open"
 
+    def at_most_twice(self, failures: int, ask: Callable[..., T], *arguments: Any) -> T:
+        """What ``ask`` returns, at the first attempt or :meth:`once_more`. ``failures`` have been noted so far."""
+        start = time.monotonic()
+        try:
+            return ask(*arguments)
+        except StorageError as error:
+            return self.once_more(error, failures, start, ask, *arguments)
+
     def once_more(self, error: StorageError, failures: int, start: float, ask: Callable[..., T], *arguments: Any) -> T:
         """A second attempt, so that one lost reply does not open the breaker. The first one began at ``start``, by
         :func:`time.monotonic`, when ``failures`` had been noted. Raises :class:`StorageError`, also if a second attempt
@@ -262,11 +270,7 @@ class Outage:
             pending.settle()
             with self._lock:
                 batch = pending.take_batch()
-            failures, start = breaker.failures, time.monotonic()
-            try:
-                pending.charge(batch)
-            except StorageError as error:
-                breaker.once_more(error, failures, start, pending.charge, batch)
+            breaker.at_most_twice(breaker.failures, pending.charge, batch)
             with self._lock:
                 for check_id, admitted in batch:
                     pending.drop(check_id)
