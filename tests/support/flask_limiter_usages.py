@@ -1,6 +1,6 @@
 """Flask-Limiter as public code uses it, written anew: each function declares limits, and says where this was found.
 
-``@used(asks)`` names the requests: ``POST/login?status=401@ann*3`` is three of the client ann, ``+60`` a minute later.
+``@used(asks)`` names the requests, as :meth:`Shop.answers` reads them.
 """
 
 # mypy: disable-error-code="untyped-decorator"
@@ -15,9 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 from flask import Blueprint, Response, current_app, g, jsonify, make_response, request
 from flask.views import MethodView, View
 
-from support.limiters import Library
-
-CLIENTS = {"": "127.0.0.1", "ann": "10.0.0.1", "bob": "10.0.0.2"}
+from support.limiters import Shop, by_client, named
 
 
 class Usage(NamedTuple):
@@ -39,37 +37,6 @@ def used(asks: str, **options: Any) -> Callable[[Callable[[Shop], Any]], Callabl
         return declare
 
     return note
-
-
-class Shop:
-    """An app on one of the two libraries."""
-
-    def __init__(self, lib: Library, options: dict[str, Any]) -> None:
-        self.lib = lib
-        self.app: Any = lib.app(**{name: value for name, value in options.items() if name.isupper()})
-        given = {name: value for name, value in options.items() if not name.isupper()}
-        self.limiter: Any = lib.limiter(self.app, **given)
-
-    def view(self, path: str, *decorators: Any, methods: tuple[str, ...] = ("GET",), on: Any = None) -> Any:
-        """A view that answers with the status of the query, below ``decorators``, the outermost first."""
-        name = f"view_of_{path.strip('/').replace('/', '_').replace('<', '').replace('>', '') or 'index'}"
-        function = named(name, lambda **_: ("ok", int(request.args.get("status", 200))))
-        for decorator in reversed(decorators):
-            function = decorator(function)
-        (on or self.app).add_url_rule(path, name, function, methods=methods)
-        return function
-
-    def limited(self, path: str, *given: Any, methods: tuple[str, ...] = ("GET",), **options: Any) -> Any:
-        return self.view(path, self.limiter.limit(*given, **options), methods=methods)
-
-
-def named(name: str, function: Any) -> Any:
-    function.__name__ = function.__qualname__ = name
-    return function
-
-
-def by_client() -> str:
-    return request.headers.get("X-Key", "nobody")
 
 
 def everyone() -> str:

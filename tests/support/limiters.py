@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from flask import Flask, request
 from flask_multilimit import testing
 
 if TYPE_CHECKING:
-    from flask.testing import FlaskClient
     from werkzeug.test import TestResponse
 
 THEIRS = "flask_limiter"
@@ -34,7 +34,7 @@ class Library:
         self.constants: Any = import_module(f"{name}.constants")
         self.log: list[tuple[str, str]] = []
         self._world = world
-        self._clocks: list[testing.Clock] = []
+        self._frozen: dict[Flask, testing.Clock] = {}
         self._now = NOON
         patch(time, "time", lambda: self._now)
         handler = logging.Handler()
@@ -58,24 +58,20 @@ class Library:
         self.freeze(app)
         return limiter
 
-    def shop(self, **options: Any) -> tuple[Flask, Any]:
-        """An app, and its Limiter."""
-        app = self.app()
-        return app, self.limiter(app, **options)
+    def shop(self, **options: Any) -> Shop:
+        """An app with a Limiter; ``options`` in capitals are settings of the app."""
+        app = self.app(**{name: value for name, value in options.items() if name.isupper()})
+        given = {name: value for name, value in options.items() if not name.isupper()}
+        return Shop(self, app, self.limiter(app, **given))
 
     def freeze(self, app: Flask) -> None:
         """Let the limits of ``app`` go by the clock of this world."""
         if self.is_ours and "multilimit" in app.extensions and app not in self._frozen:
-            self._frozen.append(app)
-            self._clocks.append(self._world.enter_context(testing.freeze(app)))
-
-    @property
-    def _frozen(self) -> list[Flask]:
-        return self.__dict__.setdefault("frozen", [])  # type: ignore[no-any-return]
+            self._frozen[app] = self._world.enter_context(testing.freeze(app))
 
     def advance(self, seconds: float) -> None:
         self._now += seconds
-        for clock in self._clocks:
+        for clock in self._frozen.values():
             clock.advance(seconds)
 
     def logged(self, level: str) -> list[str]:
@@ -85,31 +81,85 @@ class Library:
         self.log.append((record.levelname, record.getMessage()))
 
 
+CLIENTS = {"": "127.0.0.1", "eve": "127.0.0.1", "ann": "10.0.0.1", "bob": "10.0.0.2"}
+"""The addresses of those who ask. They also say their names in ``X-Key``."""
+
+
+class Shop:
+    """An app on one of the two libraries, with a Limiter."""
+
+    def __init__(self, lib: Library, app: Any, limiter: Any) -> None:
+        self.lib = lib
+        self.app = app
+        self.limiter = limiter
+
+    def view(self, path: str, *decorators: Any, methods: tuple[str, ...] = ("GET",), on: Any = None) -> Any:
+        """A view that answers with the status of the query, below ``decorators``, the outermost first."""
+        name = f"view_of_{path.strip('/').replace('/', '_').replace('<', '').replace('>', '') or 'index'}"
+        function = named(name, lambda **_: ("ok", int(request.args.get("status", 200))))
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        (on or self.app).add_url_rule(path, name, function, methods=methods)
+        return function
+
+    def limited(self, path: str, *given: Any, methods: tuple[str, ...] = ("GET",), **options: Any) -> Any:
+        return self.view(path, self.limiter.limit(*given, **options), methods=methods)
+
+    def answers(self, asks: str) -> Iterator[tuple[str, list[TestResponse]]]:
+        """What a client gets for each of ``asks``: ``POST/login?status=401@ann*3`` is three requests of ann, and
+        ``+60`` waits for a minute."""
+        client = self.app.test_client()
+        for asked in asks.split():
+            if asked.startswith("+"):
+                self.lib.advance(float(asked))
+                continue
+            target, _, number = asked.partition("*")
+            target, _, who = target.partition("@")
+            method, slash, path = target.partition("/")
+            options: dict[str, Any] = {"environ_base": {"REMOTE_ADDR": CLIENTS[who]}}
+            options["headers"] = {"X-Key": who} if who else {}
+            opened = range(int(number or 1))
+            yield asked, [client.open(slash + path, method=method or "GET", **options) for _ in opened]
+
+    def told(self, asks: str, tell: Callable[[Library, TestResponse], str]) -> str:
+        return " | ".join(" ".join(tell(self.lib, each) for each in answers) for _, answers in self.answers(asks))
+
+    def codes(self, asks: str) -> str:
+        return self.told(asks, code)
+
+
+def code(lib: Library, response: TestResponse) -> str:  # noqa: ARG001
+    return str(response.status_code)
+
+
+def named(name: str, function: Any) -> Any:
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+def asked(
+    asks: str, tell: Callable[[Library, TestResponse], str] = code, **options: Any
+) -> Callable[[Callable[[Shop], None]], Callable[[Library], str]]:
+    """Make a function that declares limits tell what a shop with these ``options`` answers to ``asks``."""
+
+    def decorator(declare: Callable[[Shop], None]) -> Callable[[Library], str]:
+        @wraps(declare)
+        def told(lib: Library) -> str:
+            shop = lib.shop(**options)
+            declare(shop)
+            return shop.told(asks, tell)
+
+        return told
+
+    return decorator
+
+
 @contextmanager
 def library(name: str, patch: Callable[[Any, str, Any], None]) -> Iterator[Library]:
     with ExitStack() as world:
         yield Library(name, patch, world)
 
 
-def codes(*responses: TestResponse) -> str:
-    return " ".join(str(response.status_code) for response in responses)
-
-
-def times(number: int, asked: Flask | FlaskClient, path: str = "/", method: str = "GET", **options: Any) -> str:
-    """The codes of so many requests."""
-    client = asked.test_client() if isinstance(asked, Flask) else asked
-    return codes(*(client.open(path, method=method, **options) for _ in range(number)))
-
-
-def by_header(name: str = "X-Key") -> Callable[[], str]:
-    """A ``key_func``: what the request says."""
-
-    def key() -> str:
-        return request.headers.get(name, "nobody")
-
-    key.__qualname__ = f"by_{name}"
-    return key
-
-
-def at(address: str) -> dict[str, Any]:
-    return {"environ_base": {"REMOTE_ADDR": address}}
+def by_client() -> str:
+    """A ``key_func``: who the request says it is from."""
+    return request.headers.get("X-Key", "nobody")

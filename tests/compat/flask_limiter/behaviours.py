@@ -5,148 +5,155 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import flask
 from flask import Blueprint, Response, current_app, g, make_response, request
 from werkzeug.exceptions import BadRequest, TooManyRequests
+from werkzeug.test import TestResponse
 
-from support.limiters import Library, at, by_header, codes, times
+from support.limiters import Library, Shop, asked, by_client, named
 from support.servers import Server, find_binaries
+
+BOTH = ("GET", "POST")
+
+
+NAMES = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Retry-After")
+
+
+def _fields(*names: str) -> Callable[[Library, TestResponse], str]:
+    def tell(lib: Library, response: TestResponse) -> str:
+        told = []
+        for name in names:
+            value = response.headers.get(name)
+            if name.endswith("Reset") and value:
+                value = f"+{int(value) - int(lib._now)}"
+            told.append(str(value))
+        return " ".join(told)
+
+    return tell
+
+
+def _code_and_limit(lib: Library, response: TestResponse) -> str:
+    return f"{response.status_code} {response.headers.get('X-RateLimit-Limit')}"
+
+
+def _text(lib: Library, response: TestResponse) -> str:
+    return response.text
+
+
+def _paragraph(lib: Library, response: TestResponse) -> str:
+    return response.text.rpartition("<p>")[2].removesuffix("</p>\n")
+
+
+def _is_free() -> bool:
+    return "free" in request.args
+
+
+def _function(s: Shop, name: str, limit: str, **options: Any) -> Any:
+    return s.limiter.limit(limit, **options)(named(name, lambda: name))
+
 
 # Limits of views
 
 
 def text_forms(lib: Library) -> str:
-    app, limiter = lib.shop()
+    s = lib.shop()
     forms = ["1 per minute", "1/minute", "1 PER 2 Hours", "1/day;5 per month", "2/second, 1/minute", "1/2minutes|9/day"]
     forms += ["1 per 30 seconds", "1/year", "  1  /  hour  ", "1per10minutes", "2/1day; 1/0minute"]
     for number, form in enumerate(forms):
-        app.add_url_rule(f"/{number}", f"view{number}", limiter.limit(form)(_view(number)))
-    return " | ".join(times(2, app, f"/{number}") for number in range(len(forms)))
+        s.limited(f"/{number}", form)
+    return " | ".join(s.codes(f"/{number}*2") for number in range(len(forms)))
 
 
-def _view(number: int) -> Any:
-    def view() -> str:
-        return str(number)
-
-    view.__name__ = view.__qualname__ = f"view{number}"
-    return view
+@asked("/", lambda lib, each: f"{each.status_code} {_fields(*NAMES[:2])(lib, each)}", headers_enabled=True)
+def limit_of_zero(s: Shop) -> None:
+    s.limited("/", "0/minute")
 
 
-def limit_of_zero(lib: Library) -> str:
-    app, limiter = lib.shop(headers_enabled=True)
-    app.get("/")(limiter.limit("0/minute")(_view(1)))
-    response = app.test_client().get("/")
-    return f"{response.status_code} {response.headers['X-RateLimit-Limit']} {response.headers['X-RateLimit-Remaining']}"
+@asked("/*3 /@ann")
+def a_refused_request_in_the_other_limits(s: Shop) -> None:
+    s.view("/", s.limiter.limit("3/second", key_func=lambda: "everyone"), s.limiter.limit("1/minute"))
 
 
-def a_refused_request_in_the_other_limits(lib: Library) -> str:
-    app, limiter = lib.shop()
-
-    @app.get("/")
-    @limiter.limit("3/second", key_func=lambda: "everyone")
-    @limiter.limit("1/minute")
-    def index() -> str:
-        return "ok"
-
-    return times(3, app) + " | " + times(1, app, **at("203.0.113.7"))
+@asked("/a*3 /b*2", application_limits=["3/hour"])
+def a_refused_request_in_the_limit_of_the_app(s: Shop) -> None:
+    s.limited("/a", "1/hour")
+    s.view("/b")
 
 
-def a_refused_request_in_the_limit_of_the_app(lib: Library) -> str:
-    app, limiter = lib.shop(application_limits=["3/hour"])
-    app.get("/a", endpoint="a")(limiter.limit("1/hour")(_view(1)))
-    app.get("/b", endpoint="b")(_view(2))
-    return times(3, app, "/a") + " | " + times(2, app, "/b")
-
-
-def keys_that_are_no_text(lib: Library) -> str:
-    app, limiter = lib.shop()
+@asked("/?n=0 /?n=1 /?n=2 /?n=3")
+def keys_that_are_no_text(s: Shop) -> None:
     given: list[Any] = [1, "1", b"1", 2.5]
-    app.get("/")(limiter.limit("1/minute", key_func=lambda: given[int(request.args["n"])])(_view(1)))
-    client = app.test_client()
-    return codes(*(client.get(f"/?n={number}") for number in range(4)))
+    s.limited("/", "1/minute", key_func=lambda: given[int(request.args["n"])])
 
 
-def an_empty_key(lib: Library) -> str:
-    app, limiter = lib.shop()
-    app.get("/")(limiter.limit("1/minute", key_func=lambda: "")(_view(1)))
-    return times(3, app)
+@asked("/*3")
+def an_empty_key(s: Shop) -> None:
+    s.limited("/", "1/minute", key_func=lambda: "")
 
 
-def a_key_of_zero(lib: Library) -> str:
+@asked("/*3")
+def a_key_of_zero(s: Shop) -> None:
     given: list[Any] = ["", 0, 0]
-    return _with_key(lib, given.pop, 3)
+    s.limited("/", "1/minute", key_func=given.pop)
 
 
-def keys_that_are_objects(lib: Library) -> str:
+@asked("/*2")
+def keys_that_are_objects(s: Shop) -> None:
     kept: list[Any] = []
 
     def key() -> Any:
         kept.append(object())
         return kept[-1]
 
-    return _with_key(lib, key, 2)
-
-
-def _with_key(lib: Library, key: Any, requests: int) -> str:
-    app, limiter = lib.shop()
-    app.get("/")(limiter.limit("1/minute", key_func=key)(_view(1)))
-    return times(requests, app)
+    s.limited("/", "1/minute", key_func=key)
 
 
 def a_limit_without_a_key(lib: Library) -> str:
-    app, limiter = lib.shop(key_func=True)
-    app.get("/own", endpoint="own")(limiter.limit("1/minute", key_func=by_header())(_view(1)))
+    s = lib.shop(key_func=True)
+    s.limited("/own", "1/minute", key_func=by_client)
     try:
-        app.get("/")(limiter.limit("1/minute")(_view(2)))
+        s.limited("/", "1/minute")
     except ValueError:
         seen = "an error at import"
     else:
-        seen = times(1, app)
-    assert times(2, app, "/own") == "200 429"
+        seen = s.codes("/")
+    assert s.codes("/own*2") == "200 429"
     return seen
 
 
-def limits_of_the_same_text(lib: Library) -> str:
-    app, limiter = lib.shop()
-    app.get("/")(limiter.limit("4/minute")(limiter.limit("4/minute", error_message="no")(_view(1))))
-    return times(3, app)
+@asked("/*3")
+def limits_of_the_same_text(s: Shop) -> None:
+    s.view("/", s.limiter.limit("4/minute"), s.limiter.limit("4/minute", error_message="no"))
 
 
-def methods(lib: Library) -> str:
-    app, limiter = lib.shop(default_limits=["2/minute"])
-    app.route("/", methods=["GET", "POST"])(limiter.limit("1/minute", methods=["post"])(_view(1)))
-    return times(2, app, method="POST") + " | " + times(3, app)
+@asked("POST/*2 /*3", default_limits=["2/minute"])
+def methods(s: Shop) -> None:
+    s.view("/", s.limiter.limit("1/minute", methods=["post"]), methods=BOTH)
 
 
-def head_and_options(lib: Library) -> str:
-    app, limiter = lib.shop()
-    app.get("/")(limiter.limit("2/minute")(_view(1)))
-    return " ".join(times(1, app, method=method) for method in ("OPTIONS", "HEAD", "GET", "GET", "OPTIONS"))
+@asked("OPTIONS/ HEAD/ /*2 OPTIONS/")
+def head_and_options(s: Shop) -> None:
+    s.limited("/", "2/minute")
 
 
-def a_cost_above_the_limit(lib: Library) -> str:
-    app, limiter = lib.shop()
-    app.get("/")(limiter.limit("4/minute", cost=lambda: int(request.args["n"]))(_view(1)))
-    client = app.test_client()
-    return codes(*(client.get(f"/?n={n}") for n in (9, 4, 1)))
+@asked("/?n=9 /?n=4 /?n=1")
+def a_cost_above_the_limit(s: Shop) -> None:
+    s.limited("/", "4/minute", cost=lambda: int(request.args["n"]))
 
 
-def body_of_a_refusal(lib: Library) -> str:
-    app, limiter = lib.shop()
-    app.get("/")(limiter.limit("1/day")(_view(1)))
-    client = app.test_client()
-    client.get("/")
-    response = client.get("/")
-    return f"{response.status} {response.mimetype} {'<p>1 per 1 day</p>' in response.text}"
+@asked("/*2", lambda lib, each: f"{each.status} {each.mimetype} {'<p>1 per 1 day</p>' in each.text}")
+def body_of_a_refusal(s: Shop) -> None:
+    s.limited("/", "1/day")
 
 
-def what_a_refusal_raises(lib: Library) -> str:
-    app, limiter = lib.shop()
-    app.get("/")(limiter.limit("1/2days", cost=1)(_view(1)))
+@asked("/*2", _text)
+def what_a_refusal_raises(s: Shop) -> None:
+    s.limited("/", "1/2days", cost=1)
 
-    @app.errorhandler(lib.names.RateLimitExceeded)
+    @s.app.errorhandler(s.lib.names.RateLimitExceeded)
     def refused(error: Any) -> Any:
         item = error.limit.limit
         told = [isinstance(error, TooManyRequests), error.code, error.description, error.response, str(item)]
@@ -156,113 +163,81 @@ def what_a_refusal_raises(lib: Library) -> str:
         told.append(error.limit.scope_for("index", "GET"))
         return json.dumps(told), 429
 
-    client = app.test_client()
-    client.get("/")
-    return str(client.get("/").text)
-
 
 def limits_compare(lib: Library) -> str:
-    _, limiter = lib.shop()
-    items: list[Any] = []
-    for number, text in enumerate(("1/minute", "1 per minute", "1 per 100 seconds", "2/minute")):
-        (single,) = limiter.limit(text)
-        items.append(single.limit)
-        assert number < 9
-    return str(
-        [
-            items[0] == items[1],
-            hash(items[0]) == hash(items[1]),
-            items[2] < items[0],
-            items[0] < items[3],
-            items[0] == 1,
-        ]
-    )
+    limit = lib.shop().limiter.limit
+    texts = ("1/minute", "1 per minute", "1 per 100 seconds", "2/minute")
+    minute, same, longer, more = (single.limit for text in texts for single in limit(text))
+    return str([minute == same, hash(minute) == hash(same), longer < minute, minute < more, minute == 1])
 
 
-def async_views(lib: Library) -> str:
-    app, limiter = lib.shop()
-
-    @app.get("/")
-    @limiter.limit("1/minute")
+@asked("/*2")
+def async_views(s: Shop) -> None:
+    @s.app.get("/")
+    @s.limiter.limit("1/minute")
     async def index() -> str:
         return "ok"
 
-    return times(2, app)
+
+@asked("/x*2 /y*2 /a/b*2")
+def scope(s: Shop) -> None:
+    s.limited("/<part>", "1/minute", scope=lambda _: request.view_args["part"])  # type: ignore[index]
+    s.limited("/a/b", "1/minute", scope="named")
 
 
-def scope(lib: Library) -> str:
-    app, limiter = lib.shop()
-    app.get("/<part>")(limiter.limit("1/minute", scope=lambda _: request.view_args["part"])(lambda part: part))  # type: ignore[index]
-    app.get("/a/b", endpoint="b")(limiter.limit("1/minute", scope="named")(_view(1)))
-    return times(2, app, "/x") + " | " + times(2, app, "/y") + " | " + times(2, app, "/a/b")
-
-
-def what_a_scope_is_told(lib: Library) -> str:
-    app, limiter = lib.shop()
-    told: list[str] = []
+@asked("/", _text)
+def what_a_scope_is_told(s: Shop) -> None:
+    told: set[str] = set()
 
     def part(endpoint: str) -> str:
-        told.append(endpoint)
+        told.add(endpoint)
         return "a"
 
-    app.get("/", endpoint="index")(limiter.limit("1/minute", scope=part)(_view(1)))
-    app.test_client().get("/")
-    return " ".join(sorted(set(told)))
+    s.app.get("/", endpoint="index")(s.limiter.limit("1/minute", scope=part)(lambda: " ".join(sorted(told))))
 
 
 # Shared limits
 
 
-def shared_limits_of_one_scope(lib: Library) -> str:
-    app, limiter = lib.shop()
-    app.get("/a", endpoint="a")(limiter.shared_limit("3/hour", "mail", cost=2)(_view(1)))
-    app.get("/b", endpoint="b")(
-        limiter.shared_limit("3/hour", "mail", exempt_when=lambda: "free" in request.args)(_view(2))
-    )
-    client = app.test_client()
-    return codes(*map(client.get, ("/a", "/b", "/b", "/b?free")))
+@asked("/a /b*2 /b?free")
+def shared_limits_of_one_scope(s: Shop) -> None:
+    s.view("/a", s.limiter.shared_limit("3/hour", "mail", cost=2))
+    s.view("/b", s.limiter.shared_limit("3/hour", "mail", exempt_when=_is_free))
 
 
-def shared_limits_of_several_methods(lib: Library) -> str:
-    app, limiter = lib.shop()
-    mail = limiter.shared_limit("1/hour", "mail", per_method=True, error_message="no", methods=["GET", "POST"])
-    app.route("/a", methods=["GET", "POST", "PUT"], endpoint="a")(mail(_view(1)))
-    return " | ".join(times(2, app, "/a", method=method) for method in ("GET", "POST", "PUT"))
+@asked("/a*2 POST/a*2 PUT/a*2")
+def shared_limits_of_several_methods(s: Shop) -> None:
+    mail = s.limiter.shared_limit("1/hour", "mail", per_method=True, error_message="no", methods=["GET", "POST"])
+    s.view("/a", mail, methods=(*BOTH, "PUT"))
 
 
 # Default limits
 
 
-def default_limits_with_options(lib: Library) -> str:
-    app = lib.app()
-    lib.limiter(
-        app,
-        default_limits=["4/minute"],
-        default_limits_per_method=True,
-        default_limits_exempt_when=lambda: "free" in request.args,
-        default_limits_deduct_when=lambda response: response.status_code != 400,
-        default_limits_cost=2,
-    )
-
-    @app.route("/", methods=["GET", "POST"])
+@asked(
+    "/?bad*2 /*3 POST/*3 /?free",
+    default_limits=["4/minute"],
+    default_limits_per_method=True,
+    default_limits_exempt_when=_is_free,
+    default_limits_deduct_when=lambda response: response.status_code != 400,
+    default_limits_cost=2,
+)
+def default_limits_with_options(s: Shop) -> None:
+    @s.app.route("/", methods=BOTH)
     def index() -> str:
         if "bad" in request.args:
             raise BadRequest
         return "ok"
 
-    seen = times(2, app, "/?bad") + " | " + times(3, app) + " | " + times(3, app, method="POST")
-    return seen + " | " + times(1, app, "/?free")
-
 
 def default_limits_as_objects(lib: Library) -> str:
-    app = lib.app()
     limit = lib.names.Limit(
         "1/minute",
-        key_function=by_header(),
+        key_function=by_client,
         methods=["GET"],
         per_method=True,
         error_message="no",
-        exempt_when=lambda: "free" in request.args,
+        exempt_when=_is_free,
         scope="x",
         cost=1,
         deduct_when=None,
@@ -270,114 +245,92 @@ def default_limits_as_objects(lib: Library) -> str:
         meta_limits=None,
         shared=False,
     )
-    lib.limiter(app, default_limits=[limit, lib.names.Limit("3/minute")], default_limits_cost=3)
-    app.route("/", methods=["GET", "POST"])(_view(1))
-    return times(2, app) + " | " + times(2, app, "/?free") + " | " + times(2, app, method="POST")
+    s = lib.shop(default_limits=[limit, lib.names.Limit("3/minute")], default_limits_cost=3)
+    s.view("/", methods=BOTH)
+    return s.codes("/*2 /?free*2 POST/*2")
 
 
-def default_limits_that_depend_on_the_request(lib: Library) -> str:
-    app = lib.app()
-    lib.limiter(app, default_limits=[lambda: request.headers.get("X-Limit", "")])
-    app.get("/")(_view(1))
-    return times(2, app) + " | " + times(2, app, headers={"X-Limit": "1/minute"})
+@asked("/*2 /?limit=1/minute*2", default_limits=[lambda: request.args.get("limit", "")])
+def default_limits_that_depend_on_the_request(s: Shop) -> None:
+    s.view("/")
 
 
-def no_limits_for_static_files(lib: Library) -> str:
-    app = lib.app()
-    lib.limiter(app, default_limits=["1/minute"], application_limits=["1/minute"])
-    app.add_url_rule("/static/<path:filename>", "files.static", lambda filename: filename)
-    return times(2, app, "/static/nothing.css") + " | " + times(2, app, "/nowhere")
+@asked("/static/nothing.css*2 /nowhere*2", default_limits=["1/minute"], application_limits=["1/minute"])
+def no_limits_for_static_files(s: Shop) -> None:
+    s.app.add_url_rule("/static/<path:filename>", "files.static", lambda filename: filename)
 
 
 # Limits of the application
 
 
-def application_limits_with_options(lib: Library) -> str:
-    app = lib.app()
-    lib.limiter(
-        app,
-        application_limits=["4/minute"],
-        application_limits_per_method=True,
-        application_limits_exempt_when=lambda: "free" in request.args,
-        application_limits_deduct_when=lambda response: "not" not in request.args,
-        application_limits_cost=lambda: 2,
-    )
-    app.route("/a", methods=["GET", "POST"], endpoint="a")(_view(1))
-    app.route("/b", methods=["GET", "POST"], endpoint="b")(_view(2))
-    client = app.test_client()
-    seen = times(2, client, "/a?free") + " | " + times(2, client, "/b?not") + " | "
-    return seen + codes(*map(client.get, ("/a", "/b", "/a"))) + " | " + times(1, client, "/a", method="POST")
+@asked(
+    "/a?free*2 /b?not*2 /a /b /a POST/a",
+    application_limits=["4/minute"],
+    application_limits_per_method=True,
+    application_limits_exempt_when=_is_free,
+    application_limits_deduct_when=lambda response: "not" not in request.args,
+    application_limits_cost=lambda: 2,
+)
+def application_limits_with_options(s: Shop) -> None:
+    s.view("/a", methods=BOTH)
+    s.view("/b", methods=BOTH)
 
 
 def application_limits_as_objects(lib: Library) -> str:
-    app = lib.app()
-    limit = lib.names.ApplicationLimit("1/minute", key_function=by_header(), scope="part", error_message="no")
-    lib.limiter(app, application_limits=[limit])
-    app.get("/a", endpoint="a")(_view(1))
-    app.get("/b", endpoint="b")(_view(2))
-    client = app.test_client()
-    return codes(*map(client.get, ("/a", "/b"))) + " | " + times(1, client, "/a", headers={"X-Key": "ann"})
+    limit = lib.names.ApplicationLimit("1/minute", key_function=by_client, scope="part", error_message="no")
+    s = lib.shop(application_limits=[limit])
+    s.view("/a")
+    s.view("/b")
+    return s.codes("/a /b /a@eve")
 
 
-def application_limits_before_the_view(lib: Library) -> str:
-    app, limiter = lib.shop(application_limits=["2/minute"])
-
-    def forbid(view: Any) -> Any:
-        return lambda: ("no", 403)
-
-    app.get("/a", endpoint="a")(forbid(limiter.limit("10/minute")(_view(1))))
-    return times(3, app, "/a")
+@asked("/a*3", application_limits=["2/minute"])
+def application_limits_before_the_view(s: Shop) -> None:
+    s.view("/a", lambda view: lambda: ("no", 403), s.limiter.limit("10/minute"))
 
 
-def application_limits_by_request(lib: Library) -> str:
-    app = lib.app()
-    lib.limiter(app, application_limits=[lambda: "1/minute" if "suspect" in request.args else "2/minute"])
-    app.get("/")(_view(1))
-    return times(3, app) + " | " + times(2, app, "/?suspect")
+@asked("/*3 /?suspect*2", application_limits=[lambda: "1/minute" if "suspect" in request.args else "2/minute"])
+def application_limits_by_request(s: Shop) -> None:
+    s.view("/")
 
 
 # Blueprints
 
 
-def _nested(lib: Library, app: flask.Flask) -> tuple[Blueprint, Blueprint]:
+def _nested(s: Shop) -> tuple[Blueprint, Blueprint]:
+    """A blueprint with /p/a, and one within it with /p/c/b."""
     parent, child = Blueprint("parent", __name__, url_prefix="/p"), Blueprint("child", __name__, url_prefix="/c")
-    assert lib is not None
-    parent.get("/", endpoint="index")(_view(1))
-    child.get("/", endpoint="index")(_view(2))
+    s.view("/a", on=parent)
+    s.view("/b", on=child)
     parent.register_blueprint(child)
-    app.register_blueprint(parent)
+    s.app.register_blueprint(parent)
     return parent, child
 
 
-def limits_of_a_blueprint(lib: Library) -> str:
-    app, limiter = lib.shop(default_limits=["1/minute"])
+@asked("/shop/a*4 /shop/b*4 /shop/own*4 /shop/both*4", default_limits=["1/minute"])
+def limits_of_a_blueprint(s: Shop) -> None:
     shop = Blueprint("shop", __name__, url_prefix="/shop")
-    shop.get("/a", endpoint="a")(_view(1))
-    shop.get("/b", endpoint="b")(_view(2))
-    shop.get("/own", endpoint="own")(limiter.limit("3/minute")(_view(3)))
-    shop.get("/both", endpoint="both")(limiter.limit("3/minute", override_defaults=False)(_view(4)))
-    app.register_blueprint(shop)
-    limiter.limit("2/minute")(shop)
-    return " | ".join(times(4, app, f"/shop/{name}") for name in ("a", "b", "own", "both"))
+    s.view("/a", on=shop)
+    s.view("/b", on=shop)
+    s.view("/own", s.limiter.limit("3/minute"), on=shop)
+    s.view("/both", s.limiter.limit("3/minute", override_defaults=False), on=shop)
+    s.app.register_blueprint(shop)
+    s.limiter.limit("2/minute")(shop)
 
 
-def limits_of_a_blueprint_beside_the_default_ones(lib: Library) -> str:
-    app, limiter = lib.shop(default_limits=["1/minute"])
-    _, child = _nested(lib, app)
-    limiter.limit("2/hour", override_defaults=False)(child)
-    seen = times(2, app, "/p/c/")
-    lib.advance(61)
-    return seen + " | " + times(1, app, "/p/c/") + " | " + times(1, app, "/p/")
+@asked("/p/c/b*2 +61 /p/c/b /p/a", default_limits=["1/minute"])
+def limits_of_a_blueprint_beside_the_default_ones(s: Shop) -> None:
+    _, child = _nested(s)
+    s.limiter.limit("2/hour", override_defaults=False)(child)
 
 
 def limits_around_a_blueprint(lib: Library) -> str:
-    app, limiter = lib.shop()
-    parent, child = _nested(lib, app)
-    limiter.limit("2/minute")(parent)
-    seen = times(3, app, "/p/") + " | " + times(3, app, "/p/c/")
-    limiter.limit("4/hour")(child)
-    lib.advance(61)
-    return seen + " | " + times(4, app, "/p/c/")
+    s = lib.shop()
+    parent, child = _nested(s)
+    s.limiter.limit("2/minute")(parent)
+    seen = s.codes("/p/a*3 /p/c/b*3")
+    s.limiter.limit("4/hour")(child)
+    return seen + " | " + s.codes("+61 /p/c/b*4")
 
 
 def exempt_blueprints(lib: Library) -> str:
@@ -391,29 +344,28 @@ def exempt_blueprints(lib: Library) -> str:
         scope.APPLICATION,
     )
     for each in flags:
-        app, limiter = lib.shop(default_limits=["1/minute"], application_limits=["3/minute"])
-        parent, _ = _nested(lib, app)
-        limiter.exempt(parent) if each is None else limiter.exempt(parent, flags=each)
-        seen.append(times(2, app, "/p/") + " " + times(2, app, "/p/c/"))
+        s = lib.shop(default_limits=["1/minute"], application_limits=["3/minute"])
+        parent, _ = _nested(s)
+        s.limiter.exempt(parent) if each is None else s.limiter.exempt(parent, flags=each)
+        seen.append(s.codes("/p/a*2 /p/c/b*2"))
     return " | ".join(seen)
 
 
-def exempt_from_the_limits_around(lib: Library) -> str:
-    app, limiter = lib.shop()
-    parent, child = _nested(lib, app)
-    limiter.limit("1/minute")(parent)
-    limiter.exempt(child, flags=lib.names.ExemptionScope.ANCESTORS)
-    return times(2, app, "/p/") + " | " + times(3, app, "/p/c/")
+@asked("/p/a*2 /p/c/b*3")
+def exempt_from_the_limits_around(s: Shop) -> None:
+    parent, child = _nested(s)
+    s.limiter.limit("1/minute")(parent)
+    s.limiter.exempt(child, flags=s.lib.names.ExemptionScope.ANCESTORS)
 
 
 def an_exempt_blueprint_with_limits(lib: Library) -> str:
     seen = []
     for flags in (None, lib.names.ExemptionScope.DEFAULT):
-        app, limiter = lib.shop(default_limits=["1/minute"])
-        parent, _ = _nested(lib, app)
-        limiter.limit("2/minute")(parent)
-        limiter.exempt(parent) if flags is None else limiter.exempt(parent, flags=flags)
-        seen.append(times(3, app, "/p/"))
+        s = lib.shop(default_limits=["1/minute"])
+        parent, _ = _nested(s)
+        s.limiter.limit("2/minute")(parent)
+        s.limiter.exempt(parent) if flags is None else s.limiter.exempt(parent, flags=flags)
+        seen.append(s.codes("/p/a*3"))
     return " | ".join(seen)
 
 
@@ -424,64 +376,52 @@ def exempt_views(lib: Library) -> str:
     seen = []
     scope = lib.names.ExemptionScope
     for flags in (None, scope.APPLICATION, scope.DEFAULT, scope.META):
-        app, limiter = lib.shop(default_limits=["1/minute"], application_limits=["2/minute"])
-        exempt = limiter.exempt if flags is None else limiter.exempt(flags=flags)
-        app.get("/")(exempt(_view(1)))
-        seen.append(times(3, app))
+        s = lib.shop(default_limits=["1/minute"], application_limits=["2/minute"])
+        s.view("/", s.limiter.exempt if flags is None else s.limiter.exempt(flags=flags))
+        seen.append(s.codes("/*3"))
     return " | ".join(seen)
 
 
-def what_exempt_undoes(lib: Library) -> str:
-    app, limiter = lib.shop()
-    app.get("/above")(limiter.exempt(limiter.limit("1/minute")(_view(1))))
-    app.get("/below")(limiter.limit("1/minute")(limiter.exempt(_view(2))))
-    return times(2, app, "/above") + " | " + times(2, app, "/below")
+@asked("/above*2 /below*2")
+def what_exempt_undoes(s: Shop) -> None:
+    s.view("/above", s.limiter.exempt, s.limiter.limit("1/minute"))
+    s.view("/below", s.limiter.limit("1/minute"), s.limiter.exempt)
 
 
 # Limits that depend on the request
 
 
-def limits_by_what_a_decorator_has_found(lib: Library) -> str:
-    app, limiter = lib.shop()
-
+@asked("/*2")
+def limits_by_what_a_decorator_has_found(s: Shop) -> None:
     def find(view: Any) -> Any:
         def found() -> Any:
             g.limit = "1/minute"
             return view()
 
-        found.__name__ = "found"
         return found
 
-    app.get("/")(find(limiter.limit(lambda: g.limit)(_view(1))))
-    return times(2, app)
+    s.view("/", find, s.limiter.limit(lambda: g.limit))
 
 
-def another_count_for_the_same_key(lib: Library) -> str:
-    app, limiter = lib.shop()
-    app.get("/")(limiter.limit(lambda: request.args["limit"])(_view(1)))
-    client = app.test_client()
-    return codes(*(client.get(f"/?limit={count}/minute") for count in (2, 2, 3, 3)))
+@asked("/?limit=2/minute*2 /?limit=3/minute*2")
+def another_count_for_the_same_key(s: Shop) -> None:
+    s.limited("/", lambda: request.args["limit"])
 
 
-def limits_that_make_no_sense(lib: Library) -> str:
-    app, limiter = lib.shop()
-    app.get("/")(limiter.limit(lambda: request.args["limit"])(_view(1)))
-    client = app.test_client()
-    return codes(*(client.get(f"/?limit={text}") for text in ("1/minute", "1/minute", "1/min", "nonsense")))
+@asked("/?limit=1/minute*2 /?limit=1/min /?limit=nonsense")
+def limits_that_make_no_sense(s: Shop) -> None:
+    s.limited("/", lambda: request.args["limit"])
 
 
-def limits_that_never_made_sense(lib: Library) -> str:
-    app, limiter = lib.shop(default_limits=["1/minute"])
-    app.get("/")(limiter.limit(lambda: "1/min")(_view(1)))
-    return times(2, app)
+@asked("/*2", default_limits=["1/minute"])
+def limits_that_never_made_sense(s: Shop) -> None:
+    s.limited("/", lambda: "1/min")
 
 
-def limits_that_raise(lib: Library) -> str:
-    app, limiter = lib.shop()
+@asked("/?who=ann /?who=bob")
+def limits_that_raise(s: Shop) -> None:
     limits = {"ann": "1/minute"}
-    app.get("/")(limiter.limit(lambda: limits[request.args["who"]])(_view(1)))
-    client = app.test_client()
-    return codes(*(client.get(f"/?who={who}") for who in ("ann", "bob")))
+    s.limited("/", lambda: limits[request.args["who"]])
 
 
 def text_that_is_no_limit(lib: Library) -> str:
@@ -497,219 +437,152 @@ def a_window_of_years(lib: Library) -> str:
 
 
 def _with_text(lib: Library, text: str) -> str:
-    app, limiter = lib.shop()
+    s = lib.shop()
     try:
-        app.get("/")(limiter.limit(text)(_view(1)))
+        s.limited("/", text)
     except ValueError:
         return "an error at import"
-    return times(3, app)
+    return s.codes("/*3")
 
 
 # Functions that are no views
 
 
-def decorated_functions(lib: Library) -> str:
-    app, limiter = lib.shop(default_limits=["3/minute"])
-
-    @limiter.limit("2/minute")
-    def send() -> str:
-        return "sent"
-
-    @limiter.limit("2/minute", override_defaults=False)
-    def store() -> str:
-        return "stored"
-
-    app.get("/send", endpoint="send")(lambda: send())
-    app.get("/store", endpoint="store")(lambda: store())
-    return times(4, app, "/send") + " | " + times(4, app, "/store")
+@asked("/send*4 /store*4", default_limits=["3/minute"])
+def decorated_functions(s: Shop) -> None:
+    send, store = _function(s, "send", "2/minute"), _function(s, "store", "2/minute", override_defaults=False)
+    s.app.get("/send", endpoint="send")(lambda: send())
+    s.app.get("/store", endpoint="store")(lambda: store())
 
 
-def two_functions_in_one_view(lib: Library) -> str:
-    app, limiter = lib.shop()
-
-    @limiter.limit("1/minute")
-    def send() -> str:
-        return "sent"
-
-    @limiter.limit("1/minute")
-    def store() -> str:
-        return "stored"
-
-    app.get("/")(lambda: send() + store())
-    return times(2, app)
+@asked("/*2")
+def two_functions_in_one_view(s: Shop) -> None:
+    send, store = _function(s, "send", "1/minute"), _function(s, "store", "1/minute")
+    s.app.get("/")(lambda: send() + store())
 
 
-def a_default_limit_with_the_text_of_another(lib: Library) -> str:
-    app, limiter = lib.shop(default_limits=["2/hour"])
-    app.route("/", methods=["GET", "POST"])(limiter.limit("2/hour", methods=["GET"])(_view(1)))
-    return times(2, app) + " | " + times(1, app, method="POST")
+@asked("/*2 POST/", default_limits=["2/hour"])
+def a_default_limit_with_the_text_of_another(s: Shop) -> None:
+    s.view("/", s.limiter.limit("2/hour", methods=["GET"]), methods=BOTH)
 
 
-def functions_that_are_called_by_some_requests(lib: Library) -> str:
-    app, limiter = lib.shop(default_limits=["2/minute"])
+@asked("/True?send /True*3 /False?send /False*3", default_limits=["2/minute"])
+def functions_that_are_called_by_some_requests(s: Shop) -> None:
     for overrides in (True, False):
-        send = limiter.limit("9/minute", override_defaults=overrides)(_view(int(overrides)))
-        app.get(f"/{overrides}", endpoint=f"{overrides}")(lambda send=send: send() if "send" in request.args else "ok")
-    return " | ".join(times(1, app, f"/{each}?send") + " " + times(3, app, f"/{each}") for each in (True, False))
+        send = _function(s, f"send{overrides}", "9/minute", override_defaults=overrides)
+        s.app.get(f"/{overrides}", endpoint=f"{overrides}")(
+            lambda send=send: send() if "send" in request.args else "ok"
+        )
 
 
-def functions_with_different_limits_in_one_view(lib: Library) -> str:
-    app, limiter = lib.shop()
-
-    @limiter.limit("9/minute")
-    def send() -> str:
-        return "sent"
-
-    @limiter.limit("2/minute")
-    def store() -> str:
-        return "stored"
-
-    app.get("/")(lambda: send() + store())
-    return times(3, app)
+@asked("/*3")
+def functions_with_different_limits_in_one_view(s: Shop) -> None:
+    send, store = _function(s, "send", "9/minute"), _function(s, "store", "2/minute")
+    s.app.get("/")(lambda: send() + store())
 
 
-def functions_made_at_each_request(lib: Library) -> str:
-    app, limiter = lib.shop()
-
-    @app.get("/")
-    def index() -> Any:
-        @limiter.limit("2/minute")
-        def inner() -> str:
-            return "inner"
-
-        return inner()
-
-    return times(3, app)
+@asked("/*3")
+def functions_made_at_each_request(s: Shop) -> None:
+    s.app.get("/")(lambda: _function(s, "inner", "2/minute")())
 
 
 def with_statements(lib: Library) -> str:
-    app, limiter = lib.shop()
+    s = lib.shop()
 
-    @app.get("/")
+    @s.app.get("/")
     def index() -> str:
-        with limiter.limit("3/minute"):
+        with s.limiter.limit("3/minute"):
             text = "a"
         try:
-            with limiter.limit("1/hour"):
+            with s.limiter.limit("1/hour"):
                 text += "b"
         except lib.names.RateLimitExceeded:
             text += "-"
         return text
 
-    client = app.test_client()
-    return " ".join(client.get("/").text if number < 3 else times(1, client) for number in range(4))
+    return s.told("/*3", _text) + " " + s.codes("/")
 
 
-def with_statements_by_part(lib: Library) -> str:
-    app, limiter = lib.shop(default_limits=["9/minute"])
-
-    @app.get("/<int:part>")
+@asked("/1*2 /2*2", default_limits=["9/minute"])
+def with_statements_by_part(s: Shop) -> None:
+    @s.app.get("/<int:part>")
     def index(part: int) -> str:
-        with limiter.limit(lambda: "1/minute", scope=part, key_func=lambda: "everyone"):
+        with s.limiter.limit(lambda: "1/minute", scope=part, key_func=lambda: "everyone"):
             return "ok"
 
-    return times(2, app, "/1") + " | " + times(2, app, "/2")
 
-
-def with_statements_of_shared_limits(lib: Library) -> str:
-    app, limiter = lib.shop()
-    mail = limiter.shared_limit("1/hour", "mail")
+@asked("/a /b")
+def with_statements_of_shared_limits(s: Shop) -> None:
+    mail = s.limiter.shared_limit("1/hour", "mail")
 
     def send() -> str:
         with mail:
             return "sent"
 
-    app.get("/a", endpoint="a")(lambda: send())
-    app.get("/b", endpoint="b")(lambda: send())
-    client = app.test_client()
-    return codes(*map(client.get, ("/a", "/b")))
+    s.app.get("/a", endpoint="a")(lambda: send())
+    s.app.get("/b", endpoint="b")(lambda: send())
 
 
-def limits_put_on_a_registered_view(lib: Library) -> str:
-    app, limiter = lib.shop()
-    app.get("/", endpoint="index")(_view(1))
-    limiter.limit("1/minute")(app.view_functions["index"])
-    return times(2, app)
+@asked("/*2")
+def limits_put_on_a_registered_view(s: Shop) -> None:
+    s.limiter.limit("1/minute")(s.view("/"))
 
 
 def limits_added_to_a_limited_view(lib: Library) -> str:
-    app, limiter = lib.shop()
-    limited = limiter.limit("9/minute")(_view(1))
-    app.get("/")(limited)
-    seen = times(1, app)
-    limiter.limit("1/hour")(limited)
-    return seen + " | " + times(2, app)
+    s = lib.shop()
+    limited = s.limited("/", "9/minute")
+    seen = s.codes("/")
+    s.limiter.limit("1/hour")(limited)
+    return seen + " | " + s.codes("/*2")
 
 
-def route_limits(lib: Library) -> str:
-    app, limiter = lib.shop(default_limits=["1/minute"])
-    app.get("/a", endpoint="a")(lib.names.RouteLimit("2/minute", limiter=limiter)(_view(1)))
-    app.get("/b", endpoint="b")(lib.names.RouteLimit("2/minute", limiter=limiter, override_defaults=True)(_view(2)))
-    return times(3, app, "/a") + " | " + times(3, app, "/b")
+@asked("/a*3 /b*3", default_limits=["1/minute"])
+def route_limits(s: Shop) -> None:
+    s.view("/a", s.lib.names.RouteLimit("2/minute", limiter=s.limiter))
+    s.view("/b", s.lib.names.RouteLimit("2/minute", limiter=s.limiter, override_defaults=True))
 
 
 # Charges that depend on the response
 
 
 def deduct_when(lib: Library) -> str:
-    app, limiter = lib.shop(headers_enabled=True)
-
-    @app.get("/<int:status>")
-    @limiter.limit("2/minute", deduct_when=lambda response: response.status_code == 401)
-    def index(status: int) -> Any:
-        return "", status
-
-    client = app.test_client()
-    left = [client.get(path).headers["X-RateLimit-Remaining"] for path in ("/200", "/200", "/401")]
-    return " ".join(left) + " | " + codes(*map(client.get, ("/401", "/401", "/200")))
+    s = lib.shop(headers_enabled=True)
+    s.limited("/", "2/minute", deduct_when=lambda response: response.status_code == 401)
+    left = s.told("/?status=200*2 /?status=401", _fields("X-RateLimit-Remaining"))
+    return left + " | " + s.codes("/?status=401*2 /?status=200")
 
 
-def deduct_when_of_limits_with_one_quota(lib: Library) -> str:
-    app, limiter = lib.shop()
-    good = limiter.limit("2/minute", deduct_when=lambda response: response.status_code == 200)
-    bad = limiter.limit("2/minute", deduct_when=lambda response: response.status_code == 400)
-    app.get("/<int:status>")(good(bad(lambda status: ("", status))))
-    return codes(*map(app.test_client().get, ("/404", "/200", "/404", "/400", "/404")))
+@asked("/?status=404 /?status=200 /?status=404 /?status=400 /?status=404")
+def deduct_when_of_limits_with_one_quota(s: Shop) -> None:
+    good = s.limiter.limit("2/minute", deduct_when=lambda response: response.status_code == 200)
+    bad = s.limiter.limit("2/minute", deduct_when=lambda response: response.status_code == 400)
+    s.view("/", good, bad)
 
 
-def deduct_when_with_a_cost(lib: Library) -> str:
-    app, limiter = lib.shop()
-    app.get("/")(limiter.limit("4/minute", cost=2, deduct_when=lambda response: True)(_view(1)))
-    return times(3, app)
+@asked("/*3")
+def deduct_when_with_a_cost(s: Shop) -> None:
+    s.limited("/", "4/minute", cost=2, deduct_when=lambda response: True)
 
 
-def deduct_when_of_a_refusal(lib: Library) -> str:
-    app, limiter = lib.shop()
-    app.errorhandler(429)(lambda error: (error.description, 429))
-
-    @app.get("/")
-    @limiter.limit("2/minute", deduct_when=lambda response: response.status_code == 429)
-    @limiter.limit("1/hour")
-    def index() -> str:
-        return "ok"
-
-    client = app.test_client()
-    return " | ".join(client.get("/").text for _ in range(4))
+@asked("/ / / /", _text)
+def deduct_when_of_a_refusal(s: Shop) -> None:
+    s.app.errorhandler(429)(lambda error: (error.description, 429))
+    failed = s.limiter.limit("2/minute", deduct_when=lambda response: response.status_code == 429)
+    s.view("/", failed, s.limiter.limit("1/hour"))
 
 
-def requests_at_once_with_deduct_when(lib: Library) -> str:
-    app, limiter = lib.shop()
-
-    @app.get("/<int:depth>")
-    @limiter.limit("1/minute", deduct_when=lambda response: True)
+@asked("/1", _text)
+def requests_at_once_with_deduct_when(s: Shop) -> None:
+    @s.app.get("/<int:depth>")
+    @s.limiter.limit("1/minute", deduct_when=lambda response: True)
     def index(depth: int) -> str:
-        if not depth:
-            return "200"
-        return "200 " + app.test_client().get(f"/{depth - 1}").text[:3].replace("<!d", "429")
-
-    return app.test_client().get("/1").text
+        return f"200 {s.codes(f'/{depth - 1}')}" if depth else "200"
 
 
 # What a refusal sets off
 
 
 def on_breach(lib: Library) -> str:
-    app = lib.app()
     told: list[str] = []
 
     def everywhere(limit: Any) -> Any:
@@ -720,50 +593,42 @@ def on_breach(lib: Library) -> str:
         told.append(f"one {limit.limit} {limit.breached} {limit.key}")
         return make_response("one", 420) if "one" in request.args else "no response"
 
-    limiter = lib.limiter(app, on_breach=everywhere)
-    app.get("/")(limiter.limit("1/day", on_breach=here)(_view(1)))
-    client = app.test_client()
-    client.get("/")
-    seen = [client.get(path) for path in ("/", "/?all", "/?one", "/?all&one")]
-    return " ".join(f"{each.status_code} {each.text[:3]}" for each in seen) + " | " + "; ".join(told[:2])
+    s = lib.shop(on_breach=everywhere)
+    s.limited("/", "1/day", on_breach=here)
+    seen = s.told("/*2 /?all /?one /?all&one", lambda lib, each: f"{each.status_code} {each.text[:3]}")
+    return seen + " | " + "; ".join(told[:2])
 
 
 def an_on_breach_that_raises(lib: Library) -> str:
     seen = []
     for swallow in (False, True):
-        app, limiter = lib.shop(swallow_errors=swallow)
-        app.get("/")(limiter.limit("1/day", on_breach=lambda limit: 1 / 0)(_view(1)))
-        client = app.test_client()
-        client.get("/")
-        seen.append(times(1, client))
+        s = lib.shop(swallow_errors=swallow)
+        s.limited("/", "1/day", on_breach=lambda limit: 1 / 0)
+        seen.append(s.codes("/*2"))
     return " | ".join([*seen, *lib.logged("ERROR")])
 
 
 def the_line_in_the_log(lib: Library) -> str:
-    app, limiter = lib.shop(key_prefix="p")
-    app.get("/", endpoint="index")(limiter.limit("1/day")(_view(1)))
-    times(2, app)
-    return "; ".join(lib.logged("INFO"))
+    s = lib.shop(key_prefix="p")
+    s.limited("/", "1/day")
+    return s.codes("/*2") + " " + "; ".join(lib.logged("INFO"))
 
 
 def fail_on_first_breach(lib: Library) -> str:
     seen = []
     for first in (True, False):
-        app = lib.app()
-        told: list[str] = []
-        limiter = lib.limiter(app, fail_on_first_breach=first, on_breach=lambda limit, told=told: told.append(limit))
-        app.get("/")(limiter.limit("1/minute; 1/hour; 1/day")(_view(1)))
-        app.errorhandler(429)(lambda error: (error.description, 429))
+        told: list[Any] = []
+        s = lib.shop(fail_on_first_breach=first, on_breach=told.append)
+        s.limited("/", "1/minute; 1/hour; 1/day")
+        s.app.errorhandler(429)(lambda error: (error.description, 429))
         shown: list[Any] = []
 
-        @app.after_request
-        def note(response: Response, limiter: Any = limiter, shown: list[Any] = shown) -> Response:
+        @s.app.after_request
+        def note(response: Response, limiter: Any = s.limiter, shown: list[Any] = shown) -> Response:
             shown[:] = limiter.current_limits
             return response
 
-        client = app.test_client()
-        client.get("/")
-        text = client.get("/").text
+        text = s.told("/*2", _text)
         seen.append(f"{text}, {len(told)} told, {[str(each.limit) for each in shown if each.breached]} of {len(shown)}")
     return " | ".join(seen)
 
@@ -772,131 +637,88 @@ def fail_on_first_breach(lib: Library) -> str:
 
 
 def meta_limits(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(
-        app,
+    s = lib.shop(
         default_limits=["1/second"],
         meta_limits=["2/minute", lib.names.MetaLimit("3/hour"), lambda: "9/day"],
         on_meta_breach=lambda limit: make_response(f"meta {limit.limit} {limit.breached}", 429),
         headers_enabled=True,
     )
-    app.get("/", endpoint="index")(_view(1))
-    app.get("/free", endpoint="free")(limiter.exempt(_view(2)))
-    client, seen = app.test_client(), []
-    for _ in range(3):
-        seen.append(times(2, client))
-        lib.advance(1)
-    response = client.get("/")
-    seen.append(f"{response.text} {response.headers['X-RateLimit-Limit']} {response.headers['X-RateLimit-Remaining']}")
-    seen.append(times(1, client, "/free") + " " + times(1, client, **at("203.0.113.7")))
-    lib.advance(60)
-    seen.append(times(2, client) + " " + times(1, client))
-    lib.advance(60)
-    seen.append(client.get("/").text)
-    return " | ".join(seen)
+    s.view("/")
+    s.view("/free", s.limiter.exempt)
+    seen = [s.codes("/*2 +1 /*2 +1 /*2 +1")]
+    seen.append(s.told("/", lambda lib, each: f"{each.text} {_fields(*NAMES[:2])(lib, each)}"))
+    seen.append(s.codes("/free /@ann +60 /*3 +60"))
+    return " | ".join([*seen, s.told("/", _text)])
 
 
 def meta_limits_of_a_limit(lib: Library) -> str:
-    app, limiter = lib.shop()
+    s = lib.shop()
     meta = lib.names.MetaLimit(
         "1/hour",
-        key_function=by_header(),
+        key_function=by_client,
         on_breach=lambda limit: make_response("meta", 429),
-        exempt_when=lambda: "free" in request.args,
+        exempt_when=_is_free,
         scope="own",
     )
-    app.get("/a", endpoint="a")(limiter.limit("1/second", meta_limits=[meta])(_view(1)))
-    app.get("/b", endpoint="b")(limiter.limit("1/second", meta_limits=["1/hour"])(_view(2)))
-    app.get("/c", endpoint="c")(limiter.limit("1/second")(_view(3)))
-    client, seen = app.test_client(), []
-    for _ in range(2):
-        seen += [times(2, client, f"/{name}") for name in "abc"]
-        lib.advance(1)
-    seen.append(
-        client.get("/a").text
-        + " "
-        + times(1, client, "/a?free")
-        + " "
-        + times(1, client, "/a", headers={"X-Key": "ann"})
-    )
-    return " | ".join(seen)
+    s.limited("/a", "1/second", meta_limits=[meta])
+    s.limited("/b", "1/second", meta_limits=["1/hour"])
+    s.limited("/c", "1/second")
+    seen = s.codes("/a*2 /b*2 /c*2 +1 /a*2 /b*2 /c*2 +1")
+    return " | ".join([seen, s.told("/a", _text), s.codes("/a?free +1 /a@eve")])
 
 
-def meta_limits_elsewhere(lib: Library) -> str:
+ELSEWHERE = "/unlimited /exempt /spared /nowhere /static/none POST/"
+
+
+@asked(f"/ {ELSEWHERE} /*2 {ELSEWHERE}", meta_limits=["1/hour"])
+def meta_limits_elsewhere(s: Shop) -> None:
     """Who is refused, is so at places without limits, too."""
-    app, limiter = lib.shop(meta_limits=["1/hour"])
-    app.get("/", endpoint="index")(limiter.limit("1/minute")(_view(1)))
-    app.get("/unlimited", endpoint="unlimited")(_view(2))
-    app.get("/exempt", endpoint="exempt")(limiter.exempt(_view(3)))
-    spared = limiter.exempt(_view(4), flags=lib.names.ExemptionScope.META)
-    app.get("/spared", endpoint="spared")(spared)
-    client, seen = app.test_client(), []
-    for number in (1, 2):
-        paths = ("/unlimited", "/exempt", "/spared", "/nowhere", "/static/none")
-        seen.append(" ".join([times(number, client), *(times(1, client, path) for path in paths)]))
-        seen.append(times(1, client, method="POST"))
-    return " | ".join(seen)
+    s.limited("/", "1/minute")
+    s.view("/unlimited")
+    s.view("/exempt", s.limiter.exempt)
+    s.view("/spared", s.limiter.exempt(flags=s.lib.names.ExemptionScope.META))
 
 
-def meta_limits_count_refusals_where_they_spare(lib: Library) -> str:
-    app, limiter = lib.shop(application_limits=["1/minute"], meta_limits=["1/hour"])
-    spared = limiter.exempt(_view(1), flags=lib.names.ExemptionScope.META)
-    app.get("/spared", endpoint="spared")(spared)
-    app.get("/", endpoint="index")(_view(2))
-    seen = [times(3, app, "/spared")]
-    lib.advance(61)
-    return " | ".join([*seen, times(1, app, "/spared"), times(1, app)])
+@asked("/spared*3 +61 /spared /", application_limits=["1/minute"], meta_limits=["1/hour"])
+def meta_limits_count_refusals_where_they_spare(s: Shop) -> None:
+    s.view("/spared", s.limiter.exempt(flags=s.lib.names.ExemptionScope.META))
+    s.view("/")
 
 
 def meta_limits_with_a_cost(lib: Library) -> str:
-    app = lib.app()
-    meta = lib.names.MetaLimit("3/hour", cost=2)
-    limiter = lib.limiter(app, meta_limits=[meta])
-    app.get("/", endpoint="index")(limiter.limit("1/second")(_view(1)))
-    client, seen = app.test_client(), []
-    for _ in range(4):
-        seen.append(times(2, client))
-        lib.advance(1)
-    return " | ".join(seen)
+    s = lib.shop(meta_limits=[lib.names.MetaLimit("3/hour", cost=2)])
+    s.limited("/", "1/second")
+    return s.codes("/*2 +1 /*2 +1 /*2 +1 /*2")
 
 
-def meta_limits_that_let_nothing_pass(lib: Library) -> str:
-    app = lib.app()
-    lib.limiter(app, meta_limits=["0/hour"])
-    app.get("/", endpoint="index")(_view(1))
-    return times(2, app)
+@asked("/*2", meta_limits=["0/hour"])
+def meta_limits_that_let_nothing_pass(s: Shop) -> None:
+    s.view("/")
 
 
-def meta_limits_of_limits_that_let_nothing_pass(lib: Library) -> str:
-    app, limiter = lib.shop(meta_limits=["2/minute"])
-    app.get("/", endpoint="index")(limiter.limit("0/hour")(_view(1)))
-    client = app.test_client()
-    return " ".join(client.get("/").text.rpartition("<p>")[2].removesuffix("</p>\n") for _ in range(4))
+@asked("/*4", _paragraph, meta_limits=["2/minute"])
+def meta_limits_of_limits_that_let_nothing_pass(s: Shop) -> None:
+    s.limited("/", "0/hour")
 
 
 def meta_limits_and_what_they_tell(lib: Library) -> str:
-    app, told = lib.app(), list[str]()
-    lib.limiter(
-        app,
+    told: list[str] = []
+    s = lib.shop(
         key_prefix="shop",
         default_limits=["1/second"],
         meta_limits=[lib.names.MetaLimit("1/minute", error_message="too often")],
         on_meta_breach=lambda limit: told.append(f"{limit.request_args} {limit.key} {limit.remaining}"),
         on_breach=lambda limit: told.append(f"{limit.limit}"),
     )
-    app.get("/", endpoint="index")(_view(1))
-    client = app.test_client()
-    texts = [client.get("/").text for _ in range(3)]
-    return " | ".join([*told, str("too often" in texts[2])])
+    s.view("/")
+    return " | ".join([s.told("/*3", _paragraph), *told])
 
 
-def meta_limits_of_limits_that_refuse_together(lib: Library) -> str:
-    app, limiter = lib.shop(fail_on_first_breach=False)
-    daily = lib.names.MetaLimit("1/day", scope="daily")
-    one = limiter.limit("1/second", meta_limits=[daily])
-    app.get("/", endpoint="index")(limiter.limit("1/minute", meta_limits=["1/hour"])(one(_view(1))))
-    client = app.test_client()
-    return " ".join(client.get("/").text.rpartition("<p>")[2].removesuffix("</p>\n") for _ in range(3))
+@asked("/*3", _paragraph, fail_on_first_breach=False)
+def meta_limits_of_limits_that_refuse_together(s: Shop) -> None:
+    daily = s.lib.names.MetaLimit("1/day", scope="daily")
+    one = s.limiter.limit("1/second", meta_limits=[daily])
+    s.view("/", s.limiter.limit("1/minute", meta_limits=["1/hour"]), one)
 
 
 def meta_limits_during_an_outage(lib: Library) -> str:
@@ -905,89 +727,69 @@ def meta_limits_during_an_outage(lib: Library) -> str:
 
 
 def meta_limits_by_hand(lib: Library) -> str:
-    app, limiter = lib.shop(meta_limits=["1/hour"])
-    app.get("/", endpoint="index")(limiter.limit("1/minute")(_view(1)))
-    with app.test_request_context():
-        (meta,) = lib.names.MetaLimit("1/hour").bind(limiter)
+    s = lib.shop(meta_limits=["1/hour"])
+    s.limited("/", "1/minute")
+    with s.app.test_request_context():
+        (meta,) = lib.names.MetaLimit("1/hour").bind(s.limiter)
         identifiers = ("127.0.0.1", "meta")
-        seen = [limiter.limiter.test(meta.limit, *identifiers)]
-        limiter.limiter.hit(meta.limit, *identifiers)
-        seen.append(limiter.limiter.test(meta.limit, *identifiers))
-        times(2, app)
-        assert not limiter.limiter.test(meta.limit, *identifiers)
-        limiter.limiter.clear(meta.limit, *identifiers)
-        seen.append(limiter.limiter.test(meta.limit, *identifiers))
+        seen = [s.limiter.limiter.test(meta.limit, *identifiers)]
+        s.limiter.limiter.hit(meta.limit, *identifiers)
+        seen.append(s.limiter.limiter.test(meta.limit, *identifiers))
+        s.codes("/*2")
+        assert not s.limiter.limiter.test(meta.limit, *identifiers)
+        s.limiter.limiter.clear(meta.limit, *identifiers)
+        seen.append(s.limiter.limiter.test(meta.limit, *identifiers))
     return " | ".join(map(str, seen))
 
 
-def a_meta_limit_cleared_by_its_key(lib: Library) -> str:
-    app, limiter = lib.shop(meta_limits=["1/hour"])
-    app.get("/", endpoint="index")(limiter.limit("1/minute")(_view(1)))
+@asked("/*3 +61 /?clear*2", meta_limits=["1/hour"])
+def a_meta_limit_cleared_by_its_key(s: Shop) -> None:
+    s.limited("/", "1/minute")
 
-    @app.errorhandler(429)
+    @s.app.errorhandler(429)
     def refused(error: Any) -> Any:
         if "clear" in request.args:
-            limiter.storage.clear(limiter.current_limit.key)
+            s.limiter.storage.clear(s.limiter.current_limit.key)
         return error.description, 429
 
-    seen = times(3, app)
-    lib.advance(61)
-    return seen + " | " + times(2, app, "/?clear")
+
+@asked("/*2 +20 /*2 +1 /*2 +38 /*2 +2 /*2 +20 /*2", meta_limits=["2/minute"])
+def the_end_of_a_meta_limit(s: Shop) -> None:
+    s.limited("/", "1/second")
 
 
-def the_end_of_a_meta_limit(lib: Library) -> str:
-    app, limiter = lib.shop(meta_limits=["2/minute"])
-    app.get("/", endpoint="index")(limiter.limit("1/second")(_view(1)))
-    client, seen = app.test_client(), []
-    for pause in (0, 20, 1, 38, 2, 20):
-        lib.advance(pause)
-        seen.append(times(2, client))
-    return " | ".join(seen)
+@asked("/*3 /other", meta_limits=["2/hour"])
+def refusals_while_a_meta_limit_holds(s: Shop) -> None:
+    s.limited("/", "1/hour", meta_limits=["1/hour"])
+    s.view("/other")
 
 
-def refusals_while_a_meta_limit_holds(lib: Library) -> str:
-    app, limiter = lib.shop(meta_limits=["2/hour"])
-    app.get("/", endpoint="index")(limiter.limit("1/hour", meta_limits=["1/hour"])(_view(1)))
-    app.get("/other", endpoint="other")(_view(2))
-    return times(3, app) + " | " + times(1, app, "/other")
+@asked("/*3", _fields("Retry-After"), meta_limits=["1/minute"], headers_enabled=True)
+def when_to_come_again_after_the_last_strike(s: Shop) -> None:
+    s.limited("/", "1/second")
 
 
-def when_to_come_again_after_the_last_strike(lib: Library) -> str:
-    app, limiter = lib.shop(meta_limits=["1/minute"], headers_enabled=True)
-    app.get("/", endpoint="index")(limiter.limit("1/second")(_view(1)))
-    client = app.test_client()
-    return " ".join(client.get("/").headers["Retry-After"] for _ in range(3))
-
-
-def meta_limits_of_a_blueprint(lib: Library) -> str:
-    app, shop = lib.app(), Blueprint("shop", __name__)
-    limiter = lib.limiter(app)
-    shop.get("/", endpoint="index")(_view(1))
-    limiter.limit("1/second", meta_limits=["1/hour"])(shop)
-    app.register_blueprint(shop)
-    seen = [times(2, app)]
-    lib.advance(1)
-    return " | ".join([*seen, times(1, app)])
+@asked("/*2 +1 /")
+def meta_limits_of_a_blueprint(s: Shop) -> None:
+    shop = Blueprint("shop", __name__)
+    s.view("/", on=shop)
+    s.limiter.limit("1/second", meta_limits=["1/hour"])(shop)
+    s.app.register_blueprint(shop)
 
 
 def meta_limits_by_method(lib: Library) -> str:
-    app, limiter = lib.shop(meta_limits=[lib.names.MetaLimit("1/hour", per_method=True)])
-    view = limiter.limit("1/second")(_view(1))
-    app.route("/", endpoint="index", methods=["GET", "POST"])(view)
-    client, seen = app.test_client(), []
-    for method in ("GET", "GET", "POST"):
-        seen.append(times(2, client, method=method))
-        lib.advance(1)
-    return " | ".join(seen)
+    s = lib.shop(meta_limits=[lib.names.MetaLimit("1/hour", per_method=True)])
+    s.view("/", s.limiter.limit("1/second"), methods=BOTH)
+    return s.codes("/*2 +1 /*2 +1 POST/*2")
 
 
 def who_is_filtered_after_a_meta_limit(lib: Library) -> str:
-    app, limiter = lib.shop(meta_limits=["1/hour"])
-    limiter.request_filter(lambda: "free" in request.args)
-    app.get("/", endpoint="index")(limiter.limit("1/minute")(_view(1)))
-    seen = [times(2, app), times(1, app, "/?free")]
-    limiter.enabled = False
-    return " | ".join([*seen, times(1, app)])
+    s = lib.shop(meta_limits=["1/hour"])
+    s.limiter.request_filter(_is_free)
+    s.limited("/", "1/minute")
+    seen = s.codes("/*2 /?free")
+    s.limiter.enabled = False
+    return seen + " | " + s.codes("/")
 
 
 def a_meta_limit_of_thousands(lib: Library) -> str:
@@ -1001,160 +803,99 @@ def a_meta_limit_of_thousands(lib: Library) -> str:
 # Header fields
 
 
-NAMES = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Retry-After")
+@asked("/ /", _fields(*NAMES[:3], "RateLimit", "RateLimit-Policy"))
+def no_header_fields_by_default(s: Shop) -> None:
+    s.limited("/", "1/minute")
 
 
-def _fields(lib: Library, response: Any, names: tuple[str, ...] = NAMES) -> str:
-    told = []
-    for name in names:
-        value = response.headers.get(name)
-        if name.endswith("Reset") and value:
-            value = f"+{int(value) - int(lib._now)}"
-        told.append(str(value))
-    return " ".join(told)
+@asked("/ /", _fields("Retry-After"))
+def retry_after_without_header_fields(s: Shop) -> None:
+    s.limited("/", "1/minute")
 
 
-def no_header_fields_by_default(lib: Library) -> str:
-    app, limiter = lib.shop()
-    app.get("/")(limiter.limit("1/minute")(_view(1)))
-    client = app.test_client()
-    return " | ".join(_fields(lib, client.get("/"), (*NAMES[:3], "RateLimit", "RateLimit-Policy")) for _ in range(2))
+@asked("/ /", _fields("Cache-Control"))
+def caching_of_a_refusal(s: Shop) -> None:
+    s.limited("/", "1/minute")
 
 
-def retry_after_without_header_fields(lib: Library) -> str:
-    app, limiter = lib.shop()
-    app.get("/")(limiter.limit("1/minute")(_view(1)))
-    client = app.test_client()
-    return " | ".join(str(client.get("/").headers.get("Retry-After")) for _ in range(2))
+@asked("/ +20 / / /app /nowhere", _fields(*NAMES), headers_enabled=True, application_limits=["60/minute"])
+def header_fields(s: Shop) -> None:
+    s.limited("/", "2/minute; 9/hour")
+    s.view("/app")
 
 
-def caching_of_a_refusal(lib: Library) -> str:
-    app, limiter = lib.shop()
-    app.get("/")(limiter.limit("1/minute")(_view(1)))
-    client = app.test_client()
-    return str([client.get("/") for _ in range(2)][-1].headers.get("Cache-Control"))
-
-
-def header_fields(lib: Library) -> str:
-    app, limiter = lib.shop(headers_enabled=True, application_limits=["60/minute"])
-    app.get("/")(limiter.limit("2/minute; 9/hour")(_view(1)))
-    app.get("/app")(_view(2))
-    client = app.test_client()
-    seen = [_fields(lib, client.get("/"))]
-    lib.advance(20)
-    seen += [_fields(lib, client.get("/")) for _ in range(2)]
-    return " | ".join([*seen, _fields(lib, client.get("/app")), _fields(lib, client.get("/nowhere"))])
-
-
-def header_fields_of_shared_limits(lib: Library) -> str:
-    app, limiter = lib.shop(headers_enabled=True)
-    app.get("/")(limiter.shared_limit("9/minute", "x")(limiter.limit("20/hour")(_view(1))))
-    return _fields(lib, app.test_client().get("/"))
+@asked("/", _fields(*NAMES), headers_enabled=True)
+def header_fields_of_shared_limits(s: Shop) -> None:
+    s.view("/", s.limiter.shared_limit("9/minute", "x"), s.limiter.limit("20/hour"))
 
 
 def header_names(lib: Library) -> str:
-    app = lib.app(RATELIMIT_HEADER_RESET="X-Reset")
     names = lib.names.HeaderNames
     mapping = {names.LIMIT: "X-Limit", names.REMAINING: "X-Left", names.RETRY_AFTER: "X-Wait"}
-    limiter = lib.limiter(app, headers_enabled=True, header_name_mapping=mapping)
-    app.get("/")(limiter.limit("2/minute")(_view(1)))
-    return _fields(lib, app.test_client().get("/"), ("X-Limit", "X-Left", "X-Reset", "X-Wait"))
+    s = lib.shop(RATELIMIT_HEADER_RESET="X-Reset", headers_enabled=True, header_name_mapping=mapping)
+    s.limited("/", "2/minute")
+    return s.told("/", _fields("X-Limit", "X-Left", "X-Reset", "X-Wait"))
 
 
-def header_names_by_setting(lib: Library) -> str:
-    app = lib.app(
-        RATELIMIT_HEADERS_ENABLED=True,
-        RATELIMIT_HEADER_LIMIT="X-Limit",
-        RATELIMIT_HEADER_REMAINING="X-Left",
-        RATELIMIT_HEADER_RETRY_AFTER="X-Wait",
-        RATELIMIT_HEADER_RETRY_AFTER_VALUE="http-date",
-    )
-    limiter = lib.limiter(app)
-    app.get("/")(limiter.limit("2/minute")(_view(1)))
-    return _fields(lib, app.test_client().get("/"), ("X-Limit", "X-Left", "X-RateLimit-Reset", "X-Wait"))
+@asked(
+    "/",
+    _fields("X-Limit", "X-Left", "X-RateLimit-Reset", "X-Wait"),
+    RATELIMIT_HEADERS_ENABLED=True,
+    RATELIMIT_HEADER_LIMIT="X-Limit",
+    RATELIMIT_HEADER_REMAINING="X-Left",
+    RATELIMIT_HEADER_RETRY_AFTER="X-Wait",
+    RATELIMIT_HEADER_RETRY_AFTER_VALUE="http-date",
+)
+def header_names_by_setting(s: Shop) -> None:
+    s.limited("/", "2/minute")
 
 
-def retry_after_as_a_date(lib: Library) -> str:
-    app, limiter = lib.shop(headers_enabled=True, retry_after="http-date")
-    app.get("/")(limiter.limit("1/minute")(_view(1)))
-    client = app.test_client()
-    return " | ".join(client.get("/").headers["Retry-After"] for _ in range(2))
+@asked("/ /", _fields("Retry-After"), headers_enabled=True, retry_after="http-date")
+def retry_after_as_a_date(s: Shop) -> None:
+    s.limited("/", "1/minute")
 
 
-def a_retry_after_of_the_view(lib: Library) -> str:
-    app, limiter = lib.shop(headers_enabled=True)
-
-    @app.get("/")
-    @limiter.limit("9/minute")
+@asked("/?1000 /?5 /?Sun,+06+Nov+2033+01:01:01+GMT", _fields("Retry-After"), headers_enabled=True)
+def a_retry_after_of_the_view(s: Shop) -> None:
+    @s.app.get("/")
+    @s.limiter.limit("9/minute")
     def index() -> Any:
-        return "", {"Retry-After": request.args["value"]}
-
-    client = app.test_client()
-    values = ("1000", "5", "Sun, 06 Nov 2033 01:01:01 GMT")
-    return " | ".join(client.get(f"/?value={value}").headers["Retry-After"] for value in values)
+        return "", {"Retry-After": next(iter(request.args))}
 
 
-def header_fields_after_a_slow_view(lib: Library) -> str:
-    app, limiter = lib.shop(headers_enabled=True)
-
-    @app.get("/")
-    @limiter.limit("2/second")
+@asked("/", _fields("X-RateLimit-Remaining"), headers_enabled=True)
+def header_fields_after_a_slow_view(s: Shop) -> None:
+    @s.app.get("/")
+    @s.limiter.limit("2/second")
     def index() -> str:
-        lib.advance(2)
+        s.lib.advance(2)
         return "ok"
 
-    return _fields(lib, app.test_client().get("/"), ("X-RateLimit-Remaining",))
+
+@asked("/ +10 / +10 /", _fields(*NAMES), headers_enabled=True, strategy="moving-window")
+def header_fields_of_a_moving_window(s: Shop) -> None:
+    s.limited("/", "2/minute")
 
 
-def header_fields_of_a_moving_window(lib: Library) -> str:
-    return _fields_by(lib, "moving-window")
-
-
-def header_fields_of_the_sliding_window_counter(lib: Library) -> str:
-    return _fields_by(lib, "sliding-window-counter")
-
-
-def _fields_by(lib: Library, strategy: str) -> str:
-    app, limiter = lib.shop(headers_enabled=True, strategy=strategy)
-    app.get("/")(limiter.limit("2/minute")(_view(1)))
-    client, seen = app.test_client(), []
-    for _ in range(3):
-        seen.append(_fields(lib, client.get("/")))
-        lib.advance(10)
-    return " | ".join(seen)
+@asked("/ +10 / +10 /", _fields(*NAMES), headers_enabled=True, strategy="sliding-window-counter")
+def header_fields_of_the_sliding_window_counter(s: Shop) -> None:
+    s.limited("/", "2/minute")
 
 
 # Strategies
 
 
-def _strategy(lib: Library, strategy: str, steps: tuple[tuple[float, int], ...]) -> str:
-    app, limiter = lib.shop(strategy=strategy)
-    app.get("/")(limiter.limit("4/minute")(_view(1)))
-    client, seen = app.test_client(), []
-    for seconds, number in steps:
-        lib.advance(seconds)
-        seen.append(times(number, client))
-    return " | ".join(seen)
+def _four_a_minute(s: Shop) -> None:
+    s.limited("/", "4/minute")
 
 
-def fixed_window(lib: Library) -> str:
-    return _strategy(lib, "fixed-window", ((0, 1), (50, 4), (10, 5)))
-
-
-def moving_window(lib: Library) -> str:
-    return _strategy(lib, "moving-window", ((0, 2), (50, 3), (10.5, 3), (49, 2), (1, 2)))
-
-
-def moving_window_at_its_edge(lib: Library) -> str:
-    return _strategy(lib, "moving-window", ((0, 4), (60, 1)))
-
-
-def sliding_window_counter(lib: Library) -> str:
-    return _strategy(lib, "sliding-window-counter", ((0, 4), (1, 1), (150, 2)))
-
-
-def windows_of_the_sliding_window_counter(lib: Library) -> str:
-    return _strategy(lib, "sliding-window-counter", ((45, 4), (30, 3), (30, 3)))
+fixed_window = asked("/ +50 /*4 +10 /*5", strategy="fixed-window")(_four_a_minute)
+moving_window = asked("/*2 +50 /*3 +10.5 /*3 +49 /*2 +1 /*2", strategy="moving-window")(_four_a_minute)
+moving_window_at_its_edge = asked("/*4 +60 /", strategy="moving-window")(_four_a_minute)
+sliding_window_counter = asked("/*4 +1 / +150 /*2", strategy="sliding-window-counter")(_four_a_minute)
+windows_of_the_sliding_window_counter = asked("+45 /*4 +30 /*3 +30 /*3", strategy="sliding-window-counter")(
+    _four_a_minute
+)
 
 
 def a_strategy_that_there_is_not(lib: Library) -> str:
@@ -1181,11 +922,11 @@ def a_storage_that_there_is_not(lib: Library) -> str:
 
 
 def storage_of_an_app(lib: Library) -> str:
-    app, limiter = lib.shop()
-    app.get("/")(limiter.limit("1/minute")(_view(1)))
-    seen = f"{limiter.storage.check()} " + times(2, app)
-    limiter.storage.reset()
-    return seen + " | " + times(1, app)
+    s = lib.shop()
+    s.limited("/", "1/minute")
+    seen = f"{s.limiter.storage.check()} {s.codes('/*2')}"
+    s.limiter.storage.reset()
+    return seen + " | " + s.codes("/")
 
 
 def no_storage_named(lib: Library) -> str:
@@ -1209,19 +950,19 @@ def two_limiters_with_two_storages(lib: Library) -> str:
 
 
 def reset(lib: Library) -> str:
-    app, limiter = lib.shop(default_limits=["1/minute"], key_prefix="p")
-    app.get("/")(_view(1))
-    seen = times(2, app)
-    limiter.reset()
-    return seen + " | " + times(1, app) + " | " + "; ".join(lib.logged("INFO")[-1:])
+    s = lib.shop(default_limits=["1/minute"], key_prefix="p")
+    s.view("/")
+    seen = s.codes("/*2")
+    s.limiter.reset()
+    return " | ".join([seen, s.codes("/"), *lib.logged("INFO")[-1:]])
 
 
 def limits_checked_by_hand(lib: Library) -> str:
-    app, limiter = lib.shop(strategy="moving-window")
-    (single,) = limiter.limit("3/minute")
+    s = lib.shop(strategy="moving-window")
+    (single,) = s.limiter.limit("3/minute")
     item = single.limit
-    with app.test_request_context():
-        hand = limiter.limiter
+    with s.app.test_request_context():
+        hand = s.limiter.limiter
         told = [hand.hit(item, "ann", "mail"), hand.hit(item, "ann", "mail", cost=2), hand.hit(item, "ann", "mail")]
         told += [hand.test(item, "ann", "mail"), hand.test(item, "bob", "mail", cost=3), hand.test(item, "bob", cost=4)]
         stats = hand.get_window_stats(item, "ann", "mail")
@@ -1235,47 +976,41 @@ def limits_checked_by_hand(lib: Library) -> str:
 
 
 def counters_of_the_app(lib: Library) -> str:
-    app, limiter = lib.shop()
-    store, told = limiter.storage, list[Any]()
-    with app.app_context():
+    s = lib.shop()
+    store, told = s.limiter.storage, list[Any]()
+    with s.app.app_context():
         told += [store.get("mail"), store.incr("mail", 60), store.incr("mail", 60), store.incr("mail", 60, amount=3)]
         told += [store.get("mail"), round(store.get_expiry("mail") - lib._now), store.incr("post", 5000)]
         store.clear("mail")
-        told += [store.get("mail"), store.get("post"), limiter.limiter.storage.get("post"), store.incr("mail", 7)]
+        told += [store.get("mail"), store.get("post"), s.limiter.limiter.storage.get("post"), store.incr("mail", 7)]
         lib.advance(7)
         told += [store.get("mail"), store.incr("mail", 60), store.get("mail"), store.get("post")]
     return str(told)
 
 
 def quotas_by_the_key_of_a_limit(lib: Library) -> str:
-    app, seen = lib.app(), []
-    limiter = lib.limiter(app, key_prefix="p", key_func=by_header(), default_limits=["2/minute"])
-    app.get("/", endpoint="index")(_view(1))
+    s, seen = lib.shop(key_prefix="p", key_func=by_client, default_limits=["2/minute"]), []
+    s.view("/")
 
-    @app.after_request
+    @s.app.after_request
     def note(response: Response) -> Response:
-        limit = limiter.current_limit
-        seen.append(f"{limiter.storage.get(limit.key)} of {limit.limit.amount}")
+        limit = s.limiter.current_limit
+        seen.append(f"{s.limiter.storage.get(limit.key)} of {limit.limit.amount}")
         if "clear" in request.args:
-            limiter.limiter.storage.clear(limit.key)
+            s.limiter.limiter.storage.clear(limit.key)
         return response
 
-    return times(2, app, headers={"X-Key": "ann"}) + f" {seen} " + times(2, app, "/?clear") + " " + times(1, app)
+    return s.codes("/@eve*2 /?clear*2 /") + f" {seen}"
 
 
-def current_limits(lib: Library) -> str:
-    (app, limiter), told = lib.shop(), []
-
+@asked("/*2 /free", _text)
+def current_limits(s: Shop) -> None:
     def tell() -> str:
-        shown = limiter.current_limit
-        told.append(" ".join([str(shown and shown.limit), *(_stand(lib, each) for each in limiter.current_limits)]))
-        return "ok"
+        shown = s.limiter.current_limit
+        return " ".join([str(shown and shown.limit), *(_stand(s.lib, each) for each in s.limiter.current_limits)])
 
-    app.get("/")(limiter.limit("3/minute;2/hour")(limiter.shared_limit("5/second", "x")(tell)))
-    app.get("/free", endpoint="free")(lambda: tell())
-    client = app.test_client()
-    codes(*(client.get(path) for path in ("/", "/", "/free")))
-    return " | ".join(told)
+    s.app.get("/")(s.limiter.limit("3/minute;2/hour")(s.limiter.shared_limit("5/second", "x")(tell)))
+    s.app.get("/free", endpoint="free")(lambda: tell())
 
 
 def _stand(lib: Library, limit: Any) -> str:
@@ -1283,58 +1018,43 @@ def _stand(lib: Library, limit: Any) -> str:
     return f"({limit.limit}: {limit.remaining} {seconds} {limit.breached} {limit.shared})"
 
 
-def current_limits_of_a_refusal(lib: Library) -> str:
-    (app, limiter), told = lib.shop(), []
-    app.get("/")(limiter.limit("9/minute;1/hour")(_view(1)))
+@asked("/*2", _text)
+def current_limits_of_a_refusal(s: Shop) -> None:
+    s.limited("/", "9/minute;1/hour")
 
-    @app.after_request
-    def tell(response: Response) -> Response:
-        told.append(" ".join(_stand(lib, each) for each in limiter.current_limits))
-        return response
-
-    times(2, app)
-    return told[-1]
+    @s.app.errorhandler(429)
+    def tell(error: Any) -> Any:
+        return " ".join(_stand(s.lib, each) for each in s.limiter.current_limits), 429
 
 
-def what_a_request_limit_knows(lib: Library) -> str:
-    app, limiter = lib.shop(key_prefix="p")
-    told: list[Any] = []
-
-    @app.get("/", endpoint="index")
-    @limiter.limit("3/minute")
+@asked("/", _text, key_prefix="p")
+def what_a_request_limit_knows(s: Shop) -> None:
+    @s.app.get("/", endpoint="index")
+    @s.limiter.limit("3/minute")
     def index() -> str:
-        limit = limiter.current_limit
-        told.extend([limit.key, limit.request_args, limit.window.remaining, round(limit.window.reset_time - lib._now)])
-        told.extend([limit.limit.amount, limit.extension.limiter is not None, limit.limiter is not None])
-        told.append(limiter.limiter.get_window_stats(limit.limit, *limit.request_args).remaining)
-        return "ok"
-
-    app.test_client().get("/")
-    return str(told)
+        limit = s.limiter.current_limit
+        told = [limit.key, limit.request_args, limit.window.remaining, round(limit.window.reset_time - s.lib._now)]
+        told += [limit.limit.amount, limit.extension.limiter is not None, limit.limiter is not None]
+        told.append(s.limiter.limiter.get_window_stats(limit.limit, *limit.request_args).remaining)
+        return str(told)
 
 
-def context_of_the_request(lib: Library) -> str:
-    app, limiter = lib.shop()
-    app.get("/")(limiter.limit("3/minute")(lambda: str(limiter.context.view_rate_limit.remaining)))
+@asked("/", lambda lib, each: each.text + each.headers["X-Limits"])
+def context_of_the_request(s: Shop) -> None:
+    s.app.get("/")(s.limiter.limit("3/minute")(lambda: str(s.limiter.context.view_rate_limit.remaining)))
 
-    @app.after_request
+    @s.app.after_request
     def note(response: Response) -> Response:
-        response.headers["X-Limits"] = str(len(limiter.context.view_rate_limits))
+        response.headers["X-Limits"] = str(len(s.limiter.context.view_rate_limits))
         return response
-
-    response = app.test_client().get("/")
-    return response.text + response.headers["X-Limits"]
 
 
 def identify_request(lib: Library) -> str:
-    app, limiter = lib.shop(request_identifier=lambda: request.path)
-    app.get("/<part>")(limiter.limit("1/minute")(lambda part: limiter.identify_request()))
-    client = app.test_client()
-    seen = client.get("/a").text + " " + client.get("/b").text + " " + times(1, client, "/a")
-    plain = lib.limiter(lib.app())
+    s = lib.shop(request_identifier=lambda: request.path)
+    s.app.get("/<part>")(s.limiter.limit("1/minute")(lambda part: s.limiter.identify_request()))
+    seen = s.told("/a /b", _text) + " " + s.codes("/a")
     with lib.app().test_request_context():
         unknown = lib.names.Limiter(lib.util.get_remote_address).identify_request()
-    assert plain is not None
     return f"{seen} {unknown!r}"
 
 
@@ -1344,138 +1064,133 @@ def identify_request(lib: Library) -> str:
 def init_app(lib: Library) -> str:
     limiter = lib.names.Limiter(lib.util.get_remote_address, default_limits=["1/minute"], storage_uri="memory://")
     seen = [str(limiter.initialized)]
-    view = limiter.limit("2/minute")(_view(1))
+    own = limiter.limit("2/minute")(named("own", lambda: "ok"))
     for name in ("first", "second"):
-        app = lib.app(name)
-        limiter.init_app(app)
-        lib.freeze(app)
-        app.get("/own", endpoint=f"{name}_own")(view)
-        app.get("/", endpoint=f"{name}_index")(_view(2))
-        seen.append(times(2, app) + " " + times(3, app, "/own"))
-    seen.append(f"{limiter.initialized} {limiter.enabled} {limiter in app.extensions['limiter']}")
+        s = Shop(lib, lib.app(name), limiter)
+        limiter.init_app(s.app)
+        lib.freeze(s.app)
+        s.app.get("/own")(own)
+        s.view("/")
+        seen.append(s.codes("/*2 /own*3"))
+    seen.append(f"{limiter.initialized} {limiter.enabled} {limiter in s.app.extensions['limiter']}")
     return " | ".join(seen)
 
 
 def a_limiter_of_the_current_app(lib: Library) -> str:
     limiter = lib.names.Limiter(lib.util.get_remote_address, app=current_app, storage_uri="memory://")
-    app = lib.app()
-    with app.app_context():
+    s = Shop(lib, lib.app(), limiter)
+    with s.app.app_context():
         limiter.init_app(current_app)
-    app.get("/")(limiter.limit("1/minute")(_view(1)))
-    return times(2, app)
+    s.limited("/", "1/minute")
+    return s.codes("/*2")
 
 
 def a_limiter_that_no_app_has(lib: Library) -> str:
-    app = lib.app()
     limiter = lib.names.Limiter(lib.util.get_remote_address, default_limits=["1/minute"])
-    app.get("/")(limiter.limit("1/minute")(_view(1)))
-    return times(2, app)
+    s = Shop(lib, lib.app(), limiter)
+    s.limited("/", "1/minute")
+    return s.codes("/*2")
 
 
 def switched_off(lib: Library) -> str:
     seen = []
-    switches: list[tuple[dict[str, Any], dict[str, Any]]]
-    switches = [({"RATELIMIT_ENABLED": False}, {}), ({}, {"enabled": False})]
-    for config, options in switches:
-        app = lib.app(**config, RATELIMIT_STORAGE_URI="tape://")
-        limiter = lib.limiter(app, default_limits=["1/minute"], **options)
-        app.get("/")(limiter.limit("1/minute")(_view(1)))
-        seen.append(f"{times(2, app)} {limiter.enabled} {limiter.initialized}")
+    switches: tuple[dict[str, Any], ...] = ({"RATELIMIT_ENABLED": False}, {"enabled": False})
+    for switch in switches:
+        s = lib.shop(default_limits=["1/minute"], RATELIMIT_STORAGE_URI="tape://", **switch)
+        s.limited("/", "1/minute")
+        seen.append(f"{s.codes('/*2')} {s.limiter.enabled} {s.limiter.initialized}")
     return " | ".join(seen)
 
 
 def switched_off_and_on(lib: Library) -> str:
-    app, limiter = lib.shop(headers_enabled=True, application_limits=["5/minute"])
-    app.get("/")(limiter.limit("1/minute")(_view(1)))
-    client = app.test_client()
-    limiter.enabled = False
-    response = client.get("/")
-    seen = f"{times(1, client)} {response.headers.get('X-RateLimit-Limit')}"
-    limiter.enabled = True
-    return seen + " | " + times(2, client)
+    s = lib.shop(headers_enabled=True, application_limits=["5/minute"])
+    s.limited("/", "1/minute")
+    s.limiter.enabled = False
+    seen = s.told("/*2", _code_and_limit)
+    s.limiter.enabled = True
+    return seen + " | " + s.codes("/*2")
 
 
 def two_limiters(lib: Library) -> str:
-    app = lib.app()
-    first = lib.limiter(app, key_prefix="a", default_limits=["3/hour"], headers_enabled=True)
-    second = lib.limiter(app, key_prefix="b", default_limits=["2/minute"])
-    app.get("/")(_view(1))
-    app.get("/own")(first.limit("1/minute")(second.limit("9/minute")(_view(2))))
-    seen = times(3, app)
-    lib.advance(61)
-    return seen + " | " + times(2, app) + " | " + times(2, app, "/own")
+    s = lib.shop(key_prefix="a", default_limits=["3/hour"], headers_enabled=True)
+    second = lib.limiter(s.app, key_prefix="b", default_limits=["2/minute"])
+    s.view("/")
+    s.view("/own", s.limiter.limit("1/minute"), second.limit("9/minute"))
+    return s.codes("/*3 +61 /*2 /own*2")
 
 
 def two_limiters_without_prefix(lib: Library) -> str:
-    app = lib.app()
-    first, second = lib.limiter(app), lib.limiter(app)
-    app.get("/")(first.limit("2/minute")(second.limit("2/minute")(_view(1))))
-    return times(3, app)
+    s = lib.shop()
+    s.view("/", s.limiter.limit("2/minute"), lib.limiter(s.app).limit("2/minute"))
+    return s.codes("/*3")
 
 
-def settings(lib: Library) -> str:
-    app = lib.app(
-        RATELIMIT_DEFAULT="2/minute;3/hour",
-        RATELIMIT_DEFAULTS_PER_METHOD=True,
-        RATELIMIT_DEFAULTS_COST=1,
-        RATELIMIT_DEFAULTS_EXEMPT_WHEN=lambda: "free" in request.args,
-        RATELIMIT_DEFAULTS_DEDUCT_WHEN=lambda response: "not" not in request.args,
-        RATELIMIT_APPLICATION="6/minute",
-        RATELIMIT_APPLICATION_PER_METHOD=True,
-        RATELIMIT_APPLICATION_COST=lambda: 1,
-        RATELIMIT_APPLICATION_EXEMPT_WHEN=lambda: "free" in request.args,
-        RATELIMIT_APPLICATION_DEDUCT_WHEN=lambda response: True,
-        RATELIMIT_KEY_PREFIX="p",
-        RATELIMIT_STRATEGY="moving-window",
-        RATELIMIT_STORAGE_URI="memory://",
-        RATELIMIT_STORAGE_OPTIONS={},
-        RATELIMIT_SWALLOW_ERRORS=False,
-        RATELIMIT_FAIL_ON_FIRST_BREACH=True,
-        RATELIMIT_IN_MEMORY_FALLBACK_ENABLED=True,
-    )
-    lib.limiter(app)
-    app.route("/", methods=["GET", "POST"])(_view(1))
-    seen = times(2, app, "/?free") + " | " + times(2, app, "/?not") + " | " + times(3, app)
-    return seen + " | " + times(3, app, method="POST")
+@asked(
+    "/?free*2 /?not*2 /*3 POST/*3",
+    RATELIMIT_DEFAULT="2/minute;3/hour",
+    RATELIMIT_DEFAULTS_PER_METHOD=True,
+    RATELIMIT_DEFAULTS_COST=1,
+    RATELIMIT_DEFAULTS_EXEMPT_WHEN=_is_free,
+    RATELIMIT_DEFAULTS_DEDUCT_WHEN=lambda response: "not" not in request.args,
+    RATELIMIT_APPLICATION="6/minute",
+    RATELIMIT_APPLICATION_PER_METHOD=True,
+    RATELIMIT_APPLICATION_COST=lambda: 1,
+    RATELIMIT_APPLICATION_EXEMPT_WHEN=_is_free,
+    RATELIMIT_APPLICATION_DEDUCT_WHEN=lambda response: True,
+    RATELIMIT_KEY_PREFIX="p",
+    RATELIMIT_STRATEGY="moving-window",
+    RATELIMIT_STORAGE_URI="memory://",
+    RATELIMIT_STORAGE_OPTIONS={},
+    RATELIMIT_SWALLOW_ERRORS=False,
+    RATELIMIT_FAIL_ON_FIRST_BREACH=True,
+    RATELIMIT_IN_MEMORY_FALLBACK_ENABLED=True,
+)
+def settings(s: Shop) -> None:
+    s.view("/", methods=BOTH)
 
 
-def settings_of_reactions(lib: Library) -> str:
-    app = lib.app(
-        RATELIMIT_DEFAULT="1/second",
-        RATELIMIT_META="1/minute",
-        RATELIMIT_ON_BREACH_CALLBACK=lambda limit: make_response("breach", 429),
-        RATELIMIT_ON_META_BREACH_CALLBACK=lambda limit: make_response("meta", 429),
-        RATELIMIT_REQUEST_IDENTIFIER=lambda: "everywhere",
-    )
-    lib.limiter(app)
-    app.get("/a", endpoint="a")(_view(1))
-    app.get("/b", endpoint="b")(_view(2))
-    client = app.test_client()
-    return " ".join(client.get(path).text for path in ("/a", "/b", "/b"))
+@asked(
+    "/a /b*2",
+    _text,
+    RATELIMIT_DEFAULT="1/second",
+    RATELIMIT_META="1/minute",
+    RATELIMIT_ON_BREACH_CALLBACK=lambda limit: make_response("breach", 429),
+    RATELIMIT_ON_META_BREACH_CALLBACK=lambda limit: make_response("meta", 429),
+    RATELIMIT_REQUEST_IDENTIFIER=lambda: "everywhere",
+)
+def settings_of_reactions(s: Shop) -> None:
+    s.view("/a")
+    s.view("/b")
 
 
-def arguments_go_before_settings(lib: Library) -> str:
-    app = lib.app(RATELIMIT_DEFAULT="9/minute", RATELIMIT_HEADERS_ENABLED=True, RATELIMIT_STRATEGY="moving-window")
-    lib.limiter(app, default_limits=["1/minute"], headers_enabled=False, strategy="fixed-window")
-    app.get("/")(_view(1))
-    client = app.test_client()
-    return times(2, client) + f" {client.get('/').headers.get('X-RateLimit-Limit')}"
+@asked(
+    "/*2",
+    _code_and_limit,
+    RATELIMIT_DEFAULT="9/minute",
+    RATELIMIT_HEADERS_ENABLED=True,
+    RATELIMIT_STRATEGY="moving-window",
+    default_limits=["1/minute"],
+    headers_enabled=False,
+    strategy="fixed-window",
+)
+def arguments_go_before_settings(s: Shop) -> None:
+    s.view("/")
 
 
 def swallow_errors(lib: Library) -> str:
     seen = []
     for swallow in (False, True):
-        app, limiter = lib.shop(swallow_errors=swallow)
-        app.get("/")(limiter.limit("1/minute", key_func=lambda: str(1 / 0))(_view(1)))
-        seen.append(times(2, app))
+        s = lib.shop(swallow_errors=swallow)
+        s.limited("/", "1/minute", key_func=lambda: str(1 / 0))
+        seen.append(s.codes("/*2"))
     return " | ".join(seen) + f" | {len(lib.logged('ERROR'))} errors logged"
 
 
 def outside_of_a_request(lib: Library) -> str:
-    app, limiter = lib.shop()
+    s = lib.shop()
     try:
-        with app.app_context():
-            limiter.limit("1/minute")(_view(1))()
+        with s.app.app_context():
+            s.limited("/", "1/minute")()
     except RuntimeError:
         return "RuntimeError"
     return "passed"
@@ -1484,45 +1199,39 @@ def outside_of_a_request(lib: Library) -> str:
 # The command line
 
 
+CLEAR = "clear --key 127.0.0.1 -y"
 TOLD = (
     *("a: /a", "free: /free", "7 per 1 hour", "2 per 1 minute", "Exempt", "Pass (7 out of 7", "Fail (0 out of 2"),
     *("2 per 1 minute (POST): Pass (2", "not found", "matched", "RATELIMIT_STRATEGY", "No Flask-Limiter"),
 )
 
 
-def _run(lib: Library, app: flask.Flask, *arguments: str, wanted: tuple[str, ...] = TOLD) -> str:
+def _run(lib: Library, app: flask.Flask, command: str, wanted: tuple[str, ...] = TOLD) -> str:
     commands: Any = __import__(f"{lib.name}.commands", fromlist=["cli"])
-    output = app.test_cli_runner().invoke(commands.cli, arguments).output
-    return f"{arguments[0]}: " + ", ".join(text for text in wanted if text in output)
+    output = app.test_cli_runner().invoke(commands.cli, command.split()).output
+    return f"{command.split(maxsplit=1)[0]}: " + ", ".join(text for text in wanted if text in output)
 
 
 def flask_limiter_command(lib: Library) -> str:
-    app, limiter = lib.shop(default_limits=["7/hour"])
-    app.get("/a", endpoint="a")(_view(1))
-    app.route("/b", endpoint="b", methods=["GET", "POST"])(limiter.limit("2/minute", per_method=True)(_view(2)))
-    app.get("/free", endpoint="free")(limiter.exempt(_view(3)))
-    times(2, app, "/b")
-    asked = [
-        ["limits"],
-        ["limits", "--key", "127.0.0.1"],
-        ["limits", "--endpoint", "a"],
-        ["limits", "--endpoint", "no"],
-    ]
-    asked += [["limits", "--path", "/no"], ["limits", "--path", "/a"]]
-    seen = [_run(lib, app, *arguments) for arguments in asked]
-    seen.append(_run(lib, app, "config", wanted=("RATELIMIT_STRATEGY", "7 per 1 hour", "7/hour")).partition(",")[0])
-    seen.append(_run(lib, app, "clear", "--key", "127.0.0.1", "-y", wanted=("7 per 1 hour: Cleared", "2 per 1 minute")))
-    return " | ".join([*seen, times(1, app, "/b"), _run(lib, lib.app(), "limits")])
+    s = lib.shop(default_limits=["7/hour"])
+    s.view("/a")
+    s.view("/b", s.limiter.limit("2/minute", per_method=True), methods=BOTH)
+    s.view("/free", s.limiter.exempt)
+    s.codes("/b*2")
+    options = ("", "--key 127.0.0.1", "--endpoint view_of_a", "--endpoint no", "--path /no", "--path /a")
+    seen = [_run(lib, s.app, f"limits {each}") for each in options]
+    seen.append(_run(lib, s.app, "config", wanted=("RATELIMIT_STRATEGY", "7 per 1 hour", "7/hour")).partition(",")[0])
+    seen.append(_run(lib, s.app, CLEAR, wanted=("7 per 1 hour: Cleared", "2 per 1 minute")))
+    return " | ".join([*seen, s.codes("/b"), _run(lib, lib.app(), "limits")])
 
 
 def limits_of_the_application_on_the_command_line(lib: Library) -> str:
-    app = lib.app()
-    lib.limiter(app, default_limits=["7/hour"], application_limits=["50/day"])
-    app.get("/a", endpoint="a")(_view(1))
+    s = lib.shop(default_limits=["7/hour"], application_limits=["50/day"])
+    s.view("/a")
     wanted = ("50 per 1 day",)
-    clear = ("clear", "--key", "127.0.0.1", "-y")
-    seen = [_run(lib, app, "limits", wanted=wanted), _run(lib, app, "limits", "--endpoint", "a", wanted=wanted)]
-    return " | ".join([*seen, _run(lib, app, *clear, wanted=wanted)])
+    return " | ".join(
+        _run(lib, s.app, each, wanted=wanted) for each in ("limits", "limits --endpoint view_of_a", CLEAR)
+    )
 
 
 # Outages
@@ -1531,9 +1240,9 @@ def limits_of_the_application_on_the_command_line(lib: Library) -> str:
 def _outage(lib: Library, **options: Any) -> str:
     app = lib.app(MULTILIMIT_WORKERS=1)
     nobody = "redis://127.0.0.1:1"
-    limiter = lib.names.Limiter(lib.util.get_remote_address, app=app, storage_uri=nobody, **options)
-    app.get("/")(limiter.limit("2/minute")(_view(1)))
-    return times(3, app)
+    s = Shop(lib, app, lib.names.Limiter(lib.util.get_remote_address, app=app, storage_uri=nobody, **options))
+    s.limited("/", "2/minute")
+    return s.codes("/*3")
 
 
 def an_outage(lib: Library) -> str:
@@ -1549,9 +1258,10 @@ def a_refused_client_during_an_outage(lib: Library) -> str:
     with Server(next(iter(find_binaries().values()))) as server:
         uri = server.url.replace("unix:", "redis+unix:")
         limiter = lib.names.Limiter(lib.util.get_remote_address, app=app, storage_uri=uri, swallow_errors=True)
-        app.get("/")(limiter.limit("1/hour")(_view(1)))
-        seen = times(2, app)
-    return seen + " | " + times(1, app)
+        s = Shop(lib, app, limiter)
+        s.limited("/", "1/hour")
+        seen = s.codes("/*2")
+    return seen + " | " + s.codes("/")
 
 
 def an_outage_with_a_fallback(lib: Library) -> str:
@@ -1562,8 +1272,9 @@ def an_outage_with_limits_for_it(lib: Library) -> str:
     seen = [_outage(lib, in_memory_fallback=["1/minute"])]
     app = lib.app(RATELIMIT_IN_MEMORY_FALLBACK="1/minute", RATELIMIT_STORAGE_URI="redis://127.0.0.1:1")
     limiter = lib.names.Limiter(lib.util.get_remote_address, app=app, storage_options={"socket_timeout": 1})
-    app.get("/")(limiter.limit("2/minute")(_view(1)))
-    return " | ".join([*seen, times(2, app)])
+    s = Shop(lib, app, limiter)
+    s.limited("/", "2/minute")
+    return " | ".join([*seen, s.codes("/*2")])
 
 
 # Names

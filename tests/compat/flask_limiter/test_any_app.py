@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from flask import Blueprint
 
-from support.limiters import OURS, THEIRS, Library, by_header, library
+from support.limiters import OURS, THEIRS, Library, by_client, library
 
 UNITS = ("second", "minute", "hour", "2 minutes", "30 seconds")
 METHODS = ("GET", "POST")
@@ -49,7 +49,7 @@ def an_app(lib: Library, draw: random.Random) -> Any:
     metas = [f"1 per {draw.choice(UNITS)}"] if draw.random() < 0.3 else None
     limiter = lib.limiter(
         app,
-        key_func=by_header(),
+        key_func=by_client,
         default_limits=defaults,
         default_limits_per_method=per_method,
         meta_limits=metas,

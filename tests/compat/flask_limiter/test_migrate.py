@@ -139,7 +139,7 @@ def test_each_option_has_its_declaration(limit: Any, declaration: str) -> None:
 def test_what_is_printed_for_public_code_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     declare, asks, options = usages.USAGES[name]
     with monkeypatch.context() as patch, library(OURS, patch.setattr) as lib:
-        shop = usages.Shop(lib, options)
+        shop = lib.shop(**options)
         declare(shop)
         client = shop.app.test_client()
         for each in asks.split():

@@ -121,18 +121,6 @@ def test_every_public_name_of_their_objects_is_in_a_behaviour() -> None:
 # Public code
 
 
-def ask(client: Any, asked: str) -> str:
-    """The answers to ``POST/path@client*3``, for one client of ``usages``."""
-    target, _, number = asked.partition("*")
-    target, _, who = target.partition("@")
-    method, slash, path = target.partition("/")
-    options: dict[str, Any] = {"environ_base": {"REMOTE_ADDR": usages.CLIENTS[who]}}
-    if who:
-        options["headers"] = {"X-Key": who}
-    answers = [client.open(slash + path, method=method or "GET", **options) for _ in range(int(number or 1))]
-    return " | ".join(f"{each.status_code} {each.text} {fields_of(each)}" for each in answers)
-
-
 def fields_of(response: Any) -> list[str]:
     names = ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-Left"]
     if response.status_code != 429:
@@ -140,24 +128,18 @@ def fields_of(response: Any) -> list[str]:
     return [response.headers[name] for name in names if name in response.headers]
 
 
-def replay(shop: Any, asks: str) -> list[str]:
-    client, seen = shop.app.test_client(), []
-    for each in asks.split():
-        if each.startswith("+"):
-            shop.lib.advance(float(each))
-        else:
-            seen.append(f"{each}: {ask(client, each)}")
-    return seen
-
-
 @pytest.mark.parametrize("name", usages.USAGES)
 def test_public_code_sees_no_difference(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     declare, asks, options = usages.USAGES[name]
 
     def on(lib: Library) -> list[str]:
-        shop = usages.Shop(lib, options)
+        shop = lib.shop(**options)
         declare(shop)
-        return replay(shop, asks)
+        return [
+            f"{asked}: {each.status_code} {each.text} {fields_of(each)}"
+            for asked, answers in shop.answers(asks)
+            for each in answers
+        ]
 
     theirs, ours = (observe(library, on, monkeypatch) for library in (THEIRS, OURS))
 
