@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from flask import Blueprint
 
-from support.limiters import OURS, THEIRS, Library, by_client, library
+from support.limiters import OURS, THEIRS, Library, by_client, library, named
 
 UNITS = ("second", "minute", "hour", "2 minutes", "30 seconds")
 METHODS = ("GET", "POST")
@@ -66,7 +66,7 @@ def an_app(lib: Library, draw: random.Random) -> Any:
             "shared": [shared],
             "exempt": [limiter.exempt],
         }[draw.choice(("none", "none", "limit", "limit", "shared", "exempt"))]
-        view = a_view(number)
+        view = named(f"random_view{number}", lambda: "ok")
         for decorator in decorators:
             view = decorator(view)
         place.add_url_rule(f"/{number}", f"view{number}", view, methods=METHODS)
@@ -80,14 +80,6 @@ def an_app(lib: Library, draw: random.Random) -> Any:
     parent.register_blueprint(child, name="again", url_prefix="/again")
     app.register_blueprint(parent)
     return app
-
-
-def a_view(number: int) -> Any:
-    def view() -> str:
-        return str(number)
-
-    view.__name__ = view.__qualname__ = f"random_view{number}"
-    return view
 
 
 def seen(lib: Library, seed: int) -> list[str]:
