@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from flask_multilimit import MultiLimit, exempt, rate_limiter
 from support.clock import Clock
-from support.doubles import Instance, RecordingStorage, UpdatedInstance, with_wraps, with_wrapt, without_wraps
+from support.doubles import Instance, RecordingStorage, UpdatedInstance, retrying, with_wraps, with_wrapt, without_wraps
 from support.effort import tries
 
 if TYPE_CHECKING:
@@ -66,15 +66,6 @@ def stopping(place: int, *, tells: bool) -> Decorator:
         return functools.wraps(view)(wrapper) if tells else wrapper
 
     return decorate
-
-
-def retrying(view: View) -> View:
-    @functools.wraps(view)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        view(*args, **kwargs)
-        return view(*args, **kwargs)
-
-    return wrapper
 
 
 def caching(view: View) -> View:

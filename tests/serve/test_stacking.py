@@ -11,7 +11,7 @@ from flask import Flask, current_app, request
 
 from flask_multilimit import LimitType, MultiLimit, Rule, exempt, rate_limiter
 from support.asking import view
-from support.doubles import FOREIGN, OPAQUE, OPEN, copying_attributes, limited_service
+from support.doubles import FOREIGN, OPAQUE, OPEN, copying_attributes, limited_service, retrying
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -236,14 +236,6 @@ def test_decorators_between_limiters_run_after_the_check(
 def test_a_decorator_that_calls_twice_is_charged_once(
     limited_app: Flask, client: FlaskClient, storage: RecordingStorage
 ) -> None:
-    def retrying(view: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(view)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            view(*args, **kwargs)
-            return view(*args, **kwargs)
-
-        return wrapper
-
     limited = retrying(rate_limiter(rules="100/hour")(rate_limiter(rules="1000/day")(view())))
     limited_app.add_url_rule("/", "view", rate_limiter(rules="10/minute")(limited))
 

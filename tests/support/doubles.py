@@ -81,6 +81,17 @@ def with_wraps(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def retrying(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls the function twice."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        function(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
 def without_wraps(function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)

@@ -109,19 +109,20 @@ class Shop:
         """What a client gets for each of ``asks``: ``POST/login?status=401@ann*3`` is three requests of ann, and
         ``+60`` waits for a minute."""
         client = self.app.test_client()
-        for asked in asks.split():
-            if asked.startswith("+"):
-                self.lib.advance(float(asked))
+        for each in asks.split():
+            if each.startswith("+"):
+                self.lib.advance(float(each))
                 continue
-            target, _, number = asked.partition("*")
+            target, _, number = each.partition("*")
             target, _, who = target.partition("@")
             method, slash, path = target.partition("/")
             options: dict[str, Any] = {"environ_base": {"REMOTE_ADDR": CLIENTS[who]}}
             options["headers"] = {"X-Key": who} if who else {}
             opened = range(int(number or 1))
-            yield asked, [client.open(slash + path, method=method or "GET", **options) for _ in opened]
+            yield each, [client.open(slash + path, method=method or "GET", **options) for _ in opened]
 
     def told(self, asks: str, tell: Callable[[Library, TestResponse], str]) -> str:
+        """What ``tell`` says of each answer, with a line between one of ``asks`` and the next."""
         return " | ".join(" ".join(tell(self.lib, each) for each in answers) for _, answers in self.answers(asks))
 
     def codes(self, asks: str) -> str:
