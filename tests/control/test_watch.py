@@ -22,6 +22,7 @@ from flask_multilimit.plan.changes import ChangeValidator
 from flask_multilimit.serve.applier import applier_of
 from support.asking import commands
 from support.folders import DOCS
+from support.forks import FORKS, PATIENCE, forked
 from support.processes import Program
 from support.servers import Server
 
@@ -113,25 +114,21 @@ def test_a_change_that_a_fail_over_has_lost_is_told_from_the_next_of_the_same_nu
     assert shop.control.entries() == (entry,)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
 def test_a_child_of_a_process_that_has_served_keeps_up_by_itself(on_server: str) -> None:
     parent = made(on_server)
     parent.statuses(1)
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            parent.statuses(1, "/open")
-            os.write(write, b"1")
-            soon(lambda: denies(parent))
-            code = 0
-        finally:
-            os._exit(code)
-    os.read(read, 1)
+    has_served = FORKS.Event()
+
+    def serve() -> None:
+        parent.statuses(1, "/open")
+        has_served.set()
+        soon(lambda: denies(parent))
+
+    of_child = forked(serve)
+    assert has_served.wait(PATIENCE)
     made(on_server).control.deny("198.51.100.7", lasting=True)
 
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    of_child()
 
 
 class TestWriters:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flask_multilimit.engine.threads import Beat
+from support.forks import forked
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -194,9 +195,8 @@ def test_a_system_without_threads_is_a_line_in_the_log(
     until(lambda: not beat.running)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
 def test_a_forked_child_has_no_thread_and_can_start_one_whatever_that_of_the_parent_was_doing() -> None:
-    in_child, parent, ran = [False], os.getpid(), threading.Event()
+    parent, ran = os.getpid(), threading.Event()
 
     def task() -> float:
         if os.getpid() != parent:
@@ -215,17 +215,18 @@ def test_a_forked_child_has_no_thread_and_can_start_one_whatever_that_of_the_par
     holder = threading.Thread(target=hold)
     holder.start()
     assert held.wait(PATIENCE)
-    pid = os.fork()
-    if not pid:
-        in_child[0] = beat.running
+
+    def wake() -> tuple[bool, bool]:
+        runs_already = beat.running
         beat.wake()
-        os._exit(0 if ran.wait(PATIENCE) and not in_child[0] else 1)
+        return runs_already, ran.wait(PATIENCE)
+
+    of_child = forked(wake)
     let_go.set()
     holder.join()
-    _, status = os.waitpid(pid, 0)
-    beat.close(wait=PATIENCE)
 
-    assert os.waitstatus_to_exitcode(status) == 0
+    assert of_child() == (False, True)
+    beat.close(wait=PATIENCE)
 
 
 AT_THE_END = """

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
-import signal
 import socket
 import threading
 import time
@@ -21,6 +19,7 @@ from flask_multilimit.engine import Decision, GuardedStorage, Limiter, StorageEr
 from flask_multilimit.engine.decision import FALLBACKS
 from support.bench import hits, rule
 from support.cluster import Cluster
+from support.forks import forked
 from support.rates import RATES
 
 if TYPE_CHECKING:
@@ -484,7 +483,6 @@ def test_a_check_that_nobody_could_recognise_is_not_asked_again_elsewhere(cluste
         limiter.close()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_while_hash_slots_are_learned_does_not_lock_the_child() -> None:
     with Liar(lambda _: b"+OK\r\n") as liar:
         liar.silent = threading.Event()
@@ -497,17 +495,14 @@ def test_a_fork_while_hash_slots_are_learned_does_not_lock_the_child() -> None:
         learning = threading.Thread(target=learn)
         learning.start()
         assert liar.asked_for_slots.wait(LONG)
-        child = os.fork()
-        if child == 0:
-            signal.alarm(20)
-            try:
+
+        def check() -> str:
+            with pytest.raises(StorageError) as failed:
                 limiter.check(PLAN)
-            except StorageError as error:
-                os._exit(0 if "wrong shape" in str(error) else 1)
-            finally:
-                os._exit(2)
-        _, status = os.waitpid(child, 0)
+            return str(failed.value)
+
+        error = forked(check)()
         liar.silent.set()
         learning.join(LONG)
 
-    assert os.waitstatus_to_exitcode(status) == 0
+    assert "wrong shape" in error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from flask_multilimit.observe.prometheus import PrometheusMetrics
 from flask_multilimit.serve.applier import applier_of
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import Event
+from support.forks import forked
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -373,21 +373,15 @@ def test_one_object_may_observe_several_apps(metrics: PrometheusMetrics, registr
 def test_counts_before_a_fork_stay_with_the_parent(metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
     event = Event("view", "unanswered", "nobody", None, 0.1, 0.0, (), None)
     metrics(event)
-    read, write = os.pipe()
-    pid = os.fork()
-    if not pid:
+
+    def count_twice() -> list[float]:
         metrics(event)
         metrics(event)
-        told = [
+        return [
             sum(samples(registry, f"multilimit_{name}").values()) for name in ("checks_total", "check_seconds_count")
         ]
-        os.write(write, repr(told).encode())
-        os._exit(0)
-    os.waitpid(pid, 0)
-    os.close(write)
 
-    with os.fdopen(read) as of_child:
-        assert of_child.read() == "[2.0, 2.0]"
+    assert forked(count_twice)() == [2, 2]
     assert sum(samples(registry, "multilimit_checks_total").values()) == 1
 
 

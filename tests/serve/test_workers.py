@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 
 from flask_multilimit.engine import Limiter, storage_from_uri
 from support.bench import hits
+from support.forks import FORKS, PATIENCE, forked
 from support.processes import Program
 from support.sentinel import SERVICE, SentinelServer
 
@@ -113,42 +112,20 @@ def test_threads_admit_the_count_together(limiter: Limiter) -> None:
     assert sorted(left) == list(range(200))
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_parent_and_children_share_no_connection(limiter: Limiter) -> None:
     total = (CHILDREN + 1) * CHECKS
     limiter.check(hits(scope="before-the-fork"))
     limiter.check_many([hits(scope="before-the-fork")])
-    read, write = os.pipe()
-    wait, go = os.pipe()
-    children = [_fork(limiter, total, write, wait, go) for _ in range(CHILDREN)]
-    os.close(write)
-    os.close(go)
-    left = _ask(limiter, "parent", total)
-    with os.fdopen(read) as pipe:
-        left += [int(line) for line in pipe]
-    os.close(wait)
-    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    all_are_there = FORKS.Barrier(CHILDREN + 1, timeout=PATIENCE)
 
-    assert statuses == [0] * CHILDREN
-    assert sorted(left) == list(range(total))
+    def ask() -> list[int]:
+        all_are_there.wait()
+        return _ask(limiter, f"process-{os.getpid()}", total)
 
+    children = [forked(ask) for _ in range(CHILDREN)]
+    left = ask()
 
-def _fork(limiter: Limiter, total: int, write: int, wait: int, go: int) -> int:
-    """A child that writes what it was told, once the last ``go`` has been closed."""
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)
-        try:
-            os.close(go)
-            os.read(wait, 1)
-            left = _ask(limiter, f"child-{os.getpid()}", total)
-            os.write(write, "".join(f"{each}\n" for each in left).encode())
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    return child
+    assert sorted(left + [each for child in children for each in child()]) == list(range(total))
 
 
 def _ask(limiter: Limiter, who: str, count: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +14,7 @@ from flask_multilimit.observe.traffic import Check, Refused, RuleCount, counting
 from flask_multilimit.observe.traffic.counting import MOST_SENT, Counter
 from flask_multilimit.observe.traffic.counts import LONGEST_SUBJECT
 from flask_multilimit.signals import Event
+from support.forks import forked
 
 if TYPE_CHECKING:
     from flask_multilimit.engine import Hit
@@ -223,18 +223,12 @@ def test_threads_lose_no_count(counter: Counter, event: Limiting) -> None:
     assert sum(amount for counts in taken for amount in counts.refused.values()) == 20_000
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
 def test_a_forked_child_counts_from_nothing(counter: Counter, event: Limiting) -> None:
     count(counter, event())
-    read, write = os.pipe()
-    pid = os.fork()
-    if not pid:
-        count(counter, event("b"))
-        os.write(write, repr(list(counter.take().checks)).encode())
-        os._exit(0)
-    os.waitpid(pid, 0)
-    os.close(write)
 
-    with os.fdopen(read) as told:
-        assert told.read() == repr([Check("b", "allowed", "memory")])
+    def count_another() -> list[Check]:
+        count(counter, event("b"))
+        return list(counter.take().checks)
+
+    assert forked(count_another)() == [Check("b", "allowed", "memory")]
     assert list(counter.take().checks) == [Check("view", "allowed", "memory")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +13,7 @@ from flask_multilimit.observe.traffic import Check, Counts, Refused, TrafficRead
 from flask_multilimit.observe.traffic.counting import MOST_SENT
 from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, LIVES_SECONDS, is_traffic
 from flask_multilimit.observe.traffic.flushing import MOST_WAITING, Outbox, shown
+from support.forks import forked
 
 if TYPE_CHECKING:
     from observe.traffic.conftest import Keeper
@@ -156,25 +156,21 @@ def test_buckets_live_an_hour(outbox: Outbox, keeper: Keeper) -> None:
     assert not keeper.kept._kept
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
 def test_a_forked_child_sends_under_a_name_of_its_own_and_nothing_of_its_parent(outbox: Outbox, keeper: Keeper) -> None:
     outbox.put(some())
-    read, write = os.pipe()
-    pid = os.fork()
-    if not pid:
+
+    def send_another() -> list[tuple[str, int, list[str]]]:
         outbox.send()
         outbox.put(some())
         outbox.send()
-        os.write(write, repr(keeper.sent[0][:2]).encode())
-        os._exit(0)
-    os.waitpid(pid, 0)
-    os.close(write)
+        return keeper.sent
+
+    ((of_child, number, _),) = forked(send_another)()
     outbox.send()
 
-    with os.fdopen(read) as told:
-        of_child = told.read()
-    assert of_child.endswith(", 1)")
-    assert of_child != repr(keeper.sent[0][:2])
+    ((of_parent, *_),) = keeper.sent
+    assert number == 1
+    assert of_child != of_parent
 
 
 def test_subjects_are_hashed_with_a_key() -> None:

@@ -18,6 +18,7 @@ from flask import Flask, Response, request, stream_with_context
 from flask_multilimit import IP, ConfigurationError, MultiLimit, rate_limiter, recording, settle
 from flask_multilimit.recording import Recorder
 from flask_multilimit.simulation import Report, read_logs, simulate
+from support.forks import forked
 from support.processes import Program
 
 from .recorded_app import make_app
@@ -311,14 +312,12 @@ def test_a_closed_recorder_records_no_more(app: Flask, recorder: Recorder) -> No
 
 def test_a_child_writes_its_own_file(app: Flask, recorder: Recorder) -> None:
     app.test_client().get("/")
-    child = os.fork()
-    if not child:
-        try:
-            app.test_client().get("/")
-            recorder.flush()
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
+
+    def ask_once_more() -> None:
+        app.test_client().get("/")
+        recorder.flush()
+
+    forked(ask_once_more)()
     recorder.flush()
 
     assert [len(file.read_text().splitlines()) for file in recorder.folder.iterdir()] == [1, 1]

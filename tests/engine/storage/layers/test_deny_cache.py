@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +24,7 @@ from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.storage.layers import deny_cache
 from support.bench import hits, rule
 from support.clock import SECOND, Clock
+from support.forks import forked
 from support.rates import RATES
 
 if TYPE_CHECKING:
@@ -494,18 +494,18 @@ def test_refusals_that_are_over_are_forgotten(bench: Bench) -> None:
     assert len(bench.cache) == 20
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_child_goes_on_though_a_thread_of_the_parent_was_writing(bench: Bench) -> None:
     wanted = hits("1/minute")
     bench.refused(wanted)
+
+    def check_and_reset() -> bool:
+        assert bench.asked(lambda: bench.limiter.check(wanted)) == []
+        bench.limiter.reset(wanted)
+        return bench.limiter.check(wanted).allowed
+
     with bench.cache._lock:
-        child = os.fork()
-        if not child:
-            signal.alarm(30)  # rather than wait for ever
-            remembers = bench.asked(lambda: bench.limiter.check(wanted)) == []
-            bench.limiter.reset(wanted)
-            os._exit(0 if remembers and bench.limiter.check(wanted).allowed else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        of_child = forked(check_and_reset)
+    assert of_child()
 
 
 def test_a_limiter_finds_the_storage_and_the_guard_below(bench: Bench) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import socket
 import threading
 import time
@@ -20,6 +19,7 @@ from flask_multilimit.engine.storage.redis import wire as wire_module
 from flask_multilimit.engine.storage.redis.connections import Deadline
 from flask_multilimit.engine.storage.redis.wire import Wire, _SocketLine, command_of, wire_of
 from support.bench import bare
+from support.forks import forked
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -145,27 +145,19 @@ def test_each_thread_reads_its_own_replies(wire: Wire) -> None:
     assert wrong == []
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_parent_and_child_share_neither_connections_nor_ids(server: Server) -> None:
     limiter = bare(server.url, timeout=30)
     wanted = hits_for("1000000/hour", scope="forked")
     limiter.reset(wanted)
     limiter.check(wanted)
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.write(write, b"".join(limiter.check(wanted).check_id for _ in range(100)))
-        finally:
-            os._exit(0)
-    ours = {limiter.check(wanted).check_id for _ in range(100)}
-    os.waitpid(child, 0)
-    os.close(write)
-    with os.fdopen(read, "rb") as of_child:
-        theirs = of_child.read()
 
-    assert len(theirs) == 1600
-    assert not ours & {theirs[i : i + 16] for i in range(0, 1600, 16)}
+    def check_often() -> set[bytes]:
+        return {limiter.check(wanted).check_id for _ in range(100)}
+
+    of_child = forked(check_often)
+    ids = check_often() | of_child()
+
+    assert len(ids) == 200
     assert limiter.peek(wanted).remaining == 1_000_000 - 201
     limiter.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -24,6 +23,7 @@ from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.storage.layers.fallback import unlimited
 from flask_multilimit.engine.storage.layers.leases import MOST_LEASES
 from support.clock import SECOND, microseconds
+from support.forks import forked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -535,14 +535,10 @@ def test_while_a_guard_denies_what_has_been_taken_is_spent(fleet: Fleet, process
 # Processes, memory
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_has_nothing_of_its_parent(process: Process) -> None:
     take_lease(process)
-    child = os.fork()
-    if child == 0:
-        os._exit(len(questions(process, lambda: process.limiter.check(HITS))))
 
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert len(forked(lambda: questions(process, lambda: process.limiter.check(HITS)))()) == 1
     assert questions(process, lambda: [process.limiter.check(HITS) for _ in range(7)]) == []
 
 

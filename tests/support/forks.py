@@ -1,0 +1,33 @@
+"""What a forked child finds."""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+FORKS = multiprocessing.get_context("fork")
+PATIENCE = 60.0
+
+
+def forked(work: Callable[[], T]) -> Callable[[], T]:
+    """Let a child of this process, as it is now, do ``work``. Call the result to wait for what the child found; that
+    is an EOFError if ``work`` raised or hangs."""
+    reader, writer = FORKS.Pipe(duplex=False)
+    child = FORKS.Process(target=lambda: writer.send(work()), daemon=True)
+    child.start()
+    writer.close()
+
+    def found() -> T:
+        with reader:
+            if not reader.poll(PATIENCE):
+                child.kill()
+            answer: T = reader.recv()
+        child.join()
+        return answer
+
+    return found
