@@ -7,7 +7,6 @@ or name: subjects are hashed with a key. Requests only append to a queue; a thre
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 import time
@@ -28,6 +27,7 @@ from .engine import ConfigurationError, Decision
 from .engine.errors import brief, check_bool, check_path
 from .engine.forks import notify_child
 from .engine.text import SafeLogger
+from .engine.threads import Beat
 from .operate.simulate.logged import LoggedRequest, Recorded
 from .operate.simulate.recorded import FILES, Recording, line_of, recordings_of
 from .plan.sources import UNMATCHED_SCOPE
@@ -85,8 +85,6 @@ class Recorder:
     :param on_demand: record only while ``flask multilimit record`` asks for it.
     """
 
-    _thread: threading.Thread
-
     def __init__(
         self,
         app: Flask,
@@ -120,12 +118,12 @@ class Recorder:
         self._place = f"flask_multilimit_recorded_{id(app)}"
         # A decision in memory is dated by the monotonic clock, whose origin is arbitrary: this moves it to 1970.
         self._offset = (time.time_ns() - time.monotonic_ns()) // 1000
-        self._failing = False
+        self._failing = self._closed = False
+        self._beat = Beat(self._turn, name="multilimit-recorder", logger=app.logger, last=self.close)
         self._begin()
         limits_checked.connect(self._checked, app)
         app.after_request(self._passed)
         notify_child(self)
-        atexit.register(self.close)
 
     def flush(self) -> None:
         """Write the requests that wait, but for those whose real cost will be known soon."""
@@ -145,9 +143,9 @@ class Recorder:
     def close(self) -> None:
         """Write the requests that wait, and record no more."""
         limits_checked.disconnect(self._checked, self._app)
-        self._closed.set()
+        self._closed = True
         self._flush(ending=True)
-        atexit.unregister(self.close)
+        self._beat.close()
 
     # In the thread of a request
 
@@ -157,7 +155,7 @@ class Recorder:
                 request.__dict__.setdefault(self._place, (decision, subjects, time.monotonic_ns()))
 
     def _passed(self, response: Response) -> Response:
-        if self._closed.is_set() or not self._is_asked() or not _is_limited(request.routing_exception):
+        if self._closed or not self._is_asked() or not _is_limited(request.routing_exception):
             return response
         if len(self._waiting) >= MOST_WAITING:
             self.dropped += 1
@@ -171,11 +169,11 @@ class Recorder:
         record = Records(self._app).current()
         if record is not None and not record.settled:
             record = None
-        until = time.monotonic() + (SETTLED_SOON if response.is_sequence else SETTLED_LATER)
+        now = time.monotonic()
+        until = now + (SETTLED_SOON if response.is_sequence else SETTLED_LATER)
         told = (request.method, request.endpoint, response.status_code, subjects, admitted, took)
         self._waiting.append(_Seen(at, *told, record, until))
-        if not self._thread.is_alive():
-            self._start()
+        self._beat.wake(now + PAUSE)
         return response
 
     def _is_asked(self) -> bool:
@@ -189,28 +187,20 @@ class Recorder:
     def _since_1970(self, at: int) -> int:
         return at if abs(at - time.time_ns() // 1000) < DAY else at + self._offset
 
-    def _start(self) -> None:
-        with self._writing:
-            if not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="multilimit-recorder", daemon=True)
-                self._thread.start()
-
     # In the thread that writes
 
     def _begin(self) -> None:
         self._waiting: deque[_Seen] = deque()
         self._writing = threading.Lock()
-        self._closed = threading.Event()
-        self._thread = threading.Thread()
         self._segment: Path | None = None
 
     def _after_fork_in_child(self) -> None:
         """Start empty: the parent writes the requests that wait."""
         self._begin()
 
-    def _run(self) -> None:
-        while not self._closed.wait(PAUSE):
-            self.flush()
+    def _turn(self) -> float:
+        self.flush()
+        return PAUSE
 
     def _line_of(self, seen: _Seen) -> str:
         subjects = {type_: self._hashed(value) for type_, value in self._single(seen.subjects).items()}

@@ -277,6 +277,19 @@ def test_a_thread_writes_without_being_asked(app: Flask, recorder: Recorder, mon
     assert len(entries(recorder)) == 1
 
 
+def test_a_process_without_a_thread_left_serves_on_and_keeps_what_waits(
+    app: Flask, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    assert app.test_client().get("/").status_code == 200
+    assert "could not start the background thread multilimit-recorder: can't start new thread" in caplog.text
+    assert len(entries(recorder)) == 1
+
+
 def test_requests_beyond_the_queue_are_dropped_and_counted(
     app: Flask, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,25 +315,28 @@ def test_a_disk_that_fails_is_logged_once_and_costs_no_request(
     assert "Rate limits: requests could not be recorded: " in caplog.text
 
 
-def test_a_closed_recorder_records_no_more(app: Flask, recorder: Recorder) -> None:
-    app.test_client().get("/")
-    recorder.close()
-    app.test_client().get("/")
+def lines_by_file(app: Flask, recorder: Recorder) -> list[int]:
+    """After a request here and one in a child."""
 
-    assert len(entries(recorder)) == 1
-
-
-def test_a_child_writes_its_own_file(app: Flask, recorder: Recorder) -> None:
-    app.test_client().get("/")
-
-    def ask_once_more() -> None:
+    def ask() -> None:
         app.test_client().get("/")
         recorder.flush()
 
-    forked(ask_once_more)()
-    recorder.flush()
+    forked(ask)()
+    ask()
+    return [len(file.read_text().splitlines()) for file in recorder.folder.iterdir()]
 
-    assert [len(file.read_text().splitlines()) for file in recorder.folder.iterdir()] == [1, 1]
+
+def test_a_child_writes_its_own_requests_to_a_file_of_its_own(app: Flask, recorder: Recorder) -> None:
+    app.test_client().get("/")
+
+    assert sorted(lines_by_file(app, recorder)) == [1, 2]
+
+
+def test_a_closed_recorder_records_no_more_also_in_children(app: Flask, recorder: Recorder) -> None:
+    recorder.close()
+
+    assert lines_by_file(app, recorder) == []
 
 
 def test_a_recorder_needs_a_key_and_room(app: Flask, tmp_path: Path) -> None:
