@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter as Amounts
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import truth
@@ -30,7 +30,7 @@ from ..events import (
 )
 from .counts import MOST_BANS, BanBegun, Check, Counts, Refused, RuleCount, RuleOutcome, short
 
-K = TypeVar("K", bound=Hashable)
+K = TypeVar("K")
 
 
 class Heaviest(Generic[K]):
@@ -68,9 +68,7 @@ class Heaviest(Generic[K]):
     def top(self, most: int) -> dict[K, int]:
         """The most frequent keys, each with the least number of times that it was added."""
         sure = {key: count - self._errors.get(key, 0) for key, count in self._counts.items()}
-        if len(sure) <= most:
-            return sure
-        return dict(heapq.nlargest(most, sure.items(), key=lambda counted: counted[1]))
+        return dict(Amounts(sure).most_common(most))
 
     def _replace(self, key: K, amount: int) -> None:
         """Give the smallest counter to ``key``."""
@@ -101,7 +99,6 @@ DENY_LIST, BAN_LIST = "(deny list)", "(banned by hand)"
 """The names in place of a rule when a list refuses."""
 _LIST_OF: dict[Outcome, str] = {"denied": DENY_LIST, "banned": BAN_LIST}
 
-L = TypeVar("L")
 _Labels = tuple[str, Outcome, str]
 _RuleLabels = tuple[str, str, RuleOutcome]
 _Who = tuple[str, str, str, str]
@@ -217,7 +214,7 @@ class Counter:
         self._start()
 
 
-def _out_of(seen: list[L]) -> list[L]:
+def _out_of(seen: list[K]) -> list[K]:
     """Take all items out of the list, and return them. Items that are appended meanwhile stay."""
     amount = len(seen)
     taken = seen[:amount]
@@ -225,7 +222,7 @@ def _out_of(seen: list[L]) -> list[L]:
     return taken
 
 
-def _add(amounts: dict[L, int], name: L, others: L, amount: int) -> None:
+def _add(amounts: dict[K, int], name: K, others: K, amount: int) -> None:
     if name not in amounts and len(amounts) >= MOST_NAMES:
         name = others
     amounts[name] = amounts.get(name, 0) + amount

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter as Amounts
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from ...engine.storage import Tally
 from ..events import OUTCOMES, Outcome
+
+K = TypeVar("K")
 
 RuleOutcome = Literal["refuses", "shadows", "near", "bans", "returned", "added"]
 """What a rule did in a check:
@@ -91,30 +94,27 @@ class Counts:
         return bool(self.checks or self.rules or self.refused)
 
     def add(self, other: Counts) -> None:
-        for check, amount in other.checks.items():
-            self.checks[check] = self.checks.get(check, 0) + amount
-        for rule, amount in other.rules.items():
-            self.rules[rule] = self.rules.get(rule, 0) + amount
-        for refused, amount in other.refused.items():
-            self.refused[refused] = self.refused.get(refused, 0) + amount
+        _add(self.checks, other.checks)
+        _add(self.rules, other.rules)
+        _add(self.refused, other.refused)
         self.begun += other.begun
         self.starts += other.starts
 
 
 def written(counts: Counts) -> dict[str, int]:
     """The amounts of checks and rules, by their names in the storage."""
-    amounts: dict[str, int] = {}
+    amounts = Amounts[str]()
     for check, amount in counts.checks.items():
-        _add(amounts, f"{check[1]}\t{_name(check[0])}\t{_name(check[2])}", amount)
+        amounts[f"{check[1]}\t{_name(check[0])}\t{_name(check[2])}"] += amount
     for rule, amount in counts.rules.items():
-        _add(amounts, f"{rule[2]}\t{_name(rule[0])}\t{_name(rule[1])}", amount)
+        amounts[f"{rule[2]}\t{_name(rule[0])}\t{_name(rule[1])}"] += amount
     return amounts
 
 
 def written_subjects(refused: Mapping[Refused, int]) -> dict[str, int]:
-    amounts: dict[str, int] = {}
+    amounts = Amounts[str]()
     for each, amount in refused.items():
-        _add(amounts, f"{_name(each[0])}\t{_name(each[1])}\t{_name(each[2])}\t{each[3]}", amount)
+        amounts[f"{_name(each[0])}\t{_name(each[1])}\t{_name(each[2])}\t{each[3]}"] += amount
     return amounts
 
 
@@ -183,8 +183,9 @@ def _name(text: str) -> str:
     return encodable(text[:LONGEST_NAME].translate(_TAB))
 
 
-def _add(amounts: dict[str, int], name: str, amount: int) -> None:
-    amounts[name] = amounts.get(name, 0) + amount
+def _add(amounts: dict[K, int], others: Mapping[K, int]) -> None:
+    for name, amount in others.items():
+        amounts[name] = amounts.get(name, 0) + amount
 
 
 BUCKET_SECONDS = 10

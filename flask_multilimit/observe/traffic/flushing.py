@@ -6,6 +6,7 @@ import heapq
 import logging
 import os
 import time
+from collections import Counter as Amounts
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -168,7 +169,7 @@ def shown(counts: Counts, how: ShownSubjects, key: bytes) -> Counts:
 def _join(counts: Counts, others: Counts) -> None:
     counts.add(others)
     if len(counts.refused) > MOST_SENT:
-        counts.refused = dict(heapq.nlargest(MOST_SENT, counts.refused.items(), key=lambda each: each[1]))
+        counts.refused = dict(Amounts(counts.refused).most_common(MOST_SENT))
     del counts.starts[MOST_STARTS_KEPT:]
     if len(counts.begun) > MOST_BANS:
         counts.begun = heapq.nlargest(MOST_BANS, counts.begun, key=lambda ban: ban.until)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import logging
 import time
+from collections import Counter as Amounts
 from collections.abc import Callable
 from typing import Literal
 
@@ -54,9 +54,9 @@ class RefusalLog:
 
 def line_of(counts: Counts, seconds: float, *, subjects: bool) -> str:
     """``180 refused in 60 s: search by ip-60s 178, login by user-60s 2``."""
-    totals: dict[Outcome, int] = {}
+    totals = Amounts[Outcome]()
     for check, amount in counts.checks.items():
-        totals[check.outcome] = totals.get(check.outcome, 0) + amount
+        totals[check.outcome] += amount
     outcomes = [
         f"{totals[outcome]} {outcome}" for outcome in ("refused", "banned", "denied", "unanswered") if outcome in totals
     ]
@@ -71,6 +71,6 @@ def line_of(counts: Counts, seconds: float, *, subjects: bool) -> str:
 
 
 def _ranked(amounts: dict[str, int], most: int) -> str:
-    first = heapq.nlargest(most, amounts.items(), key=lambda named: named[1])
+    first = Amounts(amounts).most_common(most)
     more = [f"and {len(amounts) - most} more"] if len(amounts) > most else []
     return ", ".join([*(f"{name} {amount}" for name, amount in first), *more])

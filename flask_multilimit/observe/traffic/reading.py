@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 import os
 import time
@@ -94,16 +93,11 @@ class RecentTraffic(NamedTuple):
 
     def top_subjects(self, most: int = 20) -> list[TopSubject]:
         """The subjects that were refused most, in order."""
-        amounts: dict[Refused, int] = {}
-        seen: dict[Refused, list[int]] = {}
-        for place, counts in enumerate(self.slices):
-            for who, amount in counts.refused.items():
-                amounts[who] = amounts.get(who, 0) + amount
-                seen.setdefault(who, []).append(place)
-        first = heapq.nlargest(most, amounts.items(), key=lambda each: each[1])
-        return [TopSubject(*who, amount, *self._times(seen[who])) for who, amount in first]
+        first = Amounts(self.total.refused).most_common(most)
+        return [TopSubject(*who, amount, *self._times(who)) for who, amount in first]
 
-    def _times(self, places: Sequence[int]) -> tuple[float, float]:
+    def _times(self, who: Refused) -> tuple[float, float]:
+        places = [place for place, counts in enumerate(self.slices) if who in counts.refused]
         since = series_of(places)[-1][0]
         return self.start + since * BUCKET_SECONDS, min(self.start + (places[-1] + 1) * BUCKET_SECONDS, self.at)
 
