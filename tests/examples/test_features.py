@@ -25,7 +25,7 @@ from werkzeug.serving import make_server
 from flask_multilimit.testing import freeze
 from support import waiting
 from support.asking import ask
-from support.folders import ROOT
+from support.folders import EXAMPLES, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from werkzeug.test import TestResponse
 
     from support.servers import Server
-
-EXAMPLES = ROOT / "examples"
 
 
 class Client:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.folders import DOCS, ROOT
-from support.processes import EXAMPLES, flask_run
+from support.folders import DOCS, EXAMPLES, ROOT
+from support.processes import flask_run
 
 if TYPE_CHECKING:
     from pathlib import Path

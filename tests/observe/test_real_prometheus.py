@@ -7,10 +7,8 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import urllib.parse
-import urllib.request
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -57,20 +55,14 @@ STORMS = {"MultiLimitEndpointRefuses", "MultiLimitBanStorm"}
 """The alerts that many clients set off, of which each asks too often."""
 
 
-class Prometheus:
-    """Debian's, on a free port, over `program`."""
+class Prometheus(Program):
+    """Scrapes ``served``."""
 
     def __init__(self, served: Program, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
         (folder / "prometheus.yml").write_text(CONFIG.format(port=served.port))
         (folder / "alerts.yml").write_text(re.sub(r"for: \d+m", "for: 1s", alerts()).replace("[3m]", "[10s]"))
         options = (f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data")
-        with (folder / "log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [program("prometheus"), *options, f"--web.listen-address={self.address}"], stdout=log, stderr=log
-            )
+        super().__init__("prometheus", *options, "--web.listen-address=127.0.0.1:0")
 
     def query(self, expression: str) -> list[Any]:
         told = self._get(f"/api/v1/query?{urllib.parse.urlencode({'query': expression})}")
@@ -90,15 +82,11 @@ class Prometheus:
         alerts = self._get("/api/v1/alerts")["data"]["alerts"]
         return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
 
-    def is_ready(self) -> bool:
-        try:
-            return not self.query("up")[:0] and bool(self.query("up"))
-        except OSError:
-            return False
+    def has_scraped(self) -> bool:
+        return self.get("/-/ready").status == 200 and bool(self.query("up"))
 
     def _get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"http://{self.address}{path}", timeout=10) as reply:
-            told = json.load(reply)
+        told = json.loads(self.get(path).text)
         assert told["status"] == "success"
         return told
 
@@ -127,9 +115,8 @@ def send(served: Program, *, requests: int, clients: int) -> Counter[int]:
 
 
 def test_its_answers_are_what_was_sent(served: Program, redis_client: redis.Redis, tmp_path: Path) -> None:
-    prometheus = Prometheus(served, tmp_path)
-    try:
-        waiting.until(prometheus.is_ready, PATIENCE, every=EVERY)
+    with Prometheus(served, tmp_path) as prometheus:
+        waiting.until(prometheus.has_scraped, PATIENCE, every=EVERY)
         sent = send(served, requests=900, clients=10) + send(served, requests=300, clients=3)
         assert sent == {200: 200, 429: 1000}
 
@@ -153,9 +140,6 @@ def test_its_answers_are_what_was_sent(served: Program, redis_client: redis.Redi
         prometheus.sums_up('multilimit_bans_in_force{endpoint="signup"}', 0)
         assert {series: prometheus.sum(series) for series in SEARCHED} == SEARCHED, "and it has stayed so"
         _check_the_page(served)
-    finally:
-        prometheus.process.terminate()
-        prometheus.process.wait(20)
 
 
 def _check_bans(served: Program, prometheus: Prometheus) -> None:

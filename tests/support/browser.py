@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import pytest
 from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.sync_api import sync_playwright
+
+from support.processes import program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,13 +33,9 @@ def chromium() -> Iterator[Browser]:
 
     Playwright keeps an event loop in this thread until the block is left, so asyncio's own tests must come after it.
     """
-    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
-    if program is None:
-        if os.environ.get("CI"):
-            pytest.fail("there is no Chromium, and CI tests with one: apt-get install chromium", pytrace=False)
-        pytest.skip("there is no Chromium: apt-get install chromium")
+    path = program(*PROGRAMS)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=OPTIONS)
+        browser = playwright.chromium.launch(executable_path=path, args=OPTIONS)
         try:
             yield browser
         finally:

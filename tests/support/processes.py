@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from support.folders import ROOT
+from support.folders import EXAMPLES, ROOT
 from support.servers import Watched
 
 if TYPE_CHECKING:
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-EXAMPLES = ROOT / "examples"
-
 ADDRESS = re.compile(
-    r"(?:(?:Listening at:|Running on|Serving on) http://|uwsgi socket \d+ bound to TCP address )127\.0\.0\.1:(\d+)"
+    r"(?:(?:Listening at:|Running on|Serving on) http://|uwsgi socket \d+ bound to TCP address |"
+    r'"Listening on".* address=)127\.0\.0\.1:(\d+)'
 )
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
@@ -42,14 +41,16 @@ SYSTEM = os.pathsep.join(["/usr/sbin", "/sbin"])
 """Where Debian puts servers; the PATH of a user may lack it."""
 
 
-def program(name: str) -> str:
-    """The path of ``name``. Without it the test is skipped, but in CI it fails: `.ci/run` installs all of them."""
-    path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}{SYSTEM}")
-    if path is not None:
-        return path
+def program(*names: str) -> str:
+    """The path of the first of ``names`` that is installed. Without any, the test is skipped, but in CI it fails:
+    `.ci/run` installs all of them."""
+    path = f"{os.environ.get('PATH', os.defpath)}{os.pathsep}{SYSTEM}"
+    for name in names:
+        if found := shutil.which(name, path=path):
+            return found
     if "CI" in os.environ:
-        pytest.fail(f"{name} is missing: add it to PROGRAMS in .ci/run", pytrace=False)
-    pytest.skip(f"{name} is not installed")
+        pytest.fail(f"{names[0]} is missing: add it to PROGRAMS in .ci/run", pytrace=False)
+    pytest.skip(f"{names[0]} is not installed")
 
 
 class Reply(NamedTuple):
@@ -59,15 +60,14 @@ class Reply(NamedTuple):
 
 
 class Program(Watched):
-    """``python -m`` something that serves HTTP, from the root of the project, or uWSGI.
+    """``python -m`` something that serves HTTP, from the root of the project, or uWSGI, or Prometheus.
 
     It can import what the tests can. It is told to listen on port 0 and says in its output which port that has become,
     so no two programs can meet on one. Leaving the ``with`` block ends it and its children.
     """
 
     def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-        uwsgi = str(Path(sys.executable).with_name("uwsgi"))
-        self._command = [uwsgi, *arguments[1:]] if arguments[0] == "uwsgi" else [sys.executable, "-m", *arguments]
+        self._command = [*_begin_of_command(arguments[0]), *arguments[1:]]
         foreign = {name: value for name, value in os.environ.items() if not name.startswith(("FLASK_", "GUNICORN_"))}
         same_modules = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._environment = {**foreign, **same_modules, "PYTHONUNBUFFERED": "1", **(environment or {})}
@@ -127,6 +127,12 @@ class Program(Watched):
             self._process.wait()
         self._watch("")
         self._clean_up()
+
+
+def _begin_of_command(name: str) -> list[str]:
+    if name == "uwsgi":
+        return [str(Path(sys.executable).with_name(name))]
+    return [program(name)] if name == "prometheus" else [sys.executable, "-m", name]
 
 
 def gunicorn(app: str, *, workers: int, threads: int, environment: Mapping[str, str] | None = None) -> Program:
