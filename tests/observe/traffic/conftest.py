@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from flask_multilimit.engine import Limiter, MemoryStorage, StorageError, hits_for
 from flask_multilimit.engine.storage.tallies import TalliesInMemory
 from flask_multilimit.observe.events import event_of, outcome_of
+from flask_multilimit.observe.traffic import TrafficReader
+from flask_multilimit.observe.traffic.flushing import Outbox
 from flask_multilimit.signals import Event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flask_multilimit.engine import Hit
-    from flask_multilimit.engine.storage import Tallies, Tally
+    from flask_multilimit.engine.storage import KeepsTallies, Tallies, Tally
+    from flask_multilimit.observe.traffic import Counts
+
+PREFIX = "rate_limit:"
 
 
 class Limiting:
@@ -62,6 +68,21 @@ class Keeper:
         return self.kept.tallies(keys)
 
 
+class Sender:
+    """Sends counts at the instant of the test."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+
+    def __call__(self, counts: Counts) -> None:
+        self._outbox.put(counts)
+        self._outbox.send()
+
+
+def outbox_to(storage: KeepsTallies, **options: Any) -> Outbox:
+    return Outbox(storage, PREFIX, logger=logging.getLogger("test"), **options)
+
+
 @pytest.fixture
 def event() -> Limiting:
     return Limiting()
@@ -70,3 +91,18 @@ def event() -> Limiting:
 @pytest.fixture
 def keeper() -> Keeper:
     return Keeper()
+
+
+@pytest.fixture
+def outbox(keeper: Keeper) -> Outbox:
+    return outbox_to(keeper, clock=lambda: keeper.now)
+
+
+@pytest.fixture
+def send(outbox: Outbox) -> Sender:
+    return Sender(outbox)
+
+
+@pytest.fixture
+def reader(keeper: Keeper) -> TrafficReader:
+    return TrafficReader(keeper, PREFIX)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -13,29 +12,18 @@ from flask_multilimit.observe.traffic import Check, Counts, Refused, TrafficRead
 from flask_multilimit.observe.traffic import counts as table
 from flask_multilimit.observe.traffic.counting import BAN_LIST, DENY_LIST
 from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, LIVES_SECONDS, BanBegun
-from flask_multilimit.observe.traffic.flushing import Outbox
 from flask_multilimit.observe.traffic.reading import SECONDS, TrafficWatch, top_shares
+from observe.traffic.conftest import PREFIX, Sender, outbox_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import redis
 
+    from flask_multilimit.observe.traffic.flushing import Outbox
     from observe.traffic.conftest import Keeper
 
-PREFIX = "rate_limit:"
-LOGGER = logging.getLogger("test")
 DAY = 86_400
-
-
-@pytest.fixture
-def outbox(keeper: Keeper) -> Outbox:
-    return Outbox(keeper, PREFIX, logger=LOGGER, clock=lambda: keeper.now)
-
-
-@pytest.fixture
-def reader(keeper: Keeper) -> TrafficReader:
-    return TrafficReader(keeper, PREFIX)
 
 
 def begun(*ends: float, endpoint: str = "login", rule: str = "ip-ban", key: str = "", began: float = 1.5) -> Counts:
@@ -44,10 +32,9 @@ def begun(*ends: float, endpoint: str = "login", rule: str = "ip-ban", key: str 
     return Counts({Check(endpoint, "banned", "storage"): len(ends)}, begun=bans)
 
 
-def test_each_holds_until_it_ends(outbox: Outbox, reader: TrafficReader, keeper: Keeper) -> None:
-    outbox.put(begun(keeper.now + 60, keeper.now + 600))
-    outbox.put(begun(keeper.now + 3 * DAY, endpoint="signup"))
-    outbox.send()
+def test_each_holds_until_it_ends(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
+    send(begun(keeper.now + 60, keeper.now + 600))
+    send(begun(keeper.now + 3 * DAY, endpoint="signup"))
 
     assert reader.bans().in_force() == {("login", "ip-ban"): 2, ("signup", "ip-ban"): 1}
     keeper.now += 60
@@ -60,22 +47,20 @@ def test_each_holds_until_it_ends(outbox: Outbox, reader: TrafficReader, keeper:
 
 def test_they_outlive_the_process_in_which_they_began(keeper: Keeper) -> None:
     for _ in range(3):
-        outbox = Outbox(keeper, PREFIX, logger=LOGGER, clock=lambda: keeper.now)
-        outbox.put(begun(keeper.now + 600))
-        outbox.send()
-        del outbox
+        send = Sender(outbox_to(keeper, clock=lambda: keeper.now))
+        send(begun(keeper.now + 600))
+        del send
 
     assert TrafficReader(keeper, PREFIX).bans().in_force() == {("login", "ip-ban"): 3}
 
 
 def test_bans_of_any_length_live_under_a_key_that_outlives_them(
-    outbox: Outbox, reader: TrafficReader, keeper: Keeper
+    send: Sender, reader: TrafficReader, keeper: Keeper
 ) -> None:
     """A short ban that begins after a long one must not shorten its life."""
     lengths = [1, 3600, 3601, DAY, 5 * DAY, 31 * DAY, 400 * DAY]
     start = keeper.now
-    outbox.put(begun(*(start + length for length in reversed(lengths))))
-    outbox.send()
+    send(begun(*(start + length for length in reversed(lengths))))
 
     for place, length in enumerate(lengths):
         keeper.now = start + length - 0.5
@@ -84,10 +69,9 @@ def test_bans_of_any_length_live_under_a_key_that_outlives_them(
     assert reader.bans().begun == []
 
 
-def test_a_ban_that_ended_is_remembered_for_an_hour(outbox: Outbox, reader: TrafficReader, keeper: Keeper) -> None:
+def test_a_ban_that_ended_is_remembered_for_an_hour(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
     end = keeper.now + 60
-    outbox.put(begun(end, key="a", began=keeper.now))
-    outbox.send()
+    send(begun(end, key="a", began=keeper.now))
     keeper.now = end + 3600
 
     assert reader.bans().begun == [BanBegun("login", "ip-ban", "a", end - 60, end)]
@@ -96,18 +80,16 @@ def test_a_ban_that_ended_is_remembered_for_an_hour(outbox: Outbox, reader: Traf
 
 
 def test_a_lifted_ban_ends_and_a_new_one_of_the_same_client_counts_once(
-    outbox: Outbox, reader: TrafficReader, keeper: Keeper
+    send: Sender, reader: TrafficReader, keeper: Keeper
 ) -> None:
     began = keeper.now
-    outbox.put(begun(began + 600, key="a", began=began))
-    outbox.put(begun(began + 600, key="b", began=began))
-    outbox.send()
+    send(begun(began + 600, key="a", began=began))
+    send(begun(began + 600, key="b", began=began))
     keeper.now += 5
     reader.end_bans(["a", "unknown"])
 
     assert reader.bans().in_force() == {("login", "ip-ban"): 1}
-    outbox.put(begun(keeper.now + 600, key="a", began=keeper.now))
-    outbox.send()
+    send(begun(keeper.now + 600, key="a", began=keeper.now))
     assert reader.bans().in_force() == {("login", "ip-ban"): 2}
     assert sorted((ban.key, ban.began - began, ban.until - began) for ban in reader.bans().begun) == [
         ("a", 0, 5),
@@ -117,29 +99,26 @@ def test_a_lifted_ban_ends_and_a_new_one_of_the_same_client_counts_once(
 
 
 def test_a_key_that_was_deleted_by_hand_and_banned_again_counts_once(
-    outbox: Outbox, reader: TrafficReader, keeper: Keeper
+    send: Sender, reader: TrafficReader, keeper: Keeper
 ) -> None:
     for later in (0, 5):
-        outbox.put(begun(keeper.now + later + 600, key="a", began=keeper.now + later))
-    outbox.send()
+        send(begun(keeper.now + later + 600, key="a", began=keeper.now + later))
 
     assert reader.bans().in_force() == {("login", "ip-ban"): 1}
 
 
-def test_a_lost_answer_counts_no_ban_twice(outbox: Outbox, reader: TrafficReader, keeper: Keeper) -> None:
+def test_a_lost_answer_counts_no_ban_twice(outbox: Outbox, send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
     keeper.error, keeper.loses_answers = StorageError("too late"), True
-    outbox.put(begun(keeper.now + 600))
-    outbox.send()
+    send(begun(keeper.now + 600))
     keeper.error = None
     outbox.send()
 
     assert reader.bans().in_force() == {("login", "ip-ban"): 1}
 
 
-def test_an_outage_delays_them(outbox: Outbox, reader: TrafficReader, keeper: Keeper) -> None:
+def test_an_outage_delays_them(outbox: Outbox, send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
     keeper.error = StorageError("away")
-    outbox.put(begun(keeper.now + 600))
-    outbox.send()
+    send(begun(keeper.now + 600))
     keeper.now += 3 * BUCKET_SECONDS
     keeper.error = None
     outbox.send()
@@ -149,11 +128,9 @@ def test_an_outage_delays_them(outbox: Outbox, reader: TrafficReader, keeper: Ke
 
 def test_ends_are_by_the_clock_of_the_storage(reader: TrafficReader, keeper: Keeper) -> None:
     """Ours is a thousand seconds behind."""
-    outbox = Outbox(keeper, PREFIX, logger=LOGGER, clock=lambda: keeper.now - 1000)
-    outbox.put(begun())
-    outbox.send()
-    outbox.put(begun(keeper.now - 1000 + 600))
-    outbox.send()
+    send = Sender(outbox_to(keeper, clock=lambda: keeper.now - 1000))
+    send(begun())
+    send(begun(keeper.now - 1000 + 600))
 
     keeper.now += 599
     assert reader.bans().in_force() == {("login", "ip-ban"): 1}
@@ -162,30 +139,27 @@ def test_ends_are_by_the_clock_of_the_storage(reader: TrafficReader, keeper: Kee
 
 
 def test_beyond_the_most_those_that_end_first_are_forgotten(
-    outbox: Outbox, reader: TrafficReader, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+    send: Sender, reader: TrafficReader, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table, "MOST_BANS", 5)
     for length in (100, 900, 200, 800, 300, 700, 400, 600, 500):
-        outbox.put(begun(keeper.now + length))
-        outbox.send()
+        send(begun(keeper.now + length))
 
     ends = sorted(round(ban.until - keeper.now) for ban in reader.bans().begun)
     assert ends == [500, 600, 700, 800, 900]
 
 
-def test_names_are_any_text(outbox: Outbox, reader: TrafficReader, keeper: Keeper) -> None:
-    outbox.put(begun(keeper.now + 60, endpoint="grüße\n{}", rule="a b"))
-    outbox.send()
+def test_names_are_any_text(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
+    send(begun(keeper.now + 60, endpoint="grüße\n{}", rule="a b"))
 
     assert reader.bans().in_force() == {("grüße {}", "a b"): 1}
 
 
 def test_on_a_server_their_key_lives_until_an_hour_after_the_last_has_ended(redis_client: redis.Redis) -> None:
     at = RedisStorage(redis_client).tallies(["rate_limit:{*traffic}:x"]).at
-    outbox = Outbox(RedisStorage(redis_client), PREFIX, logger=LOGGER)
+    send = Sender(outbox_to(RedisStorage(redis_client)))
     for end in (at + 7200, at + 600):
-        outbox.put(begun(end))
-        outbox.send()
+        send(begun(end))
 
     assert list(redis_client.scan_iter("*bans*")) == [b"rate_limit:{*traffic}:bans"]
     assert 7200 - 10 < redis_client.ttl("rate_limit:{*traffic}:bans") - LIVES_SECONDS <= 7200
@@ -197,12 +171,9 @@ class TestWatch:
     def watch(self, reader: TrafficReader, keeper: Keeper) -> TrafficWatch:
         return TrafficWatch(reader, clock=lambda: keeper.now)
 
-    def test_the_gauge_of_bans_asks_every_few_seconds(
-        self, watch: TrafficWatch, outbox: Outbox, keeper: Keeper
-    ) -> None:
+    def test_the_gauge_of_bans_asks_every_few_seconds(self, watch: TrafficWatch, send: Sender, keeper: Keeper) -> None:
         assert watch.look() is False
-        outbox.put(begun(keeper.now + 600))
-        outbox.send()
+        send(begun(keeper.now + 600))
 
         assert watch.look() is False
         keeper.now += SECONDS
@@ -210,10 +181,9 @@ class TestWatch:
         assert watch.in_force() == {("login", "ip-ban"): 1}
 
     def test_an_ended_ban_leaves_the_gauge_without_a_question(
-        self, watch: TrafficWatch, outbox: Outbox, keeper: Keeper
+        self, watch: TrafficWatch, send: Sender, keeper: Keeper
     ) -> None:
-        outbox.put(begun(keeper.now + 3))
-        outbox.send()
+        send(begun(keeper.now + 3))
         watch.look()
 
         keeper.now += 2.9
@@ -223,10 +193,9 @@ class TestWatch:
         assert watch.look() is False, "the beat may rest"
 
     def test_while_the_storage_is_away_it_knows_what_it_knew(
-        self, watch: TrafficWatch, outbox: Outbox, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+        self, watch: TrafficWatch, send: Sender, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        outbox.put(begun(keeper.now + 600))
-        outbox.send()
+        send(begun(keeper.now + 600))
         watch.look()
         monkeypatch.setattr(keeper, "tallies", raising(StorageError("away")))
         keeper.now += SECONDS
@@ -250,9 +219,8 @@ def raising(error: Exception) -> Callable[..., None]:
 def test_memory_keeps_bans_that_have_begun() -> None:
     storage = MemoryStorage()
     at = storage.tallies(["rate_limit:{*traffic}:x"]).at
-    outbox = Outbox(storage, PREFIX, logger=LOGGER)
-    outbox.put(begun(at + 600))
-    outbox.send()
+    send = Sender(outbox_to(storage))
+    send(begun(at + 600))
 
     assert TrafficReader(storage, PREFIX).bans().in_force() == {("login", "ip-ban"): 1}
 

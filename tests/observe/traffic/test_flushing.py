@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,23 +11,17 @@ from flask_multilimit.engine.storage import KeepsTallies
 from flask_multilimit.observe.traffic import Check, Counts, Refused, TrafficReader
 from flask_multilimit.observe.traffic.counting import MOST_SENT
 from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, LIVES_SECONDS, is_traffic
-from flask_multilimit.observe.traffic.flushing import MOST_WAITING, Outbox, shown
+from flask_multilimit.observe.traffic.flushing import MOST_WAITING, shown
+from observe.traffic.conftest import PREFIX, outbox_to
 from support.forks import forked
 
 if TYPE_CHECKING:
+    from flask_multilimit.observe.traffic.flushing import Outbox
     from observe.traffic.conftest import Keeper
-
-PREFIX = "rate_limit:"
-LOGGER = logging.getLogger("test")
 
 
 def some(amount: int = 1, endpoint: str = "view") -> Counts:
     return Counts({Check(endpoint, "refused", "storage"): amount}, {}, {Refused(endpoint, "ip-60s", "ip", "a"): amount})
-
-
-@pytest.fixture
-def outbox(keeper: Keeper) -> Outbox:
-    return Outbox(keeper, PREFIX, logger=LOGGER, clock=lambda: keeper.now)
 
 
 def total(keeper: Keeper, seconds: float = 3600) -> int:
@@ -110,7 +103,7 @@ def test_subjects_that_wait_together_stay_few(outbox: Outbox, keeper: Keeper) ->
 
 def test_buckets_go_by_the_clock_of_the_storage(keeper: Keeper) -> None:
     ours = [keeper.now - 1000]
-    outbox = Outbox(keeper, PREFIX, logger=LOGGER, clock=lambda: ours[0])
+    outbox = outbox_to(keeper, clock=lambda: ours[0])
     outbox.put(some())
     outbox.send()  # from the answer it knows better
 
@@ -136,7 +129,7 @@ def test_a_storage_that_takes_no_traffic_is_logged_once_a_minute(
 
 
 def test_a_storage_that_is_away_is_logged_by_its_guard_alone(keeper: Keeper, caplog: pytest.LogCaptureFixture) -> None:
-    outbox = Outbox(keeper, PREFIX, logger=LOGGER, is_away=lambda: True)
+    outbox = outbox_to(keeper, is_away=lambda: True)
     keeper.error = StorageError("away")
     outbox.put(some())
     outbox.send()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,35 +18,10 @@ from flask_multilimit.observe.traffic import (
     reader_of,
 )
 from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS
-from flask_multilimit.observe.traffic.flushing import Outbox
+from observe.traffic.conftest import PREFIX, Sender, outbox_to
 
 if TYPE_CHECKING:
     from observe.traffic.conftest import Keeper
-
-PREFIX = "rate_limit:"
-
-
-class Sender:
-    """Sends counts at instants of the test."""
-
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
-        self._outbox = Outbox(keeper, PREFIX, logger=logging.getLogger("test"), clock=lambda: keeper.now)
-
-    def __call__(self, counts: Counts) -> None:
-        self._outbox.put(counts)
-        self._outbox.send()
-
-
-@pytest.fixture
-def send(keeper: Keeper) -> Sender:
-    keeper.now = 1_700_000_000.0  # a round ten seconds
-    return Sender(keeper)
-
-
-@pytest.fixture
-def reader(keeper: Keeper) -> TrafficReader:
-    return TrafficReader(keeper, PREFIX)
 
 
 def refused(subject: str, amount: int = 1) -> Counts:
@@ -179,7 +153,7 @@ def test_slices_that_are_settled_are_asked_for_once(
 
 def test_counts_of_many_senders_add_up(reader: TrafficReader, keeper: Keeper) -> None:
     for _ in range(5):
-        Sender(keeper)(refused("x", 3))
+        Sender(outbox_to(keeper, clock=lambda: keeper.now))(refused("x", 3))
 
     assert reader.read(60).total.checks == {Check("view", "refused", "storage"): 15}
 
