@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
@@ -103,3 +106,13 @@ def test_every_metric_is_documented_for_both() -> None:
         *((each.name, each.unit, ", ".join(each.labels)) for each in COUNTS),
         *((each.name, each.unit, ", ".join(("app", *each.labels))) for each in READINGS),
     }
+
+
+@pytest.mark.parametrize(("room", "library"), [("prometheus", "prometheus_client"), ("opentelemetry", "opentelemetry")])
+def test_without_its_library_the_error_of_an_observer_names_the_extra(room: str, library: str) -> None:
+    code = f"import sys; sys.modules['{library}'] = None; import flask_multilimit.observe.{room}"
+
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert run.returncode == 1
+    assert f"pip install 'flask-multilimit[{room}]'" in run.stderr.splitlines()[-1]

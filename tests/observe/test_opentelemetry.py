@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -149,12 +147,3 @@ def test_without_a_span_nothing_is_traced(
     client_of(app, OpenTelemetryObserver(meter_provider=meters, tracer_provider=tracers)).get("/")
 
     assert spans.get_finished_spans() == ()
-
-
-def test_without_opentelemetry_the_error_names_the_extra() -> None:
-    code = "import sys; sys.modules['opentelemetry'] = None; import flask_multilimit.observe.opentelemetry"
-
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-    assert run.returncode == 1
-    assert "pip install 'flask-multilimit[opentelemetry]'" in run.stderr.splitlines()[-1]

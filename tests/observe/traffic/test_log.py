@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from flask_multilimit.observe.traffic import Check, Counts, Refused, RuleCount
-from flask_multilimit.observe.traffic.log import RefusalLog
+from flask_multilimit.observe.traffic.log import RefusalLog, line_of
 
 
 class Minutes:
@@ -68,49 +68,33 @@ def test_the_next_minute_counts_anew(log: RefusalLog, minutes: Minutes, caplog: 
     assert caplog.text.count("1 refused in 60 s") == 2
 
 
-def test_bans_and_denials_are_in_the_summary_line(
-    log: RefusalLog, minutes: Minutes, caplog: pytest.LogCaptureFixture
-) -> None:
-    log.add(
-        Counts(
-            {
-                Check("a", "banned", "storage"): 4,
-                Check("a", "denied", "list"): 3,
-                Check("a", "unanswered", "nobody"): 2,
-                Check("a", "allowed", "storage"): 100,
-            }
-        )
+def test_a_line_names_bans_denials_and_outages() -> None:
+    counts = Counts(
+        {
+            Check("a", "banned", "storage"): 4,
+            Check("a", "denied", "list"): 3,
+            Check("a", "unanswered", "nobody"): 2,
+            Check("a", "allowed", "storage"): 100,
+        }
     )
-    minutes.now = 61
-    log.log_if_due()
 
-    assert caplog.messages == ["Rate limits: 4 banned, 3 denied, 2 unanswered in 61 s"]
+    assert line_of(counts, 61.4, subjects=False) == "4 banned, 3 denied, 2 unanswered in 61 s"
 
 
-def test_a_line_names_a_few_rules(log: RefusalLog, minutes: Minutes, caplog: pytest.LogCaptureFixture) -> None:
-    for number in range(1, 9):
-        log.add(refused(number, f"rule-{number}"))
-    minutes.now = 60
-    log.log_if_due()
+def test_a_line_names_the_rules_that_refuse_most() -> None:
+    counts = Counts({}, {RuleCount("search", f"rule-{n}", "refuses"): n for n in range(1, 9)})
 
-    assert caplog.messages[0].endswith("search by rule-5 5, search by rule-4 4, and 3 more")
+    assert line_of(counts, 60, subjects=False).endswith("search by rule-5 5, search by rule-4 4, and 3 more")
 
 
-def test_subjects_are_named_when_asked_for(minutes: Minutes, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    log = RefusalLog(logging.getLogger("test"), subjects=True, clock=minutes)
-    log.add(refused(3))
-    minutes.now = 60
-    log.log_if_due()
-
-    assert caplog.messages == ["Rate limits: 3 refused in 60 s: search by ip-60s 3. Refused most: ip 203.0.113.7 3"]
-
-
+@pytest.mark.parametrize(("subjects", "end"), [(False, ""), (True, ". Refused most: ip 203.0.113.7 3")])
 def test_the_last_summary_is_logged_when_the_process_ends(
-    log: RefusalLog, minutes: Minutes, caplog: pytest.LogCaptureFixture
+    minutes: Minutes, caplog: pytest.LogCaptureFixture, subjects: bool, end: str
 ) -> None:
+    caplog.set_level(logging.INFO)
+    log = RefusalLog(logging.getLogger("test"), subjects=subjects, clock=minutes)
     log.add(refused(3))
     minutes.now = 7
 
     assert log.log_if_due(at_once=True) is False
-    assert caplog.messages == ["Rate limits: 3 refused in 7 s: search by ip-60s 3"]
+    assert caplog.messages == [f"Rate limits: 3 refused in 7 s: search by ip-60s 3{end}"]
