@@ -141,6 +141,7 @@ class ControlFollower:
             except StorageError as error:
                 if not error.no_reply:  # otherwise the guard of the storage reports it
                     self._fail(error)
+                self._end_entries(self.in_force.time())
 
     @property
     def age(self) -> float:
@@ -191,8 +192,13 @@ class ControlFollower:
         if found.stamp != known.stamp:
             with _no_collections(len(found.text or "")):
                 self._take_newest(found, read)
-        elif self._next_end is not None and found.now >= self._next_end and read >= self._not_before:
-            self._hold(self.in_force.document, found.now)
+        else:
+            self._end_entries(found.now)
+
+    def _end_entries(self, now: float) -> None:
+        """Put the entries that have ended ``now`` out of force."""
+        if self._next_end is not None and now >= self._next_end and time.monotonic() >= self._not_before:
+            self._hold(self.in_force.document, now)
 
     def _take_newest(self, found: Found, read: float) -> None:
         known = self.in_force

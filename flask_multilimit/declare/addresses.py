@@ -70,6 +70,11 @@ class Network(NamedTuple):
     def num_addresses(self) -> int:
         return 1 << (_BITS[self.version] - self.prefixlen)
 
+    def has(self, address: AddressNumber) -> bool:
+        """Whether it contains ``address``."""
+        version, number = address
+        return version == self.version and self.first <= number < self.first + self.num_addresses
+
     @property
     def address(self) -> str:
         """Its first address, as people write it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..declare.addresses import AddressNumber, Network, Networks, Who, number_of
@@ -114,9 +115,11 @@ class AccessLists:
 
 
 class _EntriesOf:
-    """The entries of one action."""
+    """The entries of one action. Of several that apply, the one for the smallest network decides, or the latest one for
+    a subject: until it ends, which may be some time before others take the place of these lists."""
 
-    def __init__(self, entries: Iterable[Listed | Listing], resolve: Callable[[Listing], Listed | None] | None) -> None:
+    def __init__(self, entries: Sequence[Listed | Listing], resolve: Callable[[Listing], Listed | None] | None) -> None:
+        self._entries = entries
         self._resolve = resolve
         self._subjects: dict[tuple[str, str], Listed | Listing] = {}
         self._networks: Networks[Listed | Listing] = Networks(self._take(entries))
@@ -133,14 +136,33 @@ class _EntriesOf:
 
     def at(self, number: AddressNumber) -> Listed | None:
         found = self._networks.at(number)
-        return None if found is None else self._shown(found)
+        if found is None:
+            return None
+        return self._shown(found) or self._around(number)
 
     def of_subjects(self, subject_of: SubjectOf) -> Listed | None:
         for type_name in self.type_names:
             subject = subject_of(type_name)
-            if subject is not None and (found := self._subjects.get((type_name, subject.value))) is not None:
-                return self._shown(found)
+            if subject is None or (found := self._subjects.get((type_name, subject.value))) is None:
+                continue
+            if (shown := self._shown(found) or self._about(Who(None, type_name, subject.value))) is not None:
+                return shown
         return None
+
+    # Where the entry that decides has just ended. These look at all entries.
+
+    def _around(self, number: AddressNumber) -> Listed | None:
+        """The entry for the smallest network around an address."""
+        networks = [(each.who.network, each) for each in self._entries if each.who.network is not None]
+        found = [(network.prefixlen, each) for network, each in networks if network.has(number)]
+        return self._first(each for _, each in sorted(found, key=itemgetter(0), reverse=True))
+
+    def _about(self, who: Who) -> Listed | None:
+        return self._first(each for each in reversed(self._entries) if each.who == who)
+
+    def _first(self, found: Iterable[Listed | Listing]) -> Listed | None:
+        """The first that has not ended."""
+        return next((shown for each in found if (shown := self._shown(each)) is not None), None)
 
     def _shown(self, found: Listed | Listing) -> Listed | None:
         if isinstance(found, Listed):

@@ -8,6 +8,9 @@ import pytest
 
 from flask_multilimit import ConfigurationError, MultiLimit
 from flask_multilimit.control.control import NeedsForce
+from flask_multilimit.control.entries import Listing, entry_from
+from flask_multilimit.declare.subjects import Subject
+from flask_multilimit.serve.access import AccessLists, Listed, listed_from, listing_resolver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +49,64 @@ def test_banned_shows_as_what_it_is_with_its_end(shop: Shop) -> None:
 
     assert (answer.status_code, answer.headers["Retry-After"]) == (429, "90")
     assert answer.get_json(force=True)["detail"] == "You are banned for a while."
+
+
+class TestAnEndedEntry:
+    """Which stays in the lists until others take their place."""
+
+    @pytest.mark.parametrize(
+        ("ended", "others"),
+        [
+            (("ban", "203.0.113.9"), [("deny", "203.0.113.0/24")]),
+            (("ban", "203.0.113.0/24"), [("deny", "203.0.113.0/24")]),
+            (("ban", "203.0.113.9"), [("ban", "203.0.113.0/25"), ("deny", "203.0.113.0/24")]),
+            (("ban", "2001:db8::/64"), [("deny", "2001:db8::/32")]),
+            (("ban", "user:evil"), [("deny", "user:evil")]),
+        ],
+    )
+    @pytest.mark.parametrize("declared", [True, False])
+    def test_hides_no_other_that_refuses(
+        self, ended: tuple[str, str], others: list[tuple[str, str]], declared: bool
+    ) -> None:
+        clock, (_, last) = [100.0], others[-1]
+        in_settings = listed_from([last], "deny", "deny") if declared else []
+        live = [*others[: -1 if declared else None], ended]
+        lists = AccessLists(
+            in_settings,
+            [listing(*each, until=200.0 if each is ended else None) for each in live],
+            resolve=listing_resolver(lambda: clock[0], 403),
+        )
+        address = "2001:db8::7" if ":db8:" in last else "203.0.113.9"
+
+        def found() -> Listed:
+            listed = lists.of_client(address, lambda name: Subject(name, "evil"))
+            assert listed is not None
+            return listed
+
+        assert found().ends_in == 100
+        clock[0] = 200.0
+        assert (found().action, str(found().who)) == ("deny", others[0][1])
+
+    def test_frees_its_client_if_there_is_no_other(self) -> None:
+        lists = AccessLists(live=[listing("ban", "203.0.113.9", until=1.0)], resolve=listing_resolver(lambda: 1.0, 403))
+
+        assert lists.of_address("203.0.113.9") is None
+
+    def test_that_allowed_leaves_what_refuses(self) -> None:
+        live = [listing("allow", "203.0.113.9", until=1.0), listing("deny", "203.0.113.0/24", until=None)]
+
+        found = AccessLists(live=live, resolve=listing_resolver(lambda: 1.0, 403)).of_address("203.0.113.9")
+
+        assert found is not None
+        assert found.action == "deny"
+
+
+def listing(kind: str, who: str, *, until: float | None) -> Listing:
+    given = {"id": "0" * 8, "since": 0.0, "kind": kind, "who": who, "until": 1e9 if kind == "ban" else None}
+    given |= {} if until is None else {"until": until}
+    entry = entry_from({name: value for name, value in given.items() if value is not None})
+    assert isinstance(entry, Listing)
+    return entry
 
 
 def test_a_subject_is_on_one_list_at_a_time(shop: Shop) -> None:

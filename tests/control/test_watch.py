@@ -100,6 +100,20 @@ def test_while_the_storage_is_away_the_last_document_holds_and_then_the_newest(
         soon(lambda: not denies(shop))
 
 
+@pytest.mark.slow
+def test_a_change_ends_on_time_while_the_storage_is_away(server_binaries: dict[str, Binary]) -> None:
+    with Server(next(iter(server_binaries.values())), tcp=True) as server:
+        shop = made(server.tcp_url)
+        shop.control.override("show", off=True, for_=2, force=True)
+        shop.control.ban("198.51.100.8", for_=2)
+        shop.control.deny("198.51.100.0/24", lasting=True)
+        server.stop()
+        assert shop.statuses(4, ip="203.0.113.7") == [200] * 4
+
+        soon(lambda: 429 in shop.statuses(4, ip="203.0.113.7"))
+        assert shop.statuses(2, ip="198.51.100.8") == [403, 403]
+
+
 def test_a_change_that_a_fail_over_has_lost_is_told_from_the_next_of_the_same_number(
     on_server: str, redis_client: redis.Redis
 ) -> None:
