@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from flask import Flask
 from werkzeug.test import create_environ, run_wsgi_app
 
-import flask_multilimit
 from flask_multilimit import LimitType, MultiLimit, rate_limiter
 from flask_multilimit.engine import DenyCache, MemoryStorage
 from flask_multilimit.signals import limit_event, limits_checked, request_rejected, shadow_rejected
-
-if TYPE_CHECKING:
-    from types import FrameType
-
-OURS = Path(flask_multilimit.__file__).parent
+from support.calls import calls_during
 
 
 @pytest.fixture(autouse=True)
@@ -34,22 +27,7 @@ def calls_of(app: Flask, *, requests: int) -> Counter[str]:
     environ = create_environ(environ_base={"REMOTE_ADDR": "203.0.113.7"})
     for _ in range(requests - 1):
         run_wsgi_app(app, environ, buffered=True)
-    calls: Counter[str] = Counter()
-
-    def profile(frame: FrameType, event: str, argument: Any) -> None:
-        file = Path(frame.f_code.co_filename)
-        if event == "call" and file.is_relative_to(OURS):
-            calls[f"{file.relative_to(OURS).as_posix()}:{frame.f_code.co_name}"] += 1
-        elif event == "c_call" and argument.__name__ == "perf_counter" and file.is_relative_to(OURS):
-            calls["perf_counter"] += 1
-
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        run_wsgi_app(app, environ, buffered=True)
-    finally:
-        sys.setprofile(before)
-    return calls
+    return Counter(calls_during(lambda: run_wsgi_app(app, environ, buffered=True)))
 
 
 def app_with(count: int, **settings: Any) -> Flask:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from pathlib import Path
+from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +14,20 @@ import flask_multilimit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PACKAGE = str(Path(flask_multilimit.__file__).parent)
+PACKAGE = Path(flask_multilimit.__file__).parent
 
 
 def calls_during(action: Callable[[], object]) -> list[str]:
-    """The functions of ours that were called, in order. Garbage of earlier work is not collected meanwhile."""
+    """The functions of ours that were called, in order, by file and name, and ``perf_counter`` where we read it.
+    Garbage of earlier work is not collected meanwhile."""
     called: list[str] = []
 
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
-            called.append(f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}")
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        file = Path(frame.f_code.co_filename)
+        if event == "call" and file.is_relative_to(PACKAGE):
+            called.append(f"{file.relative_to(PACKAGE).as_posix()}:{frame.f_code.co_name}")
+        elif event == "c_call" and argument is perf_counter and file.is_relative_to(PACKAGE):
+            called.append("perf_counter")
 
     earlier = sys.getprofile()
     gc.disable()
