@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from .engine import ConfigurationError
 from .engine.errors import brief
@@ -22,6 +22,9 @@ PREFIX = "MULTILIMIT_"
 MISSPELT = 0.93
 """A key without our prefix that is at least this similar to a setting is a misspelt one: ``MULTILIMITS_ENABLED``."""
 MOST_WORKERS = 100_000
+NAMES = 'names or patterns, such as ["health", "admin.*"]'
+WHO = 'networks and subjects, such as ["203.0.113.0/24", "user:42"]'
+"""What settings that are lists of text hold."""
 
 
 class Settings(BaseModel):
@@ -161,15 +164,12 @@ class Settings(BaseModel):
             raise ValueError("give a number of seconds")
         return value
 
-    @field_validator("exempt", mode="before")
+    @field_validator("exempt", "allow", "deny", mode="before")
     @classmethod
-    def _check_exempt(cls, value: Any) -> Any:
-        return _texts(value, 'names or patterns, such as ["health", "admin.*"]')
-
-    @field_validator("allow", "deny", mode="before")
-    @classmethod
-    def _check_list(cls, value: Any) -> Any:
-        return _texts(value, 'networks and subjects, such as ["203.0.113.0/24", "user:42"]')
+    def _check_texts(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
+            raise ValueError(f"give a list of {NAMES if info.field_name == 'exempt' else WHO}")
+        return tuple(value)
 
     @field_validator("message")
     @classmethod
@@ -192,12 +192,6 @@ class Settings(BaseModel):
             return cls(**{name.removeprefix(PREFIX).lower(): value for name, value in given.items()})
         except ValidationError as error:
             raise ConfigurationError("; ".join(_reason(problem) for problem in error.errors())) from None
-
-
-def _texts(value: Any, example: str) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
-        raise ValueError(f"give a list of {example}")
-    return tuple(value)
 
 
 def check_prefix(value: object) -> None:
