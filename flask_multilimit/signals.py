@@ -105,7 +105,8 @@ control_changed: NamedSignal = _signals.signal("control-changed")
 """
 
 control_failed: NamedSignal = _signals.signal("control-failed")
-"""Sent in each process once when it cannot put the newest control document in force; the last one stays.
+"""Sent in each process once when it cannot read the newest control document, and the last one stays in force; or when
+it leaves out overrides that do not fit its limits.
 
 :param error: why.
 """

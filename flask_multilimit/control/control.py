@@ -53,6 +53,9 @@ class ChangedApp(Protocol):
     def idle(self, document: Document) -> set[str]:
         """The ids of overrides that apply to nothing in the app."""
 
+    def unfit(self, document: Document) -> dict[str, ConfigurationError]:
+        """By the ids of overrides, why they do not fit the limits of the app."""
+
 
 class Control:
     """Makes changes that apply in all processes that share the storage, at most a second later.
@@ -205,6 +208,11 @@ class Control:
     def idle(self) -> set[str]:
         """The ids of overrides in force that apply to nothing in this app: their endpoint or rule is gone."""
         return self._app.idle(self._read())
+
+    def unfit(self) -> dict[str, ConfigurationError]:
+        """By id, why overrides do not fit the limits of this app, as those of another release may not. They are left
+        out here."""
+        return self._app.unfit(self._read())
 
     # In two steps, for commands and pages that first show what would change
 

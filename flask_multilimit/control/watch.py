@@ -78,9 +78,9 @@ class InForce(NamedTuple):
 
 
 class ControlFollower:
-    """Follows a store: calls ``take`` with the entries that apply, whenever these change, and ``report`` if a document,
-    or something in it, cannot be applied. Then the earlier entries stay in force, as they do while the store does not
-    answer.
+    """Follows a store: calls ``take`` with the entries that apply, whenever these change, and ``report`` if a document
+    cannot be read, or ``take`` leaves out something in it. A document that cannot be read changes nothing: the earlier
+    one stays in force, as it does while the store does not answer.
 
     Fork-safe: a child starts without a thread.
     """
@@ -104,6 +104,8 @@ class ControlFollower:
         """Why the newest document is not in force."""
         self._seen = time.monotonic()
         self._taken = NOTHING
+        self._left_out: Exception | None = None
+        """Why something in it does not apply."""
         self._reported_missing = False
         self._next_end: float | None = None
         self._not_before = 0.0
@@ -241,18 +243,22 @@ class ControlFollower:
             try:
                 self._take(holding)
             except ConfigurationError as error:
-                self._fail(error)
+                self._left_out = error
+                self._fail(error, "not all of the newest control document is in force")
+            else:
+                if self.problem is self._left_out:
+                    self.problem = None
         # With thousands of entries, one may end at every look.
         self._not_before = time.monotonic() + PAUSE * (time.monotonic() - started)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(
+        self, error: Exception, what: str = "cannot apply the newest control document; the previous one stays in force"
+    ) -> None:
         if str(error) == str(self.problem):
             return
         self.problem = error
         shown = with_remedy(error) if isinstance(error, StorageError) else error
-        self._logger.error(
-            "Rate limits: cannot apply the newest control document; the previous one stays in force: %s", shown
-        )
+        self._logger.error("Rate limits: %s: %s", what, shown)
         self._report(error)
 
     def _follow(self) -> None:

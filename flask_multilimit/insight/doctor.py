@@ -247,7 +247,7 @@ def _examine_control(gate: AppGate) -> Iterator[Finding]:
     if not applier.control.shared:
         return
     try:
-        entries, idle = applier.control.entries(), applier.control.idle()
+        entries, idle, unfit = applier.control.entries(), applier.control.idle(), applier.control.unfit()
     except StorageError as error:
         if not error.no_reply:  # otherwise the storage has a finding of its own
             yield _not_readable(error)
@@ -256,10 +256,14 @@ def _examine_control(gate: AppGate) -> Iterator[Finding]:
         text = f"The changes in the storage are not in force: {str(error).rstrip('.')}."
         yield Finding("control", "wrong", text, _LOOK_AT_IT)
         return
-    if applier.control.problem is not None:
+    if applier.control.problem is not None and not unfit:
         text = f"The newest changes are not in force: {str(applier.control.problem).rstrip('.')}."
-        yield Finding("control", "wrong", text, "Undo what does not fit: `flask multilimit unset`.")
+        yield Finding("control", "wrong", text, _LOOK_AT_IT)
     for each in entries:
+        if each.id in unfit:
+            why = str(unfit[each.id]).rstrip(".")
+            text = f"{each} ({each.id}) is left out, as it does not fit the limits of this app: {why}."
+            yield Finding("control", "wrong", text, f"flask multilimit unset {each.id}")
         if each.id in idle:
             text = f"{each} ({each.id}) applies to nothing: its endpoint or rule is gone."
             yield Finding("control", "warning", text, f"flask multilimit unset {each.id}")

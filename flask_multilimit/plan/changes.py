@@ -11,7 +11,7 @@ from ..declare.addresses import Who, network_from
 from ..declare.written import InvalidData, Mistake
 from ..engine import ConfigurationError, Rule
 from .endpoint import Plan
-from .overrides import NamedRule, rules_of_subject
+from .overrides import NamedRule, fitting, rules_of_subject
 from .plans import Plans
 from .sources import UNMATCHED_SCOPE
 
@@ -34,22 +34,26 @@ class ChangeValidator:
         """Each endpoint whose limits differ in ``after``. Raises :class:`ConfigurationError`."""
         if before.overrides == after.overrides:
             return []
-        return differences(self._plans_with(before.overrides), self._plans_with(after.overrides))
+        return differences(*(self._plans_with(self._fitting(each.overrides)) for each in (before, after)))
 
     def idle(self, document: Document) -> set[str]:
         """The ids of overrides that apply to nothing in the app."""
         found = set()
-        for each in document.overrides:
+        for each in self._fitting(document.overrides):
             alone = self._plans_with([each])
             if each.id not in alone.overrides.met and not differences(self._declared, alone):
                 found.add(each.id)
         return found
 
+    def unfit(self, document: Document) -> dict[str, ConfigurationError]:
+        """By the ids of overrides, why they do not fit the limits of the app."""
+        return fitting(document.overrides, self._plans_with)[1]
+
     def validate(self, document: Document, entry: Override | Listing) -> None:
         """Raise :class:`ConfigurationError` if limits like those of ``document``, with the new ``entry``, could not be
         declared."""
         if isinstance(entry, Override):
-            self._plans_with(document.overrides)
+            self._plans_with(self._fitting(document.overrides, but=entry))
             if entry.who is not None:
                 self._check_who(entry.who)
         else:
@@ -60,14 +64,19 @@ class ChangeValidator:
         not."""
         if isinstance(entry, Listing):
             return too_many_listed(document.listings, entry)
-        before = self._plans_with([each for each in document.overrides if each.id != entry.id])
-        plans = self._plans_with(document.overrides)
+        before = self._plans_with(self._fitting([each for each in document.overrides if each.id != entry.id]))
+        plans = self._plans_with(self._fitting(document.overrides, but=entry))
         if entry.id not in plans.overrides.met and not differences(before, plans):
             hint = _hint(entry, before)
             return f"{entry}: no endpoint has that{hint}. A function, or a check inside a view, may have it"
         if min(entry.times or 1, *shares(before, plans)) < SMALLEST_SHARE:
             return f"{entry}: would leave less than a hundredth of a limit"
         return self._too_generous(entry, before, plans) if entry.who is None or is_wide(entry.who) else ""
+
+    def _fitting(self, overrides: Sequence[Override], *, but: Override | None = None) -> Sequence[Override]:
+        """``overrides`` without those that do not fit, which are not in force; but with this one in any case."""
+        _, unfit = fitting([each for each in overrides if each is not but], self._plans_with)
+        return [each for each in overrides if each.id not in unfit]
 
     def _too_generous(self, entry: Override, before: Plans, plans: Plans) -> str:
         growth = max(entry.times or 1, *shares(self._declared, plans))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from math import floor
 from typing import TYPE_CHECKING, Any
@@ -65,6 +65,29 @@ class Overrides:
                 self.met.add(each.id)
                 found.append(rate_limiter(**each.limit.options).at(f"override {each.id}"))
         return tuple(found)
+
+
+def fitting(
+    overrides: Sequence[Override], make: Callable[[Sequence[Override]], object]
+) -> tuple[tuple[Override, ...], dict[str, ConfigurationError]]:
+    """Those of ``overrides`` that ``make`` accepts together, and by id why it does not accept the others, which were
+    made for another release of the app. Few tries are enough if these are few."""
+    make(())
+    unfit: dict[str, ConfigurationError] = {}
+
+    def keep(kept: tuple[Override, ...], more: Sequence[Override]) -> tuple[Override, ...]:
+        try:
+            make((*kept, *more))
+        except ConfigurationError as error:
+            if len(more) == 1:
+                unfit[more[0].id] = error
+                return kept
+        else:
+            return (*kept, *more)
+        middle = len(more) // 2
+        return keep(keep(kept, more[:middle]), more[middle:])
+
+    return keep((), overrides), unfit
 
 
 _WILD = frozenset("*?[")

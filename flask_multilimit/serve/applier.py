@@ -15,11 +15,11 @@ from ..control.document import Document
 from ..control.store import KINDS, Store, StoreInStorage, store_for
 from ..control.watch import ControlFollower, DiskCopy
 from ..declare.advice import changes
-from ..engine import Hits
+from ..engine import ConfigurationError, Hits
 from ..engine.text import SafeLogger
 from ..observe.events import ControlState
 from ..plan.endpoint import revised
-from ..plan.overrides import Overrides
+from ..plan.overrides import Overrides, fitting
 from ..plan.plans import Plans
 from ..signals import control_changed, control_failed, notify
 from .access import AccessLists, Listed, listing_resolver
@@ -89,18 +89,23 @@ class ControlApplier:
         return revised(hits, plans.overrides) if plans.overrides else hits
 
     def take(self, document: Document) -> None:
-        """Apply ``document``. Raises :class:`ConfigurationError` if its overrides do not fit the limits of the app:
-        then the earlier overrides stay in force, but its lists apply."""
+        """Apply ``document``. Raises :class:`ConfigurationError` if some of its overrides do not fit the limits of the
+        app: they are left out, and the others and the lists apply."""
         self._gate.access = self._access(document.listings)
+        unfit: dict[str, ConfigurationError] = {}
         if document.overrides != self._gate.plans.entries:
-            plans = self.plans_with(document.overrides)
-            if any(each.may_take_slots for each in document.overrides):
+            overrides, unfit = fitting(document.overrides, self.plans_with)
+            if any(each.may_take_slots for each in overrides):
                 changes.may_take_slots = True  # before any check can take them
-            self._gate.plans = plans
-        self._announce(document.entries)
-        self._amounts = _amounts(document.entries)
+            self._gate.plans = self.plans_with(overrides)
+        applied = tuple(each for each in document.entries if each.id not in unfit)
+        self._announce(applied)
+        self._amounts = _amounts(applied)
         if self._logs:  # a command is no worker: metrics would show it as one for ever
             self._gate.audience.stir()
+        if unfit:
+            left_out = [f"{each} ({each.id}): {unfit[each.id]}" for each in document.overrides if each.id in unfit]
+            raise ConfigurationError(f"left out, as it does not fit the limits of this app: {'; '.join(left_out)}")
 
     def declared_limits(self) -> str:
         """A digest of the limits that are declared, which tells workers of different releases apart."""

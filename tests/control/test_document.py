@@ -137,18 +137,44 @@ class TestInTheStorage:
         assert shop.statuses(1) == [403]
         assert shop.control.problem is None
 
-    def test_one_that_does_not_fit_the_app_keeps_the_overrides_before_and_takes_its_lists(
+    @pytest.mark.parametrize("place", range(4))
+    def test_what_does_not_fit_the_app_is_left_out_and_the_rest_applies(
+        self, shop: Shop, redis_client: redis.Redis, place: int
+    ) -> None:
+        scattered = {"type": "ip", "hash_tag": "subject"}
+        clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "show", "limit": scattered}
+        given: list[dict[str, Any]] = [
+            {"endpoint": "show", "rule": "ip-60s", "rules": "1/minute"},
+            {"endpoint": "tier", "off": True},
+            {"endpoint": "open", "limit": {"type": "ip", "rules": "1/minute"}},
+        ]
+        fits = [{"kind": "override", "id": f"{n:08}", "since": 1, **each} for n, each in enumerate(given)]
+        text = json.dumps({"format": 1, "entries": [*fits[:place], clash, *fits[place:], ENTRY]})
+        redis_client.hset(KEY, mapping={"stamp": "9-clash", "document": text})
+
+        assert [shop.statuses(3, path) for path in ("/", "/tier", "/open")] == [
+            [200, 429, 429],
+            [200] * 3,
+            [200, 429, 429],
+        ]
+        assert shop.statuses(1, ip="203.0.113.7") == [403]
+        assert "left out, as it does not fit the limits of this app: at show: new ip" in str(shop.control.problem)
+        assert "keys in several slots" in str(shop.control.unfit()["1" * 8])
+
+    def test_what_does_not_fit_the_app_keeps_nobody_from_other_changes(
         self, shop: Shop, redis_client: redis.Redis
     ) -> None:
         scattered = {"type": "ip", "hash_tag": "subject"}
         clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "show", "limit": scattered}
-        denied = {**ENTRY, "who": "203.0.113.9"}
-        text = json.dumps({"format": 1, "entries": [clash, denied]})
-        redis_client.hset(KEY, mapping={"stamp": "9-clash", "document": text})
+        redis_client.hset(KEY, mapping={"stamp": "9-clash", "document": json.dumps({"format": 1, "entries": [clash]})})
 
-        assert shop.statuses(3) == [200, 200, 429]
-        assert shop.statuses(1, ip="203.0.113.9") == [403]
-        assert "keys in several slots" in str(shop.control.problem)
+        shop.control.override("show", rule="ip-60s", rules="1/minute", lasting=True)
+        assert shop.statuses(2) == [200, 429]
+        assert shop.control.idle() == set()
+        with pytest.raises(ConfigurationError, match="several slots"):
+            shop.control.override("show", limit=scattered, lasting=True)
+        shop.control.undo("1" * 8)
+        assert shop.control.problem is None
 
     def test_an_override_whose_target_is_gone_does_nothing(self, shop: Shop, redis_client: redis.Redis) -> None:
         gone = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "gone", "off": True}
