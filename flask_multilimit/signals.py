@@ -78,8 +78,8 @@ limit_event: NamedSignal = _signals.signal("limit-event")
 rules_failed: NamedSignal = _signals.signal("rules-failed")
 """Sent when a callable for rules starts to raise, or to return something that is not a rule.
 
-The last good rules of each subject apply, else the ``fallback`` of the limiter, else the request fails. Sent again only
-after the callable has worked in between.
+The last good rules of each subject apply, else the ``fallback`` of the limiter, else the request fails; where several
+clients may be one subject, the ``fallback`` goes first. Sent again only after the callable has worked in between.
 
 :param where: where the limiter was declared.
 :param error: what was raised.

@@ -16,12 +16,16 @@ from ..engine.rules import NOTHING, Rules, rules_from
 from ..engine.text import SafeLogger
 from ..signals import notify, rules_failed
 from .limiter import Declaration, takes_subject
-from .subjects import ANONYMOUS, EVERYONE, Subject, parts_in
+from .subjects import ANONYMOUS, EVERYONE, LimitType, Subject, parts_in
 
 T = TypeVar("T")
 
 REMEMBERED = 1024
 """The most subjects whose last good rules are kept, for each limiter."""
+
+
+_OF_SEVERAL = frozenset({LimitType.DEFAULT.value, LimitType.IP.value, ANONYMOUS})
+"""Types whose subject may be several clients, which the callable may give different rules."""
 
 
 class NoRules(Exception):  # noqa: N818 - not an error of this package: its cause is one of the app
@@ -32,8 +36,10 @@ class DynamicRules:
     """Calls the callable for rules of one limiter of one endpoint.
 
     If it raises, or returns nonsense or what does not go with the limiter, the last good rules of the same subject
-    apply, else the ``fallback`` of the limiter; without one, the request fails with that error. A failure is logged and
-    signalled once, until the callable works again; if it fails only for some subjects, once for each of them.
+    apply, else the ``fallback`` of the limiter; without one, the request fails with that error. Where several clients
+    may be one subject, its last good rules may be those of another client: the ``fallback`` goes before them, and "no
+    limit" is not remembered. A failure is logged and signalled once, until the callable works again; if it fails only
+    for some subjects, once for each of them.
     """
 
     def __init__(self, app: Flask, declaration: Declaration) -> None:
@@ -54,7 +60,7 @@ class DynamicRules:
             rules = self._ask(subject)
         except Exception as error:
             self._report(name, error)
-            instead = self._instead(name)
+            instead = self._instead(subject, name)
             if instead is None:
                 raise NoRules from error
             return instead
@@ -76,7 +82,7 @@ class DynamicRules:
                 return self._ask(subject)
             except Exception as error:
                 self._report(name, error)
-                return self._instead(name)
+                return self._instead(subject, name)
         return self._last(name)
 
     def _ask(self, subject: Subject) -> tuple[Rule, ...]:
@@ -101,9 +107,17 @@ class DynamicRules:
         _, rules = self._good.get(name, (0, None))
         return rules
 
-    def _instead(self, name: str) -> tuple[Rule, ...] | None:
+    def _instead(self, subject: Subject, name: str) -> tuple[Rule, ...] | None:
+        fallback = self.declaration.fallback
+        if fallback is not None and self._may_be_several(subject):
+            return fallback
         rules = self._last(name)
-        return self.declaration.fallback if rules is None else rules
+        return fallback if rules is None else rules
+
+    def _may_be_several(self, subject: Subject) -> bool:
+        """Whether several clients may be ``subject``: an address, everyone, or all that have no id."""
+        parts = parts_in(subject.value) if isinstance(self.declaration.type, tuple) else (subject,)
+        return all(part.type in _OF_SEVERAL or not part.value for part in parts)
 
     def _keep(self, subject: Subject, name: str, call: int, rules: tuple[Rule, ...]) -> None:
         with self._lock:
@@ -111,8 +125,8 @@ class DynamicRules:
             self._failing_for.pop(name, None)
             latest, _ = self._good.get(name, (-1, ()))
             # An answer that comes late is not the last one. What frees one client of many that are one subject, such
-            # as everyone, must not free the others.
-            if call > latest and (rules or subject.value):
+            # as those behind one address, must not free the others.
+            if call > latest and (rules or not self._may_be_several(subject)):
                 _remember(self._good, name, (call, rules))
 
     def _report(self, name: str, error: Exception) -> None:
@@ -126,7 +140,9 @@ class DynamicRules:
                 'Rate limits: the rules of the limiter on "%s" failed; the last good ones of each subject apply, or '
                 "for a subject without any, %s: %r",
                 where,
-                "this error ends the request" if fallback is None else f"its fallback ({_listed(fallback)})",
+                "this error ends the request"
+                if fallback is None
+                else f"and for one that several clients may share, its fallback ({_listed(fallback)})",
                 error,
             )
             notify(rules_failed, self._app, where=where, error=error)

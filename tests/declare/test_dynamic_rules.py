@@ -173,16 +173,57 @@ def test_a_client_that_makes_the_callable_fail_never_gets_the_freedom_of_staff(
     assert (bad, good, afterwards) == ([500] * 3, [200, 429], [429, 200])
 
 
-@pytest.mark.parametrize("type_", [LimitType.DEFAULT, lambda: ""], ids=["everyone", "no key"])
+OF_SEVERAL = pytest.mark.parametrize(
+    "type_",
+    [LimitType.DEFAULT, LimitType.IP, LimitType.USER, (LimitType.USER, LimitType.IP), (LimitType.IP, str), str],
+    ids=["everyone", "address", "visitor", "visitor at an address", "address without a key", "no key"],
+)
+
+
+@OF_SEVERAL
 def test_what_frees_one_client_of_a_shared_subject_does_not_free_the_others(
     app: Flask, storage: RecordingStorage, type_: Any
 ) -> None:
-    MultiLimit(app, storage=storage)
+    MultiLimit(app, storage=storage, user_loader=lambda: None)
     answers = iter(["1/minute", None, RuntimeError("database away")])
     shared = rate_limiter(type=type_, name="shared", rules=lambda: _returned(next(answers)))
     app.add_url_rule("/", "view", shared(view()))
 
     assert statuses(app, "/", "/", "/") == [200, 200, 429]
+
+
+@OF_SEVERAL
+@pytest.mark.parametrize("last", [None, "9/minute"], ids=["no limit", "a looser plan"])
+def test_where_several_clients_are_one_subject_a_fallback_goes_before_the_rules_of_the_last_one(
+    app: Flask, storage: RecordingStorage, type_: Any, last: Any
+) -> None:
+    MultiLimit(app, storage=storage, user_loader=lambda: None)
+    answers = iter([last, *[RuntimeError("database away")] * 3])
+    shared = rate_limiter(type=type_, name="shared", rules=lambda: _returned(next(answers)), fallback="2/minute")
+    app.add_url_rule("/", "view", shared(view()))
+
+    assert statuses(app, "/", "/", "/", "/")[-1] == 429
+
+
+def test_no_limit_of_one_client_behind_an_address_ends_the_request_of_another_if_the_callable_fails(
+    app: Flask, storage: RecordingStorage
+) -> None:
+    MultiLimit(app, storage=storage)
+    answers = iter([None, RuntimeError("database away")])
+    by_address = rate_limiter(type=LimitType.IP, rules=lambda: _returned(next(answers)))
+    app.add_url_rule("/", "view", by_address(view()))
+
+    assert statuses(production(app), "/", "/") == [200, 500]
+
+
+@pytest.mark.parametrize("type_", [LimitType.USER, (LimitType.USER, LimitType.IP)], ids=["user", "user at an address"])
+def test_a_user_keeps_no_limit_where_the_callable_fails(app: Flask, storage: RecordingStorage, type_: Any) -> None:
+    MultiLimit(app, storage=storage, user_loader=lambda: "ann")
+    answers = iter([None, *[RuntimeError("database away")] * 3])
+    by_user = rate_limiter(type=type_, rules=lambda: _returned(next(answers)), fallback="1/minute")
+    app.add_url_rule("/", "view", by_user(view()))
+
+    assert statuses(app, "/", "/", "/", "/") == [200] * 4
 
 
 def test_the_other_limits_are_charged_where_a_callable_fails(app: Flask, storage: RecordingStorage) -> None:
@@ -220,7 +261,8 @@ class TestFallback:
         assert [get(app, "new") for _ in range(3)] == [200, 200, 429]
         assert [get(app, "s") for _ in range(3)] == [200] * 3
         assert get(app, "c") == 429
-        assert "for a subject without any, its fallback (2 per 60s): RuntimeError" in caplog.messages[0]
+        expected = "and for one that several clients may share, its fallback (2 per 60s): RuntimeError"
+        assert expected in caplog.messages[0]
 
     @pytest.mark.parametrize(
         ("options", "message"),

@@ -1,7 +1,8 @@
 """Whatever a client sends and however callables fail: nobody has more than the loosest rules declared for it.
 
 A model knows the plan of each subject, and notes what the callable has answered for it. Each request that reaches the
-view was checked by the last good rules of its own subject, or else by the fallback.
+view was checked by the last good rules of its own subject, or else by the fallback. Where several clients may be one
+subject, it was checked by the fallback, or without one by the last rules that limited it, never by "no limit".
 """
 
 from __future__ import annotations
@@ -28,6 +29,16 @@ PLANS: dict[str, list[Any]] = {
 NONSENSE: list[Any] = [5, -1, True, "often", [None], {"count": 1}, b"", object()]
 KEYS = ["", "ann", "bob", "staff", "ann\n", "bob:staff", "x" * 300, "\x00"]
 FALLBACK = (Rule(60, 2),)
+TYPES: dict[str, Any] = {
+    "key": lambda: request.args["key"],
+    "user": LimitType.USER,
+    "user or address": LimitType.USER,
+    "address": LimitType.IP,
+    "everyone": LimitType.DEFAULT,
+    "user and address": (LimitType.USER, LimitType.IP),
+    "address and key": (LimitType.IP, lambda: request.args["key"]),
+}
+OF_SEVERAL = {"address", "everyone"}
 
 
 def rules_of(plan: Any) -> tuple[Rule, ...]:
@@ -41,14 +52,16 @@ class Shop:
 
     def __init__(self, type_: str, fallback: Any) -> None:
         self.answer: Any = None
-        self.fallback = fallback
+        self.type = type_
+        self.fallback: tuple[Rule, ...] | None = fallback
         self.last_good: dict[str, tuple[Rule, ...]] = {}
         self.storage = RecordingStorage(Clock())
         app = Flask(__name__)
-        app.config |= {"MULTILIMIT_ANONYMOUS_USER": "shared", "MULTILIMIT_DENY_CACHE": 0}
+        anonymous = "ip" if type_ == "user or address" else "shared"
+        app.config |= {"MULTILIMIT_ANONYMOUS_USER": anonymous, "MULTILIMIT_DENY_CACHE": 0}
         app.logger.disabled = True
         MultiLimit(app, storage=self.storage, user_loader=lambda: request.args["key"])
-        type_of: Any = {"key": lambda: request.args["key"], "user": LimitType.USER}[type_]
+        type_of = TYPES[type_]
         limiter = rate_limiter(type=type_of, name="key", rules=self._rules, fallback=fallback)
         app.add_url_rule("/", "view", limiter(lambda: "ok"))
         self.client = app.test_client()
@@ -62,17 +75,26 @@ class Shop:
         self.answer = answer
         self.storage.checks.clear()
         status = self.client.get("/", query_string={"key": key}).status_code
-        if not fails and (rules_of(answer) or key):
-            self.last_good[key] = rules_of(answer)
-        expected = self.last_good.get(key, self.fallback) if fails else rules_of(answer)
+        expected = self._expected(key, answer, fails=fails)
         checked = tuple(hit.rule for hit in self.storage.checks[0]) if self.storage.checks else ()
 
         assert checked == (expected or ())
         assert status == 500 if expected is None else status in {200, 429}
 
+    def _expected(self, key: str, answer: Any, *, fails: bool) -> tuple[Rule, ...] | None:
+        several = self.type in OF_SEVERAL or not key
+        subject = "" if several else key
+        if not fails:
+            if rules_of(answer) or not several:
+                self.last_good[subject] = rules_of(answer)
+            return rules_of(answer)
+        if several and self.fallback is not None:
+            return self.fallback
+        return self.last_good.get(subject, self.fallback)
+
 
 @pytest.mark.parametrize("fallback", [None, FALLBACK], ids=["no fallback", "fallback"])
-@pytest.mark.parametrize("type_", ["key", "user"])
+@pytest.mark.parametrize("type_", TYPES)
 @tries()
 @given(data=st.data())
 def test_nobody_ever_has_more_than_the_loosest_rules_declared_for_it(type_: str, fallback: Any, data: Any) -> None:
