@@ -29,6 +29,8 @@ from flask_multilimit.serve.applier import applier_of
 from flask_multilimit.simulation import LoggedRequest, simulate
 
 if TYPE_CHECKING:
+    from flask.testing import FlaskClient
+
     from support.servers import Server
 
 QUICK, SLOW = 400, int(os.environ.get("MULTILIMIT_ATTACKS", "5000"))
@@ -147,9 +149,15 @@ def api(siege: Siege, text: str) -> Attempt:
     return siege.ask(path, text, operator=True, query_string={"who": safely(text), "minutes": safely(text)})
 
 
+def token_for(siege: Siege, operator: FlaskClient) -> str:
+    """What a form of the dashboard must hold to be taken."""
+    found = re.search(r'name="token" value="([^"]+)"', operator.get(siege.url("what-if")).text)
+    assert found is not None
+    return found[1]
+
+
 def form(siege: Siege, text: str) -> Attempt:
     operator, where = siege.house.operator(), siege.draw.choice(FORMS)
-    token = re.search(r'name="token" value="([^"]+)"', operator.get(siege.url("what-if")).text)
     names = (
         "endpoint",
         "who",
@@ -166,19 +174,18 @@ def form(siege: Siege, text: str) -> Attempt:
         "times",
     )
     given = {name: safely(text) for name in siege.draw.sample(names, 4)}
-    if token is not None and siege.draw.random() < 0.8:
-        given["token"] = token[1]
+    if siege.draw.random() < 0.8:
+        given["token"] = token_for(siege, operator)
     response = operator.post(siege.url(where), data=given, buffered=True)
     return Attempt("form", text, response.status_code, response.get_data(as_text=True))
 
 
 def upload(siege: Siege, text: str) -> Attempt:
     operator = siege.house.operator()
-    token = re.search(r'name="token" value="([^"]+)"', operator.get(siege.url("what-if")).text)
     text = text[:10_000]  # more would leave a file of the test client open
     line = f'{text} - {text} [22/Nov/2026:03:15:00 +0000] "GET /{text} HTTP/1.1" 200 1\n'
     log = io.BytesIO((line * 3).encode("utf-8", "surrogatepass"))
-    given = {"token": token[1] if token else "", "log": (log, f"{safely(text)[:50]}.log")}
+    given = {"token": token_for(siege, operator), "log": (log, f"{safely(text)[:50]}.log")}
     response = operator.post(siege.url("what-if"), data=given, buffered=True)
     return Attempt("upload", text, response.status_code, response.get_data(as_text=True))
 

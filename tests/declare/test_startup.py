@@ -263,6 +263,7 @@ class TestSettings:
             ("STORAGE_TIMEOUT", True, "MULTILIMIT_STORAGE_TIMEOUT=True: give a number of seconds"),
             ("DENY_CACHE", False, "MULTILIMIT_DENY_CACHE=False: give a number of seconds"),
             ("EXEMPT", "static", "MULTILIMIT_EXEMPT='static': give a list of names or patterns, such as"),
+            ("DENY", "203.0.113.7", "MULTILIMIT_DENY='203.0.113.7': give a list of networks and subjects, such as"),
             ("EXEMPT", ["static", 5], "MULTILIMIT_EXEMPT=['static', 5]: give a list of names or patterns, such as"),
             ("STORAGE_TIMEOUT", "soon", "MULTILIMIT_STORAGE_TIMEOUT='soon'"),
             ("KEY_PREFIX", "", "MULTILIMIT_KEY_PREFIX='': key prefix '': 1 to 32 printable ASCII"),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.folders import ROOT
+from upgrade.worker import COUNT
 
 if TYPE_CHECKING:
     from support.servers import Server
@@ -26,7 +27,6 @@ BEFORE = "608cf61af6fe"
 WORKER = Path(__file__).parent / "worker.py"
 REQUESTS = 60
 """How many each worker sends to each endpoint; 16 workers send more than the endpoints admit."""
-COUNT = 300
 
 
 @pytest.fixture(scope="module")
