@@ -664,12 +664,18 @@ def _parsed(path: Path) -> Any:
         raise ConfigurationError(f"{path}: give a file whose name ends in {' or '.join(parsers)}")
     try:
         if path.stat().st_size > LONGEST_FILE:
-            raise ConfigurationError(f"{path}: has more than {LONGEST_FILE} bytes")
-        return parse(path.read_text(encoding="utf-8"))
+            raise ConfigurationError(f"has more than {LONGEST_FILE} bytes")
+        text = path.read_text(encoding="utf-8")
+        found = parse(text) if text.strip() else {}
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
     except (ValueError, RecursionError) as error:  # also for bad UTF-8, and for brackets in brackets
         raise ConfigurationError(f"{path}: is not valid {path.suffix[1:].upper()}: {error}") from error
+    if found == {}:  # somebody may still be writing it, or was interrupted
+        raise ConfigurationError(f"{path}: is empty; write limits into it, or do not name it as a file of limits")
+    return found
 
 
 def parse_toml(text: str) -> Any:

@@ -185,6 +185,9 @@ def test_toml_and_json_files_say_the_same(name: str, tmp_path: Path) -> None:
     assert read.deny == ("::1",)
 
 
+EMPTY = [("toml", b""), ("toml", b" \n"), ("toml", b"# limits\n"), ("json", b""), ("json", b"\n"), ("json", b"{}")]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -194,6 +197,7 @@ def test_toml_and_json_files_say_the_same(name: str, tmp_path: Path) -> None:
         ("limits.json", b"[" * 100_000, "is not valid JSON"),
         ("limits.toml", b"a = " + b"[" * 100_000, "is not valid TOML"),
         ("limits.json", b"[]", "limits.json: "),
+        *((f"limits.{suffix}", text, f"limits.{suffix}: is empty; write limits") for suffix, text in EMPTY),
         ("limits.yaml", b"", "ends in .json or .toml"),
         ("limits.toml", None, r"limits\.toml: cannot be read: No such file"),
     ],
