@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from secrets import token_hex
 from typing import Any, Literal, Protocol
 
-from ..declare.written import InvalidData, Mistake
+from ..declare.written import InvalidData, Mistake, parse_json
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool
 from ..engine.rules import LONGEST, UNITS, Rules
@@ -165,6 +165,7 @@ class Control:
         check_bool("force", force)
         _check_texts(reason=reason, author=author)
         given = document_from(text)
+        parse_json(text)  # a document that is in force already need not be so strict
         new = given.at(self._store.read("").now)
 
         def both(document: Document) -> Document:

@@ -64,6 +64,7 @@ from .written import (
     is_header,
     is_import_path,
     nearest,
+    parse_json,
     parts_of_type,
 )
 
@@ -658,7 +659,7 @@ def read_limits(path: Path) -> LimitsFile:
 
 
 def _parsed(path: Path) -> Any:
-    parsers: dict[str, Callable[[str], Any]] = {".json": json.loads, ".toml": parse_toml}
+    parsers: dict[str, Callable[[str], Any]] = {".json": parse_json, ".toml": parse_toml}
     parse = parsers.get(path.suffix.lower())
     if parse is None:
         raise ConfigurationError(f"{path}: give a file whose name ends in {' or '.join(parsers)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeGuard, cast
@@ -204,6 +205,20 @@ class InvalidData(ConfigurationError):  # noqa: N818 - the name says enough
         super().__init__("; ".join(f"{where}: {each}" if where else str(each) for each in mistakes))
         self.mistakes: tuple[Mistake, ...] = tuple(mistakes)
         """All that is wrong."""
+
+
+def parse_json(text: str | bytes) -> Any:
+    """As ``json.loads``. Raises :class:`ConfigurationError` if a name has two values, one of which would be lost."""
+    return json.loads(text, object_pairs_hook=_without_repetition)
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ConfigurationError(f"{brief(name)} is given twice; join them, or keep one")
+        found[name] = value
+    return found
 
 
 OFF = "off"

@@ -278,6 +278,17 @@ def test_an_override_that_could_not_be_declared_is_an_error(shop: Shop, given: d
     assert shop.control.history() == []
 
 
+def test_an_import_that_gives_a_name_twice_is_an_error_and_changes_nothing(shop: Shop) -> None:
+    shop.control.deny("203.0.113.7", lasting=True)
+    exported = shop.control.export_entries()
+    shop.control.undo(shop.control.entries()[0].id)
+
+    with pytest.raises(ConfigurationError, match="'entries' is given twice; join them, or keep one"):
+        shop.control.import_entries(exported.rstrip().removesuffix("}") + ', "entries": []}')
+
+    assert shop.control.entries() == ()
+
+
 @pytest.mark.parametrize(
     ("options", "rules", "told"),
     [
