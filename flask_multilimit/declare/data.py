@@ -444,7 +444,7 @@ WrittenLimit = Annotated[
 WrittenLimits = Annotated[
     Annotated[LimitText, Tag("<text>")]
     | Annotated[WrittenLimiter, Tag("<table>")]
-    | Annotated[tuple[WrittenLimit, ...], Field(strict=False), Tag("<list>")],
+    | Annotated[Some[WrittenLimit], Tag("<list>")],
     _forms(_REMEDY),
 ]
 """One limiter or several. Text is a limiter that everyone shares."""
