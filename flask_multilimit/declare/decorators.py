@@ -128,7 +128,8 @@ def rate_limiter(
     :param exempt_when: a callable; if it returns true, this limiter does not apply.
     :param charge_when: statuses of responses, such as ``[401, 403]`` or ``"4xx"``, or a callable that is called with
         the response; for other statuses, or if it returns false, the charge made before the view ran is refunded
-        exactly. So no more than ``count`` requests can be in progress, and only those that you choose count.
+        exactly. So no more than ``count`` requests can be in progress, and only those that you choose count. If it
+        fails, the charge stands.
     :param settle: what the request really cost, which replaces ``cost``, the estimate: a callable of the response that
         returns units, or ``None`` if the estimate stands; ``"header:X-Tokens"`` for a field of the response, which
         clients do not see; or ``True`` if the view says it with :func:`settle`. A stream is settled when it is closed.

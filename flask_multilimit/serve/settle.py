@@ -162,13 +162,17 @@ class Settlement:
         if declaration.settle is True:
             return frame.said.get(_name_of(declaration))
         assert response is not None
-        if declaration.charge_when is not None:
-            return None if _charges(declaration, response) else 0
         try:
+            if declaration.charge_when is not None:
+                return None if _charges(declaration.charge_when(response)) else 0
             units = cast("Callable[[Response], object]", declaration.settle)(response)
             return None if units is None else units_from(units)
-        except Exception as error:
-            self._log('settle of the limiter on "%s" failed, so the estimate stands: %r', declaration.where, error)
+        except Exception as error:  # the work is done: whoever hears of an error would ask for it again
+            failed = "settle" if declaration.charge_when is None else "charge_when"
+            stands = "estimate" if declaration.charge_when is None else "charge"
+            self._log(
+                '%s of the limiter on "%s" failed, so the %s stands: %r', failed, declaration.where, stands, error
+            )
             return None
 
     def _report(self, before: Decision, settled: Decision) -> None:
@@ -263,11 +267,11 @@ def _name_of(declaration: Declaration) -> str:
     return declaration.name or declaration.type_name
 
 
-def _charges(declaration: Declaration, response: Response) -> bool:
-    charges = cast("Callable[[Response], object]", declaration.charge_when)(response)
-    if isinstance(charges, (int, float)) and not isinstance(charges, bool):
+def _charges(said: object) -> bool:
+    """What a ``charge_when`` has ``said``. Raises :class:`ConfigurationError` for a number, which is no condition."""
+    if isinstance(said, (int, float)) and not isinstance(said, bool):
         raise ConfigurationError(
-            f'limiter on "{declaration.where}": charge_when returned {brief(charges)}, and it decides whether a '
-            "request is charged, not how much: that is settle=; return True or False"
+            f"charge_when returned {brief(said)}, and it decides whether a request is charged, not how much: that is "
+            "settle=; return True or False"
         )
-    return bool(charges)
+    return bool(said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -132,16 +133,6 @@ class TestWhatTheResponseIs:
             ask(app)
         assert statuses(app, "/") == [429]
 
-    @pytest.mark.parametrize("charge_when", [lambda response: response.nonsense, lambda _: 0, lambda _: 2.5])
-    def test_a_condition_that_raises_or_returns_a_number_leaves_the_charge_and_is_an_error(
-        self, app: Flask, any_storage: Any, charge_when: Any
-    ) -> None:
-        app.testing = False
-        MultiLimit(app, storage=any_storage)
-        app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=charge_when)(view()))
-
-        assert statuses(app, "/", "/") == [500, 429]
-
     @pytest.mark.parametrize("charge_when", ["4xx", [404], ["5xx", 404], 404, (404,), {404}])
     def test_statuses_are_given_in_code_as_in_files(self, app: Flask, any_storage: Any, charge_when: Any) -> None:
         MultiLimit(app, storage=any_storage)
@@ -149,6 +140,89 @@ class TestWhatTheResponseIs:
         app.add_url_rule("/<int:status>", "view", limiter(lambda status: ("", status)))
 
         assert statuses(app, "/200", "/200", "/404", "/200") == [200, 200, 404, 429]
+
+
+class TestAConditionThatFails:
+    """The view has done its work: its client must not ask for that again, and nobody gets it for nothing."""
+
+    @pytest.fixture(
+        params=[
+            lambda response: response.json["ok"],
+            lambda response: response.nonsense,
+            lambda _: 0,
+            lambda _: 2.5,
+            lambda _: NoAnswer(),
+        ],
+        ids=["not JSON", "raises", "an int", "a float", "neither true nor false"],
+    )
+    def condition(self, request: pytest.FixtureRequest) -> Any:
+        return request.param
+
+    @pytest.mark.parametrize("made", ["at once", "as a stream"])
+    def test_the_response_is_sent_and_the_charge_stands(
+        self, app: Flask, any_storage: Any, condition: Any, made: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        MultiLimit(app, storage=any_storage)
+        paid = view() if made == "at once" else lambda: Response(iter(["o", "k"]))
+        app.post("/", endpoint="pay")(rate_limiter(rules="2/minute", charge_when=condition)(paid))
+
+        answers = [ask(app, method="POST") for _ in range(3)]
+
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        assert [answer.text for answer in answers[:2]] == ["ok"] * 2
+        assert ["charge_when of the limiter" in each for each in caplog.messages] == [True] * 2
+        assert ["so the charge stands" in each for each in caplog.messages] == [True] * 2
+
+    @pytest.mark.parametrize("outermost", [True, False])
+    def test_all_other_limiters_are_settled(
+        self, app: Flask, any_storage: Any, condition: Any, *, outermost: bool
+    ) -> None:
+        MultiLimit(app, storage=any_storage)
+        others = [
+            rate_limiter(rules="100/minute", cost=10, settle=lambda _: 1, name="real"),
+            rate_limiter(rules="50/hour", charge_when=failed, name="failed"),
+        ]
+        failing = rate_limiter(rules="20/day", charge_when=condition, name="failing")
+        stacked: Any = view()
+        for limiter in [*others, failing] if outermost else [failing, *others]:
+            stacked = limiter(stacked)
+        app.get("/", endpoint="view")(stacked)
+
+        assert statuses(app, "/") == [200]
+        left = dict(re.findall(r'"([^"]+)";r=(\d+)', ask(app).headers["RateLimit"]))
+
+        assert left == {"real-60s": "98", "failed-3600s": "50", "failing-86400s": "18"}
+
+    def test_a_number_is_told_the_remedy_in_the_log(self, app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+        MultiLimit(app)
+        returns_a_number: Any = lambda _: 1  # noqa: E731
+        app.get("/", endpoint="view")(rate_limiter(rules="2/minute", charge_when=returns_a_number)(view()))
+
+        ask(app)
+
+        assert "charge_when returned 1, and it decides whether" in caplog.text
+
+    def test_a_service_that_the_view_calls_stays_charged(self, app: Flask, any_storage: Any, condition: Any) -> None:
+        MultiLimit(app, storage=any_storage)
+        guess = rate_limiter(rules="2/minute", charge_when=condition)(view())
+        app.add_url_rule("/", "view", lambda: guess())  # noqa: PLW0108 - as a view, its limit would be that of the view
+
+        assert statuses(app, "/", "/", "/") == [200, 200, 429]
+
+    def test_an_async_view_stays_charged(self, app: Flask, any_storage: Any, condition: Any) -> None:
+        MultiLimit(app, storage=any_storage)
+
+        @app.get("/", endpoint="view")
+        @rate_limiter(rules="2/minute", charge_when=condition)
+        async def paid() -> str:
+            return "paid"
+
+        assert statuses(app, "/", "/", "/") == [200, 200, 429]
+
+
+class NoAnswer:
+    def __bool__(self) -> bool:
+        raise ValueError("ambiguous")
 
 
 class TestManyAtOnce:
