@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, TextIO
@@ -14,6 +15,7 @@ from ...control.entries import Listing, Override
 from ...control.store import MOST_ENTRIES
 from ...control.watch import LONGEST_COPY
 from ...engine import ConfigurationError
+from ...engine.rules import rules_in
 from ...insight.bans import Lifted, bans, note, unban
 from ...insight.changes import Entry, PastChange, entries, history
 from ...insight.clients import client_from
@@ -120,7 +122,20 @@ def set_command(
     said = {
         name: value for name, value in given.items() if value is not None and (value is not False or name == "shadow")
     }
+    if said.keys() == {"kind", "endpoint", "rule"} and _are_rules(str(rule)):
+        new, command = shlex.quote(str(rule)), f"flask multilimit set {shlex.quote(str(endpoint))}"
+        raise click.UsageError(
+            f"{new} is where the name of a RULE belongs. To replace a rule: {command} RULE {new}. "
+            f"To add a limit: {command} --limit {new} --type {type_}. `flask multilimit limits` lists the rules"
+        )
     _change(said, **options)
+
+
+def _are_rules(text: str) -> bool:
+    try:
+        return bool(rules_in(text))
+    except ConfigurationError:
+        return False
 
 
 @command("allow", short_help="Never limit a network or a subject.")

@@ -54,6 +54,29 @@ def test_a_change_says_which_one_it_replaces(on_server: Command) -> None:
     assert first["replaces"] is told["replaces"] is None
 
 
+@pytest.mark.parametrize(
+    ("given", "commands"),
+    [
+        (("5/minute",), ("set update RULE 5/minute. ", "set update --limit 5/minute --type default. ")),
+        (("5/minute", "--type", "ip"), ("set update RULE 5/minute. ", "set update --limit 5/minute --type ip")),
+        (("5 per 20 seconds",), ("RULE '5 per 20 seconds'. ", "--limit '5 per 20 seconds' --type default. ")),
+    ],
+)
+def test_rules_in_place_of_the_name_of_a_rule_are_an_error_that_shows_both_commands(
+    on_server: Command, given: tuple[str, ...], commands: tuple[str, ...]
+) -> None:
+    run = on_server("set", "update", *given, "--for", "2h", "--yes")
+
+    told = " ".join(run.err.split())
+    assert (run.code, [each in told for each in commands]) == (2, [True, True]), run.err
+
+
+def test_the_name_of_a_rule_without_a_change_is_an_error_that_names_the_changes(on_server: Command) -> None:
+    run = on_server("set", "update", "ip-20s", "--for", "2h", "--yes")
+
+    assert (run.code, "nothing given; give one of rules, times" in " ".join(run.err.split())) == (1, True), run.err
+
+
 def test_a_count_below_the_number_of_workers_says_that_nobody_passes_in_an_outage(on_server: Command) -> None:
     on_server.environment["FLASK_MULTILIMIT_WORKERS"] = "4"
     change = ("set", "update", "ip-20s", "{} per 20 seconds", "--for", "1h", "--dry-run")
