@@ -7,12 +7,14 @@ import contextlib
 import json
 import re
 import warnings
+from difflib import ndiff
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Flask
 
 import flask_multilimit
+from docs.snippets import blocks_of
 from flask_multilimit import IP, ConfigurationWarning, Rule, rate_limiter
 from support.asking import ask
 from support.folders import ROOT
@@ -106,6 +108,12 @@ class TestTutorial:
         page = (ROOT / "docs/tutorial.md").read_text()
         assert all(key in page for key in _keys(redis_client))
         assert redis_client.dbsize() == 2
+
+    def test_the_server_takes_one_line_more_and_nothing_else(self) -> None:
+        blocks = {block.example: block.text for block in blocks_of(ROOT / "docs/tutorial.md") if block.caption}
+        lines = ndiff(blocks["handler"].splitlines(), blocks["server"].splitlines())
+        changed = [line for line in lines if not line.startswith("  ")]
+        assert changed == ['+ app.config["MULTILIMIT_STORAGE_URI"] = "redis://localhost:6379/0"']
 
 
 class TestRedis:
