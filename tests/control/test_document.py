@@ -158,7 +158,7 @@ class TestInTheStorage:
             [200, 429, 429],
         ]
         assert shop.statuses(1, ip="203.0.113.7") == [403]
-        assert "left out, as it does not fit the limits of this app: at show: new ip" in str(shop.control.problem)
+        assert "left out, as it does not fit the limits of this app: at show: new limit" in str(shop.control.problem)
         assert "keys in several slots" in str(shop.control.unfit()["1" * 8])
 
     def test_what_does_not_fit_the_app_keeps_nobody_from_other_changes(
