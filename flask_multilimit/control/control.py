@@ -34,7 +34,8 @@ class ControlConflict(ConfigurationError):  # noqa: N818 - the name says enough
 
 
 class NeedsForce(ConfigurationError):  # noqa: N818 - the name says enough
-    """The change would refuse, or let pass, (nearly) everyone. Pass ``force=True`` if that is intended."""
+    """The change would refuse, or let pass, (nearly) everyone; or would end earlier than the denial or ban that it
+    replaces, so that its client would pass then. Pass ``force=True`` if that is intended."""
 
 
 class ChangedApp(Protocol):
@@ -160,21 +161,25 @@ class Control:
         self, text: str | bytes, *, reason: str = "", author: str = "", force: bool = False
     ) -> tuple[Override | Listing, ...]:
         """Put exported entries in force, all or none, and return those that have not ended. Each replaces what is there
-        for the same limit or client. Raises :class:`NeedsForce`, and :class:`ConfigurationError` if one does not fit
-        the limits of the app."""
+        for the same limit or client, and gets another id if something else there has its own. Raises
+        :class:`NeedsForce`, and :class:`ConfigurationError` if one does not fit the limits of the app, or two are
+        about the same."""
         check_bool("force", force)
         _check_texts(reason=reason, author=author)
         given = document_from(text)
         parse_json(text)  # a document that is in force already need not be so strict
+        given.check_unique()
         new = given.at(self._store.read("").now)
 
         def both(document: Document) -> Document:
+            nonlocal new
+            new = new.beside(document)
             changed = document.below(new)
             targets = {each.target for each in changed.entries}
             if not {each.target for each in document.entries} <= targets:
                 raise ConfigurationError(f"{len(new.entries)} more entries are too many: undo some, or deny networks")
             for each in new.entries:
-                self._check(changed, each, force=force)
+                self._check(document, changed, each, force=force)
             return changed
 
         self._write(both, _change("import", f"entries: {len(new.entries)}", author, reason))
@@ -243,7 +248,7 @@ class Control:
         after = before.having(entry)
         self._app.validate(after, entry)
         endpoints = self._app.differences(before, after)
-        return Preview(entry, tuple(endpoints), self._app.warning(after, entry), _of_target(before, entry))
+        return Preview(entry, tuple(endpoints), self._warning(before, after, entry), _of_target(before, entry))
 
     def preview_undo(self, id: str) -> Preview:  # noqa: A002 - the entry's
         """What :meth:`undo` would do. Nothing is changed."""
@@ -273,7 +278,7 @@ class Control:
             if is_other or (seen is not None and self._shown(document, entry).seen != seen):
                 raise self._conflict(document, entry)
             changed = document.having(entry)
-            self._check(changed, entry, force=force)
+            self._check(document, changed, entry, force=force)
             return changed
 
         self._write(having, _change("set", entry, entry.author, entry.reason, replaced))
@@ -321,11 +326,19 @@ class Control:
         assert isinstance(entry, Listing)
         return entry
 
-    def _check(self, document: Document, entry: Override | Listing, *, force: bool) -> None:
-        """Raise unless ``document``, with the new ``entry``, may be put in force."""
-        self._app.validate(document, entry)
-        if not force and (warning := self._app.warning(document, entry)):
+    def _check(self, before: Document, after: Document, entry: Override | Listing, *, force: bool) -> None:
+        """Raise unless ``after``, with the new ``entry``, may be put in force."""
+        self._app.validate(after, entry)
+        if not force and (warning := self._warning(before, after, entry)):
             raise NeedsForce(f"{warning}; to do it anyway, force it")
+
+    def _warning(self, before: Document, after: Document, entry: Override | Listing) -> str:
+        """Why ``entry`` must be confirmed; empty if it need not."""
+        replaced = _of_target(before, entry)
+        if replaced is not None and _refuses(entry) and _refuses(replaced) and _end(entry) < _end(replaced):
+            by = f" by {replaced.author}" if replaced.author else ""
+            return f"{entry}: would end earlier than {replaced}{by}, which it replaces"
+        return self._app.warning(after, entry)
 
     def _read(self) -> Document:
         """The newest document. Raises :class:`StorageError`, and :class:`ConfigurationError` if it cannot be read:
@@ -383,6 +396,14 @@ def _of_id(document: Document, id_: str) -> Override | Listing:
             return each
     known = ", ".join(each.id for each in document.entries[:20]) or "there are none"
     raise ConfigurationError(f"no entry has the id {brief(id_)}; those in force: {known}")
+
+
+def _refuses(entry: Override | Listing) -> bool:
+    return entry.kind in {"deny", "ban"}
+
+
+def _end(entry: Override | Listing) -> float:
+    return math.inf if entry.until is None else entry.until
 
 
 def _of_target(document: Document, entry: Override | Listing) -> Override | Listing | None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
+from operator import attrgetter
+from secrets import token_hex
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..engine import ConfigurationError
@@ -13,6 +16,9 @@ from .store import FORMAT, MOST_ENTRIES, MOST_OVERRIDES
 
 if TYPE_CHECKING:
     from .entries import Listing, Override
+
+
+MOST_NAMED = 10
 
 
 class Document(NamedTuple):
@@ -47,6 +53,26 @@ class Document(NamedTuple):
         both = Document((*(each for each in self.entries if each.target not in targets), *newer.entries))
         fits = len(both.entries) <= MOST_ENTRIES and len(both.overrides) <= MOST_OVERRIDES
         return both if fits else newer
+
+    def check_unique(self) -> None:
+        """Raise :class:`ConfigurationError` if several entries are about the same limit or client, or have one id."""
+        for name, of in (("id", attrgetter("id")), ("limit or client", attrgetter("target"))):
+            amounts = Counter(map(of, self.entries))
+            several = [f"{each} ({each.id})" for each in self.entries if amounts[of(each)] > 1]
+            if several:
+                raise ConfigurationError(f"entries with the same {name}: {', '.join(several[:MOST_NAMED])}; keep one")
+
+    def beside(self, other: Document) -> Document:
+        """The document with other ids where ``other`` has them for something else: who undoes an entry means one."""
+        targets = {each.id: each.target for each in other.entries}
+        return Document(
+            tuple(
+                each.model_copy(update={"id": token_hex(4)})
+                if targets.get(each.id, each.target) != each.target
+                else each
+                for each in self.entries
+            )
+        )
 
     def without(self, ids: Iterable[str]) -> Document:
         ids = set(ids)

@@ -184,6 +184,25 @@ class TestInTheStorage:
         assert shop.control.problem is None
         assert shop.control.idle() == {"1" * 8}
 
+    def test_an_import_gives_an_entry_another_id_if_something_else_has_its_own(self, shop: Shop) -> None:
+        denied = shop.control.deny("203.0.113.9", lasting=True)
+        text = shop.control.export_entries().replace("203.0.113.9", "203.0.113.10")
+
+        (imported,) = shop.control.import_entries(text)
+        shop.control.undo(denied.id)
+
+        assert [(str(each), each.id) for each in shop.control.entries()] == [("deny 203.0.113.10", imported.id)]
+
+    @pytest.mark.parametrize(("second", "same"), [({"who": "203.0.113.9"}, "id"), ({"id": "1" * 8}, "limit or client")])
+    def test_an_import_of_entries_about_the_same_is_an_error(
+        self, shop: Shop, second: dict[str, Any], same: str
+    ) -> None:
+        text = json.dumps({"format": 1, "entries": [ENTRY, {**ENTRY, **second}]})
+
+        with pytest.raises(ConfigurationError, match=f"entries with the same {same}: deny 203.0.113.7"):
+            shop.control.import_entries(text)
+        assert shop.control.entries() == ()
+
     def test_the_key_of_somebody_else_is_told(self, shop: Shop, redis_client: redis.Redis) -> None:
         redis_client.set(KEY, "mine")
 

@@ -109,6 +109,21 @@ def listing(kind: str, who: str, *, until: float | None) -> Listing:
     return entry
 
 
+@pytest.mark.parametrize("longer", ["deny", "ban"])
+def test_a_short_ban_does_not_end_a_longer_refusal_by_accident(shop: Shop, longer: str) -> None:
+    if longer == "deny":
+        shop.control.deny("198.51.100.7", lasting=True, author="ann")
+    else:
+        shop.control.ban("198.51.100.7", for_="2h", author="ann")
+
+    with pytest.raises(NeedsForce, match=f"would end earlier than {longer} 198.51.100.7 by ann, which it replaces"):
+        shop.control.ban("198.51.100.7", for_="1h")
+    assert [(each.kind, each.author) for each in shop.control.entries()] == [(longer, "ann")]
+    shop.control.ban("198.51.100.7", for_="3d", force=longer == "deny")
+    shop.control.deny("198.51.100.7", lasting=True)
+    shop.control.allow("198.51.100.7", for_="1h")
+
+
 def test_a_subject_is_on_one_list_at_a_time(shop: Shop) -> None:
     shop.control.deny("198.51.100.7", lasting=True)
     shop.control.allow("198.51.100.7", lasting=True)
