@@ -73,6 +73,7 @@ class MultiLimit:
         as well; a subject on both lists is allowed.
     :param observers: callables that get every outcome as an :class:`Event`, such as ``PrometheusMetrics()``.
     :param on_rejected: called with the :class:`Decision` of a refusal; what it returns, if anything, is the response.
+        If that gives no status, it is 429 or 503.
 
     One object serves any number of apps, each with its own settings, storage and limits.
     """

@@ -143,7 +143,8 @@ def rate_limiter(
     :param ban: a :class:`Ban`: a subject that is refused repeatedly is refused for a time, whatever the rules say.
     :param reserve: a :class:`Reserve`: a part of each count is kept for requests of a priority.
     :param message: the message to a refused client, or a callable of the :class:`Decision` that returns it.
-    :param on_rejected: called with the :class:`Decision` of a refusal; its return value, if any, is the response.
+    :param on_rejected: called with the :class:`Decision` of a refusal; its return value, if any, is the response. If
+        that gives no status, it is 429 or 503.
     :param with_defaults: let the default limits apply, too.
     :param name: the name of its rules in header fields, and for a type of your own also in keys.
     :returns: a decorator, which can also stand in lists of limits.

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
 from flask import Flask, Request
@@ -335,15 +336,24 @@ class Refusals:
         message = settings.message if declared is None or declared.message is None else declared.message
         text = None if message is None else self._from_app("message", _said_by, message, decision)
         react = (declared and declared.on_rejected) or self._on_rejected
-        response = None if react is None else self._from_app("on_rejected", self._response_of, react, decision)
+        code = 503 if busy else 429
+        response = None
+        if react is not None:
+            response = self._from_app("on_rejected", functools.partial(self._response_of, code), react, decision)
         error = RateLimitExceeded(decision, text or ours, messages=messages, response=response)
-        if busy and response is None:
-            error.code = 503
+        if response is None:
+            error.code = code
         return error
 
-    def _response_of(self, react: Reaction, decision: Decision) -> Response | None:
+    def _response_of(self, code: int, react: Reaction, decision: Decision) -> Response | None:
+        """What ``react`` answers, with status ``code`` unless it gives another. Flask's own would be 200."""
         answer = react(decision)
-        return None if answer is None else self._app.make_response(answer)
+        if answer is None:
+            return None
+        response = self._app.make_response(answer)
+        if not _has_status(answer):
+            response.status_code = code
+        return response
 
     def _from_app(self, name: str, ask: Callable[[C, Decision], T], theirs: C, decision: Decision) -> T | None:
         """What the app's own ``theirs`` gives; ``None``, for the default refusal, if it fails or cannot be sent."""
@@ -374,6 +384,12 @@ def _said_by(message: Message, decision: Decision) -> str:
     said = str(text) if text else ""
     said.encode()
     return said
+
+
+def _has_status(answer: object) -> bool:
+    """Whether ``answer`` of a view says its status: a tuple may, and a response or a WSGI application does."""
+    body, *more = answer if isinstance(answer, tuple) else (answer,)
+    return callable(body) or (bool(more) and not isinstance(more[0], (Headers, dict, tuple, list, NoneType)))
 
 
 def _has_handler(app: Flask, error: Exception) -> bool:

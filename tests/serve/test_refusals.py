@@ -7,12 +7,14 @@ import gc
 import json
 import pickle
 import weakref
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import flask_babel
 import pytest
 from flask import Flask, Request, Response, abort, jsonify, redirect, render_template_string, request
-from werkzeug.exceptions import HTTPException, TooManyRequests
+from werkzeug.datastructures import Headers
+from werkzeug.exceptions import Forbidden, HTTPException, TooManyRequests
 from werkzeug.test import create_environ, run_wsgi_app
 
 from flask_multilimit import (
@@ -392,12 +394,23 @@ class TestOnRejected:
     @pytest.mark.parametrize(
         ("answer", "status", "text"),
         [
-            (lambda decision: f"wait {decision.retry_after:.0f}", 200, "wait 60"),
+            (lambda decision: f"wait {decision.retry_after:.0f}", 429, "wait 60"),
+            (lambda _: b"busy", 429, "busy"),
+            (lambda _: {"busy": True}, 429, '{"busy":true}\n'),
+            (lambda _: ["busy"], 429, '["busy"]\n'),
+            (lambda _: iter(["bu", "sy"]), 429, "busy"),
+            (lambda _: render_template_string("{{ request.path }}"), 429, "/"),
+            (lambda _: ("busy", {"X-A": "b"}), 429, "busy"),
+            (lambda _: ("busy", [("X-A", "b")]), 429, "busy"),
+            (lambda _: ("busy", Headers({"X-A": "b"})), 429, "busy"),
+            (lambda _: ("busy", None, {"X-A": "b"}), 429, "busy"),
             (lambda _: ("busy", 503), 503, "busy"),
+            (lambda _: ("busy", "200 OK"), 200, "busy"),
+            (lambda _: ("busy", HTTPStatus.OK, {"X-A": "b"}), 200, "busy"),
+            (lambda _: (Response("busy", 403), {"X-A": "b"}), 403, "busy"),
             (lambda _: jsonify(busy=True), 200, '{"busy":true}\n'),
-            (lambda _: {"busy": True}, 200, '{"busy":true}\n'),
             (lambda _: redirect("/captcha"), 302, None),
-            (lambda _: render_template_string("{{ request.path }}"), 200, "/"),
+            (lambda _: Forbidden("busy"), 403, None),
             (lambda _: Response("own", 429), 429, "own"),
         ],
     )

@@ -130,6 +130,7 @@ def test_a_handler_for_503_alone_receives_outages_only(handled: Any) -> None:
 def test_messages_and_responses_of_the_app_stay() -> None:
     assert refused(shedding(message="Sale day!")).get_json()["detail"] == "Sale day!"
     assert refused(shedding(on_rejected=lambda _: ("later", 429))).status_code == 429
+    assert refused(shedding(on_rejected=lambda _: "later")).status_code == 503
 
 
 def test_the_exception_keeps_its_status_when_it_is_pickled_or_copied() -> None:
