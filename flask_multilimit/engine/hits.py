@@ -12,7 +12,7 @@ from types import MethodType
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 from .algorithms import ALGORITHMS
-from .algorithms.base import PeriodsOfCalendar
+from .algorithms.base import COUNTED, PeriodsOfCalendar
 from .bans import Ban
 from .errors import ConfigurationError, brief, check_bool, check_several
 from .keys import (
@@ -50,7 +50,7 @@ class Hit:
     key: str
     rule: Rule
     cost: int = 1
-    """Units to charge, 0 or more; 0 asks without charging."""
+    """Units to charge, 0 or more; 0 asks without charging, and more than the rule ever admits are refused."""
     name: str = ""
     """The name of the rule in header fields; unique within a plan."""
     shadow: bool = False
@@ -67,7 +67,7 @@ class Hit:
     def __post_init__(self) -> None:
         _check_texts(self.key, self.name)
         try:
-            check_cost(self.cost, self.rule)
+            _check_asked(self.cost, self.rule)
         except AttributeError:
             raise ConfigurationError(f"rule={brief(self.rule)}: give a Rule") from None
         if self.shadow is not False:
@@ -274,6 +274,10 @@ def packed_ban(ban: Watching) -> bytes:
     return struct.pack(f"<{len(numbers)}d", *numbers)
 
 
+MOST_ASKED = COUNTED + 1
+"""The largest cost of a hit: more units than any rule admits at once."""
+
+
 def check_cost(cost: object, rule: Rule) -> None:
     """Raise :class:`ConfigurationError` unless ``cost`` is a number of units that ``rule`` can be asked for."""
     if type(cost) is not int or cost < 0:
@@ -283,6 +287,13 @@ def check_cost(cost: object, rule: Rule) -> None:
         others = ", ".join(name for name, by in ALGORITHMS.items() if cost <= by.MAX_COST)
         remedy = f"; take {others}" if others and not rule.holds_slots else ""
         raise ConfigurationError(f"cost={brief(cost)}: {most}{remedy}")
+
+
+def _check_asked(cost: object, rule: Rule) -> None:
+    """As :func:`check_cost`, but ``cost`` may be more than ``rule`` ever admits, which is refused: a client may have
+    chosen it."""
+    if type(cost) is not int or not rule.quota.burst < cost <= MOST_ASKED:
+        check_cost(cost, rule)
 
 
 def check_policy(policy: object, name: str = "on_storage_error") -> None:

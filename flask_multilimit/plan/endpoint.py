@@ -18,7 +18,7 @@ from ..declare.dynamic import DynamicRules, NoRules
 from ..declare.limiter import Declaration
 from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of
 from ..engine import ConfigurationError, Hit, Rule
-from ..engine.hits import BanHit, Hits, Origin, ban_hit, settled_hit
+from ..engine.hits import MOST_ASKED, BanHit, Hits, Origin, ban_hit, settled_hit
 from ..engine.keys import HashTag, escape_subject, stem_of, stem_of_key, stem_of_subject
 from ..engine.rules import NAME
 from ..engine.text import SafeLogger
@@ -249,17 +249,37 @@ class Plan:
                 resolved[who] = resolve(declared.type, declared.name)
             subject = resolved[who]
             if subject is not None:
-                cost = declared.cost if not callable(declared.cost) else ask(declared.cost, 1)
-                priority = ask(declared.reserve.priority, None) if declared.reserve is not None else None
                 try:
-                    hits = limiter.hits(subject, cost, priority=priority, rules_of=about.rules_of)
+                    hits = _hits_now(limiter, subject, about)
                 except NoRules as error:
                     failure = failure or error.__cause__
+                except Exception as error:
+                    if not about.has_ended:
+                        raise
+                    failure = failure or error
                 else:
                     applied.append(Applied(declared, subject, hits or (), hits is not None))
         made = AppliedLimits(applied, self.scope)
         made.failure = failure
         return made
+
+
+def _hits_now(limiter: PlannedLimiter, subject: Subject, about: About) -> tuple[Hit, ...] | None:
+    """The hits of ``subject``, by what the callables of ``limiter`` return. Raises as :meth:`PlannedLimiter.hits`."""
+    declared = limiter.declaration
+    cost = declared.cost if not callable(declared.cost) else about.ask(declared.cost, 1)
+    if type(cost) is int and cost > MOST_ASKED:
+        cost = MOST_ASKED
+    priority = about.ask(declared.reserve.priority, None) if declared.reserve is not None else None
+    try:
+        return limiter.hits(subject, cost, priority=priority, rules_of=about.rules_of)
+    except NoRules:
+        raise
+    except Exception:  # of the cost or of the priority
+        if not about.has_ended:
+            raise
+        cost = 1 if callable(declared.cost) else declared.cost
+        return limiter.hits(subject, cost, rules_of=about.rules_of)
 
 
 @lru_cache(maxsize=HITS_REMEMBERED)

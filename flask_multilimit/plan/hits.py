@@ -21,9 +21,11 @@ def _ask(condition: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ARG001 -
 
 def _ask_if_possible(condition: Callable[[], Any], otherwise: Any) -> Any:
     try:
-        return condition()
+        answer = condition()
+        bool(answer)  # an answer may be neither true nor false
     except Exception:
         return otherwise
+    return answer
 
 
 def _assume(condition: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ARG001 - one signature for all
@@ -38,11 +40,14 @@ class About(NamedTuple):
     fails."""
     rules_of: RulesOf
     """The rules of a limiter whose rules depend on the request."""
+    has_ended: bool = False
+    """Whether a callable may have failed: the limiters for which others return what they must not are asked for one
+    unit, or left out, so that all limits are checked before the error ends the request."""
 
 
 REQUEST = About(_ask, DynamicRules.now)
 """The current request."""
-ENDED_REQUEST = About(_ask_if_possible, DynamicRules.now)
+ENDED_REQUEST = About(_ask_if_possible, DynamicRules.now, has_ended=True)
 """A request that ends early, perhaps before what a callable needs was known: one that raises exempts nobody."""
 ASKER = About(_assume, DynamicRules.asked)
 """The client of the current request, whatever else it asks for: limiters that are exempt now apply as well, and a cost
@@ -83,7 +88,7 @@ class AppliedLimits(tuple[Applied, ...]):
     has_bans: bool
     """Whether any of them may ban a subject."""
     failure: BaseException | None = None
-    """What a callable for rules raised, if nothing applies in their place: to be raised after the check."""
+    """Why the hits of a limiter are not known, if nothing applies in their place: to be raised after the check."""
 
     def __new__(cls, applied: Iterable[Applied], scope: str = "") -> AppliedLimits:
         applied = tuple(applied)

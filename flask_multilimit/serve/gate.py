@@ -162,14 +162,14 @@ class AppGate(AppState):
     def check(self, plan: Plan, record: Record | None = None) -> None:
         """Check ``plan``. Raises :exc:`RateLimitExceeded`, :exc:`AccessDenied`, :exc:`StorageUnavailable`.
 
-        ``record`` is that of the request whose ``plan`` this is. If a subject or the rules of a limiter cannot be
-        found, the request ends with that error, after the other limits have been checked.
+        ``record`` is that of the request whose ``plan`` this is. If a callable of a limiter raises, or returns what it
+        must not, the request ends with that error, after the other limits have been checked.
         """
         if record is not None:
             record.checked = True
         try:
             applied = self._applied(plan, record)
-        except (AccessDenied, ConfigurationError):
+        except AccessDenied:
             raise
         except Exception:
             if record is not None:

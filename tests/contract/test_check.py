@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
@@ -264,9 +265,36 @@ def test_a_cost_that_is_no_number_of_units_is_an_error(cost: object) -> None:
         hits(cost=cost)  # type: ignore[arg-type]
 
 
-def test_a_cost_beyond_what_the_algorithm_takes_is_an_error(algorithm: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"cost=\d+: " + algorithm):
-        hits(rule(algorithm), cost=ALGORITHMS[algorithm].MAX_COST + 1)
+def test_a_cost_that_the_count_admits_and_the_algorithm_does_not_take_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="cost=10001: sliding_window takes at most 10000 units"):
+        hits(Rule(60, 10_001), cost=10_001)
+
+
+@pytest.mark.parametrize("cost", [10**9 + 2, 10**400])
+def test_a_cost_beyond_all_counts_is_an_error(algorithm: str, cost: int) -> None:
+    with pytest.raises(ConfigurationError, match=r"cost=.*: " + algorithm):
+        hits(rule(algorithm), cost=cost)
+
+
+@pytest.mark.parametrize("count", [5, 1000, 10_000, 20_000])
+@pytest.mark.parametrize("asked", ["one more", 10**9 + 1])
+def test_a_cost_above_the_count_is_refused_however_large(
+    bench: Bench, algorithm: str, count: int, asked: int | str
+) -> None:
+    cost = count + 1 if asked == "one more" else 10**9 + 1
+    plan = hits(rule(algorithm, count=count), cost=cost)
+
+    decision = bench.limiter.check(plan)
+
+    assert (decision.allowed, decision.retry_after, decision.remaining) == (False, math.inf, count)
+    assert bench.limiter.peek(hits(rule(algorithm, count=count))).remaining == count
+
+
+def test_a_shadow_is_not_charged_a_cost_above_its_count(bench: Bench, algorithm: str) -> None:
+    (hit,) = hits(rule(algorithm, count=5), cost=10**9 + 1)
+
+    assert bench.limiter.check((replace(hit, shadow=True),)).allowed
+    assert bench.limiter.peek(hits(rule(algorithm, count=5))).remaining == 5
 
 
 # Plans that are none

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -59,7 +60,7 @@ class TestCost:
     def test_that_is_not_a_number_of_units_is_an_error_at_each_request(
         self, limited_app: Flask, client: FlaskClient, returned: Any
     ) -> None:
-        costs = iter([1, 0, returned, returned])
+        costs = chain([1, 0], repeat(returned))
         limit(limited_app, rules="100/minute", cost=lambda: next(costs))
         client.get("/")
         client.get("/")

@@ -9,8 +9,19 @@ import pytest
 from flask import Blueprint, Flask, Response, abort, g, redirect, request
 from werkzeug.test import run_wsgi_app
 
-from flask_multilimit import LimitType, MultiLimit, RateLimitExceeded, Reserve, rate_limiter
+from flask_multilimit import (
+    Ban,
+    Concurrent,
+    ConfigurationError,
+    LimitType,
+    MultiLimit,
+    RateLimitExceeded,
+    Reserve,
+    Rule,
+    rate_limiter,
+)
 from support.asking import ask, statuses, view
+from support.rates import RATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -253,6 +264,157 @@ class TestWhoIsNotFoundOut:
 
         assert statuses(other, "/", "/", "/") == [401, 401, 429]
         assert statuses(other, "/", headers={"X-User": "ann"}) == [200]
+
+
+def raises() -> Any:
+    raise ValueError("not a number")
+
+
+class Undecided:
+    """Neither true nor false, and no value that a callable may return."""
+
+    def __bool__(self) -> bool:
+        raise TypeError("undecided")
+
+
+IMPOSSIBLE = [raises, *(lambda value=value: value for value in (2.5, True, [7], Undecided()))]
+"""Callables that give nothing that any limiter can use."""
+
+
+class TestACallableThatFails:
+    """Whatever it does, a client that makes it fail is limited by all other limits, and may be banned."""
+
+    FAILING: ClassVar[dict[str, Callable[[Callable[[], Any]], dict[str, Any]]]] = {
+        "cost": lambda fails: {"type": LimitType.IP, "cost": fails},
+        "settled cost": lambda fails: {"type": LimitType.IP, "cost": fails, "settle": True},
+        "priority": lambda fails: {"type": LimitType.IP, "reserve": Reserve({"high": 0.5}, fails)},
+        "type": lambda fails: {"type": fails, "name": "tenant"},
+        "part of a type": lambda fails: {"type": (LimitType.IP, fails), "name": "tenant"},
+        "user": lambda _: {"type": LimitType.USER},
+    }
+
+    def limited(self, app: Flask, storage: Any, what: str, fails: Callable[[], Any], *, count: int = 100) -> Flask:
+        app.testing = False
+        by_address = {"type": LimitType.IP, "rules": "3/hour", "ban": Ban(after=2, within=60, time=7200, most=7200)}
+        MultiLimit(app, storage=storage, application_limits=by_address, user_loader=fails)
+        limiter = rate_limiter(rules=f"{count}/minute", **self.FAILING[what](fails))
+        app.get("/", endpoint="view")(limiter(view()))
+        app.get("/other", endpoint="other")(view())
+        return app
+
+    @pytest.mark.parametrize("fails", IMPOSSIBLE)
+    @pytest.mark.parametrize("what", FAILING)
+    def test_its_client_is_refused_and_banned_by_the_other_limits(
+        self, app: Flask, any_storage: Any, what: str, fails: Callable[[], Any]
+    ) -> None:
+        app = self.limited(app, any_storage, what, fails)
+
+        assert statuses(app, *"/////") == [500, 500, 500, 429, 429]
+        assert ask(app, "/other").headers["Retry-After"] == "7200"
+
+    @pytest.mark.parametrize("fails", IMPOSSIBLE)
+    @pytest.mark.parametrize("what", ["cost", "settled cost", "priority", "user"])
+    def test_its_own_limiter_is_asked_for_one_unit_of_what_is_not_reserved(
+        self, app: Flask, any_storage: Any, what: str, fails: Callable[[], Any]
+    ) -> None:
+        app = self.limited(app, any_storage, what, fails, count=4 if what == "priority" else 2)
+
+        assert statuses(app, "/", "/", "/") == [500, 500, 429]
+
+    @pytest.mark.parametrize("fails", IMPOSSIBLE)
+    def test_a_priority_that_fails_leaves_the_cost_as_it_is(
+        self, app: Flask, any_storage: Any, fails: Callable[[], Any]
+    ) -> None:
+        app.testing = False
+        MultiLimit(app, storage=any_storage)
+        reserve = Reserve({"high": 0.5}, fails)
+        limiter = rate_limiter(type=LimitType.IP, rules="12/minute", cost=3, reserve=reserve)
+        app.get("/", endpoint="view")(limiter(view()))
+
+        assert statuses(app, "/", "/", "/") == [500, 500, 429]
+
+    @pytest.mark.parametrize("fails", [raises, Undecided])
+    def test_a_condition_that_fails_exempts_nobody(
+        self, app: Flask, any_storage: Any, fails: Callable[[], Any]
+    ) -> None:
+        app.testing = False
+        MultiLimit(app, storage=any_storage, application_limits="3/hour")
+        app.get("/", endpoint="view")(rate_limiter(rules="2/minute", exempt_when=fails)(view()))
+
+        assert statuses(app, "/", "/", "/") == [500, 500, 429]
+
+    @pytest.mark.parametrize(("cost", "count"), [(-1, 2), ("1", 2), (None, 2), (10_001, 20_000)])
+    def test_a_cost_that_its_limiter_does_not_take_is_one_unit(
+        self, app: Flask, any_storage: Any, cost: Any, count: int
+    ) -> None:
+        app = self.limited(app, any_storage, "cost", lambda: cost, count=count)
+
+        answer = ask(app)
+
+        assert answer.status_code == 500
+        assert f'"ip-60s";r={count - 1}' in answer.headers["RateLimit"]
+        assert statuses(app, "/", "/other", "/other") == [500, 200, 429]
+
+    def test_rules_that_an_override_cannot_change_leave_all_other_limits(self, app: Flask, any_storage: Any) -> None:
+        app.testing = False
+        multilimit = MultiLimit(app, storage=any_storage, application_limits="3/hour")
+        app.get("/", endpoint="view")(rate_limiter(rules=lambda: Rule(60, 50, lease=10), type=LimitType.IP)(view()))
+        with app.app_context():
+            multilimit.control.override("view", rule="ip-60s", rules="5/minute", lasting=True)
+
+        assert statuses(app, *"////") == [500, 500, 500, 429]
+
+    @pytest.mark.parametrize("fails", IMPOSSIBLE)
+    @pytest.mark.parametrize("what", FAILING)
+    def test_a_request_that_ends_before_its_view_keeps_its_answer(
+        self, app: Flask, any_storage: Any, what: str, fails: Callable[[], Any]
+    ) -> None:
+        MultiLimit(
+            app,
+            storage=any_storage,
+            user_loader=fails,
+            application_limits="2/hour",
+            default_limits={"rules": "100/minute", **self.FAILING[what](fails)},
+        )
+        app.get("/", endpoint="view")(view())
+        app.before_request(lambda: ("who are you?", 401))
+
+        assert statuses(app, "/", "/", "/") == [401, 401, 429]
+
+    @pytest.mark.parametrize("fails", IMPOSSIBLE)
+    def test_a_user_of_whom_lists_know_nothing_is_limited_as_nobody(
+        self, app: Flask, any_storage: Any, fails: Callable[[], Any]
+    ) -> None:
+        app.testing = False
+        MultiLimit(app, storage=any_storage, user_loader=fails, allow=["user:ann"], application_limits="2/hour")
+        app.get("/", endpoint="view")(view())
+
+        assert statuses(app, "/", "/", "/") == [500, 500, 429]
+
+    def test_a_bad_value_is_told_in_the_error(self, app: Flask) -> None:
+        app = self.limited(app, "memory://", "cost", lambda: -1)
+        app.testing = True
+
+        with pytest.raises(ConfigurationError, match='limiter on "view": cost=-1: must be a whole number'):
+            ask(app)
+
+
+@pytest.mark.parametrize("cost", [10_001, 10**9, 10**9 + 1, 10**400], ids=lambda cost: f"1e{len(str(cost)) - 1}")
+@pytest.mark.parametrize("count", [5, 1000, 10_000])
+@pytest.mark.parametrize("algorithm", [*RATES, "concurrency"])
+def test_a_cost_above_the_count_is_refused_however_large(
+    app: Flask, any_storage: Any, algorithm: str, count: int, cost: int
+) -> None:
+    MultiLimit(app, storage=any_storage)
+    limit = Concurrent(min(count, 1000), 60) if algorithm == "concurrency" else Rule(60, count, algorithm=algorithm)
+    app.get("/", endpoint="view")(rate_limiter(rules=limit, cost=lambda: cost if request.args else 1)(view()))
+
+    refused = ask(app, "/?dear")
+
+    assert refused.status_code == 429
+    assert "Retry-After" not in refused.headers
+    assert f"r={limit.quota.burst}" in refused.headers["RateLimit"]
+    assert statuses(app, "/") == [200]
 
 
 def test_a_view_that_calls_itself_counts_the_request_once(app: Flask, storage: RecordingStorage) -> None:
