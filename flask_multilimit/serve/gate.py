@@ -162,8 +162,9 @@ class AppGate(AppState):
     def check(self, plan: Plan, record: Record | None = None) -> None:
         """Check ``plan``. Raises :exc:`RateLimitExceeded`, :exc:`AccessDenied`, :exc:`StorageUnavailable`.
 
-        ``record`` is that of the request whose ``plan`` this is. If a callable of a limiter raises, or returns what it
-        must not, the request ends with that error, after the other limits have been checked.
+        ``record`` is that of the request whose ``plan`` this is; without it, the plan is that of a function. If a
+        callable of a limiter raises, or returns what it must not, this raises that error, within a request after the
+        other limits have been checked.
         """
         if record is not None:
             record.checked = True
@@ -172,7 +173,7 @@ class AppGate(AppState):
         except AccessDenied:
             raise
         except Exception:
-            if record is not None:
+            if record is not None or has_request_context():
                 self.check_ended(plan, record)
             raise
         if applied is not None:
@@ -182,11 +183,12 @@ class AppGate(AppState):
         elif applied is None or not applied.hits:
             self._records.note_unlimited()
 
-    def check_ended(self, plan: Plan, record: Record) -> None:
-        """Check ``plan`` for a request that ends before its view, so that the user may be unknown. Raises as
-        :meth:`check`."""
-        record.checked = True
-        if self.access is None or not self._lists.allows(record, ended=True):
+    def check_ended(self, plan: Plan, record: Record | None) -> None:
+        """Check ``plan`` for a request that ends before its view, or before the function of the plan, so that the user
+        may be unknown. Raises as :meth:`check`."""
+        if record is not None:
+            record.checked = True
+        if self.access is None or not self._lists.allows(record or self._records.current(), ended=True):
             self._require_pass(plan, plan.apply(self.subjects.resolve_if_found, ENDED_REQUEST), record)
 
     def _require_pass(self, plan: Plan, applied: AppliedLimits, record: Record | None) -> None:

@@ -391,6 +391,34 @@ class TestACallableThatFails:
 
         assert statuses(app, "/", "/", "/") == [500, 500, 429]
 
+    @pytest.mark.parametrize("fails", IMPOSSIBLE)
+    @pytest.mark.parametrize("what", FAILING)
+    def test_its_client_is_refused_by_the_other_limits_of_a_function_that_is_no_view(
+        self, app: Flask, any_storage: Any, what: str, fails: Callable[[], Any]
+    ) -> None:
+        app.testing = False
+        MultiLimit(app, storage=any_storage, user_loader=fails)
+        by_address = rate_limiter(type=LimitType.IP, rules="2/hour", ban=Ban(after=2, within=60, time=7200, most=7200))
+        guess = by_address(rate_limiter(rules="100/minute", **self.FAILING[what](fails))(view()))
+        app.get("/", endpoint="view")(lambda: guess())  # noqa: PLW0108 - as a view, it would have the limits itself
+
+        assert statuses(app, "/", "/", "/", "/") == [500, 500, 429, 429]
+        assert ask(app).headers["Retry-After"] == "7200"
+
+    def test_a_function_outside_of_requests_raises_what_its_callable_raised_and_charges_nothing(
+        self, app: Flask, any_storage: Any
+    ) -> None:
+        MultiLimit(app, storage=any_storage)
+        shared = rate_limiter(rules="2/hour", scope="tasks")
+        failing = shared(rate_limiter(rules="9/minute", cost=raises)(view()))
+        other = shared(view())
+
+        with app.app_context():
+            for _ in range(3):
+                with pytest.raises(ValueError, match="not a number"):
+                    failing()
+            assert [other(), other()] == ["ok", "ok"]
+
     def test_a_bad_value_is_told_in_the_error(self, app: Flask) -> None:
         app = self.limited(app, "memory://", "cost", lambda: -1)
         app.testing = True
