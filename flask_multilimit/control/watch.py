@@ -224,7 +224,8 @@ class ControlFollower:
         self.in_force = InForce(found.stamp, document, found.now, read, found.run)
         if self._copy is not None:
             self._copy.write(found.stamp, found.run, found.text or "")
-        self.problem = None
+        if self.problem is not self._left_out:
+            self.problem = None
         self._hold(document, found.now)
 
     def _put_back(self, document: Document, found: Found) -> None:

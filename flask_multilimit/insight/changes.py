@@ -48,6 +48,8 @@ class Entry(Described):
     """An additional limit, as it would be declared."""
     idle: bool = False
     """Whether it matches nothing in the app."""
+    left_out: bool = False
+    """Whether it does not fit the limits of the app, and so does not apply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +117,11 @@ class History(Described):
     paging: Paging
 
 
-def entry_of(entry: Override | Listing, *, idle: bool = False) -> Entry:
+def entry_of(entry: Override | Listing, *, idle: bool = False, left_out: bool = False) -> Entry:
     given = entry.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     known = {name: value for name, value in given.items() if name in Entry.__dataclass_fields__}
     return Entry(**{**known, "text": str(entry), "kind": entry.kind, "until": entry.until, "idle": idle,
-                    "author": entry.author, "reason": entry.reason})  # fmt: skip
+                    "left_out": left_out, "author": entry.author, "reason": entry.reason})  # fmt: skip
 
 
 def document_in_force(gate: AppGate) -> Document:
@@ -146,12 +148,12 @@ def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: 
     ]
     wanted.sort(key=lambda each: -each.since)
     shown, paging = paged(wanted, page) if rows is None else paged(wanted, page, rows)
-    idle = _idle(gate, shown)
+    idle, left_out = _idle(gate, shown), applier_of(gate.app).left_out
     kinds = Counter(each.kind for each in document.entries)
     return Entries(
         kind=kind,
         q=q,
-        entries=tuple(entry_of(each, idle=each.id in idle) for each in shown),
+        entries=tuple(entry_of(each, idle=each.id in idle, left_out=each.id in left_out) for each in shown),
         counts={each: kinds[each] for each in KINDS},
         declared=declared_entries(gate),
         problem=problem,

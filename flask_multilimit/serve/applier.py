@@ -44,6 +44,8 @@ class ControlApplier:
         """The plans made last, in force or not."""
         self._lists: tuple[Listed, ...] = () if gate.access is None else gate.access.declared
         self._entries: dict[str, Override | Listing] = {}
+        self.left_out: frozenset[str] = frozenset()
+        """The ids of the overrides that do not fit the limits of the app."""
         self._logs = False
         self._amounts = _amounts(())
         store = store_for(gate.limiter.storage, prefix=gate.settings.key_prefix)
@@ -98,6 +100,7 @@ class ControlApplier:
             if any(each.may_take_slots for each in overrides):
                 changes.may_take_slots = True  # before any check can take them
             self._gate.plans = self.plans_with(overrides)
+        self.left_out = frozenset(unfit)
         applied = tuple(each for each in document.entries if each.id not in unfit)
         self._announce(applied)
         self._amounts = _amounts(applied)

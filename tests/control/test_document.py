@@ -162,7 +162,7 @@ class TestInTheStorage:
         assert "keys in several slots" in str(shop.control.unfit()["1" * 8])
 
     def test_what_does_not_fit_the_app_keeps_nobody_from_other_changes(
-        self, shop: Shop, redis_client: redis.Redis
+        self, shop: Shop, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
         scattered = {"type": "ip", "hash_tag": "subject"}
         clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "show", "limit": scattered}
@@ -171,6 +171,9 @@ class TestInTheStorage:
         shop.control.override("show", rule="ip-60s", rules="1/minute", lasting=True)
         assert shop.statuses(2) == [200, 429]
         assert shop.control.idle() == set()
+        shown = shop.app.test_cli_runner().invoke(args=["multilimit", "entries", "--json"]).stdout
+        assert [each["id"] for each in json.loads(shown)["entries"] if each["left_out"]] == ["1" * 8]
+        assert len([each for each in caplog.records if "several slots" in each.getMessage()]) == 1
         with pytest.raises(ConfigurationError, match="several slots"):
             shop.control.override("show", limit=scattered, lasting=True)
         shop.control.undo("1" * 8)

@@ -347,7 +347,7 @@ def entries_command(export: TextIO | None, imported: BinaryIO | None, reason: st
     rows = [
         (
             each.id,
-            f"{each.text}{' (matches nothing in the app)' if each.idle else ''}",
+            f"{each.text}{_does_not_apply(each)}",
             _until(each, now),
             each.author,
             each.reason,
@@ -405,6 +405,12 @@ def _impact_lines(found: Impact) -> list[str]:
     if found.warning:
         lines += console.paragraph(f"Beware: {found.warning}.", indent=2)
     return lines
+
+
+def _does_not_apply(entry: Entry) -> str:
+    if entry.left_out:
+        return " (left out: does not fit the limits of the app)"
+    return " (matches nothing in the app)" if entry.idle else ""
 
 
 def _until(entry: Entry, now: float, before: str = "") -> str:
