@@ -46,6 +46,10 @@ FIELDS = (
 MOST_DIFFERENCES = 50
 ADDED = "more"
 """Stands for an additional limit among the parts."""
+OWN = "who"
+"""Stands for the rules of one client among the parts."""
+ALL = "all"
+"""Stands for all limits there among the parts."""
 SELF = "This is your own address: you would be refused here too."
 NO_REASON = "say why: others will read it"
 
@@ -125,17 +129,19 @@ def as_data(plans: Plans, given: Mapping[str, str]) -> dict[str, Any]:
         status = given.get("status", "")
         return {"kind": given["kind"], "who": given.get("who", ""), "status": _status(status)}
     found: dict[str, Any] = {"kind": "override", "endpoint": given.get("endpoint")}
-    if given.get("who"):
-        found["who"] = given["who"]
-    part, what = given.get("part", ""), given.get("what", WHAT[0])
+    part, what = given.get("part", ALL), given.get("what", WHAT[0])
+    if given.get("who") or part == OWN:
+        found["who"] = given.get("who", "")
     if part == ADDED:
         limit: dict[str, Any] = {"type": given.get("type", "default"), "rules": given.get("more", "")}
         return {**found, "limit": {**limit, "shadow": True} if given.get("as_shadow") else limit}
     changed, _, name = part.partition(":")
     if changed == "rule" and what in {"shadow", "unshadow"}:  # a rule is in shadow with its limiter
         changed, name = "limiter", _limiter_of(plans, given.get("endpoint", ""), name)
-    if changed in {"rule", "limiter"}:
+    if changed in {"rule", "limiter"} and name:
         found[changed] = name
+    elif part not in {ALL, OWN}:
+        raise _unknown("part", part, f"{ALL}, {ADDED}, {OWN}, rule:NAME or limiter:NAME")
     return {**found, **_change(what, given)}
 
 
@@ -146,7 +152,14 @@ def _change(what: str, given: Mapping[str, str]) -> dict[str, Any]:
         return {"times": _number("times", given.get("times", ""))}
     if what == "off":
         return {"off": True}
-    return {"shadow": what == "shadow"}
+    if what in {"shadow", "unshadow"}:
+        return {"shadow": what == "shadow"}
+    raise _unknown("what", what, " or ".join([", ".join(WHAT[:-1]), WHAT[-1]]))
+
+
+def _unknown(name: str, value: str, choices: str) -> InvalidData:
+    """The error about a choice that the form does not have: a link may be written by hand, or old."""
+    return InvalidData("", [Mistake(name, value[:80], f"give {choices}")])
 
 
 def _number(name: str, text: str) -> float:
@@ -157,7 +170,9 @@ def _number(name: str, text: str) -> float:
 
 
 def _status(text: str) -> int | None:
-    return int(text) if text in {"403", "429"} else None
+    if text not in {"", "403", "429"}:
+        raise _unknown("status", text, "403 or 429")
+    return int(text) if text else None
 
 
 def _limiter_of(plans: Plans, endpoint: str, rule: str) -> str:

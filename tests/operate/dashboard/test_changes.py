@@ -136,6 +136,9 @@ def test_each_kind_of_change_can_be_made(app: Flask, ada: FlaskClient, given: di
         ({"part": "more", "more": "0/minute"}, "more", ""),
         ({"who": "everybody", "part": "", "rules": "1/minute"}, "who", ""),
         ({"who": "nobody:7", "part": "", "rules": "1/minute"}, "who", "has a type called"),
+        ({"part": "ip-60s", "what": "off"}, "part", "give all, more, who, rule:NAME or limiter:NAME"),
+        ({"part": "rule:", "what": "off"}, "part", "give all, more, who, rule:NAME or limiter:NAME"),
+        ({"kind": "deny", "who": "203.0.113.7", "status": "500"}, "status", "give 403 or 429"),
     ],
 )
 def test_a_mistake_is_shown_beside_its_field(
@@ -150,6 +153,23 @@ def test_a_mistake_is_shown_beside_its_field(
     assert text in page.text
     assert all(each["method"] == "get" for each in forms_of(page.text))
     assert entries_of(app) == []
+
+
+def test_what_to_do_with_a_limit_must_be_one_of_the_choices_of_the_form(app: Flask, ada: FlaskClient) -> None:
+    page = previewed(ada, **{**RULE, "what": "of"})
+
+    assert page.status_code == 400
+    assert "what=of: give rules, times, shadow, unshadow or off" in page.text
+    assert entries_of(app) == []
+
+
+def test_a_form_for_one_client_whose_name_is_cleared_is_no_change_for_everybody(ada: FlaskClient) -> None:
+    page = previewed(ada, kind="override", endpoint="*", who="203.0.113.7")
+
+    answer = send(ada, page, ending="/change", who="", what="times", times="9", reason="sale")
+
+    assert answer.status_code == 400
+    assert 'id="wrong-who"' in answer.text
 
 
 def test_a_limit_that_somebody_changed_since_the_preview_stays_as_it_is(app: Flask, ada: FlaskClient) -> None:
