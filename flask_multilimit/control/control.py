@@ -14,7 +14,7 @@ from ..declare.written import InvalidData, Mistake, parse_json
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool
 from ..engine.rules import LONGEST, UNITS, Rules
-from ..engine.text import LONGEST_DURATION, LONGEST_NAME
+from ..engine.text import LONGEST_DURATION, LONGEST_NAME, is_storable
 from .document import Difference, Document, Preview, document_from
 from .entries import Listing, Override, entry_from
 from .store import Change, Found, ListingKind, Store
@@ -377,13 +377,7 @@ def _check_texts(**texts: object) -> None:
 
 def _is_text(value: object) -> bool:
     """Whether ``value`` is text that can be stored."""
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return isinstance(value, str) and is_storable(value)
 
 
 _GIVE_A_DICT = 'give a dict, such as {"kind": "deny", "who": "::1"}'

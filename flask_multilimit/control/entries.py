@@ -15,7 +15,8 @@ from ..declare.addresses import Network, Who, addresses_in
 from ..declare.data import NO_IMPORTS, Text, Written, WrittenLimiter, WrittenRules, rules_of, validated
 from ..declare.limiter import may_hold_slots
 from ..engine import ConfigurationError, Rule
-from ..engine.text import LONGEST_NAME
+from ..engine.errors import brief
+from ..engine.text import LONGEST_NAME, is_storable
 from .store import FORMAT, MOST_ENTRIES, MOST_OVERRIDES, ListingKind
 
 MOST_TIMES = 1000
@@ -29,8 +30,18 @@ _MOST_LISTED = {4: 1 << 31, 6: 1 << 124}
 
 Moment = Annotated[float, Field(allow_inf_nan=False)]
 Note = Annotated[str, Field(max_length=LONGEST_NAME)]
+
+
+def _client(given: object) -> Who:
+    """Raises :class:`ConfigurationError`, also for what no storage takes."""
+    who = Who.parse(given)
+    if not is_storable(who.value):
+        raise ConfigurationError(f"{brief(given)}: this is not valid Unicode, so it cannot be stored")
+    return who
+
+
 Client = Annotated[
-    Who, PlainValidator(Who.parse), PlainSerializer(str), WithJsonSchema({"type": "string", "minLength": 1})
+    Who, PlainValidator(_client), PlainSerializer(str), WithJsonSchema({"type": "string", "minLength": 1})
 ]
 """Parsed once, with the document, and not again for the lists, which may have thousands of clients."""
 

@@ -49,6 +49,15 @@ def visible_json(value: Any, **options: Any) -> str:
     return "".join([each if each == "\n" or _is_visible(each) else json.dumps(each)[1:-1] for each in text])
 
 
+def is_storable(text: str) -> bool:
+    """Whether ``text`` is valid Unicode: no storage takes a lone surrogate, which stands for a byte that is none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _is_visible(character: str) -> bool:
     return character.isprintable() or category(character) == "Zs"
 

@@ -17,6 +17,7 @@ from ..engine.hits import BanHit, Hit
 from ..engine.keys import DIGEST_PATTERN, KeyParts, escape_subject, parts_of_key
 from ..engine.storage import Inspectable, KeepsTallies
 from ..observe.traffic import reader_of
+from ..observe.traffic.counts import encodable
 from ..serve.applier import applier_of
 from ..serve.gate import AppGate
 from .clients import Client, hits_of_client
@@ -196,7 +197,7 @@ def note(gate: AppGate, what: str, entry: str, *, reason: str = "", author: str 
     if not applier.enabled:
         return ""
     try:
-        applier.control.note(what, entry, reason=reason, author=author)
+        applier.control.note(what, encodable(entry), reason=reason, author=author)
     except (ConfigurationError, StorageError) as error:
         return str(error)
     return ""

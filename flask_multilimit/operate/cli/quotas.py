@@ -9,6 +9,8 @@ import click
 
 from ...declare.subjects import EVERYONE, LimitType, subjects_given
 from ...engine import ConfigurationError
+from ...engine.errors import brief
+from ...engine.text import is_storable
 from ...insight.bans import note
 from ...insight.clients import asked_at, require_limiters
 from ...insight.keys import Key, all_keys, keys, keys_of, prefixes_of, stored_keys
@@ -172,9 +174,18 @@ def _as_json(quota: RuleStanding | BanStanding) -> dict[str, str]:
     return {"name": quota.name, "key": quota.key}
 
 
+def _storable(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    if text is not None and not is_storable(text):
+        raise click.BadParameter(f"{brief(text)} is not valid Unicode", context, option)
+    return text
+
+
 @command("keys", short_help="List the keys in storage.")
 @click.option(
-    "--prefix", metavar="TEXT", help="List keys that begin with this; default: every prefix that the app uses."
+    "--prefix",
+    metavar="TEXT",
+    callback=_storable,
+    help="List keys that begin with this; default: every prefix that the app uses.",
 )
 @click.option(
     "--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Maximum number of keys to list."

@@ -134,6 +134,8 @@ def test_asks_twice_before_it_locks_everyone_out_and_scripts_force_it(on_server:
         ("deny nobody --lasting", "give a network"),
         ("deny 203.0.113.9 --for 2", 'write a time as "90s", "15m", "2h" or "1d 12h"'),
         ("deny 203.0.113.9 --lasting --author \udc80", "deny: author="),
+        ("deny user:\udc80 --lasting", "this is not valid Unicode, so it cannot be stored"),
+        ("set api.items --who user:\udc80 --times 2 --lasting", "this is not valid Unicode, so it cannot be stored"),
         ("unset 12345678", "nothing is changed, so there is nothing to undo"),
     ],
 )

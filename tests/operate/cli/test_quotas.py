@@ -116,6 +116,13 @@ class TestResetInTheHistory:
         assert (run.code, run.out) == (0, "Reset: ip-20s, ip-3600s.\n")
         assert "Reset, but the history does not show it: the control document is not JSON" in run.err
 
+    def test_shows_a_subject_that_no_storage_takes_with_escapes(self, on_server: Command, shop: FlaskClient) -> None:
+        assert shop.get("/api/items", environ_overrides={"HTTP_X_USER": "\udc80"}).status_code == 200
+
+        on_server("reset", "api.items", "--user", "\udc80", "--yes")
+
+        assert self.history(on_server) == [("reset", "user:\\udc80 at api.items", user_name(), "")]
+
     def test_is_not_written_where_changes_are_switched_off(self, on_server: Command, shop: FlaskClient) -> None:
         call(shop, "/update")
         on_server.environment["FLASK_MULTILIMIT_CONTROL"] = "false"
@@ -231,6 +238,13 @@ def test_prefix_and_limit(on_server: Command, shop: FlaskClient, server: Server)
     assert some["truncated"]
     assert other.splitlines()[1].split() == ["?", "never", "rate*other"]
     assert "1 without a TTL: these are not ours" in other
+
+
+def test_a_prefix_that_no_key_can_have_is_an_error(on_server: Command) -> None:
+    run = on_server("keys", "--prefix", "\udc80")
+
+    assert run.code == 2
+    assert run.err.splitlines()[-1] == "Error: Invalid value for '--prefix': '\\udc80' is not valid Unicode"
 
 
 def test_an_empty_storage(on_server: Command) -> None:
