@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from inspect import isgenerator
-from typing import cast
+from io import IOBase
+from typing import Any, cast
 
-from flask import Response, has_request_context
+from flask import Response, has_request_context, request
+from werkzeug.wrappers import Response as BaseResponse
+from werkzeug.wsgi import ClosingIterator, FileWrapper
 
 from ..declare.advice import Frame, Holder, app_in_force, holder_of_call
 from ..declare.limiter import Declaration
@@ -24,7 +26,7 @@ from ..engine.threads import Beat, Lazy
 from ..observe.events import OTHERS, Outcome
 from ..plan.hits import Applied, AppliedLimits
 from .audience import report
-from .slots import holder_of_request, release_when_requests_end
+from .slots import holder_of_request, is_sent_by_server, release_when_requests_end
 from .state import AppState, Record, Records
 
 MOST_ENDED = 10_000
@@ -253,9 +255,20 @@ def _settled_by(frame: Frame) -> list[Declaration]:
     return [limiter.declaration for _, limiters in frame.settled for limiter in limiters]
 
 
-def _is_complete(response: Response) -> bool:
-    """Whether all of the response is there. The page of an error is, although Werkzeug calls it a stream."""
-    return response.is_sequence or ("Content-Length" in response.headers and not isgenerator(response.response))
+def _is_complete(response: BaseResponse) -> bool:
+    """Whether all of the response is there. Of what Werkzeug calls a stream, that is a file and the page of an error;
+    code of the app may make any other while it is sent, whatever length it announces."""
+    if response.is_sequence or "Content-Length" not in response.headers:
+        return response.is_sequence
+    body: Any = response.response
+    if response.status_code == 206:  # the part of a file that was asked for
+        body = getattr(body, "iterable", body)
+    if isinstance(body, (FileWrapper, IOBase)) or is_sent_by_server(body, request.environ):
+        return True
+    while isinstance(body, ClosingIterator):  # the page of an error is read from a response, which is closed then
+        closing = getattr(body, "_callbacks", ())  # private; if Werkzeug drops it, the page is settled as a stream
+        body = getattr(closing[-1], "__self__", None) if closing else None
+    return isinstance(body, BaseResponse) and _is_complete(body)
 
 
 def _is_known_at_the_end(declaration: Declaration) -> bool:

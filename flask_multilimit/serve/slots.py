@@ -113,12 +113,12 @@ class _BodyFor:
         body, slots = self._body_for(environ), _slots_here()
         if slots is None:
             return body
-        held = body if _is_sent_by_server(body, environ) and _ends_when_closed(body, slots) else _Body(body, slots)
+        held = body if is_sent_by_server(body, environ) and _ends_when_closed(body, slots) else _Body(body, slots)
         slots.body_is_out = True
         return held
 
 
-def _is_sent_by_server(body: Iterable[bytes], environ: WSGIEnvironment) -> bool:
+def is_sent_by_server(body: Iterable[bytes], environ: WSGIEnvironment) -> bool:
     """Whether the server knows ``body`` as a file, which it may pass to the system instead of reading it."""
     wrapper = environ.get("wsgi.file_wrapper")
     return isinstance(wrapper, type) and isinstance(body, wrapper)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import re
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
-from flask import Flask, Response, abort, jsonify, request, stream_with_context
+from flask import Flask, Response, abort, jsonify, request, send_file, stream_with_context
+from werkzeug.wsgi import ClosingIterator
 
 from flask_multilimit import (
     IP,
@@ -26,7 +28,7 @@ from flask_multilimit.engine import Hit, StorageError, hits_for
 from flask_multilimit.signals import Event, limit_event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from werkzeug.test import TestResponse
 
@@ -48,7 +50,7 @@ def serve(app: Flask, view: Callable[[], Any], **options: Any) -> Callable[..., 
     options = {"rules": TOKENS, "cost": 100, **options}
     app.add_url_rule("/", "view", rate_limiter(**options)(view))
     client = app.test_client()
-    return lambda **more: client.get("/", **more)
+    return lambda **more: client.open("/", **more)
 
 
 def left(app: Flask) -> int:
@@ -182,12 +184,14 @@ def test_a_field_of_the_response_settles_every_limiter_that_reads_it(app: Flask)
     assert "X-Tokens" not in response.headers
 
 
-def test_an_error_page_is_settled_like_any_response(app: Flask) -> None:
+@pytest.mark.parametrize("answer", [404, Response("elsewhere", 302), Response("ok", 200)])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_an_error_page_is_settled_like_any_response(app: Flask, answer: Any, method: str) -> None:
     def view() -> str:
         settle(3)
-        abort(404)
+        abort(answer)
 
-    assert shown(serve(app, view, settle=True)()) == [997]
+    assert shown(serve(app, view, settle=True)(method=method)) == [997]
 
 
 def streaming(said: list[int]) -> Callable[[], Response]:
@@ -210,6 +214,91 @@ def test_a_stream_is_settled_when_it_has_been_sent(app: Flask) -> None:
         assert response.data == b"xxx"
 
     assert left(app) == 360
+
+
+def length(announced: int) -> dict[str, str]:
+    return {"Content-Length": str(announced)}
+
+
+class Parts:
+    """An iterator that is no generator, with a name for what it reads that a part of a file uses as well."""
+
+    def __init__(self, iterable: Iterable[bytes]) -> None:
+        self.iterable = iter(iterable)
+
+    def __iter__(self) -> Parts:
+        return self
+
+    def __next__(self) -> bytes:
+        return next(self.iterable)
+
+
+@pytest.mark.parametrize("direct_passthrough", [False, True])
+@pytest.mark.parametrize("status", [200, 206, 404])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        iter,
+        Parts,
+        lambda parts: map(bytes.upper, parts),
+        lambda parts: ClosingIterator(Parts(parts), lambda: None),
+        lambda parts: ClosingIterator(ClosingIterator(parts)),
+    ],
+    ids=["generator", "iterator", "map", "closing", "closing-twice"],
+)
+def test_a_stream_that_announces_its_length_is_settled_when_it_has_been_sent(
+    app: Flask, wrap: Callable[..., Any], status: int, *, direct_passthrough: bool
+) -> None:
+    def view() -> Response:
+        def generate() -> Iterator[bytes]:
+            for units in (10, 20, 640):
+                settle(units)
+                yield b"x"
+
+        body = wrap(stream_with_context(generate()))
+        return Response(body, status, headers=length(3), direct_passthrough=direct_passthrough)
+
+    response = serve(app, view, settle=True)(buffered=True)
+
+    assert (shown(response), left(app)) == ([900], 360)
+
+
+def aborted_stream() -> Response:
+    def generate() -> Iterator[bytes]:
+        for units in (10, 20, 640):
+            settle(units)
+            yield b"x"
+
+    abort(Response(stream_with_context(generate()), headers=length(3)))
+
+
+def test_a_stream_that_ends_a_view_by_abort_is_settled_when_it_has_been_sent(app: Flask) -> None:
+    response = serve(app, aborted_stream, settle=True)(buffered=True)
+
+    assert (shown(response), left(app)) == ([900], 360)
+
+
+class OfServer(Parts):
+    """A file that the server passes to the system."""
+
+    def __init__(self, file: IO[bytes], _: int) -> None:
+        super().__init__(file)
+
+
+@pytest.mark.parametrize("wrapper", [None, OfServer, lambda file, _: file])
+@pytest.mark.parametrize(("headers", "status"), [({}, 200), ({"Range": "bytes=0-1"}, 206)])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_header_fields_of_a_file_show_what_is_left_after_its_settlement(
+    app: Flask, wrapper: Any, headers: dict[str, str], status: int, method: str
+) -> None:
+    def view() -> Response:
+        settle(3)
+        return send_file(io.BytesIO(b"file"), mimetype="text/plain", conditional=True)
+
+    environ = {} if wrapper is None else {"wsgi.file_wrapper": wrapper}
+    response = serve(app, view, settle=True)(headers=headers, method=method, environ_overrides=environ, buffered=True)
+
+    assert (response.status_code, shown(response)) == (status, [997])
 
 
 def test_a_client_that_hangs_up_pays_for_what_was_said_until_then(app: Flask) -> None:
