@@ -458,6 +458,9 @@ DIGEST = "not known: this is the digest of a long subject; look up the subject i
 UNKNOWN = "not known: the storage does not answer"
 PASSES_ALONE = "passes, as far as it is counted alone: {types} limits also count who else makes the request"
 NOT_ALONE = "not known: {types} limits count it only together with who else makes the request"
+PASSES_SHARED = "passes the limits that everyone shares: no subject is given for {types} limits"
+NO_SUBJECT = "not known: no subject is given for {types} limits"
+BY_REQUEST = "not known: the rules of {names} depend on the request"
 
 
 def _verdict(
@@ -475,20 +478,35 @@ def _verdict(
         return _verdict_of_limits(refused, refusals)
     if problem:
         return "unknown", Sentence.of(UNKNOWN)
-    return _verdict_of_nobody(client, ", ".join(with_others), counted=any(each.rules for each in requests))
+    return _verdict_of_nobody(client, requests, ", ".join(with_others))
 
 
-def _verdict_of_nobody(client: Client, with_others: str, *, counted: bool) -> tuple[State, Sentence]:
+def _verdict_of_nobody(client: Client, requests: list[RequestStanding], with_others: str) -> tuple[State, Sentence]:
     """If nothing refuses it."""
     if client.is_digest:
         return "unknown", Sentence.of(DIGEST)
     if not client.given:
         return "unlimited", Sentence.of(NETWORK)
+    counted = any(each.rules for each in requests)
+    if client.given.keys() == {EVERYONE.type} and (types := _joined(each.not_asked for each in requests)):
+        sentence = Sentence.of(PASSES_SHARED if counted else NO_SUBJECT, types=types)
+        return ("passes" if counted else "unknown"), sentence
     if counted:
         return "passes", Sentence.of(PASSES_ALONE, types=with_others) if with_others else Sentence.of(PASSES)
-    return (
-        ("unknown", Sentence.of(NOT_ALONE, types=with_others)) if with_others else ("unlimited", Sentence.of(UNLIMITED))
-    )
+    return _verdict_of_uncounted(requests, with_others)
+
+
+def _verdict_of_uncounted(requests: list[RequestStanding], with_others: str) -> tuple[State, Sentence]:
+    """If no rule that is known counts it."""
+    if with_others:
+        return "unknown", Sentence.of(NOT_ALONE, types=with_others)
+    if names := _joined(each.by_request for each in requests):
+        return "unknown", Sentence.of(BY_REQUEST, names=names)
+    return "unlimited", Sentence.of(UNLIMITED)
+
+
+def _joined(names: Iterable[Iterable[str]]) -> str:
+    return ", ".join(dict.fromkeys(name for several in names for name in several))
 
 
 def _verdict_of_list(listed: ListStanding) -> tuple[State, Sentence]:

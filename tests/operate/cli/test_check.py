@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask import Flask
+from flask import Flask, request
 
-from flask_multilimit import MultiLimit, rate_limiter
+from flask_multilimit import DEFAULT, IP, USER, LimitType, MultiLimit, rate_limiter
 from flask_multilimit.engine import Limiter, hits_for
 from operate.cli.conftest import ADDRESS, Command, call
+from support.asking import view
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -330,3 +332,43 @@ def test_memory_of_this_process_is_looked_at() -> None:
     result = app.test_cli_runner().invoke(args=["multilimit", "check", "view"])
 
     assert result.output.startswith("view GET  a request would be refused, for ")
+
+
+@pytest.mark.parametrize(
+    ("declared", "arguments", "state", "verdict"),
+    [
+        ([(IP, "1/hour"), (USER, "1/hour")], [], "unknown", "not known: no subject is given for user, ip limits"),
+        (
+            [(IP, "1/hour"), (DEFAULT, "9/hour")],
+            [],
+            "passes",
+            "passes the limits that everyone shares: no subject is given for ip limits",
+        ),
+        ([(DEFAULT, "9/hour")], [], "passes", "passes: nothing refuses it now"),
+        ([], [], "unlimited", "passes: no limit counts it"),
+        ([(IP, "1/hour")], ["--user", "ann"], "unlimited", "passes: no limit counts it"),
+        ([(IP, lambda subject: f"{len(subject)}/hour")], ["--ip", "::1"], "passes", "passes: nothing refuses it now"),
+        (
+            [(IP, lambda: request.args["rules"])],
+            ["--ip", "::1"],
+            "unknown",
+            "not known: the rules of ip depend on the request",
+        ),
+    ],
+    ids=["nobody", "everyone", "no others", "no limits", "another type", "known rules", "rules by request"],
+)
+def test_the_verdict_says_what_was_not_checked(
+    declared: list[tuple[LimitType, Any]], arguments: list[str], state: str, verdict: str
+) -> None:
+    app = Flask("shop")
+    MultiLimit(app, user_loader=lambda: None)
+    shown = view()
+    for type_, rules in declared:
+        shown = rate_limiter(type=type_, rules=rules)(shown)
+    app.add_url_rule("/", "shown", shown)
+    assert app.test_client().get("/?rules=1/hour").status_code == 200
+
+    result = app.test_cli_runner().invoke(args=["multilimit", "check", "shown", *arguments, "--json"])
+
+    answer = json.loads(result.output)
+    assert (answer["state"], answer["verdict"]["text"]) == (state, verdict)
