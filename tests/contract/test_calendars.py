@@ -145,6 +145,16 @@ def test_a_reset_makes_it_whole(bench: Bench) -> None:
     assert bench.limiter.check(hits(MONTH, cost=3)).allowed
 
 
+def test_a_refund_after_a_reset_takes_from_others_as_the_docs_say(bench: Bench) -> None:
+    decision = bench.limiter.check(hits(MONTH, cost=2))
+    bench.limiter.reset(hits(MONTH))
+    bench.limiter.check(hits(MONTH, cost=3))
+
+    bench.limiter.refund(decision)
+
+    assert bench.limiter.peek(hits(MONTH)).remaining == 2
+
+
 def test_many_checks_in_one_round_trip_count_each(bench: Bench) -> None:
     decisions = bench.limiter.check_many([hits(MONTH), hits(Rule(60, 5)), hits(MONTH, cost=2), hits(MONTH)])
 

@@ -115,6 +115,20 @@ def test_a_refund_after_a_reset_is_harmless(bench: Bench, algorithm: str) -> Non
     assert exhaust(bench.limiter, plan) == 5
 
 
+def test_a_refund_after_a_reset_takes_from_others_only_where_the_docs_say_so(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm, 3600, 20), cost=5)
+    decision = bench.limiter.check(plan)
+    bench.clock.advance(1)
+    bench.limiter.reset(plan)
+    for _ in range(3):
+        bench.limiter.check(plan)
+
+    bench.limiter.refund(decision)
+
+    knows = algorithm in {"sliding_window", "fixed_window", "sliding_window_counter"}
+    assert bench.limiter.peek(plan).remaining == (5 if knows else 9)  # a part of a unit has come back by itself
+
+
 def test_a_second_refund_gives_nothing_more_back(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm), cost=2)
     decision = bench.limiter.check(plan)
