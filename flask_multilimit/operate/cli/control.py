@@ -266,7 +266,7 @@ def unban_command(who: str, action: Action) -> None:
             if found.keys:
                 note(gate, "unban", found.who, reason=action.reason, author=action.author)
     if action.as_json:
-        write_json(found, changed=not action.dry_run)
+        write_json(found, changed=not action.dry_run and bool(found.entries or found.keys))
         return
     console.write(_lifted_lines(found, done="Would lift" if action.dry_run else "Lifted"))
 

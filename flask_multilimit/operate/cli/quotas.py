@@ -118,7 +118,7 @@ def _reset_at(
     _reset(gate, list(quotas), console.columns(rows, indent=2), what if used else "", action)
     if action.as_json:
         found = {"reset": list(map(_as_json, used)), "full_already": list(map(_as_json, full))}
-        write_json(endpoint=endpoint, changed=not action.dry_run, **found)
+        write_json(endpoint=endpoint, changed=not action.dry_run and bool(used), **found)
         return
     reset_names = dict.fromkeys(each.name for each in used)
     full_names = [each.name for each in full if each.name not in reset_names]
@@ -135,7 +135,7 @@ def _reset_keys(gate: AppGate, found: list[str], what: str, action: Action) -> N
     if found:
         _reset(gate, found, [*lines, *more], what, action)
     if action.as_json:
-        write_json(endpoint=None, changed=not action.dry_run, keys=found)
+        write_json(endpoint=None, changed=not action.dry_run and bool(found), keys=found)
     elif not found:
         console.echo("Nothing to reset: nothing is used.")
     else:

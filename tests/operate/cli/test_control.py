@@ -262,6 +262,15 @@ class TestUnset:
         assert len(on_server("entries", "--json").json["entries"]) == 2
 
 
+def test_only_an_unban_that_finds_a_ban_is_a_change(on_server: Command) -> None:
+    on_server("ban", "203.0.113.9", "--for", "1h", "--yes")
+    arguments = ("unban", "203.0.113.9", "--json")
+
+    changed = [on_server(*arguments, how).json["changed"] for how in ("--dry-run", "--yes", "--yes")]
+
+    assert changed == [False, True, False]
+
+
 def test_history_says_whose_change_was_replaced(on_server: Command) -> None:
     on_server("set", "update", "ip-20s", "50 per 20 seconds", "--lasting", "--yes", "--author", "ann")
     on_server("set", "update", "ip-20s", "60 per 20 seconds", "--lasting", "--yes", "--author", "bob")

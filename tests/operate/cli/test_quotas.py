@@ -148,6 +148,16 @@ def test_rules_by_request_are_not_known_to_commands(on_server: Command, tmp_path
     assert "--all in place of the endpoint" in reset.err
 
 
+@pytest.mark.parametrize("place", ["update", "--all"])
+def test_only_a_reset_of_what_was_used_is_a_change(on_server: Command, shop: FlaskClient, place: str) -> None:
+    call(shop, "/update")
+    arguments = ("reset", place, "--ip", "203.0.113.7", "--json")
+
+    changed = [on_server(*arguments, how).json["changed"] for how in ("--dry-run", "--yes", "--yes")]
+
+    assert changed == [False, True, False]
+
+
 def test_reset_does_nothing_without_a_yes(on_server: Command, shop: FlaskClient) -> None:
     assert call(shop, "/update", 4)[-1] == 429
 
