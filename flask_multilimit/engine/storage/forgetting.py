@@ -3,10 +3,11 @@
 Clients can invent keys (user names, addresses), so a process that counts by itself keeps a bounded number. Beyond that:
 
 - The key whose quota is whole again soonest is forgotten first, for it has the least to lose.
-- A key that refuses now is forgotten last: nobody gets rid of his own refusal by inventing others. If all refuse, the
-  first to go is the one that admits again soonest.
+- A key that refuses now is forgotten last: nobody gets rid of his own refusal by inventing others. Of these, the first
+  to go is the one that admits again soonest.
 - Windows of one magnitude keep a part of the room whatever else is counted: many keys of a day leave room for those of
-  a minute.
+  a minute. They keep it for keys that admit and for keys that refuse: however many refuse, those of new clients stay
+  until they may refuse, too.
 
 All of it is O(log n): each key is looked at again only if it was written since, and only a few at each check.
 """
@@ -27,8 +28,11 @@ UNBOUNDED = sys.maxsize
 """For calculations, whose clients are known."""
 MOST_LOOKS = 8
 """The most keys that are looked at to find one to forget."""
+LOOKS_ASIDE = 4
+"""The most keys that are looked at besides, whose turn is far off."""
 RESERVED = 4
-"""One part in so many of the room is divided equally between the magnitudes of windows."""
+"""One part in so many of the room is divided equally between the magnitudes of windows, for keys that admit and once
+more for keys that refuse."""
 NOTHING_DUE = sys.maxsize
 """The instant of the next due key, if there are no keys."""
 
@@ -54,9 +58,6 @@ class _Windows:
         self.refusing: list[tuple[int, str]] = []
         """Set aside when it was their turn to go, because they refuse until then."""
 
-    def __len__(self) -> int:
-        return len(self.whole) + len(self.refusing)
-
 
 class Forgetting:
     """Says which keys to forget. Not thread-safe."""
@@ -68,6 +69,7 @@ class Forgetting:
         """There is nothing to :meth:`sweep` before."""
         self._windows: dict[int, _Windows] = {}
         self._amount = 0
+        self._looked = 0
 
     def add(self, key: str, window: int, due: int) -> bool:
         """A new key, whose quota is whole again at ``due`` if nothing else is charged. Return whether there are too
@@ -106,6 +108,8 @@ class Forgetting:
     def surplus(self, asked: Asked, now: int) -> list[str]:
         """Keys to forget because there are too many. They are no longer known here."""
         gone = list[str]()
+        if self._amount > self.most:
+            self._set_aside(asked, now)
         looks = MOST_LOOKS
         while self._amount > self.most and looks > 0:
             looks, key = self._soonest(asked, now, looks)
@@ -114,6 +118,20 @@ class Forgetting:
             gone.append(key)
             self._forgot(1)
         return gone
+
+    def _set_aside(self, asked: Asked, now: int) -> None:
+        """Look at a few keys whose turn is far off, always others. Those that refuse take no room from keys that admit,
+        whose turn may come sooner."""
+        windows = max(self._windows.values(), key=lambda each: len(each.whole))
+        whole = windows.whole
+        for _ in range(min(LOOKS_ASIDE, len(whole))):
+            self._looked += 1
+            middle = len(whole) // 2
+            place = middle + self._looked % (len(whole) - middle)
+            key = whole[place][1]
+            if refuses_for := asked.refuses_for(key, now):
+                _remove_leaf(whole, place)
+                heappush(windows.refusing, (now + refuses_for, key))
 
     def _soonest(self, asked: Asked, now: int, looks: int) -> tuple[int, str | None]:
         """The next key to forget, and how many looks are left. None is found while all that were looked at refuse:
@@ -139,9 +157,10 @@ class Forgetting:
         return looks, None
 
     def _next(self, heap_of: Callable[[_Windows], list[tuple[int, str]]]) -> _Windows | None:
-        """The windows whose next key is the soonest of all that have more than their reserve."""
+        """The windows whose next key is the soonest of all that have more of these keys than their reserve. Some have
+        more: all reserves together are half of the room."""
         reserve = self.most // (RESERVED * len(self._windows))
-        some = [each for each in self._windows.values() if heap_of(each) and len(each) > reserve]
+        some = [each for each in self._windows.values() if len(heap_of(each)) > reserve]
         return min(some, key=lambda each: heap_of(each)[0], default=None)
 
     def _forgot(self, many: int) -> None:
@@ -150,6 +169,17 @@ class Forgetting:
             (heap[0][0] for each in self._windows.values() for heap in (each.whole, each.refusing) if heap),
             default=NOTHING_DUE,
         )
+
+
+def _remove_leaf(heap: list[tuple[int, str]], place: int) -> None:
+    """Remove the entry at ``place``, in the second half of ``heap``, in O(log n)."""
+    last = heap.pop()
+    if place == len(heap):
+        return
+    while place and last < heap[above := (place - 1) // 2]:
+        heap[place] = heap[above]
+        place = above
+    heap[place] = last
 
 
 def check_memory_keys(most: object) -> None:

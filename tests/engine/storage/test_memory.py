@@ -278,6 +278,33 @@ def test_a_flood_of_subjects_that_all_refuse_leaves_limits_of_other_windows_in_f
     assert kept(full) <= FEW * 9 // 8
 
 
+@each_algorithm
+@pytest.mark.parametrize("windows", [(60,), (60, 3600), (3600, 60)])
+@pytest.mark.parametrize("time", [60, 40])
+def test_subjects_that_all_refuse_leave_new_ones_their_limit(
+    full: Limiter, clock: Clock, algorithm: str, windows: tuple[int, ...], time: int
+) -> None:
+    """Otherwise the key of a new one would be the only one that admits, so always the first to go."""
+    for window in windows:
+        flood(full, rule(algorithm, window, 1), clock)
+    new = hits(rule(algorithm, time, 3), subject="new")
+    for n in range(3):
+        assert full.check(new).allowed
+        if n < 2:
+            flood(full, rule(algorithm, 60, 1), clock, many=3, start=FLOOD + 3 * n)
+
+    assert not full.check(new).allowed
+    assert kept(full) <= FEW * 9 // 8
+
+
+def test_subjects_that_all_refuse_keep_nobody_from_a_ban(full: Limiter, clock: Clock) -> None:
+    flood(full, "1/hour", clock, many=2 * FEW)
+    guesses = hits_for("3/hour", scope="api", subject="guesser", ban=Ban(after=3, within=600, time=7200))
+
+    assert [full.check(guesses).allowed for _ in range(9)] == [True] * 3 + [False] * 6
+    assert full.check(guesses).ban is not None
+
+
 def test_of_subjects_that_all_refuse_the_first_to_admit_again_is_forgotten(full: Limiter, clock: Clock) -> None:
     flood(full, "1/minute", clock, many=2 * FEW)
 
