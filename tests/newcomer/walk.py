@@ -68,8 +68,9 @@ class Newcomer:
     def run(self, command: str) -> None:
         """Type ``command``."""
         words = shlex.split(command)
-        if command == "flask run":
-            self.start()
+        if words[0] == "flask" and words[-1] == "run":
+            self.stop()
+            self.start(*words[1:-1])
         elif words[0] == "curl":
             words = [word.replace(":5000", f":{self._port}") for word in words[1:]]
             self.answer = self._shell(shlex.join(["curl", "-s", *words])) if shutil.which("curl") else _curl(*words)
@@ -79,10 +80,10 @@ class Newcomer:
             command = re.sub(r"(?<=^redis-cli )", f"-u {self._redis_url()} ", command) if self._redis else command
             self.answer = self._shell(re.sub(r"(?<=^pip install )\S*flask-multilimit$", str(self._wheel), command))
 
-    def start(self) -> None:
-        """Serve the app, until it is stopped."""
+    def start(self, *options: str) -> None:
+        """Serve the app, until it is stopped; ``options`` of flask name another than that of ``app.py``."""
         with (self.folder / "flask.log").open("wb") as log:
-            command = ["flask", "run", "--port", str(self._port)]
+            command = ["flask", *options, "run", "--port", str(self._port)]
             self._app = subprocess.Popen(
                 ["/bin/sh", "-c", f"exec {shlex.join(command)}"],
                 cwd=self.folder,
