@@ -503,6 +503,23 @@ def with_statements(lib: Library) -> str:
     return s.told("/*3", _text) + " " + s.codes("/")
 
 
+@asked("/over?send@ann /over*3 /beside?send@ann /beside*3", default_limits=["2/minute"])
+def with_statements_that_some_requests_enter(s: Shop) -> None:
+    @s.app.get("/over")
+    def over() -> str:
+        if "send" in request.args:
+            with s.limiter.limit("9/minute"):
+                return "sent"
+        return "ok"
+
+    @s.app.get("/beside")
+    def beside() -> str:
+        if "send" in request.args:
+            with s.limiter.limit("9/minute", override_defaults=False):
+                return "sent"
+        return "ok"
+
+
 @asked("/1*2 /2*2", default_limits=["9/minute"])
 def with_statements_by_part(s: Shop) -> None:
     @s.app.get("/<int:part>")

@@ -52,6 +52,15 @@ def test_allow_and_deny_lists_apply_to_limits_of_the_bridge(app: Flask) -> None:
     assert codes(app, 2, address="192.0.2.1") == [200, 429]
 
 
+def test_a_limiter_of_ours_on_a_function_ends_no_default_limit_of_the_view_that_calls_it(app: Flask) -> None:
+    Limiter(get_remote_address, app=app, default_limits=["2/minute"])
+    send = rate_limiter("9/minute", type="ip")(named("send"))
+    app.get("/", endpoint="index")(lambda: send() if "send" in request.args else "ok")
+
+    assert codes(app, 1, "/?send", address="192.0.2.1") == [200]
+    assert codes(app, 3) == [200, 200, 429]
+
+
 def test_signals_and_current_decision_report_limits_of_the_bridge(app: Flask) -> None:
     limiter, told = Limiter(get_remote_address, app=app), list[tuple[str, str, dict[str, str]]]()
 
