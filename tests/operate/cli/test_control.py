@@ -271,6 +271,16 @@ def test_only_an_unban_that_finds_a_ban_is_a_change(on_server: Command) -> None:
     assert changed == [False, True, False]
 
 
+def test_a_history_that_cannot_be_written_hides_no_unban(on_server: Command, shop: FlaskClient) -> None:
+    client = {"REMOTE_ADDR": "203.0.113.7"}
+    assert [shop.post("/secret", environ_base=client).status_code for _ in range(4)] == [200, 429, 429, 429]
+
+    run = on_server("unban", "203.0.113.7", "--yes", "--reason", "\udc80")
+
+    assert (run.code, run.out) == (0, "Lifted: 1 ban that limiters began.\n")
+    assert run.err == "Lifted, but the history does not show it: reason='\\udc80': give text\n"
+
+
 def test_history_says_whose_change_was_replaced(on_server: Command) -> None:
     on_server("set", "update", "ip-20s", "50 per 20 seconds", "--lasting", "--yes", "--author", "ann")
     on_server("set", "update", "ip-20s", "60 per 20 seconds", "--lasting", "--yes", "--author", "bob")
