@@ -125,8 +125,11 @@ def test_a_refund_after_a_reset_takes_from_others_only_where_the_docs_say_so(ben
 
     bench.limiter.refund(decision)
 
-    knows = algorithm in {"sliding_window", "fixed_window", "sliding_window_counter"}
-    assert bench.limiter.peek(plan).remaining == (5 if knows else 9)  # a part of a unit has come back by itself
+    left = bench.limiter.peek(plan).remaining
+    if algorithm in {"sliding_window", "fixed_window", "sliding_window_counter"}:
+        assert left == 5
+    else:
+        assert left in (9, 10)  # a part of a unit is not back yet, where units come back by and by
 
 
 def test_a_second_refund_gives_nothing_more_back(bench: Bench, algorithm: str) -> None:
