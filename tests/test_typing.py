@@ -69,6 +69,7 @@ def test_signatures_are_kept() -> None:
         free("2")  # type: ignore[arg-type]
         half_free("2")  # type: ignore[arg-type]
         later("2").close()  # type: ignore[arg-type]
+        multilimit.control.ban("user:42", fro="2h")  # type: ignore[call-arg]
 
     assert callable(never_called)
     assert list(inspect.signature(view).parameters) == ["item", "size"]

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ..declare.addresses import Who
     from ..declare.written import InvalidData, Mistake
     from ..following import follow_control
-    from .control import Control, ControlConflict, NeedsForce
+    from .control import Control, ControlConflict, NeedsForce, Terms
     from .document import Difference, Preview
     from .entries import Listing, Override
 
@@ -23,6 +23,7 @@ __all__ = [
     "NeedsForce",
     "Override",
     "Preview",
+    "Terms",
     "Who",
     "follow_control",
 ]
@@ -37,6 +38,7 @@ _ROOMS = {
     "NeedsForce": ".control",
     "Override": ".entries",
     "Preview": ".document",
+    "Terms": ".control",
     "Who": "..declare.addresses",
     "follow_control": "..following",
 }

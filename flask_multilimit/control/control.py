@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from secrets import token_hex
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
 from ..declare.written import InvalidData, Mistake, parse_json
 from ..engine import ConfigurationError
@@ -19,6 +19,9 @@ from .document import Difference, Document, Preview, document_from
 from .entries import Listing, Override, entry_from
 from .store import Change, Found, ListingKind, Store
 from .watch import ControlFollower
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 TRIES = 20
 """How often a change is tried while others write."""
@@ -36,6 +39,15 @@ class ControlConflict(ConfigurationError):  # noqa: N818 - the name says enough
 class NeedsForce(ConfigurationError):  # noqa: N818 - the name says enough
     """The change would refuse, or let pass, (nearly) everyone; or would end earlier than the denial or ban that it
     replaces, so that its client would pass then. Pass ``force=True`` if that is intended."""
+
+
+class Terms(TypedDict, total=False):
+    """How long a change applies, why, and who makes it."""
+
+    for_: Duration | None
+    lasting: bool
+    reason: str
+    author: str
 
 
 class ChangedApp(Protocol):
@@ -120,17 +132,19 @@ class Control:
         assert isinstance(entry, Override)
         return entry
 
-    def allow(self, who: str, **options: Any) -> Listing:
+    def allow(self, who: str, *, force: bool = False, **terms: Unpack[Terms]) -> Listing:
         """Never limit a network or a subject: ``control.allow("user:42", lasting=True, reason="partner")``."""
-        return self._list("allow", who, None, options)
+        return self._list("allow", who, None, terms, force=force)
 
-    def deny(self, who: str, *, status: Literal[403, 429] | None = None, **options: Any) -> Listing:
+    def deny(
+        self, who: str, *, status: Literal[403, 429] | None = None, force: bool = False, **terms: Unpack[Terms]
+    ) -> Listing:
         """Refuse a network or a subject before any limit, with ``status`` or ``MULTILIMIT_DENY_STATUS``."""
-        return self._list("deny", who, status, options)
+        return self._list("deny", who, status, terms, force=force)
 
-    def ban(self, who: str, **options: Any) -> Listing:
+    def ban(self, who: str, *, force: bool = False, **terms: Unpack[Terms]) -> Listing:
         """Refuse a network or a subject with 429 and a ``Retry-After``, until ``for_`` has passed."""
-        return self._list("ban", who, None, options)
+        return self._list("ban", who, None, terms, force=force)
 
     def undo(self, id: str, *, reason: str = "", author: str = "") -> Override | Listing:  # noqa: A002 - the entry's
         """Undo an entry, and return it. Raises :class:`ConfigurationError` if no entry has this id."""
@@ -318,10 +332,8 @@ class Control:
         made = {"id": token_hex(4), "since": now, "until": until, "reason": reason, "author": author}
         return entry_from({name: value for name, value in {**given, **made}.items() if value is not None})
 
-    def _list(self, kind: ListingKind, who: str, status: int | None, options: Mapping[str, Any]) -> Listing:
-        force = options.get("force", False)
-        given = {name: value for name, value in options.items() if name != "force"}
-        entry = self._prepared({"kind": kind, "who": who, "status": status}, **given)
+    def _list(self, kind: ListingKind, who: str, status: int | None, terms: Terms, *, force: bool) -> Listing:
+        entry = self._prepared({"kind": kind, "who": who, "status": status}, **terms)
         self.put(entry, force=force)
         assert isinstance(entry, Listing)
         return entry
