@@ -148,7 +148,7 @@ class Hits(tuple[Hit, ...]):
     """Whether a rule has a lease."""
     revisable: bool
     """Whether :func:`hits_for` has made any of them."""
-    bans: tuple[Watching, ...]
+    bans: tuple[PlacedBan, ...]
     """The bans among them."""
     scope: str | None
     """What the plan that made them limits; ``None`` if no plan did."""
@@ -228,7 +228,7 @@ def _no_parts(_: tuple[Hit, ...]) -> dict[tuple[int, ...], Hits]:
     return {}
 
 
-class Watching(NamedTuple):
+class PlacedBan(NamedTuple):
     """A ban among hits."""
 
     place: int
@@ -237,14 +237,14 @@ class Watching(NamedTuple):
     """The places of what it watches."""
 
 
-def bans_among(hits: tuple[Hit, ...]) -> tuple[Watching, ...]:
+def bans_among(hits: tuple[Hit, ...]) -> tuple[PlacedBan, ...]:
     """The bans, in order."""
     bans = [(place, hit) for place, hit in enumerate(hits) if isinstance(hit, BanHit)]
     if not bans:
         return ()
     places = {hit.key: place for place, hit in enumerate(hits)}
     return tuple(
-        Watching(
+        PlacedBan(
             place,
             ban,
             tuple(places[key] for key in ban.watches if key in places and (ban.shadow or not hits[places[key]].shadow)),
@@ -253,7 +253,7 @@ def bans_among(hits: tuple[Hit, ...]) -> tuple[Watching, ...]:
     )
 
 
-def bans_of(hits: tuple[Hit, ...]) -> tuple[Watching, ...]:
+def bans_of(hits: tuple[Hit, ...]) -> tuple[PlacedBan, ...]:
     """The bans, which :class:`Hits` have found already."""
     return hits.bans if isinstance(hits, Hits) else bans_among(hits)
 
@@ -267,7 +267,7 @@ def _calendars_among(hits: tuple[Hit, ...]) -> tuple[PeriodsOfCalendar, ...]:
     return tuple([periods for hit in hits if (periods := hit.rule.quota.periods) is not None])
 
 
-def packed_ban(ban: Watching) -> bytes:
+def packed_ban(ban: PlacedBan) -> bytes:
     """What else scripts read of a ban. There, places are counted from 1."""
     quota, places = ban.hit.rule.quota, [place + 1 for place in ban.watched]
     numbers = quota.time, quota.factor, quota.most, quota.memory, len(places), *places

@@ -167,7 +167,7 @@ class ControlState(NamedTuple):
     """How many are in force, by kind: ``override``, ``allow``, ``deny``, ``ban``."""
 
 
-class Watched(Protocol):
+class ObservedApp(Protocol):
     """An app, as an observer may ask about it."""
 
     @property
@@ -198,7 +198,7 @@ class Watched(Protocol):
 class Attached(Protocol):
     """An observer that wants to know which apps it observes."""
 
-    def attach(self, watched: Watched, /) -> None:
+    def attach(self, watched: ObservedApp, /) -> None:
         """Called once per app, when the app is initialised. An exception stops the start."""
 
 

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from ..engine import ConfigurationError, Health
 from ..engine.forks import lock_for_forks
-from .events import AFTERWARDS, BREAKER_STATES, NOT_CHECKED, OTHERS, ControlState, Event, Watched
+from .events import AFTERWARDS, BREAKER_STATES, NOT_CHECKED, OTHERS, ControlState, Event, ObservedApp
 from .traffic.counting import Counter
 from .traffic.counts import Counts, RuleOutcome
 
@@ -49,7 +49,7 @@ class Snapshot(NamedTuple):
     top_shares: Mapping[str, float]
 
     @classmethod
-    def of(cls, app: Watched) -> Snapshot:
+    def of(cls, app: ObservedApp) -> Snapshot:
         return cls(app.health(), app.leases(), app.control(), app.bans() or {}, app.top_shares())
 
 
@@ -199,12 +199,12 @@ class MetricsObserver(ABC):
     def __init__(self) -> None:
         self._counter = Counter(subjects=False)
         self._times: dict[str, deque[float]] = {}
-        self._apps: list[Watched] = []
+        self._apps: list[ObservedApp] = []
         self._known: set[Values] = set()
         self._lock = Lock()
         lock_for_forks(self)
 
-    def attach(self, watched: Watched, /) -> None:
+    def attach(self, watched: ObservedApp, /) -> None:
         """Show the state of this app as well."""
         self._apps.append(watched)
         watched.every_second(self.flush)
@@ -238,7 +238,7 @@ class MetricsObserver(ABC):
     def _record(self, decided_by: str, seconds: float) -> None:
         """Add the time of one check to the histogram."""
 
-    def _show(self, watched: Watched) -> bool:  # noqa: ARG002 - for those that are not asked for readings
+    def _show(self, watched: ObservedApp) -> bool:  # noqa: ARG002 - for those that are not asked for readings
         """Set the readings of an app. Return whether they may change again without an event."""
         return False
 

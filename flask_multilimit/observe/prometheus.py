@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_several, is_number
-from .events import Watched
+from .events import ObservedApp
 from .metrics import (
     CHECK_TIME,
     COUNTS,
@@ -83,7 +83,7 @@ class PrometheusMetrics(MetricsObserver):
     def _record(self, decided_by: str, seconds: float) -> None:
         self._seconds.labels(decided_by).observe(seconds)
 
-    def _show(self, watched: Watched) -> bool:
+    def _show(self, watched: ObservedApp) -> bool:
         state = Snapshot.of(watched)
         for reading, gauge in self._readings:
             shown = self._shown.setdefault((watched.name, reading.name), set())

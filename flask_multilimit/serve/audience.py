@@ -139,7 +139,7 @@ class AppAudience:
             self._quiet_until = now + QUIET_SECONDS
             self._logger.error("Rate limits: the observer %r raised; the request goes on", observer, error=error)
 
-    # What observers may ask: it is their Watched
+    # What observers may ask: it is their ObservedApp
 
     def health(self) -> Health:
         return self._limiter.health()

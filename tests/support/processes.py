@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from support.folders import EXAMPLES, ROOT
-from support.servers import Watched
+from support.servers import Monitored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -59,7 +59,7 @@ class Reply(NamedTuple):
     text: str
 
 
-class Program(Watched):
+class Program(Monitored):
     """``python -m`` something that serves HTTP, from the root of the project, or uWSGI, or Prometheus.
 
     It can import what the tests can. It is told to listen on port 0 and says in its output which port that has become,

@@ -113,7 +113,7 @@ def _paths_in_packages() -> Iterator[Path]:
             yield from sorted(Path(folder).glob(pattern))
 
 
-class Watched:
+class Monitored:
     """A folder with a log, and a process at most, which end with the tests however they end."""
 
     def _begin(self) -> None:
@@ -156,7 +156,7 @@ class Watched:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class Server(Watched):
+class Server(Monitored):
     """One running server that keeps nothing on disk, and ends with the tests however they end.
 
     It listens on a unix socket, and with `tcp` also on a port of 127.0.0.1. `options` are further

@@ -9,7 +9,7 @@ from uuid import UUID
 from ..algorithms import SLIDING, Outcome, Quota
 from ..algorithms.base import NotesStrikes
 from ..decision import Charge, DecidedBy, Decision, decision_of
-from ..hits import PEEKED, Hit, Watching, bans_among, memoized, new_id
+from ..hits import PEEKED, Hit, PlacedBan, bans_among, memoized, new_id
 from ..reply import DELAY, NOW, joined, standings_of
 
 
@@ -102,12 +102,14 @@ _Step = tuple[
 ]
 
 
-def _steps_of(hits: tuple[Hit, ...]) -> tuple[tuple[_Step, ...], tuple[Watching, ...]]:
+def _steps_of(hits: tuple[Hit, ...]) -> tuple[tuple[_Step, ...], tuple[PlacedBan, ...]]:
     """The parts of hits that a check needs, looked up once, and the bans among the hits."""
     return tuple(map(_step, hits)), bans_among(hits)
 
 
-def _note_strikes(bans: Iterable[Watching], outcomes: list[Outcome], states: States, now: int, check_id: bytes) -> None:
+def _note_strikes(
+    bans: Iterable[PlacedBan], outcomes: list[Outcome], states: States, now: int, check_id: bytes
+) -> None:
     """Note a strike for each ban that watches a hit that refuses, and set the outcome of the ban."""
     for place, hit, watched in bans:
         if any(outcomes[other][1] for other in watched):

@@ -13,7 +13,7 @@ from ..algorithms.base import AHEAD, ChargesUnits, HoldsSlots
 from ..algorithms.calendar import LINGERS
 from ..decision import Charge, Decision, decision_of
 from ..forks import lock_for_forks
-from ..hits import Hit, Watching, bans_among, calendars_of, memoized, new_id
+from ..hits import Hit, PlacedBan, bans_among, calendars_of, memoized, new_id
 from ..reply import ALLOWED, NOW, Reply, head, standing_of, standings_of, start_of
 from ..rules import Rule
 from ..text import SafeLogger
@@ -212,7 +212,7 @@ class MemoryStorage:
             if hit.key in keys:
                 self._written_by(hit.rule, hit.key, now + hit.rule.quota.window, now)
 
-    def _note_bans(self, bans: Sequence[Watching], reply: Reply) -> None:
+    def _note_bans(self, bans: Sequence[PlacedBan], reply: Reply) -> None:
         for place, hit, _ in bans:
             if self._states.get(hit.key) is not None:
                 _, _, reset_after = standing_of(reply, place)
@@ -250,7 +250,7 @@ _QuickWay = tuple[
     Any,
     list[int],
     frozenset[str],
-    tuple[Watching, ...],
+    tuple[PlacedBan, ...],
 ]
 """How to charge hits of one unit each at once (a named tuple would take three times as long to unpack):
 
