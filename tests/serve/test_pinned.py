@@ -27,7 +27,7 @@ PUBLIC = {
         current_decision exempt problem rate_limiter settle
     """,
     "flask_multilimit.control": """
-        Control ControlConflict Difference InvalidData Listing Mistake NeedsForce Override Preview Who
+        Control ControlConflict Difference InvalidData Listing Mistake NeedsForce Override Preview Terms Who
         follow_control
     """,
     "flask_multilimit.dashboard": "Dashboard",
