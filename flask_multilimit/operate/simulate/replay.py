@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from ...declare.limiter import Declaration
 from ...declare.subjects import Subjects
 from ...engine import Decision, Limiter, MemoryStorage
 from ...engine.reply import ALLOWED, REMAININGS, RETRY_AFTERS
@@ -16,7 +17,7 @@ from ...engine.slots import RENEWALS, slots_of
 from ...engine.storage import Slot
 from ...engine.storage.forgetting import UNBOUNDED
 from ...plan.endpoint import Plan
-from ...plan.hits import Applied, AppliedLimits
+from ...plan.hits import AppliedLimits
 from ...plan.plans import Plans
 from .logged import MICROSECONDS, LoggedRequest
 from .reading import LogFile
@@ -200,37 +201,36 @@ class Replay:
                 tally.delayed += 1
             if limits.holds_slots:
                 self._slots.hold(decision, request.took or 0)
-            decision = self._given_back(asked, limits, decision, request)
+            if limits.settled:
+                self._time.after(request.took or 0, partial(self._settle, asked, limits, decision, request))
         self._clients.admit(asked.client, asked.shape.destination.endpoint)
         self._compare(request, decision)
 
-    def _given_back(
-        self, asked: ClientPlan, limits: AppliedLimits, decision: Decision, request: LoggedRequest
-    ) -> Decision:
-        """The decision after the charges that depend on the status were refunded. What the request really costs is
-        settled when the response is complete."""
+    def _settle(self, asked: ClientPlan, limits: AppliedLimits, decision: Decision, request: LoggedRequest) -> None:
+        """Settle the charges that depend on the response, now that it is complete."""
+        units = dict[str, int]()
         for each in limits.settled:
-            if each.declaration.settle is not None:
-                self._time.after(request.took or 0, partial(self._settle, asked, decision, each, request))
-                continue
-            stands = self._charging.stands(each.declaration, request.status)
-            if stands is None:
-                self._notes[f"charge_when of {each.declaration.where}: the status alone does not tell; charged"] += 1
-            elif not stands:
-                decision = self._limiter.refund(decision, each.hits)
-                self._settlements += 1
-        return decision
+            real = self._units_of(each.declaration, request)
+            if real is not None:
+                units.update((hit.key, real) for hit in each.hits if not hit.rule.holds_slots)
+        if units:
+            self._limiter.settle_each(decision, units)
+            self._settlements += 1
+        if any(units.values()):
+            left, tally = self._storage.peek(asked.hits).reply[REMAININGS], asked.shape.tally
+            tally.least = [min(least, max(each, 0)) for least, each in zip(tally.least, left, strict=True)]
 
-    def _settle(self, asked: ClientPlan, decision: Decision, limits: Applied, request: LoggedRequest) -> None:
-        declared = limits.declaration
+    def _units_of(self, declared: Declaration, request: LoggedRequest) -> int | None:
+        """What ``request`` really cost; ``None`` if the charge stands."""
+        if declared.settle is None:
+            stands = self._charging.stands(declared, request.status)
+            if stands is None:
+                self._notes[f"charge_when of {declared.where}: the status alone does not tell; charged"] += 1
+            return 0 if stands is False else None
         units = self._replacements.real_cost(declared, request)
         if units is None:
             self._notes[f"settle of {declared.where}: the log does not tell the real cost; the estimate stands"] += 1
-        else:
-            self._limiter.settle(decision, units, limits.hits)
-            self._settlements += 1
-            left, tally = self._storage.peek(asked.hits).reply[REMAININGS], asked.shape.tally
-            tally.least = [min(least, max(each, 0)) for least, each in zip(tally.least, left, strict=True)]
+        return units
 
     def _refuse(self, asked: ClientPlan, decision: Decision, request: LoggedRequest) -> None:
         tally, endpoint = asked.shape.tally, asked.shape.destination.endpoint

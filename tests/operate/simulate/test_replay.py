@@ -129,8 +129,8 @@ def test_each_verdict_is_that_of_the_app(algorithm: str, steps: list[tuple[int, 
         clock.now = each.at
         headers = {"X-Status": str(each.status), **({"X-User": each.user} if each.user else {})}
         response = client.open(
-            each.target, method=each.method, headers=headers, environ_base={"REMOTE_ADDR": each.address}
-        )
+            each.target, method=each.method, headers=headers, environ_base={"REMOTE_ADDR": each.address}, buffered=True
+        )  # and closed, which releases its slots
         real.append(response.status_code != 429)
     found: list[bool] = []
 
@@ -583,6 +583,23 @@ def test_the_estimate_is_charged_first_and_the_real_cost_of_the_log_when_the_res
 
     assert verdicts(settling(), long, soon, later, cost_field="tokens") == [True, True, False]
     assert verdicts(settling(), long, soon, later) == [True, True, True], "the estimate stands"
+
+
+def test_a_charge_that_depends_on_the_response_counts_until_the_response_was_complete() -> None:
+    app = app_with(rate_limiter(rules="1/minute", charge_when=[401]))
+
+    assert verdicts(app, *(at(second, took=2, status=200) for second in (0, 1, 3, 4))) == [
+        True,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_all_that_a_response_settles_is_one_command() -> None:
+    app = app_with(*(rate_limiter(type=type_, rules="9/minute", charge_when=[401]) for type_ in (IP, USER)))
+
+    assert replayed(app, at(0, status=200)).commands == 2
 
 
 @pytest.mark.parametrize(("units", "left"), [(1, 90), (40, 60), (95, 5), (500, 0)])
