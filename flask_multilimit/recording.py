@@ -1,8 +1,8 @@
 """Records requests, to replay them through other limits later: ``flask multilimit simulate FOLDER/*``.
 
-A line holds the time of a request, its method, endpoint and status, how long it took from the check to the response,
-who was counted, whether limits admitted it, and what it really cost where a limiter settles. It holds no path, address
-or name: subjects are hashed with a key. Requests only append to a queue; a thread writes the lines.
+A line holds the time of a request, its method, endpoint and status, how long it took from the check until its response
+was sent, who was counted, whether limits admitted it, and what it really cost where a limiter settles. It holds no
+path, address or name: subjects are hashed with a key. Requests only append to a queue; a thread writes the lines.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from flask import Flask, Response, request
 from werkzeug.exceptions import MethodNotAllowed, NotFound
@@ -32,6 +33,7 @@ from .operate.simulate.logged import LoggedRequest, Recorded
 from .operate.simulate.recorded import FILES, Recording, line_of, recordings_of
 from .plan.sources import UNMATCHED_SCOPE
 from .serve.gate import gate_of
+from .serve.slots import holder_of_request, release_when_requests_end
 from .serve.state import Record, Records
 from .signals import limits_checked
 
@@ -41,16 +43,17 @@ MOST_WAITING = 100_000
 """The most requests that wait to be written; further ones are dropped, and counted."""
 SEGMENTS = 8
 """Files that share the allowed bytes: the oldest is deleted when there is no more room."""
-SETTLED_SOON, SETTLED_LATER = 2 * PAUSE, 60.0
-"""Seconds for which a line waits for the real cost of a request: that of a complete response, and of a stream. Readers
-of the file put lines in order that are so late."""
+KNOWN_SOON, KNOWN_LATER = 2 * PAUSE, 55.0
+"""Seconds for which a line waits for the real cost of a request, and for its end: of a complete response, and of a
+stream or a file. Readers put lines in order that are up to 60 s late."""
 DAY = 86_400_000_000
 """Microseconds."""
 
 __all__ = ["Recorder"]
 
 
-class _Seen(NamedTuple):
+@dataclass(slots=True)
+class _Seen:
     """One request, as its own thread has seen it."""
 
     at: int
@@ -59,21 +62,35 @@ class _Seen(NamedTuple):
     status: int
     subjects: Mapping[str, str]
     admitted: bool | None
-    took: int | None
+    began: int | None
+    """When limits were checked, in nanoseconds of the monotonic clock; ``None`` if none was."""
     record: Record | None
     """Has what the request was settled at; ``None`` if nothing settles it."""
     known_until: float
     """When nobody waits for this any more, by the monotonic clock."""
+    ended: int | None = None
+    """When the response was complete, as ``began``; ``None`` while it is being sent."""
+
+    def end(self) -> None:
+        self.ended = time.monotonic_ns()
+
+    def took(self) -> int | None:
+        """Microseconds from the check to the end of the response, or until now."""
+        if self.began is None:
+            return None
+        return ((self.ended or time.monotonic_ns()) - self.began) // 1000
 
     def costs(self) -> dict[str, int]:
         """The units that it was settled at, by the name of the limiter."""
         return {} if self.record is None else dict(_settled(self.record))
 
-    def is_settled(self) -> bool:
+    def is_known(self) -> bool:
         """Whether all is known that will be."""
-        if self.record is None or time.monotonic() >= self.known_until:
+        if time.monotonic() >= self.known_until:
             return True
-        return len(self.costs()) == len({_name_of(each) for each in _settling(self.record)})
+        if self.ended is None:
+            return False
+        return self.record is None or len(self.costs()) == len({_name_of(each) for each in _settling(self.record)})
 
 
 class Recorder:
@@ -122,6 +139,7 @@ class Recorder:
         self._beat = Beat(self._turn, name="multilimit-recorder", logger=app.logger, last=self.close)
         self._begin()
         limits_checked.connect(self._checked, app)
+        release_when_requests_end(app)
         app.after_request(self._passed)
         notify_child(self)
 
@@ -134,7 +152,7 @@ class Recorder:
             seen = [self._waiting.popleft() for _ in range(len(self._waiting))]
             known, later = list[_Seen](), list[_Seen]()
             for each in seen:
-                (known if ending or each.is_settled() else later).append(each)
+                (known if ending or each.is_known() else later).append(each)
             self._waiting.extendleft(reversed(later))
             lines = [self._line_of(each) for each in known]
             if lines:
@@ -165,14 +183,20 @@ class Recorder:
         subjects = {**({} if checked is None else checked[1]), LimitType.IP.value: address}
         at = time.time_ns() // 1000 if checked is None else self._since_1970(checked[0].at)
         admitted = None if checked is None else checked[0].allowed
-        took = None if checked is None else (time.monotonic_ns() - checked[2]) // 1000
         record = Records(self._app).current()
         if record is not None and not record.settled:
             record = None
+        began = None if checked is None else checked[2]
         now = time.monotonic()
-        until = now + (SETTLED_SOON if response.is_sequence else SETTLED_LATER)
-        told = (request.method, request.endpoint, response.status_code, subjects, admitted, took)
-        self._waiting.append(_Seen(at, *told, record, until))
+        until = now + (KNOWN_SOON if response.is_sequence else KNOWN_LATER)
+        told = (request.method, request.endpoint, response.status_code, subjects, admitted, began)
+        seen = _Seen(at, *told, record, until)
+        holder = None if began is None or response.is_sequence else holder_of_request()
+        if holder is None:
+            seen.end()
+        else:
+            holder.at_end.append(seen.end)
+        self._waiting.append(seen)
         self._beat.wake(now + PAUSE)
         return response
 
@@ -205,7 +229,7 @@ class Recorder:
     def _line_of(self, seen: _Seen) -> str:
         subjects = {type_: self._hashed(value) for type_, value in self._single(seen.subjects).items()}
         recorded = Recorded(seen.endpoint, subjects, seen.admitted, seen.costs())
-        told = LoggedRequest(seen.at, seen.method, "", status=seen.status, recorded=recorded, took=seen.took)
+        told = LoggedRequest(seen.at, seen.method, "", status=seen.status, recorded=recorded, took=seen.took())
         return f"{line_of(told)}\n"
 
     def _single(self, subjects: Mapping[str, str]) -> dict[str, str]:

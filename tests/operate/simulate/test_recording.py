@@ -10,7 +10,7 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Flask, Response, request, stream_with_context
@@ -421,3 +421,29 @@ def test_a_subject_that_looks_like_several_is_one(tmp_path: Path, value: str) ->
 
     (line,) = [json.loads(line) for file in tmp_path.glob("requests-*") for line in file.read_text().splitlines()]
     assert set(line["w"]) == {"api_key", "ip", "anonymous"}
+
+
+@pytest.mark.parametrize("kind", ["stream", "file"])
+def test_a_response_takes_as_long_as_it_is_being_sent(tmp_path: Path, kind: str) -> None:
+    app = Flask(__name__, static_folder=str(tmp_path))
+    MultiLimit(app)
+    recorder = Recorder(app, tmp_path / "recorded", key="k")
+    (tmp_path / "large").write_bytes(b"x" * 100_000)
+
+    @app.get("/")
+    @rate_limiter("1 at once")
+    def index() -> Response:
+        return app.send_static_file("large") if kind == "file" else Response(iter(["x", "y"]))
+
+    client = app.test_client()
+    first = client.get("/")
+    began = time.monotonic_ns()
+    second = client.get("/")
+    waiting = entries(recorder)
+    ended = time.monotonic_ns()
+    first.close()
+    recorder.close()
+
+    assert [each["s"] for each in waiting] == [second.status_code] == [429]
+    took: Any = entries(recorder)[-1]["d"]
+    assert took >= (ended - began) // 1000
