@@ -82,7 +82,7 @@ class Routes:
 
     def _path_info(self, target: str) -> str | None:
         """The path within the app; ``None`` if it lies outside."""
-        path = unquote(target, errors="replace") if "%" in target else target
+        path = unquote(target.partition("#")[0], errors="replace")
         root = self._script_name
         if not path.startswith("/") or (root and path != root and not path.startswith(f"{root}/")):
             return None

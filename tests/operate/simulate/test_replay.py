@@ -491,7 +491,7 @@ def test_the_apps_own_url_map_finds_the_endpoint() -> None:
         at(1, "http://testserver/caf\u00e9/c"),
         at(2, "/folder"),
         at(3, "*"),
-        at(4, "/?x"),
+        at(4, "/#x"),
         LoggedRequest(START_AT + 5 * SECOND, "BREW", "/"),
     )
 
