@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from flask import Flask
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
@@ -66,9 +66,10 @@ class Routes:
         return self._at(request.host, request.method, request.target.partition("?")[0])
 
     def _found(self, host: str, method: str, target: str) -> Destination:
-        if "://" in target:
-            parts = urlsplit(target)
-            host, target = parts.netloc or host, parts.path or "/"
+        scheme, _, rest = target.partition("://")
+        if rest and "/" not in scheme:
+            named, _, below = rest.partition("/")
+            host, target = named or host, f"/{below}"
         path, adapter = self._path_info(target), self._adapter(host)
         if adapter is None or path is None:
             return self._one("outside", "", method)

@@ -499,6 +499,11 @@ def test_the_apps_own_url_map_finds_the_endpoint() -> None:
     assert report.outside == 2, "a redirect of the router, and what is no path"
 
 
+@pytest.mark.parametrize("target", ["http://[/", "http://[::1/", "//[/http://", "http://\u2100/", "://", "http://\0/%"])
+def test_no_target_ends_a_replay(target: str) -> None:
+    assert replayed(app_with(), at(0, target)).requests == 1
+
+
 def test_an_app_below_a_path() -> None:
     report = replayed(app_with(), at(0, "/shop/"), at(1, "/shop"), at(2, "/shopping"), at(3, "/"), script_name="/shop/")
 
