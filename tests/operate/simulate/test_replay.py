@@ -33,6 +33,7 @@ from flask_multilimit.operate.simulate.questions import LimitSet, replay_of, sim
 from flask_multilimit.operate.simulate.reading import read_logs
 from flask_multilimit.operate.simulate.replay_plan import Replacements
 from flask_multilimit.operate.simulate.report import Report
+from flask_multilimit.operate.simulate.resolving import user_of
 from flask_multilimit.serve.applier import applier_of
 
 from .lines import SECOND, START_AT, line
@@ -127,7 +128,8 @@ def test_each_verdict_is_that_of_the_app(algorithm: str, steps: list[tuple[int, 
     real = []
     for each in requests:
         clock.now = each.at
-        headers = {"X-Status": str(each.status), **({"X-User": each.user} if each.user else {})}
+        user = user_of(each)  # the name beside a 401 is that of a login that failed
+        headers = {"X-Status": str(each.status), **({"X-User": user} if user else {})}
         response = client.open(
             each.target, method=each.method, headers=headers, environ_base={"REMOTE_ADDR": each.address}, buffered=True
         )  # and closed, which releases its slots
