@@ -16,15 +16,16 @@ from ..engine.bans import BanRule
 from ..engine.hits import BanHit, Hit
 from ..engine.keys import DIGEST_PATTERN, KeyParts, escape_subject, parts_of_key
 from ..engine.storage import Inspectable, KeepsTallies
-from ..observe.traffic import reader_of
-from ..observe.traffic.counts import encodable
+from ..observe.traffic import BansBegun, reader_of
+from ..observe.traffic.counts import BanBegun, encodable
+from ..plan.sources import scopes_of_endpoints
 from ..serve.applier import applier_of
 from ..serve.gate import AppGate
 from .clients import Client, hits_of_client
 from .keys import keys_of, peeked, prefixes_of, rules_by_keys, stored_keys
 from .limits import limiters_of
 from .text import shown_subject
-from .traffic import memory_of
+from .traffic import TrafficMemory, memory_of
 from .values import Described
 
 MOST_BAN_KEYS = 10_000
@@ -42,14 +43,31 @@ class BanInForce(Described):
     by: str
     """The name of the ban in header fields; or the person who made it."""
     endpoint: str
-    """Where its limiter counts; ``*`` for one that somebody made."""
+    """Where its limiter counts: an endpoint, a function, the scope of a check; ``*`` for one that somebody made."""
     since: float
     ends_in: float | None
     level: int = 0
-    """How many bans it repeats."""
+    """How many bans it repeats. Of functions and checks that is not known here, and 0."""
     id: str = ""
     """Of the entry that somebody made."""
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BegunBan(Described):
+    """A ban that a limiter began, by what traffic says."""
+
+    endpoint: str
+    """The endpoint, the function, or the scope of the check."""
+    by: str
+    """The name of the ban."""
+    began: float
+    ended: float
+    """When it ended or was lifted; if it holds, when it ends."""
+
+    @classmethod
+    def of(cls, ban: BanBegun) -> BegunBan:
+        return cls(ban.endpoint, ban.rule, ban.began, ban.until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +105,10 @@ def _by_hand(gate: AppGate) -> Iterator[BanInForce]:
 
 
 def _by_limiters(gate: AppGate) -> list[BanInForce]:
-    rules = rules_by_keys(gate)
+    rules, begun = rules_by_keys(gate), _begun(gate)
     hits = [
         BanHit(key, rule, cost=0, name="declared")
-        for key in _keys_of_bans(gate)
+        for key in (_stored_bans(gate) if begun is None else begun.latest)
         if (parts := parts_of_key(key)) is not None
         and isinstance(rule := rules.get((parts.stem, parts.type, parts.rule)), BanRule)
     ]
@@ -100,9 +118,46 @@ def _by_limiters(gate: AppGate) -> list[BanInForce]:
         for status in decision.bans
         if status.holds and (parts := parts_of_key(status.hit.key)) is not None
     }
-    names, subjects = _names_by_stem(gate), _subjects_of(gate, held)
+    elsewhere = {} if begun is None else {parts: ban for ban, parts in _elsewhere(gate, begun)}
+    names, subjects = _names_by_stem(gate), _subjects_of(gate, [*held, *elsewhere])
     found = [_of_limiter(gate, status, *names[parts.stem], subjects[parts]) for parts, status in held.items()]
+    found += [
+        _shown(gate, subjects[parts], ban.endpoint, ban.rule, since=ban.began, ends_in=ban.until - begun.at)
+        for parts, ban in elsewhere.items()
+        if begun is not None
+    ]
     return sorted(found, key=lambda each: each.ends_in or 0.0)
+
+
+def _elsewhere(gate: AppGate, begun: BansBegun) -> Iterator[tuple[BanBegun, KeyParts]]:
+    """The bans in force by limiters of functions and checks. No plan knows these, so they cannot be peeked at."""
+    places = scopes_of_endpoints(gate.app)
+    for ban in begun.latest.values():
+        parts = parts_of_key(ban.key)
+        if ban.until > begun.at and parts is not None and ban.endpoint not in places:
+            yield ban, parts
+
+
+def bans_begun(memory: TrafficMemory, client: Client) -> Iterator[BegunBan]:
+    """All bans of ``client`` by limiters that traffic still has."""
+    begun = memory.bans()
+    for ban in () if begun is None else begun.begun:
+        parts = parts_of_key(ban.key)
+        if parts is not None and _is_of(client, parts):
+            yield BegunBan.of(ban)
+
+
+def bans_elsewhere(gate: AppGate, client: Client) -> tuple[BegunBan, ...]:
+    """Those of them that hold now, by limiters of functions and checks; the one that ends last first. Raises
+    :class:`StorageError`."""
+    begun = _begun(gate)
+    found = () if begun is None else _elsewhere(gate, begun)
+    bans = (BegunBan.of(ban) for ban, parts in found if _is_of(client, parts))
+    return tuple(sorted(bans, key=lambda each: -each.ended))
+
+
+def _is_of(client: Client, parts: KeyParts) -> bool:
+    return any((parts.type, parts.subject) == (name, escape_subject(value)) for name, value in client.given.items())
 
 
 def _subjects_of(gate: AppGate, keys: Iterable[KeyParts]) -> dict[KeyParts, Subject]:
@@ -121,15 +176,19 @@ def _subjects_of(gate: AppGate, keys: Iterable[KeyParts]) -> dict[KeyParts, Subj
     return found
 
 
-def _keys_of_bans(gate: AppGate) -> Iterable[str]:
-    """The keys of bans that may hold: traffic lists them. Without traffic, the storage looks through all its keys."""
+def _begun(gate: AppGate) -> BansBegun | None:
+    """The bans that traffic has; ``None`` if it is not counted."""
     storage = gate.limiter.storage
-    if gate.settings.traffic and isinstance(storage, KeepsTallies):
-        return reader_of(storage, gate.settings.key_prefix).bans().latest
-    if not isinstance(storage, Inspectable):
-        return ()
-    stored = stored_keys(gate, prefixes_of(gate), MOST_BAN_KEYS, containing=f":{BAN}:")
-    return [each.key for each in stored]
+    if not (gate.settings.traffic and isinstance(storage, KeepsTallies)):
+        return None
+    return reader_of(storage, gate.settings.key_prefix).bans()
+
+
+def _stored_bans(gate: AppGate) -> list[str]:
+    """The keys of bans and strikes that the storage finds among all its keys."""
+    if not isinstance(gate.limiter.storage, Inspectable):
+        return []
+    return [each.key for each in stored_keys(gate, prefixes_of(gate), MOST_BAN_KEYS, containing=f":{BAN}:")]
 
 
 def began(ban: BanStatus) -> float:
@@ -138,16 +197,16 @@ def began(ban: BanStatus) -> float:
 
 
 def _of_limiter(gate: AppGate, status: BanStatus, endpoint: str, name: str, subject: Subject) -> BanInForce:
+    since, ends_in = began(status), status.retry_after
+    return _shown(gate, subject, endpoint, name, since=since, ends_in=ends_in, level=status.level)
+
+
+def _shown(
+    gate: AppGate, subject: Subject, endpoint: str, name: str, *, since: float, ends_in: float, level: int = 0
+) -> BanInForce:
     who = subject.value if subject.type == LimitType.IP.value else ":".join(subject)
-    return BanInForce(
-        who=who,
-        shown=shown_subject(gate.plans, *subject) if gate.plans.parts_of(subject) else who,
-        by=name,
-        endpoint=endpoint,
-        since=began(status),
-        ends_in=status.retry_after,
-        level=status.level,
-    )
+    shown = shown_subject(gate.plans, *subject) if gate.plans.parts_of(subject) else who
+    return BanInForce(who=who, shown=shown, by=name, endpoint=endpoint, since=since, ends_in=ends_in, level=level)
 
 
 def _names_by_stem(gate: AppGate) -> dict[str, tuple[str, str]]:

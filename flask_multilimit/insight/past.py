@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -10,10 +9,10 @@ from typing import Literal
 from ..control.control import seconds_of
 from ..engine import ConfigurationError
 from ..engine.errors import brief
-from ..engine.keys import escape_subject, parts_of_key
 from ..observe.traffic.counts import BUCKET_SECONDS
 from ..observe.traffic.reading import LONGEST_SECONDS
 from ..serve.gate import AppGate
+from .bans import BegunBan, bans_begun
 from .clients import Client
 from .standing import Sentence, wanted_in_traffic
 from .text import local_time, plural, shown_subject
@@ -21,18 +20,6 @@ from .traffic import TrafficMemory
 from .values import Described
 
 LONGEST_TEXT = 40
-
-
-@dataclass(frozen=True, slots=True)
-class PastBan(Described):
-    """A ban that a limiter began."""
-
-    endpoint: str
-    by: str
-    """The name of the ban."""
-    began: float
-    ended: float
-    """When it ended or was lifted; if it holds, when it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +48,7 @@ class Past(Described):
     at: float
     state: Literal["banned", "refused", "passes", "unknown"]
     verdict: Sentence
-    bans: tuple[PastBan, ...]
+    bans: tuple[BegunBan, ...]
     """Those in force then."""
     refusals: tuple[PastRefusals, ...]
     """Those that went on then."""
@@ -101,7 +88,7 @@ def standing_at(
         )
         for who, amount, since, until in found
     )
-    bans = tuple(each for each in _bans(memory, client) if endpoint in {None, each.endpoint})
+    bans = (each for each in bans_begun(memory, client) if endpoint in {None, each.endpoint})
     held = tuple(each for each in bans if each.began <= at < each.ended)
     state: Literal["banned", "refused", "passes", "unknown"] = (
         "banned" if held else "refused" if refusals else "passes" if plain else "unknown"
@@ -110,21 +97,13 @@ def standing_at(
     return Past(who=client.text, shown=client.shown, at=at, state=state, verdict=verdict, bans=held, refusals=refusals)
 
 
-def _bans(memory: TrafficMemory, client: Client) -> Iterator[PastBan]:
-    begun, given = memory.bans(), {(name, escape_subject(value)) for name, value in client.given.items()}
-    for ban in () if begun is None else begun.begun:
-        parts = parts_of_key(ban.key)
-        if parts is not None and (parts.type, parts.subject) in given:
-            yield PastBan(ban.endpoint, ban.rule, ban.began, ban.until)
-
-
 BANNED = "at {at} it was refused at {where}: banned by {rule} from {began} until {ended}{refusals}"
 REFUSED = "at {at} it was refused at {where} by {rule}{refusals}"
 PASSED = "at {at} nothing refused it"
 UNKNOWN = "at {at} no ban held; whether limits refused it is not known, as MULTILIMIT_TRAFFIC_SUBJECTS hides subjects"
 
 
-def _verdict(at: float, bans: tuple[PastBan, ...], refusals: tuple[PastRefusals, ...], *, known: bool) -> Sentence:
+def _verdict(at: float, bans: tuple[BegunBan, ...], refusals: tuple[PastRefusals, ...], *, known: bool) -> Sentence:
     then, more = local_time(at), ""
     if refusals:
         first, last = min(each.since for each in refusals), max(each.until for each in refusals)

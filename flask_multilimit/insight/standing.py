@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,10 +19,11 @@ from ..engine.errors import with_remedy
 from ..observe.traffic import Refused
 from ..plan.hits import Applied
 from ..plan.plans import Plans
+from ..plan.sources import scopes_of_endpoints
 from ..plan.standings import AppliedAt
 from ..serve.access import Listed
 from ..serve.gate import AppGate
-from .bans import began
+from .bans import BegunBan, bans_elsewhere, began
 from .changes import Entry, document_in_force, entry_of
 from .clients import Client, asks_of, in_traffic, listed_of
 from .limits import rule_fields
@@ -188,6 +189,8 @@ class Standing(Described):
     """Of the requests."""
     untouched: int
     """Of all requests, those of whose quotas nothing is used."""
+    elsewhere: tuple[BegunBan, ...]
+    """Bans in force by limiters of functions and checks, as far as traffic tells; the one that ends last first."""
     refusals: tuple[RefusedSubject, ...]
     """In the last hour, most first."""
     lift: tuple[str, ...]
@@ -215,9 +218,13 @@ def standing(
     shown, paging = paged(found, page, rows or max(len(found), 1))
     listed = _list_standing(listed_of(gate, client))
     refusals, in_words = _refusals(gate, memory, client, endpoint)
-    state, verdict = _verdict(listed, found, client, in_words, problem, _with_others(asked, client))
+    elsewhere = () if problem or endpoint is not None else bans_elsewhere(gate, client)
+    unasked = sorted({each.endpoint for each in refusals} - scopes_of_endpoints(gate.app))
+    state, verdict = _verdict(listed, found, elsewhere, client, in_words, problem, _with_others(asked, client))
+    if unasked and state in {"passes", "unlimited"}:
+        verdict = Sentence.of(PASSES_ENDPOINTS, where=", ".join(unasked))
     decided = [each for each in found if each.allowed is not None]
-    waits = [_wait_of(each) for each in decided]
+    waits = [*map(_wait_of, decided), *(each.ended - time.time() for each in elsewhere)]
     subject = client.subject
     return Standing(
         who=client.text,
@@ -230,7 +237,7 @@ def standing(
         method=method,
         state=state,
         verdict=verdict,
-        allowed=listed.action == "allow" if listed else all(each.allowed for each in decided) if decided else None,
+        allowed=listed.action == "allow" if listed else not any(waits) if waits else None,
         retry_after=_retry_after(listed, waits),
         waits_for_slot=listed is None and math.inf in waits and _wait_for_slots_alone(decided),
         listed=listed,
@@ -238,8 +245,9 @@ def standing(
         requests=tuple(shown),
         paging=paging,
         untouched=sum(not each.matters for each in found),
+        elsewhere=elsewhere,
         refusals=refusals,
-        lift=_lift(gate.plans, client, listed, [each for each in found if each.allowed is False]),
+        lift=_lift(gate.plans, client, listed, [each for each in found if each.allowed is False], elsewhere, unasked),
         problem=problem,
     )
 
@@ -452,6 +460,7 @@ REFUSED = "refused at {where} by {rule}, for {time}{refusals}"
 WAITS = "refused at {where} by {rule}, until a slot is free"
 HOPELESS = "refused at {where} by {rule}, and waiting does not help"
 PASSES = "passes: nothing refuses it now"
+PASSES_ENDPOINTS = "passes at every endpoint; {where} refused it in the last hour, and may still do so"
 NETWORK = "a network is many clients: each has quotas of its own"
 UNLIMITED = "passes: no limit counts it"
 DIGEST = "not known: this is the digest of a long subject; look up the subject itself"
@@ -466,6 +475,7 @@ BY_REQUEST = "not known: the rules of {names} depend on the request"
 def _verdict(
     listed: ListStanding | None,
     requests: list[RequestStanding],
+    elsewhere: Sequence[BegunBan],
     client: Client,
     refusals: str,
     problem: str,
@@ -476,6 +486,9 @@ def _verdict(
     refused = sorted((each for each in requests if each.allowed is False), key=_rank)
     if refused:
         return _verdict_of_limits(refused, refusals)
+    if elsewhere:
+        ban, until = elsewhere[0], local_time(elsewhere[0].ended)
+        return "banned", Sentence.of(BANNED, where=ban.endpoint, rule=ban.by, until=until, again="", refusals=refusals)
     if problem:
         return "unknown", Sentence.of(UNKNOWN)
     return _verdict_of_nobody(client, requests, ", ".join(with_others))
@@ -542,7 +555,14 @@ def _verdict_of_limits(refused: list[RequestStanding], refusals: str) -> tuple[S
     return "refused", Sentence.of(WAITS if first.waits_for_slot else HOPELESS, where=where, rule=names)
 
 
-def _lift(plans: Plans, client: Client, listed: ListStanding | None, refused: list[RequestStanding]) -> tuple[str, ...]:
+def _lift(
+    plans: Plans,
+    client: Client,
+    listed: ListStanding | None,
+    refused: list[RequestStanding],
+    elsewhere: Sequence[BegunBan],
+    unasked: Sequence[str],
+) -> tuple[str, ...]:
     """The commands, most certain first. What the settings say, no command lifts."""
     who = shlex.quote(client.command_text)
     found = []
@@ -552,7 +572,7 @@ def _lift(plans: Plans, client: Client, listed: ListStanding | None, refused: li
             found.append(f"flask multilimit unban {shlex.quote(listed.who)}")
         elif kind == "deny" and entry_id:
             found.append(f"flask multilimit unset {entry_id}")
-    if client.command_text and any(each.holds for request in refused for each in request.bans):
+    if client.command_text and (elsewhere or any(each.holds for request in refused for each in request.bans)):
         found.append(f"flask multilimit unban {who}")
     keys: dict[str, list[RuleStanding]] = {}
     for request in refused:
@@ -560,6 +580,8 @@ def _lift(plans: Plans, client: Client, listed: ListStanding | None, refused: li
     for endpoint, rules in list(keys.items())[:3]:
         if options := _options_for(plans, rules):
             found.append(f"flask multilimit reset {shlex.quote(endpoint)} {options}")
+    if unasked and client.subject and (options := " ".join(_options_of(plans, client.subject))):
+        found.append(f"flask multilimit reset {options} --all")
     return tuple(dict.fromkeys(found))
 
 

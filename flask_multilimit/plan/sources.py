@@ -32,6 +32,11 @@ def scope_of(endpoint: str) -> str:
     return f"endpoint:{endpoint}" if endpoint in {APPLICATION_SCOPE, UNMATCHED_SCOPE} else endpoint
 
 
+def scopes_of_endpoints(app: Flask) -> set[str]:
+    """The scopes of all endpoints, and that of requests without a route. Any other is that of functions or checks."""
+    return {UNMATCHED_SCOPE, *map(scope_of, app.view_functions)}
+
+
 class Sources(NamedTuple):
     """All limits of one app that are declared outside of decorators."""
 

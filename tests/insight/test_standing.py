@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 CLIENT = {"REMOTE_ADDR": "203.0.113.7"}
 BAN = Ban(after=2, within=60, time=600)
+SEND = f"{__name__}:app_with_a_service.<locals>.send"
 
 
 def app_on(storage: Any = "memory://", *, types: tuple[str, ...] = ("api_key",), traffic: bool = True) -> Flask:
@@ -81,6 +82,67 @@ def test_a_ban_by_a_limiter_is_named_and_lifted(path: str) -> None:
     assert why(app, "203.0.113.7").state == "refused"
     command(app, "reset", endpoint, "--ip", "203.0.113.7", "--yes")
     assert statuses(app, path, environ_base=CLIENT) == [passes]
+
+
+def app_with_a_service(ban: Ban | None) -> Flask:
+    """A view calls a limited function, and makes a check of its own."""
+    app = app_on()
+
+    @rate_limiter(type=IP, rules="1/minute", ban=ban)
+    def send() -> str:
+        return "ok"
+
+    def mail() -> str:
+        return send()
+
+    def invite() -> str:
+        with app.extensions["multilimit"].limit("1/minute", scope="invitations", type=IP, ban=ban):
+            return "ok"
+
+    app.add_url_rule("/mail", "mail", mail)
+    app.add_url_rule("/invite", "invite", invite)
+    return app
+
+
+def test_bans_by_limiters_of_functions_and_checks_are_listed_named_and_lifted() -> None:
+    app = app_with_a_service(BAN)
+    assert statuses(app, *["/mail", "/invite"] * 3, environ_base=CLIENT) == [200, 200, 429, 429, 429, 429]
+    flush(app)
+
+    with app.app_context():
+        listed = bans(gate_of(app))
+    found = why(app, "203.0.113.7")
+
+    assert {(each.who, each.endpoint, each.by) for each in listed} == {
+        ("203.0.113.7", SEND, "ip-ban"),
+        ("203.0.113.7", "invitations", "ip-ban"),
+    }
+    assert all(599 < (each.ends_in or 0) <= 600 for each in listed)
+    assert (found.state, found.allowed) == ("banned", False)
+    assert found.lift == ("flask multilimit unban 203.0.113.7", "flask multilimit reset --ip 203.0.113.7 --all")
+    assert found.retry_after == pytest.approx(600, abs=2)
+    assert found.verdict.text.startswith("refused at invitations: banned by ip-ban until ")
+    assert {each.endpoint for each in found.elsewhere} == {SEND, "invitations"}
+    assert (why(app, "192.0.2.1").elsewhere, why(app, "203.0.113.7", "search").state) == ((), "passes")
+    assert command(app, "unban", "203.0.113.7", "--yes") == "Lifted: 2 bans that limiters began.\n"
+    with app.app_context():
+        assert bans(gate_of(app)) == []
+    assert why(app, "203.0.113.7").elsewhere == ()
+
+
+def test_limits_of_functions_and_checks_are_not_said_to_pass_whom_they_refused() -> None:
+    app = app_with_a_service(None)
+    statuses(app, *["/mail", "/invite"] * 2, environ_base=CLIENT)
+    flush(app)
+
+    found = why(app, "203.0.113.7")
+
+    assert found.verdict.text == (
+        f"passes at every endpoint; invitations, {SEND} refused it in the last hour, and may still do so"
+    )
+    (reset,) = found.lift
+    command(app, *reset.split()[2:], "--yes")
+    assert statuses(app, "/mail", "/invite", environ_base=CLIENT) == [200, 200]
 
 
 def test_a_ban_by_a_person_is_named_and_lifted_and_the_history_says_so() -> None:

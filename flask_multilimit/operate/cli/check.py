@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from ...declare.subjects import subjects_given
+from ...insight.bans import BegunBan
 from ...insight.clients import Client, client_from
 from ...insight.past import Past, instant_of, standing_at
 from ...insight.standing import BanStanding, ListStanding, RequestStanding, RuleStanding, Standing, standing
@@ -186,7 +189,7 @@ def _why_lines(found: Standing) -> list[str]:
         lines += ["", f"{title}  {_verdict(each, None)}", *_table(each)[1:]]
     if len(touched) > MOST_SHOWN:
         lines += ["", f"Used at {len(touched) - MOST_SHOWN} more; see --json."]
-    lines += _refusals(found)
+    lines += [*_bans(found.elsewhere), *_refusals(found)]
     if found.untouched:
         lines += ["", f"{plural(found.untouched, 'other endpoint')}: nothing is used."]
     if found.problem:
@@ -200,10 +203,12 @@ def _past_lines(found: Past) -> list[str]:
     color = "green" if found.state == "passes" else "red"
     lines = [console.style(found.who or found.shown, bold=True)]
     lines += [console.style(line, fg=color) for line in console.paragraph(found.verdict.text)]
-    if found.bans:
-        bans = [(each.by, each.endpoint, local_time(each.began), local_time(each.ended)) for each in found.bans]
-        lines += ["", *console.columns(bans, headings=("BAN", "ENDPOINT", "BEGAN", "ENDS"))]
-    return [*lines, *_refusals(found)]
+    return [*lines, *_bans(found.bans), *_refusals(found)]
+
+
+def _bans(bans: Sequence[BegunBan]) -> list[str]:
+    rows = [(each.by, each.endpoint, local_time(each.began), local_time(each.ended)) for each in bans]
+    return ["", *console.columns(rows, headings=("BAN", "ENDPOINT", "BEGAN", "ENDS"))] if rows else []
 
 
 def _refusals(found: Standing | Past) -> list[str]:
