@@ -33,6 +33,8 @@ HOLD = 60
 LEAST_HELD = 5_000
 MOST_HELD = 100_000
 """The most lines that wait to be sorted. For a moment, there may be twice as many."""
+LATEST = 10**17
+"""Microseconds since 1970. No calendar and no screen has to show an instant from then on, in the year 5138."""
 _DAMAGED = (OSError, EOFError, zlib.error)
 _at = itemgetter(0)
 
@@ -215,7 +217,7 @@ class _InOrder:
             except NoRequestError:
                 file.not_requests += 1
                 continue
-            if request is None:
+            if request is None or not 0 <= request[0] < LATEST:
                 self._count(line)
                 continue
             at = request[0]

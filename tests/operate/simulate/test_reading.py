@@ -142,6 +142,15 @@ def test_malformed_lines_are_counted_by_kind(log: Path) -> None:
     assert (file.lines, file.requests, file.malformed, file.not_requests, file.comments) == (7, 2, 2, 1, 2)
 
 
+@pytest.mark.parametrize("at", [-1, 10**17, 10**30])
+def test_an_instant_that_no_server_can_have_is_no_request(log: Path, at: int) -> None:
+    recorded = [f'{{"at":{each},"m":"GET","e":"index","s":200}}' for each in (START_AT, at)]
+    logs = read_logs(written(log, recorded))
+
+    assert seconds(logs) == [0]
+    assert logs.files[0].malformed == 1
+
+
 @pytest.mark.parametrize("size", [70_000, 1_000_000, 3_000_000])
 def test_a_line_that_is_too_long_is_counted_and_left_out(log: Path, size: int) -> None:
     logs = read_logs(written(log, [line(1), line(2, "/" + "a" * size), line(3)]))
