@@ -131,10 +131,10 @@ def _of_endpoint(report: Report, endpoint: str | None) -> Report:
     rules = tuple(rule for rule in report.rules if endpoint in rule.endpoints)
     known = {(rule.limiter, rule.name) for rule in rules if rule.is_ban}
     bans = tuple(ban for ban in report.bans if (ban.limiter, ban.name) in known)
-    counts = {
-        name: sum(getattr(each, name) for each in endpoints) for name in ("requests", "admitted", "refused", "denied")
-    }
-    return replace(report, endpoints=endpoints, rules=rules, bans=bans, **counts)
+    names = ["requests", "admitted", "refused", "denied", "really_refused", "now_admitted"]
+    names += [] if report.differing is None else ["differing"]
+    counts = {name: sum(getattr(each, name) for each in endpoints) for name in names}
+    return replace(report, endpoints=endpoints, rules=rules, bans=bans, outside=0, **counts)
 
 
 def _screen(report: Report, zone: tzinfo) -> list[str]:

@@ -21,7 +21,7 @@ from ...plan.hits import AppliedLimits
 from ...plan.plans import Plans
 from .logged import MICROSECONDS, LoggedRequest
 from .reading import LogFile
-from .replay_plan import Charging, ClientPlan, Replacements, ReplayedRule, ReplayPlan, Shape
+from .replay_plan import Charging, ClientPlan, Replacements, ReplayedRule, ReplayPlan, Shape, Tally
 from .report import (
     WORST,
     BanTally,
@@ -78,9 +78,9 @@ class Replay:
         self._notes: Counter[str] = Counter()
         self._first: int | None = None
         self._last: int | None = None
-        self._requests = self._outside = self._really_refused = self._now_admitted = 0
-        self._checks = self._settlements = 0
-        self._compared = self._differing = 0
+        self._requests = self._checks = self._settlements = 0
+        self._outside = Tally()
+        self._compared = False
 
     def add(self, request: LoggedRequest) -> None:
         """Decide one request. Requests must come in order of time."""
@@ -94,8 +94,8 @@ class Replay:
         self._requests += 1
         asked = self._client_plan(request)
         if asked is None:
-            self._outside += 1
-            self._compare(request, None)
+            self._outside.requests += 1
+            self._compare(self._outside, request, None)
             return
         shape, hits = asked.shape, asked.hits
         asked.requests += 1
@@ -118,7 +118,7 @@ class Replay:
                     least[number] = left
             if self._clients.refused:
                 self._clients.admit(asked.client, shape.destination.endpoint)
-            self._compare(request, decision)
+            self._compare(tally, request, decision)
         elif not self._may_sleep(asked, decision, request):
             self._refuse(asked, decision, request)
 
@@ -184,7 +184,7 @@ class Replay:
             tally.allowed += 1
         else:
             tally.denied += 1
-        self._compare(request, None)
+        self._compare(tally, request, None)
 
     def _admit(self, asked: ClientPlan, decision: Decision, request: LoggedRequest) -> None:
         tally, limits = asked.shape.tally, asked.limits
@@ -204,7 +204,7 @@ class Replay:
             if limits.settled:
                 self._time.after(request.took or 0, partial(self._settle, asked, limits, decision, request))
         self._clients.admit(asked.client, asked.shape.destination.endpoint)
-        self._compare(request, decision)
+        self._compare(tally, request, decision)
 
     def _settle(self, asked: ClientPlan, limits: AppliedLimits, decision: Decision, request: LoggedRequest) -> None:
         """Settle the charges that depend on the response, now that it is complete."""
@@ -243,24 +243,24 @@ class Replay:
         since = client.locked.setdefault(endpoint, now)
         wait = decision.refused_for if decision.waits_for_slot else decision.retry_after
         client.longest_lockout = max(client.longest_lockout, (now - since) / MICROSECONDS + wait)
-        self._compare(request, decision)
+        self._compare(tally, request, decision)
 
     def _note_bans(self, asked: ClientPlan, decision: Decision) -> None:
         for place, ban in zip(asked.shape.bans, decision.bans if asked.shape.bans else (), strict=True):
             if ban.begun:
                 self._bans.setdefault(asked.shape.rules[place], BanTally()).begin(asked.client, ban.level)
 
-    def _compare(self, request: LoggedRequest, decision: Decision | None) -> None:
+    def _compare(self, tally: Tally, request: LoggedRequest, decision: Decision | None) -> None:
         """Compare the verdict with the recorded one, and pass it on."""
         if request[4] != TOO_MANY_REQUESTS and request[8] is None and self._on_decision is None:  # as nearly always
             return
         admitted = decision is None or decision.allowed
         if request.status == TOO_MANY_REQUESTS:
-            self._really_refused += 1
-            self._now_admitted += admitted
+            tally.really_refused += 1
+            tally.now_admitted += admitted
         if request.recorded is not None and request.recorded.admitted is not None:
-            self._compared += 1
-            self._differing += request.recorded.admitted != admitted
+            self._compared = True
+            tally.differing += request.recorded.admitted != admitted
         if self._on_decision is not None:
             self._on_decision(request, decision)
 
@@ -313,9 +313,9 @@ class Replay:
             admitted=sum(each.admitted + each.unlimited + each.allowed for each in endpoints),
             refused=sum(each.refused for each in endpoints),
             denied=sum(each.denied for each in endpoints),
-            outside=self._outside,
-            really_refused=self._really_refused,
-            now_admitted=self._now_admitted,
+            outside=self._outside.requests,
+            really_refused=self._outside.really_refused + sum(each.really_refused for each in endpoints),
+            now_admitted=self._outside.now_admitted + sum(each.now_admitted for each in endpoints),
             clients=len(self._clients),
             clients_refused=len(worst),
             endpoints=endpoints,
@@ -325,7 +325,7 @@ class Replay:
             commands=self._checks + self._settlements + self._slots.commands,
             notes=self._all_notes(plans),
             files=tuple(files),
-            differing=self._differing if self._compared else None,
+            differing=sum(each.differing for each in endpoints) if self._compared else None,
             longest_lockout=max((client.longest_lockout for client in worst), default=0.0),
             refused_names=frozenset(client.name for client in worst),
         )

@@ -81,6 +81,9 @@ class Tally:
     shadowed: int = 0
     delayed: int = 0
     refused: int = 0
+    really_refused: int = 0
+    now_admitted: int = 0
+    differing: int = 0
     statuses: dict[int, int] = field(default_factory=dict)
     least: list[int] = field(default_factory=list)
     """The fewest units left, by the index of the hit."""

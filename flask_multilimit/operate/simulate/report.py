@@ -35,6 +35,12 @@ class EndpointReport:
     """Admitted, but a shadow would have refused."""
     delayed: int
     """Admitted after waiting."""
+    really_refused: int
+    """Requests whose original status is 429."""
+    now_admitted: int
+    """Those among them that these limits admit."""
+    differing: int
+    """The verdicts that differ from the recorded ones."""
     statuses: Mapping[int, int]
     """The original statuses of the refused requests; 0 if the log does not contain it."""
 
@@ -132,9 +138,7 @@ class Report:
     outside: int
     """Requests that reach no view: redirects of the router, and paths outside the app's root."""
     really_refused: int
-    """Requests whose original status is 429."""
     now_admitted: int
-    """Those among them that these limits admit."""
     clients: int
     clients_refused: int
     endpoints: tuple[EndpointReport, ...]
@@ -176,7 +180,10 @@ RefusedTogether = tuple[Shape, tuple[int, ...]]
 """A shape, and the indexes of its rules that refused."""
 
 
-_COUNTS = ("requests", "unlimited", "allowed", "denied", "admitted", "refused", "shadowed", "delayed")
+_COUNTS = (
+    *("requests", "unlimited", "allowed", "denied", "admitted", "refused", "shadowed", "delayed"),
+    *("really_refused", "now_admitted", "differing"),
+)
 """What a tally counts of each request."""
 
 

@@ -183,6 +183,17 @@ def test_shares_are_those_of_the_endpoint(on_memory: Command, log: Path) -> None
     assert (report["requests"], report["admitted"], report["refused"], report["succeeded_before"]) == (4, 1, 3, 3)
 
 
+def test_what_was_really_refused_is_counted_by_endpoint(on_memory: Command, log: Path) -> None:
+    written(log, [line(0, "/update", status=429), *(line(0, "/api/search/1", status=each) for each in (200, 429, 429))])
+
+    def really_refused(*options: str) -> tuple[int, int]:
+        (report,) = on_memory("simulate", str(log), *options, "--json").json["reports"]
+        return report["really_refused"], report["now_admitted"]
+
+    assert [really_refused("--endpoint", each) for each in ("update", "api.search")] == [(1, 1), (2, 2)]
+    assert really_refused() == (3, 3)
+
+
 def test_names_from_a_log_do_not_steer_the_terminal(on_memory: Command, tmp_path: Path) -> None:
     log = written(tmp_path / "evil.log", (line(second, "/update", address="\x1b[31mred") for second in range(9)))
 
