@@ -193,6 +193,18 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise ConfigurationError("; ".join(_reason(problem) for problem in error.errors())) from None
 
+    def require_unchanged(self, config: Mapping[str, Any]) -> None:
+        """Raise :class:`ConfigurationError` if ``config``, from which these settings were read, has others now."""
+        now = self.from_config(config)
+        pairs = {name: (getattr(self, name), getattr(now, name)) for name in type(self).model_fields}
+        late = [PREFIX + name.upper() for name, (read, given) in pairs.items() if given is not read and given != read]
+        if late:
+            in_tests = "; for a test, see flask_multilimit.testing.enabled" if f"{PREFIX}ENABLED" in late else ""
+            raise ConfigurationError(
+                f"{' and '.join(late)} changed in app.config after MultiLimit had read it, which has no effect: make "
+                f"the change before MultiLimit(app) or init_app(app){in_tests}"
+            )
+
 
 def check_prefix(value: object) -> None:
     """Raise :class:`ConfigurationError` unless ``value`` can begin a key."""

@@ -27,6 +27,7 @@ class Startup:
     def __init__(self, in_force: AppState, *, follow_changes: Callable[[], None]) -> None:
         """``follow_changes`` applies the changes made so far, and from now on those that follow."""
         self._in_force = in_force
+        self._settings = in_force.settings  # as read: the test kit replaces those in force
         self._follow_changes = follow_changes
         self.checked: bool = False
         """Whether the limits were checked, so requests are served."""
@@ -78,6 +79,7 @@ class Startup:
 
     def _check_declarations(self) -> None:
         on = self._in_force
+        self._settings.require_unchanged(on.app.config)
         on.plans.build()
         self._require_slots()
         self._require_listed_types()

@@ -10,6 +10,7 @@ import pytest
 from flask_multilimit import ConfigurationError, ConfigurationWarning, LimitType, MultiLimit, rate_limiter
 from flask_multilimit.compat.flask_limiter import Limiter
 from flask_multilimit.compat.flask_limiter.util import get_remote_address
+from flask_multilimit.testing import enabled
 from support.asking import statuses, view
 
 if TYPE_CHECKING:
@@ -45,6 +46,47 @@ def test_a_mistake_at_an_endpoint_is_an_error(app: Flask, storage: RecordingStor
     app.get("/", endpoint="view")(rate_limiter(type=LimitType.USER, rules="5/minute")(view()))
 
     with pytest.raises(ConfigurationError, match=r'limiter on "view": type=LimitType\.USER needs to know the user'):
+        multilimit.validate(app)
+
+
+class TestASettingThatIsChangedTooLate:
+    """It would have no effect, so an endpoint would have no limit."""
+
+    @pytest.mark.parametrize(
+        "late", [{"DEFAULT_LIMITS": "1/minute"}, {"LIMITS": {"view": "1/minute"}}, {"ENABLED": False}]
+    )
+    def test_is_an_error(self, app: Flask, storage: RecordingStorage, late: dict[str, Any]) -> None:
+        multilimit = MultiLimit(app, storage=storage)
+        app.get("/", endpoint="view")(view())
+        app.config.update({f"MULTILIMIT_{name}": value for name, value in late.items()})
+
+        (name,) = late
+        for find in (lambda: multilimit.validate(app), lambda: app.test_client().get("/")):
+            with pytest.raises(ConfigurationError, match=f"^MULTILIMIT_{name} changed in app.config after MultiLimit"):
+                find()
+
+    def test_is_an_error_if_it_was_changed_in_place(self, app: Flask, storage: RecordingStorage) -> None:
+        app.config["MULTILIMIT_LIMITS"] = {}
+        multilimit = MultiLimit(app, storage=storage)
+        app.get("/", endpoint="view")(view())
+        app.config["MULTILIMIT_LIMITS"]["view"] = "1/minute"
+
+        with pytest.raises(ConfigurationError, match=r"^MULTILIMIT_LIMITS changed"):
+            multilimit.validate(app)
+
+    def test_does_not_count_if_it_is_for_one_test(self, app: Flask, storage: RecordingStorage) -> None:
+        app.config["MULTILIMIT_ENABLED"] = False
+        multilimit = MultiLimit(app, storage=storage)
+
+        with enabled(app):
+            multilimit.validate(app)
+
+    def test_does_not_count_if_it_is_the_same(self, app: Flask, storage: RecordingStorage) -> None:
+        limits = rate_limiter(rules="1/minute")
+        app.config["MULTILIMIT_DEFAULT_LIMITS"] = [limits]
+        multilimit = MultiLimit(app, storage=storage)
+        app.config.update(MULTILIMIT_DEFAULT_LIMITS=[limits], MULTILIMIT_ENABLED=True)
+
         multilimit.validate(app)
 
 
