@@ -23,7 +23,7 @@ from ..serve.applier import applier_of
 from ..serve.gate import AppGate
 from .clients import Client, hits_of_client
 from .keys import keys_of, peeked, prefixes_of, rules_by_keys, stored_keys
-from .limits import limiters_of
+from .limits import ListedLimiter
 from .text import shown_subject
 from .traffic import TrafficMemory, memory_of
 from .values import Described
@@ -105,13 +105,14 @@ def _by_hand(gate: AppGate) -> Iterator[BanInForce]:
 
 
 def _by_limiters(gate: AppGate) -> list[BanInForce]:
-    rules, begun = rules_by_keys(gate), _begun(gate)
-    hits = [
-        BanHit(key, rule, cost=0, name="declared")
-        for key in (_stored_bans(gate) if begun is None else begun.latest)
-        if (parts := parts_of_key(key)) is not None
-        and isinstance(rule := rules.get((parts.stem, parts.type, parts.rule)), BanRule)
-    ]
+    begun, limiters = _begun(gate), dict[KeyParts, ListedLimiter]()
+    hits, declared = list[Hit](), rules_by_keys(gate)
+    for key in _stored_bans(gate) if begun is None else begun.latest:
+        parts = parts_of_key(key)
+        rule, limiter = (parts and declared.get((parts.stem, parts.type, parts.rule))) or (None, None)
+        if parts and limiter and isinstance(rule, BanRule) and not limiter.planned.declaration.shadow:
+            limiters[parts] = limiter
+            hits.append(BanHit(key, rule, cost=0, name="declared"))
     held = {
         parts: status
         for decision in peeked(gate, hits)
@@ -119,8 +120,8 @@ def _by_limiters(gate: AppGate) -> list[BanInForce]:
         if status.holds and (parts := parts_of_key(status.hit.key)) is not None
     }
     elsewhere = {} if begun is None else {parts: ban for ban, parts in _elsewhere(gate, begun)}
-    names, subjects = _names_by_stem(gate), _subjects_of(gate, [*held, *elsewhere])
-    found = [_of_limiter(gate, status, *names[parts.stem], subjects[parts]) for parts, status in held.items()]
+    subjects = _subjects_of(gate, [*held, *elsewhere])
+    found = [_of_limiter(gate, status, limiters[parts], subjects[parts]) for parts, status in held.items()]
     found += [
         _shown(gate, subjects[parts], ban.endpoint, ban.rule, since=ban.began, ends_in=ban.until - begun.at)
         for parts, ban in elsewhere.items()
@@ -196,9 +197,9 @@ def began(ban: BanStatus) -> float:
     return time.time() + ban.retry_after - length(ban.hit.rule.quota, ban.level) / 1_000_000
 
 
-def _of_limiter(gate: AppGate, status: BanStatus, endpoint: str, name: str, subject: Subject) -> BanInForce:
-    since, ends_in = began(status), status.retry_after
-    return _shown(gate, subject, endpoint, name, since=since, ends_in=ends_in, level=status.level)
+def _of_limiter(gate: AppGate, status: BanStatus, limiter: ListedLimiter, subject: Subject) -> BanInForce:
+    since, ends_in, name = began(status), status.retry_after, limiter.planned.ban_name
+    return _shown(gate, subject, limiter.scope, name, since=since, ends_in=ends_in, level=status.level)
 
 
 def _shown(
@@ -207,10 +208,6 @@ def _shown(
     who = subject.value if subject.type == LimitType.IP.value else ":".join(subject)
     shown = shown_subject(gate.plans, *subject) if gate.plans.parts_of(subject) else who
     return BanInForce(who=who, shown=shown, by=name, endpoint=endpoint, since=since, ends_in=ends_in, level=level)
-
-
-def _names_by_stem(gate: AppGate) -> dict[str, tuple[str, str]]:
-    return {each.planned.stem: (each.scope, each.planned.ban_name) for each in limiters_of(gate)}
 
 
 def unban(gate: AppGate, client: Client, *, reason: str = "", author: str = "", dry_run: bool = False) -> Lifted:
@@ -233,7 +230,8 @@ def unban(gate: AppGate, client: Client, *, reason: str = "", author: str = "", 
 def _ban_keys(gate: AppGate, client: Client) -> list[str]:
     """The keys of its bans. Where a plan knows them, strikes that have not led to a ban yet stay."""
     held = {hit.key: hit for hit in hits_of_client(gate, client) if isinstance(hit, BanHit)}
-    found = [ban.hit.key for decision in peeked(gate, held.values()) for ban in decision.bans if ban.holds]
+    bans = [ban for decision in peeked(gate, held.values()) for ban in decision.bans]
+    found = [ban.hit.key for ban in bans if ban.holds and not ban.hit.shadow]
     if client.given and isinstance(gate.limiter.storage, Inspectable):
         elsewhere = keys_of(gate, client.given, containing=f":{BAN}:")
         found += [key for key in elsewhere if key not in held]

@@ -20,7 +20,7 @@ from ..engine.storage import Inspectable, StoredKey
 from ..observe.traffic.counts import is_traffic
 from ..serve.gate import AppGate
 from .health import storage_state
-from .limits import RuleFields, limiters_of
+from .limits import ListedLimiter, RuleFields, limiters_of
 from .text import shown_subject
 from .values import Described
 
@@ -53,9 +53,9 @@ class Key(Described):
     ttl: float | None
     """Seconds until it expires; ``null``: never, so it is not ours."""
     used: int | None
-    """Units used now; ``null``: not known without the rule."""
+    """Units used now, or of a ban the refusals; ``null``: not known without the rule."""
     quota: int | None
-    """Units that may be used."""
+    """Units that may be used, or the refusals with which the ban begins."""
     rule: RuleFields | None
     """The rule that an endpoint declares for it; ``null`` if no endpoint does, or no longer."""
 
@@ -112,7 +112,7 @@ def stored_keys(
 
 def keys(gate: AppGate, stored: Sequence[StoredKey]) -> list[Key]:
     """Look up the rule of each key, and ask the storage how much of it is used."""
-    rules = rules_by_keys(gate)
+    rules = {keys: rule for keys, (rule, _) in rules_by_keys(gate).items()}
     hits: dict[str, Hit] = {each.key: hit for each in stored if (hit := _hit_of(each.key, rules)) is not None}
     used = dict(_used(gate, list(hits.values())))
     declared = {key: hit.rule for key, hit in hits.items() if hit.name}
@@ -122,7 +122,8 @@ def keys(gate: AppGate, stored: Sequence[StoredKey]) -> list[Key]:
 def _key_of(stored: StoredKey, used: int | None, rule: Rule | None) -> Key:
     if rule is None:
         return Key(stored.key, stored.ttl, used, None, None)
-    return Key(stored.key, stored.ttl, used, rule.quota.burst, RuleFields.of(rule))
+    quota = rule.quota.count if isinstance(rule, BanRule) else rule.quota.burst
+    return Key(stored.key, stored.ttl, used, quota, RuleFields.of(rule))
 
 
 def slots_in_use(gate: AppGate) -> list[SlotsInUse]:
@@ -212,9 +213,10 @@ def _subjects(gate: AppGate, given: Mapping[str, str]) -> Iterator[Subject]:
             yield known
 
 
-def rules_by_keys(gate: AppGate) -> dict[RuleOfKeys, Rule]:
+def rules_by_keys(gate: AppGate) -> dict[RuleOfKeys, tuple[Rule, ListedLimiter]]:
+    """Each rule that endpoints declare, with its limiter, by what its keys have in common."""
     return {
-        (listed.planned.stem, type_name, rule.key_part): rule
+        (listed.planned.stem, type_name, rule.key_part): (rule, listed)
         for listed in limiters_of(gate)
         for type_name in _types_in_keys(listed.planned.declaration.type_name)
         for rule in listed.planned.declaration.counted_rules

@@ -572,7 +572,8 @@ def _lift(
             found.append(f"flask multilimit unban {shlex.quote(listed.who)}")
         elif kind == "deny" and entry_id:
             found.append(f"flask multilimit unset {entry_id}")
-    if client.command_text and (elsewhere or any(each.holds for request in refused for each in request.bans)):
+    bans = (each for request in refused for each in request.bans)
+    if client.command_text and (elsewhere or any(each.holds and not each.shadow for each in bans)):
         found.append(f"flask multilimit unban {who}")
     keys: dict[str, list[RuleStanding]] = {}
     for request in refused:

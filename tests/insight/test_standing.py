@@ -17,7 +17,7 @@ from flask_multilimit.insight.bans import bans
 from flask_multilimit.insight.clients import client_from
 from flask_multilimit.insight.keys import all_keys
 from flask_multilimit.insight.past import Past, instant_of, standing_at
-from flask_multilimit.insight.standing import Standing, standing
+from flask_multilimit.insight.standing import BANNED, Standing, standing
 from flask_multilimit.insight.text import local_time
 from flask_multilimit.insight.traffic import looking, now
 from flask_multilimit.observe.traffic import reader_of
@@ -121,13 +121,37 @@ def test_bans_by_limiters_of_functions_and_checks_are_listed_named_and_lifted() 
     assert (found.state, found.allowed) == ("banned", False)
     assert found.lift == ("flask multilimit unban 203.0.113.7", "flask multilimit reset --ip 203.0.113.7 --all")
     assert found.retry_after == pytest.approx(600, abs=2)
-    assert found.verdict.text.startswith("refused at invitations: banned by ip-ban until ")
+    assert found.verdict.template == BANNED
+    assert found.verdict.values["where"] in {SEND, "invitations"}  # they began nearly at once
     assert {each.endpoint for each in found.elsewhere} == {SEND, "invitations"}
     assert (why(app, "192.0.2.1").elsewhere, why(app, "203.0.113.7", "search").state) == ((), "passes")
     assert command(app, "unban", "203.0.113.7", "--yes") == "Lifted: 2 bans that limiters began.\n"
     with app.app_context():
         assert bans(gate_of(app)) == []
     assert why(app, "203.0.113.7").elsewhere == ()
+
+
+@pytest.mark.parametrize("traffic", [True, False])
+def test_of_several_bans_the_one_that_holds_is_listed_and_none_of_a_shadow(*, traffic: bool) -> None:
+    app = app_on(traffic=traffic)
+    limited = rate_limiter(type=IP, rules="1/minute", ban=BAN, name="visitors")(view())
+    trial = rate_limiter(type=IP, rules="1/hour", ban=Ban(after=1, within=30, time=600), shadow=True, name="trial")
+    members = rate_limiter(type=USER, rules="9/minute", ban=BAN, name="members")
+    app.add_url_rule("/", "index", members(trial(limited)))
+    app.extensions["multilimit"].user_loader(lambda: "ada")
+    statuses(app, "/", "/", environ_base=CLIENT)
+    flush(app)
+    assert "Nothing to lift" in command(app, "unban", "203.0.113.7", "--yes")
+    assert why(app, "203.0.113.7").lift == ("flask multilimit reset index --ip 203.0.113.7",)
+    assert command(app, "why", "203.0.113.7").count("(shadow)") == 2
+    statuses(app, "/", environ_base=CLIENT)
+    flush(app)
+
+    with app.app_context():
+        (ban,) = bans(gate_of(app))
+
+    assert (ban.who, ban.endpoint, ban.by) == ("203.0.113.7", "index", "visitors-ban")
+    assert command(app, "unban", "203.0.113.7", "--yes") == "Lifted: 1 ban that limiters began.\n"
 
 
 def test_limits_of_functions_and_checks_are_not_said_to_pass_whom_they_refused() -> None:

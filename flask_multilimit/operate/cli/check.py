@@ -164,7 +164,7 @@ def _row(rule: RuleStanding) -> tuple[str, ...]:
 
 def _row_of_ban(ban: BanStanding) -> tuple[str, ...]:
     left = "" if ban.holds else plural(ban.strikes_left, "refusal")
-    refused = duration(ban.retry_after) if ban.holds else "-"
+    refused = f"{duration(ban.retry_after)}{' (shadow)' if ban.shadow else ''}" if ban.holds else "-"
     return (ban.name, ban.shown, ban.text, left, refused, _resets(ban.reset_after))
 
 
