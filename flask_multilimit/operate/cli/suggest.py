@@ -93,7 +93,7 @@ def suggest_command(
         )
         require_requests(read.files)
         traffic = traffic_of(arrivals, windows)
-        found = suggest_for(traffic, type=type_, share=at_most, cost_field=cost_field)
+        found = suggest_for(traffic, type=type_, share=at_most, cost_field=cost_field, endpoint=log.endpoint)
         with writing():
             if html is not None:
                 source = ", ".join(map(str, read.paths))
@@ -103,14 +103,14 @@ def suggest_command(
     if as_json:
         paste = {
             "decorator": declaration(found, found.proposed),
-            "toml": toml(found, log.endpoint),
-            "command": command_to_try(found, log.endpoint),
+            "toml": toml(found),
+            "command": command_to_try(found),
         }
         write_json(suggestion=found.as_json(), paste=paste, complete=requests.complete)
         return
     if not requests.complete:
         console.write([console.style("Stopped: this covers the requests until then.", fg="yellow", bold=True)])
-    console.write([*_screen(found, log.zone, log.endpoint), *file_lines(read.files)])
+    console.write([*_screen(found, log.zone), *file_lines(read.files)])
 
 
 def _page(found: Suggestion, traffic: Traffic, source: str, refuse_at_most: str) -> str:
@@ -125,7 +125,7 @@ def _page(found: Suggestion, traffic: Traffic, source: str, refuse_at_most: str)
     return file_of(parts)
 
 
-def _screen(found: Suggestion, zone: tzinfo, endpoint: str | None) -> list[str]:
+def _screen(found: Suggestion, zone: tzinfo) -> list[str]:
     span = f"{local_time(found.first, zone)} to {local_time(found.last, zone)} {zone}"
     about = f"{found.requests:,} requests of {plural(found.subjects, 'subject')} ({found.type}) from {span}"
     lines = [*console.paragraph(about), ""]
@@ -150,18 +150,20 @@ def _screen(found: Suggestion, zone: tzinfo, endpoint: str | None) -> list[str]:
         if gap is not None:
             lines += ["", *console.paragraph(_gap(peaks.window, gap))]
     why = f"for at most {at_most} of the requests" if not any(found.gaps) else "below the gap"
-    lines += ["", f"To paste, {why}{f', to {endpoint!r}' if endpoint else ''}:"]
-    for text in (declaration(found, found.proposed), toml(found, endpoint)):
+    lines += ["", f"To paste, {why}{f', to {found.endpoint!r}' if found.endpoint else ''}:"]
+    for text in (declaration(found, found.proposed), toml(found)):
         lines += ["", *(f"    {line}" for line in text.split("\n"))]
-    trial = command_to_try(found, endpoint)
+    if found.estimate is not None:
+        lines += ["", *console.paragraph(_OF_UNITS)]
+    trial = command_to_try(found)
     if trial is None:
-        return [*lines, "", *console.paragraph(_OF_UNITS)]
+        return [*lines, "", "To try it without refusing anybody, make it a shadow."]
     return [*lines, "", "To try it for a day, without refusing anybody:", "", f"    {trial}"]
 
 
 _OF_UNITS = (
     "The cost is what half of the requests take at most. It is charged first. Let settle name the field of your "
-    "response that says what it really was. To try it without refusing anybody, make it a shadow."
+    "response that says what it really was."
 )
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -31,7 +32,7 @@ from .reading import Logs
 from .replay import OnDecision, Replay
 from .replay_plan import Replacements, real_cost_in
 from .report import Report
-from .resolving import ClientLists, Routes, SubjectFinder, check_fields
+from .resolving import ClientLists, Destination, Routes, SubjectFinder, check_fields
 from .suggest import Arrivals, Suggestion, suggest_for, traffic_of
 
 COLLECTED_EACH = 200_000
@@ -203,16 +204,16 @@ def arrivals_of(
     script_name: str = "",
     most_subjects: int | None = None,
 ) -> Arrivals:
-    """When each subject of ``type`` made its requests, to ``endpoint`` or to the whole app; until there are
-    ``most_subjects``. With a ``cost_field``, only requests of which it tells the real cost."""
+    """When each subject of ``type`` made its requests: those that a limit of ``endpoint``, or of the whole app, would
+    count; until there are ``most_subjects``. With a ``cost_field``, only requests of which it tells the real cost."""
     gate = gate_of(app)
     if endpoint is not None:
         require_endpoint(gate.plans, endpoint)
+    is_counted = cache(partial(_is_counted, _with_one_more(app, endpoint), endpoint))
     routes, finder, arrivals = Routes(app, script_name), SubjectFinder(subjects or {}), Arrivals()
     subject_of = _subject_function(gate, type, finder)
     for request in logged_requests(requests):
-        destination = routes.destination_of(request)
-        if destination.reach == "outside" or (endpoint is not None and destination.endpoint != endpoint):
+        if not is_counted(routes.destination_of(request)):
             continue
         subject, units = subject_of(request), real_cost_in(request, cost_field) if cost_field else None
         if cost_field and units is None:
@@ -222,6 +223,22 @@ def arrivals_of(
             if most_subjects is not None and len(arrivals) >= most_subjects:
                 break
     return arrivals
+
+
+_SUGGESTED = "suggested"
+
+
+def _with_one_more(app: Flask, endpoint: str | None) -> Plans:
+    """The limits of decorators, and one more of ``endpoint`` or the whole app."""
+    one = {"rules": "1/minute", "name": _SUGGESTED, "scope": _SUGGESTED}
+    return limits_of(app, {"application_limits": one} if endpoint is None else {"limits": {endpoint: one}}).plans
+
+
+def _is_counted(plans: Plans, endpoint: str | None, destination: Destination) -> bool:
+    name = destination.endpoint
+    if name not in plans.app.view_functions or endpoint not in {None, name}:
+        return False
+    return any(each.declaration.name == _SUGGESTED for each in plans.of_endpoint(name, destination.method).limiters)
 
 
 def suggest_limits(
@@ -256,7 +273,7 @@ def suggest_limits(
         script_name=script_name,
     )
     share = share_from(refuse_at_most)
-    return suggest_for(traffic_of(arrivals, windows), type=type, share=share, cost_field=cost_field)
+    return suggest_for(traffic_of(arrivals, windows), type=type, share=share, cost_field=cost_field, endpoint=endpoint)
 
 
 def share_from(text: float | str | Fraction) -> Fraction:

@@ -254,6 +254,8 @@ class Suggestion:
     """The field of the log that says what they really cost."""
     without_cost: int = 0
     """Requests that are left out, as nothing says what they cost."""
+    endpoint: str | None = None
+    """``None`` for the whole app."""
 
     @property
     def proposed(self) -> tuple[Rule, ...]:
@@ -409,8 +411,8 @@ def refused_of(instants: Instants, rules: Sequence[Rule], most: int | None = Non
 def traffic_of(arrivals: Arrivals, windows: Sequence[float | str]) -> Traffic:
     """The traffic of ``arrivals``. Raises :class:`ConfigurationError` if there are none."""
     if not arrivals:
-        unknown = ": nothing says what they cost" if arrivals.without_cost else ""
-        raise ConfigurationError(f"no requests to learn from{unknown}")
+        why = "nothing says what they cost" if arrivals.without_cost else "there is none that a limit here would count"
+        raise ConfigurationError(f"no requests to learn from: {why}")
     check_several("windows", windows, "a list of seconds")
     rules = [window_of(each) for each in windows]
     if len(set(rules)) != len(rules) or not rules:
@@ -424,6 +426,7 @@ def suggest_for(
     type: str,  # noqa: A002 - the field's word
     share: Fraction,
     cost_field: str = "",
+    endpoint: str | None = None,
 ) -> Suggestion:
     """The distribution of the peaks, and the smallest counts. Raises :class:`ConfigurationError`."""
     if not 0 <= share < 1:
@@ -452,6 +455,7 @@ def suggest_for(
         estimate=traffic.estimate,
         cost_field=cost_field,
         without_cost=arrivals.without_cost,
+        endpoint=endpoint,
     )
 
 
@@ -537,13 +541,14 @@ _TYPES = {each.value for each in LimitType}
 
 
 def declaration(found: Suggestion, rules: Iterable[Rule]) -> str:
-    """The decorator."""
+    """The decorator, or the limit of the app."""
     written = ", ".join(repr(rule) if isinstance(rule, Calendar) else f"Rule({_given(rule, '=')})" for rule in rules)
     settled = "" if found.estimate is None else f", cost={found.estimate}, settle={json.dumps(_settle(found))}"
-    return f"@rate_limiter({_type(found.type)}, rules=[{written}]{settled})"
+    limiter = f"rate_limiter({_type(found.type)}, rules=[{written}]{settled})"
+    return f"@{limiter}" if found.endpoint else f"MultiLimit(app, application_limits={limiter})"
 
 
-def toml(found: Suggestion, endpoint: str | None) -> str:
+def toml(found: Suggestion) -> str:
     """The lines of a file of limits."""
     rules, settled = json.dumps(_text(found.proposed)), ""
     if found.estimate is not None:
@@ -551,15 +556,15 @@ def toml(found: Suggestion, endpoint: str | None) -> str:
         rules = f"[{tables}]"
         settled = f", cost = {found.estimate}, settle = {json.dumps(_settle(found))}"
     table = f"{{ type = {json.dumps(found.type)}, rules = {rules}{settled} }}"
-    return f"[limits]\n{json.dumps(endpoint)} = {table}" if endpoint else f"default_limits = {table}"
+    return f"[limits]\n{json.dumps(found.endpoint)} = {table}" if found.endpoint else f"application_limits = {table}"
 
 
-def command(found: Suggestion, endpoint: str | None) -> str | None:
-    """The command that tries the rules: for a day, and without refusing anybody. ``None`` if they settle: a command
-    cannot say so."""
-    if found.estimate is not None:
+def command(found: Suggestion) -> str | None:
+    """The command that tries the rules: for a day, and without refusing anybody. ``None`` if a command cannot say it:
+    they settle, or count the requests to all endpoints together."""
+    if found.estimate is not None or found.endpoint is None:
         return None
-    words = ("set", endpoint or "*", "--limit", _text(found.proposed), "--type", found.type, "--shadow", "--for", "1d")
+    words = ("set", found.endpoint, "--limit", _text(found.proposed), "--type", found.type, "--shadow", "--for", "1d")
     return f"flask multilimit {shlex.join(words)}"
 
 

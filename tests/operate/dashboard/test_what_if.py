@@ -60,7 +60,8 @@ def test_each_count_says_what_it_would_have_refused(app: Flask) -> None:
     assert counts[10] == (20, 1)
     assert counts[30] == (0, 0)
     assert [(each.name, each.most, each.requests) for each in answer.busiest] == [(BUSY, 30, 30), (CALM, 5, 5)]
-    assert answer.declaration == "@rate_limiter(type=LimitType.IP, rules=[Rule(time=60, count=10)])"
+    limiter = "rate_limiter(type=LimitType.IP, rules=[Rule(time=60, count=10)])"
+    assert answer.declaration == f"MultiLimit(app, application_limits={limiter})"
 
 
 def test_clients_with_equal_peaks_are_in_order_of_their_names(app: Flask) -> None:

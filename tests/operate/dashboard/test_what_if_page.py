@@ -52,7 +52,7 @@ def test_an_upload_is_answered_by_a_table_and_the_data_of_the_slider(ada: FlaskC
 
 
 def test_a_client_with_a_name_that_no_address_can_have_is_shown(ada: FlaskClient) -> None:
-    log = "".join(f"{each}\n" for each in TRAFFIC).replace(BUSY, "\udcff\ud800x").encode("utf-8", "surrogatepass")
+    log = LOG.decode().replace(BUSY, "\udcff\ud800x").encode("utf-8", "surrogatepass")
 
     answer = upload(ada, log)
 

@@ -16,7 +16,7 @@ from flask import Flask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flask_multilimit import Calendar, ConfigurationError, MultiLimit, Rule
+from flask_multilimit import Calendar, ConfigurationError, MultiLimit, Rule, exempt
 from flask_multilimit.declare.data import LimitsFile, parse_toml, validated
 from flask_multilimit.engine.rules import rules_from
 from flask_multilimit.operate.simulate.logged import LoggedRequest
@@ -61,9 +61,14 @@ def arrivals_of(*subjects: list[int]) -> Arrivals:
 
 
 def suggest(
-    arrivals: Arrivals, *windows: float | str, share: Fraction = Fraction(0), who: str = "ip", cost_field: str = ""
+    arrivals: Arrivals,
+    *windows: float | str,
+    share: Fraction = Fraction(0),
+    who: str = "ip",
+    cost_field: str = "",
+    endpoint: str | None = "search",
 ) -> Suggestion:
-    return suggest_for(traffic_of(arrivals, windows), type=who, share=share, cost_field=cost_field)
+    return suggest_for(traffic_of(arrivals, windows), type=who, share=share, cost_field=cost_field, endpoint=endpoint)
 
 
 def tokens(*units: int, pause: int = 0) -> Arrivals:
@@ -247,8 +252,32 @@ def test_the_proposed_count_is_below_the_gap() -> None:
 
     assert [rule.count for rule in found.proposed] == [85, 85]
     assert found.as_json()["gaps"][0]["subjects"] == 19
-    assert toml(found, "search") == '[limits]\n"search" = { type = "ip", rules = "85/minute; 85/hour" }'
-    assert toml(found, None) == 'default_limits = { type = "ip", rules = "85/minute; 85/hour" }'
+    assert toml(found) == '[limits]\n"search" = { type = "ip", rules = "85/minute; 85/hour" }'
+
+
+def test_a_count_of_the_whole_app_is_a_limit_of_the_app() -> None:
+    """A default, and one more limit of all endpoints by a command, count each endpoint separately."""
+    found = suggest(arrivals_of([0] * 5), 60, endpoint=None)
+
+    assert toml(found) == 'application_limits = { type = "ip", rules = "5/minute" }'
+    assert declaration(found, found.proposed) == (
+        "MultiLimit(app, application_limits=rate_limiter(type=LimitType.IP, rules=[Rule(time=60, count=5)]))"
+    )
+    assert command(found) is None
+
+
+def test_only_requests_that_a_limit_would_count_are_learned_from() -> None:
+    app = Flask("shop")
+    MultiLimit(app)
+    app.add_url_rule("/search", "search", lambda: "ok")
+    app.add_url_rule("/alive", "alive", exempt(lambda: "ok"))
+    app.route("/cross", endpoint="cross", methods=["GET", "OPTIONS"])(lambda: "ok")
+    asked = [("GET", "/search"), ("OPTIONS", "/search"), ("OPTIONS", "/cross"), ("GET", "/alive"), ("GET", "/nowhere")]
+    requests = [LoggedRequest.of(0, *each) for each in asked]
+
+    learned_from = [suggest_limits(app, requests, endpoint=each).requests for each in ("search", "cross", None)]
+
+    assert learned_from == [1, 1, 2]
 
 
 HOUR = 3600 * SECOND
@@ -302,10 +331,10 @@ def test_a_calendar_is_proposed_beside_a_rate_in_every_form() -> None:
         "@rate_limiter(type=LimitType.USER, rules=[Rule(time=60, count=1), "
         "Calendar(7, 'month', timezone='Europe/Berlin', anchor=15)])"
     )
-    assert toml(found, None) == (
-        'default_limits = { type = "user", rules = "1/minute; 7 per calendar month from 15 in Europe/Berlin" }'
+    assert toml(found) == (
+        '[limits]\n"search" = { type = "user", rules = "1/minute; 7 per calendar month from 15 in Europe/Berlin" }'
     )
-    words = shlex.split(command(found, None) or "")
+    words = shlex.split(command(found) or "")
     assert rules_from(words[words.index("--limit") + 1]) == found.proposed
 
 
@@ -313,15 +342,15 @@ def test_a_calendar_of_units_settles() -> None:
     found = suggest(tokens(*range(100, 105), pause=HOUR), "calendar day", who="user", cost_field="x_tokens")
 
     assert found.for_requests[0].refused.requests == 0
-    pasted = toml(found, "chat")
+    pasted = toml(found)
     assert '{ count = 508, per = "day", timezone = "UTC" }' in pasted
     validated(LimitsFile, "pasted", parse_toml(pasted))
     assert "Calendar(508, 'day')" in declaration(found, found.proposed)
 
 
 def test_the_command_to_try_a_limit_is_quoted_for_a_shell() -> None:
-    assert command(suggest(arrivals_of([0] * 5), 10), None) == (
-        "flask multilimit set '*' --limit '5 per 10 seconds' --type ip --shadow --for 1d"
+    assert command(suggest(arrivals_of([0] * 5), 10, endpoint="a b")) == (
+        "flask multilimit set 'a b' --limit '5 per 10 seconds' --type ip --shadow --for 1d"
     )
 
 
@@ -329,7 +358,7 @@ def test_the_command_to_try_a_limit_adds_one_that_refuses_nobody(server: Server,
     app = Flask("shop")
     MultiLimit(app, storage=server.url)
     app.add_url_rule("/search", "search", lambda: "ok")
-    _, *words = shlex.split(command(suggest(arrivals_of([0]), 60), "search") or "")
+    _, *words = shlex.split(command(suggest(arrivals_of([0]), 60)) or "")
 
     said = app.test_cli_runner().invoke(args=[*words, "--yes"])
     client = app.test_client()
@@ -383,17 +412,18 @@ def test_a_gap_in_units_is_found_and_what_to_paste_settles() -> None:
     found = suggest(tokens(2445, *[85] * 19), 3600, share=Fraction(1, 1000), cost_field="upstream_http_x_tokens")
 
     assert found.gaps == (Gap(19, 85, 1, 2445, 2445),)
-    pasted = toml(found, "chat")
+    pasted = toml(found)
     assert pasted == (
-        '[limits]\n"chat" = { type = "ip", rules = [{ time = 3600, count = 170, algorithm = "sliding_window_counter" }]'
-        ', cost = 85, settle = "header:X-Tokens" }'
+        '[limits]\n"search" = { type = "ip", '
+        'rules = [{ time = 3600, count = 170, algorithm = "sliding_window_counter" }], '
+        'cost = 85, settle = "header:X-Tokens" }'
     )
     validated(LimitsFile, "pasted", parse_toml(pasted))
     assert declaration(found, found.proposed) == (
         '@rate_limiter(type=LimitType.IP, rules=[Rule(time=3600, count=170, algorithm="sliding_window_counter")], '
         'cost=85, settle="header:X-Tokens")'
     )
-    assert command(found, "chat") is None
+    assert command(found) is None
 
 
 def test_requests_without_a_cost_are_left_out_and_counted() -> None:
