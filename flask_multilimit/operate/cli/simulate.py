@@ -37,9 +37,9 @@ from .logs import (
 IN_FORCE = "in force"
 
 
-def _units(context: click.Context, parameter: click.Parameter, value: str) -> int:
-    if not value.isdecimal():
-        raise click.BadParameter(f"{value!r}: give a whole number", context, parameter)
+def _units(value: str) -> int:
+    if not (value.isascii() and value.isdecimal() and len(value) < 20):
+        raise click.BadParameter(f"{value!r}: give a whole number", param_hint="'--cost'")
     return int(value)
 
 
@@ -74,8 +74,7 @@ def simulate_command(
     app's Recorder has written. Nothing is charged, and no view is called.
     """
     app: Any = current_app._get_current_object()  # type: ignore[attr-defined]
-    context = click.get_current_context()
-    costs = {name: _units(context, context.command.params[0], units) for name, units in cost.items()}
+    costs = {name: _units(units) for name, units in cost.items()}
     replacements = Replacements(costs, rules, priority, cost_field)
     with for_people():
         current_gate()  # applies the changes made while the app runs

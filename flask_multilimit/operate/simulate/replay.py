@@ -189,7 +189,7 @@ class Replay:
     def _admit(self, asked: ClientPlan, decision: Decision, request: LoggedRequest) -> None:
         tally, limits = asked.shape.tally, asked.limits
         tally.admitted += 1
-        tally.least = list(map(min, tally.least, [max(left, 0) for left in decision.reply[REMAININGS]]))
+        tally.least = list(map(min, tally.least, decision.reply[REMAININGS]))
         refusing = _refusing(decision)
         if refusing:  # shadows
             tally.shadowed += 1
@@ -217,8 +217,8 @@ class Replay:
             self._limiter.settle_each(decision, units)
             self._settlements += 1
         if any(units.values()):
-            left, tally = self._storage.peek(asked.hits).reply[REMAININGS], asked.shape.tally
-            tally.least = [min(least, max(each, 0)) for least, each in zip(tally.least, left, strict=True)]
+            tally = asked.shape.tally
+            tally.least = list(map(min, tally.least, self._storage.peek(asked.hits).reply[REMAININGS]))
 
     def _units_of(self, declared: Declaration, request: LoggedRequest) -> int | None:
         """What ``request`` really cost; ``None`` if the charge stands."""

@@ -86,7 +86,7 @@ class Tally:
     differing: int = 0
     statuses: dict[int, int] = field(default_factory=dict)
     least: list[int] = field(default_factory=list)
-    """The fewest units left, by the index of the hit."""
+    """The fewest units left, by the index of the hit; a negative number is 0, and says when one is free again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -218,7 +218,7 @@ def rule_reports(
     for shape in shapes:
         for rule, left in zip(shape.rules, shape.tally.least, strict=True):
             asked[rule] += shape.tally.requests
-            least[rule] = min(least.get(rule, NO_LEAST), left)
+            least[rule] = min(least.get(rule, NO_LEAST), max(left, 0))
             endpoints[rule][shape.destination.name] += 0
     for (shape, refusing), number in refusals.items():
         found = [shape.rules[place] for place in refusing]

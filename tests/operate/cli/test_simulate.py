@@ -277,7 +277,7 @@ def test_suggest_for_a_type(on_memory: Command, log: Path, type_: str, declared:
         ("simulate LOG --since yesterday", "write 2026-11-22"),
         ("simulate LOG --timezone Mars", "give a name such as Europe/Berlin"),
         ("simulate LOG --cost update", "write NAME=UNITS"),
-        ("simulate LOG --cost update=x", "give a whole number"),
+        ("simulate LOG --cost update=x", "Invalid value for '--cost': 'x': give a whole number"),
         ("simulate LOG --cost upd=3", "no endpoint and no limiter is called 'upd'"),
         ("simulate LOG --endpoint upd", 'did you mean "update"'),
         ("simulate LOG --limits nowhere.json", "cannot be read"),

@@ -210,6 +210,14 @@ def test_rules_that_never_refuse_and_rules_that_others_pre_empt() -> None:
     assert (long.pre_empted_by, long.least_remaining) == (None, 48)
 
 
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "concurrency"])
+def test_a_rule_that_was_used_up_has_nothing_left(algorithm: str) -> None:
+    burst = 2 if "burst" in ALGORITHMS[algorithm].PARAMETERS else None
+    app = app_with(rate_limiter(rules=Rule(60, 2, algorithm=algorithm, burst=burst)))
+
+    assert [rule.least_remaining for rule in replayed(app, at(0), at(0)).rules] == [0]
+
+
 def test_a_rule_that_refuses_alone_is_not_pre_empted() -> None:
     app = app_with(rate_limiter(type=IP, rules=[Rule(2, 1), Rule(60, 2)]))
 
