@@ -292,6 +292,7 @@ def planned_at(
     scope: str,
     declarations: Sequence[Declaration],
     *,
+    serving: Sequence[Declaration],
     prefix: str,
     dynamic: MutableMapping[Hashable, DynamicRules],
     counted_as: str | None,
@@ -302,16 +303,20 @@ def planned_at(
     """The limiters of a plan, of which some are ``added`` by overrides. Raises :class:`ConfigurationError` if two of
     them would share a key, but not what they count, or the keys of ``scope`` would be in several slots.
 
+    ``serving`` are those ``declarations`` that serve the method of the plan. A rule has one name at all methods, so all
+    of them get names: first those of all methods, then those of some, and last those of overrides.
     ``dynamic`` is shared by all plans of an app: the rules by request of each limiter at its endpoint. ``counted_as``
     is the scope of declarations without one, if it is not ``scope``. ``methods`` has the part of keys for the methods
     of declarations that are on one method of a class.
     """
-    reject_scattered_keys(scope, declarations)
-    names, own = _Names(each for each in declarations if each not in added), counted_as or scope
-    planned = tuple(
-        _planned(app, each, own, prefix, methods.get(each, each.methods_in_key), names, dynamic)
-        for each in declarations
-    )
+    reject_scattered_keys(scope, serving)
+    own = counted_as or scope
+    names = _Names((*(each for each in declarations if each not in added), *methods))
+    named = {
+        each: _planned(app, each, own, prefix, methods.get(each, each.methods_in_key), names, dynamic)
+        for each in sorted(declarations, key=lambda each: (each in added, each.methods is not None))
+    }
+    planned = tuple(named[each] for each in serving)
     reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned if each.declaration not in added))
     if not overrides:
         return tuple(_apart(planned, added))

@@ -272,7 +272,8 @@ class Plans:
         limiters = planned_at(
             self.app,
             scope,
-            serving,
+            declared,
+            serving=serving,
             prefix=self.key_prefix,
             dynamic=self.dynamic,
             counted_as=counted_as,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Blueprint, Flask
+from flask.views import MethodView
 
 from flask_multilimit import IP, ConfigurationWarning, MultiLimit, Rule, rate_limiter
 from support.asking import ask, policy, statuses, view
@@ -217,3 +218,33 @@ class TestNames:
             multilimit.control.override("view", limit={"type": "ip", "rules": "9/minute"}, lasting=True)
 
         assert policy(ask(app)) == ["ip-60s", "ip-60s-2"]
+
+    @pytest.mark.parametrize("post_first", [True, False])
+    def test_of_rules_are_the_same_at_all_methods(
+        self, app: Flask, storage: RecordingStorage, post_first: bool
+    ) -> None:
+        MultiLimit(app, storage=storage)
+        both, post = rate_limiter(**LOOSE), rate_limiter(**STRICT, methods=["POST"])
+        limited = post(both(view())) if post_first else both(post(view()))
+        app.add_url_rule("/", "view", limited, methods=["GET", "POST"])
+
+        assert ask(app).headers["RateLimit-Policy"] == '"ip-60s";q=60;w=60'
+        policies = ask(app, method="POST").headers["RateLimit-Policy"].split(", ")
+        assert set(policies) == {'"ip-60s";q=60;w=60', '"ip-60s-2";q=2;w=60'}
+
+    def test_of_a_scope_are_the_same_at_all_methods_of_a_class(self, app: Flask, storage: RecordingStorage) -> None:
+        class Notes(MethodView):
+            def get(self) -> str:
+                return "ok"
+
+            @rate_limiter(**STRICT)
+            def post(self) -> str:
+                return "ok"
+
+        MultiLimit(app, storage=storage)
+        shop = rate_limiter(**LOOSE, scope="shop")(Blueprint("shop", "shop"))
+        shop.add_url_rule("/", view_func=Notes.as_view("notes"))
+        app.register_blueprint(shop)
+
+        assert policy(ask(app)) == ["shop:ip-60s"]
+        assert sorted(policy(ask(app, method="POST"))) == ["ip-60s", "shop:ip-60s"]

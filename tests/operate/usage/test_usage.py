@@ -105,7 +105,7 @@ class TestJson:
         both = rate_limiter(rules="7/minute", methods=["GET"])(rate_limiter(rules="2/minute", methods=["POST"])(view()))
         app.add_url_rule("/", "both", both, methods=["GET", "POST"])
 
-        assert left(app) == {"GET both:default-60s": 7, "POST both:default-60s": 2}
+        assert left(app) == {"GET both:default-60s": 7, "POST both:default-60s-2": 2}
 
     def test_hides_shadows_unless_header_fields_show_them(self) -> None:
         shadow = rate_limiter(rules="1/minute", shadow=True)
