@@ -79,7 +79,6 @@ def client_from(gate: AppGate, text: str) -> Client:
     where it can be of one type only; a subject of several types, or the digest of a long one, as `bans` lists it:
     ``user+ip:[["user", "ada"], ["ip", "203.0.113.7"]]``. Raises :class:`ConfigurationError`, which names the
     choices."""
-    text = text.strip()
     type_name, _, value = text.partition(":")
     gate.plans.ensure()
     if gate.plans.parts_of(Subject(type_name, value)) or DIGEST_PATTERN.fullmatch(value):

@@ -63,7 +63,9 @@ def subject_text(type_name: str, value: str, parts: Sequence[Subject] = ()) -> s
     """``ada + 203.0.113.7`` for one of several ``parts``; ``""`` is everyone, or an empty one."""
     if parts:
         return " + ".join(part.value or "everyone" for part in parts)
-    return "everyone" if type_name == EVERYONE.type else value or "(empty)"
+    if type_name == EVERYONE.type:
+        return "everyone"
+    return (value or "(empty)") if value == value.strip() else f'"{value}"'
 
 
 def shown_subject(plans: Plans, type_name: str, value: str) -> str:

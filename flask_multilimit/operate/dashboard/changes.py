@@ -23,6 +23,7 @@ from ...plan.endpoint import PlannedLimiter
 from ...plan.plans import Plans
 from ...serve.applier import applier_of
 from ...serve.gate import AppGate
+from .forms import received
 from .visit import visit
 
 WHAT = ("rules", "times", "shadow", "unshadow", "off")
@@ -74,7 +75,7 @@ class Proposal:
 
 def read(arguments: MultiDict[str, str]) -> dict[str, str]:
     """The fields of a form that are filled in."""
-    given = {name: arguments.get(name, "").strip() for name in FIELDS}
+    given = {name: received(arguments.get(name, "").strip()) for name in FIELDS}
     found = {name: value for name, value in given.items() if value}
     if found.get("kind") not in KINDS:
         found["kind"] = KINDS[0]

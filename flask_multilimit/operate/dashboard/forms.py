@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 import secrets
+from contextlib import suppress
 
 from flask import Response, current_app, g, request
 from itsdangerous import BadData, SignatureExpired
@@ -24,6 +27,24 @@ BLOCK = 65_536
 
 EXPIRED = "This form was opened too long ago, or by somebody else. Go back, load the page again, and send it again."
 FOREIGN = "This form was not sent by a page of this dashboard, so nothing was changed."
+
+
+_CHANGED = re.compile('^["\\s]|[\\0\\r\\n]|\\s$')
+
+
+def sent(text: str) -> str:
+    """``text`` as a field of a form brings it back: browsers replace NULs and new lines, and we cut spaces off the ends
+    of what people type, so text with such is sent as JSON. Subjects are what strangers like."""
+    return json.dumps(text) if _CHANGED.search(text) else text
+
+
+def received(text: str) -> str:
+    """What was :func:`sent`, or what somebody typed."""
+    if text.startswith('"'):
+        with suppress(ValueError):
+            found = json.loads(text)
+            return found if isinstance(found, str) and sent(found) == text else text
+    return text
 
 
 def can_sign() -> bool:

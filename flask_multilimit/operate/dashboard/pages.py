@@ -26,7 +26,7 @@ from ...serve.applier import applier_of
 from ...serve.gate import gate_in_force
 from . import changes
 from .drawing import PLANE, SPARK, Drawing, drawn, grouped, share
-from .forms import notice_given, notice_of, require_own_form
+from .forms import notice_given, notice_of, received, require_own_form, sent
 from .shell import render, url
 from .visit import require_few_changes, visit
 
@@ -199,7 +199,7 @@ def subject_asked() -> Subject:
     _keep_up()
     gate = gate_in_force()
     try:
-        client = _client_in(request.args)
+        client = _client_in(request.args, request.args.get("value", ""))
         if client is None:
             return Subject(None, "")
         with looking(gate) as memory:
@@ -214,13 +214,18 @@ def subject_asked() -> Subject:
         return Subject(None, str(error))
 
 
-def _client_in(asked: Mapping[str, str]) -> clients.Client | None:
-    """The client that a query or form names: by ``who``, as people write it, or by ``type`` and ``value``."""
+def _client_in(asked: Mapping[str, str], value: str) -> clients.Client | None:
+    """The client that a query or form names: by ``who``, as people write it, or by ``type`` and
+    ``value``."""
     gate = gate_in_force()
     if type_name := asked.get("type", ""):
-        return clients.client_of(gate, type_name, asked.get("value", ""))
-    text = asked.get("who", "").strip()
+        return clients.client_of(gate, type_name, value)
+    text = _who_in(asked)
     return clients.client_from(gate, text) if text else None
+
+
+def _who_in(asked: Mapping[str, str]) -> str:
+    return received(asked.get("who", "").strip())
 
 
 def subject_page() -> Response:
@@ -231,7 +236,7 @@ def subject_page() -> Response:
     return render(
         "subject.html",
         status=400 if answer.mistake else 200,
-        asked=request.args.get("who") or (found.who if found else ""),
+        asked=sent(_who_in(request.args) or (found.who if found else "")),
         done=notice_given("done"),
         unbanned=notice_given("unbanned"),
         most=[refused_subject(gate, *each) for each in top],
@@ -266,11 +271,16 @@ def unban() -> Response:
 
 
 def _client_of_form() -> clients.Client:
-    return _client_in(request.form) or clients.client_of(gate_in_force(), "", "")
+    return _client_in(request.form, _value_of_form()) or clients.client_of(gate_in_force(), "", "")
+
+
+def _value_of_form() -> str:
+    return received(request.form.get("value", ""))
 
 
 def _subject_url(**notices: str) -> str:
-    return url("subject", **{name: request.form.get(name) for name in ("who", "type", "value")}, **notices)
+    named = {"who": request.form.get("who"), "type": request.form.get("type"), "value": _value_of_form() or None}
+    return url("subject", **named, **notices)
 
 
 def _not_possible(error: ConfigurationError | StorageError) -> Response:

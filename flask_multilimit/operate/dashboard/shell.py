@@ -20,7 +20,7 @@ from ...serve.gate import gate_in_force
 from ..blueprints import LANGUAGES, STRICT, duration_in, templates_of
 from ..blueprints import translated as translated_by
 from .drawing import axis, iso, number, share, utc
-from .forms import FIELD, can_sign, form_token, keep_nonce
+from .forms import FIELD, can_sign, form_token, keep_nonce, sent
 from .visit import LANGUAGE, keep_cookie, remember_browser, visit
 
 PAGES = {
@@ -45,7 +45,15 @@ POLICY = "; ".join(
 _HEADERS = {"Content-Security-Policy": POLICY, **STRICT}
 
 TEMPLATES = templates_of(__package__)
-TEMPLATES.filters |= {"axis": axis, "iso": iso, "number": number, "rate": rate, "share": share, "utc": utc}
+TEMPLATES.filters |= {
+    "axis": axis,
+    "iso": iso,
+    "number": number,
+    "rate": rate,
+    "sent": sent,
+    "share": share,
+    "utc": utc,
+}
 translated: partial[str] = partial(translated_by, __package__)
 
 

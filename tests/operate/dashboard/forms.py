@@ -24,10 +24,16 @@ class _Forms(HTMLParser):
         elif tag == "input" and self._open and "name" in given:
             if given.get("type") in {"radio", "checkbox"} and "checked" not in given:
                 return
-            self.forms[-1]["fields"][given["name"]] = given.get("value", "")
+            self.forms[-1]["fields"][given["name"]] = _brought_back(given)
 
     def handle_endtag(self, tag: str) -> None:
         self._open = self._open and tag != "form"
+
+
+def _brought_back(given: dict[str, str]) -> str:
+    """The value of an input, changed as browsers change it."""
+    value = given.get("value", "").replace("\0", "\ufffd").replace("\r\n", "\n").replace("\r", "\n")
+    return value.replace("\n", "\r\n" if given.get("type") == "hidden" else "")
 
 
 def forms_of(page: str) -> list[dict[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -9,7 +11,7 @@ import pytest
 from flask import Flask
 
 from flask_multilimit import IP, USER, Ban, MultiLimit, rate_limiter
-from flask_multilimit.control import Control
+from flask_multilimit.control import Control, Who
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
 from support.asking import statuses, view
@@ -133,6 +135,46 @@ def test_subjects_of_any_content_are_shown_harmlessly(ada: FlaskClient, value: s
 
     assert page.status_code == 200
     assert "<script>alert" not in page.text
+
+
+STRANGE = ["a\nb", "a\rb", "a\r\nb", "a\0b", "a ", " a", " ", '"a', '"a\\nb"', "a\u202eb"]
+
+
+@pytest.mark.parametrize("user", STRANGE)
+def test_a_client_that_no_text_field_can_hold_is_banned_and_lifted_and_not_another(
+    app: Flask, ada: FlaskClient, user: str
+) -> None:
+    page = ada.get(SUBJECT, query_string={"type": "user", "value": user}).text
+    preview = send(ada, ada.get(_link(page, "Ban")), ending="/change", reason="scraper")
+
+    answer = send(ada, preview, ending="/change", method="post")
+
+    assert answer.status_code == 303
+    assert [each.who for each in control_of(app).entries()] == [Who(None, "user", user)]
+    listed = ada.get(_link(ada.get(f"{ROOT}lists").text, "user:"))
+    assert send(ada, listed, ending="/unban").status_code == 303
+    assert control_of(app).entries() == ()
+
+
+@pytest.mark.parametrize("user", STRANGE)
+def test_the_quotas_of_a_client_that_no_text_field_can_hold_are_reset(app: Flask, ada: FlaskClient, user: str) -> None:
+    as_user = {**CLIENT, "HTTP_X_USER": user}
+    assert statuses(app, *["/mine"] * 3, environ_base=as_user) == [200, 200, 429]
+
+    answer = reset(ada, ada.get(SUBJECT, query_string={"type": "user", "value": user}))
+
+    assert "Reset: 2 quotas." in ada.get(answer.location).text
+    assert statuses(app, "/mine", environ_base=as_user) == [200]
+
+
+def _link(page: str, text: str) -> str:
+    """Where the first link with a text that begins so leads."""
+    (address,) = re.findall(f'<a class="[a-z]+" href="([^"]*)">{text}', page)[:1]
+    return unescape(address)
+
+
+def test_a_name_of_spaces_can_be_seen(ada: FlaskClient) -> None:
+    assert found(ada, type="user", value="  ")["shown"] == '"  "'
 
 
 def test_the_page_shows_bans_and_overrides_by_operators(app: Flask, ada: FlaskClient) -> None:
