@@ -82,15 +82,9 @@ def cost_field_option(text: str) -> Callable[[C], C]:
     return click.option("--cost-field", default="", metavar="FIELD", help=text)
 
 
-_PATH: click.Path = click.Path(dir_okay=False, path_type=Path)
-
-
-def html_option(text: str) -> Callable[[C], C]:
-    return click.option("--html", type=_PATH, metavar="FILE", help=text)
-
-
+FILE: click.Path = click.Path(dir_okay=False, path_type=Path)
 png_option: Callable[[C], C] = click.option(
-    "--png", type=_PATH, metavar="FILE", help="Draw a picture (needs the extra: plot)."
+    "--png", type=FILE, metavar="FILE", help="Draw a picture (needs the extra: plot)."
 )
 
 

@@ -19,11 +19,11 @@ from ..simulate.suggest import Choice, Gap, Suggestion, Traffic, declaration, su
 from ..simulate.suggest import command as command_to_try
 from .base import as_json, command, for_people, write_json
 from .logs import (
+    FILE,
     AskedLog,
     Stoppable,
     cost_field_option,
     file_lines,
-    html_option,
     local_time,
     log_options,
     percent,
@@ -56,7 +56,7 @@ from .logs import (
     help="The part of requests, and of subjects, that may be refused.",
 )
 @cost_field_option("Count units: the log field that says what a request really cost.")
-@html_option("Write a page with a slider, for any browser.")
+@click.option("--html", type=FILE, metavar="FILE", help="Write a page with a slider, for any browser.")
 @png_option
 @as_json
 def suggest_command(

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
@@ -30,7 +31,7 @@ from ...insight.traffic import looking
 from ...serve.gate import gate_in_force
 from ..blueprints import hash_source
 from ..simulate.formats import format_of
-from ..simulate.logged import MICROSECONDS, LoggedRequest
+from ..simulate.logged import MICROSECONDS
 from ..simulate.questions import arrivals_of, share_from
 from ..simulate.reading import LeftOut, Logs
 from ..simulate.recorded import NAME, folders_of, newest_files, recordings_of
@@ -214,13 +215,15 @@ def _answer(form: WhatIfForm, logs: Logs, source: str, by_hash: Mapping[str, str
     if form.type not in TYPES:
         raise ConfigurationError(f"type={form.type!r}: give one of {', '.join(TYPES)}")
     share, rule = share_from(form.refuse_at_most), form.rule()
-    first = _First(logs)
+    first = list(islice(logs, MOST_REQUESTS + 1))
     endpoint = form.endpoint or None
-    arrivals = arrivals_of(gate_in_force().app, first, type=form.type, endpoint=endpoint, most_subjects=MOST_CLIENTS)
+    arrivals = arrivals_of(
+        gate_in_force().app, first[:MOST_REQUESTS], type=form.type, endpoint=endpoint, most_subjects=MOST_CLIENTS
+    )
     traffic = traffic_of(arrivals, [form.window])
     found = suggest_for(traffic, type=form.type, share=share, endpoint=endpoint)
     left_out = [each for file in logs.files for each in file.problems()]
-    if not first.complete or len(arrivals) >= MOST_CLIENTS:
+    if len(first) > MOST_REQUESTS or len(arrivals) >= MOST_CLIENTS:
         left_out.append(LeftOut(f"only the first {arrivals.requests:,} requests count", 0))
     answer = what_if(
         traffic,
@@ -232,21 +235,6 @@ def _answer(form: WhatIfForm, logs: Logs, source: str, by_hash: Mapping[str, str
         left_out=left_out,
     )
     return replace(answer, busiest=[_shown(each, form.type, by_hash) for each in answer.busiest])
-
-
-class _First:
-    """The first requests of ``logs``, as many as there is time for."""
-
-    def __init__(self, logs: Logs) -> None:
-        self._logs = logs
-        self.complete = True
-
-    def __iter__(self) -> Iterator[LoggedRequest]:
-        for number, each in enumerate(self._logs):
-            if number >= MOST_REQUESTS:
-                self.complete = False
-                return
-            yield each
 
 
 def _in_force(form: WhatIfForm, asked: Rule) -> set[int]:

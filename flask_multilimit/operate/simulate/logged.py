@@ -139,9 +139,6 @@ def _character(match: re.Match[str]) -> str:
 
 MINUTES_REMEMBERED = 4096
 
-Instant = Callable[[str], int]
-"""Reads an instant. Raises ValueError if it is none."""
-
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MONTH = {name: number for number, name in enumerate(_MONTHS, 1)}
 _CLF = re.compile(r"(\d{2}/[A-Z][a-z]{2}/\d{4}:\d{2}:\d{2}):([0-5]\d|60)(?:[.,](\d{1,9}))?(?: ([+-]\d{4}))?")

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 
 from ...declare.limiter import Declaration
 from ...declare.subjects import Subjects
@@ -21,7 +21,7 @@ from ...plan.hits import AppliedLimits
 from ...plan.plans import Plans
 from .logged import MICROSECONDS, LoggedRequest
 from .reading import LogFile
-from .replay_plan import Charging, ClientPlan, Replacements, ReplayedRule, ReplayPlan, Shape, Tally
+from .replay_plan import ClientPlan, Replacements, ReplayedRule, ReplayPlan, Shape, Tally, charge_stands
 from .report import (
     WORST,
     BanTally,
@@ -69,7 +69,7 @@ class Replay:
         self._storage = MemoryStorage(clock=lambda: time.now, most_keys=UNBOUNDED)
         self._limiter = Limiter(self._storage)
         self._slots = HeldSlots(self._storage, time)
-        self._charging = Charging()
+        self._charge_stands = cache(charge_stands)
         self._plans_by_destination: dict[Destination, ReplayPlan] = {}
         self._remembered: dict[object, ClientPlan] = {}
         self._clients = Clients()
@@ -223,7 +223,7 @@ class Replay:
     def _units_of(self, declared: Declaration, request: LoggedRequest) -> int | None:
         """What ``request`` really cost; ``None`` if the charge stands."""
         if declared.settle is None:
-            stands = self._charging.stands(declared, request.status)
+            stands = self._charge_stands(declared, request.status)
             if stands is None:
                 self._notes[f"charge_when of {declared.where}: the status alone does not tell; charged"] += 1
             return 0 if stands is False else None

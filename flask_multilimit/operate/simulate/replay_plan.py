@@ -308,24 +308,12 @@ def _replacement(given: Mapping[str, T], destination: Destination, declared: Dec
     return next((given[name] for name in names if name in given), None)
 
 
-class Charging:
-    """Decides by the status, which is all that a log contains, whether a charge that depends on the response stays."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[Declaration, int], bool | None] = {}
-
-    def stands(self, declared: Declaration, status: int) -> bool | None:
-        """Whether the charge stays; ``None`` if the status is not enough to tell."""
-        question = (declared, status)
-        if question not in self._known:
-            self._known[question] = self._ask(declared, status)
-        return self._known[question]
-
-    @staticmethod
-    def _ask(declared: Declaration, status: int) -> bool | None:
-        if declared.charge_when is None or not 100 <= status <= 599:
-            return None
-        try:
-            return bool(declared.charge_when(Response(status=status)))
-        except Exception:
-            return None
+def charge_stands(declared: Declaration, status: int) -> bool | None:
+    """Whether a charge that depends on the response stays, by the status, which is all that a log contains; ``None`` if
+    that is not enough to tell."""
+    if declared.charge_when is None or not 100 <= status <= 599:
+        return None
+    try:
+        return bool(declared.charge_when(Response(status=status)))
+    except Exception:
+        return None
