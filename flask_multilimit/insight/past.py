@@ -14,8 +14,8 @@ from ..observe.traffic.reading import LONGEST_SECONDS
 from ..serve.gate import AppGate
 from .bans import BegunBan, bans_begun
 from .clients import Client
-from .standing import Sentence, wanted_in_traffic
-from .text import local_time, plural, shown_subject
+from .standing import Sentence, Words, wanted_in_traffic
+from .text import local_time, shown_subject
 from .traffic import TrafficMemory
 from .values import Described
 
@@ -99,16 +99,18 @@ def standing_at(
 
 BANNED = "at {at} it was refused at {where}: banned by {rule} from {began} until {ended}{refusals}"
 REFUSED = "at {at} it was refused at {where} by {rule}{refusals}"
+DURING = "; refusals from {first} until {last}: {n}"
 PASSED = "at {at} nothing refused it"
 UNKNOWN = "at {at} no ban held; whether limits refused it is not known, as MULTILIMIT_TRAFFIC_SUBJECTS hides subjects"
 
 
 def _verdict(at: float, bans: tuple[BegunBan, ...], refusals: tuple[PastRefusals, ...], *, known: bool) -> Sentence:
-    then, more = local_time(at), ""
+    then = local_time(at)
+    more: Words = ""
     if refusals:
         first, last = min(each.since for each in refusals), max(each.until for each in refusals)
-        number = plural(sum(each.refused for each in refusals), "refusal")
-        more = f"; {number} from {local_time(first)} until {local_time(last)}"
+        number = sum(each.refused for each in refusals)
+        more = Sentence.of(DURING, first=local_time(first), last=local_time(last), n=number)
     if bans:
         ban = max(bans, key=lambda each: each.ended)
         began, ended = local_time(ban.began), local_time(ban.ended)

@@ -27,7 +27,7 @@ from .bans import BegunBan, bans_elsewhere, began
 from .changes import Entry, document_in_force, entry_of
 from .clients import Client, asks_of, in_traffic, listed_of
 from .limits import rule_fields
-from .text import duration, local_time, plural, rule_text, subject_text
+from .text import duration, local_time, rule_text, subject_text
 from .traffic import RefusedSubject, TrafficMemory, refused_subject
 from .values import Described, Paging, finite, paged
 
@@ -148,12 +148,19 @@ class Sentence(Described):
 
     text: str
     template: str
-    values: Mapping[str, str]
+    values: Mapping[str, str | Sentence]
+    """A part may be a sentence, too."""
 
     @classmethod
     def of(cls, template: str, **values: object) -> Sentence:
-        shown = {name: str(value) for name, value in values.items()}
-        return cls(template.format(**shown), template, shown)
+        parts = {name: value if isinstance(value, Sentence) else str(value) for name, value in values.items()}
+        return cls(template.format(**parts), template, parts)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Words = str | Sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,7 +408,7 @@ def _overlap(one: Network, other: Network) -> bool:
 
 def _refusals(
     gate: AppGate, memory: TrafficMemory | None, client: Client, endpoint: str | None
-) -> tuple[tuple[RefusedSubject, ...], str]:
+) -> tuple[tuple[RefusedSubject, ...], Words]:
     """By rule; and in words how often all of them together have refused since when, in the latest series."""
     if memory is None or gate.settings.traffic_subjects != "plain":
         return (), ""
@@ -409,7 +416,7 @@ def _refusals(
     if not found:
         return (), ""
     amount, since, _ = memory.latest([who for who, *_ in found])
-    refusals = f"; {plural(amount, 'refusal')} since {local_time(since)}"
+    refusals = Sentence.of(SINCE, time=local_time(since), n=amount)
     return tuple(refused_subject(gate, *each) for each in found), refusals
 
 
@@ -457,6 +464,11 @@ BANNED_BY_HAND = "refused everywhere with {status}: banned by {where}, for {time
 DENIED = "refused everywhere with {status}: denied by {where}{lasts}"
 BANNED = "refused at {where}: banned by {rule} until {until}{again}{refusals}"
 REFUSED = "refused at {where} by {rule}, for {time}{refusals}"
+SINCE = "; refusals since {time}: {n}"
+MORE = "{where} (and {n} more)"
+AGAIN = ", ban {n} in a row"
+PERMANENTLY = ", permanently"
+LASTS = ", for {time}"
 WAITS = "refused at {where} by {rule}, until a slot is free"
 HOPELESS = "refused at {where} by {rule}, and waiting does not help"
 PASSES = "passes: nothing refuses it now"
@@ -477,7 +489,7 @@ def _verdict(
     requests: list[RequestStanding],
     elsewhere: Sequence[BegunBan],
     client: Client,
-    refusals: str,
+    refusals: Words,
     problem: str,
     with_others: list[str],
 ) -> tuple[State, Sentence]:
@@ -528,23 +540,18 @@ def _verdict_of_list(listed: ListStanding) -> tuple[State, Sentence]:
     if listed.action == "ban":
         left = duration(listed.ends_in)
         return "banned", Sentence.of(BANNED_BY_HAND, status=listed.status, where=listed.where, time=left)
-    lasts = ", permanently" if listed.ends_in is None else f", for {duration(listed.ends_in)}"
+    lasts = Sentence.of(PERMANENTLY if listed.ends_in is None else LASTS, time=duration(listed.ends_in))
     return "denied", Sentence.of(DENIED, status=listed.status, where=listed.where, lasts=lasts)
 
 
-def _ordinal(number: int) -> str:
-    ending = "th" if number % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return {2: "second", 3: "third"}.get(number, f"{number}{ending}")
-
-
-def _verdict_of_limits(refused: list[RequestStanding], refusals: str) -> tuple[State, Sentence]:
+def _verdict_of_limits(refused: list[RequestStanding], refusals: Words) -> tuple[State, Sentence]:
     first = refused[0]
     others = len({each.endpoint for each in refused} - {first.endpoint})
-    where = first.endpoint + (f" and {plural(others, 'other endpoint')}" if others else "")
+    where: Words = Sentence.of(MORE, where=first.endpoint, n=others) if others else first.endpoint
     bans = [each for each in first.bans if each.holds and not each.shadow]
     if bans:
         ban = max(bans, key=lambda each: each.retry_after or 0.0)
-        again = f", the {_ordinal(ban.level + 1)} time" if ban.level else ""
+        again = Sentence.of(AGAIN, n=ban.level + 1) if ban.level else ""
         until = local_time(time.time() + (ban.retry_after or 0.0))
         return "banned", Sentence.of(BANNED, where=where, rule=ban.name, until=until, again=again, refusals=refusals)
     rules = [each for each in first.rules if not each.allowed and not each.shadow]

@@ -15,9 +15,10 @@ from werkzeug.exceptions import HTTPException
 from ...config import PREFIX
 from ...engine.text import visible_json, visible_page
 from ...insight.health import storage_state
+from ...insight.standing import Sentence
 from ...insight.text import rate
 from ...serve.gate import gate_in_force
-from ..blueprints import LANGUAGES, STRICT, duration_in, templates_of
+from ..blueprints import LANGUAGES, STRICT, Language, duration_in, templates_of
 from ..blueprints import translated as translated_by
 from .drawing import axis, iso, number, share, utc
 from .forms import FIELD, can_sign, form_token, keep_nonce, sent
@@ -55,6 +56,13 @@ TEMPLATES.filters |= {
     "utc": utc,
 }
 translated: partial[str] = partial(translated_by, __package__)
+
+
+def said(language: Language, sentence: Sentence) -> str:
+    """``sentence`` in ``language``, and the sentences in it."""
+    parts = sentence.values.items()
+    values = {name: said(language, each) if isinstance(each, Sentence) else each for name, each in parts}
+    return translated(language, sentence.template, **values)
 
 
 def render(template: str, *, status: int = 200, **values: Any) -> Response:
@@ -141,6 +149,7 @@ def _frame() -> dict[str, Any]:
         "form_field": FIELD,
         "can_sign": can_sign,
         "health": storage_state(gate_in_force()),
+        "say": partial(said, here.language),
         "t": partial(translated, here.language),
         "url": url,
         "visit": here,
