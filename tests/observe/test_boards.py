@@ -130,6 +130,31 @@ tests:
               description: >-
                 The client that is refused most is not counted. Either many call too often, or a limit is too tight for
                 honest users. `flask multilimit top` shows which.
+  - interval: 1m  # nothing was ever refused, so there is no such series, until it begins
+    input_series:
+      - series: 'multilimit_checks_total{endpoint="search", outcome="refused", decided_by="storage"}'
+        values: '_x75 0+600x20'
+      - series: 'multilimit_checks_total{endpoint="search", outcome="allowed", decided_by="storage"}'
+        values: '0+600x95'
+    alert_rule_test:
+      - eval_time: 83m
+        alertname: MultiLimitRefusalsRise
+        exp_alerts:
+          - exp_labels: {severity: warning}
+            exp_annotations:
+              summary: Refusals have risen to 10 a second
+              description: >-
+                More than three times as many requests are refused as in the hour before. `flask multilimit top` shows
+                who is refused, where, and by which rule.
+  - interval: 1m  # Prometheus is new, and knows less than the hour before
+    input_series:
+      - series: 'multilimit_checks_total{endpoint="search", outcome="refused", decided_by="storage"}'
+        values: '0+600x90'
+    alert_rule_test:
+      - {eval_time: 10m, alertname: MultiLimitRefusalsRise, exp_alerts: []}
+      - {eval_time: 20m, alertname: MultiLimitRefusalsRise, exp_alerts: []}
+      - {eval_time: 25m, alertname: MultiLimitRefusalsRise, exp_alerts: []}
+      - {eval_time: 60m, alertname: MultiLimitRefusalsRise, exp_alerts: []}
   - interval: 1m  # all of it ends after 30 minutes: 5 minutes later, nothing is said in the present tense
     input_series:
       - series: 'multilimit_checks_total{endpoint="search", outcome="refused", decided_by="local"}'
