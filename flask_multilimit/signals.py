@@ -1,7 +1,7 @@
 """Signals, for logging and metrics. The sender is the Flask app.
 
 A receiver that raises cannot change the verdict: the app's logger logs the error, the other receivers are called, and
-the request goes on as decided.
+the request goes on as decided. An async receiver runs as Flask runs an async view.
 """
 
 from __future__ import annotations
@@ -118,6 +118,6 @@ def notify(signal: NamedSignal, app: Flask, **arguments: Any) -> None:
         return
     for receiver in signal.receivers_for(app):
         try:
-            receiver(app, **arguments)
+            app.ensure_sync(receiver)(app, **arguments)
         except Exception:  # noqa: PERF203 - a receiver cannot change the verdict, see above
             SafeLogger(app.logger).exception("Rate limits: a receiver of the signal %r raised", signal.name)

@@ -140,6 +140,19 @@ def test_receivers_run_where_the_request_is(limited_app: Flask) -> None:
     assert paths == ["/"]
 
 
+def test_async_receivers_run(limited_app: Flask) -> None:
+    paths: list[str] = []
+
+    async def receiver(_: object, **__: object) -> None:
+        paths.append(request.path)
+
+    client = limit(limited_app)
+    with limits_checked.connected_to(receiver):
+        client.get("/?x=1")
+
+    assert paths == ["/"]
+
+
 @pytest.mark.parametrize("signal", [limits_checked, request_rejected], ids=lambda signal: signal.name)
 @pytest.mark.parametrize("error", [ZeroDivisionError("broken"), RateLimitExceeded], ids=["error", "refusal"])
 def test_a_receiver_that_raises_changes_no_verdict_and_is_logged(
