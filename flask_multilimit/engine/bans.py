@@ -64,7 +64,7 @@ class Ban:
 
     def __str__(self) -> str:
         longer = f", {self.factor:g} times as long each time, at most {self.most} s" if self.factor > 1 else ""
-        return f"ban of {self.time} s after {self.after} refusals in {self.within} s{longer}"
+        return f"ban of {self.time} s after {self.after} refusal{'s' * (self.after > 1)} in {self.within} s{longer}"
 
 
 def _strikes_of(value: Any) -> int:

@@ -83,7 +83,7 @@ def rule_text(rule: Rule) -> str:
 
 def ban_text(ban: Ban) -> str:
     longer = f", x {ban.factor:g} up to {duration(ban.most)}" if ban.factor > 1 else ""
-    return f"{duration(ban.time)}{longer} after {ban.after} refusals in {duration(ban.within)}"
+    return f"{duration(ban.time)}{longer} after {plural(ban.after, 'refusal')} in {duration(ban.within)}"
 
 
 def parameters_of(rule: Rule) -> str:

@@ -56,6 +56,7 @@ def test_a_ban_is_immutable_and_compared_by_value() -> None:
 def test_a_ban_is_shown_in_words() -> None:
     assert str(Ban()) == "ban of 3600 s after 3 refusals in 600 s, 2 times as long each time, at most 86400 s"
     assert str(Ban(time=60, factor=1)) == "ban of 60 s after 3 refusals in 600 s"
+    assert str(Ban(after=1, factor=1)) == "ban of 3600 s after 1 refusal in 600 s"
 
 
 def test_a_ban_is_no_rule_and_no_algorithm_of_rules() -> None:

@@ -99,7 +99,7 @@ def test_simulate_replays_bans(on_memory: Command, log: Path, tmp_path: Path) ->
     (report,) = on_memory("simulate", "--json", str(log), *given).json["reports"]
 
     assert re.search(r"^BAN +FROM +BANS +CLIENTS +REFUSED MEANWHILE$", out, re.MULTILINE)
-    assert re.search(r"^ip-ban +\S.*ban of 60 s after 1 refusals in 600 s.* 1 +1 +2$", out, re.MULTILINE)
+    assert re.search(r"^ip-ban +\S.*ban of 60 s after 1 refusal in 600 s.* 1 +1 +2$", out, re.MULTILINE)
     (ban,) = report["bans"]
     assert (ban["begun"], ban["clients"], ban["refused"]) == (1, 1, 2)
 
