@@ -55,17 +55,20 @@ class Past(Described):
 
 
 def instant_of(text: str) -> float:
-    """An instant that somebody writes: ``5m`` ago; or in ISO 8601, which is local time without a zone, and today's
-    without a date. Raises :class:`ConfigurationError`."""
+    """An instant that somebody writes: ``5m`` ago; or in ISO 8601, which is local time without a zone, and the latest
+    such time without a date. Raises :class:`ConfigurationError`."""
     now, text = datetime.now().astimezone(), text.strip()
     if len(text) <= LONGEST_TEXT and not text.isdecimal():  # 5 of what?
         try:
             return (now - timedelta(seconds=seconds_of(text))).timestamp()
         except (ConfigurationError, OverflowError):
             pass
-        written = f"{now:%Y-%m-%d}T{text}" if text[2:3] == ":" else text
+        dated = text if text[2:3] != ":" else f"{now:%Y-%m-%d}T{text}"
         try:
-            return datetime.fromisoformat(written.replace("Z", "+00:00")).timestamp()
+            at = datetime.fromisoformat(dated.replace("Z", "+00:00"))
+            if dated != text and at.timestamp() > (now + timedelta(minutes=1)).timestamp():
+                at -= timedelta(days=1)  # it is after midnight, and that was before
+            return at.timestamp()
         except (ValueError, OverflowError):
             pass
     raise ConfigurationError(f"{brief(text)} is no time: write 5m (ago), 03:12, or 2026-07-01T03:12:00+02:00")

@@ -13,6 +13,7 @@ from flask import Flask, request
 
 from flask_multilimit import IP, USER, Ban, ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.dashboard import Dashboard
+from flask_multilimit.insight import past as past_room
 from flask_multilimit.insight.bans import bans
 from flask_multilimit.insight.clients import client_from
 from flask_multilimit.insight.keys import all_keys
@@ -526,11 +527,23 @@ def test_a_time_is_written_as_how_long_ago(text: str, ago: float) -> None:
 
 
 def test_a_time_is_written_in_iso_8601_with_or_without_a_zone_or_a_date() -> None:
-    today = datetime.now().astimezone().replace(hour=3, minute=12, second=0, microsecond=0)
+    now = datetime.now().replace(second=0, microsecond=0)
 
-    assert instant_of("03:12") == today.timestamp()
-    assert instant_of(f"{today:%Y-%m-%d}T03:12:00") == today.timestamp()
+    assert instant_of(f"{now:%H:%M}") == now.timestamp()
+    assert instant_of(f"{now:%Y-%m-%d}T03:12:00") == now.replace(hour=3, minute=12).timestamp()
     assert instant_of("2026-07-01T03:12:00+02:00") == instant_of("2026-07-01T01:12:00Z") == 1_782_868_320
+
+
+@pytest.mark.parametrize(("hour", "day"), [("00:10", 27), ("00:12", 26), ("23:50", 26)])
+def test_a_time_without_a_date_is_the_latest(monkeypatch: pytest.MonkeyPatch, hour: str, day: int) -> None:
+    class AfterMidnight(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> AfterMidnight:  # noqa: ARG003
+            return cls(2026, 11, 27, 0, 10, 5)
+
+    monkeypatch.setattr(past_room, "datetime", AfterMidnight)
+
+    assert datetime.fromtimestamp(instant_of(hour)) == datetime.fromisoformat(f"2026-11-{day}T{hour}")
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "25:00", "5", "9" * 100, "1:\x1b[2J", "99999999999d"])
