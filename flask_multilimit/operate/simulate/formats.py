@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from ...engine import ConfigurationError
 from ...engine.errors import brief
@@ -237,16 +237,22 @@ def _pattern(
 
 def _content(parts: tuple[str | Variable, ...], number: int) -> str:
     """An expression for the content of a field: all characters until the text that follows."""
-    part = parts[number]
-    if isinstance(part, Variable) and part.name == "p":  # a port: what tells a host before it from an IPv6 address
+    part = cast("Variable", parts[number])
+    if _is_port(part):
         return r"\d*"
-    before, after = ("", *parts)[number], (*parts, "")[number + 1]
+    before, (after, port, end) = ("", *parts)[number], (*parts, "", "", "")[number + 1 : number + 4]
+    if part.role == "address" and after == ":" and _is_port(port):  # an IPv6 address has colons, too
+        return rf"[^{_first(str(end))}]*"
     if isinstance(after, Variable):  # a query, behind its path
         after = (*parts, "")[number + 2]
         return rf"[^?{_first(str(after))}]*"
     if str(before).endswith('"') and after.startswith('"'):
         return _QUOTED
     return rf"[^{_first(after)}]*"
+
+
+def _is_port(part: str | Variable) -> bool:
+    return isinstance(part, Variable) and part.name in {"p", "remote_port", "server_port"}
 
 
 def _first(text: str) -> str:
@@ -342,7 +348,9 @@ class JsonFormat:
             if not isinstance(entry, dict):
                 return None
             at, took, address, user, request, method, target, host, status = [_find(entry, paths) for paths in places]
-            if request:
+            if request and method and not target and " " not in _text(request):  # as Logstash calls the target
+                target = request
+            elif request:
                 method, target = request_line(_text(request))
             try:
                 came = _instant(at, times)

@@ -191,6 +191,21 @@ def test_format_strings_of_all_three_servers(text: str, line: str) -> None:
     assert request.fields == {"X-Api-Key": "k1"}
 
 
+@pytest.mark.parametrize("address", ["203.0.113.7", "2001:db8::1", "::1"])
+def test_an_address_before_a_port_keeps_its_colons(address: str) -> None:
+    line = f'{address}:50443 [22/Nov/2026:03:19:27 +0000] "GET / HTTP/1.1"'
+    request = read(line, '$remote_addr:$remote_port [$time_local] "$request"')
+
+    assert request is not None
+    assert request.address == address
+
+
+def test_the_fields_of_logstash() -> None:
+    line = {"@timestamp": "2026-11-22T03:19:27Z", "verb": "GET", "request": "/items?page=2", "clientip": "203.0.113.7"}
+
+    assert read(json.dumps(line), "json") == LoggedRequest(AT, "GET", "/items?page=2", "203.0.113.7")
+
+
 @pytest.mark.parametrize("name", ["caddy", "traefik", "json"])
 def test_header_fields_in_json(name: str) -> None:
     request = read(LINES[name][0], name, "x-api-key", "X-Missing")
