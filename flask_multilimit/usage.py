@@ -13,6 +13,7 @@ from .declare.decorators import exempt
 from .engine import ConfigurationError, StorageDenied
 from .engine.errors import check_several
 from .extension import MultiLimit
+from .insight.bans import BegunBan
 from .insight.standing import BanStanding, ListStanding, RequestStanding, RuleStanding, Sentence, Standing
 from .insight.usage import BannedFrom, Quota, Quotas, Wanted, quotas_of_client
 from .operate import usage as pages
@@ -23,6 +24,7 @@ from .serve.refusal import Refusals
 __all__ = [
     "BanStanding",
     "BannedFrom",
+    "BegunBan",
     "ListStanding",
     "Quota",
     "Quotas",
