@@ -11,6 +11,7 @@ from ..declare.subjects import EVERYONE, Subject
 from ..engine import Ban, Calendar, Rule
 from ..engine.bans import BanRule
 from ..engine.rules import UNITS
+from ..engine.text import visible
 from ..plan.plans import Plans
 
 _UNITS: dict[float, str] = {seconds: unit for unit, seconds in UNITS.items()}
@@ -65,7 +66,7 @@ def subject_text(type_name: str, value: str, parts: Sequence[Subject] = ()) -> s
         return " + ".join(part.value or "everyone" for part in parts)
     if type_name == EVERYONE.type:
         return "everyone"
-    return (value or "(empty)") if value == value.strip() else f'"{value}"'
+    return (visible(value) or "(empty)") if value == value.strip() else f'"{visible(value)}"'
 
 
 def shown_subject(plans: Plans, type_name: str, value: str) -> str:

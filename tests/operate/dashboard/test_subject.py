@@ -173,8 +173,9 @@ def _link(page: str, text: str) -> str:
     return unescape(address)
 
 
-def test_a_name_of_spaces_can_be_seen(ada: FlaskClient) -> None:
-    assert found(ada, type="user", value="  ")["shown"] == '"  "'
+@pytest.mark.parametrize(("user", "shown"), [("  ", '"  "'), ("a\n", '"a\\n"'), ("a\nb", r"a\nb")])
+def test_spaces_and_new_lines_of_a_name_can_be_seen(ada: FlaskClient, user: str, shown: str) -> None:
+    assert found(ada, type="user", value=user)["shown"] == shown
 
 
 def test_the_page_shows_bans_and_overrides_by_operators(app: Flask, ada: FlaskClient) -> None:
