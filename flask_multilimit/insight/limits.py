@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 from ..control.entries import Override
@@ -217,7 +217,8 @@ def _rows(endpoint: str, listed: ListedLimiter, memory: TrafficMemory | None) ->
 
 def rule_fields(rule: Rule | None) -> dict[str, Any]:
     """The fields of :class:`RuleFields`, ``None`` for a rule that is not known."""
-    return dict.fromkeys(RuleFields.__slots__) if rule is None else asdict(RuleFields.of(rule))
+    found = None if rule is None else RuleFields.of(rule)
+    return {name: getattr(found, name, None) for name in RuleFields.__slots__}
 
 
 def _change_of(planned: PlannedLimiter, rule: Rule | None) -> tuple[bool, str | None]:

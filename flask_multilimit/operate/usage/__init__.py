@@ -64,11 +64,14 @@ def _prefers_page() -> bool:
 
 def _page(quotas: Quotas) -> str:
     language = language_of(request, gate_in_force().settings.locale)
-    used = [each for each in quotas.resources.values() if each.used != 0 or each.retry_after != 0]
+    used: list[Quota] = []
+    unused: list[Quota] = []
+    for each in quotas.resources.values():
+        (used if each.used != 0 or each.retry_after != 0 else unused).append(each)
     page = TEMPLATES.get_template("usage.html").render(
         quotas=quotas,
         used=used,
-        unused=[each for each in quotas.resources.values() if each not in used],
+        unused=unused,
         lang=language,
         languages=LANGUAGES,
         t=partial(translated, __package__, language),
