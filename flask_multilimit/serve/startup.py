@@ -162,15 +162,16 @@ def warn_where_no_threads_run(app: Flask, settings: Settings) -> None:
 
 
 def warn_of_several_processes(app: Flask, settings: Settings, limiter: Limiter) -> None:
-    """Log a warning if the server of the current request has several worker processes, and they share no storage or
-    their number is unknown."""
-    if not request.environ.get("wsgi.multiprocess") or not settings.enabled:
+    """Log a warning if the server of the current request may have several worker processes, and they share no storage
+    or their number is unknown. Adapters from ASGI say that it may, even if it has one."""
+    if not request.environ.get("wsgi.multiprocess") or not settings.enabled or settings.workers == 1:
         return
     if not limiter.storage.shared:
         SafeLogger(app.logger).warning(
-            "Rate limits: several worker processes serve this app, and with MULTILIMIT_STORAGE_URI=%s each of them "
-            "admits the whole of every limit. Set a storage that they share: local:// on one machine (pip install "
-            "'flask-multilimit[local]'), or a server, such as redis://localhost:6379/0.",
+            "Rate limits: by what the server says, several worker processes may serve this app, and with "
+            "MULTILIMIT_STORAGE_URI=%s each of them admits the whole of every limit. Set a storage that they share: "
+            "local:// on one machine (pip install 'flask-multilimit[local]'), or a server, such as "
+            "redis://localhost:6379/0. If there is one process, set MULTILIMIT_WORKERS=1.",
             redacted(settings.storage_uri),
         )
     elif not (workers := limiter.health().workers).certain:

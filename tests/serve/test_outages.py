@@ -184,6 +184,15 @@ class TestSeveralProcesses:
 
         assert self.warnings(app, caplog, multiprocess=False) == []
 
+    def test_of_which_there_is_one_by_the_settings_are_not_warned_of(
+        self, app: Flask, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Adapters from ASGI always say that there may be several."""
+        app.config["MULTILIMIT_WORKERS"] = 1
+        MultiLimit(app)
+
+        assert self.warnings(app, caplog, multiprocess=True) == []
+
     def test_that_share_a_storage_are_not_warned_of(
         self, limited_app: Flask, caplog: pytest.LogCaptureFixture, storage: RecordingStorage
     ) -> None:
