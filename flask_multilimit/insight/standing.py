@@ -231,7 +231,7 @@ def standing(
     if unasked and state in {"passes", "unlimited"}:
         verdict = Sentence.of(PASSES_ENDPOINTS, where=", ".join(unasked))
     decided = [each for each in found if each.allowed is not None]
-    waits = [*map(_wait_of, decided), *(each.ended - time.time() for each in elsewhere)]
+    waits = [*map(_wait_of, decided), *(max(each.ended - time.time(), 0.0) for each in elsewhere)]
     subject = client.subject
     return Standing(
         who=client.text,
@@ -244,7 +244,7 @@ def standing(
         method=method,
         state=state,
         verdict=verdict,
-        allowed=listed.action == "allow" if listed else not any(waits) if waits else None,
+        allowed=listed.action == "allow" if listed else not (elsewhere or any(waits)) if waits else None,
         retry_after=_retry_after(listed, waits),
         waits_for_slot=listed is None and math.inf in waits and _wait_for_slots_alone(decided),
         listed=listed,
