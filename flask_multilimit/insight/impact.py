@@ -15,7 +15,7 @@ from .health import forgets_changes, known_number
 from .traffic import TrafficMemory, looking, rule_traffic
 from .values import Described
 
-_RULE = re.compile(r"(?P<count>\d+) (?:per (?P<time>[\d.]+m?s)|at once)")
+_RULE = re.compile(r"(?P<count>\d+) (?:per (?P<time>[\d.]+m?s|calendar .+?(?= \(shadow\)|$))|at once)")
 _SHADOW = " (shadow)"
 FORGETFUL = (
     "The server keeps nothing on disk. After it restarts, the workers put changes back, if one of them still runs."
@@ -120,8 +120,9 @@ def _what_if(gate: AppGate, difference: Difference, name: str, new: str) -> dict
     types = [each.declaration.type_name for each in limiters if name in dict(each.rules)]
     if not types or types[0] not in _REPLAYED:
         return {}
-    unit, number = (0.001, rule["time"][:-2]) if rule["time"].endswith("ms") else (1, rule["time"][:-1])
-    window = f"{float(number) * unit:g}"
+    window = rule["time"]
+    if not window.startswith("calendar "):
+        window = f"{float(window[:-2]) / 1000:g}" if window.endswith("ms") else window[:-1]
     return {"endpoint": difference.endpoint, "type": types[0], "window": window, "count": rule["count"]}
 
 

@@ -13,7 +13,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from flask_wtf.csrf import CSRFProtect  # type: ignore[import-untyped]
 
-from flask_multilimit import MultiLimit
+from flask_multilimit import IP, MultiLimit, rate_limiter
 from flask_multilimit.control.store import Change
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
@@ -85,6 +85,19 @@ def test_where_the_last_hour_does_not_know_the_form_links_what_if(app: Flask, ad
     assert unescape(link) == f"{ROOT}what-if?endpoint=show&type=ip&window=60&count=1"
     assert 'name="count" inputmode="numeric" size="6" value="1"' in page
     assert "Ask recorded traffic" not in looser
+
+
+def test_a_calendar_that_changes_is_known_as_a_rate_is(app: Flask, ada: FlaskClient) -> None:
+    period = "calendar month in America/Los_Angeles"
+    app.add_url_rule("/month", "month", rate_limiter(type=IP, rules=f"100 per {period}")(lambda: "ok"))
+    asks = {"endpoint": "month", "part": "rule:ip-month", "what": "rules", "for": "1h", "reason": "sale"}
+
+    more, fewer = (unescape(previewed(ada, **asks, rules=f"{each} per {period}").text) for each in (200, 50))
+
+    assert "It refused 0 checks. At most that many more would have passed." in more
+    assert re.findall('href="([^"]*)">Ask recorded traffic', fewer) == [
+        f"{ROOT}what-if?endpoint=month&type=ip&window=calendar+month+in+America%2FLos_Angeles&count=50"
+    ]
 
 
 def test_a_change_holds_for_the_next_request_and_is_in_the_history(app: Flask, ada: FlaskClient) -> None:
