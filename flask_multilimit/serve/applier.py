@@ -85,7 +85,7 @@ class ControlApplier:
     def apply_overrides(self, hits: Hits) -> Hits | None:
         """``hits``, which no plan has made, after the overrides of their scope; ``None`` if all are off."""
         gate = self._gate
-        if not gate.startup.finished:
+        if not gate.startup.follows:
             gate.startup.keep_up()
         plans = gate.plans
         return revised(hits, plans.overrides) if plans.overrides else hits

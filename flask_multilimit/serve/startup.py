@@ -31,8 +31,11 @@ class Startup:
         self._follow_changes = follow_changes
         self.checked: bool = False
         """Whether the limits were checked, so requests are served."""
+        self.follows: bool = False
+        """Whether this process follows changes."""
         self.finished: bool = False
-        """Whether nothing is left to do in this process."""
+        """Whether nothing is left to do in this process. A limited function that is called before the first request
+        begins to follow changes, and leaves the check to that request."""
         self._failed = False
         self._lock = Lock()
         notify_child(self)
@@ -47,6 +50,7 @@ class Startup:
                 self._check()
                 self.checked = True
         self.keep_up()
+        self.finished = True
 
     def _check(self) -> None:
         try:
@@ -64,10 +68,10 @@ class Startup:
 
     def keep_up(self) -> None:
         """Begin to follow changes, once in each process."""
-        if not self.finished:
+        if not self.follows:
             with self._lock:
-                if not self.finished:
-                    self.finished = True
+                if not self.follows:
+                    self.follows = True
                     self._follow_changes()
                     self._in_force.audience.begin()
 
@@ -118,7 +122,7 @@ class Startup:
     def _after_fork_in_child(self) -> None:
         """The thread that follows changes stays behind in the parent."""
         self._lock = Lock()
-        self._failed = self.finished = False
+        self._failed = self.follows = self.finished = False
 
 
 class _AskedWhenLoaded:

@@ -11,7 +11,7 @@ from flask_multilimit import ConfigurationError, ConfigurationWarning, LimitType
 from flask_multilimit.compat.flask_limiter import Limiter
 from flask_multilimit.compat.flask_limiter.util import get_remote_address
 from flask_multilimit.testing import enabled
-from support.asking import statuses, view
+from support.asking import ask, statuses, view
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -47,6 +47,23 @@ def test_a_mistake_at_an_endpoint_is_an_error(app: Flask, storage: RecordingStor
 
     with pytest.raises(ConfigurationError, match=r'limiter on "view": type=LimitType\.USER needs to know the user'):
         multilimit.validate(app)
+
+
+@pytest.mark.parametrize("early", ["a function", "a check"])
+def test_a_check_before_the_first_request_hides_no_mistake_from_it(
+    app: Flask, storage: RecordingStorage, early: str
+) -> None:
+    """A limiter above the route would limit nothing, so no request is served."""
+    multilimit = MultiLimit(app, storage=storage)
+    rate_limiter(rules="5/minute")(app.get("/")(view()))
+    with app.app_context():
+        if early == "a function":
+            rate_limiter(rules="5/minute")(view())()
+        else:
+            multilimit.check("5/minute", scope="task")
+
+    with pytest.raises(ConfigurationError, match=r"stands above @app\.route"):
+        ask(app)
 
 
 class TestASettingThatIsChangedTooLate:
