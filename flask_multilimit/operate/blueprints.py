@@ -83,7 +83,12 @@ def translated(package: str, language: Language, text: str, /, **values: object)
 
 def duration_in(package: str, language: Language, seconds: float) -> str:
     """A duration, with its unit from the catalogue of ``package``."""
-    number, _, unit = duration(seconds).partition(" ")
+    return measure_in(package, language, duration(seconds))
+
+
+def measure_in(package: str, language: Language, text: str) -> str:
+    """``5 min`` or ``minute``, with its unit from the catalogue of ``package``."""
+    number, _, unit = text.partition(" ")
     return f"{number} {translated(package, language, unit)}" if unit else translated(package, language, number)
 
 

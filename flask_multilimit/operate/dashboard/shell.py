@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache, partial
 from hashlib import blake2b
 from importlib.resources import files
@@ -18,7 +19,7 @@ from ...insight.health import storage_state
 from ...insight.standing import Sentence
 from ...insight.text import rate
 from ...serve.gate import gate_in_force
-from ..blueprints import LANGUAGES, STRICT, Language, duration_in, templates_of
+from ..blueprints import LANGUAGES, STRICT, Language, duration_in, measure_in, templates_of
 from ..blueprints import translated as translated_by
 from .drawing import axis, iso, number, share, utc
 from .forms import FIELD, can_sign, form_token, keep_nonce, sent
@@ -62,7 +63,23 @@ def said(language: Language, sentence: Sentence) -> str:
     """``sentence`` in ``language``, and the sentences in it."""
     parts = sentence.values.items()
     values = {name: said(language, each) if isinstance(each, Sentence) else each for name, each in parts}
+    if isinstance(time := values.get("time"), str):
+        values["time"] = measure_in(__package__, language, time)
     return translated(language, sentence.template, **values)
+
+
+def rule_in(language: Language, text: str) -> str:
+    """The text of a rule in ``language``: ``100 per minute``, ``5 at once``. That of a calendar stays."""
+    found = _RULE.fullmatch(text)
+    if found is None:
+        return text
+    n = number(int(found[1]))
+    if found[2] is None:
+        return translated(language, "{n} at once", n=n)
+    return translated(language, "{n} per {time}", n=n, time=measure_in(__package__, language, found[2]))
+
+
+_RULE = re.compile("([0-9]+) (?:per (?!calendar )(.+)|at once)")
 
 
 def render(template: str, *, status: int = 200, **values: Any) -> Response:
@@ -149,6 +166,7 @@ def _frame() -> dict[str, Any]:
         "form_field": FIELD,
         "can_sign": can_sign,
         "health": storage_state(gate_in_force()),
+        "rule_text": partial(rule_in, here.language),
         "say": partial(said, here.language),
         "t": partial(translated, here.language),
         "url": url,

@@ -12,9 +12,12 @@ from babel.messages.mofile import read_mo
 from babel.messages.pofile import read_po
 from jinja2 import Environment, nodes
 
+from flask_multilimit.engine import rules
 from flask_multilimit.engine.storage.layers import health as storage_health
 from flask_multilimit.insight import health, impact, past, standing
+from flask_multilimit.insight.standing import Sentence
 from flask_multilimit.operate import dashboard, usage
+from flask_multilimit.operate.dashboard.shell import rule_in, said
 
 from .conftest import ROOT
 from .test_now import asked
@@ -121,8 +124,38 @@ def test_no_translation_is_left_over() -> None:
     written = {text for template in TEMPLATES for text in texts_in(template)} | set(texts_of_rooms())
     source = "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.py"))
 
-    named = written | UNITS | WORKERS_FOUND_BY | set(health.MEANWHILE.values())
+    named = written | UNITS | set(rules.UNITS) | WORKERS_FOUND_BY | set(health.MEANWHILE.values())
     assert [text for text in CHINESE if text not in named and text.partition(":")[0] not in source] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "english", "chinese"),
+    [
+        ("2 per minute", "2 per minute", "每分钟 2"),
+        ("1000000 per 20 s", "1,000,000 per 20 s", "每20 秒 1,000,000"),
+        ("3 at once", "3 at once", "同时 3 个"),
+        ("9 per calendar month in UTC", "9 per calendar month in UTC", "9 per calendar month in UTC"),
+    ],
+)
+def test_the_texts_of_rules_are_translated(text: str, english: str, chinese: str) -> None:
+    assert (rule_in("en", text), rule_in("zh", text)) == (english, chinese)
+
+
+def test_every_unit_of_a_rule_is_there_in_chinese() -> None:
+    assert set(rules.UNITS) <= set(CHINESE)
+
+
+def test_times_in_a_sentence_have_chinese_units() -> None:
+    sentence = Sentence.of(standing.LASTS, time="5 min")
+
+    assert said("zh", sentence).endswith("还有 5 分钟")
+
+
+def test_every_kind_of_change_has_a_name_in_chinese() -> None:
+    kinds = {"set", "undo", "import", "reset", "unban", "put back"}
+    shown = (FOLDER / "templates" / "history.html").read_text(encoding="utf-8")
+
+    assert all(f'"{kind}": "' in shown for kind in kinds)
 
 
 def test_how_workers_were_counted_is_there_in_chinese() -> None:
