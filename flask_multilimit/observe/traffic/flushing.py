@@ -8,6 +8,7 @@ import os
 import time
 from collections import Counter as Amounts
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from threading import Lock
@@ -71,8 +72,8 @@ class Outbox:
         self._logger = SafeLogger(logger)
         self._is_away = is_away
         self._clock = clock
-        self._ahead = 0.0
-        """Seconds that the storage's clock is ahead of ours."""
+        self._ahead: float | None = None
+        """Seconds that the storage's clock is ahead of ours, once it has answered."""
         self._quiet_until = -float("inf")
         self._lock = Lock()
         self._refused: dict[Refused, float] = {}
@@ -82,8 +83,10 @@ class Outbox:
 
     def put(self, counts: Counts) -> None:
         """Take ``counts`` of the last second."""
+        if self._ahead is None:
+            self._ask_for_the_time()
         with self._lock:
-            ahead = self._ahead
+            ahead = self._ahead or 0.0
             counts.begun = [ban._replace(began=ban.began + ahead, until=ban.until + ahead) for ban in counts.begun]
             now = self._clock() + ahead
             counts.starts = self._starts_of([ANYBODY, *counts.refused], now)
@@ -118,6 +121,10 @@ class Outbox:
                 self._ahead = at - self._clock()
                 if self._waiting and self._waiting[0] is batch:
                     self._waiting.pop(0)
+
+    def _ask_for_the_time(self) -> None:
+        with suppress(StorageError):  # sending reports it
+            self._ahead = self._storage.tallies([self._source]).at - self._clock()
 
     def _make_room(self) -> None:
         """Join two batches. The first one may have been tried."""

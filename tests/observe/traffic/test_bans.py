@@ -129,7 +129,6 @@ def test_an_outage_delays_them(outbox: Outbox, send: Sender, reader: TrafficRead
 def test_ends_are_by_the_clock_of_the_storage(reader: TrafficReader, keeper: Keeper) -> None:
     """Ours is a thousand seconds behind."""
     send = Sender(outbox_to(keeper, clock=lambda: keeper.now - 1000))
-    send(begun())
     send(begun(keeper.now - 1000 + 600))
 
     keeper.now += 599
