@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -22,7 +22,6 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from .declare.addresses import network_of
-from .declare.limiter import Declaration
 from .declare.subjects import EVERYONE, LimitType, Subject
 from .engine import ConfigurationError, Decision
 from .engine.errors import brief, check_bool, check_path
@@ -80,17 +79,15 @@ class _Seen:
             return None
         return ((self.ended or time.monotonic_ns()) - self.began) // 1000
 
-    def costs(self) -> dict[str, int]:
-        """The units that it was settled at, by the name of the limiter."""
-        return {} if self.record is None else dict(_settled(self.record))
+    def costs(self) -> dict[str, int | None]:
+        """The units that it was settled at, by the name of the limiter; ``None``: not yet."""
+        return {} if self.record is None else _settled(self.record)
 
     def is_known(self) -> bool:
         """Whether all is known that will be."""
         if time.monotonic() >= self.known_until:
             return True
-        if self.ended is None:
-            return False
-        return self.record is None or len(self.costs()) == len({_name_of(each) for each in _settling(self.record)})
+        return self.ended is not None and None not in self.costs().values()
 
 
 class Recorder:
@@ -228,7 +225,8 @@ class Recorder:
 
     def _line_of(self, seen: _Seen) -> str:
         subjects = {type_: self._hashed(value) for type_, value in self._single(seen.subjects).items()}
-        recorded = Recorded(seen.endpoint, subjects, seen.admitted, seen.costs())
+        costs = {name: units for name, units in seen.costs().items() if units is not None}
+        recorded = Recorded(seen.endpoint, subjects, seen.admitted, costs)
         told = LoggedRequest(seen.at, seen.method, "", status=seen.status, recorded=recorded, took=seen.took())
         return f"{line_of(told)}\n"
 
@@ -275,24 +273,17 @@ class Recorder:
             used -= sizes[segment]
 
 
-def _settling(record: Record) -> Iterator[Declaration]:
-    """The limiters that are settled by what the request really costs."""
-    limiters = (each.declaration for _, several in record.settled for each in several)
-    return (each for each in limiters if each.settle is not None)
-
-
-def _settled(record: Record) -> Iterator[tuple[str, int]]:
+def _settled(record: Record) -> dict[str, int | None]:
+    found: dict[str, int | None] = {}
     latest = {each.check_id: each.settled for each in record.decisions}
     for decision, several in record.settled:
+        settled = latest.get(decision.check_id, {})
         for declaration, _, hits, _ in several:
-            settled = latest.get(decision.check_id, {})
-            units = [settled[hit.key] for hit in hits if hit.key in settled]
-            if units and declaration.settle is not None:
-                yield _name_of(declaration), max(units)
-
-
-def _name_of(declaration: Declaration) -> str:
-    return declaration.name or declaration.type_name
+            if declaration.settle is not None:
+                name = declaration.name or declaration.type_name
+                units = [settled[hit.key] for hit in hits if hit.key in settled]
+                found[name] = max(units, default=found.get(name))
+    return found
 
 
 def _is_limited(error: Any) -> bool:

@@ -62,8 +62,6 @@ class LogFile:
     malformed: int = 0
     """Lines that are not in the format."""
     too_long: int = 0
-    comments: int = 0
-    """Empty lines, and lines that begin with ``#``."""
     late: int = 0
     """Requests more than :data:`HOLD` seconds behind others. They are replayed as early as possible."""
     outside: int = 0
@@ -218,7 +216,7 @@ class _InOrder:
                 file.not_requests += 1
                 continue
             if request is None or not 0 <= request[0] < LATEST:
-                self._count(line)
+                file.malformed += bool(line.strip()) and not line.startswith("#")
                 continue
             at = request[0]
             if (since is not None and at < since) or (until is not None and at >= until):
@@ -232,13 +230,6 @@ class _InOrder:
             held(request)
         self._newest = newest
         file.requests += len(self._held) - read_before
-
-    def _count(self, line: str) -> None:
-        """Count a line that is no request."""
-        if line.strip() and not line.startswith("#"):
-            self._file.malformed += 1
-        else:
-            self._file.comments += 1
 
     def _due(self) -> Iterator[LoggedRequest]:
         held = self._held
