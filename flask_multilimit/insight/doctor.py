@@ -68,6 +68,7 @@ class Finding(Described):
 def examine(gate: AppGate) -> Iterator[Finding]:
     """Look at everything, in the order in which problems are best fixed."""
     try:
+        gate.startup.check_declarations()
         endpoints = [place for place in places_of(gate) if place.is_endpoint]
     except ConfigurationError as error:
         endpoints = []

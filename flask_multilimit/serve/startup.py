@@ -54,7 +54,7 @@ class Startup:
 
     def _check(self) -> None:
         try:
-            self._check_declarations()
+            self.check_declarations()
             problems = self._problems()
         except ConfigurationError as error:
             if not self._failed:
@@ -77,11 +77,12 @@ class Startup:
 
     def validate(self) -> None:
         """Raise :class:`ConfigurationError` for any mistake in declarations and settings of limits."""
-        self._check_declarations()
+        self.check_declarations()
         for problem in self._problems():
             warnings.warn(problem, ConfigurationWarning, stacklevel=3)
 
-    def _check_declarations(self) -> None:
+    def check_declarations(self) -> None:
+        """Raise :class:`ConfigurationError` for a mistake for which no request is served, but for unknown names."""
         on = self._in_force
         self._settings.require_unchanged(on.app.config)
         on.plans.build()

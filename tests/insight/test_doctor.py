@@ -110,6 +110,26 @@ def test_endpoints_without_limits_are_a_hint_unless_somebody_has_exempted_them(a
     assert found.text == "1 endpoint limited, 3 exempt, 1 without any limit: partly."
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        ({}, {"MULTILIMIT_DEFAULT_LIMITS": "5/minute"}, "MULTILIMIT_DEFAULT_LIMITS changed in app.config after"),
+        ({"MULTILIMIT_DENY": ["api_key:x"]}, {}, 'MULTILIMIT_DENY: "api_key:x": no limiter of this app has a type'),
+    ],
+)
+def test_a_setting_for_which_no_request_is_served_is_wrong(
+    app: Flask, before: dict[str, Any], after: dict[str, Any], text: str
+) -> None:
+    app.config.update(before)
+    MultiLimit(app)
+    app.config.update(after)
+
+    found = next(examine(gate_of(app)))
+
+    assert (found.name, found.level) == ("declarations", "wrong")
+    assert found.text.startswith(text)
+
+
 def test_limits_of_the_bridge_are_counted(app: Flask) -> None:
     app.get("/limited", endpoint="limited")(view())
     Limiter(get_remote_address, app=app, storage_uri="memory://", default_limits=["5/minute"])
