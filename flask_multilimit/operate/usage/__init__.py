@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache, partial
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from flask import Response, request, url_for
 from pydantic import TypeAdapter
@@ -74,11 +75,18 @@ def _page(quotas: Quotas) -> str:
         unused=unused,
         lang=language,
         languages=LANGUAGES,
+        in_language=_in_language,
         t=partial(translated, __package__, language),
         duration=partial(duration_in, __package__, language),
         day=_day,
     )
     return visible_page(page)
+
+
+def _in_language(code: str) -> str:
+    """The query of the same page in another language. What else is in it may say who asks."""
+    others = [(name, value) for name, value in request.args.items(multi=True) if name != "lang"]
+    return f"?{urlencode([*others, ('lang', code)], errors='replace')}"
 
 
 class Day(NamedTuple):

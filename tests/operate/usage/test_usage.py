@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from datetime import datetime
+from html import unescape
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -315,6 +317,17 @@ class TestWho:
         assert list(json.loads(answer.text)["resources"]) == ["c:ip-60s"]
         assert json.loads(answer.text)["unknown"] == ["b:key"]
         assert left(app, headers={"X-Key": "k"}) == {"b:key-60s": 1, "c:ip-60s": 1}
+
+    def test_the_other_language_is_that_of_the_same_client(self) -> None:
+        limit = rate_limiter(type=lambda: request.args.get("key"), name="key", rules="7/minute")
+        app = shop(calls=limit)
+        statuses(app, "/calls?key=a%26b")
+        page = ask(app, "/rate_limit?lang=en&key=a%26b", headers=HTML).text
+
+        (link,) = re.findall('href="([?][^"]*)"', page)
+
+        assert unescape(link) == "?key=a%26b&lang=zh"
+        assert "剩余 6" in ask(app, f"/rate_limit{unescape(link)}", headers=HTML).text
 
     def test_rules_that_fail_are_named_and_the_others_are_shown(self, caplog: pytest.LogCaptureFixture) -> None:
         calls = []
