@@ -34,6 +34,8 @@ PAGES = {
     "what_if": "What if",
 }
 """The pages in the navigation, by endpoint."""
+_ANSWERED_BY = {"make_change": "change", "undo": "lists", "reset": "subject", "unban": "subject"}
+"""The page that says why a form changed nothing, by the endpoint that takes the form: links cannot lead there."""
 
 NOT_LET_IN = "You may not see this page."
 YEAR = 365 * 86_400
@@ -148,6 +150,7 @@ def _bare(title: str, why: str) -> Response:
 def _frame() -> dict[str, Any]:
     here = visit()
     page = _page()
+    page = _ANSWERED_BY.get(page, page)
     return {
         "app_name": current_app.name,
         "as_json": _as_json(page),

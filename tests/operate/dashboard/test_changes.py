@@ -243,6 +243,20 @@ def test_an_entry_is_taken_back(app: Flask, ada: FlaskClient) -> None:
     assert send(ada, page, ending="/undo").status_code == 409
 
 
+def test_links_of_the_page_that_says_why_nothing_was_changed_lead_on(app: Flask, ada: FlaskClient) -> None:
+    control = control_of(app)
+    entry = [control.deny(f"198.51.100.{number}", lasting=True) for number in range(60)][-1]
+    page = ada.get(f"{ROOT}lists")
+    control.undo(entry.id)
+
+    answer = send(ada, page, ending="/undo")
+
+    assert answer.status_code == 409
+    links = {unescape(each) for each in re.findall('href="([^"#]+)"', answer.text)}
+    assert f"{ROOT}lists?page=2" in links
+    assert {each: ada.get(each).status_code for each in links} == dict.fromkeys(links, 200)
+
+
 def test_lists_are_found_and_paged(app: Flask, ada: FlaskClient) -> None:
     control = control_of(app)
     for number in range(60):
