@@ -252,7 +252,7 @@ def test_links_of_the_page_that_says_why_nothing_was_changed_lead_on(app: Flask,
     answer = send(ada, page, ending="/undo")
 
     assert answer.status_code == 409
-    links = {unescape(each) for each in re.findall('href="([^"#]+)"', answer.text)}
+    links = {unescape(each) for each in re.findall('href="([^"#]+)"', answer.text) if "/static/" not in each}
     assert f"{ROOT}lists?page=2" in links
     assert {each: ada.get(each).status_code for each in links} == dict.fromkeys(links, 200)
 
