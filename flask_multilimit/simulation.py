@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .declare.addresses import network_of
 from .engine import ConfigurationError
-from .engine.errors import brief, check_several
+from .engine.errors import brief, check_several, check_text
 from .operate.simulate.logged import LoggedRequest
 from .operate.simulate.questions import share_from, simulate
 from .operate.simulate.questions import suggest_limits as suggest
@@ -46,7 +47,7 @@ def assert_admits(
     most = share_from(refuse_at_most)
     if clients is not None:
         check_several("clients", clients)
-        refused = sorted(report.refused_names.intersection(clients))
+        refused = sorted(client for client in clients if _counted_as(client) & report.refused_names)
         if refused:
             raise AssertionError(f"{len(refused)} of the clients would be refused: {', '.join(refused[:10])}")
         return
@@ -57,3 +58,10 @@ def assert_admits(
             f"{report.refused} of {report.requests} requests would be refused ({report.share_refused:.2%}), at most "
             f"{float(most):.2%} may be.\nBy rule:{rules}\nWorst:{worst}"
         )
+
+
+def _counted_as(client: str) -> set[str]:
+    """The names that a report may give to ``client``: that of an IPv6 address is a network, of a length that the app
+    chooses."""
+    check_text("clients", client)
+    return {network_of(client, length) for length in range(1, 129)}

@@ -10,7 +10,7 @@ from flask import Flask
 
 from flask_multilimit import IP, USER, MultiLimit, rate_limiter
 from flask_multilimit.operate.simulate import replay
-from flask_multilimit.simulation import LoggedRequest, Report, simulate
+from flask_multilimit.simulation import LoggedRequest, Report, assert_admits, simulate
 
 
 def report_of(requests: list[LoggedRequest]) -> Report:
@@ -56,6 +56,20 @@ def test_addresses_of_one_ipv6_network_are_the_one_client_that_the_limit_sees() 
 
     assert (report.clients, report.clients_refused) == (1, 1)
     assert [each.name for each in report.worst] == ["2001:db8:1:2::/64"]
+
+
+@pytest.mark.parametrize(
+    "client", ["2001:db8:1:2::1", "2001:db8:1:2::/64", "203.0.113.7", "::ffff:203.0.113.7", "user ann"]
+)
+def test_a_client_that_must_never_be_refused_is_found_however_it_is_written(client: str) -> None:
+    counted = {"user ann": ("203.0.113.9", "ann")}.get(client, (client.replace("/64", "9"), None))
+    report = report_of(
+        [LoggedRequest.of(n, "GET", "/a", address=counted[0], user=counted[1], status=200) for n in range(8)]
+    )
+
+    assert_admits(report, clients=["2001:db8:1:3::1", "203.0.113.8", "user bob"])
+    with pytest.raises(AssertionError, match="1 of the clients would be refused"):
+        assert_admits(report, clients=[client, "203.0.113.8"])
 
 
 def test_a_name_that_failed_to_log_in_is_no_client() -> None:
