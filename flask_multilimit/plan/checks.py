@@ -135,7 +135,10 @@ def _registries_of(app: Flask) -> Iterator[tuple[tuple[str, str], object]]:
     if "jinja_env" in vars(app):  # otherwise, looking at it would make it
         for attribute, decorator in _TEMPLATES.items():
             yield ("", f"@app.{decorator}"), getattr(app.jinja_env, attribute)
-    extensions = [each for each in (*app.extensions.values(), *vars(app).values()) if _package_of(each)]
+    hooks = [each for attribute in _HOOKS for each in _functions_in(getattr(app, attribute))]
+    owners = [each.__self__ for each in hooks if isinstance(each, MethodType)]  # as Dash, which is nowhere else
+    candidates = {id(each): each for each in (*app.extensions.values(), *vars(app).values(), *owners)}
+    extensions = [each for each in candidates.values() if _package_of(each)]
     for extension in extensions:
         yield ("", f"the decorator of {type(extension).__name__}"), extension
     modules = {"flask.signals", signals.__name__, *map(_package_of, extensions)} & set(sys.modules)

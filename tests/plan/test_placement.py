@@ -41,6 +41,20 @@ def of_login(app: Flask) -> Decorator:
     return user_logged_in.connect  # type: ignore[no-any-return]
 
 
+class Pages:
+    """Keeps functions, as Dash does, and is known to an app by its hook alone."""
+
+    def __init__(self, app: Flask) -> None:
+        self.callbacks: dict[str, dict[str, Callable[..., Any]]] = {}
+        app.before_request(self.set_up)
+
+    def set_up(self) -> None: ...
+
+    def callback(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        self.callbacks[function.__name__] = {"callback": function}
+        return function
+
+
 SIGNALS = (flask.request_started, limits_checked, user_logged_in)
 REGISTRIES: dict[str, Callable[[Flask], Decorator]] = {
     "@app.route": lambda app: app.get("/"),
@@ -63,6 +77,7 @@ REGISTRIES: dict[str, Callable[[Flask], Decorator]] = {
     "the decorator of LoginManager": lambda app: LoginManager(app).user_loader,
     "the decorator of SocketIO": lambda app: SocketIO(app, async_mode="threading").on("message"),
     "the decorator of SocketIO for errors": lambda app: SocketIO(app, async_mode="threading").on_error(),
+    "the decorator of Pages": lambda app: Pages(app).callback,
     'the decorator of the signal "request-started"': lambda _: flask.request_started.connect,
     'the decorator of the signal "request-started" for one app': flask.request_started.connect_via,
     'the decorator of the signal "limits-checked"': lambda _: limits_checked.connect,
