@@ -18,7 +18,7 @@ from ..engine.forks import notify_child
 from ..engine.storage import KeepsTallies
 from ..observe.events import PASSED, TURNED_AWAY
 from ..observe.traffic import BansBegun, Counts, Refused, TrafficReader, reader_of
-from ..observe.traffic.counts import ANYBODY, BUCKET_SECONDS, LONGEST_SUBJECT, bucket_at
+from ..observe.traffic.counts import ANYBODY, BUCKET_SECONDS, LONGEST_SUBJECT, bucket_at, recorded
 from ..observe.traffic.reading import LONGEST_SECONDS, SETTLED_SECONDS, TOGETHER, series_of
 from ..serve.gate import AppGate
 from .changes import ChangesInForce, changes_in_force
@@ -635,7 +635,8 @@ def _rules(memory: TrafficMemory, endpoint: str | None, slices: int) -> tuple[Ru
 def rule_traffic(memory: TrafficMemory | None, endpoint: str, rule: str, *, slices: int = SLICES) -> RuleTraffic:
     """What one rule did; nothing if ``memory`` is ``None``."""
     did = ("refuses", "near", "shadows", "bans", "returned", "added")
-    amounts = [0 if memory is None else memory.total(endpoint, rule, each, slices=slices) for each in did]
+    name = recorded(endpoint), recorded(rule)
+    amounts = [0 if memory is None else memory.total(*name, each, slices=slices) for each in did]
     return RuleTraffic(endpoint, rule, *amounts)
 
 

@@ -105,16 +105,16 @@ def written(counts: Counts) -> dict[str, int]:
     """The amounts of checks and rules, by their names in the storage."""
     amounts = Amounts[str]()
     for check, amount in counts.checks.items():
-        amounts[f"{check[1]}\t{_name(check[0])}\t{_name(check[2])}"] += amount
+        amounts[f"{check[1]}\t{recorded(check[0])}\t{recorded(check[2])}"] += amount
     for rule, amount in counts.rules.items():
-        amounts[f"{rule[2]}\t{_name(rule[0])}\t{_name(rule[1])}"] += amount
+        amounts[f"{rule[2]}\t{recorded(rule[0])}\t{recorded(rule[1])}"] += amount
     return amounts
 
 
 def written_subjects(refused: Mapping[Refused, int]) -> dict[str, int]:
     amounts = Amounts[str]()
     for each, amount in refused.items():
-        amounts[f"{_name(each[0])}\t{_name(each[1])}\t{_name(each[2])}\t{each[3]}"] += amount
+        amounts[f"{recorded(each[0])}\t{recorded(each[1])}\t{recorded(each[2])}\t{each[3]}"] += amount
     return amounts
 
 
@@ -134,7 +134,7 @@ def read_starts(instants: Mapping[str, int]) -> dict[Refused, list[float]]:
 
 def written_bans(begun: Iterable[BanBegun]) -> dict[str, int]:
     """The end of each ban, in milliseconds, by its name in the storage."""
-    names = ((ban, f"{_name(ban.endpoint)}\t{_name(ban.rule)}\t{int(ban.began * 1000)}") for ban in begun)
+    names = ((ban, f"{recorded(ban.endpoint)}\t{recorded(ban.rule)}\t{int(ban.began * 1000)}") for ban in begun)
     return {f"{name}\t{encodable(ban.key)}": int(ban.until * 1000) for ban, name in names}
 
 
@@ -179,7 +179,8 @@ def _fields(amounts: Mapping[str, int], number: int) -> Iterator[list[str]]:
             yield [*fields, str(amount)]
 
 
-def _name(text: str) -> str:
+def recorded(text: str) -> str:
+    """The name of an endpoint or a rule, as its counts have it: long ones are cut off."""
     return encodable(text[:LONGEST_NAME].translate(_TAB))
 
 

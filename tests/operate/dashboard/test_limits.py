@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flask_multilimit import rate_limiter
+import pytest
+
+from flask_multilimit import IP, rate_limiter
 
 from .conftest import ROOT, browser_of, control_of, made
+from .test_now import asked
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -95,6 +98,18 @@ def test_many_are_paged() -> None:
     assert third["paging"] == {"page": 3, "pages": 3, "total": 65}
     assert names(third)[-1] == "unmatched"
     assert "requests that match no route" in ada.get(f"{ROOT}limits?page=3").text
+
+
+@pytest.mark.parametrize("name", ["long" * 50, "two\nlines"], ids=["long", "two lines"])
+def test_what_limits_refused_is_known_whatever_their_endpoint_is_called(
+    app: Flask, ada: FlaskClient, name: str
+) -> None:
+    app.add_url_rule("/named", name, rate_limiter(type=IP, rules="2/minute")(lambda: "ok"))
+    asked(app, path="/named")
+
+    (found,) = limits(ada, "?q=/named")["endpoints"]
+
+    assert found["limits"][0]["traffic"]["refuses"] == 3
 
 
 def test_the_names_of_limits_and_paths_are_text(app: Flask, ada: FlaskClient) -> None:
