@@ -84,7 +84,7 @@ class LocalServer:
         self._seat: int | None = None
         self._error: StorageError | None = None
         self._failures = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # gevent starts a program by a fork, so starting the server takes it again
         lock_for_forks(self)  # a child with a copy of the open election file would hold that lock as long as it lives
 
     def find(self) -> None:
@@ -126,7 +126,7 @@ class LocalServer:
             return True
 
     def _after_fork_in_child(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def _leave(self) -> None:
         if self._seat is not None:

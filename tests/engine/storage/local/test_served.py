@@ -19,11 +19,11 @@ APP = Path(__file__).with_name("app.py")
 WORKERS = 8
 
 
-def gunicorn(place: Place, **environment: str) -> Program:
+def gunicorn(place: Place, *options: str, **environment: str) -> Program:
     # What is tested is the count, not how soon a busy machine answers.
     settings = {"FLASK_MULTILIMIT_STORAGE_URI": place.uri, "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10"}
     arguments = ("--chdir", str(APP.parent), "--bind", "127.0.0.1:0", "--workers", str(WORKERS), "--preload")
-    return Program("gunicorn", *arguments, "app:app", environment={**settings, **environment})
+    return Program("gunicorn", *arguments, *options, "app:app", environment={**settings, **environment})
 
 
 def meet_all_workers(program: Program) -> None:
@@ -36,8 +36,9 @@ def meet_all_workers(program: Program) -> None:
     until(meets_all, "all workers have answered")
 
 
-def test_eight_workers_admit_what_one_would(place: Place) -> None:
-    with gunicorn(place) as program:
+@pytest.mark.parametrize("kind", ["sync", "gevent"])
+def test_eight_workers_admit_what_one_would(place: Place, kind: str) -> None:
+    with gunicorn(place, "--worker-class", kind) as program:
         meet_all_workers(program)
 
         statuses = Counter(reply.status for reply in program.get_all(["/"] * 200))

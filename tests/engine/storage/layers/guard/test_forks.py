@@ -19,6 +19,7 @@ from support.bench import hits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 
@@ -48,7 +49,7 @@ unannounced = pytest.mark.skipif(
 )
 
 
-def in_the_middle_of(lock: threading.Lock) -> tuple[threading.Thread, threading.Event]:
+def in_the_middle_of(lock: AbstractContextManager[bool]) -> tuple[threading.Thread, threading.Event]:
     """A thread that holds `lock` until the event is set."""
     held, let_go = threading.Event(), threading.Event()
 
@@ -135,7 +136,7 @@ def test_a_child_owes_nothing_whoever_forked(workers: Workers) -> None:
     assert limiter.health().pending == 1
 
 
-def forked_twice_while(locks: Iterable[threading.Lock], act: Callable[[], object]) -> list[int]:
+def forked_twice_while(locks: Iterable[AbstractContextManager[bool]], act: Callable[[], object]) -> list[int]:
     """What becomes of the children of two threads that fork at once, when others let go of the `locks` meanwhile."""
     outcomes: list[int] = []
     held = [in_the_middle_of(lock) for lock in locks]
