@@ -236,7 +236,7 @@ class AppGate(AppState):
             raise self._refusals.unavailable(error, self.settings) from error
         if record is None:
             record = self._records.current() or self._records.make()
-        record.decisions.append(decision)
+        record.note(decision)
         if applied.may_give_back and decision.allowed:
             self.settlement.keep(decision, applied, record)
         if limits_checked.receivers or shadow_rejected.receivers or request_rejected.receivers:

@@ -45,6 +45,10 @@ NO_PLAN = Plan("", None, ())
 """The plan of a record that is made before the plan is known, or outside of a request."""
 
 
+MOST_DECISIONS = 100
+"""The most decisions that a record keeps: a websocket or a stream may ask for each of its messages, for days."""
+
+
 class Record(Frame):
     """What is known about one request."""
 
@@ -59,8 +63,14 @@ class Record(Frame):
         self.admitted: bool = False
         """Whether the request passed that check."""
         self.decisions: list[Decision] = []
-        """In the order of the checks."""
+        """In the order of the checks: the first, which is usually that of the endpoint, and the latest."""
         self.access: Access = "unknown"
+
+    def note(self, decision: Decision) -> None:
+        """A check was decided."""
+        self.decisions.append(decision)
+        if len(self.decisions) > MOST_DECISIONS:
+            del self.decisions[1]
 
 
 class Records:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +10,7 @@ from flask import Flask, request
 
 from flask_multilimit import (
     ConfigurationError,
+    Decision,
     LimitType,
     MultiLimit,
     RateLimitExceeded,
@@ -104,6 +106,20 @@ class TestCheck:
             assert multilimit.check("5/minute", scope="a", cost=0).remaining == 1
             assert not multilimit.check("5/minute", scope="a", cost=lambda: 2).allowed
             assert multilimit.check("5/minute", scope="a", cost=2, shadow=True).shadowed
+
+    def test_a_websocket_that_asks_for_each_message_does_not_grow(self, app: Flask, multilimit: MultiLimit) -> None:
+        @rate_limiter("5/minute")
+        def chat() -> str:
+            for _ in range(1000):
+                multilimit.check("10/minute", scope="messages", name="messages")
+            return str(sum(isinstance(each, Decision) for each in gc.get_objects()))
+
+        app.add_url_rule("/", "chat", chat)
+
+        answer = ask(app)
+
+        assert int(answer.text) < 500
+        assert policy(answer) == ["default-60s", "messages-60s"]
 
     def test_passes_everything_where_limits_are_switched_off(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_ENABLED"] = False
