@@ -285,10 +285,8 @@ def what_is_wrong(directory: os.stat_result, owner: int | None) -> str:
         return f"it belongs to user {directory.st_uid}, but this process runs as user {owner}: name another, {EXAMPLE}"
     mode = directory.st_mode & 0o777
     if mode != 0o700:
-        return (
-            f"its mode is {mode:o}, so other users have access to it: if it holds nothing of theirs, chmod 700 it, or "
-            f"name another, {EXAMPLE}"
-        )
+        why = "so other users have access to it" if mode & 0o077 else "so its owner may not use it"
+        return f"its mode is {mode:03o}, {why}: if it holds nothing of others, chmod 700 it, or name another, {EXAMPLE}"
     return ""
 
 

@@ -170,11 +170,16 @@ def make_open(directory: Path) -> None:
     directory.chmod(0o750)
 
 
+def make_read_only(directory: Path) -> None:
+    directory.mkdir(mode=0o500)
+
+
 UNSAFE = {
     make_link: "not a link to one",
     make_dangling_link: "not a link to one",
     Path.touch: "must be a directory",
     make_open: "its mode is 750, so other users have access to it",
+    make_read_only: "its mode is 500, so its owner may not use it: ",
 }
 
 
