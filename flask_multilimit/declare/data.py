@@ -583,9 +583,10 @@ def _mistake(found: Any, model: type[BaseModel]) -> Mistake:
     path = "".join(map(_step, enumerate(steps)))
     if found["type"] == "extra_forbidden":
         return Mistake(path, "", f"is not an option{_belonging(str(steps[-1]), _model_at(steps[:-1], model))}")
-    reason = _remedy_for(found, str(steps[-1]) if steps else "")
+    given = brief(found["input"]) if path else ""
+    reason = _remedy_for(found, str(steps[-1]) if steps else "").removeprefix(f"{given}: ")
     reason = reason if reason[1:2].isupper() else reason[:1].lower() + reason[1:]
-    return Mistake(path, brief(found["input"]) if path else "", reason)
+    return Mistake(path, given, reason)
 
 
 def _remedy_for(found: Any, field: str) -> str:

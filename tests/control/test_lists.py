@@ -145,7 +145,7 @@ def test_nobody_locks_everyone_out_by_accident(shop: Shop, network: str) -> None
     ("change", "message"),
     [
         (lambda control: control.ban("198.51.100.7", lasting=True), "a ban needs an end"),
-        (lambda control: control.deny("everyone", lasting=True), "give a network"),
+        (lambda control: control.deny("everyone", lasting=True), "who='everyone': give a network"),
         (lambda control: control.deny("tenant:a", lasting=True), "no limiter of this app has a type called 'tenant'"),
         (lambda control: control.deny("::1", lasting=True, status=404), "status=404"),
         (lambda control: control.deny("::1", for_="soon"), "write a time as"),
