@@ -79,7 +79,16 @@ def rule_text(rule: Rule) -> str:
         return ban_text(rule.ban)
     if rule.holds_slots or isinstance(rule, Calendar):
         return str(rule)
-    return f"{rule.count} per {_UNITS.get(rule.time) or duration(rule.time)}"
+    return f"{rule.count} per {_UNITS.get(rule.time) or window_text(rule.time)}"
+
+
+def window_text(seconds: float) -> str:
+    """As :func:`duration`, but never rounded."""
+    if seconds < 1:
+        return duration(seconds)
+    sizes = (("d", 86_400), ("h", 3600), ("min", 60))
+    unit, size = next((each for each in sizes if seconds >= 2 * each[1] and not seconds % each[1]), ("s", 1))
+    return f"{seconds if size == 1 else int(seconds // size)} {unit}"
 
 
 def ban_text(ban: Ban) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flask_multilimit.insight.text import rate
+from flask_multilimit import Rule
+from flask_multilimit.insight.text import rate, rule_text
 
 
 @pytest.mark.parametrize(
@@ -13,3 +14,21 @@ from flask_multilimit.insight.text import rate
 )
 def test_a_rate_has_about_three_digits_and_a_rare_one_is_not_nothing(value: float, text: str) -> None:
     assert rate(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.25, "250 ms"),
+        (1.25, "1.25 s"),
+        (60, "minute"),
+        (90, "90 s"),
+        (600, "10 min"),
+        (3599, "3599 s"),
+        (5000, "5000 s"),
+        (7200, "2 h"),
+        (172_800, "2 d"),
+    ],
+)
+def test_the_time_of_a_rule_is_never_rounded(seconds: float, text: str) -> None:
+    assert rule_text(Rule(seconds, 5)) == f"5 per {text}"

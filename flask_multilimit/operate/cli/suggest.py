@@ -10,7 +10,7 @@ from typing import Any
 import click
 from flask import current_app
 
-from ...insight.text import duration, plural, rule_text
+from ...insight.text import plural, rule_text
 from .. import console
 from ..dashboard.whatif import file_of, what_if
 from ..simulate.picture import draw
@@ -131,7 +131,7 @@ def _screen(found: Suggestion, zone: tzinfo) -> list[str]:
     lines = [*console.paragraph(about), ""]
     rows = [
         (
-            _window(each.window),
+            each.in_words,
             *(f"{value:,}" for value in (each.p50, each.p90, each.p99, each.p999, each.max)),
         )
         for each in found.peaks
@@ -148,7 +148,7 @@ def _screen(found: Suggestion, zone: tzinfo) -> list[str]:
         lines += console.columns([_row(choice) for choice in choices], headings=_HEADINGS, indent=2)
     for peaks, gap in zip(found.peaks, found.gaps, strict=True):
         if gap is not None:
-            lines += ["", *console.paragraph(_gap(peaks.window, gap))]
+            lines += ["", *console.paragraph(_gap(peaks.in_words, gap))]
     why = f"for at most {at_most} of the requests" if not any(found.gaps) else "below the gap"
     lines += ["", f"To paste, {why}{f', to {found.endpoint!r}' if found.endpoint else ''}:"]
     for text in (declaration(found, found.proposed), toml(found)):
@@ -167,15 +167,11 @@ _OF_UNITS = (
 )
 
 
-def _window(window: float | str) -> str:
-    return window if isinstance(window, str) else duration(window)
-
-
-def _gap(window: float | str, gap: Gap) -> str:
+def _gap(window: str, gap: Gap) -> str:
     made = f"{gap.most:,}" if gap.least == gap.most else f"{gap.least:,} to {gap.most:,}"
     few = "one" if gap.above == 1 else f"{gap.above:,}"
     return (
-        f"In any {_window(window)}, {gap.subjects:,} of {gap.subjects + gap.above:,} subjects need at most "
+        f"In any {window}, {gap.subjects:,} of {gap.subjects + gap.above:,} subjects need at most "
         f"{gap.at_most:,}; {few} made {made}."
     )
 

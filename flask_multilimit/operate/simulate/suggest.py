@@ -22,6 +22,7 @@ from ...engine.algorithms.calendar import AROUND
 from ...engine.errors import brief, check_several
 from ...engine.rules import UNITS, changed
 from ...engine.storage.forgetting import UNBOUNDED
+from ...insight.text import window_text
 from ...insight.values import as_json
 from .logged import MICROSECONDS, field_name
 
@@ -164,7 +165,7 @@ class Peaks:
     @property
     def in_words(self) -> str:
         """The window: ``60 s``, or the period."""
-        return self.window if isinstance(self.window, str) else f"{self.window:g} s"
+        return self.window if isinstance(self.window, str) else window_text(self.window)
 
 
 @dataclass(frozen=True, slots=True)
