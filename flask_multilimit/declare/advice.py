@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Seque
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import takewhile
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
 from typing import Any, Final, NamedTuple, Protocol, cast
 
@@ -253,6 +254,10 @@ class Holder:
 
     def takes(self, decision: Decision) -> bool:
         """Hold the slots of ``decision``; false if the work has ended meanwhile, which may have released them."""
+        if self.decisions:  # what was released by hand is held no more: a websocket may take slots for days
+            for latest in list(takewhile(lambda each: not KEEPER.holds(each), reversed(self.decisions))):
+                with suppress(ValueError):  # another thread has removed it
+                    self.decisions.remove(latest)
         self.decisions.append(decision)
         return not self.ended
 

@@ -121,6 +121,10 @@ class Keeper:
         if due < self.beat.wakes_at:  # saves a call in nearly every request
             self.beat.wake(due)
 
+    def holds(self, decision: Decision) -> bool:
+        """Whether this process holds what ``decision`` has taken."""
+        return decision.check_id in self._held
+
     def release(self, decision: Decision) -> bool:
         """Give back what ``decision`` has taken; whether this process held it."""
         held = self._held.pop(decision.check_id, None)

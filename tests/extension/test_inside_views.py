@@ -121,6 +121,21 @@ class TestCheck:
         assert int(answer.text) < 500
         assert policy(answer) == ["default-60s", "messages-60s"]
 
+    def test_a_websocket_that_takes_and_releases_slots_does_not_grow(self, app: Flask, multilimit: MultiLimit) -> None:
+        @rate_limiter("5 at once")
+        def chat() -> str:
+            for _ in range(500):
+                outer, inner = (multilimit.check("2 at once", scope="work", name="work") for _ in range(2))
+                assert outer.allowed
+                assert inner.allowed
+                multilimit.release(inner)
+                multilimit.release(outer)
+            return str(sum(isinstance(each, Decision) for each in gc.get_objects()))
+
+        app.add_url_rule("/", "chat", chat)
+
+        assert int(ask(app).text) < 500
+
     def test_passes_everything_where_limits_are_switched_off(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_ENABLED"] = False
         multilimit = MultiLimit(app, storage=storage)
