@@ -143,7 +143,9 @@ def _page() -> str:
 
 def _bare(title: str, why: str) -> Response:
     """A page that says nothing else, neither about the app nor about the dashboard."""
-    page = Markup('<!doctype html><meta charset="utf-8"><title>{}</title><p>{}</p>').format(title, why)
+    page = Markup('<!doctype html><html lang="{}"><meta charset="utf-8"><title>{}</title><p>{}</p>').format(
+        "zh-Hans" if visit().language == "zh" else "en", title, why
+    )
     return Response(page, content_type="text/html; charset=utf-8")
 
 

@@ -211,6 +211,14 @@ def test_no_override_of_a_pattern_limits_the_dashboard(at: str) -> None:
     assert send(ada, pages[-1], ending="/undo", id=entry.id).status_code == 303
 
 
+@pytest.mark.parametrize(("preferred", "lang"), [("en", "en"), ("zh-CN", "zh-Hans")])
+def test_the_page_of_a_stranger_names_its_language(app: Flask, preferred: str, lang: str) -> None:
+    page = app.test_client().get(ROOT, headers={"Accept-Language": preferred})
+
+    assert page.status_code == 403
+    assert f'<html lang="{lang}">' in page.text
+
+
 @pytest.mark.parametrize("path", [ROOT, f"{ROOT}limits", f"{ROOT}lists?undone=x"])
 def test_a_stranger_learns_nothing_about_the_app(path: str) -> None:
     app = made(MULTILIMIT_ENABLED=False)
