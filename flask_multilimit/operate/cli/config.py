@@ -109,5 +109,5 @@ def grafana_command(namespace: str) -> None:
 
 
 def _limited_endpoints(gate: AppGate) -> list[str]:
-    """Their names, each once."""
-    return [place.name for place in places_of(gate) if place.is_endpoint and place.limiters]
+    """Their names, each once; with that of requests without a route, if these are limited."""
+    return [place.name for place in places_of(gate) if place.limiters]

@@ -117,6 +117,15 @@ def test_alerts_are_printed(on_server: Command) -> None:
     assert "shop_checks_total" in rules["groups"][0]["rules"][0]["expr"]
 
 
+def test_own_alerts_and_the_dashboard_name_requests_without_a_route(app: Flask) -> None:
+    app.config["MULTILIMIT_UNMATCHED_LIMITS"] = "10/minute"
+    MultiLimit(app)
+    run = app.test_cli_runner().invoke
+
+    assert 'endpoint=~"unmatched"' in run(args=["multilimit", "alerts", "--own"]).output
+    assert '"value": "unmatched"' in run(args=["multilimit", "grafana"]).output
+
+
 def test_the_dashboard_is_printed_with_the_limited_endpoints(on_server: Command) -> None:
     board = json.loads(on_server("grafana", columns=300).out)
 
