@@ -198,11 +198,17 @@ class Mistake(NamedTuple):
         return f"{shown}: {self.remedy}" if shown else self.remedy
 
 
+MOST_NAMED = 20
+"""The most mistakes that the text of an error names."""
+
+
 class InvalidData(ConfigurationError):  # noqa: N818 - the name says enough
     """A :class:`ConfigurationError` about data. Its mistakes can be shown beside the fields of a form."""
 
     def __init__(self, where: str, mistakes: Sequence[Mistake]) -> None:
-        super().__init__("; ".join(f"{where}: {each}" if where else str(each) for each in mistakes))
+        shown = [f"{where}: {each}" if where else str(each) for each in mistakes[:MOST_NAMED]]
+        more = [f"{len(mistakes) - MOST_NAMED} more mistakes"] if len(mistakes) > MOST_NAMED else []
+        super().__init__("; ".join([*shown, *more]))
         self.mistakes: tuple[Mistake, ...] = tuple(mistakes)
         """All that is wrong."""
 

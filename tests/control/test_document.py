@@ -33,6 +33,15 @@ OVERRIDES: list[dict[str, Any]] = [
 ]
 
 
+def test_an_error_about_very_many_mistakes_names_the_first() -> None:
+    entries = [{**ENTRY, "id": f"{number}", "since": "x" * 400} for number in range(5000)]
+
+    with pytest.raises(ConfigurationError, match=r"more mistakes$") as caught:
+        document_from(json.dumps({"format": 1, "entries": entries}))
+
+    assert len(str(caught.value)) < 10_000
+
+
 @pytest.mark.parametrize("override", OVERRIDES)
 def test_a_document_is_read_as_it_was_written(override: dict[str, Any]) -> None:
     entries = entry_from({**override, "kind": "override", "id": "12345678", "since": 1.5}), entry_from(ENTRY)
