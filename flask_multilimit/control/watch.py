@@ -15,12 +15,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from secrets import token_hex
 from socket import gethostname
-from threading import Lock
 from typing import NamedTuple
 
 from ..engine import ConfigurationError, StorageError
 from ..engine.errors import with_remedy
-from ..engine.forks import notify_child
+from ..engine.forks import LateLock, notify_child
 from ..engine.text import SafeLogger
 from ..engine.threads import Beat, threads_run
 from .document import Document, document_from
@@ -113,7 +112,7 @@ class ControlFollower:
         self._report = report
         self._logger = SafeLogger(logger)
         self._beat = Beat(self._look_again, name="multilimit-control", logger=logger)
-        self._lock = Lock()
+        self._lock = LateLock()
         notify_child(self)
 
     def start(self, *, limits: Callable[[], str] | None = None) -> None:
@@ -288,7 +287,7 @@ class ControlFollower:
             self._announced, self._announce_at = worker, now + ANNOUNCE_SECONDS
 
     def _after_fork_in_child(self) -> None:
-        self._lock = Lock()
+        self._lock = LateLock()
         self._announced = None
 
 

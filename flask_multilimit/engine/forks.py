@@ -3,13 +3,18 @@
 A lock that another thread holds during the fork would never be released in the child, which does not have that thread,
 and what the thread was changing would stay half changed. So a fork takes all locks first, one fork at a time. A server
 that forks in C, such as uWSGI, informs Python only afterwards; then the child gets new locks.
+
+The subprocess module of gevent forks in Python to run another program. That child changes nothing, so such a fork takes
+no locks: a greenlet that holds one may wait for what that program will do.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import weakref
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from threading import Lock
 from typing import Any, Protocol, TypeVar
 
@@ -28,6 +33,33 @@ class Locked(Copied, Protocol):
 
     @property
     def _lock(self) -> Any: ...
+
+
+class LateLock:
+    """A lock that is made when it is first used, for what waits for I/O while it holds one. gevent may replace locks
+    only after a worker was forked, and one from before would stop all greenlets of that worker."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+
+    def acquire(self, blocking: bool = True) -> bool:
+        return bool(self._lock.acquire(blocking))
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def locked(self) -> bool:
+        return bool(self._lock.locked())
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    @property
+    def _lock(self) -> Any:
+        return self._made.setdefault("lock", threading.Lock())
 
 
 _one_at_a_time = Lock()
@@ -59,7 +91,26 @@ def _listed(some: weakref.WeakSet[T]) -> list[T]:
         return _listed(some)
 
 
+_of_thread = threading.local()
+
+
+@contextmanager
+def forking_for_programs() -> Iterator[None]:
+    """Within the block, this thread forks only to run other programs."""
+    _of_thread.runs_program = True
+    try:
+        yield
+    finally:
+        _of_thread.runs_program = False
+
+
+def _runs_program() -> bool:
+    return getattr(_of_thread, "runs_program", False)
+
+
 def _before() -> None:
+    if _runs_program():
+        return
     _one_at_a_time.acquire()
     for one in _locked():
         lock = one._lock
@@ -68,6 +119,8 @@ def _before() -> None:
 
 
 def _after_in_parent() -> None:
+    if _runs_program():
+        return
     while _held:
         _held.pop().release()
     _one_at_a_time.release()
@@ -75,6 +128,8 @@ def _after_in_parent() -> None:
 
 def _after_in_child() -> None:
     global _one_at_a_time  # noqa: PLW0603 - the old one is locked
+    if _runs_program():
+        return
     _one_at_a_time = Lock()
     _held.clear()
     with ExitStack() as each:  # all of them, even if one raises

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from threading import Lock
 
 import click
 from flask import Flask, request
@@ -13,7 +12,7 @@ from flask.cli import ScriptInfo, run_command
 from ..config import Settings
 from ..declare.subjects import LimitType
 from ..engine import ConfigurationError, ConfigurationWarning, Limiter
-from ..engine.forks import notify_child
+from ..engine.forks import LateLock, notify_child
 from ..engine.slots import that_keeps_slots
 from ..engine.storage.addresses import redacted
 from ..engine.text import SafeLogger
@@ -37,7 +36,7 @@ class Startup:
         """Whether nothing is left to do in this process. A limited function that is called before the first request
         begins to follow changes, and leaves the check to that request."""
         self._failed = False
-        self._lock = Lock()
+        self._lock = LateLock()
         notify_child(self)
 
     def run(self) -> None:
@@ -122,7 +121,7 @@ class Startup:
 
     def _after_fork_in_child(self) -> None:
         """The thread that follows changes stays behind in the parent."""
-        self._lock = Lock()
+        self._lock = LateLock()
         self._failed = self.follows = self.finished = False
 
 

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
-from threading import Lock
 from typing import Literal
 
 from ...engine import StorageError
 from ...engine.errors import with_remedy
-from ...engine.forks import lock_for_forks
+from ...engine.forks import LateLock, lock_for_forks
 from ...engine.storage import KeepsTallies
 from ...engine.text import SafeLogger
 from ..beat import SECONDS, EverySecond
@@ -75,7 +74,7 @@ class Outbox:
         self._ahead: float | None = None
         """Seconds that the storage's clock is ahead of ours, once it has answered."""
         self._quiet_until = -float("inf")
-        self._lock = Lock()
+        self._lock = LateLock()
         self._refused: dict[Refused, float] = {}
         """When each subject was refused last, within the last minute."""
         self._start()
@@ -156,7 +155,7 @@ class Outbox:
 
     def _after_fork_in_child(self) -> None:
         """The parent sends what waits."""
-        self._lock = Lock()
+        self._lock = LateLock()
         self._start()
 
 

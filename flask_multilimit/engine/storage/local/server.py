@@ -13,11 +13,12 @@ the directory itself
     election knows that no supervisor runs. It starts one and hands over the lock without releasing it, so there are
     never two.
 
-The supervisor (``supervisor.py``) waits for the directory's lock and releases it again. Then it takes the election and
-the directory, in this order, without waiting for either. All processes take locks in this order, so no two wait for
-each other. A process begins to use the server only under the election, so the supervisor never ends a server that is in
-use, and no process finds a server that is about to end. The supervisor removes the files while it holds the election,
-and that file last: a process that waited for the removed file notices and opens the new one.
+The supervisor (``supervisor.py``) waits for the directory's lock, releases it again, and lingers for two seconds. Then
+it takes the election and the directory, in this order, without waiting for the latter. All processes take locks in this
+order, so no two wait for each other. A process begins to use the server only under the election, so the supervisor
+never ends a server that is in use, and no process finds a server that is about to end. The supervisor removes the files
+while it holds the election, and that file last: a process that waited for the removed file notices and opens the new
+one.
 
 When the server dies, its supervisor ends. When the supervisor is killed, Linux kills the server, too; elsewhere, the
 next process that looks for a server ends it. The next check starts a new one.
@@ -34,14 +35,13 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 from ...errors import StorageError
-from ...forks import lock_for_forks
+from ...forks import LateLock, forking_for_programs, lock_for_forks
 
 try:
     import fcntl
@@ -84,7 +84,7 @@ class LocalServer:
         self._seat: int | None = None
         self._error: StorageError | None = None
         self._failures = 0
-        self._lock = threading.RLock()  # gevent starts a program by a fork, so starting the server takes it again
+        self._lock = LateLock()
         lock_for_forks(self)  # a child with a copy of the open election file would hold that lock as long as it lives
 
     def find(self) -> None:
@@ -126,7 +126,7 @@ class LocalServer:
             return True
 
     def _after_fork_in_child(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = LateLock()
 
     def _leave(self) -> None:
         if self._seat is not None:
@@ -199,16 +199,17 @@ class LocalServer:
     def _run_supervisor(self, lock: int, deadline: float) -> None:
         log = self._open("log", os.O_TRUNC | os.O_APPEND)
         try:
-            subprocess.run(
-                [_python(), "-I", "-S", SUPERVISOR, self.directory, str(lock), *self._command()],
-                pass_fds=[lock],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                check=True,
-                timeout=max(deadline - time.monotonic(), POLL_SECONDS),
-            )
+            with forking_for_programs():
+                subprocess.run(
+                    [_python(), "-I", "-S", SUPERVISOR, self.directory, str(lock), *self._command()],
+                    pass_fds=[lock],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    check=True,
+                    timeout=max(deadline - time.monotonic(), POLL_SECONDS),
+                )
         except subprocess.CalledProcessError as error:
             raise self._does_not_start() from error
         finally:

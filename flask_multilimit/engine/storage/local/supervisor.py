@@ -1,5 +1,6 @@
-"""Runs the server of ``local://`` for as long as a process uses it. This is a program of its own, which ``server.py``
-starts; the locks are explained there. It lives as long as the server, so it imports only what it needs.
+"""Runs the server of ``local://`` for as long as a process uses it, and a moment longer. This is a program of its own,
+which ``server.py`` starts; the locks are explained there. It lives as long as the server, so it imports only what it
+needs.
 
     python -I -S supervisor.py DIRECTORY LOCK SERVER [ARGUMENT ...]
 
@@ -11,6 +12,7 @@ import fcntl
 import os
 import signal
 import sys
+import time
 from types import FrameType
 
 FILES = ("socket", "log", "supervisor", "election")
@@ -18,6 +20,10 @@ FILES = ("socket", "log", "supervisor", "election")
 
 NOT_FOR_US = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 """Sent to all processes of a service that is stopped. Its workers may have requests to finish, so we end after them."""
+
+LINGERS = 2.0
+"""Seconds that the server outlives the last process that used it. So quotas survive it if all workers are replaced at
+nearly the same time."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -90,6 +96,7 @@ def wait_for_the_last(users: int, election: int) -> None:
         fcntl.flock(
             users, fcntl.LOCK_UN
         )  # a new process takes the election first and then waits for this lock; so must we
+        time.sleep(LINGERS)
         fcntl.flock(election, fcntl.LOCK_EX)
         if locked_at_once(users):
             return

@@ -53,6 +53,15 @@ def test_the_server_stays_as_long_as_anybody_uses_it(place: Place) -> None:
     assert place.user()("check") == 0
 
 
+def test_quotas_outlive_workers_that_are_replaced_all_at_once(place: Place) -> None:
+    old, new = place.user(), place.user()
+    assert old("check", 30) == 30
+
+    old.leave()
+
+    assert new("check", 30) == 20
+
+
 @pytest.mark.parametrize("end_of_a_user", [User.leave, User.kill])
 def test_the_server_ends_with_its_last_user_and_leaves_nothing(
     place: Place, end_of_a_user: Callable[[User], None]
