@@ -19,7 +19,6 @@ from flask_multilimit.engine import ConfigurationError, GuardedStorage, Limiter,
 from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.storage.local import server as local_server
 from flask_multilimit.engine.storage.local import storage as local
-from flask_multilimit.serve.gate import gate_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +51,7 @@ def limiter_at(place: Place) -> Limiter:
 def test_nothing_is_made_before_the_first_check(place: Place) -> None:
     app = Flask(__name__)
     app.config.update(MULTILIMIT_STORAGE_URI=place.uri, MULTILIMIT_STORAGE_TIMEOUT=10)
-    MultiLimit(app)
+    multilimit = MultiLimit(app)
 
     @app.get("/")
     @rate_limiter(rules="1/hour")
@@ -65,7 +64,7 @@ def test_nothing_is_made_before_the_first_check(place: Place) -> None:
     assert app.test_client().get("/").text == "storage"
     assert app.test_client().get("/").status_code == 429
     assert place.directory.exists()
-    gate_of(app).limiter.close()
+    multilimit.close()
 
 
 def test_the_start_is_no_part_of_the_time_of_a_check(place: Place, program: Callable[[str], None]) -> None:
