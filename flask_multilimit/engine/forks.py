@@ -42,20 +42,17 @@ class LateLock:
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
 
-    def acquire(self, blocking: bool = True) -> bool:
-        return bool(self._lock.acquire(blocking))
+    def acquire(self) -> bool:
+        return bool(self._lock.acquire())
 
     def release(self) -> None:
         self._lock.release()
-
-    def locked(self) -> bool:
-        return bool(self._lock.locked())
 
     def __enter__(self) -> bool:
         return self.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self.release()
 
     @property
     def _lock(self) -> Any:
@@ -91,7 +88,12 @@ def _listed(some: weakref.WeakSet[T]) -> list[T]:
         return _listed(some)
 
 
-_of_thread = threading.local()
+class _OfThread(threading.local):
+    runs_program = False
+    """Whether a fork of this thread is followed by another program."""
+
+
+_of_thread = _OfThread()
 
 
 @contextmanager
@@ -104,12 +106,8 @@ def forking_for_programs() -> Iterator[None]:
         _of_thread.runs_program = False
 
 
-def _runs_program() -> bool:
-    return getattr(_of_thread, "runs_program", False)
-
-
 def _before() -> None:
-    if _runs_program():
+    if _of_thread.runs_program:
         return
     _one_at_a_time.acquire()
     for one in _locked():
@@ -119,7 +117,7 @@ def _before() -> None:
 
 
 def _after_in_parent() -> None:
-    if _runs_program():
+    if _of_thread.runs_program:
         return
     while _held:
         _held.pop().release()
@@ -128,7 +126,7 @@ def _after_in_parent() -> None:
 
 def _after_in_child() -> None:
     global _one_at_a_time  # noqa: PLW0603 - the old one is locked
-    if _runs_program():
+    if _of_thread.runs_program:
         return
     _one_at_a_time = Lock()
     _held.clear()

@@ -119,24 +119,26 @@ def _by_limiters(gate: AppGate) -> list[BanInForce]:
         for status in decision.bans
         if status.holds and (parts := parts_of_key(status.hit.key)) is not None
     }
-    elsewhere = {} if begun is None else {parts: ban for ban, parts in _elsewhere(gate, begun)}
+    elsewhere = {parts: (ban, ends_in) for ban, parts, ends_in in _elsewhere(gate, begun)}
     subjects = _subjects_of(gate, [*held, *elsewhere])
     found = [_of_limiter(gate, status, limiters[parts], subjects[parts]) for parts, status in held.items()]
     found += [
-        _shown(gate, subjects[parts], ban.endpoint, ban.rule, since=ban.began, ends_in=ban.until - begun.at)
-        for parts, ban in elsewhere.items()
-        if begun is not None
+        _shown(gate, subjects[parts], ban.endpoint, ban.rule, since=ban.began, ends_in=ends_in)
+        for parts, (ban, ends_in) in elsewhere.items()
     ]
     return sorted(found, key=lambda each: each.ends_in or 0.0)
 
 
-def _elsewhere(gate: AppGate, begun: BansBegun) -> Iterator[tuple[BanBegun, KeyParts]]:
-    """The bans in force by limiters of functions and checks. No plan knows these, so they cannot be peeked at."""
+def _elsewhere(gate: AppGate, begun: BansBegun | None) -> Iterator[tuple[BanBegun, KeyParts, float]]:
+    """The bans in force by limiters of functions and checks, and in how many seconds each ends. No plan knows these, so
+    they cannot be peeked at."""
+    if begun is None:
+        return
     places = scopes_of_endpoints(gate.app)
     for ban in begun.latest.values():
-        parts = parts_of_key(ban.key)
-        if ban.until > begun.at and parts is not None and ban.endpoint not in places:
-            yield ban, parts
+        parts, ends_in = parts_of_key(ban.key), ban.until - begun.at
+        if ends_in > 0 and parts is not None and ban.endpoint not in places:
+            yield ban, parts, ends_in
 
 
 def bans_begun(memory: TrafficMemory, client: Client) -> Iterator[BegunBan]:
@@ -151,9 +153,7 @@ def bans_begun(memory: TrafficMemory, client: Client) -> Iterator[BegunBan]:
 def bans_elsewhere(gate: AppGate, client: Client) -> tuple[BegunBan, ...]:
     """Those of them that hold now, by limiters of functions and checks; the one that ends last first. Raises
     :class:`StorageError`."""
-    begun = _begun(gate)
-    found = () if begun is None else _elsewhere(gate, begun)
-    bans = (BegunBan.of(ban) for ban, parts in found if _is_of(client, parts))
+    bans = (BegunBan.of(ban) for ban, parts, _ in _elsewhere(gate, _begun(gate)) if _is_of(client, parts))
     return tuple(sorted(bans, key=lambda each: -each.ended))
 
 

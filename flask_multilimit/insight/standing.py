@@ -7,7 +7,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..control.entries import Listing, Override
 from ..declare.addresses import Network, Networks, Who
@@ -225,13 +225,13 @@ def standing(
     shown, paging = paged(found, page, rows or max(len(found), 1))
     listed = _list_standing(listed_of(gate, client))
     refusals, in_words = _refusals(gate, memory, client, endpoint)
-    elsewhere = () if problem or endpoint is not None else bans_elsewhere(gate, client)
-    unasked = sorted({each.endpoint for each in refusals} - scopes_of_endpoints(gate.app))
+    elsewhere = _Elsewhere(
+        () if problem or endpoint is not None else bans_elsewhere(gate, client),
+        sorted({each.endpoint for each in refusals} - scopes_of_endpoints(gate.app)),
+    )
     state, verdict = _verdict(listed, found, elsewhere, client, in_words, problem, _with_others(asked, client))
-    if unasked and state in {"passes", "unlimited"}:
-        verdict = Sentence.of(PASSES_ENDPOINTS, where=", ".join(unasked))
     decided = [each for each in found if each.allowed is not None]
-    waits = [*map(_wait_of, decided), *(max(each.ended - time.time(), 0.0) for each in elsewhere)]
+    waits = [*map(_wait_of, decided), *(max(each.ended - time.time(), 0.0) for each in elsewhere.bans)]
     subject = client.subject
     return Standing(
         who=client.text,
@@ -244,7 +244,7 @@ def standing(
         method=method,
         state=state,
         verdict=verdict,
-        allowed=listed.action == "allow" if listed else not (elsewhere or any(waits)) if waits else None,
+        allowed=listed.action == "allow" if listed else not (elsewhere.bans or any(waits)) if waits else None,
         retry_after=_retry_after(listed, waits),
         waits_for_slot=listed is None and math.inf in waits and _wait_for_slots_alone(decided),
         listed=listed,
@@ -252,9 +252,9 @@ def standing(
         requests=tuple(shown),
         paging=paging,
         untouched=sum(not each.matters for each in found),
-        elsewhere=elsewhere,
+        elsewhere=elsewhere.bans,
         refusals=refusals,
-        lift=_lift(gate.plans, client, listed, [each for each in found if each.allowed is False], elsewhere, unasked),
+        lift=_lift(gate.plans, client, listed, [each for each in found if each.allowed is False], elsewhere),
         problem=problem,
     )
 
@@ -443,6 +443,15 @@ def wanted_in_traffic(plans: Plans, client: Client, endpoint: str | None) -> Cal
 # The verdict
 
 
+class _Elsewhere(NamedTuple):
+    """What limits of functions and checks, which only these know, have done to a client by what traffic says."""
+
+    bans: tuple[BegunBan, ...]
+    """Those in force."""
+    refused_at: Sequence[str]
+    """Where the client was refused in the last hour."""
+
+
 def _wait_of(request: RequestStanding) -> float:
     if request.allowed:
         return 0.0
@@ -487,7 +496,7 @@ BY_REQUEST = "not known: the rules of {names} depend on the request"
 def _verdict(
     listed: ListStanding | None,
     requests: list[RequestStanding],
-    elsewhere: Sequence[BegunBan],
+    elsewhere: _Elsewhere,
     client: Client,
     refusals: Words,
     problem: str,
@@ -498,12 +507,15 @@ def _verdict(
     refused = sorted((each for each in requests if each.allowed is False), key=_rank)
     if refused:
         return _verdict_of_limits(refused, refusals)
-    if elsewhere:
-        ban, until = elsewhere[0], local_time(elsewhere[0].ended)
+    if elsewhere.bans:
+        ban, until = elsewhere.bans[0], local_time(elsewhere.bans[0].ended)
         return "banned", Sentence.of(BANNED, where=ban.endpoint, rule=ban.by, until=until, again="", refusals=refusals)
     if problem:
         return "unknown", Sentence.of(UNKNOWN)
-    return _verdict_of_nobody(client, requests, ", ".join(with_others))
+    state, sentence = _verdict_of_nobody(client, requests, ", ".join(with_others))
+    if elsewhere.refused_at and state in {"passes", "unlimited"}:
+        sentence = Sentence.of(PASSES_ENDPOINTS, where=", ".join(elsewhere.refused_at))
+    return state, sentence
 
 
 def _verdict_of_nobody(client: Client, requests: list[RequestStanding], with_others: str) -> tuple[State, Sentence]:
@@ -567,8 +579,7 @@ def _lift(
     client: Client,
     listed: ListStanding | None,
     refused: list[RequestStanding],
-    elsewhere: Sequence[BegunBan],
-    unasked: Sequence[str],
+    elsewhere: _Elsewhere,
 ) -> tuple[str, ...]:
     """The commands, most certain first. What the settings say, no command lifts."""
     who = shlex.quote(client.command_text)
@@ -580,7 +591,7 @@ def _lift(
         elif kind == "deny" and entry_id:
             found.append(f"flask multilimit unset {entry_id}")
     bans = (each for request in refused for each in request.bans)
-    if client.command_text and (elsewhere or any(each.holds and not each.shadow for each in bans)):
+    if client.command_text and (elsewhere.bans or any(each.holds and not each.shadow for each in bans)):
         found.append(f"flask multilimit unban {who}")
     keys: dict[str, list[RuleStanding]] = {}
     for request in refused:
@@ -588,7 +599,7 @@ def _lift(
     for endpoint, rules in list(keys.items())[:3]:
         if options := _options_for(plans, rules):
             found.append(f"flask multilimit reset {shlex.quote(endpoint)} {options}")
-    if unasked and client.subject and (options := " ".join(_options_of(plans, client.subject))):
+    if elsewhere.refused_at and client.subject and (options := " ".join(_options_of(plans, client.subject))):
         found.append(f"flask multilimit reset {options} --all")
     return tuple(dict.fromkeys(found))
 

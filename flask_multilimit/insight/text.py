@@ -15,6 +15,7 @@ from ..engine.text import visible
 from ..plan.plans import Plans
 
 _UNITS: dict[float, str] = {seconds: unit for unit, seconds in UNITS.items()}
+_SIZES = (("d", 86_400), ("h", 3600), ("min", 60))
 
 
 LATEST = 253_402_300_799.0
@@ -27,7 +28,7 @@ def duration(seconds: float | None) -> str:
         return "never"
     if seconds >= 3600:
         seconds = 60 * math.ceil(seconds / 60)  # a moment after two hours were set, this still shows two hours
-    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+    for unit, size in _SIZES:
         if seconds >= 2 * size:
             return f"{_short(seconds / size)} {unit}"
     return f"{_short(seconds)} s" if seconds >= 1 or seconds == 0 else f"{math.ceil(seconds * 1000)} ms"
@@ -86,8 +87,7 @@ def window_text(seconds: float) -> str:
     """As :func:`duration`, but never rounded."""
     if seconds < 1:
         return duration(seconds)
-    sizes = (("d", 86_400), ("h", 3600), ("min", 60))
-    unit, size = next((each for each in sizes if seconds >= 2 * each[1] and not seconds % each[1]), ("s", 1))
+    unit, size = next((each for each in _SIZES if seconds >= 2 * each[1] and not seconds % each[1]), ("s", 1))
     return f"{seconds if size == 1 else int(seconds // size)} {unit}"
 
 

@@ -32,8 +32,8 @@ Answer = TypeVar("Answer")
 
 
 class LocalStorage:
-    """Quotas in a server on a unix socket. The first check on the machine starts the server, and it ends with the last
-    process that uses it. It does everything that :class:`RedisStorage` does, with nothing to set up.
+    """Quotas in a server on a unix socket. The first check on the machine starts the server, and it ends soon after the
+    last process that uses it. It does everything that :class:`RedisStorage` does, with nothing to set up.
 
     ``directory`` is an absolute path that only this user can access (mode 0700); by default ``flask-multilimit-<uid>``
     in the folder for temporary files. Processes that use the same directory share their quotas. The first check of a
