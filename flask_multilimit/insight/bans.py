@@ -134,10 +134,12 @@ def _elsewhere(gate: AppGate, begun: BansBegun | None) -> Iterator[tuple[BanBegu
     they cannot be peeked at."""
     if begun is None:
         return
-    places = scopes_of_endpoints(gate.app)
+    places, declared = scopes_of_endpoints(gate.app), rules_by_keys(gate)
     for ban in begun.latest.values():
         parts, ends_in = parts_of_key(ban.key), ban.until - begun.at
-        if ends_in > 0 and parts is not None and ban.endpoint not in places:
+        if ends_in <= 0 or parts is None or ban.endpoint in places:
+            continue
+        if (parts.stem, parts.type, parts.rule) not in declared:  # they may share the ban of an endpoint
             yield ban, parts, ends_in
 
 

@@ -132,6 +132,23 @@ def test_bans_by_limiters_of_functions_and_checks_are_listed_named_and_lifted() 
     assert why(app, "203.0.113.7").elsewhere == ()
 
 
+def test_a_ban_that_an_endpoint_shares_with_a_function_is_listed_once() -> None:
+    app = app_on()
+    shared = rate_limiter(type=IP, rules="1/minute", ban=BAN, scope="mail")
+    send = shared(view())
+
+    def send_again() -> Any:
+        return send()
+
+    app.add_url_rule("/mail", "mail", shared(view()))
+    app.add_url_rule("/again", "again", send_again)
+    statuses(app, *["/again"] * 3, environ_base=CLIENT)
+    flush(app)
+
+    with app.app_context():
+        assert [(each.who, each.endpoint) for each in bans(gate_of(app))] == [("203.0.113.7", "mail")]
+
+
 @pytest.mark.parametrize("traffic", [True, False])
 def test_of_several_bans_the_one_that_holds_is_listed_and_none_of_a_shadow(*, traffic: bool) -> None:
     app = app_on(traffic=traffic)
