@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
-from secrets import token_urlsafe
 from typing import Any, cast
 
 from flask import Response, current_app, g, request
@@ -21,7 +21,7 @@ from werkzeug.exceptions import Forbidden, HTTPException, TooManyRequests
 
 from ...declare.limiter import check_callable
 from ...declare.subjects import LimitType
-from ...engine import ConfigurationError, Decision, hits_for
+from ...engine import ConfigurationError, Decision, StorageError, hits_for
 from ...engine.hits import Hits
 from ...engine.storage.addresses import host_and_port
 from ...serve.gate import gate_in_force
@@ -93,17 +93,11 @@ class Authenticator:
         return DEVELOPER
 
     def _asked(self, authorize: Authorize) -> str:
-        require_few_guesses()
-        try:
+        with counted_visit():
             author = _name_from(authorize())
-        except HTTPException as error:
-            if error.code in {401, 403}:
-                count_rejected_visit()
-            raise
-        if author is None:
-            count_rejected_visit()
-            raise Forbidden
-        return author
+            if author is None:
+                raise Forbidden
+            return author
 
 
 def _name_from(author: Any) -> str | None:
@@ -170,17 +164,30 @@ _OF_EVERY_BROWSER = re.compile(
 """Header fields that identify nobody."""
 
 
-def require_few_guesses() -> None:
-    """Raise :exc:`TooManyRequests` after too many guesses, before ``authorize`` is called with another."""
-    if _has_credentials():
-        _require(gate_in_force().limiter.peek(_hits_of_visit()))
+@contextmanager
+def counted_visit() -> Iterator[None]:
+    """Ask ``authorize`` in this block. Raises :exc:`TooManyRequests` after too many guesses, and for a visitor without
+    credentials who has been rejected too often.
 
-
-def count_rejected_visit() -> None:
-    """Raises :exc:`TooManyRequests` for a visitor without credentials who has been rejected too often."""
-    decision = gate_in_force().limiter.check(_hits_of_visit())
-    if not _has_credentials():
-        _require(decision)
+    A visit with credentials counts as a guess until it is let in: otherwise, all guesses that arrive together would be
+    tried.
+    """
+    limiter, is_guess = gate_in_force().limiter, _has_credentials()
+    guess = limiter.check(_hits_of_visit()) if is_guess else None
+    if guess is not None:
+        _require(guess)
+    is_rejected = False
+    try:
+        yield
+    except HTTPException as error:
+        is_rejected = error.get_response().status_code < 500  # if authorize made the response, the error has no code
+        if error.code == Forbidden.code and not is_guess:  # any other answer may say how to come in
+            _require(limiter.check(_hits_of_visit()))
+        raise
+    finally:
+        if guess is not None and not is_rejected:
+            with suppress(StorageError):  # then it counts for a minute
+                limiter.refund(guess)
 
 
 def require_few_changes(author: str) -> None:
@@ -196,7 +203,8 @@ def require_few_uploads(author: str) -> None:
 def remember_browser(response: Response, path: str) -> None:
     """Let a browser whose visitor was let in be known from now on."""
     if current_app.secret_key and not _known_browser():
-        keep_cookie(response, KNOWN_BROWSER, serializer("browser").dumps(token_urlsafe(12)), path, KNOWN_SECONDS)
+        whose = [visit().author, _address()]  # a new cookie is worth no new guesses, so nobody gains by many
+        keep_cookie(response, KNOWN_BROWSER, serializer("browser").dumps(whose), path, KNOWN_SECONDS)
 
 
 def keep_cookie(response: Response, name: str, value: str | bytes, path: str, seconds: int | None = None) -> None:
@@ -233,9 +241,12 @@ def serializer(purpose: str) -> Any:
 def _hits_of_visit() -> Hits:
     if known := _known_browser():
         return _hits(GUESSES, "browser", known)
+    return _hits(GUESSES, "guesser", _address()) if _has_credentials() else _hits(REJECTED_VISITS, "ip", _address())
+
+
+def _address() -> str:
     subject = gate_in_force().subjects.resolve(LimitType.IP, None)
-    address = "" if subject is None else subject.value
-    return _hits(GUESSES, "guesser", address) if _has_credentials() else _hits(REJECTED_VISITS, "ip", address)
+    return "" if subject is None else subject.value
 
 
 def _hits(rules: str, type_name: str, subject: str) -> Hits:

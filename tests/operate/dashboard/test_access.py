@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask import Flask, abort, request
+from flask import Flask, Response, abort, redirect, request
 from werkzeug.test import create_environ, run_wsgi_app
 
 from flask_multilimit import MultiLimit
@@ -160,6 +160,13 @@ def test_anonymous_visitors_are_turned_away_with_429_and_keep_no_operator_out() 
     assert stranger.get(ROOT).status_code == 429
 
 
+@pytest.mark.parametrize("answer", [401, Response(status=401), redirect("/login")], ids=str)
+def test_visitors_without_credentials_always_learn_how_to_come_in(answer: Any) -> None:
+    stranger = made(dashboard={"authorize": lambda: abort(answer)}).test_client()
+
+    assert {stranger.get(ROOT).status_code for _ in range(12)} == {getattr(answer, "status_code", answer)}
+
+
 def test_guesses_are_throttled_by_address_even_if_one_of_them_is_right() -> None:
     app = made(dashboard={"authorize": basic_auth})
 
@@ -179,6 +186,40 @@ def test_guesses_are_throttled_however_they_are_sent(guessing: dict[str, Any]) -
     assert [app.test_client().get(ROOT, **guessing).status_code for _ in range(12)] == [403] * 10 + [429] * 2
 
 
+@pytest.mark.parametrize("answer", [Response(status=401), Response(status=403), redirect("/login")], ids=str)
+def test_guesses_are_throttled_whatever_response_authorize_makes(answer: Response) -> None:
+    def authorize() -> str | None:
+        return basic_auth() if request.authorization and request.authorization.password == "secret" else abort(answer)
+
+    app = made(dashboard={"authorize": authorize})
+
+    assert [guess(app) for _ in range(12)] == [answer.status_code] * 10 + [429] * 2
+
+
+def test_of_guesses_that_arrive_together_authorize_is_asked_about_ten() -> None:
+    asked: list[Any] = []
+
+    def authorize() -> str | None:
+        asked.append(request.authorization)
+        if len(asked) < 30:
+            guess(app)  # another one, before this one is answered
+        return basic_auth()
+
+    app = made(dashboard={"authorize": authorize})
+    guess(app)
+
+    assert len(asked) == 10
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["let in", "failed"])
+def test_a_visit_that_was_not_rejected_is_no_guess(fails: bool) -> None:
+    app = made(dashboard={"authorize": lambda: abort(503) if fails else basic_auth()})
+
+    answers = [browser_of("ada", app).get(ROOT).status_code for _ in range(15)]
+
+    assert answers == [503 if fails else 200] * 15
+
+
 def test_a_browser_that_was_let_in_undoes_a_change_while_others_guess_from_its_address() -> None:
     app = made(dashboard={"authorize": basic_auth})
     ada = browser_of("ada", app)
@@ -196,6 +237,17 @@ def test_a_cookie_of_a_browser_is_worth_no_more_guesses_than_an_address() -> Non
     ada.get(ROOT)
 
     assert [ada.get(ROOT, auth=("ada", "wrong")).status_code for _ in range(12)] == [401] * 10 + [429] * 2
+
+
+def test_many_cookies_of_one_visitor_are_worth_no_more_guesses_than_one() -> None:
+    app = made(dashboard={"authorize": basic_auth})
+
+    def guess_with_new_cookie() -> int:
+        ada = browser_of("ada", app)
+        ada.get(ROOT)
+        return ada.get(ROOT, auth=("bob", "wrong")).status_code
+
+    assert [guess_with_new_cookie() for _ in range(12)] == [401] * 10 + [429] * 2
 
 
 @pytest.mark.parametrize("at", ["*", "multi*", "multilimit"])
