@@ -29,6 +29,7 @@ from ..observe.events import (
     event_of,
     outcome_of,
 )
+from ..observe.traffic.counts import short
 from ..observe.traffic.flushing import Outbox, Traffic
 from ..observe.traffic.log import RefusalLog
 from ..plan.hits import AppliedLimits
@@ -263,7 +264,7 @@ def _banned(ban: BanStatus, applied: AppliedLimits) -> tuple[str, Subject]:
 def _log(app: Flask, settings: Settings, ban: BanStatus, scope: str, subject: Subject) -> None:
     if settings.log == "off":
         return
-    who = f" {subject.value}" if settings.log == "subjects" else ""
+    who = f" {short(subject.value)}" if settings.log == "subjects" else ""
     again = f", repetition {ban.level}" if ban.level else ""
     whom = f" {subject.type}{who}"
     SafeLogger(app.logger).info(

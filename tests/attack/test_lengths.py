@@ -12,7 +12,7 @@ from flask import Flask, request
 from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.test import encode_multipart
 
-from flask_multilimit import ConfigurationError, MultiLimit, rate_limiter
+from flask_multilimit import USER, Ban, ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.compat.flask_limiter import Limiter
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.declare.data import read_limits
@@ -166,3 +166,20 @@ def test_a_long_header_field_of_a_request_makes_no_long_key(
     assert answers == [200] * 5 + [429]
     assert max(len(stored.key) for stored in storage.keys("rate_limit:", None)) <= 200
     assert all(len(record.getMessage()) < SHORT for record in caplog.records)
+
+
+def test_a_long_subject_makes_no_long_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    app = Flask("shop")
+    app.config["MULTILIMIT_LOG"] = "subjects"
+    multilimit = MultiLimit(app, user_loader=lambda: request.headers["X-User"])
+    banning = rate_limiter(type=USER, rules="1/minute", ban=Ban(after=1, within=60, time=60))
+    app.add_url_rule("/", "index", banning(lambda: "ok"))
+    caplog.set_level("INFO")
+
+    for _ in range(3):
+        app.test_client().get("/", headers={"X-User": LONG})
+    multilimit.close()
+
+    lines = [record.getMessage() for record in caplog.records]
+    assert len([line for line in lines if "a1 a1" in line]) == 2, "the ban, and who was refused most"
+    assert max(map(len, lines)) < 500
