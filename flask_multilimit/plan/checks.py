@@ -51,6 +51,20 @@ def reject_mixed_leases(plans: Iterable[Plan]) -> None:
                 )
 
 
+def reject_mixed_types(plans: Iterable[Plan]) -> None:
+    """Raise :class:`ConfigurationError` if only one of two limiters with one scope and one name counts several types
+    together: a client that chooses the subject of the other could send what is the subject of somebody else there."""
+    found: dict[tuple[str, str], tuple[str, Declaration]] = {}
+    for plan in plans:
+        for declared, stem in ((limiter.declaration, limiter.stem) for limiter in plan.limiters):
+            where, other = found.setdefault((stem, declared.type_name), (plan.scope, declared))
+            if isinstance(declared.type, tuple) != isinstance(other.type, tuple):
+                raise ConfigurationError(
+                    f'limiter on "{plan.scope}": the {declared} shares its scope and its name with the {other} on '
+                    f'"{where}", but only one of them counts several types together; give one of them another name'
+                )
+
+
 def reject_accidental_sharing(plans: Mapping[tuple[str, str], Plan]) -> None:
     """Raise :class:`ConfigurationError` if two limiters of an endpoint that apply to different methods would share a
     counter by accident. ``plans`` are those of all endpoints, by endpoint and method."""

@@ -18,7 +18,14 @@ from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration, reject_unknown_options
 from ..declare.subjects import LimitType, Subject, Subjects, SubjectType, parts_by_type
 from ..engine import ConfigurationError
-from .checks import reject_accidental_sharing, reject_late, reject_misplaced, reject_mixed_leases, reject_unserved
+from .checks import (
+    reject_accidental_sharing,
+    reject_late,
+    reject_misplaced,
+    reject_mixed_leases,
+    reject_mixed_types,
+    reject_unserved,
+)
 from .endpoint import Plan, planned_at
 from .overrides import Overrides
 from .sources import UNMATCHED_SCOPE, Sources, methods_of_handlers, scope_of, view_exemptions, view_stack
@@ -84,6 +91,7 @@ class Plans:
         reject_unserved(dict(self._endpoints))
         reject_accidental_sharing(dict(self._endpoints))
         reject_mixed_leases(self.made)
+        reject_mixed_types(self.made)
 
     def require_known_names(self) -> None:
         """Raise :class:`ConfigurationError` for names and patterns that match no endpoint."""
@@ -108,6 +116,7 @@ class Plans:
             for known in list(made):
                 plans.of_service(stack, known)
         reject_mixed_leases(plans.made)
+        reject_mixed_types(plans.made)
         return plans
 
     def ensure(self) -> None:

@@ -155,6 +155,15 @@ class TestSharedKeys:
         with pytest.raises(ConfigurationError, match='limiter on "page": .*' + self.MESSAGE):
             client.get("/free")
 
+    def test_by_a_type_and_by_several_together_are_an_error(self, limited_app: Flask, client: FlaskClient) -> None:
+        """A client that chooses a document could send ``[["ip", "203.0.113.7"], ["document", "a"]]``."""
+        options: dict[str, Any] = {"name": "document", "scope": "documents", "rules": "5/minute"}
+        limited_app.add_url_rule("/a", "one", rate_limiter(type=lambda: "a", **options)(lambda: "ok"))
+        limited_app.add_url_rule("/", "each", rate_limiter(type=("ip", lambda: "a"), **options)(lambda: "ok"))
+
+        with pytest.raises(ConfigurationError, match="only one of them counts several types together; give one of"):
+            client.get("/")
+
     @pytest.mark.parametrize(
         "options",
         [
