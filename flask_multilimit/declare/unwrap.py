@@ -8,9 +8,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 _MADE_BY_AS_VIEW = "View.as_view.<locals>.view"
+_FUNCTIONS = (FunctionType, MethodType)
 _KEPT_OUTSIDE_OF_DICT = (property, GetSetDescriptorType, MemberDescriptorType)
 
 
@@ -80,6 +81,14 @@ def attributes_of(target: object) -> dict[str, Any]:
     return attributes if isinstance(attributes, dict) else {}
 
 
+def is_function(value: object) -> TypeGuard[FunctionType | MethodType]:
+    """Whether it is a function or a method, or what wrapt makes of one. Other proxies are not asked: they would look up
+    their object, which may not exist yet."""
+    if isinstance(_of_class(value, "__wrapped__"), _KEPT_OUTSIDE_OF_DICT):
+        return isinstance(value, _FUNCTIONS)
+    return issubclass(type(value), _FUNCTIONS)
+
+
 def wrapped_in(function: object) -> Iterator[object]:
     """``function`` and what it says to wrap, without the ``__call__`` of a class, which all its objects share."""
     seen: set[int] = set()
@@ -133,7 +142,7 @@ def _functions_in(function: object) -> list[FunctionType | MethodType]:
         values = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
     else:
         values = list(attributes_of(function).values())
-    return [value for value in values if isinstance(value, (FunctionType, MethodType))]
+    return [value for value in values if is_function(value)]
 
 
 def _defined_beside(value: object, function: FunctionType) -> bool:

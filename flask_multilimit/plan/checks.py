@@ -17,7 +17,7 @@ from flask import Flask
 from .. import signals
 from ..declare.advice import declared_on, limiter_above, note_registered
 from ..declare.limiter import Declaration
-from ..declare.unwrap import attributes_of
+from ..declare.unwrap import attributes_of, is_function
 from ..engine import ConfigurationError, Rule
 from .endpoint import Plan
 
@@ -184,7 +184,7 @@ def _functions_in(registry: object) -> Iterator[object]:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, (FunctionType, MethodType)) or (depth == 1 and type(registry) is list and callable(value)):
+        if is_function(value) or (depth == 1 and type(registry) is list and callable(value)):
             yield value
         if depth < _DEEPEST and not issubclass(type(value), _WHOLES):
             ahead += [(each, depth + 1) for each in _parts_of(value)]

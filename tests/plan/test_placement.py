@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import flask
 import pytest
+import wrapt
 from flask import Blueprint, Flask
 from flask_login import LoginManager, user_logged_in
 from flask_socketio import SocketIO  # type: ignore[import-untyped]
+from werkzeug.local import LocalProxy
 
 from flask_multilimit import IP, ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.engine import MemoryStorage
@@ -239,3 +241,22 @@ def test_a_before_request_function_with_a_limiter_below_is_limited(app: Flask) -
     app.get("/")(lambda: "ok")
 
     assert statuses(app, "/", "/") == [200, 429]
+
+
+def test_objects_that_an_app_looks_up_lazily_are_not_looked_up(app: Flask) -> None:
+    MultiLimit(app)
+    app.jinja_env.globals["shop"] = LocalProxy(lambda: app.extensions["shop"])
+    app.extensions["pages"] = Pages(app)
+    app.extensions["pages"].callbacks["shop"] = {"callback": app.jinja_env.globals["shop"]}
+    app.get("/")(rate_limiter(rules="1/minute")(lambda: "ok"))
+
+    assert statuses(app, "/", "/") == [200, 429]
+
+
+def test_a_limiter_above_a_function_that_wrapt_wraps_is_an_error(app: Flask) -> None:
+    multilimit = MultiLimit(app)
+    kept = rate_limiter()(app.before_request(wrapt.FunctionWrapper(lambda: None, lambda f, _, a, k: f(*a, **k))))
+
+    with pytest.raises(ConfigurationError, match=r"stands above @app\.before_request"):
+        multilimit.validate(app)
+    del kept
