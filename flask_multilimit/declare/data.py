@@ -271,8 +271,9 @@ def rules_of(written: str | WrittenRule | Iterable[str | WrittenRule]) -> tuple[
 def _checked_imports(value: Any, info: ValidationInfo) -> Any:
     """``value``, unless it names a callable where data must not import modules."""
     if info.context and not info.context.get("imports", True):
-        for part in value if isinstance(value, tuple) else (value,):
-            if is_import_path(part) and not is_header(part):
+        for part in parts_of_type(value):
+            text = str(part).strip()
+            if is_import_path(text) and not is_header(text):
                 raise ValueError("names a callable, which only settings and files can; declare it there")
     return value
 
@@ -381,7 +382,7 @@ class WrittenLimiter(Written):
     def _check_exempt(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(str(network_from(each)) for each in value)
 
-    @field_validator("type", "rules", *CALLABLES)
+    @field_validator("type", "rules", "settle", *CALLABLES)
     @classmethod
     def _check_imports(cls, value: Any, info: ValidationInfo) -> Any:
         return _checked_imports(value, info)

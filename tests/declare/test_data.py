@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import pytest
 from flask_multilimit import Ban, Concurrent, ConfigurationError, LimitType, Rule
 from flask_multilimit.config import Settings
 from flask_multilimit.declare.data import (
+    CALLABLES,
     LimitsFile,
     WrittenBan,
     WrittenLimiter,
@@ -154,12 +156,30 @@ class TestSchema:
         assert all("description" in option for option in definitions["WrittenRule"]["properties"].values())
 
 
-@pytest.mark.parametrize("option", ["type", "rules", "cost", "exempt_when", "charge_when", "on_rejected"])
-def test_data_from_outside_may_not_name_callables(option: str) -> None:
-    written = {option: "module:tier"}
+@pytest.mark.parametrize(
+    "written",
+    [
+        *({option: "module:tier"} for option in ("type", "rules", "settle", *CALLABLES)),
+        *({"type": type_} for type_ in ("ip+module:tier", " module:tier", ["ip", "header:X + module:tier"])),
+    ],
+    ids=str,
+)
+def test_data_from_outside_may_not_name_callables(written: dict[str, Any]) -> None:
+    option = next(iter(written))
 
     with pytest.raises(ConfigurationError, match=f"{option}=.*names a callable, which only settings and files can"):
         validated(WrittenLimiter, "an override", written, imports=False)
+
+
+def test_no_option_of_data_from_outside_imports_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    texts = ("colorsys:rgb_to_hsv", "ip+colorsys:rgb_to_hsv", "colorsys:rgb_to_hsv.x ")
+    for option in WrittenLimiter.model_fields:
+        for given in (*texts, *([text] for text in texts), *({"priority": text} for text in texts)):
+            with suppress(ConfigurationError):
+                validated(WrittenLimiter, "an override", {option: given}, imports=False)
+
+    assert "colorsys" not in sys.modules
 
 
 def test_python_objects_may_stand_beside_data() -> None:
