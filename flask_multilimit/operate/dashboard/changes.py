@@ -14,6 +14,7 @@ from ...control.document import Preview
 from ...control.entries import Listing
 from ...control.store import KINDS
 from ...declare.addresses import Networks
+from ...declare.subjects import LimitType
 from ...declare.written import InvalidData, Mistake
 from ...engine import ConfigurationError, StorageError
 from ...engine.errors import with_remedy
@@ -134,7 +135,10 @@ def as_data(plans: Plans, given: Mapping[str, str]) -> dict[str, Any]:
     if given.get("who") or part == OWN:
         found["who"] = given.get("who", "")
     if part == ADDED:
-        limit: dict[str, Any] = {"type": given.get("type", "default"), "rules": given.get("more", "")}
+        type_ = given.get("type", LimitType.DEFAULT.value)
+        if not _shows_no_secrets(type_):
+            raise _unknown("type", type_, "one of the choices")
+        limit: dict[str, Any] = {"type": type_, "rules": given.get("more", "")}
         return {**found, "limit": {**limit, "shadow": True} if given.get("as_shadow") else limit}
     changed, _, name = part.partition(":")
     if changed == "rule" and what in {"shadow", "unshadow"}:  # a rule is in shadow with its limiter
@@ -144,6 +148,17 @@ def as_data(plans: Plans, given: Mapping[str, str]) -> dict[str, Any]:
     elif part not in {ALL, OWN}:
         raise _unknown("part", part, f"{ALL}, {ADDED}, {OWN}, rule:NAME or limiter:NAME")
     return {**found, **_change(what, given)}
+
+
+def types_of(plans: Plans) -> list[str]:
+    """The types of a limit that the form can add."""
+    return sorted({LimitType.DEFAULT.value, *filter(_shows_no_secrets, plans.types)})
+
+
+def _shows_no_secrets(type_: str) -> bool:
+    """Whether subjects of a type are addresses and users. Pages show subjects, and by ``header:Authorization``, these
+    would be what clients log in with."""
+    return {*type_.split("+")} <= {each.value for each in LimitType}
 
 
 def _change(what: str, given: Mapping[str, str]) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def _change(found: changes.Proposal) -> Response:
         "change.html",
         status=found.status,
         parts_at=changes.parts_at(gate.plans, found.given.get("endpoint", "")),
-        types=sorted({"default", *gate.plans.types}),
+        types=changes.types_of(gate.plans),
         enabled=applier_of(gate.app).enabled,
         shared=applier_of(gate.app).control.shared,
         fields=changes.FIELDS,

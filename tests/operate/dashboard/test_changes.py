@@ -176,6 +176,16 @@ def test_what_to_do_with_a_limit_must_be_one_of_the_choices_of_the_form(app: Fla
     assert entries_of(app) == []
 
 
+@pytest.mark.parametrize("type_", ["header:Authorization", "ip+header:Cookie", "module:function"])
+def test_no_form_makes_what_clients_log_in_with_a_subject(app: Flask, ada: FlaskClient, type_: str) -> None:
+    """Pages show subjects: visitors of the dashboard would log in as their customers."""
+    page = previewed(ada, **{**RULE, "part": "more", "more": "9/hour", "type": type_})
+
+    assert page.status_code == 400
+    assert f"type={type_}: give one of the choices" in page.text
+    assert entries_of(app) == []
+
+
 def test_a_form_for_one_client_whose_name_is_cleared_is_no_change_for_everybody(ada: FlaskClient) -> None:
     page = previewed(ada, kind="override", endpoint="*", who="203.0.113.7")
 
