@@ -218,7 +218,8 @@ def _has_credentials() -> bool:
     """Whether the request has anything by which ``authorize`` could know somebody."""
     names = {name.lower() for name in request.headers.keys()} - {"cookie"}  # noqa: SIM118 - it iterates over pairs
     cookies = set(request.cookies) - {LANGUAGE, FORM, KNOWN_BROWSER}
-    return bool(cookies or request.args or not all(map(_OF_EVERY_BROWSER.fullmatch, names)))
+    given = cookies or request.args or request.content_length
+    return bool(given or not all(map(_OF_EVERY_BROWSER.fullmatch, names)))
 
 
 def _known_browser() -> str:

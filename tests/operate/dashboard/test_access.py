@@ -177,13 +177,23 @@ def test_guesses_are_throttled_by_address_even_if_one_of_them_is_right() -> None
 
 @pytest.mark.parametrize(
     "guessing",
-    [{"headers": {"X-Api-Key": "guess"}}, {"headers": {"Cookie": "session=guess"}}, {"query_string": {"token": "x"}}],
-    ids=["header", "cookie", "query"],
+    [
+        {"headers": {"X-Api-Key": "guess"}},
+        {"headers": {"Cookie": "session=guess"}},
+        {"query_string": {"token": "x"}},
+        {"data": {"token": "x"}},
+    ],
+    ids=["header", "cookie", "query", "form"],
 )
 def test_guesses_are_throttled_however_they_are_sent(guessing: dict[str, Any]) -> None:
-    app = made()
+    asked: list[str] = []
+    app = made(dashboard={"authorize": lambda: asked.append(request.values.get("token", ""))})
 
-    assert [app.test_client().get(ROOT, **guessing).status_code for _ in range(12)] == [403] * 10 + [429] * 2
+    stranger = app.test_client(use_cookies=False)
+    answers = [stranger.post(f"{ROOT}change", **guessing).status_code for _ in range(12)]
+
+    assert answers == [403] * 10 + [429] * 2
+    assert len(asked) == 10
 
 
 @pytest.mark.parametrize("answer", [Response(status=401), Response(status=403), redirect("/login")], ids=str)
