@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..control.document import Difference, Preview
+from ..control.entries import Listing
 from ..declare.subjects import LimitType
 from ..observe.events import NEAR_LIMIT
 from ..serve.gate import AppGate
@@ -23,6 +24,9 @@ FORGETFUL = (
 NO_SHARE = (
     "While the storage is away, each worker admits its share of the count. That is 0 if there are more workers than "
     "units: all are refused then."
+)
+PART_OF_CLIENT = (
+    "This is a part of an IPv6 network that limits count as one client. The client may use any other address of it."
 )
 _REPLAYED = {each.value for each in LimitType}
 MOST_SENTENCES = 50
@@ -77,6 +81,10 @@ def impact(gate: AppGate, preview: Preview, *, warning: str = "") -> Impact:
 
 
 def _notes(gate: AppGate, preview: Preview) -> Iterable[str]:
+    entry = preview.entry
+    network = entry.who.network if isinstance(entry, Listing) and entry.kind != "allow" else None
+    if network is not None and network.version == 6 and network.prefixlen > gate.settings.ipv6_prefix:
+        yield PART_OF_CLIENT
     if preview.entry.until is None and forgets_changes(gate):
         yield FORGETFUL
     changed = (text for each in preview.endpoints for text in _by_name(_differing(each).after).values())

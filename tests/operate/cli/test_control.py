@@ -87,6 +87,20 @@ def test_a_count_below_the_number_of_workers_says_that_nobody_passes_in_an_outag
     assert (told in few, told in enough) == (True, False)
 
 
+def test_a_ban_of_a_part_of_an_ipv6_client_says_so(on_server: Command) -> None:
+    said = "The client may use any other address of it."
+
+    def noted(command: str, who: str) -> bool:
+        shown = on_server(command, who, "--for", "1h", "--dry-run").out
+        return said in " ".join(shown.split())
+
+    assert noted("ban", "2001:db8::7")
+    assert noted("deny", "2001:db8::7")
+    assert not noted("allow", "2001:db8::7")
+    assert not noted("ban", "2001:db8::/64")
+    assert not noted("ban", "203.0.113.7")
+
+
 def test_a_lasting_change_says_that_the_server_keeps_nothing_on_disk(
     on_server: Command, redis_client: redis.Redis
 ) -> None:
