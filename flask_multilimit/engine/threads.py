@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from math import inf
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from .forks import notify_child
 from .text import SafeLogger
@@ -180,14 +180,29 @@ def _wait(beating: weakref.ref[Beat], condition: threading.Condition, turn: obje
         return False
 
 
+class Ending(Protocol):
+    """An object that has something left to do when the process ends."""
+
+    def _at_end(self) -> None:
+        """Do it."""
+
+
 _with_last: weakref.WeakSet[Beat] = weakref.WeakSet()
+_ending: weakref.WeakSet[Ending] = weakref.WeakSet()
+
+
+def notify_at_end(one: Ending) -> None:
+    """Notify ``one`` when the process ends, after the last runs of all beats."""
+    _ending.add(one)
 
 
 @atexit.register
-def _last_beats() -> None:
+def _end() -> None:
     for beat in list(_with_last):
         if beat.running and beat._last is not None:
             beat._last()
+    for one in list(_ending):
+        one._at_end()
 
 
 # uWSGI

@@ -32,6 +32,7 @@ from ...forks import notify_child
 from ...hits import BanHit, Hit, bans_of, memoized, new_id, part_of
 from ...reply import DELAY, head, joined, retry_afters, standings_of
 from ...rules import Rule
+from ...threads import notify_at_end
 from ..base import KeepsSlots, Lost, Slot, Storage, check_clock, check_storage, monotonic_microseconds
 
 MOST_LEASES = 1024
@@ -171,6 +172,7 @@ class LeasingStorage:
         self._leases: dict[str, _Lease] = {}  # by key; the one that was renewed longest ago comes first
         self._lock = Lock()
         notify_child(self)
+        notify_at_end(self)
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         leased = memoized(hits, _leased)
@@ -239,11 +241,15 @@ class LeasingStorage:
 
     def close(self) -> None:
         """Give back the units that are not spent."""
+        self._at_end()
+        self.wrapped.close()
+
+    def _at_end(self) -> None:
+        """Give them back: workers that are replaced again and again would use up a quota that nobody has spent."""
         with self._lock:
             idle = [(key, lease) for key, lease in self._leases.items() if not lease.asking and not lease.uncertain]
             rests = [rest for key, lease in idle for rest in lease.renew(key, lease.rule, 0)]
         self._give_back(rests)
-        self.wrapped.close()
 
     def __len__(self) -> int:
         """The number of quotas of which there are leases, spent or not."""

@@ -152,6 +152,22 @@ def test_a_process_that_closes_gives_its_units_back(server: Server, redis_client
         assert bare(redis_client).peek(hits).remaining == 100 - 8
 
 
+ENDS = """
+import sys
+from flask_multilimit.engine import Limiter, Rule, hits_for
+
+limiter = Limiter(sys.argv[1])
+for _ in range(1 + 2 + 4 + 1):
+    limiter.check(hits_for(Rule(60, 100, lease=10), scope="api"))
+"""
+
+
+def test_a_process_that_ends_gives_its_units_back(server: Server, redis_client: redis.Redis) -> None:
+    subprocess.run([sys.executable, "-c", ENDS, server.url], check=True, timeout=TIMEOUT)
+
+    assert bare(redis_client).peek(hits_for(Rule(60, 100, lease=10), scope="api")).remaining == 100 - 8
+
+
 def test_limiters_that_share_a_quota_are_all_leased_or_none(app: Flask) -> None:
     MultiLimit(app)
 
