@@ -7,9 +7,9 @@
     done
 
 Each address may try five wrong passwords in a quarter of an hour. Each further guess is refused, and is a strike; the
-third strike bans the address for an hour, and for longer each time. Logins that succeed are not counted, so an office
-with many people behind one address is not banned for them. Somebody who mistypes five times has to wait, but is not
-banned.
+third strike bans the address for an hour, and for longer each time. Logins that succeed are given back, so an office
+with many people behind one address is not banned for them, unless eight log in at the same moment: a login counts until
+it is answered. For large offices, admit more. Somebody who mistypes five times has to wait, but is not banned.
 
 The app's log has one line for each ban. A program that blocks addresses elsewhere, in a firewall for example, connects
 to the signal, as this one does to remember them.
