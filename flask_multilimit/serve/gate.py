@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from flask import Flask, Request, Response, has_request_context
 
@@ -32,7 +32,7 @@ from .headers import describe
 from .refusal import AccessDenied, RateLimitExceeded, Refusals, answer_refusals
 from .settle import Settlement, require_response
 from .startup import Startup, validate_when_flask_run_has_loaded
-from .state import NO_PLAN, AppState, Record, Records
+from .state import NO_PLAN, Access, AppState, Record, Records
 
 if TYPE_CHECKING:
     from ..declare.addresses import Who
@@ -326,11 +326,14 @@ class AccessCheck:
         lists = self._in_force.access
         if lists is None or record is None:
             return False
-        if record.access == "unknown":
-            record.access = self._found_in(lists, record, ended=ended)
-        return record.access == "allowed"
+        access = record.access
+        if access == "unknown":
+            access = self._found_in(lists, record, ended=ended)
+            if access == "allowed" or record.checked:  # before that, the app may not know yet who the user is
+                record.access = access
+        return access == "allowed"
 
-    def _found_in(self, lists: AccessLists, record: Record, *, ended: bool) -> Literal["limited", "allowed"]:
+    def _found_in(self, lists: AccessLists, record: Record, *, ended: bool) -> Access:
         subjects = self._in_force.subjects
         subject_of = partial(self._subject_of, subjects.resolve_if_found if ended else subjects.resolve)
         listed = lists.of_client(current_request().remote_addr or "", subject_of)

@@ -8,6 +8,7 @@ import pytest
 from flask import Flask, g, request
 
 from flask_multilimit import (
+    IP,
     USER,
     AccessDenied,
     ConfigurationError,
@@ -74,6 +75,29 @@ class TestUsers:
         asked = [by(app, "203.0.113.9", headers={"X-User": user}) for user in ("boss", "you")]
 
         assert asked == [200, 403]
+
+
+@pytest.mark.parametrize("early", ["a check", "a function"])
+def test_lists_find_a_user_who_is_known_only_after_another_limit_was_checked(
+    app: Flask, storage: RecordingStorage, early: str
+) -> None:
+    multilimit = MultiLimit(
+        app, storage=storage, user_loader=lambda: g.get("user"), allow=["user:boss"], deny=["user:mallory"]
+    )
+    limited = rate_limiter(type=IP, rules="9/minute")(view())
+
+    def load() -> None:
+        if early == "a check":
+            multilimit.check("9/minute", scope="early", type=IP)
+        else:
+            limited()
+        g.user = request.headers.get("X-User")
+
+    app.before_request(load)
+    app.add_url_rule("/", "show", rate_limiter(type=USER, rules="1/minute")(view()))
+
+    assert ask(app, headers={"X-User": "mallory"}).status_code == 403
+    assert [ask(app, headers={"X-User": "boss"}).status_code for _ in range(3)] == [200, 200, 200]
 
 
 def test_a_type_of_ones_own_is_listed_by_its_name(app: Flask, storage: RecordingStorage) -> None:
