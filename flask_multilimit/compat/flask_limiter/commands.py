@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import click
@@ -21,6 +22,7 @@ from .in_force import MULTILIMIT, InForce
 from .migrate import report
 from .registry import Destination, Place, view_name
 from .settings import setting_of
+from .util import get_qualified_name
 
 PAUSE = 2.0
 """Seconds between two looks of ``--watch``."""
@@ -173,6 +175,8 @@ class Listed(NamedTuple):
     """``application``, ``blueprint``, ``default``, ``route``."""
     method: str
     scope: str
+    methods: tuple[str, ...] | None
+    """Those that it applies to, in upper case; ``None``: all."""
 
     def __str__(self) -> str:
         conditions = (("deduct_when", self.limit.deduct_when), ("exempt_when", self.limit.exempt_when))
@@ -237,8 +241,8 @@ def _limiter_for(state: InForce, endpoint: str, listed: Listed) -> RateLimiter:
         type=limit.key_func,
         name=item.type_name,
         key=state.own_prefix,
-        scope=listed.scope if listed.scope != endpoint or limit.methods else None,
-        methods=[listed.method] if limit.per_method else limit.methods,
+        scope=listed.scope if listed.scope != endpoint or listed.methods else None,
+        methods=listed.methods,
         cost=(lambda: limit.deduction_amount) if never else limit.cost,
         exempt_when=limit.exempt_when,
         charge_when=limit.deduct_when,
@@ -256,9 +260,24 @@ def _limits_of(state: InForce, route: Rule, unknown: dict[str, Limit]) -> dict[t
     for method in sorted((route.methods or {"GET"}) - UNLISTED):
         at = there._replace(method=method)
         with app.test_request_context(method=method):
-            for place in (state.place_before(at), state.place_at(at, view_name(app, there.endpoint))):
-                limits |= {(each.limit, each.scope): each for each in _limits_at(place, unknown)}
+            for place in _places(state, at):
+                for each in _limits_at(place, unknown):
+                    known = limits.get((each.limit, each.scope), each)
+                    methods = each.methods and tuple(dict.fromkeys((*(known.methods or ()), *each.methods)))
+                    limits[each.limit, each.scope] = each._replace(methods=methods)
     return limits
+
+
+def _places(state: InForce, at: Destination) -> tuple[Place, ...]:
+    """Where a request is checked: before the view, and in the view, or in the method of its class that is limited."""
+    before = state.place_before(at)
+    view_class = getattr(state.app.view_functions[at.endpoint], "view_class", None)
+    method = getattr(view_class, at.method.lower(), None)
+    name = "" if method is None else get_qualified_name(method)
+    if not state.registry.limits_of(name):
+        return before, state.place_at(at, view_name(state.app, at.endpoint))
+    before = replace(before, around=(), wants_default=False)  # as soon as a request has called the method
+    return before, state.registry.at_function(state.app, at, state.settings, name)
 
 
 def _limits_at(place: Place, unknown: dict[str, Limit]) -> Iterator[Listed]:
@@ -273,7 +292,9 @@ def _limits_at(place: Place, unknown: dict[str, Limit]) -> Iterator[Listed]:
     endpoint, _, method = place.destination
     for limit in place.resolve().limits if not unknown else sources:
         if limit.serves(method):
-            yield Listed(limit, sources[limit], method, limit.scope_for(endpoint, method))
+            alone = limit.per_method or (place.is_inside and sources[limit] == "route")
+            methods = (method,) if alone else limit.methods and tuple(each.upper() for each in limit.methods)
+            yield Listed(limit, sources[limit], method, limit.scope_for(endpoint, method), methods)
 
 
 def _chosen(app: Flask, endpoint: str | None, path: str | None, method: str | None) -> str | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Flask, Response, abort, request
+from flask.views import MethodView
 from werkzeug.test import EnvironBuilder
 
 from flask_multilimit import Decision, MultiLimit, current_decision, rate_limiter, testing
@@ -313,6 +314,26 @@ def test_the_list_of_limits_shows_the_options_of_the_bridge(app: Flask) -> None:
     assert listed(app, "index") == [
         ("0/day", "Flask-Limiter: route limit", "scope mail; cost by request"),
         ("5/minute", "Flask-Limiter: route limit", "only POST; scope index; cost 2; exempt_when, charge_when"),
+    ]
+
+
+def test_the_list_of_limits_has_those_of_methods_of_a_class(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app, default_limits=["9/hour"])
+    shared = limiter.shared_limit("7/minute", "mail")
+
+    class Pages(MethodView):
+        get = limiter.limit("2/minute")(named("v25"))
+        post, put = shared(named("v26")), shared(named("v27"))
+
+        def patch(self) -> str:
+            return "ok"
+
+    app.add_url_rule("/", view_func=Pages.as_view("pages"))
+
+    assert listed(app, "pages") == [
+        ("2/minute", "Flask-Limiter: route limit", "only GET; scope pages"),
+        ("7/minute", "Flask-Limiter: route limit", "only POST, PUT; scope mail"),
+        ("9/hour", "Flask-Limiter: default limit", ""),
     ]
 
 
