@@ -112,8 +112,8 @@ def refused(error: HTTPException) -> Response:
 
 def harden(response: Response) -> Response:
     """Set the header fields that make a browser allow our pages no more than they need."""
-    if response.is_json:
-        response.set_data(visible_json(response.get_json(), separators=(",", ":")) + "\n")
+    if (content := response.get_json(silent=True)) is not None:  # a response of authorize may have none, or another
+        response.set_data(visible_json(content, separators=(",", ":")) + "\n")
     for name, value in _HEADERS.items():
         response.headers[name] = value
     if is_file() and response.status_code in {200, 206, 304}:

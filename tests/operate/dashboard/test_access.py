@@ -33,6 +33,14 @@ def test_authorize_may_answer_by_itself() -> None:
     assert app.test_client().get(ROOT).status_code == 401
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("body", ["", "{", '{"error": "who are you?"}'])
+def test_authorize_may_answer_with_any_json(method: str, body: str) -> None:
+    app = made(dashboard={"authorize": lambda: abort(Response(body, 401, mimetype="application/json"))})
+
+    assert app.test_client().open(ROOT, method=method).status_code == 401
+
+
 @pytest.mark.parametrize("returned", [True, 7, b"ada", "x" * 201])
 def test_authorize_that_returns_no_name_is_an_error(returned: Any) -> None:
     app = made(dashboard={"authorize": lambda: returned}, PROPAGATE_EXCEPTIONS=True)
