@@ -216,7 +216,11 @@ class InForce:
         given: object = key_func()
         key = given if type(given) is str else key_of_client(given)
         if not key:  # such clients share one quota, so that the limit is not off for them
-            self._logger.warning("limits at %s: their key is empty", place.destination.endpoint)
+            self._logger.warning(
+                "limits at %s: key_func returned %r, and all such requests share one quota; exempt_when lets them pass",
+                place.destination.endpoint,
+                given,
+            )
         return key
 
     def _answer(self, question: Question, place: Place, progress: Progress) -> Answer | None:

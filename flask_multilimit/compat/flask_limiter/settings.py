@@ -140,12 +140,15 @@ class Settings:
 
 
 def unknown_settings(config: Mapping[str, Any]) -> list[str]:
-    """For each unknown ``RATELIMIT_*``, the setting that it may have meant."""
-    return [
-        f"{name} is not a setting; did you mean {''.join(difflib.get_close_matches(name, KNOWN, n=1, cutoff=0))}?"
-        for name in config
-        if name.startswith(PREFIX) and name not in KNOWN
-    ]
+    """For each unknown ``RATELIMIT_*``, the setting that it may have meant, if any. It may be the app's own."""
+    known = {name.removeprefix(PREFIX): name for name in KNOWN}
+    found = []
+    for name in config:
+        if name.startswith(PREFIX) and name not in KNOWN:
+            nearest = difflib.get_close_matches(name.removeprefix(PREFIX), known, n=1)
+            meant = f"; did you mean {known[nearest[0]]}?" if nearest else ""
+            found.append(f"{name} is not a setting of Flask-Limiter{meant}")
+    return found
 
 
 def _is_dict(given: object) -> bool:

@@ -83,11 +83,17 @@ def test_the_first_request_names_the_differences_that_this_app_may_see(
     assert named_at_start(caplog, declare, **options) == named
 
 
-def test_unknown_settings_are_named_with_the_nearest_known_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_settings_are_named_with_the_nearest_known_one_if_there_is_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     app = Flask("shop")
-    app.config["RATELIMIT_STORAGE_URL"] = "memory://"
+    app.config.update(RATELIMIT_STORAGE_URL="memory://", RATELIMIT_GUEST_USER="60 per minute")  # the latter by Invenio
     Limiter(get_remote_address, app=app)
 
     app.test_client().get("/")
 
-    assert "RATELIMIT_STORAGE_URL is not a setting; did you mean RATELIMIT_STORAGE_URI?" in caplog.messages
+    assert (
+        "RATELIMIT_STORAGE_URL is not a setting of Flask-Limiter; did you mean RATELIMIT_STORAGE_URI?"
+        in caplog.messages
+    )
+    assert "RATELIMIT_GUEST_USER is not a setting of Flask-Limiter" in caplog.messages

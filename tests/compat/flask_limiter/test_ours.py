@@ -278,6 +278,18 @@ def test_overrides_change_limits_of_the_bridge(
     assert [told[0][0], " ".join(told[1])] == shown
 
 
+def test_the_log_says_what_an_empty_key_does(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+    limiter = Limiter(lambda: "", app=app)
+    app.get("/", endpoint="index")(limiter.limit("5/minute")(named("v28")))
+
+    codes(app, 1)
+
+    assert (
+        "limits at index: key_func returned '', and all such requests share one quota; exempt_when lets them pass"
+        in (caplog.messages)
+    )
+
+
 # Lists of limits
 
 
