@@ -326,11 +326,11 @@ class AccessCheck:
         lists = self._in_force.access
         if lists is None or record is None:
             return False
-        access = record.access
-        if access == "unknown":
+        asked, access = record.access
+        if asked is not lists:  # a websocket lives on when somebody is banned
             access = self._found_in(lists, record, ended=ended)
             if access == "allowed" or record.checked:  # before that, the app may not know yet who the user is
-                record.access = access
+                record.access = lists, access
         return access == "allowed"
 
     def _found_in(self, lists: AccessLists, record: Record, *, ended: bool) -> Access:

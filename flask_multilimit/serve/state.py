@@ -38,8 +38,9 @@ class AppState:
     """Learns of every outcome."""
 
 
-Access = Literal["unknown", "limited", "allowed"]
-"""What the allow and deny lists say about a request; ``unknown`` until they are asked."""
+Access = Literal["limited", "allowed"]
+"""What the allow and deny lists say about a request."""
+NOT_ASKED: tuple[None, Access] = (None, "limited")
 
 NO_PLAN = Plan("", None, ())
 """The plan of a record that is made before the plan is known, or outside of a request."""
@@ -64,7 +65,8 @@ class Record(Frame):
         """Whether the request passed that check."""
         self.decisions: list[Decision] = []
         """In the order of the checks: the first, which is usually that of the endpoint, and the latest."""
-        self.access: Access = "unknown"
+        self.access: tuple[AccessLists | None, Access] = NOT_ASKED
+        """The lists that were asked last, and what they said."""
 
     def note(self, decision: Decision) -> None:
         """A check was decided."""

@@ -100,6 +100,22 @@ def test_lists_find_a_user_who_is_known_only_after_another_limit_was_checked(
     assert [ask(app, headers={"X-User": "boss"}).status_code for _ in range(3)] == [200, 200, 200]
 
 
+@pytest.mark.parametrize("lists", [{}, {"deny": ["203.0.113.9"]}], ids=["the first entry", "another entry"])
+def test_a_ban_ends_a_websocket_that_checks_its_messages(app: Flask, lists: dict[str, Any]) -> None:
+    multilimit = MultiLimit(app, user_loader=lambda: request.headers.get("X-User"), **lists)
+
+    def chat() -> str:
+        for _ in range(3):
+            multilimit.check("9/minute", scope="messages", type=USER)
+        multilimit.control.ban("user:mallory", for_=60)
+        multilimit.check("9/minute", scope="messages", type=USER)
+        return "chatted on"
+
+    app.add_url_rule("/", "chat", rate_limiter(type=IP, rules="9/minute")(chat))
+
+    assert ask(app, headers={"X-User": "mallory"}).status_code == 429
+
+
 def test_a_type_of_ones_own_is_listed_by_its_name(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, deny=["tenant:acme"], allow=["tenant:ours"])
     by_tenant = rate_limiter(type=lambda: request.headers["X-Tenant"], name="tenant", rules="1/minute")
