@@ -33,6 +33,8 @@ _OURS = {
     },
 }
 """Our names of schemes."""
+_OF_ONE_SERVER = ("redis", "rediss", "valkey", "valkeys")
+"""Those whose host is localhost if they name none, as in redis-py."""
 _NOT_OF_THE_CLIENT = ("key_prefix", "wrap_exceptions", "use_replicas")
 """Options about keys, errors and replicas of Flask-Limiter, which have no meaning here."""
 
@@ -49,6 +51,9 @@ def storage_from(uri: str, options: Mapping[str, Any]) -> Any:
             f'storage {scheme}://: use "redis://host:6379" or "valkey://host:6379", or on one machine "local://" '
             "(pip install 'flask-multilimit[local]'); others cannot check several limits in one step"
         )
+    if ours in _OF_ONE_SERVER:
+        login, at, place = rest.rpartition("@")
+        rest = f"{login}{at}localhost{place}" if place[:1] in {"", ":", "/", "?"} else rest
     given = {name: value for name, value in options.items() if name not in _NOT_OF_THE_CLIENT}
     return _client(ours, rest, given) if given else f"{ours}://{rest}"
 
