@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
+from math import inf
 from threading import Lock
+from time import monotonic
 from typing import Any, TypeVar, cast
 
 from flask import Flask
@@ -22,6 +24,7 @@ T = TypeVar("T")
 
 REMEMBERED = 1024
 """The most subjects whose last good rules are kept, for each limiter."""
+REPORTED, MINUTE = 10, 60.0
 
 
 _OF_SEVERAL = frozenset({LimitType.DEFAULT.value, LimitType.IP.value, ANONYMOUS})
@@ -39,7 +42,7 @@ class DynamicRules:
     apply, else the ``fallback`` of the limiter; without one, the request fails with that error. Where several clients
     may be one subject, its last good rules may be those of another client: the ``fallback`` goes before them, and "no
     limit" is not remembered. A failure is logged and signalled once, until the callable works again; if it fails only
-    for some subjects, once for each of them.
+    for some subjects, once for each of them, but at most :data:`REPORTED` times a minute: clients invent subjects.
     """
 
     def __init__(self, app: Flask, declaration: Declaration) -> None:
@@ -51,6 +54,7 @@ class DynamicRules:
         self._good: OrderedDict[str, tuple[int, tuple[Rule, ...]]] = OrderedDict()
         self._failing = False
         self._failing_for: OrderedDict[str, None] = OrderedDict()
+        self._reports = deque([-inf] * REPORTED, REPORTED)
         self._lock = Lock()
 
     def now(self, subject: Subject, *, keep: bool = True) -> tuple[Rule, ...]:
@@ -131,7 +135,11 @@ class DynamicRules:
 
     def _report(self, name: str, error: Exception) -> None:
         with self._lock:
-            first = not self._failing and name not in self._failing_for
+            now, first = monotonic(), not self._failing and name not in self._failing_for
+            if first and now < self._reports[0] + MINUTE:
+                return
+            if first:
+                self._reports.append(now)
             self._failing = True
             _remember(self._failing_for, name, None)
         if first:

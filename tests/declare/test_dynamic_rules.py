@@ -409,6 +409,14 @@ def test_a_failure_for_one_customer_among_many_is_reported_once(limited: Flask, 
     assert [type(told["error"]) for told in failures] == [KeyError]
 
 
+def test_a_client_that_invents_keys_writes_few_lines(limited: Flask, failures: list[dict[str, Any]]) -> None:
+    for number in range(50):
+        get(limited, "g", "gold")
+        get(limited, f"invented-{number}", "no such plan")
+
+    assert len(failures) == 10
+
+
 CUSTOMERS = {"key-of-ann": "free", "key-of-bob": "gold"}
 
 
