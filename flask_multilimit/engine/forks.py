@@ -2,7 +2,8 @@
 
 A lock that another thread holds during the fork would never be released in the child, which does not have that thread,
 and what the thread was changing would stay half changed. So a fork takes all locks first, one fork at a time. A server
-that forks in C, such as uWSGI, informs Python only afterwards; then the child gets new locks.
+that forks in C informs Python only afterwards, or not at all, as uWSGI does unless it is told to: then the child finds
+out by itself, and gets new locks.
 
 The subprocess module of gevent forks in Python to run another program. That child changes nothing, so such a fork takes
 no locks: a greenlet that holds one may wait for what that program will do.
@@ -64,6 +65,8 @@ _outer: weakref.WeakSet[Locked] = weakref.WeakSet()
 _inner: weakref.WeakSet[Locked] = weakref.WeakSet()
 _notified: weakref.WeakSet[Copied] = weakref.WeakSet()
 _held: list[Any] = []
+_process = os.getpid()
+_noticing = Lock()
 
 
 def lock_for_forks(one: Locked, *, inner: bool = False) -> None:
@@ -75,6 +78,14 @@ def lock_for_forks(one: Locked, *, inner: bool = False) -> None:
 def notify_child(one: Copied) -> None:
     """Notify ``one`` in a forked child, without its lock: any state of it is sound, or the child starts over."""
     _notified.add(one)
+
+
+def notice_fork() -> None:
+    """In a child of a fork of which Python was not informed, make up for it. Call it before a process does its first
+    work."""
+    with _noticing:
+        if os.getpid() != _process:
+            _after_in_child()
 
 
 def _locked() -> list[Locked]:
@@ -125,10 +136,10 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
-    global _one_at_a_time  # noqa: PLW0603 - the old one is locked
+    global _one_at_a_time, _process
     if _of_thread.runs_program:
         return
-    _one_at_a_time = Lock()
+    _one_at_a_time, _process = Lock(), os.getpid()
     _held.clear()
     with ExitStack() as each:  # all of them, even if one raises
         for one in _locked() + _listed(_notified):

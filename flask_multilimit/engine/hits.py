@@ -15,6 +15,7 @@ from .algorithms import ALGORITHMS
 from .algorithms.base import COUNTED, PeriodsOfCalendar
 from .bans import Ban
 from .errors import ConfigurationError, brief, check_bool, check_several
+from .forks import notify_child
 from .keys import (
     DEFAULT_PREFIX,
     PREFIX_PATTERN,
@@ -405,9 +406,19 @@ _OF_VERSION_4 = bytes(0x40 | byte & 0x0F for byte in range(256))
 _OF_VARIANT_1 = bytes(0x80 | byte & 0x3F for byte in range(256))
 """Translate a random byte to one that has the bits of the version, or of the variant."""
 
-_ids: list[bytes] = []
-if hasattr(os, "register_at_fork"):  # otherwise parent and child would use the same ids
-    os.register_at_fork(after_in_child=_ids.clear)
+
+class _Ids(list[bytes]):
+    """Ids that are not used yet."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def _after_fork_in_child(self) -> None:
+        """Parent and child would use the same ids."""
+        self.clear()
+
+
+_ids = _Ids()
+notify_child(_ids)
 
 
 def new_id() -> bytes:

@@ -217,6 +217,12 @@ def threads_run() -> bool:
     return uwsgi is None or lets_threads_run({_text(name): _text(value) for name, value in uwsgi.opt.items()})
 
 
+def in_master_of_uwsgi() -> bool:
+    """Whether this process is one that forks the workers of uWSGI."""
+    uwsgi = sys.modules.get("uwsgi")
+    return uwsgi is not None and not uwsgi.worker_id()
+
+
 def lets_threads_run(options: Mapping[str, str]) -> bool:
     """Whether uWSGI with these ``options`` runs threads: only with ``enable-threads`` or ``threads``."""
     return any(options.get(name, "no").lower() not in _OFF for name in ("enable-threads", "threads"))

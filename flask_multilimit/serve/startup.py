@@ -12,11 +12,11 @@ from flask.cli import ScriptInfo, run_command
 from ..config import Settings
 from ..declare.subjects import LimitType
 from ..engine import ConfigurationError, ConfigurationWarning, Limiter
-from ..engine.forks import LateLock, notify_child
+from ..engine.forks import LateLock, notice_fork, notify_child
 from ..engine.slots import that_keeps_slots
 from ..engine.storage.addresses import redacted
 from ..engine.text import SafeLogger
-from ..engine.threads import threads_run
+from ..engine.threads import in_master_of_uwsgi, threads_run
 from .state import AppState
 
 
@@ -41,6 +41,7 @@ class Startup:
 
     def run(self) -> None:
         """Build all plans, so that a mistake shows at the first request and not at the hundredth."""
+        notice_fork()
         with self._lock:
             if not self.checked:
                 on = self._in_force
@@ -49,7 +50,7 @@ class Startup:
                 self._check()
                 self.checked = True
         self.keep_up()
-        self.finished = True
+        self.finished = not in_master_of_uwsgi()  # its workers would take that over
 
     def _check(self) -> None:
         try:
@@ -68,6 +69,7 @@ class Startup:
     def keep_up(self) -> None:
         """Begin to follow changes, once in each process."""
         if not self.follows:
+            notice_fork()
             with self._lock:
                 if not self.follows:
                     self.follows = True

@@ -6,6 +6,7 @@ Who else decides is counted in `traffic/test_in_flask.py`, forks in `traffic/tes
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -104,3 +105,33 @@ def test_gunicorn_counts_through_an_outage(own_server: Server, tmp_path: Path) -
 def send(served: Program, who: str) -> Counter[int]:
     replies = served.get_all([f"/search?who={who}-{number % 3}" for number in range(150)])
     return Counter(reply.status for reply in replies)
+
+
+ON_UWSGI = """
+from flask import Flask
+from flask_multilimit import MultiLimit, rate_limiter
+from flask_multilimit.engine import hits_for
+
+app = Flask("shop")
+app.config.from_prefixed_env()
+multilimit = MultiLimit(app)
+app.add_url_rule("/", "view", rate_limiter(rules="100/hour")(lambda: "ok"))
+with app.app_context():
+    multilimit.limiter.check(hits_for("100/hour", scope="view"))  # so the workers inherit a connection, and ids
+"""
+
+
+@pytest.mark.slow
+def test_workers_of_uwsgi_count_exactly_though_it_does_not_inform_python_of_its_forks(
+    server: Server, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    (tmp_path / "on_uwsgi.py").write_text(ON_UWSGI)
+    program = ("uwsgi", "--http-socket", "127.0.0.1:0", "--module", "on_uwsgi:app", "--master", "--die-on-term")
+    paths = [part for path in (str(tmp_path), *filter(None, sys.path)) for part in ("--pythonpath", path)]
+    environment = {"FLASK_MULTILIMIT_STORAGE_URI": server.url, "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10"}
+
+    with Program(*program, *paths, "--processes", "3", "--threads", "4", environment=environment) as running:
+        sent = Counter(reply.status for reply in running.get_all(["/"] * 300))
+
+        assert sent == {200: 99, 429: 201}
+        assert by(counted(redis_client, most=300), "outcome") == {"allowed": 99, "refused": 201}

@@ -100,7 +100,7 @@ def test_uwsgi_without_threads_is_warned_of(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(opt=options, numproc=2))
+    monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(opt=options, numproc=2, worker_id=lambda: 1))
     app.config.update(settings)
     MultiLimit(app)
     app.add_url_rule("/", "view", lambda: "ok")
