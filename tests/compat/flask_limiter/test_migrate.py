@@ -205,6 +205,30 @@ def test_one_limiter_for_each_method_that_the_view_takes(
     assert_that_it_runs(app)
 
 
+@pytest.mark.parametrize(
+    ("limit", "declaration"),
+    [
+        (lambda it: it.limit(limits_now), "type=IP, rules=limits_now()"),
+        (lambda it: it.limit("3/minute", override_defaults=False), 'type=IP, rules="3/minute"'),
+        (lambda it: it.limit("3/minute", methods=["GET"]), 'type=IP, rules="3/minute"'),
+        (lambda it: it.limit("3/minute", per_method=True), 'type=IP, rules="3/minute"'),
+    ],
+)
+def test_a_limit_of_a_with_statement_is_printed_as_one_that_runs(limit: Any, declaration: str) -> None:
+    app = Flask("shop")
+    limiter = Limiter(get_remote_address, app=app)
+
+    @app.get("/")
+    def index() -> str:
+        with limit(limiter):
+            return "ok"
+
+    app.test_client().get("/")
+
+    assert f'    + with current_app.extensions["multilimit"].limit({declaration}, scope="index"):' in printed(app)
+    assert_that_it_runs(app)
+
+
 def test_a_second_limit_of_the_same_window_gets_a_scope() -> None:
     app = limited(lambda it: it.limit("3/minute"), lambda it: it.limit("5/minute", deduct_when=failed))
 
