@@ -170,24 +170,21 @@ def counted_visit() -> Iterator[None]:
     credentials who has been rejected too often.
 
     A visit with credentials counts as a guess until it is let in: otherwise, all guesses that arrive together would be
-    tried.
+    tried, and all that make ``authorize`` fail.
     """
-    limiter, is_guess = gate_in_force().limiter, _has_credentials()
-    guess = limiter.check(_hits_of_visit()) if is_guess else None
-    if guess is not None:
+    limiter, guess = gate_in_force().limiter, None
+    if _has_credentials():
+        guess = limiter.check(_hits_of_visit())
         _require(guess)
-    is_rejected = False
     try:
         yield
     except HTTPException as error:
-        is_rejected = error.get_response().status_code < 500  # if authorize made the response, the error has no code
-        if error.code == Forbidden.code and not is_guess:  # any other answer may say how to come in
+        if error.code == Forbidden.code and guess is None:  # any other answer may say how to come in
             _require(limiter.check(_hits_of_visit()))
         raise
-    finally:
-        if guess is not None and not is_rejected:
-            with suppress(StorageError):  # then it counts for a minute
-                limiter.refund(guess)
+    if guess is not None:
+        with suppress(StorageError):  # then it counts for a minute
+            limiter.refund(guess)
 
 
 def require_few_changes(author: str) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Flask, Response, abort, redirect, request
+from werkzeug.exceptions import ServiceUnavailable
 from werkzeug.test import create_environ, run_wsgi_app
 
 from flask_multilimit import MultiLimit
@@ -229,13 +230,24 @@ def test_of_guesses_that_arrive_together_authorize_is_asked_about_ten() -> None:
     assert len(asked) == 10
 
 
-@pytest.mark.parametrize("fails", [False, True], ids=["let in", "failed"])
-def test_a_visit_that_was_not_rejected_is_no_guess(fails: bool) -> None:
-    app = made(dashboard={"authorize": lambda: abort(503) if fails else basic_auth()})
+@pytest.mark.parametrize("failure", [ValueError, ServiceUnavailable])
+def test_guesses_that_make_authorize_fail_are_throttled(failure: type[Exception]) -> None:
+    """As a wrong password does with some hashes."""
 
-    answers = [browser_of("ada", app).get(ROOT).status_code for _ in range(15)]
+    def authorize() -> str:
+        raise failure
 
-    assert answers == [503 if fails else 200] * 15
+    app = made(dashboard={"authorize": authorize})
+
+    answers = [guess(app) for _ in range(12)]
+
+    assert answers == [503 if failure is ServiceUnavailable else 500] * 10 + [429] * 2
+
+
+def test_a_visit_that_is_let_in_is_no_guess() -> None:
+    app = made(dashboard={"authorize": basic_auth})
+
+    assert [browser_of("ada", app).get(ROOT).status_code for _ in range(15)] == [200] * 15
 
 
 def test_a_browser_that_was_let_in_undoes_a_change_while_others_guess_from_its_address() -> None:
