@@ -271,7 +271,7 @@ def _limits_of(state: InForce, route: Rule, unknown: dict[str, Limit]) -> dict[t
 def _places(state: InForce, at: Destination) -> tuple[Place, ...]:
     """Where a request is checked: before the view, and in the view, or in the method of its class that is limited."""
     before = state.place_before(at)
-    view_class = getattr(state.app.view_functions[at.endpoint], "view_class", None)
+    view_class = getattr(state.app.view_functions.get(at.endpoint), "view_class", None)
     method = getattr(view_class, at.method.lower(), None)
     name = "" if method is None else get_qualified_name(method)
     if not state.registry.limits_of(name):

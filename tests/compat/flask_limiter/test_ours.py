@@ -349,6 +349,13 @@ def test_the_list_of_limits_has_those_of_methods_of_a_class(app: Flask) -> None:
     ]
 
 
+def test_the_list_of_limits_has_routes_without_a_view(app: Flask) -> None:
+    Limiter(get_remote_address, app=app, default_limits=["9/hour"])
+    app.add_url_rule("/elsewhere", endpoint="elsewhere", build_only=True)
+
+    assert listed(app, "elsewhere") == [("9/hour", "Flask-Limiter: default limit", "")]
+
+
 def test_the_list_of_limits_has_a_limit_that_depends_on_the_request(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app)
     app.get("/", endpoint="index")(limiter.limit(lambda: request.args["plan"])(named("v23")))
