@@ -205,6 +205,25 @@ def _end() -> None:
         one._at_end()
 
 
+class _Children:
+    """Children of ``multiprocessing`` end without ``atexit``, but with finalizers, and begin by forgetting those of
+    their parent."""
+
+    def __init__(self) -> None:
+        self._informed = False
+        self._after_fork_in_child()
+        notify_child(self)
+
+    def _after_fork_in_child(self) -> None:
+        util = sys.modules.get("multiprocessing.util")  # nobody else pays for loading it
+        if util is not None and not self._informed:
+            self._informed = True
+            util.register_after_fork(self, lambda _: util.Finalize(None, _end, exitpriority=0))
+
+
+_children = _Children()
+
+
 # uWSGI
 
 _OFF = {"false", "off", "no", "0"}

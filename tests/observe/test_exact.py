@@ -19,6 +19,7 @@ from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter
 from flask_multilimit.engine import RedisStorage
 from flask_multilimit.observe.traffic import Counts, TrafficReader
 from flask_multilimit.serve.gate import gate_of
+from support.forks import FORKS
 from support.processes import Program
 from support.servers import Server, find_binaries
 from support.waiting import until
@@ -66,6 +67,22 @@ def test_decisions_of_leases_are_counted(server: Server, redis_client: redis.Red
     assert by(total, "outcome") == {"allowed": sent[200], "refused": sent[429]}
     assert by(total, "decided_by")["lease"] > 0
     assert sum(amount for each, amount in total.rules.items() if each.did == "refuses") == sent[429]
+    multilimit.close()
+
+
+def test_what_a_child_of_multiprocessing_counted_is_sent_when_it_ends(
+    server: Server, redis_client: redis.Redis
+) -> None:
+    app = Flask("shop")
+    app.config.update(MULTILIMIT_STORAGE_URI=server.url, MULTILIMIT_STORAGE_TIMEOUT=10)
+    multilimit = MultiLimit(app)
+    app.add_url_rule("/", "view", rate_limiter(rules="3/hour")(lambda: "ok"))
+
+    child = FORKS.Process(target=lambda: [app.test_client().get("/") for _ in range(5)])
+    child.start()
+    child.join(PATIENCE)
+
+    assert by(counted(redis_client, most=5), "outcome") == {"allowed": 3, "refused": 2}
     multilimit.close()
 
 

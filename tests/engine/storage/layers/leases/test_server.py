@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from flask_multilimit import ConfigurationError, MultiLimit, Rule, rate_limiter
 from flask_multilimit.engine import LeasingStorage, Limiter, RedisStorage, hits_for
 from support.asking import ask, commands
 from support.bench import bare
+from support.forks import FORKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,20 +154,16 @@ def test_a_process_that_closes_gives_its_units_back(server: Server, redis_client
         assert bare(redis_client).peek(hits).remaining == 100 - 8
 
 
-ENDS = """
-import sys
-from flask_multilimit.engine import Limiter, Rule, hits_for
-
-limiter = Limiter(sys.argv[1])
-for _ in range(1 + 2 + 4 + 1):
-    limiter.check(hits_for(Rule(60, 100, lease=10), scope="api"))
-"""
-
-
 def test_a_process_that_ends_gives_its_units_back(server: Server, redis_client: redis.Redis) -> None:
-    subprocess.run([sys.executable, "-c", ENDS, server.url], check=True, timeout=TIMEOUT)
+    program = "import sys; from engine.storage.layers.leases.worker import spend; spend(sys.argv[1])"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    subprocess.run([sys.executable, "-c", program, server.url], check=True, timeout=TIMEOUT, env=environment)
+    assert bare(redis_client).peek(worker.SPENT).remaining == 100 - 8
 
-    assert bare(redis_client).peek(hits_for(Rule(60, 100, lease=10), scope="api")).remaining == 100 - 8
+    child = FORKS.Process(target=worker.spend, args=(server.url,))
+    child.start()
+    child.join(TIMEOUT)
+    assert bare(redis_client).peek(worker.SPENT).remaining == 100 - 16
 
 
 def test_limiters_that_share_a_quota_are_all_leased_or_none(app: Flask) -> None:

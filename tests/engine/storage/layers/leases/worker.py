@@ -18,6 +18,14 @@ SECONDS = 2.0
 LEASE = 20
 OWN = Rule(1, 25)
 """Of every process; it refuses what the leased one would admit."""
+SPENT = hits_for(Rule(60, 100, lease=10), scope="spent")
+
+
+def spend(url: str) -> None:
+    """Spend 8 of 15 units, and end."""
+    limiter = Limiter(url)
+    for _ in range(1 + 2 + 4 + 1):
+        limiter.check(SPENT)
 
 
 def main(url: str, name: str, count: str) -> None:
