@@ -14,7 +14,7 @@ from ..declare.written import InvalidData, Mistake, parse_json
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool
 from ..engine.rules import LONGEST, UNITS, Rules
-from ..engine.text import LONGEST_DURATION, LONGEST_NAME, is_storable
+from ..engine.text import LONGEST_DURATION, LONGEST_NAME, Phrase, is_storable
 from .document import Difference, Document, Preview, document_from
 from .entries import Listing, Override, entry_from
 from .store import Change, Found, ListingKind, Store
@@ -308,9 +308,7 @@ class Control:
                 (latest["author"], latest["at"], f"{latest['what']} {latest['entry']}") if latest else _NOBODY
             )
         when = datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
-        return ControlConflict(
-            f"{entry}: changed since you looked at it: {author or 'somebody'} {what} at {when}. Look at it again"
-        )
+        return ControlConflict(Phrase(_CHANGED, entry=entry, author=author or _SOMEBODY, what=what, when=when))
 
     def _prepared(
         self,
@@ -342,14 +340,16 @@ class Control:
         """Raise unless ``after``, with the new ``entry``, may be put in force."""
         self._app.validate(after, entry)
         if not force and (warning := self._warning(before, after, entry)):
-            raise NeedsForce(f"{warning}; to do it anyway, force it")
+            raise NeedsForce(Phrase("{warning}; to do it anyway, force it", warning=warning))
 
     def _warning(self, before: Document, after: Document, entry: Override | Listing) -> str:
         """Why ``entry`` must be confirmed; empty if it need not."""
         replaced = _of_target(before, entry)
         if replaced is not None and _refuses(entry) and _refuses(replaced) and _end(entry) < _end(replaced):
-            by = f" by {replaced.author}" if replaced.author else ""
-            return f"{entry}: would end earlier than {replaced}{by}, which it replaces"
+            other = str(replaced)
+            if replaced.author:
+                other = Phrase("{entry} by {author}", entry=replaced, author=replaced.author)
+            return Phrase("{entry}: would end earlier than {other}, which it replaces", entry=entry, other=other)
         return self._app.warning(after, entry)
 
     def _read(self) -> Document:
@@ -365,7 +365,7 @@ class Control:
             if self._store.write(found.stamp, make(_document_in(found)).dump(), change) is not None:
                 self._follower.start()
                 return
-        raise ControlConflict("others change limits all the time: try again")
+        raise ControlConflict(Phrase("others change limits all the time: try again"))
 
 
 def _document_in(found: Found) -> Document:
@@ -393,6 +393,8 @@ def _is_text(value: object) -> bool:
 
 
 _GIVE_A_DICT = 'give a dict, such as {"kind": "deny", "who": "::1"}'
+_CHANGED = "{entry}: changed since you looked at it: {author} {what} at {when}. Look at it again"
+_SOMEBODY = Phrase("somebody")
 _NOBODY = ("", 0.0, "changed it")
 
 
@@ -425,7 +427,7 @@ def seconds_of(duration: Duration) -> float:
     else:
         seconds = duration
     if type(seconds) not in {int, float} or not 1 <= seconds <= LONGEST:
-        raise InvalidData("", [Mistake("for", brief(duration), "give a time from 1 second to 400 days")])
+        raise InvalidData("", [Mistake("for", brief(duration), Phrase("give a time from 1 second to 400 days"))])
     return seconds
 
 
@@ -436,5 +438,6 @@ def _seconds_in(text: str) -> float:
         seconds += float(part[1]) * UNITS.get(_SHORT.get(part[2], part[2].removesuffix("s")), math.nan)
         end = part.end()
     if end < len(normalized) or not end or math.isnan(seconds) or len(text) > LONGEST_DURATION:
-        raise InvalidData("", [Mistake("for", brief(text), 'write a time as "90s", "15m", "2h" or "1d 12h"')])
+        remedy = Phrase('write a time as "90s", "15m", "2h" or "1d 12h"')
+        raise InvalidData("", [Mistake("for", brief(text), remedy)])
     return seconds

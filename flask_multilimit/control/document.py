@@ -12,6 +12,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..engine import ConfigurationError
+from ..engine.text import Phrase
 from .store import FORMAT, MOST_ENTRIES, MOST_OVERRIDES
 
 if TYPE_CHECKING:
@@ -40,10 +41,12 @@ class Document(NamedTuple):
         """The document with ``entry``, which replaces an entry that has the same target."""
         others = [each for each in self.entries if each.target != entry.target]
         if len(others) >= MOST_ENTRIES:
-            raise ConfigurationError(f"the control document has {MOST_ENTRIES} entries: undo some, or deny networks")
+            raise ConfigurationError(
+                Phrase("the control document has {n} entries: undo some, or deny networks", n=MOST_ENTRIES)
+            )
         if entry.kind == "override" and sum(each.kind == "override" for each in others) >= MOST_OVERRIDES:
             raise ConfigurationError(
-                f"the control document has {MOST_OVERRIDES} overrides: undo some, or give patterns"
+                Phrase("the control document has {n} overrides: undo some, or give patterns", n=MOST_OVERRIDES)
             )
         return Document((*others, entry))
 

@@ -16,7 +16,7 @@ from ..declare.data import NO_IMPORTS, Text, Written, WrittenLimiter, WrittenRul
 from ..declare.limiter import may_hold_slots
 from ..engine import ConfigurationError, Rule
 from ..engine.errors import brief
-from ..engine.text import LONGEST_NAME, is_storable
+from ..engine.text import LONGEST_NAME, Phrase, is_storable
 from .store import FORMAT, MOST_ENTRIES, MOST_OVERRIDES, ListingKind
 
 MOST_TIMES = 1000
@@ -36,7 +36,8 @@ def _client(given: object) -> Who:
     """Raises :class:`ConfigurationError`, also for what no storage takes."""
     who = Who.parse(given)
     if not is_storable(who.value):
-        raise ConfigurationError(f"{brief(given)}: this is not valid Unicode, so it cannot be stored")
+        remedy = Phrase("this is not valid Unicode, so it cannot be stored")
+        raise ConfigurationError(Phrase("{given}: {remedy}", given=brief(given), remedy=remedy))
     return who
 
 
@@ -94,11 +95,13 @@ class Override(_Entry):
         if len(named) > 1:
             raise ValueError(f"{' and '.join(named)}: give one of them")
         if named and what[0] not in takers[named[0]]:
-            raise ValueError(f"{what[0]} does not apply to a {named[0]}: give {' or '.join(sorted(takers[named[0]]))}")
+            choices = " or ".join(sorted(takers[named[0]]))
+            values = {"change": what[0], "named": named[0], "choices": choices}
+            raise ValueError(Phrase("{change} does not apply to a {named}: give {choices}", **values))
         if not named and what == ["rules"]:
-            raise ValueError("rules: name what they replace: rule, limiter or who; to add a limit, use limit")
+            raise ValueError(Phrase("rules: name what they replace: rule, limiter or who; to add a limit, use limit"))
         if self.endpoint is None and "who" not in named:
-            raise ValueError('endpoint: give one, or a pattern ("*" for all)')
+            raise ValueError(Phrase('endpoint: give one, or a pattern ("*" for all)'))
         return self
 
     @property
@@ -108,9 +111,14 @@ class Override(_Entry):
         return f"override {self.endpoint or '*'} {self.rule or ''} {self.limiter or ''} {self.who or ''} {more}"
 
     def __str__(self) -> str:
-        of = [f"rule {self.rule}" if self.rule else "", f"limiter {self.limiter}" if self.limiter else ""]
-        of += [str(self.who or ""), f"at {self.endpoint}" if self.endpoint else ""]
-        return f"{' '.join(filter(None, of)).replace('at *', 'everywhere')}: {self.change}"
+        where: str = Phrase("at {endpoint}", endpoint=self.endpoint) if self.endpoint else ""
+        where = Phrase("everywhere") if self.endpoint == "*" else where
+        which: str = str(self.who or "")
+        if self.rule or self.limiter:
+            named = self.rule or self.limiter
+            which = Phrase("rule {name}", name=named) if self.rule else Phrase("limiter {name}", name=named)
+        of = Phrase("{which} {where}", which=which, where=where) if which and where else which or where
+        return Phrase("{of}: {change}", of=of, change=self.change)
 
     @property
     def written_rules(self) -> tuple[Rule, ...]:
@@ -125,13 +133,13 @@ class Override(_Entry):
     @property
     def change(self) -> str:
         if self.off:
-            return "off"
+            return Phrase("off")
         if self.shadow is not None:
-            return "shadow" if self.shadow else "no shadow"
+            return Phrase("shadow") if self.shadow else Phrase("no shadow")
         if self.times is not None:
-            return f"{self.times:g} times the count"
+            return Phrase("{n} times the count", n=f"{self.times:g}")
         if self.limit is not None:
-            return f"new {_in_words(self.limit)}"
+            return _in_words(self.limit)
         return self.rules if isinstance(self.rules, str) else _as_json(self.rules)
 
 
@@ -146,9 +154,9 @@ class Listing(_Entry):
     @model_validator(mode="after")
     def _check_listing(self) -> Listing:
         if self.kind == "ban" and self.until is None:
-            raise ValueError("a ban needs an end: give for_; to refuse permanently, use deny")
+            raise ValueError(Phrase("a ban needs an end: give for_; to refuse permanently, use deny"))
         if self.kind != "deny" and self.status is not None:
-            raise ValueError("status is for deny")
+            raise ValueError(Phrase("status is for deny"))
         return self
 
     @property
@@ -156,9 +164,10 @@ class Listing(_Entry):
         return f"list {self.who}"
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.who}"
+        return Phrase("{kind} {who}", kind=_KINDS[self.kind], who=self.who)
 
 
+_KINDS = {"ban": Phrase("ban"), "deny": Phrase("deny"), "allow": Phrase("allow")}
 _AnyEntry = Annotated[Override | Listing, Field(discriminator="kind")]
 
 
@@ -208,17 +217,19 @@ def _explained(text: str | bytes) -> _WrittenDocument:
 def too_many_listed(listings: Iterable[Listing], entry: Listing) -> str:
     """Why ``entry``, one of ``listings``, would refuse or free (nearly) everyone; empty if it would not."""
     allows = entry.kind == "allow"
-    does = "free of all limits" if allows else "refuse"
     network = entry.who.network
     if network is None or network.prefixlen > _COUNTED[network.version]:
         return ""
     if network.prefixlen < _WIDEST[network.version]:
-        return f"{entry} would {does} {network.num_addresses} addresses"
+        frees, refuses = "{entry} would free of all limits {n} addresses", "{entry} would refuse {n} addresses"
+        return Phrase(frees if allows else refuses, entry=entry, n=network.num_addresses)
     alike = (each.who.network for each in listings if (each.kind == "allow") == allows)
     listed = addresses_in(each for each in alike if each and _is_counted(each, network.version))
     if listed < _MOST_LISTED[network.version]:
         return ""
-    return f"{entry}: together with the other entries, it would {does} half of all IPv{network.version} addresses"
+    frees = "{entry}: together with the other entries, it would free of all limits half of all {ip} addresses"
+    refuses = "{entry}: together with the other entries, it would refuse half of all {ip} addresses"
+    return Phrase(frees if allows else refuses, entry=entry, ip=f"IPv{network.version}")
 
 
 def is_wide(who: Who) -> bool:
@@ -231,12 +242,12 @@ def _is_counted(network: Network, version: int) -> bool:
 
 
 def _in_words(limit: WrittenLimiter) -> str:
-    """``ip limit 10/second``; with more options, all of them."""
+    """``new ip limit 10/second``; with more options, all of them."""
     options = limit.model_dump(exclude_unset=True)
     type_, rules = options.pop("type", "default"), options.pop("rules", None)
     if isinstance(type_, str) and isinstance(rules, str) and not options:
-        return f"{type_} limit {rules}"
-    return f"limit {_as_json(limit)}"
+        return Phrase("new {type} limit {rules}", type=type_, rules=rules)
+    return Phrase("new limit {limit}", limit=_as_json(limit))
 
 
 def _as_json(written: Any) -> str:

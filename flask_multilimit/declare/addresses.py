@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 from ..engine import ConfigurationError
 from ..engine.errors import brief
 from ..engine.keys import TYPE_PATTERN
-from ..engine.text import LONGEST_ADDRESS, LONGEST_SUBJECT
+from ..engine.text import LONGEST_ADDRESS, LONGEST_SUBJECT, Phrase
 
 
 def without_port(address: str) -> str:
@@ -240,19 +240,19 @@ class Who(NamedTuple):
         if isinstance(text, cls):
             return text
         if isinstance(text, str) and len(text) > LONGEST_SUBJECT:
-            raise ConfigurationError(f"{brief(text)}: give at most {LONGEST_SUBJECT} characters")
+            raise _mistaken(text, Phrase("give at most {n} characters", n=LONGEST_SUBJECT))
         network = usual_network(text) if isinstance(text, str) else None
         if network is not None:
             return cls(network)
         if not isinstance(text, str) or not text.strip():
-            raise ConfigurationError(f"{brief(text)}: {_REMEDY}")
+            raise _mistaken(text, _REMEDY)
         type_name, colon, value = text.partition(":")
         if not colon:
             return cls(_network_from(text))
         if type_name == "ip":
             return cls(_network_from(value))
         if type_name == "default" or not TYPE_PATTERN.fullmatch(type_name) or "+" in type_name:
-            raise ConfigurationError(f"{brief(text)}: {_REMEDY}")
+            raise _mistaken(text, _REMEDY)
         return cls(None, type_name, value)
 
     def __str__(self) -> str:
@@ -261,13 +261,17 @@ class Who(NamedTuple):
         return str(self.network) if self.network.num_addresses > 1 else self.network.address
 
 
-_REMEDY = (
+_REMEDY = Phrase(
     'give a network such as "203.0.113.0/24", or a subject such as "user:42" (the name of its type before the colon)'
 )
+
+
+def _mistaken(text: object, remedy: Phrase) -> ConfigurationError:
+    return ConfigurationError(Phrase("{given}: {remedy}", given=brief(text), remedy=remedy))
 
 
 def _network_from(text: str) -> Network:
     try:
         return network_from(text)
     except ConfigurationError:
-        raise ConfigurationError(f"{brief(text)}: {_REMEDY}") from None
+        raise _mistaken(text, _REMEDY) from None

@@ -33,7 +33,7 @@ from ..engine import Ban, ConfigurationError, Rule
 from ..engine.algorithms import ALGORITHMS
 from ..engine.algorithms.calendar import Period
 from ..engine.bans import MOST_FACTOR, MOST_STRIKES
-from ..engine.errors import brief
+from ..engine.errors import brief, told_by
 from ..engine.hits import OnStorageError
 from ..engine.keys import NAME_PATTERN, PREFIX_PATTERN, HashTag
 from ..engine.rules import (
@@ -47,7 +47,7 @@ from ..engine.rules import (
     rule_of,
     rules_in,
 )
-from ..engine.text import LONGEST_ADDRESS, LONGEST_FILE, LONGEST_MESSAGE, LONGEST_NAME, LONGEST_SUBJECT
+from ..engine.text import LONGEST_ADDRESS, LONGEST_FILE, LONGEST_MESSAGE, LONGEST_NAME, LONGEST_SUBJECT, Phrase
 from .addresses import network_from
 from .limiter import LONGEST_WAIT, Declaration, Reserve, reject_unknown_options
 from .written import (
@@ -585,19 +585,32 @@ def _mistake(found: Any, model: type[BaseModel]) -> Mistake:
     if found["type"] == "extra_forbidden":
         return Mistake(path, "", f"is not an option{_belonging(str(steps[-1]), _model_at(steps[:-1], model))}")
     given = brief(found["input"]) if path else ""
-    reason = _remedy_for(found, str(steps[-1]) if steps else "").removeprefix(f"{given}: ")
+    reason = _remedy_for(found, str(steps[-1]) if steps else "")
+    if isinstance(reason, Phrase):
+        return Mistake(path, given, reason.values["remedy"] if reason.values.get("given") == given else reason)
+    reason = reason.removeprefix(f"{given}: ")
     reason = reason if reason[1:2].isupper() else reason[:1].lower() + reason[1:]
     return Mistake(path, given, reason)
 
 
 def _remedy_for(found: Any, field: str) -> str:
-    message = str(found["msg"]).removeprefix("Value error, ")
+    context = found.get("ctx", {})
+    if "error" in context:
+        return told_by(context["error"])
+    message = str(found["msg"])
+    if found["type"] in _BOUNDS:
+        return Phrase(_BOUNDS[found["type"]], n=f"{next(iter(context.values())):.15g}")
     if found["type"] == "string_pattern_mismatch":
         pattern = found["ctx"]["pattern"]
         return _FORMS.get(field, _CALLABLE) if IMPORT_PATTERN in pattern else _PATTERNS.get(pattern, message)
     return _REMEDIES.get(found["type"], message)
 
 
+_BOUNDS = {
+    "string_too_long": "string should have at most {n} characters",
+    "greater_than": "input should be greater than {n}",
+    "less_than_equal": "input should be less than or equal to {n}",
+}
 _REMEDIES = {
     "tuple_type": "give a list",
     "missing": "is missing; give it",

@@ -14,7 +14,7 @@ from flask import request
 from ..engine import ConfigurationError
 from ..engine.errors import brief
 from ..engine.keys import NAME_PATTERN
-from ..engine.text import LONGEST_NUMBER
+from ..engine.text import LONGEST_NUMBER, Phrase
 from .addresses import Networks, network_from
 from .subjects import LimitType, SingleType
 
@@ -159,7 +159,10 @@ def check_type_text(text: object) -> None:
     text = str(text).strip()
     if text.lower() not in TYPES and not is_header(text) and not is_import_path(text):
         known = f"{', '.join(TYPES)}, header:NAME, module:function"
-        raise ValueError(f"unknown type {text!r}{nearest(text, TYPES)}; use {known}, or several joined by +")
+        unknown = f"{text!r}{nearest(text, TYPES)}"
+        raise ValueError(
+            Phrase("unknown type {name}; use {choices}, or several joined by +", name=unknown, choices=known)
+        )
 
 
 def _type_from_text(text: str) -> SingleType:

@@ -9,7 +9,7 @@ from types import NoneType
 from typing import TypeGuard
 from uuid import UUID
 
-from .text import visible
+from .text import Phrase, visible
 
 
 class MultiLimitError(Exception):
@@ -42,6 +42,12 @@ class StorageError(MultiLimitError):
     breaker."""
     check_id: UUID | None = None
     """The id of the check that may have been charged. A check that is repeated with this id is charged once."""
+
+
+def told_by(error: Exception) -> str:
+    """The message of ``error``: the :class:`.Phrase` that it was raised with, if that is safe for eyes, or its text."""
+    told = error.args[0] if error.args else ""
+    return told if isinstance(told, Phrase) and told.isprintable() else str(error)
 
 
 def with_remedy(error: StorageError) -> str:

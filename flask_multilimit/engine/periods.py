@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from .algorithms.calendar import AROUND, Period
 from .errors import brief
+from .text import Phrase
 
 SECOND = 1_000_000
 HOUR = 3600
@@ -71,7 +72,7 @@ def periods_of(period: Period, zone: str, anchor: str | int | None) -> Periods:
 def zone_named(name: object) -> tzinfo:
     """The time zone of that name. Raises ``ValueError`` that says what to do."""
     if not isinstance(name, str) or not 1 <= len(name) <= LONGEST_ZONE:
-        raise ValueError('must be the name of a time zone, such as "Europe/Berlin" or "UTC"')
+        raise ValueError(Phrase('must be the name of a time zone, such as "Europe/Berlin" or "UTC"'))
     if name == "UTC":  # everywhere, even without time zones
         return timezone.utc
     try:
@@ -79,14 +80,16 @@ def zone_named(name: object) -> tzinfo:
     except ZoneInfoNotFoundError:
         pass
     except (ValueError, OSError):  # a path, a folder
-        raise ValueError('must be the name of a time zone, such as "Europe/Berlin" or "UTC"') from None
+        raise ValueError(Phrase('must be the name of a time zone, such as "Europe/Berlin" or "UTC"')) from None
     try:
         ZoneInfo("Europe/Berlin")
     except ZoneInfoNotFoundError:
         raise ValueError(
             f"is {brief(name)}, but this system has no time zones; install the package tzdata (pip install tzdata)"
         ) from None
-    raise ValueError("is no time zone that this system knows; check the spelling, or upgrade the package tzdata")
+    raise ValueError(
+        Phrase("is no time zone that this system knows; check the spelling, or upgrade the package tzdata")
+    )
 
 
 Walk = tuple[Callable[[int], int], Callable[[int], int]]

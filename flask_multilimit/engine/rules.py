@@ -12,9 +12,9 @@ from typing import Any
 
 from .algorithms import ALGORITHMS, CALENDAR, Algorithm, Quota, algorithm_of
 from .algorithms.calendar import Period
-from .errors import ConfigurationError, brief, is_number
+from .errors import ConfigurationError, brief, is_number, told_by
 from .periods import periods_of, zone_named
-from .text import LONGEST_RULES
+from .text import LONGEST_RULES, Phrase, joined
 
 SHORTEST = 0.001
 LONGEST = 400 * 86_400
@@ -134,10 +134,7 @@ class Rule:
         units, unit = _count(text, count), match["unit"].lower()
         seconds = UNITS.get(unit) or UNITS.get(unit.removesuffix("s"))
         if seconds is None:
-            raise ConfigurationError(
-                f"rule {brief(text)}: unknown unit {match['unit']!r}, "
-                f"use one of {', '.join(UNITS)}{_nearest(unit, UNITS)}"
-            )
+            raise _mistaken(text, _unknown(Phrase("unit"), match["unit"], UNITS))
         return _written(text, {"time": int(match["many"] or 1) * seconds, "count": units})
 
     @classmethod
@@ -249,7 +246,7 @@ class Calendar(Rule):
         found = checked("Calendar", given, _CHECKS)
         mistake = _mistake_in_anchor(period, anchor)
         if mistake:
-            raise ConfigurationError(f"{called_with('Calendar', given)}: {mistake}")
+            raise ConfigurationError(Phrase("{call}: {mistake}", call=called_with("Calendar", given), mistake=mistake))
         fill_rule(self, time=PERIODS[period], count=found["count"], algorithm=CALENDAR, name=found["name"])
         anchor = _FIRST.get(period) if anchor is None else anchor
         where = _in_key(timezone)
@@ -314,14 +311,16 @@ def _mistake_in_anchor(period: str, anchor: object) -> str | None:
         day = re.fullmatch(r"(\d\d)-(\d\d)", anchor, re.ASCII) if isinstance(anchor, str) else None
         if day and 1 <= int(day[1]) <= 12 and 1 <= int(day[2]) <= _DAYS[int(day[1]) - 1]:
             return None
-        return f'anchor of a year must be "MM-DD", such as "04-06", got {brief(anchor)}'
+        return Phrase('anchor of a year must be "MM-DD", such as "04-06", got {value}', value=brief(anchor))
     if period not in _FIRST:
-        return f"anchor is for weeks, months and years, not for {period}s; leave it out"
+        return Phrase("anchor is for weeks, months and years, not for {period}s; leave it out", period=period)
     most = 7 if period == "week" else 31
     if type(anchor) is int and 1 <= anchor <= most:
         return None
-    what = "1 (Monday) to 7" if period == "week" else "1 to 31, a day of the month"
-    return f"anchor of a {period} must be a whole number from {what}, got {brief(anchor)}"
+    what = "anchor of a month must be a whole number from 1 to 31, a day of the month, got {value}"
+    if period == "week":
+        what = "anchor of a week must be a whole number from 1 (Monday) to 7, got {value}"
+    return Phrase(what, value=brief(anchor))
 
 
 _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
@@ -427,7 +426,7 @@ def rules_in(text: str) -> list[Rule]:
 
 def _check_length(text: str) -> None:
     if len(text) > LONGEST_RULES:
-        raise ConfigurationError(f"rule {brief(text)}: give at most {LONGEST_RULES} characters")
+        raise _mistaken(text, Phrase("give at most {n} characters", n=LONGEST_RULES))
 
 
 _PER = re.compile(" per ", re.IGNORECASE)
@@ -441,13 +440,22 @@ _AT_ONCE = re.compile(r"(\S+) at once", re.IGNORECASE)
 """For text whose blanks are single and inside."""
 
 
+_FORMS = 'write it as "100/minute", "10 per 20 seconds", "5 at once" or "100 per calendar month"'
+
+
+def _mistaken(text: str, mistake: str) -> ConfigurationError:
+    return ConfigurationError(Phrase("rule {rule}: {mistake}", rule=brief(text), mistake=mistake))
+
+
+def _unknown(what: Phrase, given: str, names: Iterable[str]) -> Phrase:
+    choices = f"{', '.join(names)}{_nearest(given.lower(), names)}"
+    return Phrase("unknown {what} {given}, use one of {choices}", what=what, given=repr(given), choices=choices)
+
+
 def _at_once(text: str, normalized: str) -> Rule:
     match = _AT_ONCE.fullmatch(normalized)
     if match is None:
-        raise ConfigurationError(
-            f'rule {brief(text)}: write it as "100/minute", "10 per 20 seconds", "5 at once" or '
-            '"100 per calendar month"'
-        )
+        raise _mistaken(text, Phrase(_FORMS))
     return Concurrent(_count(text, match[1]))
 
 
@@ -459,10 +467,7 @@ def calendar_in(text: str) -> dict[str, Any] | None:
         return None
     given: dict[str, Any] = {"count": _count(text, match["count"]), "period": match["period"].lower()}
     if given["period"] not in PERIODS:
-        raise ConfigurationError(
-            f"rule {brief(text)}: unknown period {match['period']!r}, "
-            f"use one of {', '.join(PERIODS)}{_nearest(given['period'], PERIODS)}"
-        )
+        raise _mistaken(text, _unknown(Phrase("period"), match["period"], PERIODS))
     anchor = match["anchor"]
     if anchor is not None:
         given["anchor"] = _anchor_named(given["period"], anchor)
@@ -481,14 +486,13 @@ def _written(text: str, given: dict[str, Any]) -> Rule:
     try:
         return rule_of(given)
     except ConfigurationError as error:
-        raise ConfigurationError(f"rule {brief(text)}: {error}") from None
+        raise _mistaken(text, told_by(error)) from None
 
 
 def _count(text: str, count: str) -> int:
     if not (count.isascii() and count.isdigit()):
-        raise ConfigurationError(
-            f"rule {brief(text)}: the count must be a whole number from 1 to {MAX_COUNT}, got {brief(count)}"
-        )
+        remedy = "the count must be a whole number from 1 to {most}, got {value}"
+        raise _mistaken(text, Phrase(remedy, most=MAX_COUNT, value=brief(count)))
     return int(count)
 
 
@@ -503,9 +507,9 @@ def checked(call: str, given: Mapping[str, Any], checks: Mapping[str, Callable[[
         try:
             found[name] = checks[name](value)
         except ValueError as error:  # noqa: PERF203 - all mistakes are told
-            mistakes.append(f"{name} {error}, got {brief(value)}")
+            mistakes.append(Phrase("{name} {must}, got {value}", name=name, must=told_by(error), value=brief(value)))
     if mistakes:
-        raise ConfigurationError(f"{called_with(call, given)}: {'; '.join(mistakes)}")
+        raise ConfigurationError(Phrase("{call}: {mistake}", call=called_with(call, given), mistake=joined(mistakes)))
     return found
 
 
@@ -532,7 +536,7 @@ def duration_of(value: Any) -> int | float:
     if not is_number(seconds):
         raise ValueError("must be a number of seconds or a timedelta")
     if not SHORTEST <= seconds <= LONGEST:
-        raise ValueError(f"must be between 0.001 (1 ms) and {LONGEST} (400 days) seconds")
+        raise ValueError(Phrase("must be between 0.001 (1 ms) and {most} (400 days) seconds", most=LONGEST))
     milliseconds = round(seconds * 1000)
     if abs(seconds * 1000 - milliseconds) > 1e-12 * milliseconds:
         raise ValueError("must be a whole number of milliseconds")
@@ -541,7 +545,7 @@ def duration_of(value: Any) -> int | float:
 
 def _units_of(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_COUNT:
-        raise ValueError(f"must be a whole number from 1 to {MAX_COUNT}")
+        raise ValueError(Phrase("must be a whole number from 1 to {most}", most=MAX_COUNT))
     return int(value)
 
 

@@ -15,10 +15,11 @@ import logging
 import re
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Any
 from unicodedata import category
 
-__all__ = ["SafeLogger", "visible", "visible_json", "visible_page"]
+__all__ = ["Phrase", "SafeLogger", "visible", "visible_json", "visible_page"]
 
 LOGGER = "flask_multilimit"
 """The logger of whatever has no app."""
@@ -47,6 +48,27 @@ def visible_json(value: Any, **options: Any) -> str:
     if text.replace("\n", "").isprintable():
         return text
     return "".join([each if each == "\n" or _is_visible(each) else json.dumps(each)[1:-1] for each in text])
+
+
+class Phrase(str):
+    """A text in English that knows the ``template`` and the ``values`` it was made of, so that a page can say it in
+    another language. A value may be a phrase, too."""
+
+    __slots__ = ("template", "values")
+    template: str
+    values: dict[str, str]
+
+    def __new__(cls, template: str, **values: object) -> Phrase:
+        parts = {name: each if isinstance(each, Phrase) else str(each) for name, each in values.items()}
+        self = super().__new__(cls, template.format(**parts) if parts else template)
+        self.template, self.values = template, parts
+        return self
+
+
+def joined(texts: Sequence[str]) -> str:
+    """Several texts as one."""
+    first, *more = texts
+    return Phrase("{first}; {more}", first=first, more=joined(more)) if more else first
 
 
 def is_storable(text: str) -> bool:

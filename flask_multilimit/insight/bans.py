@@ -16,6 +16,7 @@ from ..engine.bans import BanRule
 from ..engine.hits import BanHit, Hit
 from ..engine.keys import DIGEST_PATTERN, KeyParts, escape_subject, parts_of_key
 from ..engine.storage import Inspectable, KeepsTallies
+from ..engine.text import Phrase
 from ..observe.traffic import BansBegun, reader_of
 from ..observe.traffic.counts import BanBegun, encodable
 from ..plan.sources import scopes_of_endpoints
@@ -245,7 +246,7 @@ def reset(gate: AppGate, client: Client, endpoint: str | None = None) -> int:
     :class:`StorageError`, and :class:`ConfigurationError` if no limit counts this client."""
     hits: list[Hit] = hits_of_client(gate, client, endpoint)
     if not hits:
-        raise ConfigurationError(f"no limit counts {client.shown}, so nothing was reset")
+        raise ConfigurationError(Phrase("no limit counts {who}, so nothing was reset", who=client.shown))
     gate.reset(hits)
     return len(hits)
 

@@ -15,6 +15,7 @@ from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Named, Subject, s
 from ..engine import ConfigurationError, Hit
 from ..engine.errors import brief
 from ..engine.keys import DIGEST_PATTERN
+from ..engine.text import Phrase
 from ..observe.traffic.counts import encodable, short
 from ..plan.hits import Applied, hits_of
 from ..plan.standings import AppliedAt, require_types, standings_given
@@ -90,7 +91,8 @@ def client_from(gate: AppGate, text: str) -> Client:
         if len(types) != 1:
             if types:
                 choices = ", ".join(f"{name}:{text}" for name in types)
-                raise ConfigurationError(f"{brief(text)} may be of several types; say which: {choices}") from None
+                several = "{given} may be of several types; say which: {choices}"
+                raise ConfigurationError(Phrase(several, given=brief(text), choices=choices)) from None
             raise
         return client_of(gate, types[0], text)
     if who.network is None:

@@ -9,6 +9,7 @@ from typing import Literal
 from ..control.control import seconds_of
 from ..engine import ConfigurationError
 from ..engine.errors import brief
+from ..engine.text import Phrase
 from ..observe.traffic.counts import BUCKET_SECONDS
 from ..observe.traffic.reading import LONGEST_SECONDS
 from ..serve.gate import AppGate
@@ -71,7 +72,8 @@ def instant_of(text: str) -> float:
             return at.timestamp()
         except (ValueError, OverflowError):
             pass
-    raise ConfigurationError(f"{brief(text)} is no time: write 5m (ago), 03:12, or 2026-07-01T03:12:00+02:00")
+    remedy = "{given} is no time: write 5m (ago), 03:12, or 2026-07-01T03:12:00+02:00"
+    raise ConfigurationError(Phrase(remedy, given=brief(text)))
 
 
 def standing_at(

@@ -10,6 +10,8 @@ from ..control.entries import Listing, Override, is_wide, too_many_listed
 from ..declare.addresses import Who, network_from
 from ..declare.written import InvalidData, Mistake
 from ..engine import ConfigurationError, Rule
+from ..engine.errors import told_by
+from ..engine.text import Phrase
 from .endpoint import Plan
 from .overrides import NamedRule, fitting, rules_of_subject
 from .plans import Plans
@@ -67,10 +69,10 @@ class ChangeValidator:
         before = self._plans_with(self._fitting([each for each in document.overrides if each.id != entry.id]))
         plans = self._plans_with(self._fitting(document.overrides, but=entry))
         if entry.id not in plans.overrides.met and not differences(before, plans):
-            hint = _hint(entry, before)
-            return f"{entry}: no endpoint has that{hint}. A function, or a check inside a view, may have it"
+            idle = "{entry}: no endpoint has that; {hint}. A function, or a check inside a view, may have it"
+            return Phrase(idle, entry=entry, hint=_hint(entry, before))
         if min(entry.times or 1, *shares(before, plans)) < SMALLEST_SHARE:
-            return f"{entry}: would leave less than a hundredth of a limit"
+            return Phrase("{entry}: would leave less than a hundredth of a limit", entry=entry)
         return self._too_generous(entry, before, plans) if entry.who is None or is_wide(entry.who) else ""
 
     def _fitting(self, overrides: Sequence[Override], *, but: Override | None = None) -> Sequence[Override]:
@@ -81,17 +83,19 @@ class ChangeValidator:
     def _too_generous(self, entry: Override, before: Plans, plans: Plans) -> str:
         growth = max(entry.times or 1, *shares(self._declared, plans))
         if growth >= LARGEST_SHARE and growth > max(shares(self._declared, before)):
-            return f"{entry}: would let pass {LARGEST_SHARE} times as much as a limit declares, or more"
+            generous = "{entry}: would let pass {n} times as much as a limit declares, or more"
+            return Phrase(generous, entry=entry, n=LARGEST_SHARE)
         part = entry.rule or entry.limiter or (entry.endpoint or "*").strip("*")
         if (entry.off or entry.shadow) and not part and frees_all(before, plans):
-            return f"{entry}: no limit would be left that refuses anybody"
+            return Phrase("{entry}: no limit would be left that refuses anybody", entry=entry)
         return ""
 
     def _check_who(self, who: Who) -> None:
         network, prefix = who.network, self._ipv6_prefix
         if network is not None and network.version == 6 and network.prefixlen > prefix:
             whole = network_from(f"{network.address}/{prefix}")
-            remedy = f"limits count IPv6 addresses of one /{prefix} as one: give {whole}"
+            counted = "limits count IPv6 addresses of one /{prefix} as one: give {whole}"
+            remedy = Phrase(counted, prefix=prefix, whole=whole)
             raise InvalidData("", [Mistake("who", str(who), remedy)])
         self._check_type(who)
 
@@ -101,20 +105,22 @@ class ChangeValidator:
         try:
             self._declared.require_type(who.type_name)
         except ConfigurationError as error:
-            raise InvalidData("", [Mistake("who", str(who), str(error))]) from None
+            raise InvalidData("", [Mistake("who", str(who), told_by(error))]) from None
 
 
-def _hint(entry: Override, plans: Plans) -> str:
+def _hint(entry: Override, plans: Plans) -> Phrase:
     """What ``entry`` may have meant instead."""
     known = {endpoint for endpoint, _ in plans.planned}
     if entry.endpoint in known:
         of_endpoint = [plan for (endpoint, _), plan in plans.planned.items() if endpoint == entry.endpoint]
         names = dict.fromkeys(name for plan in of_endpoint for limiter in plan.limiters for name, _ in limiter.rules)
-        return (
-            f"; the rules of {entry.endpoint} are {', '.join(names)}" if names else f"; {entry.endpoint} has no limits"
-        )
+        if not names:
+            return Phrase("{endpoint} has no limits", endpoint=entry.endpoint)
+        return Phrase("the rules of {endpoint} are {names}", endpoint=entry.endpoint, names=", ".join(names))
     nearest = get_close_matches(entry.endpoint or "", known, n=1)
-    return f"; the nearest name is {nearest[0]}" if nearest else "; `flask multilimit limits` lists the limits"
+    if not nearest:
+        return Phrase("`flask multilimit limits` lists the limits")
+    return Phrase("the nearest name is {name}", name=nearest[0])
 
 
 # What differs between two sets of plans

@@ -18,6 +18,7 @@ from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration, reject_unknown_options
 from ..declare.subjects import LimitType, Subject, Subjects, SubjectType, parts_by_type
 from ..engine import ConfigurationError
+from ..engine.text import Phrase
 from .checks import (
     reject_accidental_sharing,
     reject_late,
@@ -314,7 +315,8 @@ def reject_unknown_type(name: str, known: Iterable[str]) -> None:
     """Raise :class:`ConfigurationError` unless a limiter has a type of this name."""
     if name not in known:
         types = ", ".join(sorted(known))
-        raise ConfigurationError(f"no limiter of this app has a type called {name!r}; its types are: {types}")
+        unknown = "no limiter of this app has a type called {name}; its types are: {types}"
+        raise ConfigurationError(Phrase(unknown, name=repr(name), types=types))
 
 
 def _answers_options(route: Route | None) -> bool:

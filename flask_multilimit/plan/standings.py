@@ -13,6 +13,7 @@ from ..declare.dynamic import DynamicRules
 from ..declare.subjects import ANONYMOUS, LimitType, Resolve, Subject
 from ..engine import ConfigurationError, Rule
 from ..engine.errors import brief
+from ..engine.text import Phrase
 from .endpoint import Plan
 from .hits import SOMEBODY, About, AppliedLimits
 from .plans import Plans, reject_unknown_type
@@ -116,7 +117,8 @@ def methods_for(plans: Plans, endpoint: str, method: str | None) -> list[str]:
     if method is None:
         return taken
     if method.upper() not in taken:
-        raise ConfigurationError(f'"{endpoint}" does not take {method.upper()}; its routes take {", ".join(taken)}')
+        refused = '"{endpoint}" does not take {method}; its routes take {taken}'
+        raise ConfigurationError(Phrase(refused, endpoint=endpoint, method=method.upper(), taken=", ".join(taken)))
     return [method.upper()]
 
 
@@ -127,10 +129,14 @@ def require_endpoint(plans: Plans, endpoint: str) -> None:
     views = plans.app.view_functions
     if endpoint not in views:
         nearest = difflib.get_close_matches(endpoint, views, n=1)
-        remedy = f'did you mean "{nearest[0]}"?' if nearest else "`flask routes` lists the endpoints"
-        raise ConfigurationError(f'no endpoint is called "{endpoint}"; {remedy}')
+        remedy = Phrase("`flask routes` lists the endpoints")
+        if nearest:
+            remedy = Phrase('did you mean "{name}"?', name=nearest[0])
+        unknown = 'no endpoint is called "{endpoint}"; {remedy}'
+        raise ConfigurationError(Phrase(unknown, endpoint=endpoint, remedy=remedy))
     if not plans.methods_of(endpoint):
-        raise ConfigurationError(f'no route leads to the endpoint "{endpoint}", so nothing limits it')
+        unreached = 'no route leads to the endpoint "{endpoint}", so nothing limits it'
+        raise ConfigurationError(Phrase(unreached, endpoint=endpoint))
 
 
 def is_exempt(plans: Plans, endpoint: str) -> bool:

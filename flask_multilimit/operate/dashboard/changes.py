@@ -17,7 +17,8 @@ from ...declare.addresses import Networks
 from ...declare.subjects import LimitType
 from ...declare.written import InvalidData, Mistake
 from ...engine import ConfigurationError, StorageError
-from ...engine.errors import with_remedy
+from ...engine.errors import told_by, with_remedy
+from ...engine.text import Phrase, joined
 from ...insight.impact import Impact, impact
 from ...insight.values import Described
 from ...plan.endpoint import PlannedLimiter
@@ -107,9 +108,9 @@ def made(gate: AppGate, given: Mapping[str, str], *, force: bool, seen: str | No
     """Make the change, if it does what was ``seen``. Afterwards the entry is in force, or the proposal has mistakes."""
     found = proposed(gate, given)
     if found.preview is None:
-        return found if found.mistakes else Proposal(given, {"for": "say how long it lasts"}, status=400)
+        return found if found.mistakes else Proposal(given, {"for": Phrase("say how long it lasts")}, status=400)
     if found.warning and not force:
-        return Proposal(given, {"force": "confirm that you are sure"}, found.preview, found.warning, status=409)
+        return Proposal(given, {"force": Phrase("confirm that you are sure")}, found.preview, found.warning, status=409)
     try:
         applier_of(gate.app).control.put(found.preview, seen=seen, force=force)
     except (ConfigurationError, StorageError) as error:
@@ -121,7 +122,7 @@ def _failed(found: Proposal, error: ConfigurationError | StorageError) -> Propos
     if isinstance(error, StorageError):
         return replace(found, mistakes={"": with_remedy(error)}, status=503)
     if isinstance(error, ControlConflict):
-        return replace(found, mistakes={"": str(error)}, status=409)
+        return replace(found, mistakes={"": told_by(error)}, status=409)
     return Proposal(found.given, mistakes_of(error), status=400)
 
 
@@ -175,14 +176,14 @@ def _change(what: str, given: Mapping[str, str]) -> dict[str, Any]:
 
 def _unknown(name: str, value: str, choices: str) -> InvalidData:
     """The error about a choice that the form does not have: a link may be written by hand, or old."""
-    return InvalidData("", [Mistake(name, value[:80], f"give {choices}")])
+    return InvalidData("", [Mistake(name, value[:80], Phrase("give {choices}", choices=choices))])
 
 
 def _number(name: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InvalidData("", [Mistake(name, text[:40], "give a number such as 2 or 0.5")]) from None
+        raise InvalidData("", [Mistake(name, text[:40], Phrase("give a number such as 2 or 0.5"))]) from None
 
 
 def _status(text: str) -> int | None:
@@ -196,18 +197,20 @@ def _limiter_of(plans: Plans, endpoint: str, rule: str) -> str:
     for limiter in _limiters_at(plans, endpoint):
         if any(each == rule for each, _ in limiter.rules):
             return limiter.declaration.name or limiter.declaration.type_name
-    raise InvalidData("", [Mistake("part", rule[:80], f'no rule at "{endpoint}" has this name')])
+    unknown = Phrase('no rule at "{endpoint}" has this name', endpoint=endpoint)
+    raise InvalidData("", [Mistake("part", rule[:80], unknown)])
 
 
 def mistakes_of(error: ConfigurationError) -> dict[str, str]:
     """What is wrong, by the field of the form."""
     if not isinstance(error, InvalidData):
-        return {"": str(error)}
+        return {"": told_by(error)}
     found: dict[str, str] = {}
     for each in error.mistakes:
         place = _FIELD_OF.get(each.place.partition("[")[0].partition(".")[0], "")
-        text = each.remedy if place and not each.value else str(each)
-        found[place] = f"{found[place]}; {text}" if place in found else text
+        what = f"{each.place}={each.value}" if each.value else "" if place else each.place
+        text = Phrase("{what}: {remedy}", what=what, remedy=each.remedy) if what else each.remedy
+        found[place] = joined([found[place], text]) if place in found else text
     return found
 
 

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from werkzeug.exceptions import HTTPException
 
 from ...config import PREFIX
-from ...engine.text import visible_json, visible_page
+from ...engine.text import Phrase, visible_json, visible_page
 from ...insight.health import storage_state
 from ...insight.standing import Sentence
 from ...insight.text import rate
@@ -61,10 +61,12 @@ TEMPLATES.filters |= {
 translated: partial[str] = partial(translated_by, __package__)
 
 
-def said(language: Language, sentence: Sentence) -> str:
-    """``sentence`` in ``language``, and the sentences in it."""
+def said(language: Language, sentence: Sentence | str) -> str:
+    """``sentence`` in ``language``, and the sentences in it. A text that is no :class:`.Phrase` has no values."""
+    if not isinstance(sentence, (Sentence, Phrase)):
+        return translated(language, sentence)
     parts = sentence.values.items()
-    values = {name: said(language, each) if isinstance(each, Sentence) else each for name, each in parts}
+    values = {name: said(language, each) if isinstance(each, (Sentence, Phrase)) else each for name, each in parts}
     if isinstance(time := values.get("time"), str):
         values["time"] = measure_in(__package__, language, time)
     return translated(language, sentence.template, **values)

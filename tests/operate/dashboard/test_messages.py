@@ -19,7 +19,7 @@ from flask_multilimit.insight.standing import Sentence
 from flask_multilimit.operate import dashboard, usage
 from flask_multilimit.operate.dashboard.shell import rule_in, said
 
-from .conftest import ROOT
+from .conftest import ROOT, control_of
 from .test_now import asked
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from flask.testing import FlaskClient
 
 FOLDER = Path(next(iter(dashboard.__path__)))
+PACKAGE = FOLDER.parent.parent
 TEMPLATES = sorted((FOLDER / "templates").glob("*.html"))
 CATALOGUE = FOLDER / "translations" / "zh.po"
 
@@ -83,6 +84,32 @@ def texts_of_rooms() -> Iterator[str]:
                     yield text
 
 
+def phrases_in(path: Path) -> Iterator[str]:
+    """The templates of the phrases in a file: they stand there, or in a constant."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    named: dict[str, list[str]] = {}
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Assign):
+            for target in ast.walk(each.targets[0]):
+                if isinstance(target, ast.Name):
+                    named.setdefault(target.id, []).extend(_templates(each.value))
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Phrase":
+            given = call.args[0]
+            names = [each.id for each in ast.walk(given) if isinstance(each, ast.Name) and each.id in named]
+            found = {*_templates(given), *(text for name in names for text in named[name])}
+            assert found, f"{path}:{call.lineno}: nobody can find the template"
+            yield from found
+
+
+def _templates(node: ast.expr) -> Iterator[str]:
+    parts = node.elts if isinstance(node, ast.Tuple) else node.values if isinstance(node, ast.Dict) else [node]
+    yield from (each.value for each in parts if isinstance(each, ast.Constant) and isinstance(each.value, str))
+
+
+PHRASES = {text for path in sorted(PACKAGE.rglob("*.py")) for text in phrases_in(path)}
+
+
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
 def test_every_text_of_a_template_is_there_in_chinese(template: Path) -> None:
     assert [text for text in texts_in(template) if text and text not in CHINESE] == []
@@ -93,6 +120,11 @@ def test_every_sentence_of_a_room_is_there_in_chinese() -> None:
 
     assert impact.MORE_PASS in written
     assert sorted(written - set(CHINESE)) == []
+
+
+def test_every_phrase_of_errors_and_entries_is_there_in_chinese() -> None:
+    assert "{entry} would refuse {n} addresses" in PHRASES
+    assert sorted(PHRASES - set(CHINESE)) == []
 
 
 @pytest.mark.parametrize("catalogue", CATALOGUES.values(), ids=CATALOGUES)
@@ -124,7 +156,7 @@ def test_no_translation_is_left_over() -> None:
     written = {text for template in TEMPLATES for text in texts_in(template)} | set(texts_of_rooms())
     source = "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.py"))
 
-    named = written | UNITS | set(rules.UNITS) | WORKERS_FOUND_BY | set(health.MEANWHILE.values())
+    named = written | PHRASES | UNITS | set(rules.UNITS) | WORKERS_FOUND_BY | set(health.MEANWHILE.values())
     assert [text for text in CHINESE if text not in named and text.partition(":")[0] not in source] == []
 
 
@@ -177,3 +209,60 @@ def test_pages_are_made_in_chinese(app: Flask, ada: FlaskClient, page: str) -> N
 
     assert 'lang="zh-Hans"' in text
     assert "限额" in text
+
+
+LIMIT = {"kind": "override", "endpoint": "show", "part": "rule:ip-60s"}
+WRONG: list[dict[str, str]] = [
+    {"kind": "ban", "who": "x y"},
+    {"kind": "ban", "who": "team:1"},
+    {"kind": "ban", "who": "1" * 3000},
+    {"kind": "ban", "who": "::1", "lasting": "1"},
+    {"kind": "ban", "who": "::1", "for": "soon"},
+    {"kind": "ban", "who": "::1", "for": "0 s"},
+    {"kind": "ban", "who": "0.0.0.0/0"},
+    {"kind": "allow", "who": "0.0.0.0/1"},
+    {"kind": "deny", "who": "::1", "status": "404"},
+    {"kind": "deny", "who": "::1", "reason": "x" * 600},
+    {"kind": "override", "endpoint": "show", "part": "all", "rules": "1/hour"},
+    {"kind": "override", "endpoint": "show", "part": "more", "more": "2"},
+    {"kind": "override", "endpoint": "show", "part": "more", "more": "2/minute", "type": "team"},
+    {"kind": "override", "endpoint": "show", "part": "who", "who": "2001:db8::1", "what": "times", "times": "2"},
+    {"kind": "override", "endpoint": "show", "part": "who", "who": "user:1", "what": "off"},
+    {"kind": "override", "endpoint": "none", "part": "all", "what": "off"},
+    {"kind": "override", "endpoint": "open", "part": "all", "what": "off"},
+    {"kind": "override", "endpoint": "*", "part": "all", "what": "off"},
+    {**LIMIT, "part": "some"},
+    {**LIMIT, "part": "rule:none", "what": "shadow"},
+    {**LIMIT, "what": "some"},
+    *({**LIMIT, "what": "times", "times": times} for times in ("", "two", "0", "1e9", "0.001", "1000")),
+    *({**LIMIT, "rules": rules} for rules in ("", "2", "2/moment", "0/minute", "two/minute", "2 per 900 days")),
+    *(
+        {**LIMIT, "rules": f"2 per calendar {rest}"}
+        for rest in ("moon", "month in Mars", "month from 40", "day from 4")
+    ),
+    {**LIMIT, "rules": "2" * 3000},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: f"{wrong}"[:100])
+def test_whatever_is_wrong_with_a_change_is_said_in_chinese(ada: FlaskClient, wrong: dict[str, str]) -> None:
+    page = ada.get(f"{ROOT}change", query_string={"for": "1h", "reason": "test", "lang": "zh", **wrong}).text
+
+    told = re.findall('<p class="(?:wrong|alert)[^>]*>([^<]*)', page)
+    assert told
+    assert [text for text in told if not re.search("[\u4e00-\u9fff]{3}", text)] == []
+
+
+@pytest.mark.parametrize("query", ["who=x y", "who=::1&at=noon", "who=::1&endpoint=shwo", "who=::1&endpoint=none"])
+def test_whatever_is_wrong_with_a_question_about_a_client_is_said_in_chinese(ada: FlaskClient, query: str) -> None:
+    page = ada.get(f"{ROOT}subject?lang=zh&{query}").text
+
+    assert re.search('role="alert"[^>]*>[^<]*[\u4e00-\u9fff]{3}', page)
+
+
+def test_an_override_is_listed_in_chinese_and_its_json_stays_english(app: Flask, ada: FlaskClient) -> None:
+    control_of(app).override("*", rule="ip-60s", times=2, lasting=True)
+
+    assert "所有位置的规则 ip-60s" in ada.get(f"{ROOT}lists?lang=zh").text
+    entries = ada.get(f"{ROOT}api/lists?lang=zh").get_json()["entries"]
+    assert [each["text"] for each in entries] == ["rule ip-60s everywhere: 2 times the count"]
