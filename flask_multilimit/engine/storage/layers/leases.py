@@ -343,9 +343,9 @@ class LeasingStorage:
             return self._answer(question, answer, asked_at)
 
     def _give_back(self, rests: Sequence[tuple[bytes, Charge]]) -> None:
-        """Refund ``rests``. If the storage fails, they count until they leave their window."""
-        with suppress(StorageError):
-            for check_id, charge in rests:
+        """Refund ``rests``. Those for which the storage fails count until they leave their window."""
+        for check_id, charge in rests:
+            with suppress(StorageError):
                 self.wrapped.settle(UUID(bytes=check_id), (charge,))
 
     def _undo(self, answer: Decision) -> None:

@@ -395,6 +395,21 @@ def test_closing_is_no_error_when_the_storage_fails(process: Process) -> None:
     process.limiter.close()
 
 
+def test_closing_gives_back_the_units_of_all_other_keys_when_one_key_fails(fleet: Fleet, process: Process) -> None:
+    other = hits_for(LEASED, scope="other")
+    take_lease(process)
+    take_lease(process, other)
+
+    def meanwhile() -> None:
+        process.wire.meanwhile = lambda: None
+        raise StorageError("the key holds a value of another type")
+
+    process.wire.meanwhile = meanwhile
+    process.limiter.close()
+
+    assert sorted([left(fleet, HITS[0]), left(fleet, other[0])]) == [100 - RAMP - 8, 100 - RAMP - 1]
+
+
 def test_a_reset_forgets_the_lease_of_this_process(fleet: Fleet, process: Process) -> None:
     take_lease(process)
 
