@@ -78,15 +78,15 @@ class Proposal:
 def read(arguments: MultiDict[str, str]) -> dict[str, str]:
     """The fields of a form that are filled in."""
     given = {name: received(arguments.get(name, "").strip()) for name in FIELDS}
-    found = {name: value for name, value in given.items() if value}
-    if found.get("kind") not in KINDS:
-        found["kind"] = KINDS[0]
-    return found
+    return {"kind": KINDS[0]} | {name: value for name, value in given.items() if value}
 
 
 def proposed(gate: AppGate, given: Mapping[str, str]) -> Proposal:
     """What the change would do, or what is wrong with it. Reads the changes in force, and changes nothing."""
     opened = Proposal(given)
+    if given["kind"] not in KINDS:
+        unknown = _unknown("kind", given["kind"], f"{', '.join(KINDS[:-1])} or {KINDS[-1]}")
+        return _failed(Proposal({**given, "kind": KINDS[0]}), unknown)
     if not opened.is_asked:
         return opened
     if not given.get("reason"):

@@ -64,6 +64,14 @@ def test_a_form_is_opened_with_what_can_be_changed(ada: FlaskClient) -> None:
     assert "Fill in the form." in page
 
 
+def test_a_form_of_an_unknown_kind_says_so_and_proposes_no_other(ada: FlaskClient) -> None:
+    page = previewed(ada, **{**RULE, "kind": "bann"})
+
+    assert page.status_code == 400
+    assert "kind=bann: give override, ban, deny or allow" in page.text
+    assert "It refused" not in page.text
+
+
 def test_a_preview_shows_what_would_change_and_changes_nothing(app: Flask, ada: FlaskClient) -> None:
     page = previewed(ada, **RULE)
 
