@@ -99,7 +99,12 @@ def _place(endpoint: str | None, method: str | None) -> str:
 def _reset_at(
     gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str], what: str, action: Action
 ) -> None:
-    asked = asked_at(gate, endpoint, method, given, declared=True)
+    try:
+        asked = asked_at(gate, endpoint, method, given, declared=True)
+    except ConfigurationError as error:
+        if endpoint in gate.app.view_functions:
+            raise
+        raise ConfigurationError(f"{error}; for a function or a check, give --all in place of it") from None
     require_limiters("reset", endpoint, asked, given, spelled=options_for)
     require_shared_storage(gate)
     requests = requests_of(gate, asked)

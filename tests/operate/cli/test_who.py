@@ -38,6 +38,11 @@ def test_an_ipv6_client_may_be_given_as_it_is_shown(on_server: Command, shop: Fl
     [
         (("check", "updaet"), 'no endpoint is called "updaet"; did you mean "update"?'),
         (("check", "nonsense"), 'no endpoint is called "nonsense"; `flask routes` lists the endpoints'),
+        (
+            ("reset", "shop:charge", "--user", "ann", "--yes"),
+            'no endpoint is called "shop:charge"; `flask routes` lists the endpoints; for a function or a check, give '
+            "--all in place of it",
+        ),
         (("check", "update", "--ip", "localhost"), "'localhost' is not an IP address"),
         (("check", "update", "--ip", "2001:db8::/48"), "IPv6 addresses of one /64 count as one client"),
         (("reset", "--all", "--ip", "2001:db8::1/64", "--yes"), "'2001:db8::1/64' is not an IP address"),
