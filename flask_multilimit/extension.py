@@ -215,7 +215,8 @@ class MultiLimit:
 
         :param scope: what is limited: every check with this scope, type and subject shares the quota.
         :param subject: who is limited, in place of what ``type`` finds in the current request; needed outside of
-            one, unless ``type`` is ``DEFAULT``. Any text.
+            one, unless ``type`` is ``DEFAULT``. Any text, without the type: ``"42"``, because ``"user:42"`` is
+            somebody else, who may exist.
 
         The other parameters are those of :func:`rate_limiter`. Header fields and signals report it like any check.
         Slots of :class:`.Concurrent` rules are held until the response is closed, or the limited function that makes
