@@ -34,6 +34,32 @@ def test_a_charge_becomes_what_it_really_was(bench: Bench, algorithm: str, units
     assert bench.limiter.peek(hits(plan)).remaining == 9 - units
 
 
+@pytest.mark.parametrize(("units", "remaining"), [(0, 9), (1, 9), (2, 9), (5, 6)])
+def test_after_a_reset_only_what_exceeds_the_estimate_is_charged(
+    bench: Bench, algorithm: str, units: int, remaining: int
+) -> None:
+    plan = rule(algorithm, 3600, 9)
+    decision = bench.limiter.check(hits(plan, cost=2))
+    bench.limiter.reset(hits(plan))
+
+    settle(bench, decision, units)
+
+    assert bench.limiter.peek(hits(plan)).remaining == remaining
+
+
+@pytest.mark.parametrize("units", [0, 1])
+def test_after_a_reset_no_more_than_the_estimate_comes_back(bench: Bench, algorithm: str, units: int) -> None:
+    plan = rule(algorithm, 3600, 9)
+    decision = bench.limiter.check(hits(plan, cost=2))
+    bench.limiter.reset(hits(plan))
+    bench.limiter.check(hits(plan, cost=4))
+
+    settle(bench, decision, units)
+
+    forgotten = 0 if algorithm in REMEMBERING else 2 - units
+    assert bench.limiter.peek(hits(plan)).remaining <= 5 + forgotten
+
+
 def test_units_beyond_the_count_are_a_debt_that_refuses_until_it_has_left(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, 10, 5))
     settle(bench, bench.limiter.check(plan), 12)
