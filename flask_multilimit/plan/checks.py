@@ -151,6 +151,7 @@ def _registries_of(app: Flask) -> Iterator[tuple[tuple[str, str], object]]:
             yield ("", f"@app.{decorator}"), getattr(app.jinja_env, attribute)
     hooks = [each for attribute in _HOOKS for each in _functions_in(getattr(app, attribute))]
     owners = [each.__self__ for each in hooks if isinstance(each, MethodType)]  # as Dash, which is nowhere else
+    owners = [each for each in owners if _package_of(each) != app.import_name.partition(".")[0]]  # no app's own objects
     candidates = {id(each): each for each in (*app.extensions.values(), *vars(app).values(), *owners)}
     extensions = [each for each in candidates.values() if _package_of(each)]
     for extension in extensions:

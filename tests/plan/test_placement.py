@@ -206,6 +206,16 @@ def test_a_limiter_above_a_wrapper_of_the_registered_function_is_an_error(app: F
     del kept
 
 
+def test_an_object_of_the_app_with_a_hook_may_keep_a_function_that_is_limited_elsewhere() -> None:
+    app = Flask(__name__)
+    MultiLimit(app)
+    kept = Pages(app).callback(lambda: "ok")
+    limited = rate_limiter(rules="1/minute")(kept)
+    app.add_url_rule("/", "view", lambda: f"{limited()}!")
+
+    assert statuses(app, "/", "/") == [200, 429]
+
+
 def test_methods_of_one_class_are_told_apart(app: Flask) -> None:
     class Pages:
         def page(self) -> str:
