@@ -14,26 +14,31 @@ Address = tuple[str, int]
 """Host and port."""
 
 LAST_PORT = 65_535
-_HOST_AND_PORT = r"(\[[^\[\]]*\]|[^:\[\]]*):(?P<port>.*)"
+_HOST_AND_PORT = r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*)(:(?P<port>.*))?"
 
 
 class MalformedError(ValueError):
     """An address that makes no sense. The message quotes nothing secret."""
 
 
-def check_port(text: str) -> None:
-    """Raise :class:`MalformedError` for ``host:port`` or ``[IPv6]:port`` with an impossible port."""
+def check_address(text: str) -> None:
+    """Raise :class:`MalformedError` for ``host``, ``host:port`` or ``[IPv6]:port`` with an impossible port, or with a
+    host that is no name: at each connection, Python would raise a ``ValueError``."""
     match = re.fullmatch(_HOST_AND_PORT, text)
     port = match["port"] if match else ""
     if port and not (re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= LAST_PORT):
         in_brackets = "; an IPv6 address needs brackets" if text.count(":") > 1 and "[" not in text else ""
         raise MalformedError(f"the port must be a number from 1 to {LAST_PORT}{in_brackets}")
+    try:
+        (match["host"] if match else "").encode("idna")
+    except UnicodeError:
+        raise MalformedError("the host has a part that is empty or too long, or an impossible character") from None
 
 
 def host_and_port(text: str, port: int) -> Address:
     """The parts of ``host``, ``host:port`` or ``[IPv6]:port``; ``port`` is the default. Raises
     :class:`MalformedError`."""
-    check_port(text)
+    check_address(text)
     with suppress(ValueError):
         parts = urlsplit(f"//{text}")
         if parts.hostname and parts.netloc == text:

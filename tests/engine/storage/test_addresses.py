@@ -30,6 +30,8 @@ SECRET = "hunter2"
         *("redis+cluster://", "redis+cluster://:6379", "redis+cluster://a,,b", "redis+cluster://a?db=2", "cluster://a"),
         *("redis+cluster://a/1", "redis+cluster://a:6379/0/0", "redis+cluster://a?no=1", "redis+cluster://a:1,b:99999"),
         "unix://run/redis.sock",
+        *("redis://.internal:6379", "rediss://a..b", f"valkey://{'x' * 64}", "redis+cluster://a,.b:1"),
+        "redis+sentinel://.internal/limits",
     ],
 )
 def test_a_malformed_address_is_an_error_at_once_that_shows_it(uri: str) -> None:

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from ...errors import ConfigurationError
-from ..addresses import MalformedError, check_port, redacted
+from ..addresses import MalformedError, check_address, redacted
 from .connections import TIMED_CONNECTIONS, Deadline, TimedTlsConnection
 from .sentinel import SENTINEL_SCHEMES, to_primary
 
@@ -114,7 +114,7 @@ def _check_place(url: str) -> None:
         raise MalformedError("several servers are redis+cluster://host,host or redis+sentinel://host,host/service")
     # An "@" further on belongs to a password that contains a "/": then this is not the host.
     if scheme != "unix" and ("@" in place or "@" not in rest):
-        check_port(host)
+        check_address(host)
 
 
 def _check_database(url: str) -> None:
