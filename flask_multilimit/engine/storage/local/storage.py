@@ -55,7 +55,7 @@ class LocalStorage:
         """``path`` is what follows ``local://``. Creates and starts nothing. Raises :class:`ConfigurationError`."""
         if "?" in path:
             raise _refused(path, f"it takes no options; to keep quotas apart, name a directory, {EXAMPLE}")
-        return cls(Path(unquote(path)) if path else None, timeout=timeout)
+        return cls(Path(unquote(path, errors="surrogateescape")) if path else None, timeout=timeout)
 
     @cached_property
     def directory(self) -> Path:
@@ -161,6 +161,8 @@ def _what_is_wrong_with(directory: Path) -> str:
     """Why it cannot be used, as far as can be told before it is used; empty if nothing is wrong."""
     if not directory.is_absolute():
         return f"the directory must be absolute, {EXAMPLE}"
+    if "\0" in str(directory) or os.fsencode(directory) != str(directory).encode(errors="replace"):
+        return f"the directory must have a name in UTF-8 and without NUL, {EXAMPLE}"
     excess = len(os.fsencode(directory / "socket")) - LONGEST_SOCKET
     if excess > 0:
         return f"{directory} is {excess} bytes too long for the path of a socket: name a shorter one, {EXAMPLE}"

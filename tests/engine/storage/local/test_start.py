@@ -120,6 +120,7 @@ def test_the_default_directory_is_one_of_the_user(monkeypatch: pytest.MonkeyPatc
         ("local:///nowhere/limits", "the directory /nowhere does not exist: create it"),
         (f"local:///tmp/{'x' * 200}", "bytes too long for the path of a socket: name a shorter one"),
         ("local://:hunter2@/limits", "must be absolute"),
+        *((f"local:///tmp/{name}", "must have a name in UTF-8 and without NUL") for name in ("x%00", "%ff", "\udcff")),
     ],
 )
 def test_an_impossible_uri_is_an_error(uri: str, wrong: str) -> None:
