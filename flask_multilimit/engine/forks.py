@@ -83,6 +83,8 @@ def notify_child(one: Copied) -> None:
 def notice_fork() -> None:
     """In a child of a fork of which Python was not informed, make up for it. Call it before a process does its first
     work."""
+    if os.getpid() == _process:  # without the lock, so that no fork copies it while it is held
+        return
     with _noticing:
         if os.getpid() != _process:
             _after_in_child()
