@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -36,7 +36,13 @@ def reject_unserved(plans: Mapping[tuple[str, str], Plan]) -> None:
                 )
 
 
-def reject_mixed_leases(plans: Iterable[Plan]) -> None:
+def reject_mixed(plans: Collection[Plan]) -> None:
+    """Raise :class:`ConfigurationError` if limiters that share a quota do not count it alike."""
+    _reject_mixed_leases(plans)
+    _reject_mixed_types(plans)
+
+
+def _reject_mixed_leases(plans: Iterable[Plan]) -> None:
     """Raise :class:`ConfigurationError` if two rules share a key, but only one of them has a lease and so counts
     longer: the other would not see all that the first one has just admitted."""
     found: dict[tuple[object, ...], tuple[str, Rule]] = {}
@@ -51,7 +57,7 @@ def reject_mixed_leases(plans: Iterable[Plan]) -> None:
                 )
 
 
-def reject_mixed_types(plans: Iterable[Plan]) -> None:
+def _reject_mixed_types(plans: Iterable[Plan]) -> None:
     """Raise :class:`ConfigurationError` if only one of two limiters with one scope and one name counts several types
     together: a client that chooses the subject of the other could send what is the subject of somebody else there."""
     found: dict[tuple[str, str], tuple[str, Declaration]] = {}

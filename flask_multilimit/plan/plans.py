@@ -19,14 +19,7 @@ from ..declare.limiter import Declaration, reject_unknown_options
 from ..declare.subjects import LimitType, Subject, Subjects, SubjectType, parts_by_type
 from ..engine import ConfigurationError
 from ..engine.text import Phrase
-from .checks import (
-    reject_accidental_sharing,
-    reject_late,
-    reject_misplaced,
-    reject_mixed_leases,
-    reject_mixed_types,
-    reject_unserved,
-)
+from .checks import reject_accidental_sharing, reject_late, reject_misplaced, reject_mixed, reject_unserved
 from .endpoint import Plan, planned_at
 from .overrides import Overrides
 from .sources import UNMATCHED_SCOPE, Sources, methods_of_handlers, scope_of, view_exemptions, view_stack
@@ -91,8 +84,7 @@ class Plans:
         self.ensure()
         reject_unserved(dict(self._endpoints))
         reject_accidental_sharing(dict(self._endpoints))
-        reject_mixed_leases(self.made)
-        reject_mixed_types(self.made)
+        reject_mixed(self.made)
 
     def require_known_names(self) -> None:
         """Raise :class:`ConfigurationError` for names and patterns that match no endpoint."""
@@ -116,8 +108,7 @@ class Plans:
         for stack, made in list(self._services.items()):
             for known in list(made):
                 plans.of_service(stack, known)
-        reject_mixed_leases(plans.made)
-        reject_mixed_types(plans.made)
+        reject_mixed(plans.made)
         return plans
 
     def ensure(self) -> None:
