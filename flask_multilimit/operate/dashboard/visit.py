@@ -200,7 +200,7 @@ def require_few_uploads(author: str) -> None:
 def remember_browser(response: Response, path: str) -> None:
     """Let a browser whose visitor was let in be known from now on."""
     if current_app.secret_key and not _known_browser():
-        whose = [visit().author, _address()]  # a new cookie is worth no new guesses, so nobody gains by many
+        whose = [visit().author, _address()]  # a new cookie is worth no new guesses, so collecting them gains nothing
         keep_cookie(response, KNOWN_BROWSER, serializer("browser").dumps(whose), path, KNOWN_SECONDS)
 
 
