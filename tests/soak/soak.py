@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import socket
@@ -177,10 +178,18 @@ class _Soak:
         )
 
     def _connections(self) -> int:
-        """See proc(5) for the columns of the table. Ours is not among them: it goes through a unix socket."""
+        """See proc(5) for the columns of the table. It lists the sockets of all processes; inodes tell the app's."""
         rows = [row.split() for row in self._proc("net/tcp").read_text().splitlines()[1:]]
-        ends = [remote.rpartition(":")[2] for _, _, remote, state, *_ in rows if state == ESTABLISHED]
-        return [int(port, 16) for port in ends].count(self._server.port)
+        server = f":{self._server.port:04X}"
+        inodes = {row[9] for row in rows if row[2].endswith(server) and row[3] == ESTABLISHED}
+        return len(inodes & self._inodes_of_sockets())
+
+    def _inodes_of_sockets(self) -> set[str]:
+        targets = []
+        for file in self._proc("fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+                targets.append(str(file.readlink()))
+        return {target[len("socket:[") : -1] for target in targets if target.startswith("socket:[")}
 
     def _proc(self, what: str) -> Path:
         return Path(f"/proc/{self._pid}/{what}")

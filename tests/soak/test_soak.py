@@ -61,7 +61,7 @@ def test_no_connection_file_or_thread_is_leaked(soaked: Soaked) -> None:
         first, second = soaked.halves(what)
         assert second <= first + 2, what
 
-    assert soaked.most("connections") <= THREADS + REPORTERS + PROBER
+    assert soaked.most("connections") <= THREADS + REPORTERS + PROBER, [each.connections for each in soaked.samples]
     assert soaked.most("threads") <= ACCEPTOR + THREADS + REPORTERS + PROBER
     assert soaked.most("files") <= soaked.samples[0].files + CLIENTS + THREADS + REPORTERS + PROBER
 
