@@ -133,7 +133,7 @@ def support(name: str) -> dict[str, Any]:
             abort(404)
     found = multilimit.standing(user=name)
     rules = [rule for each in found.requests for rule in each.rules]
-    return {"state": found.verdict.text, "left": {rule.text: rule.remaining for rule in rules}}
+    return {"state": found.verdict, "left": {rule.text: rule.remaining for rule in rules}}
 
 
 @app.post("/upgrade")

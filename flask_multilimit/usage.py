@@ -14,7 +14,7 @@ from .engine import ConfigurationError, StorageDenied
 from .engine.errors import check_several
 from .extension import MultiLimit
 from .insight.bans import BegunBan
-from .insight.standing import BanStanding, ListStanding, RequestStanding, RuleStanding, Sentence, Standing
+from .insight.standing import BanStanding, ListStanding, RequestStanding, RuleStanding, Standing
 from .insight.usage import BannedFrom, Quota, Quotas, Wanted, quotas_of_client
 from .operate import usage as pages
 from .operate.blueprints import check_place, require_served
@@ -30,7 +30,6 @@ __all__ = [
     "Quotas",
     "RequestStanding",
     "RuleStanding",
-    "Sentence",
     "Standing",
     "Usage",
 ]

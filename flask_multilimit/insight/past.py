@@ -15,10 +15,10 @@ from ..observe.traffic.reading import LONGEST_SECONDS
 from ..serve.gate import AppGate
 from .bans import BegunBan, bans_begun
 from .clients import Client
-from .standing import Sentence, Words, wanted_in_traffic
+from .standing import wanted_in_traffic
 from .text import local_time, shown_subject
 from .traffic import TrafficMemory
-from .values import Described
+from .values import Described, Verdict
 
 LONGEST_TEXT = 40
 
@@ -48,7 +48,7 @@ class Past(Described):
     shown: str
     at: float
     state: Literal["banned", "refused", "passes", "unknown"]
-    verdict: Sentence
+    verdict: Verdict
     bans: tuple[BegunBan, ...]
     """Those in force then."""
     refusals: tuple[PastRefusals, ...]
@@ -109,17 +109,17 @@ PASSED = "at {at} nothing refused it"
 UNKNOWN = "at {at} no ban held; whether limits refused it is not known, as MULTILIMIT_TRAFFIC_SUBJECTS hides subjects"
 
 
-def _verdict(at: float, bans: tuple[BegunBan, ...], refusals: tuple[PastRefusals, ...], *, known: bool) -> Sentence:
+def _verdict(at: float, bans: tuple[BegunBan, ...], refusals: tuple[PastRefusals, ...], *, known: bool) -> Phrase:
     then = local_time(at)
-    more: Words = ""
+    more: str = ""
     if refusals:
         first, last = min(each.since for each in refusals), max(each.until for each in refusals)
         number = sum(each.refused for each in refusals)
-        more = Sentence.of(DURING, first=local_time(first), last=local_time(last), n=number)
+        more = Phrase(DURING, first=local_time(first), last=local_time(last), n=number)
     if bans:
         ban = max(bans, key=lambda each: each.ended)
         began, ended = local_time(ban.began), local_time(ban.ended)
-        return Sentence.of(BANNED, at=then, where=ban.endpoint, rule=ban.by, began=began, ended=ended, refusals=more)
+        return Phrase(BANNED, at=then, where=ban.endpoint, rule=ban.by, began=began, ended=ended, refusals=more)
     if refusals:
-        return Sentence.of(REFUSED, at=then, where=refusals[0].endpoint, rule=refusals[0].rule, refusals=more)
-    return Sentence.of(PASSED if known else UNKNOWN, at=then)
+        return Phrase(REFUSED, at=then, where=refusals[0].endpoint, rule=refusals[0].rule, refusals=more)
+    return Phrase(PASSED if known else UNKNOWN, at=then)

@@ -16,6 +16,7 @@ from ..engine import BanStatus, Decision, Limiter, RuleStatus, StorageError
 from ..engine.algorithms.calendar import Period
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
+from ..engine.text import Phrase
 from ..observe.traffic import Refused
 from ..plan.hits import Applied
 from ..plan.plans import Plans
@@ -29,7 +30,7 @@ from .clients import Client, asks_of, in_traffic, listed_of
 from .limits import rule_fields
 from .text import duration, local_time, rule_text, subject_text
 from .traffic import RefusedSubject, TrafficMemory, refused_subject
-from .values import Described, Paging, finite, paged
+from .values import Described, Paging, Verdict, finite, paged
 
 MOST_REFUSALS = 50
 """The most lines about the last hour."""
@@ -142,27 +143,6 @@ class ListStanding(Described):
     """``null``: it lasts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sentence(Described):
-    """A sentence in English, with the parts by which the pages translate it."""
-
-    text: str
-    template: str
-    values: Mapping[str, str | Sentence]
-    """A part may be a sentence, too."""
-
-    @classmethod
-    def of(cls, template: str, **values: object) -> Sentence:
-        parts = {name: value if isinstance(value, Sentence) else str(value) for name, value in values.items()}
-        return cls(template.format(**parts), template, parts)
-
-    def __str__(self) -> str:
-        return self.text
-
-
-Words = str | Sentence
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing(Described):
     """Where a client stands."""
@@ -181,7 +161,7 @@ class Standing(Described):
     """The endpoint that was asked for; ``null``: all."""
     method: str | None
     state: State
-    verdict: Sentence
+    verdict: Verdict
     allowed: bool | None
     """Whether a request would pass everywhere; ``null``: no list or limit decides."""
     retry_after: float | None
@@ -408,7 +388,7 @@ def _overlap(one: Network, other: Network) -> bool:
 
 def _refusals(
     gate: AppGate, memory: TrafficMemory | None, client: Client, endpoint: str | None
-) -> tuple[tuple[RefusedSubject, ...], Words]:
+) -> tuple[tuple[RefusedSubject, ...], str]:
     """By rule; and in words how often all of them together have refused since when, in the latest series."""
     if memory is None or gate.settings.traffic_subjects != "plain":
         return (), ""
@@ -416,7 +396,7 @@ def _refusals(
     if not found:
         return (), ""
     amount, since, _ = memory.latest([who for who, *_ in found])
-    refusals = Sentence.of(SINCE, time=local_time(since), n=amount)
+    refusals = Phrase(SINCE, time=local_time(since), n=amount)
     return tuple(refused_subject(gate, *each) for each in found), refusals
 
 
@@ -498,10 +478,10 @@ def _verdict(
     requests: list[RequestStanding],
     elsewhere: _Elsewhere,
     client: Client,
-    refusals: Words,
+    refusals: str,
     problem: str,
     with_others: list[str],
-) -> tuple[State, Sentence]:
+) -> tuple[State, Phrase]:
     if listed is not None:
         return _verdict_of_list(listed)
     refused = sorted((each for each in requests if each.allowed is False), key=_rank)
@@ -509,69 +489,69 @@ def _verdict(
         return _verdict_of_limits(refused, refusals)
     if elsewhere.bans:
         ban, until = elsewhere.bans[0], local_time(elsewhere.bans[0].ended)
-        return "banned", Sentence.of(BANNED, where=ban.endpoint, rule=ban.by, until=until, again="", refusals=refusals)
+        return "banned", Phrase(BANNED, where=ban.endpoint, rule=ban.by, until=until, again="", refusals=refusals)
     if problem:
-        return "unknown", Sentence.of(UNKNOWN)
+        return "unknown", Phrase(UNKNOWN)
     state, sentence = _verdict_of_nobody(client, requests, ", ".join(with_others))
     if elsewhere.refused_at and state in {"passes", "unlimited"}:
-        sentence = Sentence.of(PASSES_ENDPOINTS, where=", ".join(elsewhere.refused_at))
+        sentence = Phrase(PASSES_ENDPOINTS, where=", ".join(elsewhere.refused_at))
     return state, sentence
 
 
-def _verdict_of_nobody(client: Client, requests: list[RequestStanding], with_others: str) -> tuple[State, Sentence]:
+def _verdict_of_nobody(client: Client, requests: list[RequestStanding], with_others: str) -> tuple[State, Phrase]:
     """If nothing refuses it."""
     if client.is_digest:
-        return "unknown", Sentence.of(DIGEST)
+        return "unknown", Phrase(DIGEST)
     if not client.given:
-        return "unlimited", Sentence.of(NETWORK)
+        return "unlimited", Phrase(NETWORK)
     counted = any(each.rules for each in requests)
     if client.given.keys() == {EVERYONE.type} and (types := _joined(each.not_asked for each in requests)):
-        sentence = Sentence.of(PASSES_SHARED if counted else NO_SUBJECT, types=types)
+        sentence = Phrase(PASSES_SHARED if counted else NO_SUBJECT, types=types)
         return ("passes" if counted else "unknown"), sentence
     if counted:
-        return "passes", Sentence.of(PASSES_ALONE, types=with_others) if with_others else Sentence.of(PASSES)
+        return "passes", Phrase(PASSES_ALONE, types=with_others) if with_others else Phrase(PASSES)
     return _verdict_of_uncounted(requests, with_others)
 
 
-def _verdict_of_uncounted(requests: list[RequestStanding], with_others: str) -> tuple[State, Sentence]:
+def _verdict_of_uncounted(requests: list[RequestStanding], with_others: str) -> tuple[State, Phrase]:
     """If no rule that is known counts it."""
     if with_others:
-        return "unknown", Sentence.of(NOT_ALONE, types=with_others)
+        return "unknown", Phrase(NOT_ALONE, types=with_others)
     if names := _joined(each.by_request for each in requests):
-        return "unknown", Sentence.of(BY_REQUEST, names=names)
-    return "unlimited", Sentence.of(UNLIMITED)
+        return "unknown", Phrase(BY_REQUEST, names=names)
+    return "unlimited", Phrase(UNLIMITED)
 
 
 def _joined(names: Iterable[Iterable[str]]) -> str:
     return ", ".join(dict.fromkeys(name for several in names for name in several))
 
 
-def _verdict_of_list(listed: ListStanding) -> tuple[State, Sentence]:
+def _verdict_of_list(listed: ListStanding) -> tuple[State, Phrase]:
     if listed.action == "allow":
-        return "allowed", Sentence.of(ALLOWED, where=listed.where)
+        return "allowed", Phrase(ALLOWED, where=listed.where)
     if listed.action == "ban":
         left = duration(listed.ends_in)
-        return "banned", Sentence.of(BANNED_BY_HAND, status=listed.status, where=listed.where, time=left)
-    lasts = Sentence.of(PERMANENTLY if listed.ends_in is None else LASTS, time=duration(listed.ends_in))
-    return "denied", Sentence.of(DENIED, status=listed.status, where=listed.where, lasts=lasts)
+        return "banned", Phrase(BANNED_BY_HAND, status=listed.status, where=listed.where, time=left)
+    lasts = Phrase(PERMANENTLY if listed.ends_in is None else LASTS, time=duration(listed.ends_in))
+    return "denied", Phrase(DENIED, status=listed.status, where=listed.where, lasts=lasts)
 
 
-def _verdict_of_limits(refused: list[RequestStanding], refusals: Words) -> tuple[State, Sentence]:
+def _verdict_of_limits(refused: list[RequestStanding], refusals: str) -> tuple[State, Phrase]:
     first = refused[0]
     others = len({each.endpoint for each in refused} - {first.endpoint})
-    where: Words = Sentence.of(MORE, where=first.endpoint, n=others) if others else first.endpoint
+    where: str = Phrase(MORE, where=first.endpoint, n=others) if others else first.endpoint
     bans = [each for each in first.bans if each.holds and not each.shadow]
     if bans:
         ban = max(bans, key=lambda each: each.retry_after or 0.0)
-        again = Sentence.of(AGAIN, n=ban.level + 1) if ban.level else ""
+        again = Phrase(AGAIN, n=ban.level + 1) if ban.level else ""
         until = local_time(time.time() + (ban.retry_after or 0.0))
-        return "banned", Sentence.of(BANNED, where=where, rule=ban.name, until=until, again=again, refusals=refusals)
+        return "banned", Phrase(BANNED, where=where, rule=ban.name, until=until, again=again, refusals=refusals)
     rules = [each for each in first.rules if not each.allowed and not each.shadow]
     names = ", ".join(each.name for each in rules)
     if first.retry_after is not None:
         wait = duration(first.retry_after)
-        return "refused", Sentence.of(REFUSED, where=where, rule=names, time=wait, refusals=refusals)
-    return "refused", Sentence.of(WAITS if first.waits_for_slot else HOPELESS, where=where, rule=names)
+        return "refused", Phrase(REFUSED, where=where, rule=names, time=wait, refusals=refusals)
+    return "refused", Phrase(WAITS if first.waits_for_slot else HOPELESS, where=where, rule=names)
 
 
 def _lift(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from threading import Lock
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 
-from pydantic import ConfigDict, Field, PlainSerializer, TypeAdapter
+from pydantic import ConfigDict, Field, InstanceOf, PlainSerializer, TypeAdapter
+
+from ..engine.text import Phrase
 
 T = TypeVar("T")
 
@@ -26,6 +28,25 @@ class Described:
 
     __slots__ = ()
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(use_attribute_docstrings=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence(Described):
+    """A sentence in English, with the parts by which the pages translate it."""
+
+    text: str
+    template: str
+    values: Mapping[str, str | Sentence]
+    """A part may be a sentence, too."""
+
+    @classmethod
+    def of(cls, phrase: Phrase) -> Sentence:
+        values = {name: cls.of(each) if isinstance(each, Phrase) else each for name, each in phrase.values.items()}
+        return cls(phrase, phrase.template, values)
+
+
+Verdict = Annotated[InstanceOf[Phrase], PlainSerializer(Sentence.of)]
+"""A text, which is a :class:`Sentence` in JSON."""
 
 
 @dataclass(frozen=True, slots=True)

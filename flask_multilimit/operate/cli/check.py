@@ -179,7 +179,7 @@ def _why_lines(found: Standing) -> list[str]:
     counted = f"  (counted by: {', '.join(found.types)})" if found.types else ""
     color = {"banned": "red", "denied": "red", "refused": "red", "unknown": "yellow"}.get(found.state, "green")
     lines = [f"{console.style(found.who or found.shown, bold=True)}{counted}"]
-    lines += [console.style(line, fg=color) for line in console.paragraph(found.verdict.text)]
+    lines += [console.style(line, fg=color) for line in console.paragraph(found.verdict)]
     if found.entries:
         rows = [(each.id, each.text, each.author, each.reason) for each in found.entries]
         lines += ["", *console.columns(rows, headings=("ENTRY", "CHANGE", "BY", "REASON"))]
@@ -202,7 +202,7 @@ def _why_lines(found: Standing) -> list[str]:
 def _past_lines(found: Past) -> list[str]:
     color = "green" if found.state == "passes" else "red"
     lines = [console.style(found.who or found.shown, bold=True)]
-    lines += [console.style(line, fg=color) for line in console.paragraph(found.verdict.text)]
+    lines += [console.style(line, fg=color) for line in console.paragraph(found.verdict)]
     return [*lines, *_bans(found.bans), *_refusals(found)]
 
 

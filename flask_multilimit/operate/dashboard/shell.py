@@ -16,7 +16,6 @@ from werkzeug.exceptions import HTTPException
 from ...config import PREFIX
 from ...engine.text import Phrase, visible_json, visible_page
 from ...insight.health import storage_state
-from ...insight.standing import Sentence
 from ...insight.text import rate
 from ...serve.gate import gate_in_force
 from ..blueprints import LANGUAGES, STRICT, Language, duration_in, measure_in, templates_of
@@ -61,15 +60,14 @@ TEMPLATES.filters |= {
 translated: partial[str] = partial(translated_by, __package__)
 
 
-def said(language: Language, sentence: Sentence | str) -> str:
-    """``sentence`` in ``language``, and the sentences in it. A text that is no :class:`.Phrase` has no values."""
-    if not isinstance(sentence, (Sentence, Phrase)):
-        return translated(language, sentence)
-    parts = sentence.values.items()
-    values = {name: said(language, each) if isinstance(each, (Sentence, Phrase)) else each for name, each in parts}
+def said(language: Language, text: str) -> str:
+    """``text`` in ``language``, and the phrases in it."""
+    if not isinstance(text, Phrase):
+        return translated(language, text)
+    values = {name: said(language, each) if isinstance(each, Phrase) else each for name, each in text.values.items()}
     if isinstance(time := values.get("time"), str):
         values["time"] = measure_in(__package__, language, time)
-    return translated(language, sentence.template, **values)
+    return translated(language, text.template, **values)
 
 
 def rule_in(language: Language, text: str) -> str:

@@ -14,8 +14,8 @@ from jinja2 import Environment, nodes
 
 from flask_multilimit.engine import rules
 from flask_multilimit.engine.storage.layers import health as storage_health
+from flask_multilimit.engine.text import Phrase
 from flask_multilimit.insight import health, impact, past, standing
-from flask_multilimit.insight.standing import Sentence
 from flask_multilimit.operate import dashboard, usage
 from flask_multilimit.operate.dashboard.shell import rule_in, said
 
@@ -178,7 +178,7 @@ def test_every_unit_of_a_rule_is_there_in_chinese() -> None:
 
 
 def test_times_in_a_sentence_have_chinese_units() -> None:
-    sentence = Sentence.of(standing.LASTS, time="5 min")
+    sentence = Phrase(standing.LASTS, time="5 min")
 
     assert said("zh", sentence).endswith("还有 5 分钟")
 
