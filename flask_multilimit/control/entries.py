@@ -11,11 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, field_validator, model_validator
 
-from ..declare.addresses import Network, Who, addresses_in
+from ..declare.addresses import Network, Who, addresses_in, mistaken_client
 from ..declare.data import NO_IMPORTS, Text, Written, WrittenLimiter, WrittenRules, rules_of, validated
 from ..declare.limiter import may_hold_slots
 from ..engine import ConfigurationError, Rule
-from ..engine.errors import brief
 from ..engine.text import LONGEST_NAME, Phrase, is_storable
 from .store import FORMAT, MOST_ENTRIES, MOST_OVERRIDES, ListingKind
 
@@ -36,8 +35,7 @@ def _client(given: object) -> Who:
     """Raises :class:`ConfigurationError`, also for what no storage takes."""
     who = Who.parse(given)
     if not is_storable(who.value):
-        remedy = Phrase("this is not valid Unicode, so it cannot be stored")
-        raise ConfigurationError(Phrase("{given}: {remedy}", given=brief(given), remedy=remedy))
+        raise mistaken_client(given, Phrase("this is not valid Unicode, so it cannot be stored"))
     return who
 
 

@@ -240,19 +240,19 @@ class Who(NamedTuple):
         if isinstance(text, cls):
             return text
         if isinstance(text, str) and len(text) > LONGEST_SUBJECT:
-            raise _mistaken(text, Phrase("give at most {n} characters", n=LONGEST_SUBJECT))
+            raise mistaken_client(text, Phrase("give at most {n} characters", n=LONGEST_SUBJECT))
         network = usual_network(text) if isinstance(text, str) else None
         if network is not None:
             return cls(network)
         if not isinstance(text, str) or not text.strip():
-            raise _mistaken(text, _REMEDY)
+            raise mistaken_client(text, _REMEDY)
         type_name, colon, value = text.partition(":")
         if not colon:
             return cls(_network_from(text))
         if type_name == "ip":
             return cls(_network_from(value))
         if type_name == "default" or not TYPE_PATTERN.fullmatch(type_name) or "+" in type_name:
-            raise _mistaken(text, _REMEDY)
+            raise mistaken_client(text, _REMEDY)
         return cls(None, type_name, value)
 
     def __str__(self) -> str:
@@ -266,7 +266,8 @@ _REMEDY = Phrase(
 )
 
 
-def _mistaken(text: object, remedy: Phrase) -> ConfigurationError:
+def mistaken_client(text: object, remedy: Phrase) -> ConfigurationError:
+    """The error about a ``text`` that names no client."""
     return ConfigurationError(Phrase("{given}: {remedy}", given=brief(text), remedy=remedy))
 
 
@@ -274,4 +275,4 @@ def _network_from(text: str) -> Network:
     try:
         return network_from(text)
     except ConfigurationError:
-        raise _mistaken(text, _REMEDY) from None
+        raise mistaken_client(text, _REMEDY) from None
