@@ -3,11 +3,18 @@ wheel."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from configparser import ConfigParser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import flask_multilimit
 from support.folders import ROOT
+
+if TYPE_CHECKING:
+    from support.servers import Server
 
 PACKAGE = Path(flask_multilimit.__file__).parent
 FILES = sorted(path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix not in {".py", ".pyc"})
@@ -23,3 +30,43 @@ def test_every_file_of_the_package_is_package_data() -> None:
 
     assert set(FILES) <= data, "name them in [options.package_data] of setup.cfg, as their packages see them"
     assert {"check.lua", "base.html", "dashboard.css", "slider.js", "py.typed"} <= {path.name for path in FILES}
+
+
+FROM_AN_ARCHIVE = """
+import sys
+
+archive, uri = sys.argv[1:]
+sys.path.insert(0, archive)
+
+from flask import Flask
+
+from flask_multilimit import MultiLimit, rate_limiter
+from flask_multilimit.dashboard import Dashboard
+
+assert MultiLimit.__init__.__code__.co_filename.startswith(archive)
+
+app = Flask(__name__)
+app.config["MULTILIMIT_STORAGE_URI"] = uri
+app.register_blueprint(Dashboard(MultiLimit(app), authorize=lambda: "me", url_prefix="/limits"))
+
+
+@app.get("/")
+@rate_limiter("2/minute", type="ip")
+def view():
+    return ""
+
+
+client = app.test_client()
+pages = "/limits/", "/limits/limits", "/limits/lists", "/limits/subject?who=127.0.0.1", "/limits/history"
+print([client.get("/").status_code for _ in range(3)], {client.get(page).status_code for page in pages})
+"""
+
+
+def test_it_works_from_an_archive(server: Server, tmp_path: Path) -> None:
+    """As a zipapp, which is not unpacked."""
+    archive = shutil.make_archive(str(tmp_path / "app"), "zip", PACKAGE.parent, PACKAGE.name)
+
+    command = [sys.executable, "-c", FROM_AN_ARCHIVE, archive, server.url]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.stdout == "[200, 200, 429] {200}\n", done.stderr

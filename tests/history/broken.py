@@ -15,7 +15,7 @@ from flask_multilimit.engine.storage.redis.compiled import Shapes, compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from types import ModuleType
 
     from flask_multilimit.engine.storage.redis.compiled import Compiled, Shape
 
@@ -125,6 +125,6 @@ def _broken_compiler(defect: Defect) -> Callable[[Shape], Compiled]:
     return broken
 
 
-def _broken_reader(defect: Defect) -> Callable[[Path], str]:
+def _broken_reader(defect: Defect) -> Callable[[ModuleType, str], str]:
     whole = scripts._read
-    return lambda file: whole(file).replace(defect.text, defect.by)
+    return lambda module, name: whole(module, name).replace(defect.text, defect.by)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Iterable
 from functools import cache
 from hashlib import sha1
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from ... import algorithms
 from ...algorithms import BAN, CALENDAR, algorithm_of
@@ -70,19 +72,23 @@ def script_for(driver: str, hits: Iterable[Hit]) -> Script:
 
 def source(name: str) -> str:
     """The text of a driver, or of a part of one."""
-    return _read(Path(__file__).with_name(f"{name}.lua"))
+    return _read(sys.modules[__name__], name)
 
 
 def source_of_include(name: str) -> str:
-    return _read(Path(algorithms.__file__).with_name(f"{name}.lua"))
+    return _read(algorithms, name)
 
 
 def source_of_algorithm(name: str) -> str:
     """The file beside the algorithm's Python module."""
-    return _read(Path(inspect.getfile(cast("ModuleType", algorithm_of(name)))).with_name(f"{name}.lua"))
+    return _read(cast("ModuleType", algorithm_of(name)), name)
 
 
 @cache
-def _read(file: Path) -> str:
-    text = file.read_text(encoding="utf-8") + "\n"
+def _read(module: ModuleType, name: str) -> str:
+    """The Lua file beside ``module``, which may be in an archive. The module that Python runs as a program has no
+    spec."""
+    file = str(Path(inspect.getfile(module)).with_name(f"{name}.lua"))
+    loader: Any = SourceFileLoader(name, file) if module.__spec__ is None else module.__spec__.loader
+    text = loader.get_data(file).decode().replace("\r\n", "\n") + "\n"
     return text if _SPANS_LINES.search(text) else _COMMENT.sub("", text).removesuffix("\n")
