@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from types import MethodType
 from typing import Any, Literal, TypeVar, cast, get_args, overload
@@ -34,6 +33,7 @@ Level = Literal["application", "blueprint", "configuration", "default"]
 LEVELS: frozenset[Level] = frozenset(get_args(Level))
 
 _EXEMPT = "__multilimit_exempt__"
+_LIMITS = "__multilimit_limits__"
 _CALLED_BY = {
     "click": "@app.cli.command",
     "celery": "@celery.task",
@@ -210,10 +210,7 @@ def exempt_levels(target: object) -> frozenset[Level]:
 
 def limits_of_blueprint(blueprint: Blueprint) -> list[Declaration]:
     """The limiters on ``blueprint``, in order."""
-    return _blueprint_limits.setdefault(blueprint, [])
-
-
-_blueprint_limits: weakref.WeakKeyDictionary[Blueprint, list[Declaration]] = weakref.WeakKeyDictionary()
+    return cast("list[Declaration]", vars(blueprint).setdefault(_LIMITS, []))
 
 
 def _put_on(function: T, where: str, outermost: Declaration) -> T:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
+from weakref import ref
 
 from flask import Flask
 
@@ -38,6 +39,8 @@ memory."""
 
 Place = tuple[str, str, HashTag, str]
 """Prefix, scope, hash tag, and methods of keys."""
+LimitsOf = Callable[["Plan", tuple[Subject | None, ...]], AppliedLimits]
+"""The limits of a plan for subjects: one per type, in the order of the types."""
 SHADOW, ADDED = "+SHADOW", "+ADDED"
 """End the methods in the keys of limiters that count apart from another one: no method has such a name."""
 
@@ -97,7 +100,7 @@ class PlannedLimiter:
         escaped = escape_subject(subject.value)
         special = None if self.special is None else self.special.find(subject)
         if self.dynamic is None and special is None:
-            return _remembered_hits(self, subject.type, escaped, cost, priority)
+            return _remembered_hits(ref(self), subject.type, escaped, cost, priority)
         rules = self.rules_for(subject, special, rules_of)
         return None if rules is None else self.make_hits(rules, subject.type, escaped, cost, priority)
 
@@ -147,9 +150,10 @@ class PlannedLimiter:
 
 @lru_cache(maxsize=HITS_REMEMBERED, typed=True)  # True and 1.0 are equal to 1, but are not valid costs
 def _remembered_hits(
-    limiter: PlannedLimiter, type_name: str, subject: str, cost: int, priority: str | None
+    limiter: ref[PlannedLimiter], type_name: str, subject: str, cost: int, priority: str | None
 ) -> tuple[Hit, ...]:
-    return limiter.make_hits(limiter.rules, type_name, subject, cost, priority)
+    planned = cast("PlannedLimiter", limiter())  # weak, because its callables may hold the app
+    return planned.make_hits(planned.rules, type_name, subject, cost, priority)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -163,6 +167,8 @@ class Plan:
     early: bool = False
     """Whether it is checked before the view even if that has decorators: a websocket is refused before its handshake,
     because no client reads an HTTP response after it."""
+    remembered: LimitsOf = field(default_factory=lambda: Plan.apply_to)
+    """:meth:`apply_to`, which may remember its answers: see :func:`remembering`."""
 
     @property
     def described(self) -> tuple[str, ...]:
@@ -189,7 +195,8 @@ class Plan:
         if self.stack is None:
             return self
         own = self.stack.covered
-        return Plan(self.scope, None, tuple(each for each in self.limiters if each.declared not in own))
+        limiters = tuple(each for each in self.limiters if each.declared not in own)
+        return Plan(self.scope, None, limiters, remembered=self.remembered)
 
     @property
     def needs_users(self) -> bool:
@@ -222,7 +229,7 @@ class Plan:
         for subject in subjects:
             if subject is not None and len(subject.value) > LONGEST_REMEMBERED:
                 return self.apply_to(subjects)
-        return _remembered_limits(self, subjects)
+        return self.remembered(self, subjects)
 
     @cached_property
     def same_for_all(self) -> AppliedLimits | None:
@@ -282,9 +289,10 @@ def _hits_now(limiter: PlannedLimiter, subject: Subject, about: About) -> tuple[
         return limiter.hits(subject, cost, rules_of=about.rules_of)
 
 
-@lru_cache(maxsize=HITS_REMEMBERED)
-def _remembered_limits(plan: Plan, subjects: tuple[Subject | None, ...]) -> AppliedLimits:
-    return plan.apply_to(subjects)
+def remembering() -> LimitsOf:
+    """:meth:`Plan.apply_to`, which remembers its latest answers, for the plans of one app: their limiters may hold the
+    app, so what is remembered must be garbage when the app is."""
+    return lru_cache(maxsize=HITS_REMEMBERED)(Plan.apply_to)
 
 
 def planned_at(

@@ -20,7 +20,7 @@ from ..declare.subjects import LimitType, Subject, Subjects, SubjectType, parts_
 from ..engine import ConfigurationError
 from ..engine.text import Phrase
 from .checks import reject_accidental_sharing, reject_late, reject_misplaced, reject_mixed, reject_unserved
-from .endpoint import Plan, planned_at
+from .endpoint import Plan, planned_at, remembering
 from .overrides import Overrides
 from .sources import UNMATCHED_SCOPE, Sources, methods_of_handlers, scope_of, view_exemptions, view_stack
 
@@ -61,6 +61,7 @@ class Plans:
         self.overrides: Overrides = Overrides() if overrides is None else overrides
         """The overrides in these plans, with what was found about them when the plans were made."""
         self.subjects = subjects
+        self._remembered = remembering()
         self._endpoints: dict[tuple[str, str], Plan] = {}
         self._options: dict[tuple[str, bool], Plan] = {}
         self._unmatched: dict[str, Plan] = {}
@@ -282,7 +283,7 @@ class Plans:
             overrides=self.overrides,
             added=added,
         )
-        return Plan(scope, stack, limiters, early)
+        return Plan(scope, stack, limiters, early, self._remembered)
 
     def _checked(self, plan: Plan) -> Plan:
         """``plan``. Raises :class:`ConfigurationError` if it limits users and the app has not said who they are."""

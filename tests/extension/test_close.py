@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import pytest
-from flask import Flask
+from flask import Blueprint, Flask
 
 from flask_multilimit import MultiLimit, Rule, rate_limiter
 from flask_multilimit.engine import Limiter, hits_for
@@ -20,6 +20,8 @@ from support.doubles import RecordingStorage
 from support.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from support.servers import Server
 
 NOBODY = "redis://127.0.0.1:1"
@@ -52,6 +54,36 @@ def test_the_threads_of_an_app_end_when_it_is_garbage() -> None:
     until(lambda: not probing() & threads, seconds=10)
     gc.collect()
     assert kept() is None
+
+
+@pytest.mark.parametrize(
+    "made_for",
+    [
+        lambda app: {"exempt_when": lambda: app.testing},
+        lambda app: {"type": lambda: app.name, "name": "app"},
+        lambda app: {"message": lambda decision: f"{app.name} {decision.allowed}"},
+        lambda app: {"rules": lambda: "5/minute" if app.name else None},
+    ],
+    ids=["exempt_when", "type", "message", "rules"],
+)
+@pytest.mark.parametrize("on", ["view", "blueprint"])
+def test_an_app_of_a_factory_is_garbage_although_its_limits_ask_it(
+    made_for: Callable[[Flask], dict[str, Any]], on: str
+) -> None:
+    app, blueprint = Flask("shop"), Blueprint("pages", __name__)
+    MultiLimit(app)
+    limiter = rate_limiter(**{"rules": "5/minute", **made_for(app)})
+    if on == "blueprint":
+        limiter(blueprint)
+    blueprint.add_url_rule("/", "view", limiter(view()) if on == "view" else view())
+    app.register_blueprint(blueprint)
+    assert statuses(app, "/", "/") == [200, 200]
+    kept = ref(app)
+
+    del app, blueprint, limiter
+    gc.collect()
+
+    until(lambda: gc.collect() >= 0 and kept() is None, seconds=10)
 
 
 def test_close_ends_the_threads_of_all_apps() -> None:
