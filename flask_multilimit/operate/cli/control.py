@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO, TextIO
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, BinaryIO
 
 import click
 from flask import current_app
@@ -313,13 +315,13 @@ def bans_command(as_json: bool) -> None:
 
 @command("entries", short_help="List the changes in force.")
 @click.option(
-    "--export", "export", metavar="FILE", type=click.File("w", "utf-8", atomic=True), help="Write them to FILE."
+    "--export", "export", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True), help="Write them to FILE."
 )
 @click.option("--import", "imported", metavar="FILE", type=click.File("rb"), help="Put those of FILE in force.")
 @click.option("--reason", default="", help="The reason of an import, for history.")
 @click.option("--force", is_flag=True, help="Confirm an import that locks out, or frees, nearly all.")
 @as_json
-def entries_command(export: TextIO | None, imported: BinaryIO | None, reason: str, force: bool, as_json: bool) -> None:
+def entries_command(export: str | None, imported: BinaryIO | None, reason: str, force: bool, as_json: bool) -> None:
     """List the overrides, allow and deny entries and bans in force; or export them, or import those of a file.
 
     An entry of the file replaces the one for the same limit or client; all others stay.
@@ -329,11 +331,10 @@ def entries_command(export: TextIO | None, imported: BinaryIO | None, reason: st
     with for_people():
         applier = _applier()
         if export is not None:
-            export.write(applier.control.export_entries() + "\n")
-            console.echo(f"Exported to {export.name}.", err=True)
+            _export(applier.control.export_entries() + "\n", export)
             return
         if imported is not None:
-            _import(applier, imported, reason=reason, force=force)
+            _import(applier, imported, reason=reason, force=force, as_json=as_json)
             return
         found = entries(gate_of(current_app), rows=MOST_ENTRIES)
         if found.problem:
@@ -358,11 +359,32 @@ def entries_command(export: TextIO | None, imported: BinaryIO | None, reason: st
     console.write(console.columns(rows, headings=("ID", "CHANGE", "ENDS IN", "BY", "REASON")))
 
 
-def _import(applier: ControlApplier, file: BinaryIO, *, reason: str, force: bool) -> None:
+def _export(text: str, file: str) -> None:
+    """Write ``text`` to ``file``, which keeps what it had if that fails."""
+    if file == "-":
+        click.echo(text, nl=False)
+        return
+    path = Path(file)
+    beside = None if path.exists() and not path.is_file() else path.resolve().with_name(f"{path.name}.{token_hex(4)}")
+    try:
+        (beside or path).write_text(text, encoding="utf-8")
+        if beside is not None:
+            beside.replace(path.resolve())
+    except OSError as error:
+        raise click.ClickException(f"{file}: {error.strerror}") from error
+    finally:
+        if beside is not None:
+            beside.unlink(missing_ok=True)
+    console.echo(f"Exported to {file}.", err=True)
+
+
+def _import(applier: ControlApplier, file: BinaryIO, *, reason: str, force: bool, as_json: bool) -> None:
     if not applier.control.in_use:
         raise ConfigurationError(_OF_NOBODY)
     made = applier.control.import_entries(file.read(LONGEST_COPY), reason=reason, author=user_name(), force=force)
     console.echo(f"In force within a second: {plural(len(made), 'entry', 'entries')} of {file.name}.", err=True)
+    if as_json:
+        write_json(imported=len(made), changed=bool(made))
 
 
 @command("history", short_help="List the latest changes and resets.")

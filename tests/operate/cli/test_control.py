@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +15,7 @@ from flask_multilimit.operate.cli.base import user_name
 from operate.cli.conftest import Command
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from typing import NoReturn
 
     import redis
     from flask.testing import FlaskClient
@@ -177,6 +180,11 @@ def test_where_the_user_has_no_name_the_author_is_empty(monkeypatch: pytest.Monk
     assert user_name() == ""
 
 
+def _on_a_full_disk(path: Path, text: str, **_: str) -> NoReturn:
+    path.write_bytes(text[:10].encode())
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 class TestExportAndImport:
     def test_what_was_exported_is_in_force_again_as_it_was(
         self, on_server: Command, redis_client: redis.Redis, tmp_path: Path
@@ -232,6 +240,48 @@ class TestExportAndImport:
 
         assert (run.code, why in " ".join(run.err.split())) == (1, True), run.err
         assert on_server("entries").out.startswith("Nothing is changed")
+
+    def test_an_export_that_does_not_fit_on_the_disk_says_so_and_keeps_the_last_one(
+        self, on_server: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = tmp_path / "entries.json"
+        file.write_text("the last one")
+        monkeypatch.setattr(Path, "write_text", _on_a_full_disk)
+
+        run = on_server("entries", "--export", str(file))
+
+        assert (run.code, run.err) == (1, f"Error: {file}: No space left on device\n")
+        assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("entries.json", b"the last one")]
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+    def test_an_export_goes_through_a_pipe_and_does_not_replace_it(self, on_server: Command, tmp_path: Path) -> None:
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+
+        assert on_server("entries", "--export", str(pipe)).code == 0
+
+        assert json.loads(os.read(reader, 10_000)) == {"format": 1, "entries": []}
+        assert list(tmp_path.iterdir()) == [pipe]
+        assert pipe.is_fifo()
+        os.close(reader)
+
+    def test_an_export_follows_a_link(self, on_server: Command, tmp_path: Path) -> None:
+        file, link = tmp_path / "entries.json", tmp_path / "latest"
+        link.symlink_to(file)
+
+        assert on_server("entries", "--export", str(link)).code == 0
+
+        assert (link.is_symlink(), "format" in file.read_text()) == (True, True)
+
+    def test_an_import_says_in_json_what_it_changed(self, on_server: Command, tmp_path: Path) -> None:
+        file = tmp_path / "entries.json"
+        on_server("deny", "203.0.113.7", "--lasting", "--yes")
+        file.write_text(on_server("entries", "--export", "-").out)
+
+        run = on_server("entries", "--import", str(file), "--json")
+
+        assert run.json == {"schema": 2, "imported": 1, "changed": True}
 
     @pytest.mark.parametrize("content", ["", "[", "[]", "null", "\0"])
     def test_a_file_that_is_no_export_changes_nothing(self, on_server: Command, tmp_path: Path, content: str) -> None:
