@@ -91,7 +91,7 @@ class Usage(Blueprint):
         self._wanted.require_known(gate)
         return quotas_of_client(gate, self._wanted)
 
-    def _show(self) -> Response:
+    def _show(self, **_: object) -> Response:
         try:
             return pages.answer(self.quotas())
         except StorageDenied as error:

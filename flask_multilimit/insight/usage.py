@@ -109,7 +109,8 @@ class Wanted:
         """The label of a limit; ``None`` if it is not wanted."""
         if not self.limits:
             return ""
-        return self.limits.get(policy, self.limits.get(limiter))
+        label = self.limits.get(policy, self.limits.get(limiter))
+        return None if label is None else str(label)  # a lazy text is translated for each request
 
     def require_known(self, gate: AppGate) -> None:
         """Raise :class:`ConfigurationError` for an endpoint or a limit that the app does not have. One that an operator

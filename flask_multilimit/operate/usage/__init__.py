@@ -34,11 +34,12 @@ def answer(quotas: Quotas) -> Response:
     if _prefers_page():
         return Response(_page(quotas), content_type="text/html; charset=utf-8")
     response = _json(as_json(quotas), _JSON)
-    response.headers["Link"] = f'<{url_for(".schema")}>; rel="describedby"'
+    place = request.view_args or {}  # the app may serve it at "/<customer>/limits", or at a subdomain of each
+    response.headers["Link"] = f'<{url_for(".schema", **place)}>; rel="describedby"'
     return response
 
 
-def schema() -> Response:
+def schema(**_: object) -> Response:
     """The JSON schema of the answer."""
     return _json(_schema(), "application/schema+json")
 

@@ -8,6 +8,7 @@ import re
 from datetime import datetime
 from html import unescape
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin
 
 import jsonschema
 import pytest
@@ -130,6 +131,17 @@ class TestJson:
 
         assert {each["policy"]: each["label"] for each in found} == expected
 
+    def test_a_label_may_be_a_lazy_text_which_is_another_for_each_client(self) -> None:
+        class Lazy:
+            def __str__(self) -> str:
+                return request.headers["X-User"]
+
+        app = made(usage={"limits": {"mine": Lazy()}})
+
+        for user in ("ann", "bob"):
+            found = told(app, headers={"X-User": user})["resources"]["api.mine:mine-60s"]
+            assert found["label"] == user
+
     @pytest.mark.parametrize("chosen", [{"endpoints": ["nothing"]}, {"limits": ["nothing"]}])
     def test_a_wrong_choice_is_an_error_not_an_empty_answer(self, chosen: dict[str, Any]) -> None:
         app = made(usage=chosen)
@@ -209,6 +221,23 @@ class TestAsking:
 
         assert [each.status_code for each in answers] == [200, 200, 200]
         assert answers[0].headers["Link"] == '</shop/v1/rate_limit/schema.json>; rel="describedby"'
+
+    def test_works_below_a_prefix_and_a_subdomain_of_each_customer(self) -> None:
+        app = Flask("shop", subdomain_matching=True)
+        app.config["SERVER_NAME"] = "shop.test"
+        multilimit = MultiLimit(app)
+        customer = lambda: (request.view_args or {})["customer"]  # noqa: E731
+        limit = rate_limiter(type=customer, name="customer", rules="3/minute")
+        app.add_url_rule("/<customer>/search", "search", limit(view()))
+        app.register_blueprint(Usage(multilimit, url_prefix="/<customer>/limits"))
+        app.register_blueprint(Usage(multilimit, name="tenant"), subdomain="<customer>")
+        statuses(app, "/ann/search")
+
+        for place, customer_left in (("http://shop.test/ann/limits", 2), ("http://bob.shop.test/rate_limit", 3)):
+            answer = app.test_client().get(place)
+            assert json.loads(answer.text)["resources"]["search:customer-60s"]["remaining"] == customer_left
+            schema = answer.headers["Link"].partition(">")[0].lstrip("<")
+            assert json.loads(app.test_client().get(urljoin(place, schema)).text)["title"] == "Quotas"
 
     def test_asks_a_callable_for_rules_once_at_100_endpoints(self) -> None:
         calls = []
