@@ -41,7 +41,7 @@ class LimitType(str, Enum):
     """Requests of one client address: ``request.remote_addr``, and nothing that a client can invent. IPv6 addresses
     of one network (/64 unless ``MULTILIMIT_IPV6_PREFIX`` says otherwise) count as one, IPv4-mapped ones as IPv4."""
     USER = "user"
-    """Requests of one user: what ``user_loader`` returns, or flask-login's current user."""
+    """Requests of one user: what ``user_loader`` returns, or flask-login's current user (Flask-Security's: its ``id``)."""
 
 
 UserLoader = Callable[[], Any]
@@ -318,7 +318,11 @@ def _flask_login_user() -> Any:
 
     if not has_request_context():
         return None
-    return current_user.get_id() if current_user.is_authenticated else None
+    if not current_user.is_authenticated:
+        return None
+    given = current_user.get_id()
+    # Flask-Security replaces this token with each password, and a new password must not be a new quota.
+    return current_user.id if given == getattr(current_user, "fs_uniquifier", "") else given
 
 
 def _text(value: object, source: str) -> str:

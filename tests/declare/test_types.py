@@ -180,6 +180,18 @@ class TestUsers:
 
         assert types_and_subjects(storage) == ["user:loaded"]
 
+    def test_a_new_password_is_no_new_quota_where_it_replaces_the_token_of_flask_security(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
+        use_flask_login(app, has_uniquifier=True)
+        MultiLimit(app, storage=storage)
+        client = limit(app, type=LimitType.USER)
+
+        responses = [client.get("/", headers={"X-User": "7", "X-Token": token}) for token in ("before", "after")]
+
+        assert [response.status_code for response in responses] == [200, 429]
+        assert types_and_subjects(storage) == ["user:7", "user:7"]
+
     def test_without_a_way_to_know_the_user_the_first_request_fails(self, limited_app: Flask) -> None:
         limited_app.add_url_rule("/free", "free", lambda: "ok")
         client = limit(limited_app, type=LimitType.USER)
@@ -262,12 +274,17 @@ class TestAnonymousUsers:
         assert statuses(app.test_client(), ["203.0.113.7"] * 3) == [200, 200, 429]
 
 
-def use_flask_login(app: Flask) -> None:
+def use_flask_login(app: Flask, *, has_uniquifier: bool = False) -> None:
     from flask_login import LoginManager, UserMixin
 
     class User(UserMixin):  # type: ignore[misc]  # flask-login has no types
         def __init__(self, name: str) -> None:
             self.id = name
+            if has_uniquifier:
+                self.fs_uniquifier = request.headers["X-Token"]
+
+        def get_id(self) -> str:
+            return str(getattr(self, "fs_uniquifier", self.id))
 
     manager = LoginManager(app)
     app.secret_key = "only for this test"
