@@ -284,7 +284,7 @@ class AppGate(AppState):
 
     def allows(self) -> bool:
         """Whether a list lets the current request pass without limits. Raises :exc:`AccessDenied`."""
-        return self._lists.allows(self._records.current())
+        return self.access is not None and self._lists.allows(self._records.current() or self._begun())
 
     def _begun(self) -> Record | None:
         """The record of a request that was not preprocessed; ``None`` outside of a request."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Flask, g, request
+from werkzeug.test import create_environ
 
 from flask_multilimit import (
     IP,
     USER,
     AccessDenied,
     ConfigurationError,
+    Decision,
     MultiLimit,
     rate_limiter,
 )
+from flask_multilimit.engine import hits_for
 from flask_multilimit.signals import request_denied
 from support.asking import ask, view
 
@@ -171,6 +175,30 @@ def test_a_check_in_the_view_of_who_is_allowed_charges_nothing(app: Flask, stora
     answers = [ask(app, environ_base={"REMOTE_ADDR": "10.0.0.1"}).text for _ in range(3)]
 
     assert (answers, storage.checks) == (["True"] * 3, [])
+
+
+CHECKS: dict[str, Callable[[MultiLimit], Decision]] = {
+    "check": lambda multilimit: multilimit.check("1/minute", scope="mail", type=IP),
+    "check_hits": lambda multilimit: multilimit.check_hits(
+        hits_for("1/minute", scope="mail", type="ip", subject="x"), scope="mail", subjects={}
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CHECKS)
+def test_lists_are_asked_in_a_request_that_flask_has_not_preprocessed(
+    app: Flask, storage: RecordingStorage, kind: str
+) -> None:
+    multilimit = MultiLimit(app, storage=storage, allow=["10.0.0.1"], deny=["203.0.113.7"])
+
+    def decision_for(address: str) -> Decision:
+        with app.request_context({**create_environ(), "REMOTE_ADDR": address}):
+            return CHECKS[kind](multilimit)
+
+    with pytest.raises(AccessDenied):
+        decision_for("203.0.113.7")
+    assert [decision_for("10.0.0.1").allowed for _ in range(3)] == [True] * 3
+    assert storage.checks == []
 
 
 class TestRefusals:
