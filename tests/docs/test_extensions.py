@@ -27,6 +27,11 @@ def statuses(app: Flask, path: str, times: int, headers: Mapping[str, str]) -> l
     return [app.test_client().get(path, headers=headers).status_code for _ in range(times)]
 
 
+def ban(app: Flask, address: str) -> None:
+    with app.app_context():
+        app.extensions["multilimit"].control.ban(address, for_=60)
+
+
 class TestUsersOfExtensions:
     PAGE = "docs/how-to/users-of-extensions.md"
 
@@ -86,7 +91,13 @@ class TestSocketIO:
 
         received = client.get_received()
         assert [each["name"] for each in received] == ["echo", "echo", "echo", "refused"]
-        assert 59 < received[3]["args"][0]["retry_after"] <= 60
+        assert received[3]["args"][0]["status"] == 429
+
+        socketio.server.environ[other.eio_sid]["REMOTE_ADDR"] = "192.0.2.1"  # the client of tests has no address
+        ban(app, "192.0.2.1")
+        other.emit("message", "hello")
+
+        assert other.is_connected() is False
 
     def test_handshakes(self, run: Run) -> None:
         app: Flask = run(self.PAGE, "handshakes")["app"]
@@ -99,6 +110,9 @@ class TestSocketIO:
         for extra in ("sid=", "xsid=1", "x=sid=1"):
             assert client.get(f"/socket.io/?EIO=4&transport=polling&{extra}").status_code == 429, "a handshake, too"
         assert client.get("/socket.io/?EIO=4&transport=polling&sid=x").status_code == 400, "of engine.io"
+        ban(app, "192.0.2.1")
+        banned = {"REMOTE_ADDR": "192.0.2.1"}
+        assert client.get("/socket.io/?EIO=4&transport=polling", environ_base=banned).status_code == 429
 
     def test_limits_of_the_app_do_not_count_handshakes(self) -> None:
         app = Flask("chat")
