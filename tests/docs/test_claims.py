@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import re
 import warnings
@@ -328,6 +329,14 @@ class TestResponses:
         client = run(self.PAGE, "on-rejected")["app"].test_client()
         client.get("/download")
         assert client.get("/download").location == "/waiting-room"
+
+    def test_uploads_count_every_byte(self, run: Run) -> None:
+        app: Flask = run(self.PAGE, "unit")["app"]
+        assert statuses(app, "/upload", 3, method="POST", data=b"x" * 400_000) == [200, 200, 429]
+
+        chunked = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
+        body: Any = {"input_stream": io.BytesIO(b"x" * 400_000), "environ_overrides": chunked}
+        assert statuses(app, "/upload", 1, method="POST", **body) == [411]
 
     def test_cors(self, run: Run) -> None:
         client = run(self.PAGE, "cors")["app"].test_client()
