@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Flask
+from flask_jwt_extended import create_refresh_token, get_jwt_identity, jwt_required
 from flask_socketio import SocketIO
 from openapi_spec_validator import validate
 
@@ -49,6 +50,18 @@ class TestUsersOfExtensions:
         assert statuses(app, "/profile", 4, {}) == [401, 401, 401, 429], "by address"
         assert statuses(app, "/profile", 1, {"Authorization": "Bearer nonsense"}) == [429], "by address, too"
 
+    def test_refresh_tokens_of_flask_jwt_extended_name_the_user(self, run: Run) -> None:
+        app: Flask = run(self.PAGE, "jwt")["app"]
+        app.post("/refresh")(jwt_required(refresh=True)(get_jwt_identity))
+        with app.app_context():
+            headers = {"Authorization": f"Bearer {create_refresh_token('ann')}"}
+
+        answers = [app.test_client().post("/refresh", headers=headers) for _ in range(4)]
+
+        assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+        assert answers[0].text == "ann"
+        assert statuses(app, "/profile", 1, headers) == [422], "where an access token is needed"
+
     def test_flask_httpauth(self, run: Run) -> None:
         app: Flask = run(self.PAGE, "httpauth")["app"]
 
@@ -70,11 +83,14 @@ class TestUsersOfExtensions:
                 role = security.find_role("Admin")
                 security.add_user(name, name, name, f"{name}@example.com", role, "secret")
             answer = app.test_client().post(
-                "/api/v1/security/login", json={"username": name, "password": "secret", "provider": "db"}
+                "/api/v1/security/login",
+                json={"username": name, "password": "secret", "provider": "db", "refresh": True},
             )
             headers[name] = {"Authorization": f"Bearer {answer.get_json()['access_token']}"}
 
         self.expect_a_quota_each(app, headers["ann"], headers["bob"], "/api/v1/messages")
+        refresh = {"Authorization": f"Bearer {answer.get_json()['refresh_token']}"}
+        assert app.test_client().post("/api/v1/security/refresh", headers=refresh).status_code == 200
 
 
 class TestSocketIO:
