@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import count
 from math import inf
 from threading import Lock
@@ -172,9 +172,13 @@ def _listed(rules: Iterable[Rule]) -> str:
 def _rules_from(given: object) -> tuple[Rule, ...]:
     if type(given) is int and given == 0:
         return (NOTHING,)
-    if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping, Rule)):
+    if given is None or (isinstance(given, Collection) and not isinstance(given, (bytes, Mapping)) and not len(given)):
+        return ()
+    if isinstance(given, Iterator):
         given = tuple(given)
-    return () if given in (None, "", ()) else rules_from(cast("Rules", given))
+        if not given:  # a generator of the app that an earlier request used up frees nobody
+            raise ConfigurationError("an iterator with nothing left; return a list, or None for no limit")
+    return rules_from(cast("Rules", given))
 
 
 def _remember(known: OrderedDict[str, T], subject: str, value: T) -> None:

@@ -279,9 +279,7 @@ class TestFallback:
             rate_limiter(**options)(view())
 
 
-@pytest.mark.parametrize(
-    "answer", [None, "", [], (), iter(())], ids=["None", "no text", "no list", "no tuple", "none left"]
-)
+@pytest.mark.parametrize("answer", [None, "", [], (), set()], ids=["None", "no text", "no list", "no tuple", "no set"])
 def test_a_callable_may_return_that_there_is_no_limit_now(
     app: Flask, storage: RecordingStorage, failures: list[dict[str, Any]], answer: Any
 ) -> None:
@@ -292,6 +290,16 @@ def test_a_callable_may_return_that_there_is_no_limit_now(
     assert statuses(app, "/", "/", "/") == [200, 200, 429]
     assert storage.windows == [[86400, 60], [86400], [86400, 60]]
     assert failures == []
+
+
+def test_rules_that_an_earlier_request_used_up_free_nobody(app: Flask, storage: RecordingStorage) -> None:
+    MultiLimit(app, storage=storage)
+    production(app)
+    plan = (Rule(60, count) for count in [3])  # meant as a tuple
+    app.add_url_rule("/", "view", rate_limiter(type=api_key, name="api_key", rules=lambda: plan)(view()))
+
+    assert [get(app, "a") for _ in range(4)] == [200, 200, 200, 429], "the last good ones"
+    assert get(app, "b") == 500
 
 
 def test_a_callable_may_return_that_nothing_passes(
