@@ -274,10 +274,12 @@ class TestDynamicRules:
         app, ann, bob = namespace["app"], {"X-Api-Key": "key-of-ann"}, {"X-Api-Key": "key-of-bob"}
         assert statuses(app, "/items", 4, headers=ann) == [200, 200, 200, 429]
         assert statuses(app, "/items", 31, headers=bob) == [200] * 30 + [429]
-        namespace["CUSTOMERS"]["key-of-ann"] = "gold"
+        assert statuses(app, "/items", 1, headers={"X-Api-Key": "new-key-of-ann"}) == [429]
+        assert statuses(app, "/items", 1, headers={"X-Api-Key": "invented"}) == [401]
+        namespace["CUSTOMERS"]["ann"] = "gold"
         assert statuses(app, "/items", 28, headers=ann) == [200] * 27 + [429]
         with app.app_context():
-            decision = app.extensions["multilimit"].peek("items", "api_key:key-of-bob")
+            decision = app.extensions["multilimit"].peek("items", "customer:bob")
         assert [hit.rule.count for hit in decision.hits] == [30, 5000]
 
 
