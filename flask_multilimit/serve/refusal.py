@@ -248,8 +248,8 @@ def problem(error: RateLimitExceeded) -> dict[str, Any]:
 
 _Violation = tuple[str, int, float | str | None, int | None, bool]
 """A rule that refuses, as a problem describes it: name, count, time (text: a period of the calendar; ``None``: it
-limits what is in progress), seconds
-to wait, rounded up (``None``: waiting does not help, or nobody knows how long), and whether it is a ban."""
+limits what is in progress), seconds to wait, rounded up (``None``: waiting does not help, or nobody knows how long),
+and whether it is a ban."""
 
 
 def _violations(decision: Decision) -> tuple[_Violation, ...]:
