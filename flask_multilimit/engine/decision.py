@@ -358,7 +358,7 @@ def decision_of(
     ahead: Sequence[int] | None = None,
 ) -> Decision:
     """Make a decision, cheaply: every request makes one, and ``object.__setattr__`` would take four times as long."""
-    made: Any = _new(_Fields)
+    made: Any = _Fields()
     made.check_id = check_id
     made.hits = hits
     made.reply = reply
@@ -367,9 +367,6 @@ def decision_of(
     made.ahead = ahead
     made.__class__ = Decision
     return made  # type: ignore[no-any-return]
-
-
-_new = object.__new__
 
 
 def require_decision(given: object) -> None:
