@@ -13,6 +13,7 @@ import pytest
 from flask import Flask
 from flask_jwt_extended import create_refresh_token, get_jwt_identity, jwt_required
 from flask_socketio import SocketIO
+from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
 from flask_multilimit import MultiLimit
@@ -176,7 +177,9 @@ SAID = "Too many requests: at most 100 per minute for each address."
         ("restx", "/swagger.json"),
     ],
 )
-def test_the_document_that_is_served_is_valid_and_says_the_limit(run: Run, example: str, path: str) -> None:
+def test_the_document_that_is_served_is_valid_and_says_what_a_refused_client_gets(
+    run: Run, example: str, path: str
+) -> None:
     app: Flask = run(API_DOCUMENTS, example)["app"]
 
     document = json.loads(ask(app, path).text)
@@ -190,3 +193,7 @@ def test_the_document_that_is_served_is_valid_and_says_the_limit(run: Run, examp
     assert set(responses["200"]["headers"]) == {"RateLimit-Policy", "RateLimit"}
     assert json.loads(ask(app, path).text)["paths"] == document["paths"], "asked again"
     assert ask(app, "/items/7").headers["RateLimit-Policy"] == '"ip-60s";q=100;w=60'
+    refused = [ask(app, "/items/7") for _ in range(100)][-1]
+    said = responses["429"].get("content", {}).get(refused.mimetype, responses["429"])["schema"]
+    assert refused.status_code == 429
+    Draft202012Validator({**document, **said}).validate(json.loads(refused.text))
