@@ -159,10 +159,10 @@ def _merged(decisions: Sequence[Decision]) -> tuple[tuple[Hit, ...], list[Standi
     return tuple([hit for hit, _ in shown.values()]), [standing for _, standing in shown.values()]
 
 
-def _tightness(standing: Standing) -> tuple[float, int]:
-    """A longer wait is tighter; of equal waits, less left."""
-    remaining, retry_after, _ = standing
-    return (math.inf if retry_after < 0 else retry_after), -remaining
+def _tightness(standing: Standing) -> tuple[float, int, int]:
+    """A longer wait is tighter; of equal waits, less left; of equal rests, what is full again later."""
+    remaining, retry_after, reset_after = standing
+    return (math.inf if retry_after < 0 else retry_after), -max(remaining, 0), reset_after
 
 
 # The dialects

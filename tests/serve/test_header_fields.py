@@ -353,6 +353,20 @@ def test_t_means_what_the_chosen_draft_says(clock: Clock, setting: str, expected
     assert items(client.get("/"), "RateLimit")["default-60s"] == expected
 
 
+@pytest.mark.parametrize(("setting", "prefix"), [("legacy", "X-RateLimit"), ("draft-06", "RateLimit")])
+def test_of_rules_that_have_nothing_left_the_last_to_be_full_again_is_told(
+    clock: Clock, setting: str, prefix: str
+) -> None:
+    client = serve(clock, Rule(1, 1), Rule(3600, 2), config={"MULTILIMIT_HEADERS": setting})
+    client.get("/")
+    clock.advance(1)
+
+    fields = client.get("/").headers
+
+    assert fields[f"{prefix}-Remaining"] == "0"
+    assert int(fields[f"{prefix}-Reset"]) - (time.time() if setting == "legacy" else 0) > 3590
+
+
 def test_a_unit_that_is_not_requests_stands_in_the_policy(clock: Clock) -> None:
     client = serve(clock, Rule(60, 5000), unit="content-bytes", cost=1200)
 
