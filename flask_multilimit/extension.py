@@ -393,11 +393,13 @@ class MultiLimit:
         """Stop the background work of every app that this object serves, and close its limiter: traffic is sent to the
         storage, units of leases are given back, and connections that were opened here are closed.
 
-        For processes that make one app after another, such as tests. A later check opens new connections.
+        For processes that make one app after another, such as tests. A later check opens new connections,
+        and follows changes again.
         """
         for app in list(self._apps):
             gate = gate_of(app)
             applier_of(app).follower.close()
+            gate.startup.follow_again()
             gate.audience.background.close()
             gate.limiter.close()
 

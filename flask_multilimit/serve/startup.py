@@ -121,10 +121,15 @@ class Startup:
             on.plans.require_known_names()
         return [*on.plans.sources.unknown_names(), *_settings_of_flask_limiter(on.app)]
 
+    def follow_again(self) -> None:
+        """Begin to follow changes again at the next check: the thread that does so has ended."""
+        self.follows = self.finished = False
+
     def _after_fork_in_child(self) -> None:
         """The thread that follows changes stays behind in the parent."""
         self._lock = LateLock()
-        self._failed = self.follows = self.finished = False
+        self._failed = False
+        self.follow_again()
 
 
 class _AskedWhenLoaded:

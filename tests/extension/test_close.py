@@ -112,12 +112,17 @@ def test_close_ends_everything_in_the_background() -> None:
     assert statuses(app, "/") == [200]
 
 
-@pytest.mark.usefixtures("redis_client")
-def test_close_sends_the_traffic_that_was_counted(server: Server) -> None:
+def app_on(server: Server) -> tuple[Flask, MultiLimit]:
     app = Flask("shop")
     app.config["MULTILIMIT_STORAGE_URI"] = server.url
     multilimit = MultiLimit(app, default_limits="9/minute")
     app.add_url_rule("/", "view", view())
+    return app, multilimit
+
+
+@pytest.mark.usefixtures("redis_client")
+def test_close_sends_the_traffic_that_was_counted(server: Server) -> None:
+    app, multilimit = app_on(server)
     statuses(app, "/", "/")
 
     multilimit.close()
@@ -144,6 +149,19 @@ def test_close_gives_units_of_leases_back(server: Server) -> None:
     assert held > 0
     assert other.peek(asked).remaining == 94
     other.close()
+
+
+@pytest.mark.usefixtures("redis_client")
+def test_an_app_that_goes_on_after_close_learns_of_a_denied_client(server: Server) -> None:
+    app, multilimit = app_on(server)
+    other, elsewhere = app_on(server)
+    assert statuses(app, "/") == [200]
+
+    multilimit.close()
+    with other.app_context():
+        elsewhere.control.deny("127.0.0.1", for_="1h")
+
+    until(lambda: statuses(app, "/") == [403], seconds=10)
 
 
 def test_the_threads_of_a_limiter_end_when_it_is_garbage() -> None:
