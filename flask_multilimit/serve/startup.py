@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 
 import click
-from flask import Flask, request
+from flask import Flask, has_request_context, request
 from flask.cli import ScriptInfo, run_command
 
 from ..config import Settings
@@ -73,6 +73,7 @@ class Startup:
             with self._lock:
                 if not self.follows:
                     self.follows = True
+                    warn_where_quotas_end_with_a_command(self._in_force)
                     self._follow_changes()
                     self._in_force.audience.begin()
 
@@ -169,6 +170,21 @@ def warn_where_no_threads_run(app: Flask, settings: Settings) -> None:
         SafeLogger(app.logger).warning(
             "Rate limits: uWSGI runs no threads, so traffic is flushed only while requests are served: start it "
             "with enable-threads, or set MULTILIMIT_TRAFFIC=False."
+        )
+
+
+def warn_where_quotas_end_with_a_command(on: AppState) -> None:
+    """Log a warning if a command of Flask, a process of its own, begins to count where nobody keeps the quotas."""
+    context = click.get_current_context(silent=True)
+    if context is None or context.command is run_command or has_request_context() or not on.settings.enabled:
+        return
+    storage = on.limiter.storage
+    if not storage.shared or not getattr(storage, "in_use", True):
+        SafeLogger(on.app.logger).warning(
+            'Rate limits: with MULTILIMIT_STORAGE_URI=%s, what the command "%s" counts ends with it: its next run has '
+            "whole quotas. Set a server that keeps them, such as redis://localhost:6379/0.",
+            redacted(on.settings.storage_uri),
+            context.info_name,
         )
 
 

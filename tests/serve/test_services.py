@@ -27,6 +27,7 @@ from support.doubles import FOREIGN, limited_service
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import redis
     from flask.testing import FlaskClient
 
     from support.doubles import RecordingStorage
@@ -108,6 +109,24 @@ def test_outside_a_request_an_app_context_is_enough(limited_app: Flask) -> None:
             send_mail()
 
     assert refused.value.decision.retry_after == 60
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_command_says_once_that_its_quotas_end_with_it_unless_a_server_keeps_them(
+    app: Flask, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture, kept: bool
+) -> None:
+    MultiLimit(app, storage=redis_client if kept else None)
+
+    @app.cli.command("mail")
+    def mail() -> None:
+        send_mail()
+        send_mail()
+
+    app.test_cli_runner().invoke(args=["mail"], catch_exceptions=False)
+
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == (0 if kept else 1)
+    assert all('MULTILIMIT_STORAGE_URI=memory://, what the command "mail" counts ends with it' in each for each in told)
 
 
 def test_a_long_lived_app_context_keeps_only_the_latest_decision(limited_app: Flask) -> None:
