@@ -60,8 +60,7 @@ class Found(NamedTuple):
     now: float
     """POSIX time, by the clock of the store."""
     run: str = ""
-    """Identifies the server since it started, if it has another document than the caller knows; empty if its user may
-    not ask."""
+    """Identifies the server since it started and last evicted a key; empty if its user may not ask."""
 
 
 class Worker(NamedTuple):

@@ -56,7 +56,7 @@ NOTHING = Document()
 """The document while nobody has changed anything."""
 
 
-LOST = "the server restarted without them, or another one took over"
+LOST = "the server restarted without the latest ones, evicted them, or another one took over"
 
 
 class InForce(NamedTuple):
@@ -65,11 +65,11 @@ class InForce(NamedTuple):
     stamp: str = NEVER_WRITTEN
     document: Document = NOTHING
     now: float = 0.0
-    """Store's clock when read."""
+    """Store's clock when it last answered."""
     read: float = 0.0
-    """This process's clock when read."""
+    """This process's clock then; 0 before."""
     run: str = ""
-    """The run of the server that had it."""
+    """The run of the server that has had it lately."""
 
     def time(self) -> float:
         """The clock of the store now: POSIX time."""
@@ -185,15 +185,14 @@ class ControlFollower:
             )
 
     def _look(self) -> None:
-        known = self.in_force
-        found, read = self.store.read(known.stamp), time.monotonic()
+        found, read = self.store.read(self.in_force.stamp), time.monotonic()
         self._seen = read
-        if not known.read:
-            self.in_force = known._replace(now=found.now, read=read)
+        self.in_force = known = self.in_force._replace(now=found.now, read=read)
         if found.stamp != known.stamp:
             with _no_collections(len(found.text or "")):
                 self._take_newest(found, read)
         else:
+            self.in_force = known._replace(run=found.run)
             self._end_entries(found.now)
 
     def _end_entries(self, now: float) -> None:
@@ -210,9 +209,10 @@ class ControlFollower:
             self.in_force = InForce(found.stamp, known.document, found.now, read, found.run)
             self._fail(error)
             return
-        held = known.document.at(found.now)
-        if held.entries and _has_lost(known, found):
-            self._put_back(held if written_at(found.stamp) <= written_at(known.stamp) else held.below(document), found)
+        held, is_older = known.document.at(found.now), written_at(found.stamp) <= written_at(known.stamp)
+        back = is_older and known.stamp and document.at(found.now).entries
+        if (held.entries or back) and _has_lost(known, found):
+            self._put_back(held if is_older else held.below(document), found)
             return
         if held.entries and not found.stamp:
             self._logger.warning(
@@ -229,7 +229,8 @@ class ControlFollower:
 
     def _put_back(self, document: Document, found: Found) -> None:
         """Write what the server has lost, if no other process has; the next look takes what is there then."""
-        what = f"changes that the server had lost: {len(document.entries)}"
+        many = len(document.entries)
+        what = f"changes that the server had lost: {many}" if many else "that no change is in force"
         change = Change(at=0, author="", reason=LOST, what="put back", entry=what, id="", replaces="")
         if self.store.write(found.stamp, document.dump(), change, lost=self.in_force.stamp) is not None:
             self._logger.warning("Rate limits: worker %d put back %s: %s", os.getpid(), what, LOST)
@@ -293,7 +294,8 @@ class ControlFollower:
 
 def _has_lost(known: InForce, found: Found) -> bool:
     """Whether a server that has ``found`` has lost a change that is known. Only versions that count on are newer: a
-    server that lost its data counts from 1 again. On the same run of a server, somebody has deleted it."""
+    server that lost its data counts from 1 again. On the same run of a server, if it has evicted nothing since the last
+    look, somebody has deleted it."""
     if version_of(found.stamp) > version_of(known.stamp):
         return False
     return not known.run or known.run != found.run

@@ -182,3 +182,61 @@ def test_who_may_not_write_keeps_its_copy_in_force_and_names_the_right(
 
     assert shop.control.problem is not None
     assert shop.statuses(1, "/open") == [403]
+
+
+def test_a_client_whose_denial_was_lifted_stays_free_after_a_restart_from_an_older_snapshot(lossy: Server) -> None:
+    shop = serving(lossy)
+    lifted = shop.control.deny(CLIENT, lasting=True)
+    client: Any = lossy.client()
+    snapshot = client.hgetall(DOCUMENT)
+    shop.control.undo(lifted.id)
+
+    lossy.kill()
+    lossy.restart()
+    client.hset(DOCUMENT, mapping=snapshot)
+
+    soon(lambda: put_back(shop) != [])
+    assert shop.statuses(1, "/open") == [200]
+    assert made(lossy.tcp_url).statuses(1, "/open") == [200]
+
+
+def test_what_somebody_deletes_stays_deleted_also_after_a_restart_that_kept_it(
+    lossy: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = serving(lossy)
+    shop.control.deny(CLIENT, lasting=True)
+    client: Any = lossy.client()
+    kept = client.hgetall(DOCUMENT)
+    follower = applier_of(shop.app).follower
+    follower.close()
+    lossy.kill()
+    lossy.restart()
+    client.hset(DOCUMENT, mapping=kept)
+    follower.ask()
+
+    client.delete(DOCUMENT)
+    follower.ask()
+
+    assert "somebody has deleted the control document" in caplog.text
+    assert shop.control.entries() == ()
+
+
+def test_a_client_stays_denied_when_a_full_server_drops_the_denial(lossy: Server) -> None:
+    shop = serving(lossy)
+    shop.control.deny(CLIENT, lasting=True)
+    client: Any = lossy.client()
+    client.config_set("maxmemory-policy", "allkeys-random")
+    client.config_set("maxmemory", client.info("memory")["used_memory"] + 500_000)
+    follower = applier_of(shop.app).follower
+    follower.close()
+
+    n = 0
+    while client.exists(DOCUMENT):
+        client.set(n, bytes(1000))
+        n += 1
+    client.config_set("maxmemory", 0)
+    follower.ask()
+    follower.ask()
+
+    assert shop.statuses(1, "/open") == [403]
+    assert made(lossy.tcp_url).statuses(1, "/open") == [403]
