@@ -32,7 +32,7 @@ REMEDIES = {
     "MOVED": "the server is one of a cluster: name it redis+cluster://host:port, which asks the owner of the slot",
     "ASK": "the server is one of a cluster: name it redis+cluster://host:port, which asks the owner of the slot",
     "READONLY": "the server has become a replica: name the primary, or use redis+sentinel://",
-    "OOM": "the server is out of memory: raise maxmemory, or set maxmemory-policy to volatile-ttl",
+    "OOM": "the server is out of memory: raise maxmemory, or give the limits a server of their own",
     "MISCONF": "the server cannot save to disk and therefore takes no writes: see its log, or set "
     "stop-writes-on-bgsave-error to no",
     "LOADING": "the server is loading its data, and will answer once it has finished",
