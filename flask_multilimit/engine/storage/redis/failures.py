@@ -10,7 +10,7 @@ from redis.sentinel import MasterNotFoundError
 from ...errors import StorageError
 
 RIGHTS = (
-    "+eval +evalsha +script|load +unlink +time +get +set +del +pexpire +zadd +zcard +zcount +zrange +zrem "
+    "+eval +evalsha +unlink +time +get +set +del +pexpire +zadd +zcard +zcount +zrange +zrem "
     "+zremrangebyrank +zremrangebyscore +zscore"
 )
 """The rights that a user of the server needs to check limits, and no more."""
@@ -41,7 +41,10 @@ REMEDIES = {
     "MASTERDOWN": "the replica has lost its primary",
     "NOREPLICAS": "the primary has too few replicas to take writes: see min-replicas-to-write",
     "TRYAGAIN": "the slot is being moved; the server will answer once that is done",
-    "UNKNOWN": "the server does not let scripts be called: EVALSHA and EVAL must be allowed",
+    "UNKNOWN": "a command is renamed, disabled or missing on the server: checks need "
+    f"{RIGHTS.replace('+', '').replace(' ', ', ')}",
+    "DATABASE": "the server has no database with the number in the storage URI: see its setting `databases` (a cluster "
+    "has only 0)",
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate must be signed by a CA that is known here (ssl_ca_certs in "
     "the storage URI names a file of them), be for the host in the URI, and not have expired",
 }
@@ -55,9 +58,13 @@ NOBODY_THERE = "start the server, or correct the storage URI"
 KEY_SPECIFIC = frozenset({"WRONGTYPE", "CROSSSLOT", "ERR"})
 """Codes of errors that concern only the keys of the check, not the server."""
 
-_CODE = rf"\b({'|'.join(code for code in REMEDIES if code != 'UNKNOWN')})\b"
-_NO_RIGHT_IN_SCRIPT = "ACL failure in script|user executing the script can't"
-"""The errors of Redis 7.2 and Valkey, and of Redis 7.0. They have no code."""
+_CODE = rf"\b({'|'.join(code for code in REMEDIES if code not in {'UNKNOWN', 'DATABASE'})})\b"
+_TEXTS = {
+    "UNKNOWN": "[Uu]nknown (Redis |server )?command",
+    "NOPERM": "ACL failure in script|user executing the script can't",  # Redis 7.2 and Valkey, Redis 7.0
+    "DATABASE": "DB index is out of range|SELECT is not allowed",
+}
+"""What errors without a code of the server say, by our own code."""
 _NO_RIGHT_TO_RUN = re.compile(r"permissions to run the '([a-z|_-]{1,40})'")
 _NO_RIGHT_TO_KEY = "permissions to access"
 _CLASSES = {
@@ -130,9 +137,6 @@ def code_of(error: Exception) -> str:
             return code
     if not isinstance(error, exceptions.ResponseError):
         return "CERTIFICATE_VERIFY_FAILED" if "CERTIFICATE_VERIFY_FAILED" in str(error) else ""
-    if "unknown command" in str(error).lower():
-        return "UNKNOWN"
-    if re.search(_NO_RIGHT_IN_SCRIPT, str(error)):
-        return "NOPERM"
+    by_text = next((code for code, text in _TEXTS.items() if re.search(text, str(error))), "")
     found = re.search(_CODE, str(error))
-    return found[1] if found else "ERR"
+    return by_text or (found[1] if found else "ERR")

@@ -167,14 +167,14 @@ class RedisStorage:
         self._deadline.start()
         mode = CHECK if ids is None else b"repeat"
         id_of_each = [new_id() for _ in many] if ids is None else [id_.bytes for id_ in ids]
-        calls = [_call_of("check", hits, self._boundaries(hits)) for hits in many]
-        loading = [(b"SCRIPT", b"LOAD", script.text.encode()) for script in {script for script, _ in calls}]
         now = () if self.clock is None else (b"%d" % self.clock(),)
-        checks = [
-            (b"EVALSHA", script.sha.encode(), *arguments, id_, mode, *now)
-            for (script, arguments), id_ in zip(calls, id_of_each, strict=True)
-        ]
-        replies = self._command(self._run_each, loading + checks)[len(loading) :] if many else []
+        sent, checks = set[Script](), list[tuple[bytes, ...]]()
+        for hits, id_ in zip(many, id_of_each, strict=True):
+            script, arguments = _call_of("check", hits, self._boundaries(hits))
+            call = (b"EVALSHA", script.sha) if script in sent else (b"EVAL", script.text)  # which the server keeps
+            sent.add(script)
+            checks.append((call[0], call[1].encode(), *arguments, id_, mode, *now))
+        replies = self._command(self._run_each, checks) if many else []
         return [
             self._ask(mode, hits, id_) if self._is_outside(hits, reply) else _decision(id_, hits, reply)
             for id_, hits, reply in zip(id_of_each, many, replies, strict=True)

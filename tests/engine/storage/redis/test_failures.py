@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 import time
@@ -327,3 +328,25 @@ def test_a_failure_names_the_server_and_what_to_do(server_binaries: dict[str, Bi
     for failure in (late.value, gone.value):
         told = "".join(traceback.format_exception(type(failure), failure, failure.__traceback__))
         assert "During handling of the above exception" not in told  # of what the client has tried inside
+
+
+@pytest.mark.parametrize("command", ["EVALSHA", "EVAL", "TIME"])
+def test_a_server_that_lacks_a_command_has_failed_and_the_remedy_names_it(any_server: Server, command: str) -> None:
+    with Server(any_server.binary, tcp=True, options=["--rename-command", command, "RENAMED"]) as server:
+        limiter = bare(server.client())
+
+        with pytest.raises(StorageError) as caught:
+            limiter.check(hits())
+
+    assert re.search(rf"\b{command}\b", caught.value.remedy, re.IGNORECASE)
+    assert not caught.value.key_specific
+
+
+def test_a_database_that_the_server_does_not_have_is_a_failure_that_says_so(any_server: Server) -> None:
+    limiter = Limiter(storage_from_uri(f"{any_server.tcp_url}/99", timeout=1))
+
+    with pytest.raises(StorageError) as caught:
+        limiter.check(hits())
+
+    assert "no database" in caught.value.remedy
+    assert not caught.value.key_specific
