@@ -40,7 +40,7 @@ from ..engine.threads import lets_threads_run, threads_run
 from ..plan.sources import limited_inside_view
 from ..serve.applier import ControlApplier, applier_of
 from ..serve.gate import AppGate
-from .health import forgets_changes, kept_on_disk, known_number, workers
+from .health import clients_of, forgets_changes, kept_on_disk, known_number, workers
 from .keys import prefixes_of, stored_keys
 from .limits import Place, limiters_of, places_of, without_share
 from .text import duration, plural
@@ -309,7 +309,7 @@ _LOOK_AT_IT = (
 def _examine_storage(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
     storage = gate.limiter.storage
     try:
-        clients = _clients(storage)
+        clients = clients_of(storage)
     except StorageError as error:
         yield Finding("storage", "wrong", f"{str(error).rstrip('.')}.", _remedy_for(error, FIX))
         return
@@ -362,14 +362,6 @@ def _in_this_process(storage: Any, most_keys: int, calendars: list[str]) -> Iter
         yield Finding("storage", "warning", text, _SAVE_CALENDARS)
     else:
         yield Finding("storage", "hint", text, remedy)
-
-
-def _clients(storage: Any) -> list[Any]:
-    """A client for each server that keeps quotas: one, or the primaries of a cluster. Raises :class:`StorageError`."""
-    if isinstance(storage, ClusterStorage):
-        return storage.clients
-    client = getattr(storage, "client", None)
-    return [] if client is None else [client]
 
 
 def _examine_script(storage: Any, gate: AppGate) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from redis.exceptions import RedisError
 
 from ..control.store import StoreInStorage
-from ..engine import ConfigurationError, StorageError
+from ..engine import ClusterStorage, ConfigurationError, StorageError
 from ..engine.errors import with_remedy
 from ..engine.hits import OnStorageError
 from ..engine.storage.redis.uri import address_of
@@ -88,6 +88,14 @@ def storage_state(gate: AppGate) -> StorageState:
     )
 
 
+def clients_of(storage: Any) -> list[Any]:
+    """A client for each server that keeps quotas: one, or the primaries of a cluster. Raises :class:`StorageError`."""
+    if isinstance(storage, ClusterStorage):
+        return storage.clients
+    client = getattr(storage, "client", None)
+    return [] if client is None else [client]
+
+
 Kept = Literal["all", "snapshots", "nothing", "unknown"]
 """What a server has on disk after a restart. Managed servers often do not say."""
 
@@ -107,8 +115,10 @@ def kept_on_disk(client: Any) -> Kept:
 
 def forgets_changes(gate: AppGate) -> bool:
     """Whether changes are known to be lost with a restart of the server that keeps them."""
-    client = getattr(gate.limiter.storage, "client", None)
-    return client is not None and kept_on_disk(client) == "nothing"
+    try:
+        return any(kept_on_disk(client) == "nothing" for client in clients_of(gate.limiter.storage))
+    except StorageError:
+        return False
 
 
 # Workers

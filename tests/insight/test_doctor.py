@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     import redis
 
+    from support.cluster import Cluster
     from support.servers import Binary
 
 LIMITER = rate_limiter(type=IP, rules="5/minute")
@@ -398,6 +399,14 @@ def test_changes_are_counted_and_a_server_that_would_forget_them_is_named(on_ser
 
     told = [(each.level, each.text) for each in on_server.findings("control")]
     assert told == [("warning", forgets), ("ok", "1 changed while the app runs.")]
+
+
+def test_a_cluster_that_would_forget_changes_is_named(cluster: Cluster, shop: Callable[..., Shop]) -> None:
+    forgetful = shop(cluster.uri)
+    with forgetful.app.app_context():
+        forgetful.control.deny("203.0.113.9", lasting=True)
+
+    assert any("keeps nothing on disk" in each.text for each in forgetful.findings("control"))
 
 
 def test_an_override_whose_target_is_gone_is_named(on_server: Shop) -> None:

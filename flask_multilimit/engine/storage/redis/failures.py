@@ -60,9 +60,9 @@ KEY_SPECIFIC = frozenset({"WRONGTYPE", "CROSSSLOT", "ERR"})
 
 _CODE = rf"\b({'|'.join(code for code in REMEDIES if code not in {'UNKNOWN', 'DATABASE'})})\b"
 _TEXTS = {
-    "UNKNOWN": "[Uu]nknown (Redis |server )?command",
-    "NOPERM": "ACL failure in script|user executing the script can't",  # Redis 7.2 and Valkey, Redis 7.0
-    "DATABASE": "DB index is out of range|SELECT is not allowed",
+    "UNKNOWN": re.compile(r"[Uu]nknown (Redis |server )?command"),
+    "NOPERM": re.compile(r"ACL failure in script|user executing the script can't"),  # Redis 7.2 and Valkey, Redis 7.0
+    "DATABASE": re.compile(r"DB index is out of range|SELECT is not allowed"),
 }
 """What errors without a code of the server say, by our own code."""
 _NO_RIGHT_TO_RUN = re.compile(r"permissions to run the '([a-z|_-]{1,40})'")
@@ -137,6 +137,6 @@ def code_of(error: Exception) -> str:
             return code
     if not isinstance(error, exceptions.ResponseError):
         return "CERTIFICATE_VERIFY_FAILED" if "CERTIFICATE_VERIFY_FAILED" in str(error) else ""
-    by_text = next((code for code, text in _TEXTS.items() if re.search(text, str(error))), "")
+    by_text = next((code for code, text in _TEXTS.items() if text.search(str(error))), "")
     found = re.search(_CODE, str(error))
     return by_text or (found[1] if found else "ERR")
