@@ -76,9 +76,10 @@ class Recorder:
         if name == b"UNLINK":
             self.commands.append(b" ".join(command))
             return b":1\r\n"
-        if name != b"EVALSHA":  # the greeting of a client, or a script to keep
+        if name not in {b"EVAL", b"EVALSHA"}:  # the greeting of a client
             return b"+OK\r\n"
-        self.commands.append(b"|".join([b"SHA" if len(part) == 40 else part for part in command]))
+        script = b"TEXT" if name == b"EVAL" else b"SHA"
+        self.commands.append(b"|".join([name, script, *command[2:]]))
         numbers = [NOW, 1, 0, *[9, 0, 7] * int(command[2])]
         return b"*%d\r\n" % len(numbers) + b"".join(b":%d\r\n" % number for number in numbers)
 
@@ -137,7 +138,7 @@ def test_the_bytes_of_each_command(recorder: Recorder) -> None:
         CALLED + b"|" + decision.check_id,
         CALLED + b"|" + bytes(16) + b"|peek|",
         CALLED + b"|" + UUID(int=1).bytes + b"|repeat|",
-        CALLED + b"|" + many[0].check_id + b"|",
+        CALLED.replace(b"EVALSHA|SHA", b"EVAL|TEXT") + b"|" + many[0].check_id + b"|",
         CALLED + b"|" + many[1].check_id + b"|",
         CALLED + b"|" + decision.check_id + b"|||" + settled,
         b"UNLINK " + b" ".join(key.encode() for key in KEYS),

@@ -42,7 +42,7 @@ REMEDIES = {
     "NOREPLICAS": "the primary has too few replicas to take writes: see min-replicas-to-write",
     "TRYAGAIN": "the slot is being moved; the server will answer once that is done",
     "UNKNOWN": "a command is renamed, disabled or missing on the server: checks need "
-    f"{RIGHTS.replace('+', '').replace(' ', ', ')}",
+    f"{RIGHTS.replace('+', '').replace(' ', ', ')}. (A sentinel has none of them: name it redis+sentinel://)",
     "DATABASE": "the server has no database with the number in the storage URI: see its setting `databases` (a cluster "
     "has only 0)",
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate must be signed by a CA that is known here (ssl_ca_certs in "
@@ -83,6 +83,7 @@ _CLASSES = {
 
 NONE_FREE = "Too many connections"
 """What redis-py says if all connections of a pool are in use."""
+_SERVER_IS_FULL = "max number of clients reached"
 _NO_REPLY = (exceptions.TimeoutError, exceptions.ConnectionError, OSError)
 
 
@@ -117,6 +118,8 @@ def _remedy_of(error: Exception, *, no_reply: bool) -> str:
     """The remedy for an error without a code of the server."""
     if str(error) == NONE_FREE:
         return "more checks run at once than max_connections in the storage URI allows: raise it"
+    if _SERVER_IS_FULL in str(error):
+        return "the server has as many connections as its maxclients allows: raise it, or use fewer workers or threads"
     known: str | None = getattr(error, "remedy", None)
     if known is not None or not no_reply:
         return known or ""

@@ -350,3 +350,15 @@ def test_a_database_that_the_server_does_not_have_is_a_failure_that_says_so(any_
 
     assert "no database" in caught.value.remedy
     assert not caught.value.key_specific
+
+
+def test_a_server_with_too_many_connections_says_so(own_server: Server) -> None:
+    only = own_server.client()
+    only.config_set("maxclients", 1)
+    limiter = Limiter(storage_from_uri(own_server.tcp_url, timeout=1))
+
+    with pytest.raises(StorageError) as caught:
+        limiter.check(hits())
+
+    assert "maxclients" in caught.value.remedy
+    limiter.close()
