@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -149,9 +150,9 @@ def count_workers(
     arguments: Sequence[str] | None = None,
     proc: Path = PROC,
 ) -> Workers:
-    """The number that was ``given``, or that uWSGI reports: both are exact. Otherwise the largest of what gunicorn's
-    arguments, the environment and the processes beside this one suggest: too large a number makes the fallback stricter
-    than necessary, too small a number admits too much."""
+    """The number that was ``given``, or that uWSGI reports: both are exact. Otherwise the largest of what gunicorn,
+    the environment and the processes beside this one suggest: too large a number makes the fallback stricter than
+    necessary, too small a number admits too much."""
     if given is not None:
         return Workers(given, "MULTILIMIT_WORKERS")
     uwsgi = sys.modules.get("uwsgi")  # the server provides it; there is no such package
@@ -159,7 +160,8 @@ def count_workers(
         return Workers(int(uwsgi.numproc), "uwsgi.numproc")
     environment = os.environ if environment is None else environment
     found = [
-        *_of_gunicorn(sys.argv if arguments is None else arguments, "the arguments of gunicorn"),
+        *_of_gunicorn(sys.argv if arguments is None else arguments, "the settings of gunicorn"),
+        *_of_gunicorns_worker(),
         *_alike(proc),
     ]
     if (asked := workers_asked_for(environment)) is not None:
@@ -192,6 +194,16 @@ def _of_gunicorn(arguments: Sequence[str], source: str) -> list[Workers]:
     except argparse.ArgumentError:  # gunicorn would not have started with them
         return []
     return [] if workers is None else [Workers(workers, source)]
+
+
+def _of_gunicorns_worker() -> list[Workers]:
+    """What gunicorn was told, wherever that was written, if this process is one of its workers. The first of them may
+    serve requests before the others exist and can be counted."""
+    if "gunicorn" not in sys.modules:
+        return []
+    worker = getattr(signal.getsignal(signal.SIGUSR1), "__self__", None)  # each kind of worker handles this signal
+    workers = getattr(getattr(worker, "cfg", None), "workers", None)
+    return [Workers(workers, "the settings of gunicorn")] if isinstance(workers, int) and workers > 0 else []
 
 
 def _of_environment(environment: Mapping[str, str]) -> list[Workers]:

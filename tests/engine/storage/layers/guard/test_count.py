@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from gunicorn.config import Config
+from gunicorn.workers.sync import SyncWorker
 
 from engine.storage.layers.guard.workers import Shared
 from flask_multilimit.engine import (
@@ -72,6 +75,21 @@ def test_processes_of_the_same_parent_and_command_are_counted(tmp_path: Path) ->
     workers = count_workers(environment={}, arguments=["serve"], proc=tmp_path)
 
     assert (workers.count, workers.certain) == (2, True)
+
+
+def test_the_first_worker_of_gunicorn_knows_how_many_are_still_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --preload, it serves before the others are forked. The number may be in gunicorn.conf.py alone."""
+    config = Config()
+    config.set("workers", 4)
+    worker = SyncWorker(0, 0, [], None, 30, config, None)
+    monkeypatch.setattr(signal, "getsignal", {signal.SIGUSR1: worker.handle_usr1}.get)
+
+    workers = count_workers(environment={}, arguments=["gunicorn", "app:app"], proc=tmp_path)
+    worker.tmp.close()
+
+    assert (workers.count, workers.certain) == (4, True)
 
 
 def test_without_any_sign_it_is_more_than_there_are_likely_to_be(tmp_path: Path) -> None:
