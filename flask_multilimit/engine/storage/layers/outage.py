@@ -437,8 +437,10 @@ class Outage:
         self.fallback.workers = workers.count
 
     def _after_fork_in_child(self) -> None:
-        """Leave it to the parent to charge what it has admitted."""
+        """Leave it to the parent to charge what it has admitted. An outage is found out anew, by counting the workers:
+        the parent of them all counts itself."""
         self._lock = Lock()
+        self.breaker.state = State.CLOSED
         self.pending.forget()
 
 

@@ -22,6 +22,7 @@ from flask_multilimit.engine import (
 from flask_multilimit.engine.storage.layers.health import count_workers
 from support.bench import hits
 from support.clock import Clock
+from support.forks import forked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,3 +130,21 @@ def test_workers_are_counted_anew_in_each_outage(monkeypatch: pytest.MonkeyPatch
     limiter.close()
 
     assert (admitted, guard.health().workers.count) == (2, 5)
+
+
+def test_workers_forked_in_an_outage_share_the_limit_that_their_parent_had_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """gunicorn --preload, with an app that asks its limiter when it is imported."""
+    storage, numbers = Shared(Clock()), iter([1, 4])
+    monkeypatch.setattr(
+        "flask_multilimit.engine.storage.layers.outage.count_workers", lambda _: count_workers(next(numbers))
+    )
+    storage.error = StorageError("it is broken")
+    limiter = Limiter(GuardedStorage(storage))
+    assert limiter.check(hits("20/minute", subject="another")).allowed
+
+    admitted = forked(lambda: sum(limiter.check(hits("20/minute")).allowed for _ in range(20)))()
+    limiter.close()
+
+    assert admitted <= 20 // 4
