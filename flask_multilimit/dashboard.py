@@ -12,6 +12,7 @@ from werkzeug.exceptions import (
     LengthRequired,
     RequestEntityTooLarge,
     RequestURITooLarge,
+    ServiceUnavailable,
     TooManyRequests,
 )
 
@@ -90,6 +91,7 @@ class Dashboard(Blueprint):
             LengthRequired,
             RequestEntityTooLarge,
             RequestURITooLarge,
+            ServiceUnavailable,
             TooManyRequests,
         ):
             self.register_error_handler(error, refused)

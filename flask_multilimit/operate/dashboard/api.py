@@ -9,8 +9,11 @@ from typing import Any
 
 from flask import Response, jsonify
 from pydantic import TypeAdapter
+from werkzeug.exceptions import ServiceUnavailable
 
 from ...control.store import KINDS
+from ...engine import ConfigurationError, StorageError
+from ...engine.errors import with_remedy
 from ...insight.bans import BanInForce, bans
 from ...insight.changes import Entries, History
 from ...insight.keys import SlotsNow, slots_now
@@ -58,7 +61,13 @@ class Operation:
 
     @property
     def view(self) -> Callable[[], Response]:
-        return lambda: jsonify(as_json(self.ask()))
+        return self._answered
+
+    def _answered(self) -> Response:
+        try:
+            return jsonify(as_json(self.ask()))
+        except (StorageError, ConfigurationError) as error:  # those whose answer has no room for a problem
+            raise ServiceUnavailable(with_remedy(error) if isinstance(error, StorageError) else str(error)) from error
 
     @property
     def endpoint(self) -> str:
@@ -141,6 +150,7 @@ _REFUSALS = {
     "400": "The query is wrong.",
     "403": "authorize does not let this visitor in.",
     "429": "Too many visits from this address were rejected.",
+    "503": "The storage gives no answer.",
 }
 _JSON = "application/json"
 

@@ -13,6 +13,7 @@ from flask_multilimit import IP, Ban, rate_limiter
 from flask_multilimit.operate.dashboard.api import OPERATIONS
 from flask_multilimit.recording import Recorder
 from support.asking import view
+from support.servers import Server
 
 from .conftest import ROOT, browser_of, control_of, made
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from flask.testing import FlaskClient
+
+    from support.servers import Binary
 
 API = ROOT + "api/"
 ASKED: dict[str, list[str]] = {
@@ -137,3 +140,15 @@ def test_a_stranger_gets_problem_details_from_the_api(busy: FlaskClient, documen
         assert answer.status_code == 403
         problem = document["paths"][f"/{name}"]["get"]["responses"]["403"]["content"]["application/json"]["schema"]
         Draft202012Validator({**problem, "components": document["components"]}).validate(answer.get_json())
+
+
+def test_each_answer_is_json_while_the_storage_is_away(server_binaries: dict[str, Binary]) -> None:
+    with Server(next(iter(server_binaries.values()))) as server:
+        app = made(server.url)
+        ada = browser_of("ada", app)
+        ada.get(ROOT)
+
+    answers = {name: ada.get(API + name) for name in ASKED}
+
+    assert {name: each.status_code for name, each in answers.items()} == {**dict.fromkeys(ASKED, 200), "bans": 503}
+    assert "start the server" in answers["bans"].get_json()["error"]
