@@ -113,3 +113,13 @@ def test_an_operator_may_see_every_page_and_change_limits_there(server: Server, 
         app.extensions["multilimit"].control.deny("198.51.100.1", lasting=True)
     assert "198.51.100.1" in ada.get(ROOT + "history").text
     assert refused(admin) == []
+
+
+def test_a_page_that_its_user_may_not_see_does_not_say_that_the_storage_is_away(server: Server, admin: Any) -> None:
+    app = served(made(uri_of(server, admin, "worker", WORKER)))
+
+    page = browser_of("ada", app).get(f"{ROOT}history").text
+
+    assert "xrevrange" in page
+    assert "does not answer" not in page
+    assert "Meanwhile" not in page
