@@ -101,7 +101,10 @@ class LocalServer:
                 raise StorageError(str(self._error)) from self._error  # another thread found out while we waited
             try:
                 self._find_or_start(time.monotonic() + START_SECONDS)
-            except (OSError, subprocess.SubprocessError) as error:
+            except OSError as error:
+                remedy = f"let this user write there, make room, or name another, {EXAMPLE}"
+                self._fail(StorageError(f"local storage in {self.directory}: {error}: {remedy}"), error)
+            except subprocess.SubprocessError as error:
                 self._fail(StorageError(f"local storage in {self.directory}: {error}"), error)
             except StorageError as error:
                 self._fail(error, error.__cause__)

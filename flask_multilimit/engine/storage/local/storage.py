@@ -43,7 +43,10 @@ class LocalStorage:
     shared = True
 
     def __init__(self, directory: Path | None = None, *, timeout: float) -> None:
-        wrong = _what_is_missing() or _what_is_wrong_with(directory or default_directory())
+        try:
+            wrong = _what_is_missing() or _what_is_wrong_with(directory or default_directory())
+        except FileNotFoundError as error:  # a container that can write nowhere
+            wrong = f"{error.strerror}: name a directory, {EXAMPLE}"
         if wrong:
             raise _refused(str(directory or ""), wrong)
         self._given_directory = directory
@@ -111,7 +114,8 @@ class LocalStorage:
 
     @property
     def clock(self) -> Callable[[], int] | None:
-        return self._redis.clock
+        redis: RedisStorage | None = self._made.get("redis")  # do not choose a directory only to say that there is none
+        return None if redis is None else redis.clock
 
     @clock.setter
     def clock(self, clock: Callable[[], int] | None) -> None:

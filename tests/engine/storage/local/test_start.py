@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 import time
@@ -15,7 +16,7 @@ from flask import Flask
 
 from engine.storage.local.users import HITS, MANY
 from flask_multilimit import MultiLimit, current_decision, rate_limiter
-from flask_multilimit.engine import ConfigurationError, GuardedStorage, Limiter, StorageError, storage_from_uri
+from flask_multilimit.engine import ConfigurationError, GuardedStorage, Layers, Limiter, StorageError, storage_from_uri
 from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.storage.local import server as local_server
 from flask_multilimit.engine.storage.local import storage as local
@@ -108,6 +109,20 @@ def test_the_default_directory_is_one_of_the_user(monkeypatch: pytest.MonkeyPatc
     limiter.close()
 
 
+def test_the_default_directory_is_one_of_the_user_who_serves_and_not_of_the_one_who_loaded_the_app(
+    monkeypatch: pytest.MonkeyPatch, place: Place
+) -> None:
+    """gunicorn --preload --user: root loads the app."""
+    monkeypatch.setattr("tempfile.tempdir", str(place.directory.parent))
+    storage = local.LocalStorage(timeout=10)
+    limiter = Limiter(storage, layers=Layers())
+
+    monkeypatch.setattr("os.geteuid", lambda: NOBODY)
+
+    assert storage.directory.name == f"flask-multilimit-{NOBODY}"
+    limiter.close()
+
+
 # What is wrong at once
 
 
@@ -146,6 +161,17 @@ def test_a_missing_extra_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(local_server, "PROGRAMS", {"flask_multilimit_has_no_such": "server"})
 
     with pytest.raises(ConfigurationError, match=r"pip install 'flask-multilimit\[local\]'"):
+        storage_from_uri("local://")
+
+
+def test_a_system_without_a_folder_for_temporary_files_is_an_error_with_its_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A container whose file system is read-only."""
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: ["/nowhere"])
+
+    with pytest.raises(ConfigurationError, match=r"No usable temporary directory .*: name a directory, such as"):
         storage_from_uri("local://")
 
 
@@ -227,6 +253,20 @@ def test_a_file_that_leads_elsewhere_is_not_followed(place: Place, name: str) ->
 
 
 # What is wrong later
+
+
+def test_a_directory_that_cannot_be_written_is_an_error_with_its_remedy(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    limiter = limiter_at(place)
+    monkeypatch.setattr(local_server.LocalServer, "_open", no_room)
+
+    with pytest.raises(StorageError, match=r"No space left on device: .* or name another, such as local:///"):
+        limiter.check(HITS)
+    limiter.close()
 
 
 def test_a_server_that_does_not_start_says_why(place: Place, program: Callable[[str], None]) -> None:
