@@ -8,6 +8,7 @@ import functools
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 from flask import Flask, g
 from werkzeug import routing
@@ -127,6 +128,19 @@ def test_a_command_says_once_that_its_quotas_end_with_it_unless_a_server_keeps_t
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == (0 if kept else 1)
     assert all('MULTILIMIT_STORAGE_URI=memory://, what the command "mail" counts ends with it' in each for each in told)
+
+
+def test_a_worker_started_by_a_program_of_click_gets_no_warning_about_commands(
+    limited_app: Flask, caplog: pytest.LogCaptureFixture
+) -> None:
+    @click.command()
+    def worker() -> None:  # as that of Celery, which lives on
+        with limited_app.app_context():
+            send_mail()
+
+    worker.main([], standalone_mode=False)
+
+    assert not caplog.records
 
 
 def test_a_long_lived_app_context_keeps_only_the_latest_decision(limited_app: Flask) -> None:
