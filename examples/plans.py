@@ -9,8 +9,9 @@ a minute.
     curl http://127.0.0.1:5000/support/ada -H 'X-Api-Key: k-support'
 
 The plan of a customer is in the database, and is asked for at each request. One who upgrades in the middle of a month
-gets the tokens of the new plan at once; what is used stays used. If the database is away, customers keep the plan they
-had, and others have the free one. Customers see what is left at ``/rate_limit``, support at ``/support/NAME``.
+gets the tokens of the new plan at once; what is used stays used. If a plan cannot be read, its customer keeps the last
+one that this process read, or has the free one. Customers see what is left at ``/rate_limit``, support at
+``/support/NAME``.
 """
 
 from __future__ import annotations

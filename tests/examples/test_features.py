@@ -330,7 +330,7 @@ class TestPlans:
         assert client.get("/support/ada", headers=self.ADA).status_code == 401
         assert client.get("/support/eve", headers={"X-Api-Key": "k-support"}).status_code == 404
 
-    def test_a_database_that_fails_leaves_customers_their_plan(self, example: Any, client: FlaskClient) -> None:
+    def test_a_plan_that_cannot_be_read_leaves_customers_the_last_one(self, example: Any, client: FlaskClient) -> None:
         client.post("/upgrade", headers=self.ADA)
         self.chat(client, 10)
         with Session(example.engine) as session:
