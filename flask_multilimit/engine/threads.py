@@ -21,6 +21,8 @@ NEVER = inf
 """An instant that does not come."""
 RETRY_SECONDS = 1.0
 """A task that raises runs again after this time."""
+ENDING_SECONDS = 2.0
+"""The most for which the end of a process waits for a task that runs: what it has begun to send would be lost."""
 
 
 class Lazy(Generic[T]):
@@ -200,6 +202,7 @@ def notify_at_end(one: Ending) -> None:
 def _end() -> None:
     for beat in list(_with_last):
         if beat.running and beat._last is not None:
+            beat.close(wait=ENDING_SECONDS)
             beat._last()
     for one in list(_ending):
         one._at_end()

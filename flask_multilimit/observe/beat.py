@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from ..engine.text import SafeLogger
-from ..engine.threads import Beat
+from ..engine.threads import ENDING_SECONDS, Beat
 
 SECONDS = 1.0
 """The time between two turns."""
@@ -52,9 +52,9 @@ class EverySecond:
         return more
 
     def close(self) -> None:
-        """Run every task a last time, and let the thread end. An event that comes later starts another."""
+        """Let the thread end, and run every task a last time. An event that comes later starts another."""
+        self.beat.close(wait=ENDING_SECONDS)
         self.once(ending=True)
-        self.beat.close()
 
     def _turn(self) -> float | None:
         self._idle = 0 if self.once() else self._idle + 1

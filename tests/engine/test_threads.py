@@ -242,3 +242,24 @@ def test_a_beat_that_runs_when_the_process_ends_does_its_last_task() -> None:
 
     assert run.stdout.splitlines() == ["last"]
     assert run.stderr == ""
+
+
+IN_THE_MIDDLE = """
+import threading, time
+from flask_multilimit.engine.threads import Beat
+begun = threading.Event()
+def task():
+    begun.set()
+    time.sleep(0.2)
+    print("task")
+beat = Beat(task, name="multilimit-test", last=lambda: print("last"))
+beat.wake()
+begun.wait()
+"""
+
+
+def test_a_task_that_runs_when_the_process_ends_is_done_to_its_end() -> None:
+    run = subprocess.run([sys.executable, "-c", IN_THE_MIDDLE], capture_output=True, text=True, check=True)
+
+    assert run.stdout.splitlines() == ["task", "last"]
+    assert run.stderr == ""
