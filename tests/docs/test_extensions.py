@@ -7,11 +7,12 @@ import base64
 import json
 import subprocess
 import sys
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Flask
-from flask_jwt_extended import create_refresh_token, get_jwt_identity, jwt_required
+from flask_jwt_extended import create_access_token, create_refresh_token, get_jwt_identity, jwt_required
 from flask_socketio import SocketIO
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
@@ -63,6 +64,14 @@ class TestUsersOfExtensions:
         assert answers[0].text == "ann"
         assert statuses(app, "/profile", 1, headers) == [422], "where an access token is needed"
 
+    def test_an_expired_token_of_flask_jwt_extended_lets_its_client_log_in_again(self, run: Run) -> None:
+        app: Flask = run(self.PAGE, "jwt")["app"]
+        with app.app_context():
+            headers = {"Authorization": f"Bearer {create_access_token('ann', expires_delta=timedelta(-1))}"}
+
+        assert app.test_client().post("/login/ann", headers=headers).status_code == 200
+        assert statuses(app, "/profile", 4, headers) == [401, 401, 401, 429], "by address"
+
     def test_flask_httpauth(self, run: Run) -> None:
         app: Flask = run(self.PAGE, "httpauth")["app"]
 
@@ -92,6 +101,9 @@ class TestUsersOfExtensions:
         self.expect_a_quota_each(app, headers["ann"], headers["bob"], "/api/v1/messages")
         refresh = {"Authorization": f"Bearer {answer.get_json()['refresh_token']}"}
         assert app.test_client().post("/api/v1/security/refresh", headers=refresh).status_code == 200
+        login = {"username": "ann", "password": "secret", "provider": "db"}
+        invalid = {"Authorization": "Bearer nonsense"}
+        assert app.test_client().post("/api/v1/security/login", json=login, headers=invalid).status_code == 200
 
 
 class TestSocketIO:
