@@ -107,6 +107,8 @@ class ControlFollower:
         """Why something in it does not apply."""
         self._reported_missing = False
         self._next_end: float | None = None
+        self._held_at = 0.0
+        """When entries were last put in or out of force, by the clock of the store."""
         self._not_before = 0.0
         self._take = take
         self._report = report
@@ -196,8 +198,10 @@ class ControlFollower:
             self._end_entries(found.now)
 
     def _end_entries(self, now: float) -> None:
-        """Put the entries that have ended ``now`` out of force."""
-        if self._next_end is not None and now >= self._next_end and time.monotonic() >= self._not_before:
+        """Put the entries that have ended ``now`` out of force; and if the clock has stepped back, those that have not
+        ended yet in force again."""
+        has_ended = self._next_end is not None and now >= self._next_end
+        if (has_ended or now < self._held_at) and time.monotonic() >= self._not_before:
             self._hold(self.in_force.document, now)
 
     def _take_newest(self, found: Found, read: float) -> None:
@@ -238,7 +242,7 @@ class ControlFollower:
     def _hold(self, document: Document, now: float) -> None:
         """Put the entries of ``document`` that have not ended ``now`` in force."""
         started, holding = time.monotonic(), document.at(now)
-        self._next_end = holding.next_end
+        self._next_end, self._held_at = holding.next_end, now
         if holding is not self._taken:
             self._taken = holding
             try:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from control.conftest import made, soon
 from flask_multilimit import ConfigurationError, MultiLimit
 from flask_multilimit.control.control import NeedsForce
 from flask_multilimit.control.entries import Listing, entry_from
+from flask_multilimit.control.store import Found, StoreInMemory
 from flask_multilimit.declare.subjects import Subject
 from flask_multilimit.serve.access import AccessLists, Listed, listed_from, listing_resolver
+from flask_multilimit.serve.applier import applier_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,6 +126,31 @@ def test_a_short_ban_does_not_end_a_longer_refusal_by_accident(shop: Shop, longe
     shop.control.ban("198.51.100.7", for_="3d", force=longer == "deny")
     shop.control.deny("198.51.100.7", lasting=True)
     shop.control.allow("198.51.100.7", for_="1h")
+
+
+class Skewed(StoreInMemory):
+    """Its clock can be set."""
+
+    ahead = 0.0
+
+    def read(self, known: str) -> Found:
+        found = super().read(known)
+        return found._replace(now=found.now + self.ahead)
+
+
+def test_a_ban_that_a_clock_ahead_has_ended_holds_again_when_the_clock_is_right() -> None:
+    shop, store = made("memory://"), Skewed()
+    follower = applier_of(shop.app).follower
+    follower.store = store
+    shop.control.ban("198.51.100.7", for_="15m")
+
+    def answered(expected: int) -> bool:
+        follower.look()
+        return shop.statuses(1, "/open") == [expected]
+
+    for ahead, status in ((0, 429), (3600, 200), (0, 429)):
+        store.ahead = ahead
+        soon(partial(answered, status))
 
 
 def test_a_subject_is_on_one_list_at_a_time(shop: Shop) -> None:
