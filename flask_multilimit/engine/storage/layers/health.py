@@ -213,10 +213,10 @@ def _of_environment(environment: Mapping[str, str]) -> list[Workers]:
 
 
 def _alike(proc: Path) -> list[Workers]:
-    """Children of our parent with the same command line: forked workers. Empty if the system does not say."""
-    try:
-        us, parent = (proc / "self/cmdline").read_bytes(), os.getppid()
-    except OSError:
+    """Children of our parent with the same command line, but for numbers: forked workers, those that were spawned with
+    a pipe each, servers with a port each. Empty if the system does not say."""
+    us, parent = _command_of(proc / "self"), os.getppid()
+    if us is None:
         return []
     count = sum(_parent_of(folder) == parent and _command_of(folder) == us for folder in proc.glob("[0-9]*"))
     return [Workers(count, "the other processes of the same server")] if count else []
@@ -231,6 +231,6 @@ def _parent_of(folder: Path) -> int | None:
 
 def _command_of(folder: Path) -> bytes | None:
     try:
-        return (folder / "cmdline").read_bytes()
+        return (folder / "cmdline").read_bytes().translate(None, b"0123456789")
     except OSError:  # gone meanwhile
         return None

@@ -60,14 +60,18 @@ def test_the_number_of_uwsgi_is_exact(tmp_path: Path, monkeypatch: pytest.Monkey
     assert count_workers(7).count == 7
 
 
-def test_processes_of_the_same_parent_and_command_are_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("us", "beside"), [("serve", "serve"), ("spawn_main(pipe_handle=9) --fork", "spawn_main(pipe_handle=11) --fork")]
+)
+def test_processes_of_the_same_parent_and_command_are_counted(tmp_path: Path, us: str, beside: str) -> None:
+    """Workers of uvicorn are spawned, and the command line of each names a pipe of its own."""
     parent = os.getppid()
     for pid, ppid, command in [
-        ("self", parent, "serve"),
-        ("11", parent, "serve"),
-        ("12", parent, "serve"),
+        ("self", parent, us),
+        ("11", parent, us),
+        ("12", parent, beside),
         ("13", parent, "other"),
-        ("14", parent + 1, "serve"),
+        ("14", parent + 1, us),
     ]:
         (tmp_path / pid).mkdir()
         (tmp_path / pid / "cmdline").write_bytes(command.encode())
