@@ -17,7 +17,9 @@ end
 local written = ARGV[3]
 if written == '' then
   local time = redis.call('TIME')
-  written = string.format('%d%03d', time[1], math.floor(time[2] / 1000))
+  -- No earlier than what it replaces, although the clock of a new primary may be behind.
+  local before = tonumber(string.match(ARGV[1], '^%d+%-(%d+)') or 0)
+  written = string.format('%.0f', math.max(time[1] * 1000 + math.floor(time[2] / 1000), before))
 end
 local stamp = ARGV[2] .. '-' .. written .. '-' .. ARGV[4]
 -- The history first: if the user of the server may not write it, nothing is changed.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from control.conftest import made, soon
-from flask_multilimit.control.store import version_of
+from flask_multilimit.control.store import version_of, written_at
 from flask_multilimit.serve.applier import applier_of
 from support.servers import Server
 
@@ -240,3 +240,23 @@ def test_a_client_stays_denied_when_a_full_server_drops_the_denial(lossy: Server
 
     assert shop.statuses(1, "/open") == [403]
     assert made(lossy.tcp_url).statuses(1, "/open") == [403]
+
+
+def test_a_change_on_a_server_whose_clock_is_behind_is_newer_than_what_it_has_changed(lossy: Server) -> None:
+    shop = serving(lossy)
+    lifted = shop.control.deny(CLIENT, lasting=True)
+    follower = applier_of(shop.app).follower
+    follower.close()
+    client: Any = lossy.client()
+    client.hset(DOCUMENT, "stamp", f"1-{written_at(stamp_in(shop)) + 300_000}-clock")
+    snapshot = client.hgetall(DOCUMENT)
+    follower.ask()
+    shop.control.undo(lifted.id)
+    follower.ask()
+
+    restart(lossy)
+    client.hset(DOCUMENT, mapping=snapshot)
+    follower.ask()
+    follower.ask()
+
+    assert shop.statuses(1, "/open") == [200]
