@@ -139,6 +139,16 @@ def test_denied_is_everything(app: Flask, path: str) -> None:
     assert by(app, "203.0.113.7", path) == 403
 
 
+def test_a_denied_address_is_refused_before_the_app_does_anything(app: Flask) -> None:
+    MultiLimit(app, deny=["203.0.113.7"])
+    app.add_url_rule("/", "show", view())
+    loaded: list[str] = []
+    app.before_request(lambda: loaded.append(str(request.remote_addr)))
+
+    assert [by(app, "203.0.113.7"), by(app, "203.0.113.8")] == [403, 200]
+    assert loaded == ["203.0.113.8"]
+
+
 def test_disabled_nothing_is_denied(app: Flask) -> None:
     app.config["MULTILIMIT_ENABLED"] = False
     MultiLimit(app, deny=["203.0.113.7"])
