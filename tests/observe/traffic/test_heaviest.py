@@ -57,3 +57,7 @@ def test_the_top_20_of_a_zipf_stream_are_found(exponent: float) -> None:
     told, exact = heaviest_of(stream, 1024).top(20), Counter(stream)
 
     assert len(set(told) & {key for key, _ in exact.most_common(20)}) >= 19
+
+
+def test_a_frequent_subject_that_comes_late_is_found() -> None:
+    assert heaviest_of([1, 2, 3] + [9] * 10, 3).top(1) == {9: 10}
