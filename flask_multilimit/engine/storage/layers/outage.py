@@ -177,7 +177,7 @@ class Outage:
         self._lock = Lock()
         self._probed_at = 0.0
         self._stopped = False
-        self.beat: Beat = Beat(self._probe, name="multilimit-probe", logger=logger)
+        self.beat: Beat = Beat(self._probe, name="multilimit-probe", logger=logger, last=self._charge_at_end)
         lock_for_forks(self)
 
     # Begin and end
@@ -247,6 +247,11 @@ class Outage:
     def stop(self) -> None:
         self._stopped = True
         self.beat.close(wait=PROBE_SECONDS)
+
+    def _charge_at_end(self) -> None:
+        """The process ends, and what is pending with it: do not wait for the next probe."""
+        if self.pending:
+            self._probe()
 
     def _probe(self) -> float | None:
         """The task of the beat."""

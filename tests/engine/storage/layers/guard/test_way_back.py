@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -46,6 +49,32 @@ def test_the_storage_is_charged_for_what_was_admitted(make: Callable[..., Worker
     workers.mend()
 
     assert [status.remaining for status in workers.limiter.peek(plan).statuses] == [2, 7]
+
+
+def test_a_worker_that_ends_when_the_storage_is_back_charges_it_first() -> None:
+    """As in a deploy that restarts both."""
+    script = """
+import atexit
+atexit.register(lambda: print(storage.peek(plan).remaining))
+from engine.storage.layers.guard.workers import Shared
+from flask_multilimit.engine import GuardedStorage, Limiter, StorageError, hits_for
+from support.clock import Clock
+storage, plan = Shared(Clock()), hits_for("10/minute", scope="api")
+limiter = Limiter(GuardedStorage(storage, workers=1))
+storage.error = StorageError("it is away")
+assert all(limiter.check(plan).allowed for _ in range(4))
+storage.error = None
+"""
+    path = os.pathsep.join(filter(None, sys.path))
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert ended.stdout.split() == ["6"]
 
 
 def test_a_charge_that_has_left_its_window_is_not_made(workers: Workers) -> None:
