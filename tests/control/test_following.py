@@ -86,6 +86,16 @@ def test_an_override_keeps_what_is_used_and_an_undo_restores_the_count(shop: Sho
         assert limiter.peek(hits).statuses[0].rule.count == 2
 
 
+def test_checks_of_a_batch_pass_whose_limit_is_off(shop: Shop) -> None:
+    shop.control.override("mail", rule="user-60s", off=True, lasting=True, force=True)
+    sms = hits_for("1/minute", scope="sms", subject="42", type="user")
+
+    with shop.app.app_context():
+        found = shop.multilimit.limiter.check_many([mail(), sms, mail(), sms, mail()])
+
+    assert [each.allowed for each in found] == [True, True, True, False, True]
+
+
 def test_a_limiter_without_an_app_follows_when_it_is_told_to(on_server: str) -> None:
     limiter, control = Limiter(on_server), made(on_server).control
     follow_control(limiter)
