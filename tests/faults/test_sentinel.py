@@ -95,6 +95,24 @@ def test_quotas_lie_in_the_primary(
     assert primary.client(db=3).dbsize() == 0
 
 
+def test_checks_leave_a_primary_that_still_runs_when_the_sentinels_name_another(
+    binary: Binary, primary: Server, open_limiter: Callable[..., Limiter]
+) -> None:
+    with (
+        Server(binary, tcp=True) as promoted,
+        SentinelServer(binary, primary.port, quorum=1) as sentinel,
+        sentinel.client() as asked,
+    ):
+        limiter = open_limiter(f"redis+sentinel://127.0.0.1:{sentinel.port}/{SERVICE}")
+        limiter.check(hits(scope="planned"))
+
+        asked.sentinel_remove(SERVICE)
+        asked.sentinel_monitor(SERVICE, "127.0.0.1", promoted.port, 1)
+
+        until(lambda: limiter.check(hits(scope="planned")).remaining == 4)
+        assert promoted.client().dbsize() == 1
+
+
 def test_a_master_of_redis_py_serves_as_well(sentinel: SentinelServer) -> None:
     known = sentinel_of_redis_py(sentinel.port, socket_timeout=10)
     with contextlib.closing(known.master_for(SERVICE, socket_timeout=10)) as client:

@@ -7,7 +7,9 @@ as for a single server.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from time import monotonic
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
@@ -15,12 +17,17 @@ from redis.connection import parse_url
 from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from ...threads import Beat
 from ..addresses import Address, MalformedError, host_and_port
 from .connections import TIMED_CONNECTIONS, Deadline, TimedConnection, TimedTlsConnection
 
 SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 """The schemes of URIs that name sentinels, and the protocol of the servers behind them."""
 PORT = 26379
+LOOK_SECONDS = 1.0
+"""The time between two looks whether the primary is another one."""
+LEAVE_SECONDS = 3.5
+"""How long idle connections are closed after that: others are in use at one look, and idle at the next."""
 PATIENCE = 0.5
 """The part of the remaining time that one sentinel may take: the next one and the primary need the rest."""
 
@@ -45,6 +52,12 @@ class Primary:
         self._kind = TIMED_CONNECTIONS[scheme]
         self._options = options
 
+        self.leave: Callable[[], object] = lambda: None
+        """Closes the idle connections: the sentinels have named another primary."""
+        self._connected = set[Address]()
+        self._leave_until = 0.0
+        self._beat = Beat(self._look, name="multilimit-sentinel")
+
     def __repr__(self) -> str:
         return f"the primary of {self.service!r}, of which {_listed(self._sentinels)} know"
 
@@ -67,6 +80,27 @@ class Primary:
     def doubt(self) -> None:
         """Nobody answers at the last address. Ask another sentinel first next time: this one may be out of date."""
         self._ask_later({self._sentinels[0]})
+
+    def note(self, address: Address) -> None:
+        """There is a connection to ``address``: look from now on whether that remains the primary. One that still runs
+        after a planned fail-over goes on answering until the sentinels make it a replica, and then forgets it all."""
+        self._connected.add(address)
+        self._beat.wake(monotonic() + LOOK_SECONDS)
+
+    def close(self) -> None:
+        self._beat.close()
+
+    def _look(self) -> float:
+        """The task of the beat."""
+        deadline = Deadline(LOOK_SECONDS)
+        deadline.start()
+        with suppress(RedisError, OSError):  # whoever connects next is told
+            address = self.address(deadline)
+            if self._connected - {address}:
+                self._connected, self._leave_until = {address}, monotonic() + LEAVE_SECONDS
+            if monotonic() < self._leave_until:
+                self.leave()
+        return LOOK_SECONDS
 
     def _ask(self, sentinel: Address, deadline: Deadline) -> Address | None:
         host, port = sentinel
@@ -100,10 +134,12 @@ class _ToPrimary:
     def _connect(self) -> Any:
         self.host, self.port = self._primary.address(self._deadline)
         try:
-            return super()._connect()  # type: ignore[misc]
+            connected = super()._connect()  # type: ignore[misc]
         except OSError:
             self._primary.doubt()
             raise
+        self._primary.note((self.host, self.port))
+        return connected
 
 
 class PrimaryConnection(_ToPrimary, TimedConnection):

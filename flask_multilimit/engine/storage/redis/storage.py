@@ -126,6 +126,9 @@ class RedisStorage:
         client = timed_client(url, deadline, given=given)
         storage = cls(client, deadline=deadline)
         storage._owns_client = True
+        primary = client.connection_pool.connection_kwargs.get("primary")
+        if primary is not None:
+            primary.leave = storage._leave_server
         return storage
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
@@ -280,6 +283,9 @@ class RedisStorage:
             self._wire.close()
         if self._owns_client:
             self._client.close()
+            primary = self._client.connection_pool.connection_kwargs.get("primary")
+            if primary is not None:
+                primary.close()
 
     def _once_more(self, error: Exception, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
         """Ask again, if that may help: with the script, or with an id that tells whether the charge was made before
@@ -392,11 +398,14 @@ class RedisStorage:
         """The error to raise from ``error``. If the server is lost, all idle connections to it are closed, because
         otherwise each of them would have to fail by itself."""
         if isinstance(error, _LOST):
-            if self._wire is not None:
-                self._wire.close()
-            if self._owns_client:
-                self._client.connection_pool.disconnect(inuse_connections=False)
+            self._leave_server()
         return storage_error(error, address_of(self._client))
+
+    def _leave_server(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+        if self._owns_client:
+            self._client.connection_pool.disconnect(inuse_connections=False)
 
 
 def _call_of(driver: str, hits: tuple[Hit, ...], boundaries: bytes) -> tuple[Script, list[bytes]]:
