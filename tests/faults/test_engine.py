@@ -218,7 +218,9 @@ def test_the_way_back_is_one_probe_and_one_charge_for_each_check(
 
     assert set(while_away) == {"local"}
     assert after == sorted(after, key=lambda decided_by: decided_by == "storage"), "decided here after it was back"
-    assert world.admin.info("commandstats")["cmdstat_evalsha"]["calls"] == 1 + many + len(after)
+    commands = [world.admin.info("commandstats")[f"cmdstat_{name}"] for name in ("eval", "evalsha")]
+    asked = sum(each["calls"] - each["failed_calls"] for each in commands)  # the script of a probe may be new there
+    assert asked == 1 + many + len(after)
     assert limiter.peek(plan).remaining == 100_000 - 1 - many - len(after)
 
 
