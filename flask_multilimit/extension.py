@@ -393,8 +393,8 @@ class MultiLimit:
         """Stop the background work of every app that this object serves, and close its limiter: traffic is sent to the
         storage, units of leases are given back, and connections that were opened here are closed.
 
-        For processes that make one app after another, such as tests. A later check opens new connections,
-        and follows changes again.
+        For processes that make one app after another, such as tests. A later check opens new connections, and follows
+        changes again.
         """
         for app in list(self._apps):
             gate = gate_of(app)

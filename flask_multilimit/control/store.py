@@ -60,7 +60,7 @@ class Found(NamedTuple):
     now: float
     """POSIX time, by the clock of the store."""
     run: str = ""
-    """Identifies the server since it started and last evicted a key; empty if its user may not ask."""
+    """Another after each start of the server and each eviction of a key; empty if its user may not ask."""
 
 
 class Worker(NamedTuple):

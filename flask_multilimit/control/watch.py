@@ -56,7 +56,7 @@ NOTHING = Document()
 """The document while nobody has changed anything."""
 
 
-LOST = "the server restarted without the latest ones, evicted them, or another one took over"
+LOST = "the server restarted without the latest changes, evicted them, or another one took over"
 
 
 class InForce(NamedTuple):
@@ -198,8 +198,7 @@ class ControlFollower:
             self._end_entries(found.now)
 
     def _end_entries(self, now: float) -> None:
-        """Put the entries that have ended ``now`` out of force; and if the clock has stepped back, those that have not
-        ended yet in force again."""
+        """Put out of force what has ended ``now``, and in force again what has not, if the clock has stepped back."""
         has_ended = self._next_end is not None and now >= self._next_end
         if (has_ended or now < self._held_at) and time.monotonic() >= self._not_before:
             self._hold(self.in_force.document, now)
@@ -234,7 +233,7 @@ class ControlFollower:
     def _put_back(self, document: Document, found: Found) -> None:
         """Write what the server has lost, if no other process has; the next look takes what is there then."""
         many = len(document.entries)
-        what = f"changes that the server had lost: {many}" if many else "that no change is in force"
+        what = f"changes that the server had lost: {many}" if many else "the undoing of all changes"
         change = Change(at=0, author="", reason=LOST, what="put back", entry=what, id="", replaces="")
         if self.store.write(found.stamp, document.dump(), change, lost=self.in_force.stamp) is not None:
             self._logger.warning("Rate limits: worker %d put back %s: %s", os.getpid(), what, LOST)

@@ -22,7 +22,7 @@ NEVER = inf
 RETRY_SECONDS = 1.0
 """A task that raises runs again after this time."""
 ENDING_SECONDS = 2.0
-"""The most for which the end of a process waits for a task that runs: what it has begun to send would be lost."""
+"""The longest that the end of a process waits for a running task, which may be sending something."""
 
 
 class Lazy(Generic[T]):

@@ -160,7 +160,7 @@ def _merged(decisions: Sequence[Decision]) -> tuple[tuple[Hit, ...], list[Standi
 
 
 def _tightness(standing: Standing) -> tuple[float, int, int]:
-    """A longer wait is tighter; of equal waits, less left; of equal rests, what is full again later."""
+    """A longer wait is tighter; of equal waits, less left; of equally much left, a later reset."""
     remaining, retry_after, reset_after = standing
     return (math.inf if retry_after < 0 else retry_after), -max(remaining, 0), reset_after
 

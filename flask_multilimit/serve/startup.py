@@ -123,7 +123,7 @@ class Startup:
         return [*on.plans.sources.unknown_names(), *_settings_of_flask_limiter(on.app)]
 
     def follow_again(self) -> None:
-        """Begin to follow changes again at the next check: the thread that does so has ended."""
+        """Follow changes again from the next check on: the thread that did so has ended."""
         self.follows = self.finished = False
 
     def _after_fork_in_child(self) -> None:
@@ -174,8 +174,8 @@ def warn_where_no_threads_run(app: Flask, settings: Settings) -> None:
 
 
 def warn_where_quotas_end_with_a_command(on: AppState) -> None:
-    """Log a warning if a command of Flask, a process of its own, begins to count where nobody keeps the quotas. Tests
-    call commands in one process, and compare what they write."""
+    """Log a warning if a command of Flask, a process of its own, begins to count where nobody keeps the quotas. Not in
+    tests: they call commands in one process, and compare what these write."""
     context = click.get_current_context(silent=True)
     if context is None or context.find_object(ScriptInfo) is None or context.command is run_command:
         return
@@ -184,8 +184,8 @@ def warn_where_quotas_end_with_a_command(on: AppState) -> None:
     storage = on.limiter.storage
     if not storage.shared or not getattr(storage, "in_use", True):
         SafeLogger(on.app.logger).warning(
-            'Rate limits: with MULTILIMIT_STORAGE_URI=%s, what the command "%s" counts ends with it: its next run has '
-            "whole quotas. Set a server that keeps them, such as redis://localhost:6379/0.",
+            'Rate limits: with MULTILIMIT_STORAGE_URI=%s, the quotas of the command "%s" end with it, so the next run '
+            "has full ones. Name a server that keeps them, such as redis://localhost:6379/0.",
             redacted(on.settings.storage_uri),
             context.info_name,
         )

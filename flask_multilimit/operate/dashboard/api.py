@@ -66,7 +66,7 @@ class Operation:
     def _answered(self) -> Response:
         try:
             return jsonify(as_json(self.ask()))
-        except (StorageError, ConfigurationError) as error:  # those whose answer has no room for a problem
+        except (StorageError, ConfigurationError) as error:  # of answers that have no place for a problem
             raise ServiceUnavailable(with_remedy(error) if isinstance(error, StorageError) else str(error)) from error
 
     @property

@@ -213,8 +213,8 @@ def _of_environment(environment: Mapping[str, str]) -> list[Workers]:
 
 
 def _alike(proc: Path) -> list[Workers]:
-    """Children of our parent with the same command line, but for numbers: forked workers, those that were spawned with
-    a pipe each, servers with a port each. Empty if the system does not say."""
+    """Children of our parent whose command lines differ at most in numbers: forked workers, workers that were spawned
+    with a pipe each, servers with a port each. Empty if the system does not say."""
     us, parent = _command_of(proc / "self"), os.getppid()
     if us is None:
         return []

@@ -249,7 +249,7 @@ class Outage:
         self.beat.close(wait=PROBE_SECONDS)
 
     def _charge_at_end(self) -> None:
-        """The process ends, and what is pending with it: do not wait for the next probe."""
+        """Probe at once: what is pending when the process ends is lost."""
         if self.pending:
             self._probe()
 
@@ -442,8 +442,8 @@ class Outage:
         self.fallback.workers = workers.count
 
     def _after_fork_in_child(self) -> None:
-        """Leave it to the parent to charge what it has admitted. An outage is found out anew, by counting the workers:
-        the parent of them all counts itself."""
+        """Leave it to the parent to charge what it has admitted. The child finds an outage by itself, and counts the
+        workers then: the parent may have counted before they existed."""
         self._lock = Lock()
         self.breaker.state = State.CLOSED
         self.pending.forget()

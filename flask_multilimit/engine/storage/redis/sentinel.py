@@ -27,7 +27,7 @@ PORT = 26379
 LOOK_SECONDS = 1.0
 """The time between two looks whether the primary is another one."""
 LEAVE_SECONDS = 3.5
-"""How long idle connections are closed after that: others are in use at one look, and idle at the next."""
+"""For this time after a new primary is found, each look closes idle connections: some were in use at the last look."""
 PATIENCE = 0.5
 """The part of the remaining time that one sentinel may take: the next one and the primary need the rest."""
 
@@ -82,8 +82,8 @@ class Primary:
         self._ask_later({self._sentinels[0]})
 
     def note(self, address: Address) -> None:
-        """There is a connection to ``address``: look from now on whether that remains the primary. One that still runs
-        after a planned fail-over goes on answering until the sentinels make it a replica, and then forgets it all."""
+        """There is a connection to ``address``: look from now on whether that remains the primary. After a planned
+        fail-over, the old one answers until the sentinels make it a replica, and then loses what it was charged."""
         self._connected.add(address)
         self._beat.wake(monotonic() + LOOK_SECONDS)
 
@@ -94,7 +94,7 @@ class Primary:
         """The task of the beat."""
         deadline = Deadline(LOOK_SECONDS)
         deadline.start()
-        with suppress(RedisError, OSError):  # whoever connects next is told
+        with suppress(RedisError, OSError):  # the next connection reports it
             address = self.address(deadline)
             if self._connected - {address}:
                 self._connected, self._leave_until = {address}, monotonic() + LEAVE_SECONDS
