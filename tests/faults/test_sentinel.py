@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import threading
 import time
@@ -111,6 +112,26 @@ def test_checks_leave_a_primary_that_still_runs_when_the_sentinels_name_another(
 
         until(lambda: limiter.check(hits(scope="planned")).remaining == 4)
         assert promoted.client().dbsize() == 1
+
+
+@pytest.mark.parametrize("ends", ["closed", "garbage"])
+def test_the_thread_that_asks_the_sentinels_ends_with_its_limiter(sentinel: SentinelServer, ends: str) -> None:
+    def asking() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name == "multilimit-sentinel"}
+
+    before = asking()
+    limiter = Limiter(storage_from_uri(f"redis+sentinel://127.0.0.1:{sentinel.port}/{SERVICE}", timeout=10))
+    limiter.check(hits(scope="ending"))
+    threads = asking() - before
+    assert len(threads) == 1
+
+    if ends == "closed":
+        limiter.close()
+    else:
+        del limiter
+    gc.collect()
+
+    until(lambda: not asking() & threads)
 
 
 def test_a_master_of_redis_py_serves_as_well(sentinel: SentinelServer) -> None:

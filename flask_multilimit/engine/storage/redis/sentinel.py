@@ -52,8 +52,9 @@ class Primary:
         self._kind = TIMED_CONNECTIONS[scheme]
         self._options = options
 
-        self.leave: Callable[[], object] = lambda: None
-        """Closes the idle connections: the sentinels have named another primary."""
+        self.leave: Callable[[], Callable[[], object] | None] = lambda: None
+        """A weak reference to what closes the idle connections of a storage: the pool, which has this object, must not
+        keep its storage alive."""
         self._connected = set[Address]()
         self._leave_until = 0.0
         self._beat = Beat(self._look, name="multilimit-sentinel")
@@ -98,8 +99,9 @@ class Primary:
             address = self.address(deadline)
             if self._connected - {address}:
                 self._connected, self._leave_until = {address}, monotonic() + LEAVE_SECONDS
-            if monotonic() < self._leave_until:
-                self.leave()
+            leave = self.leave()
+            if leave is not None and monotonic() < self._leave_until:
+                leave()
         return LOOK_SECONDS
 
     def _ask(self, sentinel: Address, deadline: Deadline) -> Address | None:

@@ -12,6 +12,7 @@ from itertools import islice
 from time import monotonic, time_ns
 from typing import Any, NamedTuple, cast
 from uuid import UUID
+from weakref import WeakMethod
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
@@ -32,6 +33,7 @@ from .compiled import SHAPES, Compiled, Learned
 from .connections import Deadline
 from .failures import NONE_FREE, storage_error
 from .scripts import Script, lone_script, script_for
+from .sentinel import Primary
 from .uri import address_of, timed_client
 from .wire import command_of, wire_of
 
@@ -112,6 +114,7 @@ class RedisStorage:
         self.clock = clock
         self._releases = ReleaseBatcher()
         self._owns_client = False
+        self._primary: Primary | None = None
         self._ahead = 0
 
     @classmethod
@@ -126,9 +129,9 @@ class RedisStorage:
         client = timed_client(url, deadline, given=given)
         storage = cls(client, deadline=deadline)
         storage._owns_client = True
-        primary = client.connection_pool.connection_kwargs.get("primary")
-        if primary is not None:
-            primary.leave = storage._leave_server
+        storage._primary = client.connection_pool.connection_kwargs.get("primary")
+        if storage._primary is not None:
+            storage._primary.leave = WeakMethod(storage._leave_server)
         return storage
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
@@ -283,9 +286,8 @@ class RedisStorage:
             self._wire.close()
         if self._owns_client:
             self._client.close()
-            primary = self._client.connection_pool.connection_kwargs.get("primary")
-            if primary is not None:
-                primary.close()
+        if self._primary is not None:
+            self._primary.close()
 
     def _once_more(self, error: Exception, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
         """Ask again, if that may help: with the script, or with an id that tells whether the charge was made before
