@@ -46,9 +46,10 @@ class Beat:
 
     ``task`` returns the seconds after which it runs again, or ``None`` if nothing is left to do: then the thread ends,
     and the next :meth:`wake` starts another. If it raises, that is logged, and it runs again after a second. ``last``
-    is called when the process ends, if the thread runs then. The thread keeps nothing alive: it ends when the beat is
-    garbage. A forked child starts without a thread. Each task that waits for a server has a beat of its own, so that
-    none waits for another's. ``clock`` returns seconds.
+    is called when the process ends, if the thread runs then and is not in the middle of something that takes long: the
+    process must not hang with it. The thread keeps nothing alive: it ends when the beat is garbage. A forked child
+    starts without a thread. Each task that waits for a server has a beat of its own, so that none waits for another's.
+    ``clock`` returns seconds.
     """
 
     def __init__(
@@ -94,14 +95,16 @@ class Beat:
             else:
                 self._condition().notify_all()
 
-    def close(self, *, wait: float = 0.0) -> None:
-        """Let the thread end, and wait for it so many seconds. A later :meth:`wake` starts another."""
+    def close(self, *, wait: float = 0.0) -> bool:
+        """Let the thread end, and wait for it so many seconds; return whether it has ended. A later :meth:`wake` starts
+        another."""
         thread = self._thread
         with self._condition():
             self._turn, self.wakes_at = None, NEVER
             self._condition().notify_all()
         if wait and thread is not None and thread is not threading.current_thread():
             thread.join(wait)
+        return thread is None or not thread.is_alive()
 
     def _start(self) -> None:
         """Under the lock of the condition."""
@@ -201,8 +204,7 @@ def notify_at_end(one: Ending) -> None:
 @atexit.register
 def _end() -> None:
     for beat in list(_with_last):
-        if beat.running and beat._last is not None:
-            beat.close(wait=ENDING_SECONDS)
+        if beat.running and beat._last is not None and beat.close(wait=ENDING_SECONDS):
             beat._last()
     for one in list(_ending):
         one._at_end()

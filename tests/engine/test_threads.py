@@ -263,3 +263,24 @@ def test_a_task_that_runs_when_the_process_ends_is_done_to_its_end() -> None:
 
     assert run.stdout.splitlines() == ["task", "last"]
     assert run.stderr == ""
+
+
+HANGING = """
+import threading, time
+from flask_multilimit.engine import threads
+threads.ENDING_SECONDS = 0.1
+begun = threading.Event()
+def task():
+    begun.set()
+    time.sleep(60)
+beat = threads.Beat(task, name="multilimit-test", last=lambda: print("last"))
+beat.wake()
+begun.wait()
+"""
+
+
+def test_a_process_ends_although_a_task_hangs() -> None:
+    """As with a client object without a timeout, whose server does not answer: the last task would hang, too."""
+    run = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, check=True, timeout=30)
+
+    assert (run.stdout, run.stderr) == ("", "")
