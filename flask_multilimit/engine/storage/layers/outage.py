@@ -176,7 +176,6 @@ class Outage:
         """By check, the decision on the shares whose slots were taken here and count in the storage, too."""
         self._lock = Lock()
         self._probed_at = 0.0
-        self._stopped = False
         self.beat: Beat = Beat(self._probe, name="multilimit-probe", logger=logger, last=self._charge_at_end)
         lock_for_forks(self)
 
@@ -240,13 +239,14 @@ class Outage:
 
     def recover(self) -> None:
         """Start the thread unless it runs."""
-        if self.beat.wakes_at == NEVER and not self._stopped:
+        if self.beat.wakes_at == NEVER:
             now = time.monotonic()
             self.beat.wake(max(now + random.uniform(*FIRST_PROBE), self._probed_at + PROBE_SECONDS))
 
     def stop(self) -> None:
-        self._stopped = True
-        self.beat.close(wait=PROBE_SECONDS)
+        """End the thread. A later check starts another while the storage is away."""
+        if self.beat.close(wait=PROBE_SECONDS):
+            self._charge_at_end()
 
     def _charge_at_end(self) -> None:
         """Probe at once: what is pending when the process ends is lost."""

@@ -121,7 +121,6 @@ def test_a_guard_by_another_clock_keeps_its_options(caplog: pytest.LogCaptureFix
 
     with pytest.raises(StorageDenied):
         guard.check(hits())
-    guard.stop()
 
     assert [(change.state, change.workers.count) for change in changes] == [("failed", 4)]
     assert [record.name for record in caplog.records] == ["app"]
@@ -132,3 +131,4 @@ def test_a_guard_by_another_clock_keeps_its_options(caplog: pytest.LogCaptureFix
     before = [guard.check(last).allowed for _ in range(2)]
     clock.advance(60)
     assert [*before, guard.check(last).allowed] == [True, False, True]
+    guard.stop()

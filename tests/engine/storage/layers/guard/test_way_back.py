@@ -77,6 +77,26 @@ storage.error = None
     assert ended.stdout.split() == ["6"]
 
 
+def test_a_limiter_that_is_closed_when_the_storage_is_back_charges_it_first(workers: Workers) -> None:
+    """As a worker of Celery does when it ends."""
+    workers.break_down()
+    assert workers.admitted(hits("10/minute"), 4) == [4]
+    workers.storage.error = None
+
+    workers.limiter.close()
+
+    assert workers.storage.peek(hits("10/minute")).remaining == 6
+
+
+def test_a_limiter_that_was_closed_in_an_outage_asks_the_storage_when_it_is_back(workers: Workers) -> None:
+    workers.break_down()
+    workers.limiter.check(hits("100/minute"))
+    workers.limiter.close()
+    workers.storage.error = None
+
+    workers.until(lambda: workers.limiter.check(hits("100/minute")).decided_by not in FALLBACKS)
+
+
 def test_a_charge_that_has_left_its_window_is_not_made(workers: Workers) -> None:
     plan = hits("10/minute; 15/hour")
     workers.break_down()
