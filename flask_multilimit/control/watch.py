@@ -261,8 +261,7 @@ class ControlFollower:
         if str(error) == str(self.problem):
             return
         self.problem = error
-        shown = with_remedy(error) if isinstance(error, StorageError) else error
-        self._logger.error("Rate limits: %s: %s", what, shown)
+        self._logger.error("Rate limits: %s: %s", what, with_remedy(error))
         self._report(error)
 
     def _follow(self) -> None:

@@ -50,8 +50,10 @@ def told_by(error: Exception) -> str:
     return told if isinstance(told, Phrase) and told.isprintable() else str(error)
 
 
-def with_remedy(error: StorageError) -> str:
-    """The message of ``error``, followed by its remedy."""
+def with_remedy(error: Exception) -> str:
+    """The message of ``error``; if it is a :class:`StorageError`, followed by its remedy."""
+    if not isinstance(error, StorageError):
+        return str(error)
     text = str(error).rstrip(".")
     return f"{text} ({error.remedy})" if error.remedy else text
 

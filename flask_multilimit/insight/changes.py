@@ -166,7 +166,7 @@ def _newest(gate: AppGate) -> tuple[Document, str]:
     try:
         return Document(entries=applier_of(gate.app).control.entries()), ""
     except (StorageError, ConfigurationError) as error:
-        return document_in_force(gate), with_remedy(error) if isinstance(error, StorageError) else str(error)
+        return document_in_force(gate), with_remedy(error)
 
 
 def _idle(gate: AppGate, entries: Iterable[Override | Listing]) -> set[str]:

@@ -17,7 +17,7 @@ from flask.cli import with_appcontext
 from ...config import PREFIX
 from ...declare.addresses import network_of, without_port
 from ...declare.subjects import EVERYONE, LimitType
-from ...engine import ConfigurationError, MultiLimitError, StorageError
+from ...engine import ConfigurationError, MultiLimitError
 from ...engine.errors import with_remedy
 from ...engine.storage.addresses import redacted
 from ...insight.values import as_json as value_as_json
@@ -53,7 +53,7 @@ def for_people() -> Iterator[None]:
     try:
         yield
     except MultiLimitError as error:
-        raise click.ClickException(with_remedy(error) if isinstance(error, StorageError) else str(error)) from error
+        raise click.ClickException(with_remedy(error)) from error
 
 
 def write_json(value: object = None, **fields: Any) -> None:

@@ -67,7 +67,7 @@ class Operation:
         try:
             return jsonify(as_json(self.ask()))
         except (StorageError, ConfigurationError) as error:  # of answers that have no place for a problem
-            raise ServiceUnavailable(with_remedy(error) if isinstance(error, StorageError) else str(error)) from error
+            raise ServiceUnavailable(with_remedy(error)) from error
 
     @property
     def endpoint(self) -> str:
