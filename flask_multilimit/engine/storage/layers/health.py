@@ -199,7 +199,7 @@ def _of_gunicorn(arguments: Sequence[str], source: str) -> list[Workers]:
 def _of_gunicorns_worker() -> list[Workers]:
     """What gunicorn was told, wherever that was written, if this process is one of its workers. The first of them may
     serve requests before the others exist and can be counted."""
-    if "gunicorn" not in sys.modules:
+    if "gunicorn.workers.base" not in sys.modules:  # nor ever on Windows, which lacks the signal
         return []
     worker = getattr(signal.getsignal(signal.SIGUSR1), "__self__", None)  # each kind of worker handles this signal
     workers = getattr(getattr(worker, "cfg", None), "workers", None)

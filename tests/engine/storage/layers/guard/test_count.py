@@ -97,6 +97,15 @@ def test_the_first_worker_of_gunicorn_knows_how_many_are_still_to_come(
     assert (workers.count, workers.certain) == (4, True)
 
 
+def test_workers_are_counted_on_windows_where_only_the_package_of_gunicorn_can_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(signal, "SIGUSR1")
+    monkeypatch.delitem(sys.modules, "gunicorn.workers.base")
+
+    assert not count_workers(environment={}, arguments=["serve"], proc=tmp_path).certain
+
+
 def test_without_any_sign_it_is_more_than_there_are_likely_to_be(tmp_path: Path) -> None:
     workers = count_workers(environment={}, arguments=["serve"], proc=tmp_path)
 
