@@ -443,9 +443,10 @@ class Outage:
 
     def _after_fork_in_child(self) -> None:
         """Leave it to the parent to charge what it has admitted. The child finds an outage by itself, and counts the
-        workers then: the parent may have counted before they existed."""
+        workers: the parent may have counted before they existed."""
         self._lock = Lock()
         self.breaker.state = State.CLOSED
+        self._workers = None
         self.pending.forget()
 
 

@@ -160,4 +160,15 @@ def test_workers_forked_in_an_outage_share_the_limit_that_their_parent_had_for_i
     admitted = forked(lambda: sum(limiter.check(hits("20/minute")).allowed for _ in range(20)))()
     limiter.close()
 
-    assert admitted <= 20 // 4
+    assert 0 < admitted <= 20 // 4
+
+
+def test_a_forked_worker_reports_a_number_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = iter([1, 4])
+    monkeypatch.setattr(
+        "flask_multilimit.engine.storage.layers.outage.count_workers", lambda _: count_workers(next(numbers))
+    )
+    limiter = Limiter(GuardedStorage(Shared(Clock())))
+
+    assert limiter.health().workers.count == 1
+    assert forked(lambda: limiter.health().workers.count)() == 4
