@@ -59,11 +59,7 @@ class Operation:
     ask: Callable[[], Any]
     parameters: tuple[Parameter, ...] = ()
 
-    @property
-    def view(self) -> Callable[[], Response]:
-        return self._answered
-
-    def _answered(self) -> Response:
+    def view(self) -> Response:
         try:
             return jsonify(as_json(self.ask()))
         except (StorageError, ConfigurationError) as error:  # of answers that have no place for a problem
