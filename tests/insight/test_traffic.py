@@ -224,6 +224,17 @@ def test_the_second_of_the_first_refusal_is_known() -> None:
     assert (amount, latest, since) == (5, 2, first - 0.5)  # within the second that was told
 
 
+def test_rates_begin_with_the_check_that_started_the_thread() -> None:
+    world = World()
+    outbox = Outbox(world, PREFIX, logger=logging.getLogger(), clock=lambda: world.now)
+    world.now += 1  # since that check
+    outbox.put(some(40))
+    outbox.send()
+    world.now += 3
+
+    assert world.look().rate("search", "passed") == pytest.approx(10)
+
+
 def test_an_outage_of_most_of_an_hour_is_no_pause() -> None:
     world = World()
     first = world.now

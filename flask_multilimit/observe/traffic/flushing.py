@@ -134,11 +134,12 @@ class Outbox:
         _join(self._waiting[place].counts, joined.counts)
 
     def _starts_of(self, refused: Iterable[Refused], now: float) -> list[tuple[Refused, float]]:
-        """Those who were not ``refused``, or checked at all, in the last minute, as far as this process knows. That was
-        within the last second, so half of it ago on average: rates divide by the time since then."""
+        """Those who were not ``refused``, or checked at all, in the last minute, as far as this process knows: rates
+        divide by the time since then. The first check started the thread, a second ago; others were refused within
+        that second, half of it ago on average."""
         recent = {who: at for who, at in self._refused.items() if now - at <= PAUSE_BUCKETS * BUCKET_SECONDS}
         self._refused = {**recent, **dict.fromkeys(refused, now)}
-        return [(who, now - SECONDS / 2) for who in refused if who not in recent]
+        return [(who, now - (SECONDS if who == ANYBODY else SECONDS / 2)) for who in refused if who not in recent]
 
     def _start(self) -> None:
         self._source = self._places.source(os.urandom(8).hex())
