@@ -116,6 +116,11 @@ class Night:
     def get(self, what: str) -> Any:
         return json.loads(self.served.get(f"/multilimit/api/{what}").text)
 
+    def counted(self) -> int:
+        """The requests of which all workers have told."""
+        totals = self.get("now")["totals"]
+        return sum(totals[name]["amount"] for name in ("passed", "refused", "banned"))
+
     def _repeat(self, kind: Callable[[int], None], every: float) -> None:
         for number in range(int(SECONDS / every)):
             time.sleep(max(self._begin + number * every - time.time(), 0))
@@ -176,7 +181,7 @@ def httpbin(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             going_on = beside.submit(night.go_on)
             slots = until(lambda: night.get("slots")["slots"])
             going_on.result()
-            until(lambda: night.get("now")["totals"]["passed"]["amount"] == len(night.passed()))
+            until(lambda: night.counted() == len(night.sent))
             from night_app import app  # type: ignore[import-not-found]  # written above
 
             yield Httpbin(night, app, slots)
