@@ -46,10 +46,9 @@ class Beat:
 
     ``task`` returns the seconds after which it runs again, or ``None`` if nothing is left to do: then the thread ends,
     and the next :meth:`wake` starts another. If it raises, that is logged, and it runs again after a second. ``last``
-    is called when the process ends, if the thread runs then and is not in the middle of something that takes long: the
-    process must not hang with it. The thread keeps nothing alive: it ends when the beat is garbage. A forked child
-    starts without a thread. Each task that waits for a server has a beat of its own, so that none waits for another's.
-    ``clock`` returns seconds.
+    is called by :meth:`finish`, as when the process ends, if the thread runs then. The thread keeps nothing alive: it
+    ends when the beat is garbage. A forked child starts without a thread. Each task that waits for a server has a beat
+    of its own, so that none waits for another's. ``clock`` returns seconds.
     """
 
     def __init__(
@@ -105,6 +104,12 @@ class Beat:
         if wait and thread is not None and thread is not threading.current_thread():
             thread.join(wait)
         return thread is None or not thread.is_alive()
+
+    def finish(self, *, wait: float) -> None:
+        """:meth:`close`, and call ``last``, unless the thread is in the middle of something that takes longer: whoever
+        waits must not hang with it."""
+        if self.close(wait=wait) and self._last is not None:
+            self._last()
 
     def _start(self) -> None:
         """Under the lock of the condition."""
@@ -204,8 +209,8 @@ def notify_at_end(one: Ending) -> None:
 @atexit.register
 def _end() -> None:
     for beat in list(_with_last):
-        if beat.running and beat._last is not None and beat.close(wait=ENDING_SECONDS):
-            beat._last()
+        if beat.running:
+            beat.finish(wait=ENDING_SECONDS)
     for one in list(_ending):
         one._at_end()
 

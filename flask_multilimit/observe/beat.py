@@ -53,8 +53,7 @@ class EverySecond:
 
     def close(self) -> None:
         """Let the thread end, and run every task a last time. An event that comes later starts another."""
-        self.beat.close(wait=ENDING_SECONDS)
-        self.once(ending=True)
+        self.beat.finish(wait=ENDING_SECONDS)
 
     def _turn(self) -> float | None:
         self._idle = 0 if self.once() else self._idle + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from threading import Event
 
 import pytest
 
@@ -81,3 +82,24 @@ def test_closed_it_does_all_a_last_time_and_starts_again_with_the_next_event(bac
     background.start()
     assert background.beat.wakes_at < float("inf")
     background.close()
+
+
+def test_closing_does_not_hang_with_a_task_that_hangs(background: EverySecond, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "ENDING_SECONDS", 0.01)
+    begun, go_on = Event(), Event()
+    calls: list[bool] = []
+
+    def task(*, ending: bool = False) -> bool:
+        calls.append(ending)
+        begun.set()
+        return not go_on.wait(20)
+
+    background.add(task)
+    background.start()
+    assert begun.wait(20)
+
+    background.close()
+    hung = list(calls)
+    go_on.set()
+
+    assert hung == [False]

@@ -245,8 +245,7 @@ class Outage:
 
     def stop(self) -> None:
         """End the thread. A later check starts another while the storage is away."""
-        if self.beat.close(wait=PROBE_SECONDS):
-            self._charge_at_end()
+        self.beat.finish(wait=PROBE_SECONDS)
 
     def _charge_at_end(self) -> None:
         """Probe at once: what is pending when the process ends is lost."""
