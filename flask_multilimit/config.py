@@ -45,11 +45,11 @@ class Settings(BaseModel):
     have its own policy."""
 
     workers: int | None = Field(None, ge=1, le=MOST_WORKERS)
-    """Number of processes that serve the app on all machines together. While storage is away, each admits its share of
-    a limit. By default, the number on this machine, found when it is needed."""
+    """Number of processes that serve the app on all machines together. While the storage is down, each admits its share
+    of a limit. By default, the number on this machine, found when it is needed."""
 
     memory_keys: int = Field(MOST_KEYS, ge=FEWEST_KEYS)
-    """Maximum number of keys that a process counts by itself, with ``memory://`` or while another storage is away, and
+    """Maximum number of keys that a process counts by itself, with ``memory://`` or while another storage is down, and
     of charges that it keeps to make later. Beyond that, those whose quota is whole again soonest are forgotten first,
     and those that refuse now last."""
 
@@ -149,7 +149,7 @@ class Settings(BaseModel):
 
     control_copy: str | None = Field(None, min_length=1)
     """A file in which workers keep the newest changes, relative to the app's instance folder. A worker that starts
-    while the storage is away applies them. Without it, such a worker knows no bans and no changes."""
+    while the storage is down applies them. Without it, such a worker knows no bans and no changes."""
 
     @field_validator("key_prefix")
     @classmethod

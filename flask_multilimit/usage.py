@@ -83,7 +83,7 @@ class Usage(Blueprint):
     def quotas(self) -> Quotas:
         """What is left for the client of the current request, for a page of your own.
 
-        Raises :class:`StorageError` if the storage is away and limits are to fail then.
+        Raises :class:`StorageError` if the storage is down and limits are to fail then.
         """
         app = current_app._get_current_object()  # type: ignore[attr-defined]
         require_served("Usage", app, self._multilimit)

@@ -1,5 +1,5 @@
 """Keeps a process up to date with the control document: in the background, about twice a second. A copy on disk is for
-workers that start while the storage is away."""
+workers that start while the storage is down."""
 
 from __future__ import annotations
 
@@ -175,14 +175,14 @@ class ControlFollower:
         if self.in_force.stamp:
             made = datetime.fromtimestamp(written_at(self.in_force.stamp) / 1000, timezone.utc)
             self._logger.warning(
-                "Rate limits: started while the storage is away: until it answers, the copy on disk is in force, last "
+                "Rate limits: started while the storage is down: until it answers, the copy on disk is in force, last "
                 "changed %s (entries: %d)",
                 made.isoformat(timespec="seconds"),
                 len(self._taken.entries),
             )
         else:
             self._logger.warning(
-                "Rate limits: started while the storage is away: until it answers, no ban, denial or other change made "
+                "Rate limits: started while the storage is down: until it answers, no ban, denial or other change made "
                 "while the app runs is in force. MULTILIMIT_CONTROL_COPY names a file that keeps them for such a start"
             )
 
@@ -360,7 +360,7 @@ class DiskCopy:
         if not self._cannot_write:
             self._cannot_write = True
             self._logger.warning(
-                "Rate limits: cannot write the copy of the changes, so a worker that starts while the storage is away "
+                "Rate limits: cannot write the copy of the changes, so a worker that starts while the storage is down "
                 "will not know them: %s",
                 error,
             )

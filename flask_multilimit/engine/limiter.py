@@ -276,7 +276,7 @@ class Limiter:
             self._storage.reset(keys[first : first + RESET_TOGETHER])
 
     def close(self) -> None:
-        """Give back units of leases, charge the storage for what was admitted while it was away, if it is back, and
+        """Give back units of leases, charge the storage for what was admitted while it was down, if it is back, and
         close the connections that were opened here, but not those of a client object. Slots that are still held
         expire."""
         self._storage.close()

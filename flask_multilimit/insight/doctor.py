@@ -330,7 +330,7 @@ def _in_an_outage(gate: AppGate) -> Iterator[Finding]:
     number = known_number(gate)
     refusing = without_share(gate, number) if number is not None else []
     if refusing:
-        text = f"While the storage is away, the share of each of {number} workers is 0, and everybody refused, by "
+        text = f"While the storage is down, the share of each of {number} workers is 0, and everybody refused, by "
         text += f"{_first(refusing, 3)}."
         yield Finding("shares", "hint", text, f"Raise the count to {number}, or give the limiter on_storage_error.")
 

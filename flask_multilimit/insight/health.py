@@ -40,13 +40,13 @@ class StorageState(Described):
     since: float | None = None
     error: str = ""
     meanwhile: str = ""
-    """What clients get whenever it is away; ``{workers}`` stands for their number."""
+    """What clients get whenever it is down; ``{workers}`` stands for their number."""
     milliseconds: float | None = None
     """The time that its last answer took; ``null`` if it did not answer, or was not asked."""
     remark: str = ""
     breaker: str = ""
     fallback_keys: int = 0
-    """Quotas that this process counts while the storage is away."""
+    """Quotas that this process counts while the storage is down."""
     pending: int = 0
     """Checks that will be charged when the storage is back."""
     given_up: int = 0
@@ -177,7 +177,7 @@ def workers(gate: AppGate) -> Workers | None:
 
 
 def known_number(gate: AppGate) -> int | None:
-    """How many workers share each limit while the storage is away: those that announce themselves, or as many as are
+    """How many workers share each limit while the storage is down: those that announce themselves, or as many as are
     known otherwise; ``None`` if that would be a guess."""
     if (announced := workers(gate)) is not None:
         return len(announced.workers)

@@ -22,7 +22,7 @@ FORGETFUL = (
     "The server keeps nothing on disk. After it restarts, the workers put changes back, if one of them still runs."
 )
 NO_SHARE = (
-    "While the storage is away, each worker admits its share of the count. That is 0 if there are more workers than "
+    "While the storage is down, each worker admits its share of the count. That is 0 if there are more workers than "
     "units: all are refused then."
 )
 PART_OF_CLIENT = (

@@ -314,7 +314,7 @@ def limiters_of(gate: AppGate) -> list[ListedLimiter]:
 
 
 def without_share(gate: AppGate, number: int) -> list[str]:
-    """The rules, in words, by which none of ``number`` workers admits anything while the storage is away. Raises
+    """The rules, in words, by which none of ``number`` workers admits anything while the storage is down. Raises
     :class:`ConfigurationError` for a mistake in a declaration."""
     return [
         f"{name} at {place.name} ({rule})"

@@ -110,7 +110,7 @@ PANELS = (
         (Query(_rate(_RULES[1], "shadow_refusals_total"), _RULES[0]),),
     ),
     Panel(
-        *("Who decides", "reqps", 12, "local and allow: the storage is away."),
+        *("Who decides", "reqps", 12, "local and allow: the storage is down."),
         (Query(_rate("decided_by", "checks_total"), "{{decided_by}}"),),
     ),
     Panel(

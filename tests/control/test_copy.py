@@ -1,4 +1,4 @@
-"""Workers keep the newest changes on disk, for one that starts while the storage is away."""
+"""Workers keep the newest changes on disk, for one that starts while the storage is down."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def probing() -> set[threading.Thread]:
 
 
 def app_without_storage(multilimit: MultiLimit) -> tuple[Flask, set[threading.Thread]]:
-    """An app whose storage is away, and the thread that asks whether it is back."""
+    """An app whose storage is down, and the thread that asks whether it is back."""
     before = probing()
     app = Flask("shop")
     app.config["MULTILIMIT_STORAGE_URI"] = NOBODY

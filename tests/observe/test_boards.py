@@ -68,12 +68,12 @@ tests:
       - series: 'multilimit_bans_total{endpoint="login", rule="ip-ban"}'
         values: '0x5 60+60x10'
     alert_rule_test:
-      - {eval_time: 5m, alertname: MultiLimitStorageAway, exp_alerts: []}
+      - {eval_time: 5m, alertname: MultiLimitStorageDown, exp_alerts: []}
       - {eval_time: 5m, alertname: MultiLimitFallbackInUse, exp_alerts: []}
       - {eval_time: 5m, alertname: MultiLimitUnanswered, exp_alerts: []}
       - {eval_time: 5m, alertname: MultiLimitBanStorm, exp_alerts: []}
       - eval_time: 14m
-        alertname: MultiLimitStorageAway
+        alertname: MultiLimitStorageDown
         exp_alerts:
           - exp_labels: {severity: critical, app: shop}
             exp_annotations:
@@ -88,7 +88,7 @@ tests:
             exp_annotations:
               summary: 1 checks a second are decided without the storage
               description: >-
-                Each process limits on its own, or lets everything pass. See MultiLimitStorageAway, or look in the log
+                Each process limits on its own, or lets everything pass. See MultiLimitStorageDown, or look in the log
                 for single keys that fail.
       - eval_time: 14m
         alertname: MultiLimitUnanswered
@@ -164,7 +164,7 @@ tests:
     alert_rule_test:
       - {eval_time: 35m, alertname: MultiLimitRefusalsRise, exp_alerts: []}
       - {eval_time: 35m, alertname: MultiLimitEndpointRefuses, exp_alerts: []}
-      - {eval_time: 35m, alertname: MultiLimitStorageAway, exp_alerts: []}
+      - {eval_time: 35m, alertname: MultiLimitStorageDown, exp_alerts: []}
       - {eval_time: 35m, alertname: MultiLimitFallbackInUse, exp_alerts: []}
       - {eval_time: 35m, alertname: MultiLimitUnanswered, exp_alerts: []}
       - {eval_time: 35m, alertname: MultiLimitBanStorm, exp_alerts: []}

@@ -1,4 +1,4 @@
-"""What was sent is what was counted, to the unit, also by leases, and by several processes while the storage is away.
+"""What was sent is what was counted, to the unit, also by leases, and by several processes while the storage is down.
 
 Who else decides is counted in `traffic/test_in_flask.py`, forks in `traffic/test_counting.py`, and gevent in
 `test_real_prometheus.py`.

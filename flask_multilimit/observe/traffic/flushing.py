@@ -37,7 +37,7 @@ from .counts import (
 from .log import RefusalLog
 
 MOST_WAITING = 90
-"""The most batches that wait for a storage that is away. After that, those of one minute are joined, the oldest first,
+"""The most batches that wait for a storage that is down. After that, those of one minute are joined, the oldest first,
 so that an hour without a pause stays one. Amounts stay exact, but all count for the later ten seconds."""
 
 ShownSubjects = Literal["plain", "hashed", "none"]
@@ -147,7 +147,7 @@ class Outbox:
         self._waiting: list[Batch] = []
 
     def _log(self, error: StorageError) -> None:
-        """Log ``error`` once a minute, because the guard reports a storage that is away, but not one that only refuses
+        """Log ``error`` once a minute, because the guard reports a storage that is down, but not one that only refuses
         traffic."""
         now = time.monotonic()
         if now >= self._quiet_until and not self._is_away():

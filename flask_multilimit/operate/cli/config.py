@@ -83,7 +83,7 @@ namespace_option: Callable[[Callable[..., None]], Callable[..., None]] = click.o
 @namespace_option
 @click.option("--own", is_flag=True, help="Only for the endpoints that this app limits now, and not for other apps'.")
 def alerts_command(namespace: str, own: bool) -> None:
-    """Print alert rules for Prometheus: refusals rise, an endpoint refuses over 5 %, the storage is away, and more.
+    """Print alert rules for Prometheus: refusals rise, an endpoint refuses over 5 %, the storage is down, and more.
 
     Save them, and name the file under rule_files in prometheus.yml.
     """

@@ -71,7 +71,7 @@ def top_command(minutes: int, once: bool, as_json: bool) -> None:
 
 
 def _show_live(gate: AppGate, found: Now) -> None:
-    """Refresh until q or Ctrl-C. While the storage is away, the last numbers stay, with the error above them."""
+    """Refresh until q or Ctrl-C. While the storage is down, the last numbers stay, with the error above them."""
     with _raw_keys():
         while True:
             size = shutil.get_terminal_size((80, 24))
@@ -188,7 +188,7 @@ def _bans(found: Now, columns: int) -> list[str]:
 def _storage(found: Now, columns: int) -> str:
     storage = found.storage
     if storage.milliseconds is None:
-        return console.style(_cell(f"storage away: {storage.error}", columns).rstrip(), fg="red")
+        return console.style(_cell(f"storage down: {storage.error}", columns).rstrip(), fg="red")
     name = storage.address or storage.name
     return _cell(f"storage answers in {storage.milliseconds:.1f} ms, {name}", columns).rstrip()
 

@@ -143,7 +143,7 @@ def test_a_time_without_checks_says_so() -> None:
 def test_a_storage_that_is_away_is_shown_with_its_error() -> None:
     away = replace(STORAGE, state="failed", error="timed out", milliseconds=None)
 
-    assert "storage away: timed out" in "\n".join(lines(80, storage=away))
+    assert "storage down: timed out" in "\n".join(lines(80, storage=away))
 
 
 @pytest.mark.parametrize(

@@ -468,7 +468,7 @@ def test_pages_say_since_when_the_storage_is_away_and_what_clients_get(
     assert found.status_code == 200
     assert "The storage does not answer." in found.text
     assert "Meanwhile each of 3 workers admits 1/3 of every limit by itself." in found.text
-    assert "Away since <time " in found.text
+    assert "Down since <time " in found.text
     assert ("Numbers are those of" in found.text) == (page in {"", "lists"})
 
 

@@ -60,7 +60,7 @@ class Fallback:
         self._by_key: dict[str, Known] = {}
         self._gathered_at: int | None = None
         self._freed: dict[str, dict[bytes, int]] = {}
-        """The units of slots that the storage had charged and that became free while it was away, by key and check."""
+        """The units of slots that the storage had charged and that became free while it was down, by key and check."""
         self._unsettled = False
         self._has_news = False
 
@@ -323,7 +323,7 @@ def _on_share(hit: Hit, share: Rule | None) -> Hit:
 
 
 def has_share(rule: Rule, workers: int) -> bool:
-    """Whether each of ``workers`` admits anything by ``rule`` while the storage is away."""
+    """Whether each of ``workers`` admits anything by ``rule`` while the storage is down."""
     return rule.count >= workers if rule.holds_slots else _share_of(rule, workers) is not None
 
 

@@ -124,18 +124,18 @@ class GuardedStorage:
         return decisions
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        """While the storage is away, the settlement of a charge that it made is kept for later."""
+        """While the storage is down, the settlement of a charge that it made is kept for later."""
         if not self._outage.settle(check_id, charges):
             self.wrapped.settle(check_id, charges)
 
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
-        """While the storage is away, slots that it holds are released later."""
+        """While the storage is down, slots that it holds are released later."""
         slots = self._outage.release(slots)
         if slots:
             self.wrapped.release(slots, lost)  # type: ignore[attr-defined]  # that_keeps_slots has looked
 
     def renew(self, slots: Sequence[Slot]) -> None:
-        """While the storage is away, slots count here."""
+        """While the storage is down, slots count here."""
         failures, slots = self._breaker.failures, self._outage.renew(slots)
         if not slots:
             return
@@ -146,7 +146,7 @@ class GuardedStorage:
             raise
 
     def reset(self, keys: Sequence[str]) -> None:
-        """Raises :class:`StorageError` while the storage is away: the caller must know."""
+        """Raises :class:`StorageError` while the storage is down: the caller must know."""
         self.wrapped.reset(keys)
         self._outage.reset(keys)
 

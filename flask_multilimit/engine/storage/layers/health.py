@@ -53,7 +53,7 @@ class Health(NamedTuple):
     given_up: int
     """Admitted checks of this or the last outage that could not be charged."""
     workers: Workers
-    """Processes that share a limit while the storage is away."""
+    """Processes that share a limit while the storage is down."""
 
     @classmethod
     def of_this_process(cls) -> Health:

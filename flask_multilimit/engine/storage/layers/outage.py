@@ -76,7 +76,7 @@ class Breaker:
 
     @property
     def has_failed(self) -> bool:
-        """Whether there is an outage: the storage is away, or not yet charged for what was admitted meanwhile."""
+        """Whether there is an outage: the storage is down, or not yet charged for what was admitted meanwhile."""
         return self.state in (State.OPEN, State.HALF_OPEN)
 
     @property
@@ -244,7 +244,7 @@ class Outage:
             self.beat.wake(max(now + random.uniform(*FIRST_PROBE), self._probed_at + PROBE_SECONDS))
 
     def stop(self) -> None:
-        """End the thread. A later check starts another while the storage is away."""
+        """End the thread. A later check starts another while the storage is down."""
         self.beat.finish(wait=PROBE_SECONDS)
 
     def _charge_at_end(self) -> None:
@@ -347,7 +347,7 @@ class Outage:
             return True
 
     def release(self, slots: Sequence[Slot]) -> Sequence[Slot]:
-        """Release the slots that were taken here, and keep others for later while the storage is away. Return those
+        """Release the slots that were taken here, and keep others for later while the storage is down. Return those
         that are for the storage to release."""
         if self.breaker.state is State.CLOSED and not self.pending:
             return slots
@@ -369,7 +369,7 @@ class Outage:
         return True
 
     def renew(self, slots: Sequence[Slot]) -> list[Slot]:
-        """While the storage is away, slots count here, and it is charged for them when it is back, because they may
+        """While the storage is down, slots count here, and it is charged for them when it is back, because they may
         have expired there meanwhile. Return those that are for the storage to renew."""
         of_checks: dict[bytes, list[Slot]] = {}
         for slot in slots:

@@ -38,7 +38,7 @@ def workers(make: Callable[..., Workers]) -> Workers:
 
 @pytest.fixture
 def returning(workers: Workers) -> Iterator[Workers]:
-    """One worker who admitted 3 of 10 while the storage was away; it is there again, but takes no charges yet."""
+    """One worker who admitted 3 of 10 while the storage was down; it is there again, but takes no charges yet."""
     limiter, storage = workers.limiter, workers.storage
     workers.break_down()
     assert workers.admitted(hits("10/minute"), 3) == [3]

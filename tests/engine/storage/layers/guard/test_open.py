@@ -1,4 +1,4 @@
-"""While the storage is away, each check is decided here, and only a probe asks it."""
+"""While the storage is down, each check is decided here, and only a probe asks it."""
 
 from __future__ import annotations
 
