@@ -191,8 +191,8 @@ class Subjects:
             return self._user()
         if isinstance(type_, tuple):
             return _together(type_, name, [self.resolve(part, name) for part in type_])
-        value = cast("Callable[[], object]", type_)()
-        return None if value is None else Subject(str(name), _text(value, f"the type {name!r}"))
+        value = _id_of(cast("Callable[[], object]", type_), f"the type {name!r}")
+        return None if value is None else Subject(str(name), value)
 
     def resolve_if_found(self, type_: SubjectType, name: str | None) -> Subject | None:
         """As :meth:`resolve`, for a request that ends before everything about it is known. If the ``user_loader``
@@ -271,11 +271,8 @@ class Subjects:
         return _client_at(address, self._ipv6_prefix) if len(address) <= LONGEST_ADDRESS else Subject("ip", address)
 
     def _user(self) -> Subject:
-        load = self._find_user_loader() or _flask_login_user
-        value = load()
-        if value is not None and value != "":
-            return Subject("user", _text(value, "user_loader"))
-        return self._visitor()
+        user = _id_of(self._find_user_loader() or _flask_login_user, "user_loader")
+        return Subject("user", user) if user else self._visitor()
 
     def _visitor(self) -> Subject:
         return self._nobody(self._client().value if self._anonymous_user == "ip" else "")
@@ -325,9 +322,11 @@ def _flask_login_user() -> Any:
     return current_user.id if given == getattr(current_user, "fs_uniquifier", "") else given
 
 
-def _text(value: object, source: str) -> str:
+def _id_of(find: Callable[[], object], source: str) -> str | None:
+    """What ``find`` returns, as text; ``None`` for nobody, also if a proxy stands for it."""
+    value = find()
     text = _id_from(value)
-    if text is None:
+    if text is None and not isinstance(value, NoneType):
         raise ConfigurationError(f"{source} returned {brief(value)}: return a str, an int, a UUID, or None")
     return text
 
@@ -336,7 +335,7 @@ def _id_from(value: object) -> str | None:
     """The id as text; ``None`` for another object, whose text may differ at every request, so that no limit would
     refuse."""
     if isinstance(value, str):
-        return value
+        return value if type(value) is str else "".join(value)  # a proxy is another text at the next request
     return str(value) if isinstance(value, (int, UUID)) and not isinstance(value, bool) else None
 
 

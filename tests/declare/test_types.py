@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 from flask import Flask, request
+from werkzeug.local import LocalProxy
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 import flask_multilimit
@@ -227,6 +228,26 @@ class TestUsers:
         assert statuses(client, ["203.0.113.7"]) == [200]
 
         assert types_and_subjects(storage) == [expected]
+
+    def test_a_proxy_is_the_user_that_it_stands_for_at_each_request(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
+        current: Any = LocalProxy(user_of_header)
+        multilimit = MultiLimit(app, storage=storage, user_loader=lambda: current)
+        client = limit(app, type=LimitType.USER)
+
+        @app.get("/here")
+        def here() -> tuple[str, int]:
+            decision = multilimit.check("1/minute", scope="here", type=LimitType.USER, subject=current)
+            return "", 200 if decision.allowed else 429
+
+        for path in ("/", "/here"):
+            responses = [client.get(path, headers={"X-User": name}) for name in ("ann", "bob", "ann")]
+            assert [response.status_code for response in responses] == [200, 200, 429]
+        assert client.get("/").status_code == 200
+
+        users = ["user:ann", "user:bob", "user:ann"]
+        assert types_and_subjects(storage) == [*users, *users, "anonymous:127.0.0.1"]
 
     @pytest.mark.parametrize("returned", [b"ann", 1.5, True, False, object(), ["ann"], ("ann",), {}])
     def test_an_id_of_another_kind_is_an_error(self, app: Flask, returned: object) -> None:
