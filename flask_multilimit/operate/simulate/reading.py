@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import gzip
 import heapq
 import importlib
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timezone, tzinfo
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,6 @@ from .formats import LOOKED_AT, MakeReader, format_of, recognised
 from .logged import MICROSECONDS, LoggedRequest, NoRequestError, Read
 
 STANDARD_INPUT = "-"
-BLOCK = 1 << 18
-"""The number of bytes to read at once."""
 HOLD = 60
 """Lines may be out of order by up to this many seconds, because servers write a line when a request ends."""
 LEAST_HELD = 5_000
@@ -172,6 +169,51 @@ def _unpacked(source: io.BufferedReader) -> Any:
     )
 
 
+class _Unpacking(io.BufferedIOBase):
+    """Unpacks a file, each block as soon as it has arrived: a pipe may be slow. Ends before what cannot be read."""
+
+    def __init__(self, source: io.BufferedReader, file: LogFile, logs: Logs) -> None:
+        self._source, self._raw, self._file = source, _unpacked(source), file
+        self._on_read, self._most, self._left = logs.on_read, logs.most_bytes, logs.most_bytes
+
+    def readable(self) -> bool:
+        return True
+
+    def read1(self, size: int = -1, /) -> bytes:
+        before = 0 if self._on_read is None else self._source.tell()
+        try:
+            data: bytes = self._raw.read1(size)
+        except Exception as error:
+            if not isinstance(error, _DAMAGED) and type(error).__name__ != "ZstdError":  # either module has its own
+                raise
+            self._file.broken, data = str(error) or type(error).__name__, b""
+        if self._on_read is not None:
+            self._on_read(self._source.tell() - before)
+        if self._left is not None:
+            if len(data) > self._left:
+                self._file.broken, data = f"only its first {self._most:,} bytes are read", data[: self._left]
+            self._left -= len(data)
+        return data
+
+
+def _lines(source: io.BufferedReader, file: LogFile, logs: Logs) -> Iterator[str]:
+    """Lines without line ends. Those that are too long are counted and dropped, never held in memory."""
+    # Bytes that are not UTF-8 stay distinct and raise no error.
+    unpacked: Any = _Unpacking(source, file, logs)
+    text = io.TextIOWrapper(unpacked, "utf-8-sig", "surrogateescape", newline="\n")
+    while line := text.readline(LONGEST_LINE + 1):
+        is_too_long = len(line) > LONGEST_LINE and not line.endswith("\n")
+        while is_too_long and line and not line.endswith("\n"):
+            line = text.readline(LONGEST_LINE)
+        if file.broken and not line.endswith("\n"):
+            return
+        file.lines += 1
+        if is_too_long:
+            file.too_long += 1
+        else:
+            yield line.rstrip("\r\n")
+
+
 class _InOrder:
     """The requests of one file, in order of time."""
 
@@ -179,135 +221,63 @@ class _InOrder:
         self._file = file
         self._logs = logs
         self._held: list[LoggedRequest] = []
-        self._enough = 0
+        self._enough = LEAST_HELD
         """The number of held requests from which on sorting pays."""
         self._newest = 0
 
     def requests(self, source: io.BufferedReader) -> Iterator[LoggedRequest]:
-        read: Read | None = None
-        blocks = _blocks(source, self._file, self._logs.on_read)
-        for lines in _blocks_of_lines(blocks, self._file, self._logs.most_bytes):
-            read = read or self._reader(lines)
-            if read is None:
-                self._file.malformed += len(lines)
-                return
-            self._hold(lines, read)
-            yield from self._due()
-        self._held.sort(key=_at)
-        yield from self._held
+        lines, held = _lines(source, self._file, self._logs), self._held
+        first = list(islice(lines, LOOKED_AT))
+        read = self._reader(first)
+        if read is None:
+            self._file.malformed += len(first)
+            return
+        for line in chain(first, lines):
+            request = self._request(line, read)
+            if request is not None:
+                held.append(request)
+                if len(held) >= self._enough:
+                    yield from self._due()
+        self._file.requests += len(held)
+        held.sort(key=_at)
+        yield from held
 
     def _reader(self, lines: list[str]) -> Read | None:
         logs, file = self._logs, self._file
         if logs.make_reader is not None:
             file.format = "as given"
             return logs.make_reader(logs.zone, logs.wanted)
-        file.format = recognised((line for line in lines[:LOOKED_AT] if line), logs.zone)
+        file.format = recognised(filter(None, lines), logs.zone)
         return None if file.format is None else format_of(file.format)(logs.zone, logs.wanted)
 
-    def _hold(self, lines: list[str], read: Read) -> None:
-        """Read ``lines``, and hold their requests until no earlier one can follow."""
-        file, hold, held = self._file, HOLD * MICROSECONDS, self._held.append
-        since, until, newest = self._logs.since, self._logs.until, self._newest
-        read_before = len(self._held)
-        for line in lines:
-            try:
-                request = read(line)
-            except NoRequestError:
-                file.not_requests += 1
-                continue
-            if request is None or not 0 <= request[0] < LATEST:
-                file.malformed += bool(line.strip()) and not line.startswith("#")
-                continue
-            at = request[0]
-            if (since is not None and at < since) or (until is not None and at >= until):
-                file.outside += 1
-                continue
-            if at > newest:
-                newest = at
-            elif at < newest - hold:
-                file.late += 1
-                request = request._replace(at=newest - hold)
-            held(request)
-        self._newest = newest
-        file.requests += len(self._held) - read_before
+    def _request(self, line: str, read: Read) -> LoggedRequest | None:
+        """The request in ``line``, if it is wanted; one that comes too late as early as possible."""
+        file, since, until = self._file, self._logs.since, self._logs.until
+        try:
+            request = read(line)
+        except NoRequestError:
+            file.not_requests += 1
+            return None
+        if request is None or not 0 <= request[0] < LATEST:
+            file.malformed += bool(line.strip()) and not line.startswith("#")
+            return None
+        at, oldest = request[0], self._newest - HOLD * MICROSECONDS
+        if (since is not None and at < since) or (until is not None and at >= until):
+            file.outside += 1
+            return None
+        if at < oldest:
+            file.late += 1
+            return request._replace(at=oldest)
+        self._newest = max(self._newest, at)
+        return request
 
     def _due(self) -> Iterator[LoggedRequest]:
+        """The held requests that no earlier one can precede any more."""
         held = self._held
-        if len(held) < self._enough:
-            return
         held.sort(key=_at)
         due = bisect_left(held, self._newest - HOLD * MICROSECONDS, key=_at)
         due = max(due, len(held) - MOST_HELD)
+        self._file.requests += due
         yield from islice(held, due)
         del held[:due]
         self._enough = min(2 * len(held) + LEAST_HELD, 2 * MOST_HELD)
-
-
-def _blocks(source: io.BufferedReader, file: LogFile, on_read: Callable[[int], object] | None) -> Iterator[bytes]:
-    """Unpacked blocks, each as soon as it has arrived: a pipe may be slow. Ends before what cannot be read."""
-    raw, before = _unpacked(source), 0
-    while True:
-        try:
-            data = raw.read1(BLOCK)
-        except Exception as error:
-            if not isinstance(error, _DAMAGED) and type(error).__name__ != "ZstdError":  # either module has its own
-                raise
-            file.broken = str(error) or type(error).__name__
-            data = b""
-        if on_read is not None:
-            on_read(source.tell() - before)
-            before = source.tell()
-        if not data:
-            return
-        yield data
-
-
-def _blocks_of_lines(blocks: Iterator[bytes], file: LogFile, most_bytes: int | None) -> Iterator[list[str]]:
-    """Lines without line ends, many at once. Lines that are too long are counted and dropped, never held in memory."""
-    cut, left = _Lines(file), most_bytes
-    for data in blocks:
-        if lines := cut.lines_of(data[:left]):
-            yield lines
-        if left is not None:
-            left -= len(data)
-            if left < 0:
-                file.broken = f"only its first {most_bytes:,} bytes are read"
-                return
-    if lines := cut.last():
-        yield lines
-
-
-class _Lines:
-    """Cuts blocks of text into lines."""
-
-    def __init__(self, file: LogFile) -> None:
-        self._file = file
-        # Bytes that are not UTF-8 stay distinct and raise no error.
-        self._decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
-        self._rest = ""
-        self._skipping = False
-
-    def lines_of(self, data: bytes) -> list[str]:
-        return self._cut(self._decoder.decode(data))
-
-    def last(self) -> list[str]:
-        """The last line, if no line end follows it."""
-        text = self._decoder.decode(b"", final=True)
-        return self._cut(f"{text}\n") if self._rest or text or self._skipping else []
-
-    def _cut(self, text: str) -> list[str]:
-        lines = (self._rest + text).split("\n")
-        self._rest = lines.pop()
-        if self._skipping and lines:
-            del lines[0]
-            self._skipping = False
-        if len(self._rest) > LONGEST_LINE:
-            self._file.too_long += not self._skipping
-            self._file.lines += not self._skipping
-            self._rest, self._skipping = "", True
-        self._file.lines += len(lines)
-        if max(map(len, lines), default=0) > LONGEST_LINE:
-            short = [line for line in lines if len(line) <= LONGEST_LINE]
-            self._file.too_long += len(lines) - len(short)
-            lines = short
-        return [line.rstrip("\r") for line in lines] if "\r" in text else lines

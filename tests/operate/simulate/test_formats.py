@@ -193,7 +193,7 @@ def test_format_strings_of_all_three_servers(text: str, line: str) -> None:
 
 @pytest.mark.parametrize(
     ("server", "written"),
-    [("nginx", r'GET /a\x22b\x5Cc\xE9 HTTP/1.1'), ("Apache", r'GET /a\"b\\c\xe9 HTTP/1.1')],
+    [("nginx", r"GET /a\x22b\x5Cc\xE9 HTTP/1.1"), ("Apache", r"GET /a\"b\\c\xe9 HTTP/1.1")],
 )
 def test_what_each_server_escapes_is_as_the_client_sent_it(server: str, written: str) -> None:
     request = read(f'203.0.113.7 - - [22/Nov/2026:03:19:27 +0000] "{written}" 404 0 "-" "-"', "combined")

@@ -202,7 +202,6 @@ def test_memory_is_bounded_where_all_lines_lie_within_the_time_that_lines_are_he
 ) -> None:
     monkeypatch.setattr(reading, "MOST_HELD", 1000)
     monkeypatch.setattr(reading, "LEAST_HELD", 10)
-    monkeypatch.setattr(reading, "BLOCK", 1 << 12)
     logs = read_logs(written(log, [line(second // 1000) for second in range(20_000)]))
 
     stream = iter(logs)
