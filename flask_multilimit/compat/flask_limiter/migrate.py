@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +25,7 @@ ADDRESSES = (
     "LimitType.IP takes all addresses of an IPv6 /64 as one client: MULTILIMIT_IPV6_PREFIX = 128 keeps them apart."
 )
 WITH_STATEMENTS = (
-    'A limit of a "with" statement is known once a request has reached it, so it may be missing here: look for them.'
+    'A limit of a "with" statement is known once a request has reached it, so it is missing here: look for them.'
 )
 TAKEN = frozenset(("default", "global", "ip", "user", "client"))
 """Names of types of flask_multilimit, and that of the address behind Cloudflare."""
@@ -46,7 +45,7 @@ class Move:
 
 def report(states: Sequence[InForce]) -> Iterator[str]:
     """The lines of ``flask multilimit migrate``."""
-    yield "from flask import current_app, request"
+    yield "from flask import request"
     yield "from flask_multilimit import DEFAULT, IP, Ban, MultiLimit, Rule, exempt, rate_limiter"
     yield ""
     for number, state in enumerate(states, 1):
@@ -86,7 +85,8 @@ class Writer:
         """Functions and blueprints first; default limits and those of the app go last."""
         registry, settings = self._state.registry, self._state.settings
         for name, limits in registry.decorated.items():
-            yield from self._moves_of_function(name, list(limits))
+            if ":" not in name:  # otherwise a with statement, by its place in the code
+                yield from self._moves_of_function(name, list(limits))
         for name, limits in registry.blueprints.items():
             yield from (_on_blueprint(self._move(f'blueprint "{name}"', each)) for each in limits)
         for name, flags in registry.exempt_names.items():
@@ -127,14 +127,9 @@ class Writer:
 
     def _move(self, where: str, limit: Limit, endpoints: Iterable[str] = ()) -> Move:
         notes: list[str] = []
-        is_inside = re.search(r":\d+$", where) is not None  # a with statement, by its place in the code
-        options = ", ".join(self._options(limit, list(endpoints), notes, is_inside))
+        options = ", ".join(self._options(limit, list(endpoints), notes))
         after = [f"@rate_limiter({options})"]
-        if is_inside:
-            after = [f'with current_app.extensions["multilimit"].limit({options}, scope="{where.split(":")[-2]}"):']
-            if limit.methods or limit.per_method:
-                notes.append("it counts all request methods together: enter it for those that you mean")
-        elif limit.per_method:
+        if limit.per_method:
             after = [f'@rate_limiter({options}, methods=["{each}"])' for each in self._methods(limit, endpoints)]
             notes.append("one limiter for each method: write one for each method that the view takes")
         return Move(where, self._before(limit), after, notes)
@@ -145,9 +140,9 @@ class Writer:
         wanted = {method.upper() for method in limit.methods or ()}
         return sorted((taken & wanted if wanted else taken) or wanted or {"GET", "POST"})
 
-    def _options(self, limit: Limit, endpoints: list[str], notes: list[str], is_inside: bool) -> Iterator[str]:
+    def _options(self, limit: Limit, endpoints: list[str], notes: list[str]) -> Iterator[str]:
         yield from self._type(limit, notes)
-        yield f"rules={self._rules(limit, notes)}{'()' if is_inside and callable(limit.limit_provider) else ''}"
+        yield f"rules={self._rules(limit, notes)}"
         if isinstance(limit.scope, str) and limit.scope and not isinstance(limit, ApplicationLimit):
             if limit.shared or len(endpoints) == 1:
                 yield f"scope={json.dumps(limit.scope if limit.shared else f'{endpoints[0]}:{limit.scope}')}"
@@ -155,7 +150,7 @@ class Writer:
                 notes.append(f'without scope="{limit.scope}": scope= would make one quota of all these endpoints')
         elif callable(limit.scope) and limit.shared:
             yield f'scope="{self._called(limit.scope, "SCOPE")}"'
-        if limit.methods and not limit.per_method and not is_inside:
+        if limit.methods and not limit.per_method:
             yield f"methods={json.dumps([method.upper() for method in limit.methods])}"
         if callable(limit.cost) or limit.cost != 1:
             yield f"cost={self._called(limit.cost, 'COST') if callable(limit.cost) else limit.cost}"
@@ -172,7 +167,7 @@ class Writer:
             notes.append(
                 "on_rejected is called with a Decision instead of a RequestLimit, and replaces that of MultiLimit here"
             )
-        if isinstance(limit, RouteLimit) and not limit.override_defaults and not is_inside:
+        if isinstance(limit, RouteLimit) and not limit.override_defaults:
             yield "with_defaults=True"
         yield from _ban(tuple(limit.meta_limits or ()), notes)
 
@@ -281,7 +276,7 @@ def _short(name: str) -> str:
     parts = name.split(".")
     for number in range(1, len(parts)):
         module, plain, rest = parts[:number], parts[number], parts[number + 1 :]
-        if ":" not in name and rest and rest[-1] == plain:
+        if rest and rest[-1] == plain:
             return ".".join([*module, *rest])
     return name
 
