@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -24,8 +23,6 @@ from .registry import Destination, Place, view_name
 from .settings import setting_of
 from .util import get_qualified_name
 
-PAUSE = 2.0
-"""Seconds between two looks of ``--watch``."""
 UNLISTED = frozenset(("HEAD", "OPTIONS"))
 
 
@@ -42,29 +39,6 @@ def add_commands(app: Flask) -> None:
     ours = app.cli.commands.get("multilimit")
     if isinstance(ours, click.Group):
         ours.add_command(migrate)
-
-
-def add_commands_later(app: Flask, make_multilimit: Callable[[], object]) -> None:
-    """Have ``app`` get its MultiLimit, with the commands, when ``flask multilimit`` is called: an enabled Limiter may
-    still make it."""
-    app.cli.commands.setdefault("multilimit", _Later(app, make_multilimit))
-
-
-class _Later(click.Command):
-    """Stands for ``flask multilimit`` in an app that has no MultiLimit yet."""
-
-    def __init__(self, app: Flask, make_multilimit: Callable[[], object]) -> None:
-        super().__init__("multilimit", help="Inspect and change the rate limits of the app.")
-        self._app = app
-        self._make_multilimit = make_multilimit
-
-    def make_context(self, *given: Any, **options: Any) -> click.Context:
-        try:
-            self._make_multilimit()
-        except MultiLimitError as error:
-            raise click.ClickException(visible(str(error))) from error
-        add_commands(self._app)
-        return self._app.cli.commands["multilimit"].make_context(*given, **options)
 
 
 def _on_app(work: Callable[..., None]) -> Callable[..., None]:
@@ -126,16 +100,9 @@ _SHOWN = (
 )
 
 
-def limits(states: list[InForce], only: str | None, key: str | None, watch: bool) -> None:
+def limits(states: list[InForce], only: str | None, key: str | None) -> None:
     """List all routes with their limits, and what a key has left."""
-    while True:
-        lines = [line for state in states for line in _lines(state, only, key)]
-        if watch:
-            click.clear()
-        _say(lines)
-        if not watch:
-            return
-        time.sleep(PAUSE)
+    _say(line for state in states for line in _lines(state, only, key))
 
 
 def clear(states: list[InForce], only: str | None, key: str, yes: bool) -> None:
@@ -156,9 +123,8 @@ _about = (
     click.Option(["--path"], help="Only the endpoint that serves this path."),
     click.Option(["--method"], help="The request method of --path."),
 )
-_watch = click.Option(["--watch/--no-watch"], default=False, help="Refresh until Ctrl-C.")
 _command(config)
-_command(limits, *_about, click.Option(["--key"], help="Show what is left for this key."), _watch)
+_command(limits, *_about, click.Option(["--key"], help="Show what is left for this key."))
 _command(
     clear,
     *_about,

@@ -357,12 +357,6 @@ def _prefix_of_app(app: Flask) -> str:
     return app.config.get("MULTILIMIT_KEY_PREFIX") or DEFAULT_PREFIX
 
 
-def multilimit_switched_off(app: Flask, options: Options) -> MultiLimit:
-    """The MultiLimit of an app whose Limiters are all disabled: it limits nothing."""
-    app.config.setdefault("MULTILIMIT_ENABLED", False)
-    return _multilimit_of(app, Settings(app.config, options))
-
-
 def _multilimit_of(app: Flask, settings: Settings) -> MultiLimit:
     """The app's MultiLimit, or a new one for the storage that the settings name."""
     wanted = None if settings.storage_uri is None else storage_from(settings.storage_uri, settings.storage_options)

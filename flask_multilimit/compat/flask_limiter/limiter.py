@@ -15,10 +15,10 @@ from flask_multilimit import ConfigurationError
 from flask_multilimit.engine.text import SafeLogger
 
 from .checks import Progress, RequestLimit
-from .commands import add_commands, add_commands_later
+from .commands import add_commands
 from .constants import ConfigVars, ExemptionScope
 from .declared import KeyFunction, Limit, LimitOptions, LimitText, RouteLimit, Scope, check
-from .in_force import InForce, multilimit_switched_off
+from .in_force import InForce
 from .registry import Registry
 from .settings import LISTS, Options, check_options
 from .storage import StorageOfApp, Strategy
@@ -85,8 +85,6 @@ class Limiter:
             app = app._get_current_object()
         self.enabled = bool(app.config.setdefault(ConfigVars.ENABLED, self.enabled))
         limiters: set[Limiter] = app.extensions.setdefault(EXTENSION, set())
-        if not self.enabled:
-            add_commands_later(app, functools.partial(multilimit_switched_off, app, self._options))
         if not self.enabled or self in limiters:
             return
         state = self._latest = InForce.make(app, self, self._options)

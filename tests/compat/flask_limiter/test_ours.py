@@ -383,18 +383,6 @@ def test_the_list_of_limits_shows_what_a_change_made_of_a_limit_of_the_bridge(ap
 # Limiters that are switched off
 
 
-@pytest.mark.parametrize("settings", [{"RATELIMIT_ENABLED": False}, {"RATELIMIT_STORAGE_URI": "memory://"}])
-def test_an_app_whose_limiter_is_switched_off_has_our_commands(app: Flask, settings: dict[str, object]) -> None:
-    app.config.update(settings)
-    limiter = Limiter(get_remote_address, app=app, enabled=False)
-    app.get("/", endpoint="index")(limiter.limit("1/minute")(named("v25")))
-
-    assert codes(app, 3) == [200, 200, 200]
-    runner = app.test_cli_runner()
-    assert "MULTILIMIT_ENABLED is False: nothing is limited" in runner.invoke(args=["multilimit", "doctor"]).output
-    assert "WITHOUT LIMITS: 2 endpoints" in runner.invoke(args=["multilimit", "limits"]).output
-
-
 def test_a_limiter_that_is_switched_off_leaves_the_other_one_alone(app: Flask) -> None:
     Limiter(get_remote_address, app=app, enabled=False, storage_uri="tape://")
     app.config["RATELIMIT_ENABLED"] = True
@@ -403,16 +391,6 @@ def test_a_limiter_that_is_switched_off_leaves_the_other_one_alone(app: Flask) -
 
     assert codes(app, 2) == [200, 429]
     assert [name for name, *_ in listed(app, "index")] == ["1/minute"]
-
-
-def test_a_storage_that_does_not_exist_is_an_error_of_the_command_alone(app: Flask) -> None:
-    Limiter(get_remote_address, app=app, enabled=False, storage_uri="tape://")
-    app.get("/")(named("v27"))
-
-    answer = app.test_cli_runner().invoke(args=["multilimit", "limits"])
-
-    assert (codes(app, 1), answer.exit_code) == ([200], 1)
-    assert answer.output.startswith("Error: storage tape://: use")
 
 
 # Meta limits, which are bans
