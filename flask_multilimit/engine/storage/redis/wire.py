@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Thread
 from time import monotonic, sleep
-from typing import Any, Protocol
+from typing import Any
 
 from redis import Redis
 from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
@@ -72,38 +72,6 @@ _MORE = object()
 Explain = Callable[[Exception], StorageError]
 """Makes the error that says why a command of :meth:`Wire.send` may not have been executed. It is made here, and not by
 the ``lost`` of each command, because nearly all commands are executed."""
-
-
-class _Line(Protocol):
-    """A connection on which nobody waits for a reply."""
-
-    connection: Any
-    waits: bool
-    """Whether :meth:`send` waits for the reply."""
-    used: float
-    """When the last question on it began."""
-
-    def has_news(self) -> object:
-        """Whether there is something to read. Does not wait."""
-
-    def ask(self, command: bytes, started: float, /) -> Any:
-        """The reply to ``command``, within the time left of a question that began at ``started``."""
-
-    def ask_all(self, commands: Sequence[bytes], started: float, /) -> list[Any]:
-        """The replies to ``commands``, sent together. Raises the first that is an error."""
-
-    def send(self, command: bytes, started: float, lost: Lost, /) -> None:
-        """Send ``command``, whose reply is a number. The reply is read before the next one, or by :meth:`settle`."""
-
-    @property
-    def unread(self) -> int:
-        """The number of replies to :meth:`send` that are still to be read."""
-
-    def settle(self, started: float | None, /) -> None:
-        """Read the replies to :meth:`send`: those that have arrived, or with ``started``, all."""
-
-    def give_up(self, error: Exception, /) -> None:
-        """Give the connection up because of ``error``: nobody will read from it any more."""
 
 
 class Wire:
@@ -331,33 +299,34 @@ def _line_of(connection: Any, deadline: Deadline, explain: Explain) -> _Line:
     parser = getattr(connection, "_parser", None)
     is_plain = getattr(type(plain), "recv", None) is _socket.socket.recv
     if not is_plain or parser is None or not HIREDIS_AVAILABLE or not hasattr(select, "poll"):
-        return _RedisLine(connection, deadline, explain)
+        return _Line(connection, deadline, explain)
     return _SocketLine(connection, plain, parser.parse_error, deadline.seconds, explain)
 
 
-class _RedisLine:
-    """Uses the methods of redis-py's connection."""
+class _Line:
+    """A connection on which nobody waits for a reply. Uses the methods of redis-py's connection."""
 
-    waits = True
-    unread = 0
-    used = 0.0
+    waits: bool = True
+    """Whether :meth:`send` waits for the reply."""
+    has_news: Callable[[], object]
+    """Whether there is something to read. Does not wait."""
 
     def __init__(self, connection: Any, deadline: Deadline, explain: Explain) -> None:
+        self.has_news = self._can_read
         self.connection = connection
+        self.used = 0.0
+        """When the last question on it began."""
         self._deadline = deadline
         self._explain = explain
 
-    def send(self, command: bytes, started: float, lost: Lost) -> None:
-        reply = self.ask(command, started)
-        _settle(reply, lost, self._explain)
-
-    def settle(self, started: float | None) -> None:
-        """Do nothing: there is nothing to read."""
-
-    def give_up(self, error: Exception) -> None:
-        """Do nothing: no reply is missing."""
+    def _can_read(self) -> object:
+        try:
+            return self.connection.can_read()
+        except Exception:  # it was closed in some way
+            return True
 
     def ask(self, command: bytes, started: float) -> Any:
+        """The reply to ``command``, within the time left of a question that began at ``started``."""
         self._deadline.start(started)
         self.connection.send_packed_command((command,))
         try:
@@ -366,6 +335,7 @@ class _RedisLine:
             return error
 
     def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
+        """The replies to ``commands``, sent together. Raises the first that is an error."""
         self._deadline.start(started)
         self.connection.send_packed_command(commands)
         replies = []
@@ -374,14 +344,23 @@ class _RedisLine:
             self._deadline.start()
         return replies
 
-    def has_news(self) -> bool:
-        try:
-            return bool(self.connection.can_read())
-        except Exception:  # it was closed in some way
-            return True
+    def send(self, command: bytes, started: float, lost: Lost) -> None:
+        """Send ``command``, whose reply is a number. The reply is read before the next one, or by :meth:`settle`."""
+        _settle(self.ask(command, started), lost, self._explain)
+
+    @property
+    def unread(self) -> int:
+        """The number of replies to :meth:`send` that are still to be read."""
+        return 0
+
+    def settle(self, started: float | None) -> None:
+        """Read the replies to :meth:`send`: those that have arrived, or with ``started``, all."""
+
+    def give_up(self, error: Exception) -> None:
+        """Give the connection up because of ``error``: nobody will read from it any more."""
 
 
-class _SocketLine:
+class _SocketLine(_Line):
     """Uses a socket of the system directly.
 
     On a unix socket it waits for a reply in ``poll``, whose timeout does not restart after a signal. Over TCP, ``recv``
