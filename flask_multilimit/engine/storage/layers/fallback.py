@@ -192,11 +192,13 @@ class Fallback:
         if since is None or self.now() >= since + hit.rule.quota.window:
             return whole // self.workers
         known = self._known().get(hit.key)
-        left = whole if known is None else max(_standing(known.decision, hit.key)[0], 0)
-        if self.workers > 1:
-            left = left // 2 if known is None else left - self._taken_unseen(hit.key, known)
-        freed = sum(self._freed.get(hit.key, {}).values())
-        return min(max(left, 0) // self.workers + freed, whole)
+        if known is None:
+            share = whole // self.workers
+            share = share if self.workers == 1 else max(whole // 2 // self.workers, min(share, 1))
+        else:
+            left = _standing(known.decision, hit.key)[0] - self._taken_unseen(hit.key, known)
+            share = max(left, 0) // self.workers
+        return min(share + sum(self._freed.get(hit.key, {}).values()), whole)
 
     def _take_what_is_known(self, hit: Hit) -> None:
         """Charge what other workers have taken, so that no more is left here than our share of what was left there."""

@@ -170,6 +170,16 @@ def test_half_the_limit_of_an_unknown_client_counts_as_used(make: Callable[..., 
     assert workers.admitted(hits("60/minute"), 61) == [{1: 60, 2: 30, 4: 15, 40: 1, 61: 0}[many]] * many
 
 
+@pytest.mark.parametrize(("many", "each"), [(1, 4), (2, 1), (3, 1), (4, 1), (5, 0)])
+def test_an_unknown_client_gets_half_of_the_share_of_slots_but_at_least_one_where_there_is_a_share(
+    make: Callable[..., Workers], many: int, each: int
+) -> None:
+    workers = make(many)
+    workers.break_down()
+
+    assert workers.admitted(FOUR, 5) == [each] * many
+
+
 @pytest.mark.parametrize("algorithm", RATES)
 @pytest.mark.parametrize("used", [0, 10, 30, 45, 60])
 @pytest.mark.parametrize("many", [2, 4])
