@@ -56,7 +56,7 @@ NOTHING = Document()
 """The document while nobody has changed anything."""
 
 
-LOST = "the server restarted without the latest changes, evicted them, or another one took over"
+LOST = "the server restarted without the latest changes, evicted them, or another server took over"
 
 
 class InForce(NamedTuple):
@@ -175,15 +175,16 @@ class ControlFollower:
         if self.in_force.stamp:
             made = datetime.fromtimestamp(written_at(self.in_force.stamp) / 1000, timezone.utc)
             self._logger.warning(
-                "Rate limits: started while the storage is down: until it answers, the copy on disk is in force, last "
-                "changed %s (entries: %d)",
+                "Rate limits: started while the storage is down: until it answers, this worker applies the copy on "
+                "disk, last changed %s (entries: %d)",
                 made.isoformat(timespec="seconds"),
                 len(self._taken.entries),
             )
         else:
             self._logger.warning(
-                "Rate limits: started while the storage is down: until it answers, no ban, denial or other change made "
-                "while the app runs is in force. MULTILIMIT_CONTROL_COPY names a file that keeps them for such a start"
+                "Rate limits: started while the storage is down: until it answers, this worker applies no bans, "
+                "denials or other changes made at run time. Set MULTILIMIT_CONTROL_COPY to a file that keeps them for "
+                "such a start"
             )
 
     def _look(self) -> None:
@@ -219,8 +220,7 @@ class ControlFollower:
             return
         if held.entries and not found.stamp:
             self._logger.warning(
-                "Rate limits: somebody has deleted the control document: no change is in force any more (there were: "
-                "%d)",
+                "Rate limits: the control document was deleted: no change is in force any more (there were: %d)",
                 len(held.entries),
             )
         self.in_force = InForce(found.stamp, document, found.now, read, found.run)
@@ -396,7 +396,7 @@ def _copied(content: bytes, key: str) -> InForce:
     head, _, text = content.decode().partition("\n")
     of, _, versions = head.partition(" ")
     if of != key:
-        raise ConfigurationError(f"it is of {of[:LONGEST_STAMP]!r}, not of {key!r}: give each app a file of its own")
+        raise ConfigurationError(f"it is of {of[:LONGEST_STAMP]!r}, not of {key!r}: give each app its own file")
     stamp, _, run = versions.partition(" ")
     if len(versions) > LONGEST_STAMP:
         raise ConfigurationError("its first line is too long")

@@ -72,7 +72,7 @@ def examine(gate: AppGate) -> Iterator[Finding]:
         endpoints = [place for place in places_of(gate) if place.is_endpoint]
     except ConfigurationError as error:
         endpoints = []
-        yield Finding("declarations", "wrong", str(error), "Correct it. Until then, requests fail.")
+        yield Finding("declarations", "wrong", str(error), "Correct the declaration. Until then, requests fail.")
     else:
         yield from _examine_app(gate, endpoints)
     yield _examine_traffic(gate)
@@ -130,9 +130,9 @@ def _declarations(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
     exempt = len(unlimited) - len(open_)
     text = f"{plural(len(endpoints) - len(unlimited), 'endpoint')} limited{f', {exempt} exempt' if exempt else ''}"
     if not open_:
-        yield Finding("declarations", "ok", f"{text}, none{' else' if exempt else ''} without limits.")
+        yield Finding("declarations", "ok", f"{text}, {'no others' if exempt else 'none'} without limits.")
         return
-    remedy = f"If not intended, set {PREFIX}DEFAULT_LIMITS; `flask multilimit limits` lists all."
+    remedy = f"If this is not intended, set {PREFIX}DEFAULT_LIMITS; `flask multilimit limits` lists all endpoints."
     if gate.app.extensions.get("limiter") and not gate.listings:
         remedy = f"This does not count limits of Flask-Limiter: `flask limiter limits` lists them. {remedy}"
     yield Finding("declarations", "hint", f"{text}, {len(open_)} without any limit: {_first(open_)}.", remedy)
@@ -147,10 +147,11 @@ def _hidden(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
     yield Finding(
         "hidden",
         "hint",
-        f"Views that hold a limited function: {_first(holding)}. Its limits count under its own name, and are not "
-        "those of the endpoint.",
-        "If the function is the view itself, a decorator above its limiter does not tell what it wraps: add "
-        "functools.wraps to that decorator, or put the limiter above it. If it is a service, nothing is wrong.",
+        f"Views that contain a limited function: {_first(holding)}. Its limits count under its own name, not under "
+        f"that "
+        f"of the endpoint.",
+        "If the function is the view itself, a decorator above its limiter hides it: add functools.wraps to that "
+        "decorator, or put the limiter above it. If it is a service, nothing is wrong.",
     )
 
 
@@ -162,7 +163,7 @@ def _addresses(gate: AppGate) -> Iterator[Finding]:
         text = f"ProxyFix takes the client's address from {plural(fix.x_for, 'proxy', 'proxies')}."
         yield Finding("addresses", "ok", text)
         return
-    what = "ProxyFix is there, but with x_for=0" if fix is not None else "IP limits, and no ProxyFix"
+    what = "ProxyFix has x_for=0" if fix is not None else "There are IP limits, but no ProxyFix"
     remedy = (
         "Behind a proxy: app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1), with the number of proxies; see the page "
         '"Know the client behind a proxy". Without a proxy, there is nothing to do.'
@@ -172,7 +173,7 @@ def _addresses(gate: AppGate) -> Iterator[Finding]:
         seen = f" {', '.join(hints)} is set, so there is likely a proxy." if hints else ""
         yield Finding("addresses", "warning", f"{what}.{seen} All clients would share the proxy's quota.", remedy)
     else:
-        yield Finding("addresses", "hint", f"{what}. Whether a proxy stands in front cannot be seen here.", remedy)
+        yield Finding("addresses", "hint", f"{what}. This command cannot see whether a proxy is in front.", remedy)
 
 
 def _proxy_fix(wsgi_app: Any) -> ProxyFix | None:
@@ -191,13 +192,13 @@ def _users(gate: AppGate) -> Iterator[Finding]:
         yield Finding(
             "users",
             "warning",
-            "User limits have counted requests, and none of them was made by a known user.",
-            "If users were logged in: find them in a before_request function or in the user_loader itself, or put "
-            '@rate_limiter below the decorator that finds them; see the page "Limit users".',
+            "User limits have counted requests, but none by a known user.",
+            "If users were logged in: identify them in a before_request function or in the user_loader, or put "
+            '@rate_limiter below the decorator that identifies them; see the page "Limit users".',
         )
         return
     nobody = "by address" if gate.settings.anonymous_user == "ip" else "together, in one quota"
-    yield Finding("users", "ok", f"There is a way to know the user. Clients without a login count {nobody}.")
+    yield Finding("users", "ok", f"Users can be identified. Clients without a login count {nobody}.")
 
 
 def _saw_only_anonymous(gate: AppGate) -> bool:
@@ -273,7 +274,7 @@ def _examine_control(gate: AppGate) -> Iterator[Finding]:
         text = f"{found}."
         yield Finding("workers", "ok", text) if found.agree else Finding("workers", "warning", text, _RESTART)
     if entries and forgets_changes(gate):
-        text = "The server keeps nothing on disk: with it and all workers, the changes in force would end."
+        text = "The server keeps nothing on disk: if it and all workers stop, the changes in force are lost."
         yield Finding("control", "warning", text, "Set appendonly yes on the server.")
     yield from _ended(applier, len(entries))
 
@@ -284,7 +285,7 @@ def _ended(applier: ControlApplier, holding: int) -> Iterator[Finding]:
         text = f"{ended} entries have ended, but are still in the document that each worker reads when it changes."
         yield Finding("control", "hint", text, "The next change removes them.")
         return
-    text = f"{holding} changed while the app runs." if holding else "Nothing is changed: all limits are as declared."
+    text = f"{plural(holding, 'change')} in force." if holding else "No changes: all limits are as declared."
     yield Finding("control", "ok", text)
 
 
@@ -298,7 +299,7 @@ def _not_readable(error: StorageError) -> Finding:
 
 _RESTART = "Restart the workers that are behind. After a deploy by HUP: no --preload, no import in gunicorn.conf.py."
 _LOOK_AT_IT = (
-    f"Update this process, or look at the key whose name ends in {DOCUMENT}: it is a hash, and its field `document` is "
+    f"Update this process, or inspect the key whose name ends in {DOCUMENT}: it is a hash, and its field `document` is "
     "JSON. To start over, delete the key."
 )
 
@@ -330,35 +331,35 @@ def _in_an_outage(gate: AppGate) -> Iterator[Finding]:
     number = known_number(gate)
     refusing = without_share(gate, number) if number is not None else []
     if refusing:
-        text = f"While the storage is down, the share of each of {number} workers is 0, and everybody refused, by "
+        text = f"While the storage is down, these limits refuse everybody, as they are shared by {number} workers: "
         text += f"{_first(refusing, 3)}."
-        yield Finding("shares", "hint", text, f"Raise the count to {number}, or give the limiter on_storage_error.")
+        yield Finding("shares", "hint", text, f"Raise the count to {number}, or set on_storage_error of the limiter.")
 
 
 def _on_this_machine(storage: LocalStorage, calendars: list[str]) -> Finding:
-    text = f"local://, one server for this user's processes on this machine that use {storage.directory}."
-    text += " It ends with the last of them, and all quotas with it"
+    text = f"local://: one server for all processes of this user on this machine that use {storage.directory}."
+    text += " It ends with the last of them, and all quotas are lost"
     if calendars:
         return Finding("sharing", "warning", f"{text}, also {calendars[0]}.", _SAVE_CALENDARS)
     return Finding("sharing", "ok", f"{text}.")
 
 
-_SAVE_CALENDARS = "Keep the quotas of a calendar on a server that saves them."
+_SAVE_CALENDARS = "Keep calendar quotas on a server that saves them to disk."
 
 
 def _in_this_process(storage: Any, most_keys: int, calendars: list[str]) -> Iterator[Finding]:
     if storage.shared:
         yield Finding("storage", "ok", f"{type(storage).__name__}; this command knows nothing more about it.")
         return
-    text = f"memory://, in each process by itself, gone when it ends, {most_keys:,} keys at most."
-    remedy = f'For several workers: {PREFIX}STORAGE_URI = "local://"; or machines: "redis://localhost:6379/0".'
+    text = f"memory://: each process counts by itself, at most {most_keys:,} keys, and forgets them when it ends."
+    remedy = f'For several workers: {PREFIX}STORAGE_URI="local://"; for several machines: "redis://localhost:6379/0".'
     several = workers_asked_for(os.environ)
     if several is not None and several.count > 1:
         asked = f"{several.source} asks for {several.count} workers"
-        text = f"{text} {asked}: each of them admits the whole of every limit."
+        text = f"{text} {asked}: each of them admits the full limit."
         yield Finding("storage", "warning", text, remedy)
     elif calendars:
-        text = f"{text} Every restart of the app begins {calendars[0]} anew."
+        text = f"{text} Every restart of the app resets {calendars[0]}."
         yield Finding("storage", "warning", text, _SAVE_CALENDARS)
     else:
         yield Finding("storage", "hint", text, remedy)
@@ -385,7 +386,7 @@ def _examine_script(storage: Any, gate: AppGate) -> Iterator[Finding]:
         yield Finding("script", "wrong", "It runs, but some of what it wrote was missing afterwards.", _ASK_US)
 
 
-_ASK_US = "The server may imitate Redis, or answer from a replica. Use the primary of a Redis or Valkey."
+_ASK_US = "The server may be an imitation of Redis, or a replica. Use the primary of a Redis or Valkey server."
 
 
 USES = {
@@ -428,7 +429,7 @@ def _examine_rights(storage: Scripted, gate: AppGate) -> Iterator[Finding]:
     if lacking:
         uses = ", ".join(dict.fromkeys(USES.get(each, each) for each in lacking))
         text = f"The server's user lacks {' '.join(f'+{each}' for each in lacking)}: {uses}."
-        yield Finding("rights", "hint", text, "Allow what this process is for: workers need +hget, at least.")
+        yield Finding("rights", "hint", text, "Allow what this process needs: for workers, at least +hget.")
 
 
 def _is_right(hits: tuple[Hit, ...], checked: Decision, peeked: Decision, after: Decision) -> bool:
@@ -466,7 +467,7 @@ def _examine_server(client: Any, gate: AppGate, endpoints: list[Place]) -> Itera
     yield examine_latency(trips, gate.settings.storage_timeout)
     yield _clock(client)
     if info.get("role") == "slave":
-        text = f"{address} is a replica: it takes no charges."
+        text = f"{address} is a replica: nothing can be charged there."
         yield Finding("role", "wrong", text, f"Point {PREFIX}STORAGE_URI at the primary.")
     yield _eviction(info)
     yield _lazy_freeing(client, endpoints)
@@ -476,8 +477,8 @@ def _examine_server(client: Any, gate: AppGate, endpoints: list[Place]) -> Itera
 
 def _mute(address: str, error: Exception) -> Finding:
     """For a server whose user may do what limits need, and nothing else."""
-    text = f"{address} answers, but does not let this user look at it: {error}."
-    return Finding("storage", "hint", text, "To look at everything, allow it +ping +info +config|get.")
+    text = f"{address} answers, but does not let this user inspect it: {error}."
+    return Finding("storage", "hint", text, "To inspect everything, allow +ping +info +config|get.")
 
 
 def _unreachable(address: str, error: Exception) -> Finding:
@@ -509,13 +510,13 @@ def examine_latency(trips: list[float], timeout: float) -> Finding:
     """The finding on the times of ``trips``, of which the first had to connect."""
     median, slowest = statistics.median(trips[1:]), max(trips[1:])
     text = f"{_milliseconds(median)} a round trip, the slowest of {len(trips) - 1} {_milliseconds(slowest)}."
-    remedy = "Every limited request takes one round trip: put the server nearer to the app."
+    remedy = "Every limited request takes one round trip: move the server closer to the app."
     most, near = timeout / 2, f" {PREFIX}STORAGE_TIMEOUT is {timeout:g} s."
     if slowest > most:
         return Finding("latency", "warning", text + near, remedy)
     if trips[0] > most:
         first = f" The first, which had to connect: {_milliseconds(trips[0])}."
-        return Finding("latency", "warning", text + first + near, "Leave more time to connect: set it higher.")
+        return Finding("latency", "warning", text + first + near, "Allow more time to connect: raise it.")
     return Finding("latency", "hint", text, remedy) if median > SLOW else Finding("latency", "ok", text)
 
 
@@ -532,10 +533,10 @@ def _clock(client: Any) -> Finding:
         end = time.time()
         samples.append((end - begin, seconds + microseconds / 1_000_000 - (begin + end) / 2))
     ahead = min(samples)[1]
-    text = f"The server's is {duration(abs(ahead))} {'ahead of' if ahead >= 0 else 'behind'} this machine's."
+    text = f"The server's clock is {duration(abs(ahead))} {'ahead of' if ahead >= 0 else 'behind'} this machine's."
     if abs(ahead) < CLOCK_TOLERANCE:
         return Finding("clock", "ok", text)
-    text += " Limits hold all the same: only the server's clock counts. Dates in header fields are off."
+    text += " Limits still hold: only the server's clock counts. Dates in header fields are off."
     return Finding("clock", "warning", text, "Run NTP on both.")
 
 
@@ -547,9 +548,9 @@ def _eviction(info: Mapping[str, Any]) -> Finding:
     if not most:
         return Finding("eviction", "ok", "No maxmemory: nothing is evicted.")
     if policy == "noeviction":
-        return Finding("eviction", "ok", "noeviction: a full server refuses to charge rather than forget.")
-    which = "every key" if policy.startswith("allkeys") else "every key with a TTL, as all of ours have,"
-    text = f"maxmemory-policy is {policy}: when memory is full, {which} may be dropped, and with it a limit."
+        return Finding("eviction", "ok", "noeviction: a full server refuses writes, and forgets nothing.")
+    which = "every key" if policy.startswith("allkeys") else "every key with a TTL, which all of ours have,"
+    text = f"maxmemory-policy is {policy}: if memory is full, {which} may be evicted, and its quota is full again."
     if evicted:
         text += f" {plural(evicted, 'key')} evicted since the server started."
     return Finding("eviction", "warning", text, _KEEP_ALL)
@@ -578,7 +579,7 @@ def _lazy_freeing(client: Any, endpoints: list[Place]) -> Finding:
     if setting == "yes":
         return Finding("lazy freeing", "ok", text)
     text += " When it expires, the server blocks while it frees them."
-    remedy = "CONFIG SET lazyfree-lazy-expire yes; or an algorithm that keeps a number, such as sliding_window_counter."
+    remedy = "CONFIG SET lazyfree-lazy-expire yes; or use an algorithm that keeps one number: sliding_window_counter."
     return Finding("lazy freeing", "hint", text, remedy)
 
 
@@ -593,21 +594,21 @@ def _calendars_in(endpoints: list[Place]) -> list[str]:
 
 def _persistence(client: Any, info: Mapping[str, Any], calendars: list[str]) -> Finding:
     if info.get("rdb_last_bgsave_status") == "err" and _setting(client, "stop-writes-on-bgsave-error") != "no":
-        text = "The last snapshot failed, so the server refuses writes, and with them charges."
-        remedy = "Look at its disk and its log; or CONFIG SET stop-writes-on-bgsave-error no."
+        text = "The last snapshot failed, so the server refuses writes: nothing can be charged."
+        remedy = "Check its disk and its log; or CONFIG SET stop-writes-on-bgsave-error no."
         return Finding("persistence", "wrong", text, remedy)
     kept = kept_on_disk(client)
     if kept == "all":
-        return Finding("persistence", "ok", "Append-only file: a restart keeps the limits.")
+        return Finding("persistence", "ok", "Append-only file: a restart keeps the quotas.")
     if kept == "snapshots":
         return Finding("persistence", "ok", "Snapshots: a restart forgets what was charged since the last.")
     if calendars:
-        text = f"None, or not known: after a restart of the server, every quota is full, also {calendars[0]}."
+        text = f"None, or unknown: after a restart of the server, every quota is full again, including {calendars[0]}."
         remedy = (
-            "CONFIG SET appendonly yes, and in its configuration file: a quota of a calendar must outlive a restart."
+            "CONFIG SET appendonly yes, and set it in the configuration file: calendar quotas must survive a restart."
         )
         return Finding("persistence", "warning", text, remedy)
-    text = f"{'None' if kept == 'nothing' else 'Not known'}: after a restart of the server, every quota is full."
+    text = f"{'None' if kept == 'nothing' else 'Unknown'}: after a restart of the server, every quota is full again."
     return Finding(
-        "persistence", "hint", text, "Long windows (days) deserve appendonly yes; short ones hardly need it."
+        "persistence", "hint", text, "Set appendonly yes for long windows (days); short ones hardly need it."
     )

@@ -184,8 +184,8 @@ def warn_where_quotas_end_with_a_command(on: AppState) -> None:
     storage = on.limiter.storage
     if not storage.shared or not getattr(storage, "in_use", True):
         SafeLogger(on.app.logger).warning(
-            'Rate limits: with MULTILIMIT_STORAGE_URI=%s, the quotas of the command "%s" end with it, so the next run '
-            "has full ones. Name a server that keeps them, such as redis://localhost:6379/0.",
+            'Rate limits: with MULTILIMIT_STORAGE_URI=%s, the quotas of the command "%s" are lost when it ends, so the '
+            "next run starts with full ones. Name a server that keeps them, such as redis://localhost:6379/0.",
             redacted(on.settings.storage_uri),
             context.info_name,
         )
@@ -198,10 +198,10 @@ def warn_of_several_processes(app: Flask, settings: Settings, limiter: Limiter) 
         return
     if not limiter.storage.shared:
         SafeLogger(app.logger).warning(
-            "Rate limits: by what the server says, several worker processes may serve this app, and with "
-            "MULTILIMIT_STORAGE_URI=%s each of them admits the whole of every limit. Set a storage that they share: "
-            "local:// on one machine (pip install 'flask-multilimit[local]'), or a server, such as "
-            "redis://localhost:6379/0. If there is one process, set MULTILIMIT_WORKERS=1.",
+            "Rate limits: the server reports that it may run several worker processes, and with "
+            "MULTILIMIT_STORAGE_URI=%s each of them counts by itself and admits the full limit. Set a storage that "
+            "they share: local:// on one machine (pip install 'flask-multilimit[local]'), or a server such as "
+            "redis://localhost:6379/0. If there is only one process, set MULTILIMIT_WORKERS=1.",
             redacted(settings.storage_uri),
         )
     elif not (workers := limiter.health().workers).certain:

@@ -55,7 +55,8 @@ def test_a_denied_client_is_denied_by_a_worker_that_starts_in_an_outage(
 
     assert shop.statuses(6, "/open") == [403] * 6
     assert (
-        sum("the copy on disk is in force, last changed 2" in each for each in messages(caplog, logging.WARNING)) == 1
+        sum("worker applies the copy on disk, last changed 2" in each for each in messages(caplog, logging.WARNING))
+        == 1
     )
 
 
@@ -68,7 +69,7 @@ def test_without_a_copy_the_log_says_once_that_no_ban_is_in_force(
     shop = worker(server, None)
 
     assert shop.statuses(2, "/open") == [200, 200]
-    told = [each for each in messages(caplog, logging.WARNING) if "no ban, denial or other change" in each]
+    told = [each for each in messages(caplog, logging.WARNING) if "no bans, denials or other changes" in each]
     assert len(told) == 1
     assert "MULTILIMIT_CONTROL_COPY" in told[0]
 
@@ -160,7 +161,7 @@ def _replaced_by_a_pipe(copy: Path) -> None:
         (lambda copy: copy.write_text("rate_limit:{control}:document " + "1" * 1000), "too long"),
         (
             lambda copy: copy.write_text('other:{control}:document 1-1-a b\n{"entries":[]}'),
-            "each app a file of its own",
+            "each app its own file",
         ),
     ],
     ids=["writable", "link", "pipe", "binary", "nonsense", "broken", "nested", "stamp", "of another app"],

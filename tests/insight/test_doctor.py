@@ -69,7 +69,7 @@ def test_a_limiter_below_a_decorator_that_does_not_tell_what_it_wraps_is_a_hint(
     (found,) = hidden(app)
 
     assert found.level == "hint"
-    assert found.text.startswith("Views that hold a limited function: shown (support.asking:view.")
+    assert found.text.startswith("Views that contain a limited function: shown (support.asking:view.")
     assert "functools.wraps" in str(found.remedy)
 
 
@@ -160,8 +160,8 @@ def test_where_each_endpoint_has_a_limit_all_is_well(app: Flask) -> None:
     ("connecting", "slowest", "level", "remedy"),
     [
         (0.04, 0.002, "ok", ""),
-        (0.06, 0.002, "warning", "Leave more time to connect: set it higher."),
-        (0.06, 0.07, "warning", "Every limited request takes one round trip: put the server nearer to the app."),
+        (0.06, 0.002, "warning", "Allow more time to connect: raise it."),
+        (0.06, 0.07, "warning", "Every limited request takes one round trip: move the server closer to the app."),
     ],
 )
 def test_the_first_trip_which_has_to_connect_is_told_apart(
@@ -225,9 +225,9 @@ def on_server(server: Server, redis_client: redis.Redis, shop: Callable[..., Sho
         ({"UWSGI_PROCESSES": "4"}, {}, "traffic", "warning", "uWSGI seems to run no threads"),
         ({"UWSGI_PROCESSES": "4", "UWSGI_ENABLE_THREADS": "1"}, {}, "traffic", "ok", "Counted"),
         ({"UWSGI_ENABLE_THREADS": "false"}, {}, "traffic", "warning", "uWSGI seems to run no threads"),
-        ({}, {}, "storage", "hint", "memory://, in each process by itself"),
-        ({"WEB_CONCURRENCY": "4"}, {}, "storage", "warning", "each of them admits the whole of every limit"),
-        ({}, {}, "addresses", "hint", "IP limits, and no ProxyFix"),
+        ({}, {}, "storage", "hint", "memory://: each process counts by itself"),
+        ({"WEB_CONCURRENCY": "4"}, {}, "storage", "warning", "each of them admits the full limit"),
+        ({}, {}, "addresses", "hint", "There are IP limits, but no ProxyFix"),
         ({"DYNO": "web.1"}, {}, "addresses", "warning", "DYNO (Heroku) is set"),
         ({}, {"MULTILIMIT_ENABLED": False}, "enabled", "warning", "nothing is limited"),
     ],
@@ -251,7 +251,7 @@ def test_settings_and_the_environment_are_looked_at(
 
 @pytest.mark.parametrize(
     ("proxies", "level", "text"),
-    [(2, "ok", "from 2 proxies"), (0, "warning", "with x_for=0. All clients would share the proxy's quota.")],
+    [(2, "ok", "from 2 proxies"), (0, "warning", "has x_for=0. All clients would share the proxy's quota.")],
 )
 def test_proxyfix_is_seen(shop: Callable[..., Shop], proxies: int, level: Level, text: str) -> None:
     behind = shop()
@@ -326,7 +326,7 @@ OPERATOR = f"{WORKER} {RIGHTS_OF_OPERATORS}"
     [
         ("~* +@all -@scripting", "script", "wrong", "", "The server's user needs the right +eval"),
         (f"{OURS} {RIGHTS}", "script", "ok", "", ""),
-        (f"{OURS} {RIGHTS}", "storage", "hint", "does not let this user look at it", "+ping +info +config|get"),
+        (f"{OURS} {RIGHTS}", "storage", "hint", "does not let this user inspect it", "+ping +info +config|get"),
         (f"{OURS} {RIGHTS} +ping +info +config|get", "storage", "ok", "", ""),
         (f"{OURS} {RIGHTS}", "control", "hint", "may not read changes", RIGHTS_OF_WORKERS),
         (WORKER, "control", "ok", "", ""),
@@ -349,9 +349,9 @@ def test_who_lacks_no_right_is_told_of_none(as_user: Callable[[str], Shop]) -> N
 @pytest.mark.parametrize(
     ("policy", "level", "text"),
     [
-        ("allkeys-lru", "warning", "every key may be dropped"),
-        ("volatile-ttl", "warning", "every key with a TTL, as all of ours have, may be dropped"),
-        ("noeviction", "ok", "refuses to charge rather than forget"),
+        ("allkeys-lru", "warning", "every key may be evicted"),
+        ("volatile-ttl", "warning", "every key with a TTL, which all of ours have, may be evicted"),
+        ("noeviction", "ok", "refuses writes, and forgets nothing"),
     ],
 )
 def test_a_server_that_evicts_is_named(
@@ -391,14 +391,14 @@ def control_findings(shop: Shop) -> list[tuple[str, str]]:
 
 
 def test_changes_are_counted_and_a_server_that_would_forget_them_is_named(on_server: Shop) -> None:
-    forgets = "The server keeps nothing on disk: with it and all workers, the changes in force would end."
-    assert [each.text for each in on_server.findings("control")] == ["Nothing is changed: all limits are as declared."]
+    forgets = "The server keeps nothing on disk: if it and all workers stop, the changes in force are lost."
+    assert [each.text for each in on_server.findings("control")] == ["No changes: all limits are as declared."]
 
     with on_server.app.app_context():
         on_server.control.deny("203.0.113.9", lasting=True)
 
     told = [(each.level, each.text) for each in on_server.findings("control")]
-    assert told == [("warning", forgets), ("ok", "1 changed while the app runs.")]
+    assert told == [("warning", forgets), ("ok", "1 change in force.")]
 
 
 def test_a_cluster_that_would_forget_changes_is_named(cluster: Cluster, shop: Callable[..., Shop]) -> None:

@@ -176,7 +176,7 @@ class TestSeveralProcesses:
         (warning,) = self.warnings(app, caplog, multiprocess=True)
 
         assert "MULTILIMIT_STORAGE_URI=memory://" in warning
-        assert "each of them admits the whole of every limit" in warning
+        assert "each of them counts by itself and admits the full limit" in warning
         assert "redis://localhost:6379/0" in warning
 
     def test_of_which_there_is_one_are_not_warned_of(self, app: Flask, caplog: pytest.LogCaptureFixture) -> None:

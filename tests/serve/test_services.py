@@ -128,7 +128,7 @@ def test_a_command_says_once_that_its_quotas_end_with_it_unless_a_server_keeps_t
 
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == (0 if kept or testing else 1)
-    assert all('STORAGE_URI=memory://, the quotas of the command "mail" end with it' in each for each in told)
+    assert all('STORAGE_URI=memory://, the quotas of the command "mail" are lost when it ends' in each for each in told)
 
 
 def test_a_worker_started_by_a_program_of_click_gets_no_warning_about_commands(

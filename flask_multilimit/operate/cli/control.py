@@ -343,7 +343,7 @@ def entries_command(export: str | None, imported: BinaryIO | None, reason: str, 
         write_json(entries=found.entries, declared=found.declared)
         return
     if not found.entries:
-        console.echo("Nothing is changed: all limits are as declared.")
+        console.echo("No changes: all limits are as declared.")
         return
     now = applier.follower.in_force.time()
     rows = [

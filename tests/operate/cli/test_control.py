@@ -125,7 +125,7 @@ def test_a_dry_run_shows_and_changes_nothing(on_server: Command) -> None:
 
     assert run.code == 0
     assert "    + ip-20s: 50 per 20s" in run.out
-    assert on_server("entries").out.startswith("Nothing is changed")
+    assert on_server("entries").out.startswith("No changes")
 
 
 def test_asks_before_it_changes_anything(on_server: Command) -> None:
@@ -239,7 +239,7 @@ class TestExportAndImport:
         run = on_server("entries", "--import", str(file))
 
         assert (run.code, why in " ".join(run.err.split())) == (1, True), run.err
-        assert on_server("entries").out.startswith("Nothing is changed")
+        assert on_server("entries").out.startswith("No changes")
 
     def test_an_export_that_does_not_fit_on_the_disk_says_so_and_keeps_the_last_one(
         self, on_server: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -292,7 +292,7 @@ def test_lists_are_found_and_paged(app: Flask, ada: FlaskClient) -> None:
 
 
 def test_empty_lists_and_histories_say_so(ada: FlaskClient) -> None:
-    assert "Nothing is changed: all limits are as declared" in ada.get(f"{ROOT}lists").text
+    assert "No changes: all limits are as declared" in ada.get(f"{ROOT}lists").text
     assert "Nothing has been changed yet." in ada.get(f"{ROOT}history").text
     assert "No entry matches." in ada.get(f"{ROOT}lists?q=x").text
 
