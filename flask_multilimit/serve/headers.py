@@ -69,8 +69,10 @@ def _fields(
 ) -> Sequence[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     wait, refusal = None, _latest_refusal(decisions)
-    if refusal is not None and response.status_code in {429, 503}:
-        found.append(("Cache-Control", "no-store"))
+    says_so = response.status_code in {429, 503}
+    if refusal is not None and (says_so or "Cache-Control" not in response.headers):
+        found.append(("Cache-Control", "no-store"))  # a cache may keep other answers unasked, for all clients
+    if refusal is not None and says_so:
         wait = _retry_after(refusal, settings)
         if wait is not None:
             found.append(("Retry-After", _written_wait(wait, settings)))

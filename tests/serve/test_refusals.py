@@ -426,6 +426,23 @@ class TestOnRejected:
         assert text is None or response.text == text
         assert policy(response) == ["default-60s"], "what it returns has header fields like every response"
 
+    @pytest.mark.parametrize(
+        ("answer", "expected"),
+        [
+            (lambda: "busy", "no-store"),
+            (lambda: redirect("/waiting-room"), "no-store"),
+            (lambda: jsonify(busy=True), "no-store"),
+            (lambda: ("busy", 200, {"Cache-Control": "private"}), "private"),
+        ],
+    )
+    def test_no_cache_keeps_the_answer_for_others_unless_it_says_so(
+        self, app: Flask, storage: RecordingStorage, answer: Any, expected: str
+    ) -> None:
+        limit(app, storage, "limiter", on_rejected=lambda _: answer())
+
+        assert "Cache-Control" not in ask(app).headers
+        assert refuse(app).headers.getlist("Cache-Control") == [expected]
+
     def test_returning_nothing_it_only_looks_on(self, app: Flask, storage: RecordingStorage) -> None:
         seen: list[Decision] = []
         limit(app, storage, "app", on_rejected=seen.append)
