@@ -14,7 +14,7 @@ from history.broken import KINDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
-    from multiprocessing.synchronize import Barrier, Event
+    from multiprocessing.synchronize import Barrier
 
     import redis
 
@@ -22,34 +22,27 @@ if TYPE_CHECKING:
 
 PATIENCE = 120
 
-_meeting: Any = None
+_barrier: Any = None
 
 
-def meet_at(barrier: Barrier, over: Event) -> None:
-    """Called once in each process: where all wait until all are ready, and what may tell them to stop."""
-    global _meeting  # noqa: PLW0603 - the way in which a pool hands something to its processes
-    _meeting = barrier, over
-
-
-def until_over() -> Event:
-    """In a process: what tells it to stop."""
-    over: Event = _meeting[1]
-    return over
+def meet_at(barrier: Barrier) -> None:
+    """Called once in each process: where all wait until all are ready."""
+    global _barrier  # noqa: PLW0603 - the way in which a pool hands something to its processes
+    _barrier = barrier
 
 
 def by_threads(seed: int, threads: int, ask: Callable[[random.Random, int], Any]) -> list[Any]:
     """In a process, when all are ready: what ``ask`` returns in each thread, given its dice and its number."""
-    _meeting[0].wait()
+    _barrier.wait()
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(lambda n: ask(random.Random(f"{seed} {n}"), n), range(threads)))
 
 
 class Processes:
-    """``number`` of them, and ``waiting`` others that wait until all are ready."""
+    """``number`` of them."""
 
-    def __init__(self, number: int, pool: ProcessPoolExecutor, barrier: Barrier, over: Event, server: Server) -> None:
+    def __init__(self, number: int, pool: ProcessPoolExecutor, server: Server) -> None:
         self._number, self._pool, self._server = number, pool, server
-        self.barrier, self.over = barrier, over
         self.client: redis.Redis = server.client()
 
     def start(
@@ -57,7 +50,6 @@ class Processes:
     ) -> list[Future[list[Any]]]:
         """``run`` in each process, on an empty server."""
         self.client.flushall()
-        self.over.clear()
         kinds = cycle(KINDS[scripts])
         return [
             self._pool.submit(run, self._server.url, 100 * seed + n, *arguments, are_compiled=next(kinds))
@@ -71,10 +63,10 @@ def together(calls: list[Future[list[Any]]]) -> list[Any]:
 
 
 @contextmanager
-def processes_on(server: Server, number: int, *, waiting: int = 0) -> Iterator[Processes]:
+def processes_on(server: Server, number: int) -> Iterator[Processes]:
     context: Any = multiprocessing.get_context("spawn")
-    barrier, over = context.Barrier(number + waiting, timeout=PATIENCE), context.Event()
-    with ProcessPoolExecutor(number, context, meet_at, (barrier, over)) as pool:
-        processes = Processes(number, pool, barrier, over, server)
+    barrier = context.Barrier(number, timeout=PATIENCE)
+    with ProcessPoolExecutor(number, context, meet_at, (barrier,)) as pool:
+        processes = Processes(number, pool, server)
         yield processes
         processes.client.close()
