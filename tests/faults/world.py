@@ -159,6 +159,7 @@ FAULTS = (
     _through_proxy("500 ms of latency", "latency", seconds=0.5),
     _says("LOADING", b"-LOADING Redis is loading the dataset in memory"),
     _says("CLUSTERDOWN", b"-CLUSTERDOWN The cluster is down"),
+    _says("a proxy whose server is away", b"-ERR Connection refused"),
     _says("a reply of the wrong shape", b"*3\r\n:1\r\n:2\r\n:3"),
     _says("a reply of the wrong kind", b"*5\r\n:1\r\n:0\r\n$-1\r\n+OK\r\n:3"),
     _says("no protocol", b"HTTP/1.1 400 Bad Request"),

@@ -45,6 +45,7 @@ REMEDIES = {
     f"{RIGHTS.replace('+', '').replace(' ', ', ')}. (A sentinel has none of them: name it redis+sentinel://)",
     "DATABASE": "the server has no database with the number in the storage URI: see its setting `databases` (a cluster "
     "has only 0)",
+    "ERR": "the server, or a proxy before it, has refused the command: see its log",
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate must be signed by a CA that is known here (ssl_ca_certs in "
     "the storage URI names a file of them), be for the host in the URI, and not have expired",
 }
@@ -55,10 +56,10 @@ TOO_LATE = (
 )
 NOBODY_THERE = "start the server, or correct the storage URI"
 
-KEY_SPECIFIC = frozenset({"WRONGTYPE", "CROSSSLOT", "ERR"})
+KEY_SPECIFIC = frozenset({"WRONGTYPE", "CROSSSLOT"})
 """Codes of errors that concern only the keys of the check, not the server."""
 
-_CODE = rf"\b({'|'.join(code for code in REMEDIES if code not in {'UNKNOWN', 'DATABASE'})})\b"
+_CODE = rf"\b({'|'.join(code for code in REMEDIES if code not in {'UNKNOWN', 'DATABASE', 'ERR'})})\b"
 _TEXTS = {
     "UNKNOWN": re.compile(r"[Uu]nknown (Redis |server )?command"),
     "NOPERM": re.compile(r"ACL failure in script|user executing the script can't"),  # Redis 7.2 and Valkey, Redis 7.0
@@ -67,6 +68,8 @@ _TEXTS = {
 """What errors without a code of the server say, by our own code."""
 _NO_RIGHT_TO_RUN = re.compile(r"permissions to run the '([a-z|_-]{1,40})'")
 _NO_RIGHT_TO_KEY = "permissions to access"
+_IN_A_SCRIPT = "script"
+"""In each error of a script that has begun. Others without a known code come from a proxy whose server is away."""
 _CLASSES = {
     "NOPERM": "NoPermissionError",
     "READONLY": "ReadOnlyError",
@@ -97,7 +100,7 @@ def storage_error(error: Exception, server: str = "") -> StorageError:
     did = "refused a command" if code == "NOPERM" else "gave no answer"
     made = StorageError(f"the rate limit storage {did}{where}: {type(error).__name__}: {error}")
     made.__cause__ = error
-    made.key_specific = code in KEY_SPECIFIC
+    made.key_specific = code in KEY_SPECIFIC or (code == "ERR" and _IN_A_SCRIPT in str(error))
     made.no_reply = not code and isinstance(error, _NO_REPLY)
     missing = _missing_right(str(error)) if code == "NOPERM" else ""
     made.remedy = missing or REMEDIES.get(code) or _remedy_of(error, no_reply=made.no_reply)
