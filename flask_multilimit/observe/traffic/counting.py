@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections import Counter as Amounts
 from collections.abc import Iterable, Sequence
@@ -36,60 +35,35 @@ K = TypeVar("K")
 class Heaviest(Generic[K]):
     """The most frequent of many keys, in bounded memory. Not thread-safe.
 
-    Space-Saving (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent and Top-k Elements in Data Streams,
-    ICDT 2005): there are ``capacity`` counters. A key without a counter takes over the smallest one together with its
-    count, which is the largest possible error of the new key. A key that is more frequent than the total divided by
-    ``capacity`` always has a counter.
+    Misra-Gries (Misra, Gries: Finding Repeated Elements, Science of Computer Programming, 1982): when there are more
+    than twice ``capacity`` counters, all are lowered together until no more than ``capacity`` are above zero. So a
+    count is never too large, and a key that is more frequent than the total divided by ``capacity`` always has one.
     """
 
-    __slots__ = ("_capacity", "_counts", "_errors", "_heap")
+    __slots__ = ("_capacity", "_counts")
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._counts: dict[K, int] = {}
-        self._errors: dict[K, int] = {}
-        """The count that each key took over from another; a key that is missing took over none."""
-        self._heap: list[tuple[int, int, K]] = []
-        """Filled from the first replacement on: a lower bound of the count of each key, a number that decides between
-        equal counts so that keys are never compared, and the key."""
+        self._counts: Amounts[K] = Amounts()
 
     def __len__(self) -> int:
         return len(self._counts)
 
     def add(self, key: K, amount: int = 1) -> None:
-        counts = self._counts
-        if key in counts:
-            counts[key] += amount
-        elif len(counts) < self._capacity:
-            counts[key] = amount
-        else:
-            self._replace(key, amount)
+        self._counts[key] += amount
+        if len(self._counts) > 2 * self._capacity:
+            lowered = sorted(self._counts.values(), reverse=True)[self._capacity]
+            self._counts = Amounts({key: count - lowered for key, count in self._counts.items() if count > lowered})
 
     def top(self, most: int) -> dict[K, int]:
         """The most frequent keys, each with the least number of times that it was added."""
-        sure = {key: count - self._errors.get(key, 0) for key, count in self._counts.items()}
-        return dict(Amounts(sure).most_common(most))
-
-    def _replace(self, key: K, amount: int) -> None:
-        """Give the smallest counter to ``key``."""
-        counts, heap = self._counts, self._heap
-        if not heap:
-            heap += [(count, number, owner) for number, (owner, count) in enumerate(counts.items())]
-            heapq.heapify(heap)
-        count, number, owner = heap[0]
-        while counts[owner] != count:
-            heapq.heapreplace(heap, (counts[owner], number, owner))
-            count, number, owner = heap[0]
-        del counts[owner]
-        self._errors.pop(owner, None)
-        counts[key], self._errors[key] = count + amount, count
-        heapq.heapreplace(heap, (count + amount, number, key))
+        return dict(self._counts.most_common(most))
 
 
 MOST_NAMES = 4096
 """The most names of checks, and of rules, that are counted separately between two flushes."""
 MOST_SUBJECTS = 1024
-"""The number of counters for subjects."""
+"""The number of subjects among which the most refused are surely found. Twice as many are counted."""
 MOST_SENT = 100
 """The number of most refused subjects that are passed on at each flush."""
 AT_ONCE = 200
@@ -120,8 +94,8 @@ class _Marks:
 class Counter:
     """Counts events until :meth:`take` is called. Thread-safe; a forked child starts with nothing.
 
-    Memory is bounded: after :data:`MOST_NAMES` names, new ones count as ``(others)``; after :data:`MOST_SUBJECTS`
-    subjects, new ones replace those that are refused least.
+    Memory is bounded: after :data:`MOST_NAMES` names, new ones count as ``(others)``; after twice
+    :data:`MOST_SUBJECTS` subjects, those that are refused least are forgotten.
     """
 
     def __init__(self, *, subjects: bool) -> None:

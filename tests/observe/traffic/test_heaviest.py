@@ -27,7 +27,7 @@ def test_heaviest_counts_are_exact_while_there_is_room(keys: list[int]) -> None:
 
 @given(st.lists(st.integers(0, 60), max_size=400), st.integers(1, 20))
 def test_heaviest_never_overcounts_and_misses_no_frequent_subject(keys: list[int], capacity: int) -> None:
-    told, exact = heaviest_of(keys, capacity).top(capacity), Counter(keys)
+    told, exact = heaviest_of(keys, capacity).top(2 * capacity), Counter(keys)
 
     assert all(0 < amount <= exact[key] for key, amount in told.items())
     frequent = {key for key, amount in exact.items() if amount > len(keys) / capacity}
@@ -35,12 +35,8 @@ def test_heaviest_never_overcounts_and_misses_no_frequent_subject(keys: list[int
 
 
 @given(st.lists(st.integers(), max_size=300), st.integers(1, 20))
-def test_heaviest_keeps_no_more_than_its_capacity(keys: list[int], capacity: int) -> None:
-    heaviest = heaviest_of(keys, capacity)
-
-    assert len(heaviest) == min(capacity, len(set(keys)))
-    assert len(heaviest._heap) <= capacity
-    assert len(heaviest._errors) <= capacity
+def test_heaviest_keeps_no_more_than_twice_its_capacity(keys: list[int], capacity: int) -> None:
+    assert len(heaviest_of(keys, capacity)) <= 2 * capacity
 
 
 def test_the_top_are_those_with_the_largest_amounts() -> None:
@@ -60,4 +56,4 @@ def test_the_top_20_of_a_zipf_stream_are_found(exponent: float) -> None:
 
 
 def test_a_frequent_subject_that_comes_late_is_found() -> None:
-    assert heaviest_of([1, 2, 3] + [9] * 10, 3).top(1) == {9: 10}
+    assert heaviest_of([*range(10), *[99] * 10], 3).top(1) == {99: 10}
