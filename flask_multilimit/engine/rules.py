@@ -370,7 +370,7 @@ def fill_rule(
     put(rule, "quota", quota)
     put(rule, "longest_quota", longest_quota)
     put(rule, "key_part", f"{algorithm}:{rule.window_ms}")
-    put(rule, "holds_slots", hasattr(rule.implementation, "renew"))
+    put(rule, "holds_slots", algorithm == CONCURRENCY)
     return rule
 
 

@@ -6,7 +6,6 @@ clock and no Flask. Numbers are integers: units, and microseconds of the storage
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -101,23 +100,6 @@ Unit = tuple[str, Quota, int]
 """One unit of a key: the key, the quota of its rule, and the index of ``remaining`` in a reply."""
 
 
-class ChargesUnits(Protocol):
-    """An algorithm that can evaluate and charge hits of one unit each at once, in memory. Having :meth:`charge_units`
-    marks it."""
-
-    def charge_units(
-        self, states: MutableMapping[str, Any], asked: Sequence[Unit], now: int, check_id: bytes, reply: list[int], /
-    ) -> Sequence[str] | None:
-        """Charge one unit of each key if all allow, and write what remains into ``reply``. Return the keys
-        that had no state. If one refuses, or its state does not permit this, return ``None`` and charge nothing. No
-        state is later than ``now``."""
-
-    def charge_unit(
-        self, states: MutableMapping[str, Any], asked: Unit, now: int, check_id: bytes, reply: list[int], /
-    ) -> Sequence[str] | None:
-        """:meth:`charge_units` for a single key."""
-
-
 class Algorithm(Protocol):
     """The Python twin: a module with these names. ``NAME.lua`` beside it defines the same functions.
 
@@ -166,23 +148,3 @@ class Algorithm(Protocol):
 
     def recognise(self, state: Any, quota: Quota, now: int, check_id: bytes, /) -> bool:
         """Whether ``check_id`` was charged here, and still counts. Asked only where ``REMEMBERS_IDS``."""
-
-
-class HoldsSlots(Algorithm, Protocol):
-    """An algorithm whose units are slots, in use until they are settled at 0. Having :meth:`renew` marks it."""
-
-    def renew(self, state: Any, quota: Quota, cost: int, now: int, check_id: bytes, /) -> Any:
-        """Let the slots of ``check_id`` count from ``now`` on, even if they are gone; return the new state."""
-
-    def release_command(self, key: bytes, cost: int, check_id: bytes, /) -> tuple[bytes, ...]:
-        """The plain command of Redis that settles ``cost`` slots at 0."""
-
-
-class NotesStrikes(Protocol):
-    """The algorithm of bans: a refusal by a hit that it watches changes its state."""
-
-    def strike(self, state: Any, quota: Any, now: int, check_id: bytes, /) -> Any:
-        """Note a refusal in the check ``check_id``; return the new state."""
-
-    def told_of_strike(self, state: Any, quota: Any, now: int, check_id: bytes, /) -> Outcome:
-        """What ``evaluate`` says about the state that :meth:`strike` has returned."""

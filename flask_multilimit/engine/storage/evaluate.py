@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 from uuid import UUID
 
-from ..algorithms import SLIDING, Outcome, Quota
-from ..algorithms.base import NotesStrikes
+from ..algorithms import SLIDING, Outcome, Quota, ban
 from ..decision import Charge, DecidedBy, Decision, decision_of
 from ..hits import PEEKED, Hit, PlacedBan, bans_among, memoized, new_id
 from ..reply import DELAY, NOW, joined, standings_of
@@ -113,9 +112,8 @@ def _note_strikes(
     """Note a strike for each ban that watches a hit that refuses, and set the outcome of the ban."""
     for place, hit, watched in bans:
         if any(outcomes[other][1] for other in watched):
-            by, quota = cast("NotesStrikes", hit.rule.implementation), hit.rule.quota
-            state = states[hit.key] = by.strike(states.get(hit.key), quota, now, check_id)
-            outcomes[place] = by.told_of_strike(state, quota, now, check_id)
+            state = states[hit.key] = ban.strike(states.get(hit.key), hit.rule.quota, now, check_id)
+            outcomes[place] = ban.told_of_strike(state, hit.rule.quota, now, check_id)
 
 
 def _step(hit: Hit) -> _Step:

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Callable, Sequence
 from threading import Lock
 from time import monotonic, monotonic_ns, time_ns
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
-from ..algorithms.base import AHEAD, ChargesUnits, HoldsSlots
+from ..algorithms import concurrency, sliding_window
+from ..algorithms.base import AHEAD
 from ..algorithms.calendar import LINGERS
 from ..decision import Charge, Decision, decision_of
 from ..forks import lock_for_forks
@@ -129,8 +130,8 @@ class MemoryStorage:
         with self._lock:
             now = self._now()
             for check_id, hit in slots:
-                states, algorithm = self._states, cast("HoldsSlots", hit.rule.implementation)
-                states[hit.key] = algorithm.renew(states.get(hit.key), hit.rule.quota, hit.cost, now, check_id)
+                state = self._states.get(hit.key)
+                self._states[hit.key] = concurrency.renew(state, hit.rule.quota, hit.cost, now, check_id)
                 self._written_by(hit.rule, hit.key, now + hit.rule.quota.window, now)
                 self._latest = max(self._latest, now)
 
@@ -254,7 +255,7 @@ _QuickWay = tuple[
 ]
 """How to charge hits of one unit each at once (a named tuple would take three times as long to unpack):
 
-- :meth:`.ChargesUnits.charge_unit` or :meth:`.ChargesUnits.charge_units`; ``None``: there is no quick way
+- :func:`.sliding_window.charge_unit` or :func:`.sliding_window.charge_units`; ``None``: there is no quick way
 - the units that it is asked for
 - the reply when all are charged, except for the instant and what remains
 - the keys of bans, which must have no state: a strike or a ban excludes the quick way
@@ -266,17 +267,13 @@ def _quick_way(hits: tuple[Hit, ...]) -> _QuickWay:
     bans = bans_among(hits)
     places = {ban.place for ban in bans}
     rules = [(place, hit) for place, hit in enumerate(hits) if place not in places]
-    algorithm = hits[0].rule.implementation
-    if not hasattr(algorithm, "charge_units"):  # isinstance of a Protocol takes as long as a whole check
+    if any(hit.rule.implementation is not sliding_window or hit.cost != 1 for _, hit in rules):
         return None, (), [], frozenset(), bans
-    if any(hit.rule.implementation is not algorithm or hit.cost != 1 for _, hit in rules):
-        return None, (), [], frozenset(), bans
-    by = cast("ChargesUnits", algorithm)
     units = tuple([(hit.key, hit.rule.quota, start_of(place)) for place, hit in rules])
     reply = head(0)
     for place, hit in enumerate(hits):
         reply += (hit.rule.quota.count, 0, 0) if place in places else (0, 0, hit.rule.quota.window)
     striking = frozenset([ban.hit.key for ban in bans])
     if len(units) == 1:
-        return by.charge_unit, units[0], reply, striking, bans
-    return by.charge_units, units, reply, striking, bans
+        return sliding_window.charge_unit, units[0], reply, striking, bans
+    return sliding_window.charge_units, units, reply, striking, bans

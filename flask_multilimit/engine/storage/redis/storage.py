@@ -10,7 +10,7 @@ from functools import lru_cache
 from inspect import iscoroutinefunction
 from itertools import islice
 from time import monotonic, time_ns
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from uuid import UUID
 from weakref import WeakMethod
 
@@ -18,8 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from ...algorithms import ALGORITHMS
-from ...algorithms.base import HoldsSlots
+from ...algorithms import concurrency
 from ...decision import Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
 from ...forks import notify_child
@@ -208,7 +207,7 @@ class RedisStorage:
             self._releases.release(slots, lost, self._release)
         else:  # as nearly always
             ((check_id, hit),) = slots
-            command = check_id.join(_release_parts(hit.rule.algorithm, hit.key, hit.cost))
+            command = check_id.join(_release_parts(hit.key, hit.cost))
             try:
                 self._wire.send(command, monotonic(), lost)
             except (RedisError, OSError) as error:
@@ -216,9 +215,7 @@ class RedisStorage:
 
     def _release(self, slots: Sequence[Slot]) -> None:
         self._deadline.start()
-        commands = [
-            _release_command_of(hit.rule.algorithm)(hit.key.encode(), hit.cost, check_id) for check_id, hit in slots
-        ]
+        commands = [concurrency.release_command(hit.key.encode(), hit.cost, check_id) for check_id, hit in slots]
         replies = self._command(self._run_each, commands)
         if any(type(reply) is not int for reply in replies):
             raise StorageError(f"the reply to a release has the wrong shape: {replies!r:.80}")
@@ -470,13 +467,9 @@ _ANY_ID = b"\xff" * 16
 
 
 @lru_cache(maxsize=1024)
-def _release_parts(algorithm: str, key: str, cost: int) -> list[bytes]:
+def _release_parts(key: str, cost: int) -> list[bytes]:
     """The packed command, split where the id belongs."""
-    return command_of(*_release_command_of(algorithm)(key.encode(), cost, _ANY_ID)).split(_ANY_ID)
-
-
-def _release_command_of(algorithm: str) -> Callable[[bytes, int, bytes], tuple[bytes, ...]]:
-    return cast("HoldsSlots", ALGORITHMS[algorithm]).release_command
+    return command_of(*concurrency.release_command(key.encode(), cost, _ANY_ID)).split(_ANY_ID)
 
 
 def _decision(check_id: bytes, hits: tuple[Hit, ...], answer: Any, frame: list[int] | None = None) -> Decision:
