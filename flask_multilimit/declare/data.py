@@ -31,11 +31,11 @@ from pydantic import (
 
 from ..engine import Ban, ConfigurationError, Rule
 from ..engine.algorithms import ALGORITHMS
-from ..engine.algorithms.calendar import Period
 from ..engine.bans import MOST_FACTOR, MOST_STRIKES
 from ..engine.errors import brief, told_by
 from ..engine.hits import OnStorageError
 from ..engine.keys import NAME_PATTERN, PREFIX_PATTERN, HashTag
+from ..engine.periods import Period
 from ..engine.rules import (
     CONCURRENCY,
     LONGEST,

@@ -9,9 +9,9 @@ from uuid import UUID
 
 from .algorithms import BAN, EVENLY, NEVER, UNKNOWN
 from .algorithms.base import Quota, is_begun, level_of
-from .algorithms.calendar import AROUND
 from .errors import ConfigurationError, brief
 from .hits import PEEKED, BanHit, Hit, OpenHit, bans_of
+from .periods import AROUND
 from .reply import (
     ALLOWED,
     DELAY,

@@ -12,7 +12,7 @@ from types import MethodType
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 from .algorithms import ALGORITHMS
-from .algorithms.base import COUNTED, PeriodsOfCalendar
+from .algorithms.base import COUNTED
 from .bans import Ban
 from .errors import ConfigurationError, brief, check_bool, check_several
 from .forks import notify_child
@@ -25,6 +25,7 @@ from .keys import (
     stem_of,
     stem_of_subject,
 )
+from .periods import Periods
 from .rules import Rule, Rules, rules_from
 
 T = TypeVar("T")
@@ -259,12 +260,12 @@ def bans_of(hits: tuple[Hit, ...]) -> tuple[PlacedBan, ...]:
     return hits.bans if isinstance(hits, Hits) else bans_among(hits)
 
 
-def calendars_of(hits: tuple[Hit, ...]) -> tuple[PeriodsOfCalendar, ...]:
+def calendars_of(hits: tuple[Hit, ...]) -> tuple[Periods, ...]:
     """The periods of each :class:`.Calendar` among the hits, in order."""
     return memoized(hits, _calendars_among)
 
 
-def _calendars_among(hits: tuple[Hit, ...]) -> tuple[PeriodsOfCalendar, ...]:
+def _calendars_among(hits: tuple[Hit, ...]) -> tuple[Periods, ...]:
     return tuple([periods for hit in hits if (periods := hit.rule.quota.periods) is not None])
 
 

@@ -8,12 +8,16 @@ from calendar import monthrange
 from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
+from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from .algorithms.calendar import AROUND, Period
 from .errors import brief
 from .text import Phrase
 
+Period = Literal["hour", "day", "week", "month", "year"]
+
+AROUND = 2
+"""Whole periods that are known before and after the present one."""
 SECOND = 1_000_000
 HOUR = 3600
 CARRIED = 2 * AROUND + 2

@@ -11,9 +11,8 @@ from hashlib import blake2b
 from typing import Any
 
 from .algorithms import ALGORITHMS, CALENDAR, Algorithm, Quota, algorithm_of
-from .algorithms.calendar import Period
 from .errors import ConfigurationError, brief, is_number, told_by
-from .periods import periods_of, zone_named
+from .periods import Period, periods_of, zone_named
 from .text import LONGEST_RULES, Phrase, joined
 
 SHORTEST = 0.001

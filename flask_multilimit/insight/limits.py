@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from ..control.entries import Override
 from ..declare.subjects import parts_of
 from ..engine import Ban, Calendar, Rule
-from ..engine.algorithms.calendar import Period
+from ..engine.periods import Period
 from ..engine.storage.layers.fallback import has_share
 from ..plan.endpoint import Plan, PlannedLimiter, planned_elsewhere
 from ..plan.plans import Plans

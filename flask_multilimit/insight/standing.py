@@ -13,9 +13,9 @@ from ..control.entries import Listing, Override
 from ..declare.addresses import Network, Networks, Who
 from ..declare.subjects import EVERYONE, LimitType, Subject, parts_by_type
 from ..engine import BanStatus, Decision, Limiter, RuleStatus, StorageError
-from ..engine.algorithms.calendar import Period
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
+from ..engine.periods import Period
 from ..engine.text import Phrase
 from ..observe.traffic import Refused
 from ..plan.hits import Applied

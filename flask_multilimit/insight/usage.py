@@ -15,9 +15,9 @@ from ..declare.dynamic import DynamicRules, NoRules
 from ..declare.limiter import Declaration
 from ..declare.subjects import Subject
 from ..engine import Calendar, ConfigurationError, Decision, Hit, Rule, RuleStatus
-from ..engine.algorithms.calendar import Period
 from ..engine.decision import FALLBACKS
 from ..engine.hits import BanHit, Hits
+from ..engine.periods import Period
 from ..engine.text import SafeLogger
 from ..plan.hits import Applied, strictest
 from ..serve.gate import AppGate

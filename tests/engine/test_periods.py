@@ -11,8 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from flask_multilimit.engine.algorithms.calendar import AROUND
-from flask_multilimit.engine.periods import CARRIED, Periods, periods_of, zone_named
+from flask_multilimit.engine.periods import AROUND, CARRIED, Periods, periods_of, zone_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

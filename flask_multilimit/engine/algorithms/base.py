@@ -9,21 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ..periods import Periods
+
 NEVER = -1
 """A ``retry_after`` that says that waiting does not help: the cost is more than the rule ever admits."""
 
 UNKNOWN = -2
 """A ``retry_after`` that says that the time is not known: it depends on when other work ends."""
-
-
-class PeriodsOfCalendar(Protocol):
-    """The periods of a calendar, in microseconds since 1970."""
-
-    def around(self, now: int, /) -> tuple[int, ...]:
-        """The boundaries of some periods before ``now``, of its own, and of some after it."""
-
-    def packed_around(self, now: int, /) -> bytes:
-        """The same, as scripts read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +38,7 @@ class Quota:
     """The longest that a ban lasts, in microseconds."""
     memory: int = 0
     """Microseconds after the end of a ban within which the next one repeats it."""
-    periods: PeriodsOfCalendar | None = field(default=None, compare=False)
+    periods: Periods | None = field(default=None, compare=False)
     """Where the periods of a calendar begin; its ``window`` is as long as the longest of them. Not compared, because it
     is an argument of scripts, and no part of them."""
 

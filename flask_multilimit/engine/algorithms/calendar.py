@@ -8,8 +8,7 @@ rules since. Twin of ``calendar.lua``.
 
 from __future__ import annotations
 
-from typing import Literal
-
+from ..periods import AROUND
 from .base import COUNTED, MOST_USED, NEVER, NO_PARAMETERS, Outcome, Quota, plain_quota, recognise_nothing
 
 PARAMETERS = NO_PARAMETERS
@@ -17,13 +16,8 @@ MAX_COST = COUNTED
 REMEMBERS_IDS = False
 INCLUDES = ("numbers",)
 
-Period = Literal["hour", "day", "week", "month", "year"]
-
 LINGERS = 3_600_000_000
 """Microseconds that a state outlives its period, in case the clock steps back."""
-
-AROUND = 2
-"""Whole periods that are known before and after the present one."""
 
 State = tuple[int, int, int]
 """The begin of the latest period, the units used in it, and those used in the period before."""

@@ -18,8 +18,8 @@ from pydantic import Field, InstanceOf, PlainSerializer
 
 from ...declare.subjects import LimitType
 from ...engine import Calendar, ConfigurationError, Limiter, MemoryStorage, Rule, hits_for
-from ...engine.algorithms.calendar import AROUND
 from ...engine.errors import brief, check_several
+from ...engine.periods import AROUND
 from ...engine.rules import UNITS, changed
 from ...engine.storage.forgetting import UNBOUNDED
 from ...insight.text import window_text

@@ -14,9 +14,9 @@ from itertools import chain
 
 from ...algorithms import UNKNOWN
 from ...algorithms.base import encode_ban, level_of
-from ...algorithms.calendar import AROUND
 from ...decision import Decision
 from ...hits import BanHit, Hit, bans_among, bans_of, memoized
+from ...periods import AROUND
 from ...reply import DELAY, Standing, at_instant, head, reset_afters, standing_of, standings_of
 from ...rules import LONGEST, Concurrent, Rule, changed
 from ..base import Slot, monotonic_microseconds
