@@ -201,15 +201,15 @@ class Settings(BaseModel):
         if late:
             in_tests = "; for a test, see flask_multilimit.testing.enabled" if f"{PREFIX}ENABLED" in late else ""
             raise ConfigurationError(
-                f"{' and '.join(late)} changed in app.config after MultiLimit had read it, which has no effect: make "
-                f"the change before MultiLimit(app) or init_app(app){in_tests}"
+                f"{' and '.join(late)} changed in app.config after MultiLimit had read it, so the change has no "
+                f"effect: make it before MultiLimit(app) or init_app(app){in_tests}"
             )
 
 
 def check_prefix(value: object) -> None:
     """Raise :class:`ConfigurationError` unless ``value`` can begin a key."""
     if not isinstance(value, str) or not PREFIX_PATTERN.fullmatch(value):
-        raise ConfigurationError(f"key prefix {brief(value)}: 1 to 32 printable ASCII characters, no blanks, no braces")
+        raise ConfigurationError(f"key prefix {brief(value)}: 1 to 32 printable ASCII characters, no spaces or braces")
 
 
 def _reason(problem: Any) -> str:

@@ -153,7 +153,7 @@ class Control:
 
         def without(document: Document) -> Document:
             if found not in document.entries:
-                raise ControlConflict(f"{found} has been changed meanwhile: look at the entries, and try again")
+                raise ControlConflict(f"{found} has changed in the meantime: look at the entries, and try again")
             return document.without([id])
 
         self._write(without, _change("undo", found, author, reason))
@@ -365,7 +365,7 @@ class Control:
             if self._store.write(found.stamp, make(_document_in(found)).dump(), change) is not None:
                 self._follower.start()
                 return
-        raise ControlConflict(Phrase("others change limits all the time: try again"))
+        raise ControlConflict(Phrase("others keep changing limits: try again"))
 
 
 def _document_in(found: Found) -> Document:

@@ -219,13 +219,13 @@ def too_many_listed(listings: Iterable[Listing], entry: Listing) -> str:
     if network is None or network.prefixlen > _COUNTED[network.version]:
         return ""
     if network.prefixlen < _WIDEST[network.version]:
-        frees, refuses = "{entry} would free of all limits {n} addresses", "{entry} would refuse {n} addresses"
+        frees, refuses = "{entry} would exempt {n} addresses from all limits", "{entry} would refuse {n} addresses"
         return Phrase(frees if allows else refuses, entry=entry, n=network.num_addresses)
     alike = (each.who.network for each in listings if (each.kind == "allow") == allows)
     listed = addresses_in(each for each in alike if each and _is_counted(each, network.version))
     if listed < _MOST_LISTED[network.version]:
         return ""
-    frees = "{entry}: together with the other entries, it would free of all limits half of all {ip} addresses"
+    frees = "{entry}: together with the other entries, it would exempt half of all {ip} addresses from all limits"
     refuses = "{entry}: together with the other entries, it would refuse half of all {ip} addresses"
     return Phrase(frees if allows else refuses, entry=entry, ip=f"IPv{network.version}")
 

@@ -193,18 +193,16 @@ class WrittenRule(Written):
         wrong = _OF_RATES if self.per is not None else ("timezone", "anchor")
         found = [name for name in wrong if getattr(self, name) is not None and name in self.model_fields_set]
         if found and self.per is None:
-            raise ValueError(f"{' and '.join(found)}: for a period of the calendar; give per, too, such as month")
+            raise ValueError(f"{' and '.join(found)}: for a calendar period; give per, too, such as month")
         if found:
             raise ValueError(f"per and {' and '.join(found)}: a calendar has no {found[0]}; give one of them")
 
     def _check_timeout(self) -> None:
         """Reject what contradicts it: a timeout alone says that the rule is about what runs at once."""
         if "time" in self.model_fields_set:
-            raise ValueError(
-                "time and timeout: give one of them: time for a rate, or timeout for a limit of what runs at once"
-            )
+            raise ValueError("time and timeout: give one of them: time for a rate, or timeout for a concurrency limit")
         if "algorithm" in self.model_fields_set and self.algorithm != CONCURRENCY:
-            raise ValueError(f"timeout is for what runs at once, not for {self.algorithm}; leave one of them out")
+            raise ValueError(f"timeout is for concurrency limits, not for {self.algorithm}; leave one of them out")
 
 
 class WrittenBan(Written):
@@ -624,7 +622,7 @@ _REMEDIES = {
 _CALLABLE = 'name a callable as "module:function"'
 _FORMS = {"cost": COST_FORMS, "charge_when": STATUSES_FORMS}
 _PATTERNS = {
-    f"^{PREFIX_PATTERN.pattern}$": "1 to 32 printable ASCII characters, no blanks, no braces",
+    f"^{PREFIX_PATTERN.pattern}$": "1 to 32 printable ASCII characters, no spaces or braces",
     f"^{NAME_PATTERN}$": "1 to 20 characters, a letter and then letters, digits, - and _",
     f"^{NAME}$": "1 to 64 of letters, digits and _.:*/-",
 }

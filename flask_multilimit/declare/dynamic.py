@@ -177,7 +177,7 @@ def _rules_from(given: object) -> tuple[Rule, ...]:
     if isinstance(given, Iterator):
         given = tuple(given)
         if not given:  # a generator of the app that an earlier request used up frees nobody
-            raise ConfigurationError("an iterator with nothing left; return a list, or None for no limit")
+            raise ConfigurationError("an exhausted iterator; return a list, or None for no limit")
     return rules_from(cast("Rules", given))
 
 

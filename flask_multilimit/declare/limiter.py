@@ -135,8 +135,8 @@ class Declaration:
         for rule in rules:
             if self.charge_when is not None and rule.holds_slots:
                 raise ConfigurationError(
-                    "charge_when has no effect on a Concurrent rule, whose slots are always given back; put the rule "
-                    "on a limiter of its own"
+                    "charge_when has no effect on a Concurrent rule, whose slots are always released; give the rule a "
+                    "limiter of its own"
                 )
             if self.settle is not None and rule.lease is not None:
                 raise ConfigurationError(
@@ -288,11 +288,11 @@ def _check_rules(declaration: Declaration) -> None:
         check_callable("rules", declaration.rules, *(["the subject"] if takes_subject(declaration.rules) else []))
         if takes_subject(declaration.rules) and _counts_everyone(declaration.type):
             raise ConfigurationError(
-                f"rules={name_of(declaration.rules)}: a limiter of type DEFAULT has everyone as one subject, so its "
-                "callable takes no argument; or give it a type, such as type=LimitType.USER"
+                f"rules={name_of(declaration.rules)}: a limiter of type DEFAULT counts everyone as one subject, so its "
+                f"callable takes no argument; or give it a type, such as type=LimitType.USER"
             )
     elif declaration.fallback is not None:
-        raise ConfigurationError("fallback: these rules apply when a callable for rules fails, and there is none")
+        raise ConfigurationError("fallback: these rules apply if a callable for rules fails, and there is no callable")
     declaration.check_rules(declaration.fixed_rules)
     try:
         declaration.check_rules(declaration.fallback or ())
@@ -313,7 +313,7 @@ def _check_settle(declaration: Declaration) -> None:
             raise ConfigurationError(f"settle={brief(settle)}: {SETTLE_FORMS}, or a callable with the response")
         check_callable("settle", settle, "the response")
     if declaration.charge_when is not None:
-        raise ConfigurationError("settle and charge_when: settle says it all; return 0 where nothing is charged")
+        raise ConfigurationError("settle and charge_when: give settle alone; let it return 0 where nothing is charged")
 
 
 def _check_reserve(declaration: Declaration) -> None:
@@ -328,12 +328,12 @@ def _check_ban(declaration: Declaration) -> None:
     check_ban(declaration.ban)
     if _counts_everyone(declaration.type):
         raise ConfigurationError(
-            "ban: a limiter of type DEFAULT has everyone as one subject, so a few refusals would shut everyone out; "
+            "ban: a limiter of type DEFAULT counts everyone as one subject, so a few refusals would shut everyone out; "
             "give it a type, such as type=LimitType.IP"
         )
     if declaration.wait:
         raise ConfigurationError(
-            "ban and wait: a request that waits has been refused before, so waiting would be a strike; leave one out"
+            "ban and wait: a request waits because it was refused, so waiting would count as a strike; leave one out"
         )
 
 
@@ -395,8 +395,8 @@ def _check_type(type_: object, name: object) -> None:
         raise ConfigurationError("type=(): give at least one type")
     if len(parts) > 1 and (LimitType.DEFAULT in parts or len(set(map(id, parts))) < len(parts)):
         raise ConfigurationError(
-            "type: several parts are one subject together, so give each of them once, and leave DEFAULT, which is "
-            "everyone, out"
+            "type: several parts together are one subject, so give each of them once, and leave out DEFAULT, which "
+            "means everyone"
         )
     own = [part for part in parts if not isinstance(part, LimitType)]
     for part in own:

@@ -75,7 +75,7 @@ def _strikes_of(value: Any) -> int:
 
 def _factor_of(value: Any) -> float:
     if type(value) not in {int, float} or not 1 <= value <= MOST_FACTOR:
-        raise ValueError(f"must be a number from 1, with which no ban lasts longer than the first, to {MOST_FACTOR}")
+        raise ValueError(f"must be a number from 1, with which all bans last equally long, to {MOST_FACTOR}")
     return float(value)
 
 

@@ -303,7 +303,7 @@ def _check_lease(charge: Charge) -> None:
 
 def _check_timeout(timeout: object) -> None:
     if not is_number(timeout) or not (timeout <= LONGEST or timeout == inf):
-        raise ConfigurationError(f"timeout={brief(timeout)}: give seconds; math.inf for as long as it takes")
+        raise ConfigurationError(f"timeout={brief(timeout)}: give seconds; math.inf waits as long as it takes")
 
 
 class _Block:

@@ -92,7 +92,7 @@ def zone_named(name: object) -> tzinfo:
             f"is {brief(name)}, but this system has no time zones; install the package tzdata (pip install tzdata)"
         ) from None
     raise ValueError(
-        Phrase("is no time zone that this system knows; check the spelling, or upgrade the package tzdata")
+        Phrase("is not a time zone that this system knows; check the spelling, or upgrade the package tzdata")
     )
 
 

@@ -598,9 +598,9 @@ def _mistake_in(rule: Rule) -> str | None:
     for name in ("burst", "max_delay", "lease"):
         if getattr(rule, name) is not None and name not in rule.implementation.PARAMETERS:
             takers = [algorithm for algorithm, twin in ALGORITHMS.items() if name in twin.PARAMETERS]
-            return f"{name} is taken by {' and '.join(takers)}, not by {rule.algorithm}; leave it out"
+            return f"{name} works with {' and '.join(takers)}, not with {rule.algorithm}; leave it out"
     if rule.burst is not None and rule.quota.burst * rule.time > LONGEST * rule.count:
-        return f"burst={rule.burst} would need more than {LONGEST} seconds (400 days) to come back"
+        return f"burst={rule.burst} would need more than {LONGEST} seconds (400 days) to refill"
     if rule.holds_slots and not SHORTEST_TIMEOUT <= rule.time <= LONGEST_TIMEOUT:
         return f"timeout must be between {SHORTEST_TIMEOUT} and {LONGEST_TIMEOUT} (a day) seconds"
     return None if rule.lease is None else _mistake_in_lease(rule, rule.lease)

@@ -72,7 +72,7 @@ def instant_of(text: str) -> float:
             return at.timestamp()
         except (ValueError, OverflowError):
             pass
-    remedy = "{given} is no time: write 5m (ago), 03:12, or 2026-07-01T03:12:00+02:00"
+    remedy = "{given} is not a time: write 5m (ago), 03:12, or 2026-07-01T03:12:00+02:00"
     raise ConfigurationError(Phrase(remedy, given=brief(text)))
 
 
@@ -106,7 +106,10 @@ BANNED = "at {at} it was refused at {where}: banned by {rule} from {began} until
 REFUSED = "at {at} it was refused at {where} by {rule}{refusals}"
 DURING = "; refusals from {first} until {last}: {n}"
 PASSED = "at {at} nothing refused it"
-UNKNOWN = "at {at} no ban held; whether limits refused it is not known, as MULTILIMIT_TRAFFIC_SUBJECTS hides subjects"
+UNKNOWN = (
+    "at {at} it was not banned; whether limits refused it is not known, because MULTILIMIT_TRAFFIC_SUBJECTS hides "
+    "subjects"
+)
 
 
 def _verdict(at: float, bans: tuple[BegunBan, ...], refusals: tuple[PastRefusals, ...], *, known: bool) -> Phrase:

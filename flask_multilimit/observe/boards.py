@@ -65,14 +65,14 @@ _RULES = ("{{endpoint}} {{rule}}", "endpoint, rule")
 _TIMES = "histogram_quantile({}, sum by (le) (rate(multilimit_check_seconds_bucket[$__rate_interval])))"
 
 NUMBERS = (
-    _number("Passes a second", "reqps", "Requests that go on.", _total("checks_total", _GOES_ON)),
+    _number("Passed a second", "reqps", "Requests that were admitted.", _total("checks_total", _GOES_ON)),
     _number("Refused a second", "reqps", "Refused by a rule.", _total("checks_total", _BY_RULE)),
     _number(
         *("Share refused now", "percentunit", "Of all checks."),
         f"{_total('checks_total', _BY_RULE)} / {_rate('', 'checks_total')}",
     ),
     _number(
-        *("Bans", "short", "In force now, those by hand included."),
+        *("Bans", "short", "In force now, including bans by hand."),
         '(sum(max by (app, endpoint, rule) (multilimit_bans_in_force{endpoint=~"$endpoint"})) or vector(0))'
         ' + (sum(max by (app) (multilimit_control_entries{kind="ban"})) or vector(0))',
     ),
@@ -87,7 +87,7 @@ NUMBERS = (
 PANELS = (
     *NUMBERS,
     Panel("Refused per second", "reqps", 8, "Refused by a rule.", (Query(_REFUSED, "{{endpoint}}"),)),
-    Panel("Passed per second", "reqps", 8, "Requests that go on.", (Query(_PASSED, "{{endpoint}}"),)),
+    Panel("Passed per second", "reqps", 8, "Requests that were admitted.", (Query(_PASSED, "{{endpoint}}"),)),
     Panel("Share refused", "percentunit", 8, "Of all checks.", (Query(f"{_REFUSED} / {_ALL}", "{{endpoint}}"),)),
     Panel(
         *("Rules that refuse", "reqps", 12, "A request may be refused by several rules."),
@@ -102,7 +102,7 @@ PANELS = (
         (Query('max by (endpoint) (multilimit_top_subject_share{endpoint=~"$endpoint"})', "{{endpoint}}"),),
     ),
     Panel(
-        *("Units settled, a second", "short", 12, "What requests really cost beyond their estimates, or below them."),
+        *("Units settled per second", "short", 12, "How far real costs were above or below their estimates."),
         (Query(_rate("direction, " + _RULES[1], "settled_units_total"), _RULES[0] + " {{direction}}"),),
     ),
     Panel(
@@ -122,11 +122,11 @@ PANELS = (
         (Query(_AWAY, "{{outcome}}"),),
     ),
     Panel(
-        *("Bans that began, a minute", "short", 12, "Of limiters that ban; each ends by itself."),
+        *("Bans started per minute", "short", 12, "By limiters; each ends by itself."),
         (Query(f"60 * {_rate(_RULES[1], 'bans_total')}", _RULES[0]),),
     ),
     Panel(
-        *("Bans in force", "short", 12, "Of limiters, which end by themselves, and those that somebody has made."),
+        *("Bans in force", "short", 12, "By limiters, which end by themselves, and by hand."),
         (
             Query('max by (endpoint, rule) (multilimit_bans_in_force{endpoint=~"$endpoint"})', _RULES[0]),
             Query('max by (app) (multilimit_control_entries{kind="ban"})', "{{app}} by hand"),

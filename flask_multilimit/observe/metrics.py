@@ -132,21 +132,21 @@ COUNTS: Final[tuple[Count, ...]] = (
         ("endpoint", "outcome", "decided_by"),
         _checks,
     ),
-    Count("refunds", "{check}", "Checks of which charges were given back.", ("endpoint",), _refunds),
+    Count("refunds", "{check}", "Checks whose charges were given back.", ("endpoint",), _refunds),
     Count("refusals", "{check}", "Refusals, by each rule that refuses.", OF_RULE, _of_rules("refuses")),
     Count(
         *("shadow_refusals", "{check}", "Checks that a rule would have refused if its limiter were no shadow."),
         *(OF_RULE, _of_rules("shadows")),
     ),
     Count(
-        *("near_limit", "{check}", "Checks that a rule has let pass with more than 80 percent of its quota used."),
+        *("near_limit", "{check}", "Checks that a rule let pass with more than 80 percent of its quota used."),
         *(OF_RULE, _of_rules("near")),
     ),
     Count(
-        *("settled_units", "{unit}", "Units that settling has returned, or added to the estimate."),
+        *("settled_units", "{unit}", "Units that settling returned, or added to the estimate."),
         *((*OF_RULE, "direction"), _settled_units),
     ),
-    Count("bans", "{ban}", "Bans that began, by each limiter that bans.", OF_RULE, _of_rules("bans")),
+    Count("bans", "{ban}", "Bans that limiters started.", OF_RULE, _of_rules("bans")),
 )
 READINGS: Final[tuple[Reading, ...]] = (
     Reading(
@@ -166,7 +166,7 @@ READINGS: Final[tuple[Reading, ...]] = (
         *("sum", _of_app(lambda app: app.health.fallback_keys)),
     ),
     Reading(
-        *("leases", "{lease}", "Quotas of which processes have taken units in advance.", ()),
+        *("leases", "{lease}", "Quotas from which processes have taken units in advance.", ()),
         *("sum", _of_app(lambda app: app.leases)),
     ),
     Reading(
@@ -174,19 +174,19 @@ READINGS: Final[tuple[Reading, ...]] = (
         *("min", _of_control(lambda control: control.version)),
     ),
     Reading(
-        *("control.age", "s", "Time since a process has last looked for changes, and got an answer.", ()),
+        *("control.age", "s", "Time since a process last looked for changes and got an answer.", ()),
         *("max", _of_control(lambda control: control.age)),
     ),
     Reading(
-        *("control.entries", "{entry}", "Overrides, allow and deny entries and bans by hand in force.", ("kind",)),
+        *("control.entries", "{entry}", "Overrides, allow and deny entries, and bans by hand, in force.", ("kind",)),
         *("max", _entries),
     ),
     Reading(
-        *("bans_in_force", "{ban}", "Bans in force that limiters began, in any process.", OF_RULE),
+        *("bans_in_force", "{ban}", "Bans in force that limiters started, in any process.", OF_RULE),
         *("max", lambda app: app.bans),
     ),
     Reading(
-        *("top_subject_share", "1", "Share of the refusals of five minutes that one subject got, that with the most."),
+        *("top_subject_share", "1", "Share of the most refused subject in all refusals of the last five minutes."),
         *(("endpoint",), "max", _top_shares),
     ),
 )

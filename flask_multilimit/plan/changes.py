@@ -69,7 +69,7 @@ class ChangeValidator:
         before = self._plans_with(self._fitting([each for each in document.overrides if each.id != entry.id]))
         plans = self._plans_with(self._fitting(document.overrides, but=entry))
         if entry.id not in plans.overrides.met and not differences(before, plans):
-            idle = "{entry}: no endpoint has that; {hint}. A function, or a check inside a view, may have it"
+            idle = "{entry}: no endpoint has such a limit; {hint}. A function, or a check inside a view, may have it"
             return Phrase(idle, entry=entry, hint=_hint(entry, before))
         if min(entry.times or 1, *shares(before, plans)) < SMALLEST_SHARE:
             return Phrase("{entry}: would leave less than a hundredth of a limit", entry=entry)
@@ -83,11 +83,11 @@ class ChangeValidator:
     def _too_generous(self, entry: Override, before: Plans, plans: Plans) -> str:
         growth = max(entry.times or 1, *shares(self._declared, plans))
         if growth >= LARGEST_SHARE and growth > max(shares(self._declared, before)):
-            generous = "{entry}: would let pass {n} times as much as a limit declares, or more"
+            generous = "{entry}: would admit {n} times as much as a limit declares, or more"
             return Phrase(generous, entry=entry, n=LARGEST_SHARE)
         part = entry.rule or entry.limiter or (entry.endpoint or "*").strip("*")
         if (entry.off or entry.shadow) and not part and frees_all(before, plans):
-            return Phrase("{entry}: no limit would be left that refuses anybody", entry=entry)
+            return Phrase("{entry}: would leave no limit that refuses anybody", entry=entry)
         return ""
 
     def _check_who(self, who: Who) -> None:

@@ -164,7 +164,7 @@ def merged(rule: Rule, written: str | WrittenRule) -> Rule:
     else:
         given = written.given
         if written.timeout is not None and "count" not in given and not rule.holds_slots:
-            raise ConfigurationError(f"timeout is for what runs at once, and {rule} is a rate; give a count, too")
+            raise ConfigurationError(f"timeout is for concurrency limits, and {rule} is a rate; give a count, too")
     return _replaced(rule, given)
 
 

@@ -284,7 +284,7 @@ def _charges(said: object) -> bool:
     """What a ``charge_when`` has ``said``. Raises :class:`ConfigurationError` for a number, which is no condition."""
     if isinstance(said, (int, float)) and not isinstance(said, bool):
         raise ConfigurationError(
-            f"charge_when returned {brief(said)}, and it decides whether a request is charged, not how much: that is "
-            "settle=; return True or False"
+            f"charge_when returned {brief(said)}, and it decides whether a request is charged, not how much: use "
+            f"settle= for that; return True or False"
         )
     return bool(said)

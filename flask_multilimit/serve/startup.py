@@ -160,7 +160,8 @@ def _settings_of_flask_limiter(app: Flask) -> list[str]:
     if not left or "limiter" in app.extensions:
         return []
     return [
-        f"{left[0]} is a setting of Flask-Limiter, which MultiLimit does not read; its settings begin with MULTILIMIT_"
+        f"{left[0]} is a setting of Flask-Limiter, which MultiLimit does not read; settings of MultiLimit begin with "
+        f"MULTILIMIT_"
     ]
 
 

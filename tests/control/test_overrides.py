@@ -247,10 +247,19 @@ class TestSlotsThatAChangeBrings:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"endpoint": "show", "rule": "ip-60s", "rules": "2/mnute"}, "rules='2/mnute': .*did you mean 'minute'"),
     ({"endpoint": "show", "rule": "ip-60s", "rules": {"count": 0}}, "rules.count=0"),
-    ({"endpoint": "show", "rule": "ip-60s", "rules": {"burst": 5}}, "burst is taken by"),
-    ({"endpoint": "shwo", "rule": "ip-60s", "rules": "2/second"}, "no endpoint has that; the nearest name is show"),
-    ({"endpoint": "show", "rule": "ip-61s", "rules": "2/second"}, "no endpoint has that; the rules of show are ip-60s"),
-    ({"endpoint": "jobs", "rule": "ip-60s", "rules": "2/second"}, "no endpoint has that; `flask multilimit limits`"),
+    ({"endpoint": "show", "rule": "ip-60s", "rules": {"burst": 5}}, "burst works with"),
+    (
+        {"endpoint": "shwo", "rule": "ip-60s", "rules": "2/second"},
+        "such a limit; the nearest name is show",
+    ),
+    (
+        {"endpoint": "show", "rule": "ip-61s", "rules": "2/second"},
+        "such a limit; the rules of show are ip-60s",
+    ),
+    (
+        {"endpoint": "jobs", "rule": "ip-60s", "rules": "2/second"},
+        "such a limit; `flask multilimit limits`",
+    ),
     ({"endpoint": "show", "limit": {"type": "ip", "hash_tag": "subject"}}, "keys in several slots"),
     (
         {"endpoint": "show", "limit": {"type": f"{__name__}:view"}},

@@ -194,10 +194,10 @@ class TestTwoOperators:
 
 
 FREES: list[tuple[dict[str, Any], str]] = [
-    ({"kind": "allow", "who": "0.0.0.0/0"}, "free of all limits 4294967296 addresses"),
-    ({"kind": "allow", "who": "::/0"}, "free of all limits"),
-    ({"kind": "override", "endpoint": "*", "off": True}, "no limit would be left that refuses anybody"),
-    ({"kind": "override", "endpoint": "**", "shadow": True}, "no limit would be left that refuses anybody"),
+    ({"kind": "allow", "who": "0.0.0.0/0"}, "exempt 4294967296 addresses from all limits"),
+    ({"kind": "allow", "who": "::/0"}, "from all limits"),
+    ({"kind": "override", "endpoint": "*", "off": True}, "would leave no limit that refuses anybody"),
+    ({"kind": "override", "endpoint": "**", "shadow": True}, "would leave no limit that refuses anybody"),
     ({**OVERRIDE, "rules": "2000/minute"}, "1000 times as much"),
     ({"kind": "override", "endpoint": "tier", "times": 1000}, "1000 times as much"),
     ({"kind": "override", "who": "0.0.0.0/0", "rules": "1000000/second"}, "1000 times as much"),

@@ -248,9 +248,9 @@ WRONG: list[tuple[Any, str]] = [
     ),
     (
         {"limits": {"a": {"rules": [{"count": 5, "timeout": 30, "algorithm": "gcra"}]}}},
-        r"limits.a.rules\[0\]={.*}: timeout is for what runs at once, not for gcra; leave one of them out",
+        r"limits.a.rules\[0\]={.*}: timeout is for concurrency limits, not for gcra; leave one of them out",
     ),
-    ({"limits": {"a": {"rules": {"count": 5, "timeout": 30, "burst": 2}}}}, "rules=.*burst is taken by .*leave it out"),
+    ({"limits": {"a": {"rules": {"count": 5, "timeout": 30, "burst": 2}}}}, "rules=.*burst works with .*leave it out"),
     ({"limits": {"a": {"rules": {"count": 5, "timeout": 0.5}}}}, "limits.a.rules.timeout=0.5: .*greater than or equal"),
     ({"limits": {"a": {"rules": {"count": 5, "timeout": "30"}}}}, "limits.a.rules.timeout='30': give a number$"),
     ({"limits": {"a": {"timeout": 30}}}, 'limits.a.timeout: .*it is one of a rule: "rules": {"timeout": ...}'),
@@ -275,7 +275,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"limits": {"a": {"cost": "5"}}}, "limits.a.cost='5': give a whole number, 0 or more, or \"module:function\"$"),
     ({"limits": {"a": {"charge_when": "6xx"}}}, r"charge_when='6xx': give statuses such as \[401, 403\] or \"4xx\""),
     ({"limits": {"a": {"on_rejected": "refuse"}}}, "on_rejected='refuse': name a callable as \"module:function\"$"),
-    ({"limits": {"a": {"key": "{}"}}}, "limits.a.key='{}': 1 to 32 printable ASCII characters, no blanks, no braces$"),
+    ({"limits": {"a": {"key": "{}"}}}, "limits.a.key='{}': 1 to 32 printable ASCII characters, no spaces or braces$"),
     ({"limits": {"a": {"name": "a b"}}}, "limits.a.name='a b': 1 to 20 characters, a letter and then"),
     ({"limits": {"a": {"rules": {"count": "5"}}}}, "limits.a.rules.count='5': give a whole number$"),
     ({"limits": {"a": {"shadow": "yes"}}}, "limits.a.shadow='yes': give true or false$"),
@@ -301,7 +301,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"limits": {"a": {"type": "ip", "ban": {"tim": 60}}}}, "limits.a.ban.tim: is not an option; did you mean 'time'"),
     ({"limits": {"a": {"type": "ip", "ban": {"time": 9, "most": 5}}}}, "limits.a.ban=.*: most=5.* is less than time=9"),
     ({"limits": {"a": {"type": "ip", "ban": 3}}}, "limits.a.ban=3"),
-    ({"limits": {"a": {"ban": {}}}}, "limits.a=.*: ban: a limiter of type DEFAULT has everyone as one subject"),
+    ({"limits": {"a": {"ban": {}}}}, "limits.a=.*: ban: a limiter of type DEFAULT counts everyone as one subject"),
 ]
 
 

@@ -267,7 +267,7 @@ class TestFallback:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"rules": "5/minute", "fallback": "1/minute"}, "fallback: these rules apply when a callable for rules"),
+            ({"rules": "5/minute", "fallback": "1/minute"}, "fallback: these rules apply if a callable for rules"),
             ({"rules": view(), "fallback": "often"}, "rule 'often': write it as \"100/minute\""),
             ({"rules": view(), "fallback": []}, "rules: none given"),
             ({"rules": view(), "fallback": "1 at once", "charge_when": lambda _: True}, "fallback: charge_when has no"),

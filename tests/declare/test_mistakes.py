@@ -35,13 +35,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"rules": 5}, "rules=5"),
     ({"rules": "0/minute"}, "count must be"),
     ({"rules": later}, "rules=.*async"),
-    ({"rules": lambda _user: "5/minute"}, "rules=.*type DEFAULT has everyone as one subject, so"),
+    ({"rules": lambda _user: "5/minute"}, "rules=.*type DEFAULT counts everyone as one subject, so"),
     ({"rules": with_two}, "rules=.*is called with the subject, which it does not take"),
     ({"type": "ipp"}, "type='ipp': unknown type 'ipp'; did you mean 'ip'"),
     ({"type": "header:a b"}, "type='header:a b'"),
     ({"type": "no_module:find"}, "'no_module:find' cannot be imported"),
-    ({"type": (LimitType.IP, LimitType.IP)}, "type: several parts are one subject together, so give each of them once"),
-    ({"type": (LimitType.DEFAULT, LimitType.IP)}, "give each of them once, and leave DEFAULT"),
+    ({"type": (LimitType.IP, LimitType.IP)}, "type: several parts together are one subject, so give each of them once"),
+    ({"type": (LimitType.DEFAULT, LimitType.IP)}, "give each of them once, and leave out DEFAULT"),
     ({"type": ()}, "give at least one"),
     ({"type": (LimitType.IP, "usr")}, "type='usr'"),
     ({"type": lambda: "k"}, "needs a name"),
@@ -63,7 +63,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"exempt_when": later}, "exempt_when=.*async"),
     ({"exempt_when": lambda _request: True}, "exempt_when=.*which it does not take"),
     ({"ban": 3}, "ban=3: give a Ban, such as"),
-    ({"ban": Ban()}, "ban: a limiter of type DEFAULT has everyone as one subject"),
+    ({"ban": Ban()}, "ban: a limiter of type DEFAULT counts everyone as one subject"),
     ({"ban": Ban(), "type": (LimitType.DEFAULT,)}, "ban: a limiter of type DEFAULT"),
     ({"ban": Ban(), "type": LimitType.IP, "wait": 1}, "ban and wait: .*leave one out"),
     ({"ban": Ban(), "type": LimitType.IP, "rules": ()}, "rules: none given"),
@@ -96,7 +96,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"on_rejected": later}, "on_rejected=.*async"),
     ({"rules": 100}, 'rules=100: give Rule objects or text such as "100/minute"'),
     ({"rules": [(60, 100)]}, r"rules: \(60, 100\) is not a rule; give a Rule or text"),
-    ({"rules": [Rule(60, 5), Rule(60, 9, lease=2)]}, "would share one key, as type and window are the same, but"),
+    ({"rules": [Rule(60, 5), Rule(60, 9, lease=2)]}, "would share one key, because type and window are the same, but"),
     ({"type": 7}, "type=7: give (a LimitType|text) such as"),
     *(
         (
@@ -110,7 +110,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         for name in ("default", "global", "ip", "user", "anonymous")
     ),
     *(
-        ({"key": key}, f"key prefix {re.escape(repr(key))}: 1 to 32 printable ASCII characters, no blanks, no braces")
+        ({"key": key}, f"key prefix {re.escape(repr(key))}: 1 to 32 printable ASCII characters, no spaces or braces")
         for key in ("", "a b", "a{b", "é:", "x" * 33, "a\n")
     ),
     ({"scope": b"x"}, "scope=b'x': give a name"),

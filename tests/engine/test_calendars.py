@@ -33,7 +33,7 @@ from support.doubles import RecordingStorage
         ({"period": "year", "anchor": "02-30"}, "MM-DD"),
         ({"period": "year", "anchor": "13-01"}, "MM-DD"),
         ({"period": "year", "anchor": "\u0660\u0661-\u0660\u0661"}, "MM-DD"),
-        ({"timezone": "Europe/Berln"}, "no time zone that this system knows"),
+        ({"timezone": "Europe/Berln"}, "not a time zone that this system knows"),
         ({"timezone": "../../etc/passwd"}, "name of a time zone"),
         ({"timezone": "Europe"}, "time zone"),
         ({"timezone": "x" * 1000}, "name of a time zone"),

@@ -415,10 +415,10 @@ class TestSeveralTypes:
     @pytest.mark.parametrize(
         ("who", "verdict"),
         [
-            ("user:ada", "not known: user+ip limits count it only together with who else makes the request"),
+            ("user:ada", "not known: user+ip limits count it only together with another subject"),
             (  # while nobody is logged in there
                 "203.0.113.7",
-                "passes, as far as it is counted alone: user+ip limits also count who else makes the request",
+                "passes the limits that count it alone; user+ip limits count it together with another subject",
             ),
         ],
     )
@@ -565,7 +565,7 @@ def test_a_time_without_a_date_is_the_latest(monkeypatch: pytest.MonkeyPatch, ho
 
 @pytest.mark.parametrize("text", ["", "yesterday", "25:00", "5", "9" * 100, "1:\x1b[2J", "99999999999d"])
 def test_what_is_no_time_is_an_error_with_examples(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="is no time: write 5m"):
+    with pytest.raises(ConfigurationError, match="is not a time: write 5m"):
         instant_of(text)
 
 

@@ -68,7 +68,7 @@ def _command(work: Callable[..., None], *options: click.Option) -> None:
     cli.add_command(click.Command(work.__name__, callback=_on_app(run), params=[*options], help=work.__doc__))
 
 
-@click.command("migrate", help="Print, for each limit of the app's Limiters, the declaration to write in its place.")
+@click.command("migrate", help="Print, for each limit of the app's Limiters, a declaration that replaces it.")
 @_on_app
 def migrate(app: Flask) -> None:
     """Run ``flask multilimit migrate``."""

@@ -83,7 +83,7 @@ def warn(app: Flask, settings: Settings, registry: Registry) -> None:
     known = Known(app, settings, registry)
     if found := [name for name, touches in DIFFERENCES.items() if touches(known)]:
         _logger.warning(
-            "flask_multilimit checks the limits of %r in place of Flask-Limiter. It may see differences in: %s; "
+            "flask_multilimit checks the limits of %r in place of Flask-Limiter. The app may see differences in: %s; "
             'see "Migrate from Flask-Limiter" in the documentation',
             app.name,
             ", ".join(found),

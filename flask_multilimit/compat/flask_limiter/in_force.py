@@ -217,7 +217,8 @@ class InForce:
         key = given if type(given) is str else key_of_client(given)
         if not key:  # such clients share one quota, so that the limit is not off for them
             self._logger.warning(
-                "limits at %s: key_func returned %r, and all such requests share one quota; exempt_when lets them pass",
+                "limits at %s: key_func returned %r, so all such requests share one quota; to let them pass, use "
+                "exempt_when",
                 place.destination.endpoint,
                 given,
             )
@@ -368,8 +369,8 @@ def _multilimit_of(app: Flask, settings: Settings) -> MultiLimit:
     named = app.extensions.get(f"{EXTENSION}.uri", app.config.get("MULTILIMIT_STORAGE_URI"))
     if settings.storage_uri not in {None, named} and wanted != named:
         raise ConfigurationError(
-            f"the app {app.name!r} already keeps its limits elsewhere: all Limiters and the MultiLimit of an app "
-            "share one storage; set MULTILIMIT_STORAGE_URI, and leave RATELIMIT_STORAGE_URI out"
+            f"the app {app.name!r} already has another storage: all Limiters and the MultiLimit of an app share one; "
+            f"set MULTILIMIT_STORAGE_URI, and leave out RATELIMIT_STORAGE_URI"
         )
     multilimit: MultiLimit = app.extensions[MULTILIMIT]
     return multilimit

@@ -17,7 +17,7 @@ from .util import get_remote_address
 
 NOTES_BY_ALGORITHM = {
     "fixed_window": "The strategy fixed-window admits up to twice the count across the edge of a window. Rules as text "
-    'count exactly; to keep it as it is, write Rule(time, count, algorithm="fixed_window").',
+    'count exactly; to keep the old behaviour, write Rule(time, count, algorithm="fixed_window").',
     "sliding_window_counter": "To keep the strategy sliding-window-counter, write "
     'Rule(time, count, algorithm="sliding_window_counter").',
 }
@@ -25,7 +25,7 @@ ADDRESSES = (
     "LimitType.IP takes all addresses of an IPv6 /64 as one client: MULTILIMIT_IPV6_PREFIX = 128 keeps them apart."
 )
 WITH_STATEMENTS = (
-    'A limit of a "with" statement is known once a request has reached it, so it is missing here: look for them.'
+    'A limit of a "with" statement is known only after a request has reached it: look for others in your code.'
 )
 TAKEN = frozenset(("default", "global", "ip", "user", "client"))
 """Names of types of flask_multilimit, and that of the address behind Cloudflare."""
@@ -176,8 +176,8 @@ class Writer:
         called = "IP" if key_func is get_remote_address else self._called(key_func, "KEY")
         if called != "IP":
             notes.append(
-                f"a {called} that returns None says that the limit does not apply; the empty text is one shared "
-                "subject; for one that returns the same for everybody, write type=DEFAULT"
+                f"a {called} that returns None means that the limit does not apply; empty text is one shared subject; "
+                f"if it returns the same for everybody, write type=DEFAULT"
             )
         if callable(limit.scope):
             scope = self._called(limit.scope, "SCOPE")

@@ -32,7 +32,7 @@ def check_address(text: str) -> None:
     try:
         (match["host"] if match else "").encode("idna")
     except UnicodeError:
-        raise MalformedError("the host has a part that is empty or too long, or an impossible character") from None
+        raise MalformedError("the host has a part that is empty or too long, or an invalid character") from None
 
 
 def host_and_port(text: str, port: int) -> Address:

@@ -232,7 +232,7 @@ class MemoryStorage:
 
     def _warn_of_crowd(self) -> None:
         self._logger.warning(
-            "Rate limits: memory is full (%d keys), so clients whose quota is whole again soonest are forgotten early. "
+            "Rate limits: memory is full (%d keys), so the keys whose quota is full again soonest are forgotten early. "
             "Raise MULTILIMIT_MEMORY_KEYS, or keep quotas on a server.",
             self._forgetting.most,
         )

@@ -117,8 +117,8 @@ def require_shared_storage(gate: AppGate) -> None:
     if not gate.limiter.storage.shared and not gate.startup.checked:
         raise ConfigurationError(
             f"{PREFIX}STORAGE_URI={redacted(gate.settings.storage_uri)} keeps quotas in the memory of each worker "
-            "process, where this command can neither see nor change them; to share them, use local:// or a server of "
-            "Redis or Valkey"
+            "process, where this command can neither see nor change them; to share them, use local:// or a Redis or "
+            "Valkey server"
         )
 
 

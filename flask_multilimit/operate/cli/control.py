@@ -44,13 +44,13 @@ MOST_NAMED = 10
 """The most entries that an error names."""
 
 _PER_PROCESS = (
-    f"{PREFIX}STORAGE_URI=memory:// is separate in each process: this command would change nothing but itself. "
-    "Set a storage that the workers share: local://, or a server of Redis or Valkey"
+    f"{PREFIX}STORAGE_URI=memory:// is separate in each process: this command would change only its own. Set a storage "
+    f"that the workers share: local://, or a Redis or Valkey server"
 )
 
 _OF_NOBODY = (
-    f"no process uses the server of {PREFIX}STORAGE_URI, so the change would end with this command: start the app and "
-    "send it a request, or write the change into a file of limits"
+    f"no process uses the server of {PREFIX}STORAGE_URI, so the change would be lost when this command ends: start the "
+    f"app and send it a request, or write the change into a file of limits"
 )
 
 
@@ -60,7 +60,7 @@ def _applier() -> ControlApplier:
     if not applier.control.shared:
         raise ConfigurationError(_PER_PROCESS)
     if not applier.enabled:
-        raise ConfigurationError(f"{PREFIX}CONTROL or {PREFIX}ENABLED is False, so no worker would learn of a change")
+        raise ConfigurationError(f"{PREFIX}CONTROL or {PREFIX}ENABLED is False, so workers do not follow changes")
     return applier
 
 
@@ -71,7 +71,7 @@ def change_options(command: C) -> C:
         click.option("--for", "for_", metavar="TIME", help="How long the change lasts: 90s, 15m, 2h, 1d."),
         click.option("--lasting", is_flag=True, help="Keep the change until someone undoes it."),
         click.option(
-            "--force", is_flag=True, help="Confirm a change that locks out nearly all, or applies to nothing."
+            "--force", is_flag=True, help="Confirm a change that locks out nearly everybody, or applies to nothing."
         ),
         action_options,
     )
@@ -317,9 +317,9 @@ def bans_command(as_json: bool) -> None:
 @click.option(
     "--export", "export", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True), help="Write them to FILE."
 )
-@click.option("--import", "imported", metavar="FILE", type=click.File("rb"), help="Put those of FILE in force.")
-@click.option("--reason", default="", help="The reason of an import, for history.")
-@click.option("--force", is_flag=True, help="Confirm an import that locks out, or frees, nearly all.")
+@click.option("--import", "imported", metavar="FILE", type=click.File("rb"), help="Put the entries of FILE in force.")
+@click.option("--reason", default="", help="The reason for the import, for the history.")
+@click.option("--force", is_flag=True, help="Confirm an import that locks out or exempts nearly everybody.")
 @as_json
 def entries_command(export: str | None, imported: BinaryIO | None, reason: str, force: bool, as_json: bool) -> None:
     """List the overrides, allow and deny entries and bans in force; or export them, or import those of a file.

@@ -119,7 +119,7 @@ def log_options(command: C) -> C:
         ),
         click.option("--since", metavar="TIME", help="Only requests at this time or later."),
         click.option("--until", metavar="TIME", help="Only requests before this time."),
-        pairs_option("--subject", "TYPE=FIELD", "The log field that has the subject of a type: api_key=X-Api-Key."),
+        pairs_option("--subject", "TYPE=FIELD", "The log field that holds the subject of a type: api_key=X-Api-Key."),
         click.option("--script-name", default="", metavar="PATH", help="Where the app is mounted."),
         click.option("--endpoint", metavar="NAME", help="Only this endpoint."),
     )
@@ -206,7 +206,7 @@ def file_lines(files: Sequence[LogFile]) -> list[str]:
     lines = []
     for file in files:
         unknown = file.format is None and file.lines > 0
-        problems = ["in no known format: --format"] if unknown else []
+        problems = ["in no known format: name it with --format"] if unknown else []
         problems += [
             f"{each.lines:,} {each.why}" if each.lines else each.why
             for each in file.problems()

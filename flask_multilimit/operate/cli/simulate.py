@@ -54,7 +54,7 @@ def _units(value: str) -> int:
 @pairs_option(
     "--priority", "NAME=PRIORITY", "The priority of requests where units are reserved, by endpoint or limiter."
 )
-@cost_field_option("What requests really cost, where limiters settle: the log field that says it.")
+@cost_field_option("The log field that holds the real cost, where limiters settle.")
 @png_option
 @as_json
 def simulate_command(
@@ -109,7 +109,10 @@ def _write_screens(named: Sequence[tuple[str, Report]], zone: tzinfo, *, part: b
     console.write(_screen(reports[0], zone))
     if part:
         console.write(
-            ["", *console.paragraph("Clients and the storage are those of the whole app: limits may be shared.")]
+            [
+                "",
+                *console.paragraph("Clients and storage commands are those of the whole app: limits may be shared."),
+            ]
         )
     if len(reports) == 2:
         console.write(_comparison([name for name, _ in named], reports))

@@ -55,7 +55,7 @@ from .logs import (
     metavar="SHARE",
     help="The part of requests, and of subjects, that may be refused.",
 )
-@cost_field_option("Count units: the log field that says what a request really cost.")
+@cost_field_option("Count units, not requests: the log field that holds the real cost.")
 @click.option("--html", type=FILE, metavar="FILE", help="Write a page with a slider, for any browser.")
 @png_option
 @as_json
@@ -162,8 +162,7 @@ def _screen(found: Suggestion, zone: tzinfo) -> list[str]:
 
 
 _OF_UNITS = (
-    "The cost is what half of the requests take at most. It is charged first. Let settle name the field of your "
-    "response that says what it really was."
+    "The cost is the median. It is charged first. Let settle name the field of your response that holds the real cost."
 )
 
 

@@ -205,7 +205,7 @@ def _banners() -> list[str]:
     """Warnings that every page shows."""
     settings, found = gate_in_force().settings, []
     if visit().unprotected:
-        found.append("Debug mode: anyone on this machine may see and change this. Give Dashboard authorize=.")
+        found.append("Debug mode: anyone on this machine may see and change this. Pass authorize= to Dashboard.")
     if not settings.enabled:
         found.append(f"{PREFIX}ENABLED is False: nothing is limited.")
     elif not can_sign():

@@ -74,8 +74,8 @@ class Authenticator:
         """Raise :class:`ConfigurationError` if everybody could change limits."""
         if self._authorize is None and not app.debug:
             raise ConfigurationError(
-                "Dashboard: give authorize=, a callable that returns the name of the visitor, or None; without it "
-                "the dashboard works in debug mode only, as under `flask run --debug`, and on this machine"
+                "Dashboard: give authorize=, a callable that returns the name of the visitor, or None; without it, the "
+                "dashboard works only in debug mode, as under `flask run --debug`, and only on this machine"
             )
 
     def begin_visit(self) -> None:

@@ -64,7 +64,7 @@ NAMED = 200
 """The number of clients that a page names, those with the largest peaks."""
 TYPES = tuple(dict.fromkeys(each.value for each in LimitType))
 
-TOO_LARGE = "This is more than 5 MB. Upload a part of the log, or pack it: gzip access.log"
+TOO_LARGE = "This is more than 5 MB. Upload a part of the log, or compress it: gzip access.log"
 BUSY = "Another log is being read. Try again in a few seconds."
 
 ASKED, IN_FORCE = "asked", "in force"

@@ -225,11 +225,11 @@ class Replay:
         if declared.settle is None:
             stands = self._charge_stands(declared, request.status)
             if stands is None:
-                self._notes[f"charge_when of {declared.where}: the status alone does not tell; charged"] += 1
+                self._notes[f"charge_when of {declared.where}: the status alone does not say; charged"] += 1
             return 0 if stands is False else None
         units = self._replacements.real_cost(declared, request)
         if units is None:
-            self._notes[f"settle of {declared.where}: the log does not tell the real cost; the estimate stands"] += 1
+            self._notes[f"settle of {declared.where}: the log does not say the real cost; the estimate stands"] += 1
         return units
 
     def _refuse(self, asked: ClientPlan, decision: Decision, request: LoggedRequest) -> None:

@@ -64,7 +64,7 @@ def real_cost_in(request: LoggedRequest, field: str) -> int | None:
     return min(int(text), COUNTED) if len(text) < 20 and text.isascii() and text.isdecimal() else None
 
 
-NO_SLOTS = "what runs at once: not replayed where the log does not tell how long a request took"
+NO_SLOTS = "concurrency limits: not replayed where the log does not say how long a request took"
 NO_LEAST = 1 << 62
 """Stands for the fewest units left if no request was admitted."""
 
@@ -230,7 +230,7 @@ class ReplayPlan:
     def _missing(self, limiter: _Limiter, subjects: Mapping[str, str]) -> list[str]:
         declared, parts = limiter.declaration, limiter.parts
         notes = [
-            f"type {part!r} of {declared.where}: the log does not tell it; name a field (--subject {part}=FIELD)"
+            f"type {part!r} of {declared.where}: the log does not say it; name a field (--subject {part}=FIELD)"
             for part in parts
             if not self._finder.finds(part)
         ]

@@ -170,7 +170,7 @@ class ClientLists:
         self._types = {name: plans.types[name] for name in access.type_names if name in plans.types}
         self._subjects = subjects
         self._missing = tuple(
-            f"entries of lists for {name!r}: the log does not tell it; name a field (--subject {name}=FIELD)"
+            f"entries of lists for {name!r}: the log does not say it; name a field (--subject {name}=FIELD)"
             for name in sorted(access.type_names)
             if not finder.finds(name)
         )

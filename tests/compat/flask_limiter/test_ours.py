@@ -285,7 +285,7 @@ def test_the_log_says_what_an_empty_key_does(app: Flask, caplog: pytest.LogCaptu
     codes(app, 1)
 
     assert (
-        "limits at index: key_func returned '', and all such requests share one quota; exempt_when lets them pass"
+        "limits at index: key_func returned '', so all such requests share one quota; to let them pass, use exempt_when"
         in (caplog.messages)
     )
 

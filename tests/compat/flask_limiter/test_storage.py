@@ -124,5 +124,5 @@ def test_a_storage_other_than_the_one_of_multilimit_is_an_error() -> None:
     app = app_with(RATELIMIT_STORAGE_URI="redis://host")
     MultiLimit(app)
 
-    with pytest.raises(ConfigurationError, match="set MULTILIMIT_STORAGE_URI, and leave RATELIMIT_STORAGE_URI out"):
+    with pytest.raises(ConfigurationError, match="set MULTILIMIT_STORAGE_URI, and leave out RATELIMIT_STORAGE_URI"):
         Limiter(get_remote_address, app=app)

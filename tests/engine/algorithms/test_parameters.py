@@ -28,7 +28,7 @@ def test_a_parameter_is_taken_by_its_algorithms_and_by_no_other(algorithm: str, 
     if algorithm in TAKERS[parameter]:
         assert getattr(Rule(10, 20, algorithm=algorithm, **given), parameter) == 5
         return
-    with pytest.raises(ConfigurationError, match=f"{parameter} is taken by .*, not by {algorithm}; leave it out"):
+    with pytest.raises(ConfigurationError, match=f"{parameter} works with .*, not with {algorithm}; leave it out"):
         Rule(10, 20, algorithm=algorithm, **given)
 
 
@@ -37,7 +37,7 @@ def test_a_parameter_is_taken_by_its_algorithms_and_by_no_other(algorithm: str, 
     [
         (
             "Rule(time=1, count=5, burst=20)",
-            "burst is taken by token_bucket and leaky_bucket and gcra, not by sliding_window; leave it out",
+            "burst works with token_bucket and leaky_bucket and gcra, not with sliding_window; leave it out",
         ),
         (
             "Rule(time=60, count=9, lease=10)",
@@ -50,7 +50,7 @@ def test_a_parameter_is_taken_by_its_algorithms_and_by_no_other(algorithm: str, 
         ("Rule(time=0.999, count=100, lease=10)", "a lease needs a time of at least 1 second; leave it out"),
         (
             "Rule(time=86400, count=1, algorithm='token_bucket', burst=401)",
-            "burst=401 would need more than 34560000 seconds (400 days) to come back",
+            "burst=401 would need more than 34560000 seconds (400 days) to refill",
         ),
     ],
 )

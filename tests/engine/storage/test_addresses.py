@@ -120,7 +120,7 @@ def test_settings_do_not_show_the_storage_uri() -> None:
             "'redis://***@h': one of the options is not an option of a connection; did you mean socket_timeout?",
         ),
         ("redis://h?ssl_ca_certs=ca.pem", "options that begin with ssl_ are those of TLS: rediss://"),
-        ("redis://h:1,h:2", "several servers are redis+cluster://host,host or redis+sentinel://host,host/service"),
+        ("redis://h:1,h:2", "write several servers as redis+cluster://host,host or redis+sentinel://host,host/service"),
         ("unix://run/redis.sock", "the path of a socket begins with a slash: unix:///run/redis.sock"),
         ("redis://:x@host:99999/0", "'redis://***@host:99999/0': the port must be a number from 1 to 65535"),
         ("rediss://[::1]:70000", "the port must be a number from 1 to 65535"),
@@ -135,7 +135,7 @@ def test_settings_do_not_show_the_storage_uri() -> None:
         ("redis+cluster://host:7000/1", "'redis+cluster://host:7000/1': a cluster has only database 0"),
         ("memory://host", "nothing may follow memory://"),
         ("rediss+sentinel://", "it names no server; write it as rediss+sentinel://localhost:26379/SERVICE"),
-        ("redis://u:1/2@host/0", "malformed; special characters of user and password must be percent-encoded"),
+        ("redis://u:1/2@host/0", "malformed; special characters in user and password must be percent-encoded"),
     ],
 )
 def test_a_wrong_part_of_an_address_is_told_with_its_remedy(uri: str, told: str) -> None:

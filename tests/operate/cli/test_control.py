@@ -146,7 +146,7 @@ def test_asks_twice_before_it_locks_everyone_out_and_scripts_force_it(on_server:
     [
         ("set update ip-20s 50/mnute --lasting", "did you mean 'minute'"),
         ("set update ip-20s 50/minute", "--for 2h, or --lasting"),
-        ("set nowhere ip-20s 50/minute --lasting", "no endpoint has that"),
+        ("set nowhere ip-20s 50/minute --lasting", "no endpoint has such a limit"),
         ("ban 203.0.113.9 --lasting", "a ban needs an end"),
         ("deny nobody --lasting", "give a network"),
         ("deny 203.0.113.9 --for 2", 'write a time as "90s", "15m", "2h" or "1d 12h"'),
@@ -223,8 +223,8 @@ class TestExportAndImport:
     @pytest.mark.parametrize(
         ("entry", "why"),
         [
-            ({"kind": "override", "endpoint": "nowhere", "off": True}, "no endpoint has that"),
-            ({"kind": "allow", "who": "0.0.0.0/0"}, "free of all limits"),
+            ({"kind": "override", "endpoint": "nowhere", "off": True}, "no endpoint has such a limit"),
+            ({"kind": "allow", "who": "0.0.0.0/0"}, "from all limits"),
             ({"kind": "deny", "who": "planet:mars"}, "no limiter of this app has a type called"),
             ({"kind": "deny", "who": "203.0.113.7", "note": "hm"}, "note"),
         ],

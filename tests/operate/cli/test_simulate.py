@@ -142,8 +142,8 @@ def test_simulate_settles_by_what_requests_really_cost(on_memory: Command, token
 
     assert re.search(r"^ip-60s +limits.toml.* +1000 per 60s .* +10 +6 +6$", real.out, re.MULTILINE)
     assert re.search(r"^ip-60s +limits.toml.* +1000 per 60s .* +10 +0 +0 ", guessed.out, re.MULTILINE)
-    assert "does not tell the real cost; the estimate stands (1 request)" in real.out
-    assert "does not tell the real cost; the estimate stands (10 requests)" in guessed.out
+    assert "does not say the real cost; the estimate stands (1 request)" in real.out
+    assert "does not say the real cost; the estimate stands (10 requests)" in guessed.out
 
 
 def test_simulate_shows_two_sets_of_limits_side_by_side(on_memory: Command, log: Path, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_shares_are_those_of_the_endpoint(on_memory: Command, log: Path) -> None
     assert out.startswith("4 requests")
     assert "refused           3 (75.0 %)\n" in out
     assert "really succeeded  3 (100.0 %) of the refused" in out
-    assert "Clients and the storage are those of the whole app" in out
+    assert "storage commands are those of the whole app" in out
     assert (report["requests"], report["admitted"], report["refused"], report["succeeded_before"]) == (4, 1, 3, 3)
 
 

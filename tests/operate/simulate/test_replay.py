@@ -288,7 +288,7 @@ def test_slots_are_left_out_where_the_log_does_not_tell_how_long_requests_took()
     report = replayed(app, *map(at, range(5)))
 
     assert (report.admitted, report.refused) == (3, 2)
-    assert [(note.text.split(":")[0], note.requests) for note in report.notes] == [("what runs at once", 5)]
+    assert [(note.text.split(":")[0], note.requests) for note in report.notes] == [("concurrency limits", 5)]
 
 
 def test_slots_are_held_for_as_long_as_requests_took() -> None:
@@ -629,7 +629,7 @@ def test_a_real_cost_that_is_no_whole_number_leaves_the_estimate_and_is_said(tex
     report = replayed(settling(), at(0, fields={"tokens": text}), at(1, fields=told(3)), cost_field="tokens")
 
     assert [(note.text.split(":")[-1], note.requests) for note in report.notes] == [
-        (" the log does not tell the real cost; the estimate stands", 1)
+        (" the log does not say the real cost; the estimate stands", 1)
     ]
 
 

@@ -290,7 +290,7 @@ def what_is_wrong(directory: os.stat_result, owner: int | None) -> str:
     mode = directory.st_mode & 0o777
     if mode != 0o700:
         why = "so other users have access to it" if mode & 0o077 else "so its owner may not use it"
-        return f"its mode is {mode:03o}, {why}: if it holds nothing of others, chmod 700 it, or name another, {EXAMPLE}"
+        return f"its mode is {mode:03o}, {why}: if all in it is this user's, chmod 700 it, or name another, {EXAMPLE}"
     return ""
 
 

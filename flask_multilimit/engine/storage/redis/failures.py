@@ -52,7 +52,8 @@ REMEDIES = {
 """What to do, by the error code of the server or the reason that TLS gives."""
 
 TOO_LATE = (
-    "check whether the server hangs, is too busy, or cannot be reached; MULTILIMIT_STORAGE_TIMEOUT is the time it has"
+    "check whether the server hangs, is overloaded, or cannot be reached; MULTILIMIT_STORAGE_TIMEOUT is the time it "
+    "has to answer"
 )
 NOBODY_THERE = "start the server, or correct the storage URI"
 

@@ -75,7 +75,7 @@ def _why_malformed(url: str, error: Exception) -> str:
         return _unknown_option(url, unknown[1])
     if isinstance(error, MalformedError) or not _may_hold_secrets(url):
         return str(error)
-    return "malformed; special characters of user and password must be percent-encoded"
+    return "malformed; special characters in user and password must be percent-encoded"
 
 
 _UNKNOWN_OPTION = "unexpected keyword argument '([^']*)'"
@@ -100,7 +100,7 @@ def _check_credentials(url: str) -> None:
     """Raise :class:`MalformedError` for a URI in which another part may contain a piece of the password."""
     place, *rest = re.split("[/?#]", url.partition("://")[2], maxsplit=1)
     if "@" in place and "@" in "".join(rest):
-        raise MalformedError("there is an @ too many: special characters of passwords and options are percent-encoded")
+        raise MalformedError("there is one @ too many: percent-encode special characters in passwords and options")
 
 
 def _check_place(url: str) -> None:
@@ -111,7 +111,7 @@ def _check_place(url: str) -> None:
     if scheme == "unix" and host:
         raise MalformedError("the path of a socket begins with a slash: unix:///run/redis.sock")
     if scheme != "unix" and "," in host:
-        raise MalformedError("several servers are redis+cluster://host,host or redis+sentinel://host,host/service")
+        raise MalformedError("write several servers as redis+cluster://host,host or redis+sentinel://host,host/service")
     # An "@" further on belongs to a password that contains a "/": then this is not the host.
     if scheme != "unix" and ("@" in place or "@" not in rest):
         check_address(host)
