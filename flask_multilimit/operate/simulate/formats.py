@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
-from typing import Any, Literal, cast, get_args
+from itertools import pairwise
+from typing import Any, Literal, get_args
 
 from ...engine import ConfigurationError
 from ...engine.errors import brief
@@ -110,11 +111,17 @@ _QUOTED = r'[^"\\]*(?:\\.[^"\\]*)*'
 class Variable:
     """A variable of a format."""
 
+    before: str
+    """The text between the variable before it and this one."""
     role: Role | None
     name: str
     """The name by which people may ask for it; see :func:`field_name`."""
     unit: int = MICROSECONDS
     """The unit of a duration, in microseconds."""
+
+    @property
+    def is_port(self) -> bool:
+        return self.name in {"p", "remote_port", "server_port"}
 
 
 def format_string(text: str, *, name: str | None = None, open_end: bool = False) -> MakeReader:
@@ -123,17 +130,20 @@ def format_string(text: str, *, name: str | None = None, open_end: bool = False)
 
     :param open_end: whether further fields may follow at the end of a line.
     """
-    name = name or text
+    where = f"log format {brief(name or text)}"
     server = "gunicorn" if "%(" in text else "nginx" if "$" in text else "Apache"
-    parts = tuple(_joined(_parts(text.replace('\\"', '"').replace("\\t", "\t"), server), name))
-    units = {part.role: part.unit for part in reversed(parts) if isinstance(part, Variable)}
+    variables, end = _variables(text.replace('\\"', '"').replace("\\t", "\t"), server)
+    for one, other in pairwise(variables):
+        if not other.before and (one.role, other.role) != ("path", "query"):
+            raise ConfigurationError(f"{where}: nothing between {one.name} and {other.name}")
+    units = {each.role: each.unit for each in reversed(variables)}
     if "at" not in units:
-        raise ConfigurationError(f"log format {brief(name)}: no time in it, so nothing could be replayed")
+        raise ConfigurationError(f"{where}: no time in it, so nothing could be replayed")
     if not ("request" in units or {"method", "target"} <= units.keys() or {"method", "path"} <= units.keys()):
-        raise ConfigurationError(f"log format {brief(name)}: neither the request line nor method and path")
+        raise ConfigurationError(f"{where}: neither the request line nor method and path")
 
     def reader(zone: tzinfo, wanted: Iterable[str]) -> Read:
-        pattern, fields = _pattern(parts, {field_name(each): each for each in wanted}, open_end)
+        pattern, fields = _pattern(variables, end, {field_name(each): each for each in wanted}, open_end)
         at_end = server != "Apache"  # which logs the beginning of a request
         return _reader(pattern, Times(zone), fields, at_end=at_end, unit=units.get("took", MICROSECONDS))
 
@@ -162,97 +172,65 @@ def expression(text: str) -> MakeReader:
     return reader
 
 
-def _parts(text: str, server: str) -> Iterator[str | Variable]:
+def _variables(text: str, server: str) -> tuple[list[Variable], str]:
+    """The variables, and the text behind the last one."""
     roles = {"nginx": _NGINX, "Apache": _APACHE, "gunicorn": _GUNICORN}[server]
-    end = 0
+    found, before, end = list[Variable](), "", 0
     for match in _VARIABLE[server].finditer(text):
-        yield text[end : match.start()]
-        end = match.end()
-        directive = next(group for group in match.groups() if group is not None)
+        before, end = before + text[end : match.start()], match.end()
+        directive = match[match.lastindex or 0]
         if directive == "%":
-            yield "%"
+            before += "%"
         elif directive == "t" and server != "nginx":
-            yield from ("[", Variable("at", "t"), "]")
-        else:
-            yield _variable(directive, roles)
-    yield text[end:]
+            found.append(Variable(f"{before}[", "at", "t"))
+            before = "]"
+        elif directive != "is_args":  # of nginx: the question mark, if any
+            found.append(_variable(before, directive, roles))
+            before = ""
+    return found, before + text[end:]
 
 
-def _variable(directive: str, roles: Mapping[str, Role]) -> Variable:
-    braces = _IN_BRACES.fullmatch(directive)
+def _variable(before: str, directive: str, roles: Mapping[str, Role]) -> Variable:
+    braces, unit = _IN_BRACES.fullmatch(directive), _UNITS.get(directive, MICROSECONDS)
     if braces is None:
-        return Variable(roles.get(directive), field_name(directive), _UNITS.get(directive, MICROSECONDS))
+        return Variable(before, roles.get(directive), field_name(directive), unit)
     name, kind = braces["name"], braces["kind"]
     role = roles.get(f"{{{name.lower()}}}{kind}") or roles.get(directive)
     if kind == "t" and role is None and not name.endswith("_frac"):
         role = "at"  # strftime: as far as it is written like ISO 8601 or like %t
-    shown = f"cookie_{name.lower()}" if kind == "C" else field_name(name)
-    return Variable(role, shown, _UNITS.get(directive, MICROSECONDS))
-
-
-def _joined(parts: Iterable[str | Variable], name: str) -> Iterator[str | Variable]:
-    """``parts`` without empty texts, and with neighbouring texts joined. Raises :class:`ConfigurationError` if nothing
-    separates two fields."""
-    before: str | Variable = ""
-    for part in parts:
-        if isinstance(before, str) and isinstance(part, str):
-            before += part
-        elif isinstance(part, Variable) and isinstance(before, Variable):
-            if part.name == "is_args":  # of nginx: the question mark, if any
-                continue
-            if not (before.role == "path" and part.role == "query"):
-                raise ConfigurationError(f"log format {brief(name)}: nothing between {before.name} and {part.name}")
-            yield before
-            before = part
-        elif part:
-            if before:
-                yield before
-            before = part
-    if before:
-        yield before
+    return Variable(before, role, f"cookie_{name.lower()}" if kind == "C" else field_name(name), unit)
 
 
 def _pattern(
-    parts: tuple[str | Variable, ...], wanted: Mapping[str, str], open_end: bool
+    variables: Sequence[Variable], end: str, wanted: Mapping[str, str], open_end: bool
 ) -> tuple[re.Pattern[str], dict[str, str]]:
     """The expression, and its groups for the wanted fields, by the names that were asked for."""
-    found: list[str] = []
-    taken: set[str] = set()
-    fields: dict[str, str] = {}
-    for number, part in enumerate(parts):
-        if isinstance(part, str):
-            found.append(re.escape(part))
-            continue
-        content = _content(parts, number)
-        if part.role and part.role not in taken:
-            taken.add(part.role)
-            content = f"(?P<{part.role}>{content})"
-        if part.name in wanted and wanted[part.name] not in fields.values():
-            fields[f"field_{number}"] = wanted[part.name]
+    found, taken, fields = "", set[str](), dict[str, str]()
+    for number, each in enumerate(variables):
+        content = _content(variables, end, number)
+        if each.role and each.role not in taken:
+            taken.add(each.role)
+            content = f"(?P<{each.role}>{content})"
+        if each.name in wanted and wanted[each.name] not in fields.values():
+            fields[f"field_{number}"] = wanted[each.name]
             content = f"(?P<field_{number}>{content})"
-        found.append(content)
-    end = "" if open_end else r"\Z"
-    return re.compile("".join(found) + end + _absent(taken)), fields
+        found += re.escape(each.before) + content
+    return re.compile(found + re.escape(end) + ("" if open_end else r"\Z") + _absent(taken)), fields
 
 
-def _content(parts: tuple[str | Variable, ...], number: int) -> str:
+def _content(variables: Sequence[Variable], end: str, number: int) -> str:
     """An expression for the content of a field: all characters until the text that follows."""
-    part = cast("Variable", parts[number])
-    if _is_port(part):
+    this, following = variables[number], variables[number + 1 :]
+    after, behind, *_ = (*(each.before for each in following), end, "")
+    if this.is_port:
         return r"\d*"
-    before, (after, port, end) = ("", *parts)[number], (*parts, "", "", "")[number + 1 : number + 4]
-    if part.role == "address" and after == ":" and _is_port(port):  # an IPv6 address has colons, too
-        return rf"[^{_first(str(end))}]*"
-    if isinstance(after, Variable):  # a query, behind its path
-        after = (*parts, "")[number + 2]
-        return rf"[^?{_first(str(after))}]*"
-    if str(before).endswith('"') and after.startswith('"'):
+    if this.role == "address" and after == ":" and following and following[0].is_port:
+        return rf"[^{_first(behind)}]*"  # an IPv6 address has colons, too
+    if following and not after:  # a query, behind its path
+        return rf"[^?{_first(behind)}]*"
+    if this.before.endswith('"') and after.startswith('"'):
         return _QUOTED
     return rf"[^{_first(after)}]*"
-
-
-def _is_port(part: str | Variable) -> bool:
-    return isinstance(part, Variable) and part.name in {"p", "remote_port", "server_port"}
 
 
 def _first(text: str) -> str:
@@ -318,16 +296,17 @@ def _reader(
 
 # Lines of JSON, from Caddy, Traefik, nginx, and other servers that use the usual names of fields
 
-Path = tuple[str, ...]
+Path = Sequence[str]
 """Names of nested fields, the outermost first."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonFormat:
-    """The names that each field may have. The first one that is present counts."""
+    """The names that each field may have, separated by blanks; of a nested one, with a dot. The first one that is
+    present counts."""
 
-    places: Mapping[str, tuple[Path, ...]]
-    headers: Path = ()
+    names: Mapping[str, str]
+    headers: str = ""
     """The object that contains the header fields, each a list."""
     begins: bool = False
     """Whether the time is the beginning of the request. If so, the duration is in nanoseconds."""
@@ -336,7 +315,7 @@ class JsonFormat:
         """A reader of lines. ``wanted`` are header fields, or paths such as ``request.tls.server_name``."""
         times = Times(zone)
         places = [
-            self.places.get(role, ())
+            [name.split(".") for name in self.names.get(role, "").split()]
             for role in ("at", "took", "address", "user", "request", "method", "target", "host", "status")
         ]
 
@@ -371,54 +350,50 @@ class JsonFormat:
                 _status(status),
                 None if _text(user) in NOBODY else _text(user),
                 _text(host),
-                _fields(entry, self.headers, wanted) if wanted else NOTHING,
+                _fields(entry, self.headers.split("."), wanted) if wanted else NOTHING,
                 took=lasted,
             )
 
         return read
 
 
-def _flat(*names: str) -> tuple[Path, ...]:
-    return tuple((name,) for name in names)
-
-
 CADDY = JsonFormat(
     {
-        "at": _flat("ts"),
-        "took": _flat("duration"),
-        "address": (("request", "client_ip"), ("request", "remote_ip")),
-        "user": _flat("user_id"),
-        "method": (("request", "method"),),
-        "target": (("request", "uri"),),
-        "host": (("request", "host"),),
-        "status": _flat("status"),
+        "at": "ts",
+        "took": "duration",
+        "address": "request.client_ip request.remote_ip",
+        "user": "user_id",
+        "method": "request.method",
+        "target": "request.uri",
+        "host": "request.host",
+        "status": "status",
     },
-    headers=("request", "headers"),
+    headers="request.headers",
 )
 TRAEFIK = JsonFormat(
     {
-        "at": _flat("StartUTC", "StartLocal", "time"),
-        "took": _flat("Duration"),
-        "address": _flat("ClientHost"),
-        "user": _flat("ClientUsername"),
-        "method": _flat("RequestMethod"),
-        "target": _flat("RequestPath"),
-        "host": _flat("RequestHost", "RequestAddr"),
-        "status": _flat("DownstreamStatus", "OriginStatus"),
+        "at": "StartUTC StartLocal time",
+        "took": "Duration",
+        "address": "ClientHost",
+        "user": "ClientUsername",
+        "method": "RequestMethod",
+        "target": "RequestPath",
+        "host": "RequestHost RequestAddr",
+        "status": "DownstreamStatus OriginStatus",
     },
     begins=True,
 )
 PLAIN = JsonFormat(
     {
-        "at": _flat("msec", "time_iso8601", "time_local", "ts", "timestamp", "@timestamp", "time", "date"),
-        "took": _flat("request_time"),
-        "address": _flat("remote_addr", "client_ip", "remote_ip", "clientip", "ip", "address", "remote_host", "client"),
-        "user": _flat("remote_user", "user_id", "user"),
-        "request": _flat("request"),
-        "method": _flat("request_method", "method", "verb", "http_method"),
-        "target": _flat("request_uri", "uri", "target", "path", "url"),
-        "host": _flat("http_host", "host", "server_name", "vhost"),
-        "status": _flat("status", "status_code", "response", "code"),
+        "at": "msec time_iso8601 time_local ts timestamp @timestamp time date",
+        "took": "request_time",
+        "address": "remote_addr client_ip remote_ip clientip ip address remote_host client",
+        "user": "remote_user user_id user",
+        "request": "request",
+        "method": "request_method method verb http_method",
+        "target": "request_uri uri target path url",
+        "host": "http_host host server_name vhost",
+        "status": "status status_code response code",
     },
 )
 
@@ -430,7 +405,7 @@ def _at(entry: Mapping[str, Any], path: Path) -> Any:
     return found
 
 
-def _find(entry: Mapping[str, Any], paths: tuple[Path, ...]) -> Any:
+def _find(entry: Mapping[str, Any], paths: Iterable[Path]) -> Any:
     for path in paths:
         found = _at(entry, path)
         if found is not None and not isinstance(found, dict):
@@ -441,11 +416,11 @@ def _find(entry: Mapping[str, Any], paths: tuple[Path, ...]) -> Any:
 def _fields(entry: Mapping[str, Any], headers: Path, wanted: Iterable[str]) -> dict[str, str]:
     """The values of ``wanted``: each found by its path, or as a header field among ``headers`` or at the top."""
     fields = {field_name(name.removeprefix("request_")): value for name, value in entry.items()}
-    own = _at(entry, headers) if headers else None
+    own = _at(entry, headers)
     fields |= {field_name(name): value for name, value in own.items()} if isinstance(own, dict) else {}
     found = {}
     for name in wanted:
-        value = _find(entry, (tuple(name.split(".")),))
+        value = _find(entry, [name.split(".")])
         value = fields.get(field_name(name)) if value is None else value
         value = value[0] if isinstance(value, list) and value else value
         if isinstance(value, (str, int)) and value not in NOBODY:
