@@ -12,7 +12,7 @@ from functools import cache, partial
 from ...declare.limiter import Declaration
 from ...declare.subjects import Subjects
 from ...engine import Decision, Limiter, MemoryStorage
-from ...engine.reply import ALLOWED, REMAININGS, RETRY_AFTERS
+from ...engine.reply import REMAININGS, RETRY_AFTERS
 from ...engine.slots import RENEWALS, slots_of
 from ...engine.storage import Slot
 from ...engine.storage.forgetting import UNBOUNDED
@@ -97,29 +97,16 @@ class Replay:
             self._outside.requests += 1
             self._compare(self._outside, request, None)
             return
-        shape, hits = asked.shape, asked.hits
         asked.requests += 1
-        tally = shape.tally
-        tally.requests += 1
-        if not hits:
+        asked.shape.tally.requests += 1
+        if not asked.limits.hits:
             self._pass_by(asked, request)
             return
-        decision = self._storage.check(hits)
+        decision = self._storage.check(asked.limits.hits)
         self._checks += 1
-        reply = decision.reply
-        if reply[ALLOWED] > 0:
-            if not shape.is_plain:
-                self._admit(asked, decision, request)
-                return
-            tally.admitted += 1
-            least = tally.least
-            for number, left in enumerate(reply[REMAININGS]):
-                if left < least[number]:  # noqa: PLR1730 - min() takes longer, at every request
-                    least[number] = left
-            if self._clients.refused:
-                self._clients.admit(asked.client, shape.destination.endpoint)
-            self._compare(tally, request, decision)
-        elif not self._may_sleep(asked, decision, request):
+        if decision.allowed:
+            self._admit(asked, decision, request)
+        elif not self._sleeps(asked, decision, request, asked.limits.longest_wait(decision)):
             self._refuse(asked, decision, request)
 
     def finish(self) -> None:
@@ -195,14 +182,12 @@ class Replay:
             tally.shadowed += 1
             self._refusals[asked.shape, refusing] += 1
             self._note_bans(asked, decision)
-        if limits is not None:
-            delay = decision.delay
-            if delay and limits.longest_wait(decision) >= delay:
-                tally.delayed += 1
-            if limits.holds_slots:
-                self._slots.hold(decision, request.took or 0)
-            if limits.settled:
-                self._time.after(request.took or 0, partial(self._settle, asked, limits, decision, request))
+        if decision.delay and limits.longest_wait(decision) >= decision.delay:
+            tally.delayed += 1
+        if limits.holds_slots:
+            self._slots.hold(decision, request.took or 0)
+        if limits.settled:
+            self._time.after(request.took or 0, partial(self._settle, asked, limits, decision, request))
         self._clients.admit(asked.client, asked.shape.destination.endpoint)
         self._compare(tally, request, decision)
 
@@ -218,7 +203,7 @@ class Replay:
             self._settlements += 1
         if any(units.values()):
             tally = asked.shape.tally
-            tally.least = list(map(min, tally.least, self._storage.peek(asked.hits).reply[REMAININGS]))
+            tally.least = list(map(min, tally.least, self._storage.peek(asked.limits.hits).reply[REMAININGS]))
 
     def _units_of(self, declared: Declaration, request: LoggedRequest) -> int | None:
         """What ``request`` really cost; ``None`` if the charge stands."""
@@ -266,13 +251,12 @@ class Replay:
 
     # Requests that wait
 
-    def _may_sleep(self, asked: ClientPlan, decision: Decision, request: LoggedRequest) -> bool:
-        """Whether the request sleeps until it can pass."""
-        wait = 0 if asked.limits is None else asked.limits.longest_wait(decision)
-        return wait > 0 and self._sleeps(asked, decision, request, self._time.now + round(wait * MICROSECONDS))
-
-    def _sleeps(self, asked: ClientPlan, decision: Decision, request: LoggedRequest, deadline: int) -> bool:
+    def _sleeps(self, asked: ClientPlan, decision: Decision, request: LoggedRequest, seconds: float) -> bool:
+        """Whether the request sleeps until it can pass: at most so many seconds."""
         now = self._time.now
+        deadline = now + round(seconds * MICROSECONDS)
+        if not seconds:
+            return False
         if decision.waits_for_slot:
             wakes = max(
                 self._slots.next_release() or deadline + 1, now + math.ceil(decision.refused_for * MICROSECONDS)
@@ -287,12 +271,12 @@ class Replay:
         return True
 
     def _try_again(self, asked: ClientPlan, request: LoggedRequest, deadline: int) -> None:
-        decision = self._storage.check(asked.hits)
+        decision = self._storage.check(asked.limits.hits)
         self._checks += 1
         if decision.allowed:
             asked.shape.tally.delayed += 1
             self._admit(asked, decision, request)
-        elif not self._sleeps(asked, decision, request, deadline):
+        elif not self._sleeps(asked, decision, request, (deadline - self._time.now) / MICROSECONDS):
             self._refuse(asked, decision, request)
 
     # The report

@@ -11,10 +11,8 @@ from flask import Response
 
 from ...declare.limiter import Declaration
 from ...declare.subjects import ANONYMOUS, EVERYONE, Subject, Subjects, parts_of
-from ...engine import Hit
 from ...engine.algorithms.base import COUNTED
-from ...engine.hits import BanHit, Hits, bans_among
-from ...engine.keys import escape_subject
+from ...engine.hits import BanHit
 from ...engine.rules import Rules, rules_from
 from ...plan.endpoint import Plan, PlannedLimiter
 from ...plan.hits import Applied, AppliedLimits
@@ -98,8 +96,6 @@ class Shape:
     """The rules of the hits, in the same order."""
     bans: tuple[int, ...]
     """The indexes of bans among the rules."""
-    is_plain: bool
-    """Whether an admission needs no second look: there are no shadows, waits or refunds."""
     tally: Tally
 
 
@@ -109,11 +105,9 @@ class ClientPlan:
 
     client: str
     shape: Shape
-    hits: tuple[Hit, ...]
-    """Empty if no limit applies."""
-    limits: AppliedLimits | None
-    """``None`` if the shape is plain."""
-    missing: tuple[str, ...]
+    limits: AppliedLimits
+    """Without hits if no limit applies."""
+    missing: tuple[str, ...] = ()
     """What the log does not say about this client."""
     listed: Action | None = None
     """The list that the client is on, if any: then no limit is checked."""
@@ -145,11 +139,11 @@ class ReplayPlan:
         limiters = plan.limiters if plan else ()
         self._limiters = [_Limiter(*known) for each in limiters if (known := self._replayable(each)) is not None]
         self._types = {limiter.type: limiter for limiter in self._limiters}
-        self._shapes: dict[object, Shape] = {}
+        self._shapes: dict[tuple[ReplayedRule, ...], Shape] = {}
         self.rules: list[ReplayedRule] = [
-            _rule_of(limiter.declaration, hit)
+            rule
             for limiter in self._limiters
-            for hit in limiter.hits_of(EVERYONE)  # of anyone: only the rules are looked at
+            for rule in _rules_of(AppliedLimits([limiter.applied_to(EVERYONE)]))  # anyone: only rules are looked at
         ]
 
     def of(self, request: LoggedRequest) -> ClientPlan:
@@ -159,7 +153,7 @@ class ReplayPlan:
         client = client_of(subjects, resolve)
         listed = self._lists.of(request, subjects) if self._lists is not None else None
         if listed is not None:
-            return ClientPlan(client, self._shape((listed,), ()), (), None, (), listed)
+            return replace(self._asked(client, (), ()), listed=listed)
         found = {type_: resolve(limiter.declared_type, limiter.name) for type_, limiter in self._types.items()}
         missing = self._lists.missing(request) if self._lists is not None else ()
         if request.recorded is None:
@@ -171,38 +165,17 @@ class ReplayPlan:
         return self._asked(client, asked, missing)
 
     def _asked(self, client: str, asked: Sequence[tuple[_Limiter, Subject]], missing: tuple[str, ...]) -> ClientPlan:
-        if any(limiter.is_special_for(subject) for limiter, subject in asked):
-            limits = _limits(asked)
-            return ClientPlan(client, self._made_shape(limits), limits.hits, limits, missing)
-        hits = [hit for limiter, subject in asked for hit in limiter.hits_of(subject)]
-        like = tuple([limiter for limiter, _ in asked])
-        shape = self._shapes.get(like)
-        if shape is None:
-            shape = self._shapes[like] = self._made_shape(_limits(asked))
-        if shape.is_plain and len(hits) == len(shape.rules):
-            return ClientPlan(client, shape, Hits(hits) if hits else (), None, missing)
-        limits = _limits(asked)
-        return ClientPlan(client, shape, limits.hits, limits, missing)
-
-    def _made_shape(self, limits: AppliedLimits) -> Shape:
-        rules = tuple(_rule_of(_declared(limits, hit), hit) for hit in limits.hits)
-        self.rules += rules
-        is_plain = not (limits.may_wait or limits.settled) and not any(
-            hit.shadow or hit.rule.max_delay or hit.rule.holds_slots for hit in limits.hits
-        )
-        bans = tuple(place for place, _, _ in bans_among(limits.hits))
-        return self._shape(rules, rules, bans=bans, is_plain=is_plain)
-
-    def _shape(
-        self, like: object, rules: tuple[ReplayedRule, ...], *, bans: tuple[int, ...] = (), is_plain: bool = True
-    ) -> Shape:
-        made = Shape(self.destination, rules, bans, is_plain, Tally(least=[NO_LEAST] * len(rules)))
-        return self._shapes.setdefault(like, made)
+        limits = AppliedLimits(limiter.applied_to(subject) for limiter, subject in asked)
+        rules = _rules_of(limits)
+        if rules not in self._shapes:
+            bans = tuple(place for place, rule in enumerate(rules) if rule.is_ban)
+            self._shapes[rules] = Shape(self.destination, rules, bans, Tally(least=[NO_LEAST] * len(rules)))
+            self.rules += rules
+        return ClientPlan(client, self._shapes[rules], limits, missing)
 
     @property
-    def shapes(self) -> list[Shape]:
-        """All shapes, each once."""
-        return list(dict.fromkeys(self._shapes.values()))
+    def shapes(self) -> Iterable[Shape]:
+        return self._shapes.values()
 
     def _replayable(self, limiter: PlannedLimiter) -> tuple[PlannedLimiter, int, str | None] | None:
         """What replaces its callables: the limiter, its cost, and the priority of its requests."""
@@ -258,7 +231,6 @@ class _Limiter:
         self.has_slots = any(rule.holds_slots for _, rule in planned.rules)
         self._cost = cost
         self._priority = priority
-        self._of_all: tuple[Hit, ...] | None = None
 
     @cached_property
     def without_slots(self) -> _Limiter:
@@ -267,40 +239,19 @@ class _Limiter:
         rules = tuple((name, rule) for name, rule in self.planned.rules if not rule.holds_slots)
         return _Limiter(replace(self.planned, rules=rules), self._cost, self._priority)
 
-    def is_special_for(self, subject: Subject) -> bool:
-        return self.planned.special is not None and self.planned.special.find(subject) is not None
-
-    def hits_of(self, subject: Subject) -> tuple[Hit, ...]:
-        if subject == EVERYONE:
-            if self._of_all is None:
-                self._of_all = self._hits_of(subject)
-            return self._of_all
-        return self._hits_of(subject)
-
-    def _hits_of(self, subject: Subject) -> tuple[Hit, ...]:
-        escaped = escape_subject(subject.value)
-        return self.planned.make_hits(self.planned.rules, subject.type, escaped, self._cost, self._priority)
-
     def applied_to(self, subject: Subject) -> Applied:
-        if not self.is_special_for(subject):
-            return Applied(self.declaration, subject, self.hits_of(subject))
         hits = self.planned.hits(subject, self._cost, priority=self._priority) or ()
         return Applied(self.declaration, subject, hits)
 
 
-def _limits(asked: Iterable[tuple[_Limiter, Subject]]) -> AppliedLimits:
-    return AppliedLimits(limiter.applied_to(subject) for limiter, subject in asked)
-
-
-def _rule_of(declared: Declaration, hit: Hit) -> ReplayedRule:
-    return ReplayedRule(
-        hit.name, declared.where, declared.type_name, str(hit.rule), hit.shadow, isinstance(hit, BanHit)
+def _rules_of(limits: AppliedLimits) -> tuple[ReplayedRule, ...]:
+    """The rules of the hits. Two limiters that share a key have one hit, which is that of the first."""
+    declared = {hit.key: each.declaration for each in reversed(limits) for hit in each.hits}
+    owned = ((hit, declared[hit.key]) for hit in limits.hits)
+    return tuple(
+        ReplayedRule(hit.name, by.where, by.type_name, str(hit.rule), hit.shadow, isinstance(hit, BanHit))
+        for hit, by in owned
     )
-
-
-def _declared(limits: AppliedLimits, hit: Hit) -> Declaration:
-    """The limiter of a hit. Two that share a key have one hit."""
-    return next(each.declaration for each in limits for other in each.hits if other.key == hit.key)
 
 
 def _replacement(given: Mapping[str, T], destination: Destination, declared: Declaration) -> T | None:
