@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -180,13 +180,6 @@ RefusedTogether = tuple[Shape, tuple[int, ...]]
 """A shape, and the indexes of its rules that refused."""
 
 
-_COUNTS = (
-    *("requests", "unlimited", "allowed", "denied", "admitted", "refused", "shadowed", "delayed"),
-    *("really_refused", "now_admitted", "differing"),
-)
-"""What a tally counts of each request."""
-
-
 def endpoint_reports(shapes: Sequence[Shape]) -> tuple[EndpointReport, ...]:
     """A report of each endpoint, those that refuse most first."""
     tallies: dict[str, list[Tally]] = {}
@@ -200,10 +193,11 @@ def _endpoint_report(name: str, tallies: Sequence[Tally]) -> EndpointReport:
     statuses: Counter[int] = Counter()
     for tally in tallies:
         statuses.update(tally.statuses)
+    counts = [each.name for each in fields(EndpointReport) if each.name not in {"name", "statuses"}]
     return EndpointReport(
         name=name,
         statuses=dict(sorted(statuses.items())),
-        **{count: sum(getattr(tally, count) for tally in tallies) for count in _COUNTS},
+        **{count: sum(getattr(tally, count) for tally in tallies) for count in counts},
     )
 
 
