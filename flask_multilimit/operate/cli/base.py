@@ -81,6 +81,34 @@ def decorate(command: C, *options: Callable[[Any], Any]) -> C:
     return functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
+def gathered(name: str, kind: type[Any], *options: Callable[[Any], Any]) -> Callable[[C], C]:
+    """Options that a command gets as one argument: a ``kind``, whose fields they are."""
+
+    def decorated(command: C) -> C:
+        @functools.wraps(command)
+        def asked(**given: Any) -> Any:
+            return command(**{name: kind(**{each: given.pop(each) for each in kind.__slots__})}, **given)
+
+        return decorate(cast("C", asked), *options)
+
+    return decorated
+
+
+def pairs_option(name: str, metavar: str, text: str, *parameters: str, may_be_empty: bool = False) -> Callable[[C], C]:
+    """An option that can be given several times, each time as ``NAME=VALUE``."""
+
+    def pairs(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+        found = {}
+        for given in value:
+            key, equals, told = given.partition("=")
+            if not (key and equals and (told or may_be_empty)):
+                raise click.BadParameter(f"{given!r}: write {metavar}", context, parameter)
+            found[key] = told
+        return found
+
+    return click.option(name, *parameters, multiple=True, callback=pairs, metavar=metavar, help=text)
+
+
 as_json: Callable[[C], C] = click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
 
 
@@ -95,21 +123,16 @@ class Action:
     as_json: bool
 
 
-def action_options(command: C) -> C:
-    """The options of every command that changes something, which gets them as ``action``."""
-
-    @functools.wraps(command)
-    def asked(**given: Any) -> Any:
-        return command(action=Action(**{name: given.pop(name) for name in Action.__slots__}), **given)
-
-    return decorate(
-        cast("C", asked),
-        click.option("--reason", default="", help="The reason, for the history."),
-        click.option("--author", default=user_name, help="The author; default: the user who runs this command."),
-        click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing."),
-        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
-        as_json,
-    )
+action_options: Callable[[C], C] = gathered(
+    "action",
+    Action,
+    click.option("--reason", default="", help="The reason, for the history."),
+    click.option("--author", default=user_name, help="The author; default: the user who runs this command."),
+    click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing."),
+    click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+    as_json,
+)
+"""The options of every command that changes something, which gets them as ``action``."""
 
 
 def require_shared_storage(gate: AppGate) -> None:
@@ -136,13 +159,12 @@ def client_options(command: C) -> C:
             help="A client address, or an IPv6 network that counts as one.",
         ),
         click.option("--user", metavar="ID", help="A user, by the id that the user_loader returns."),
-        click.option(
+        pairs_option(
             "--subject",
+            "TYPE=VALUE",
+            "A subject of any type, by the name of its limiter; anonymous=ADDRESS for a client without a login.",
             "subjects",
-            multiple=True,
-            callback=_subjects,
-            metavar="TYPE=VALUE",
-            help="A subject of any type, by the name of its limiter; anonymous=ADDRESS for a client without a login.",
+            may_be_empty=True,
         ),
     )
 
@@ -169,13 +191,3 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
         return value and str(ip_address(without_port(value)))
     except ValueError:
         raise click.BadParameter(f"{value!r} is not an IP address", context, parameter) from None
-
-
-def _subjects(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
-    subjects = {}
-    for given in value:
-        type_name, equals, subject = given.partition("=")
-        if not (type_name and equals):
-            raise click.BadParameter(f"{given!r}: write TYPE=VALUE, such as api_key=abc", context, parameter)
-        subjects[type_name] = subject
-    return subjects

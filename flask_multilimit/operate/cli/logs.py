@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import signal
 import sys
 import threading
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone, tzinfo
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
@@ -26,7 +25,7 @@ from ..simulate.formats import expression, format_of
 from ..simulate.logged import MICROSECONDS, LoggedRequest, moment
 from ..simulate.reading import STANDARD_INPUT, LogFile, Logs
 from ..simulate.recorded import FILES, folders_of, recordings_of
-from .base import command, decorate, for_people
+from .base import command, for_people, gathered, pairs_option
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -56,26 +55,11 @@ class AskedLog:
         return Logs(self.logs or _recorded(), make_reader, self.zone, wanted, since=first, until=last)
 
 
-def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for given in value:
-        name, equals, text = given.partition("=")
-        if not (name and equals and text):
-            raise click.BadParameter(f"{given!r}: write {parameter.metavar}", context, parameter)
-        pairs[name] = text
-    return pairs
-
-
 def _zone(context: click.Context, parameter: click.Parameter, value: str | None) -> tzinfo:
     try:
         return timezone.utc if value is None else ZoneInfo(value)
     except (ZoneInfoNotFoundError, ValueError):
         raise click.BadParameter(f"{value!r}: give a name such as Europe/Berlin", context, parameter) from None
-
-
-def pairs_option(name: str, metavar: str, text: str) -> Callable[[C], C]:
-    """An option that can be given several times, each time as ``NAME=VALUE``."""
-    return click.option(name, multiple=True, callback=_pairs, metavar=metavar, help=text)
 
 
 def cost_field_option(text: str) -> Callable[[C], C]:
@@ -97,32 +81,24 @@ def writing() -> Iterator[None]:
         raise click.ClickException(f"{error.filename}: {error.strerror}") from error
 
 
-def log_options(command: C) -> C:
-    """The options that say which log to read, and how: the command gets them as ``log``, an :class:`AskedLog`."""
-
-    @functools.wraps(command)
-    def asked(**given: Any) -> Any:
-        return command(log=AskedLog(**{name: given.pop(name) for name in AskedLog.__slots__}), **given)
-
-    return decorate(
-        cast("C", asked),
-        click.argument("logs", nargs=-1, metavar="[LOG]...", type=click.Path(allow_dash=True)),
-        click.option(
-            "--format",
-            "format_",
-            metavar="FORMAT",
-            help="The name of a format, or a format string; default: detect it.",
-        ),
-        click.option("--regex", metavar="PATTERN", help="The format as a regular expression with named groups."),
-        click.option(
-            "--timezone", "zone", callback=_zone, metavar="NAME", help="The time zone of times without an offset."
-        ),
-        click.option("--since", metavar="TIME", help="Only requests at this time or later."),
-        click.option("--until", metavar="TIME", help="Only requests before this time."),
-        pairs_option("--subject", "TYPE=FIELD", "The log field that holds the subject of a type: api_key=X-Api-Key."),
-        click.option("--script-name", default="", metavar="PATH", help="Where the app is mounted."),
-        click.option("--endpoint", metavar="NAME", help="Only this endpoint."),
-    )
+log_options: Callable[[C], C] = gathered(
+    "log",
+    AskedLog,
+    click.argument("logs", nargs=-1, metavar="[LOG]...", type=click.Path(allow_dash=True)),
+    click.option(
+        "--format", "format_", metavar="FORMAT", help="The name of a format, or a format string; default: detect it."
+    ),
+    click.option("--regex", metavar="PATTERN", help="The format as a regular expression with named groups."),
+    click.option(
+        "--timezone", "zone", callback=_zone, metavar="NAME", help="The time zone of times without an offset."
+    ),
+    click.option("--since", metavar="TIME", help="Only requests at this time or later."),
+    click.option("--until", metavar="TIME", help="Only requests before this time."),
+    pairs_option("--subject", "TYPE=FIELD", "The log field that holds the subject of a type: api_key=X-Api-Key."),
+    click.option("--script-name", default="", metavar="PATH", help="Where the app is mounted."),
+    click.option("--endpoint", metavar="NAME", help="Only this endpoint."),
+)
+"""The options that say which log to read, and how: the command gets them as ``log``, an :class:`AskedLog`."""
 
 
 def _recorded() -> list[Path]:

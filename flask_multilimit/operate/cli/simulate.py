@@ -18,7 +18,7 @@ from ..simulate.picture import draw_reports
 from ..simulate.questions import LimitSet, header_fields, limits_of, replay_of, run
 from ..simulate.replay_plan import Replacements
 from ..simulate.report import Report, RuleReport
-from .base import as_json, command, current_gate, for_people, write_json
+from .base import as_json, command, current_gate, for_people, pairs_option, write_json
 from .logs import (
     AskedLog,
     Stoppable,
@@ -26,7 +26,6 @@ from .logs import (
     file_lines,
     local_time,
     log_options,
-    pairs_option,
     percent,
     png_option,
     require_requests,
