@@ -10,7 +10,6 @@ from flask.views import MethodView
 from werkzeug.routing import Rule as Route
 
 from flask_multilimit import IP, Concurrent, MultiLimit, Rule, rate_limiter
-from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import RedisStorage
 from flask_multilimit.insight.doctor import examine
 from flask_multilimit.insight.keys import SlotsInUse, keys, prefixes_of, slots_in_use, stored_keys
@@ -89,15 +88,6 @@ class TestUnmatchedRequests:
         for response in responses:
             response.close()
         gate.limiter.close()
-
-    def test_on_the_dashboard(self, app: Flask) -> None:
-        multilimit = MultiLimit(app, unmatched_limits="5/minute")
-        app.register_blueprint(Dashboard(multilimit, authorize=lambda: "ada"))
-        control_of(app).override("*", rule="default-60s", rules="3/minute", lasting=True)
-
-        shown = app.test_client().get("/multilimit/api/limits?q=unmatched").get_json()
-
-        assert [row["text"] for each in shown["endpoints"] for row in each["limits"]] == ["3 per minute"]
 
     def test_methods(self, app: Flask) -> None:
         limits: list[dict[str, Any]] = [

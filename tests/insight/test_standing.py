@@ -220,13 +220,6 @@ def test_a_limit_that_refuses_comes_first_and_the_command_that_resets_it_works()
     assert why(app, "203.0.113.7").state == "passes"
 
 
-def test_nothing_to_lift_is_no_error() -> None:
-    app = app_on()
-    statuses(app, "/quote")
-
-    assert command(app, "unban", "192.0.2.1", "--yes") == "Nothing to lift: no ban of 192.0.2.1 is in force.\n"
-
-
 def test_a_value_alone_is_understood_where_one_type_fits() -> None:
     app = app_on()
 

@@ -52,11 +52,6 @@ def test_simulate_prints_who_would_have_been_refused(on_memory: Command, log: Pa
     assert "access.log: of 16 lines, 1 not in the format" in out
 
 
-def test_a_narrow_screen(on_memory: Command, log: Path) -> None:
-    """That lines fit is looked at by the fixture."""
-    assert on_memory("simulate", str(log), columns=80).code == 0
-
-
 def test_simulate_prints_json(on_memory: Command, log: Path) -> None:
     (report,) = on_memory("simulate", "--json", str(log)).json["reports"]
 
@@ -146,18 +141,6 @@ def test_simulate_settles_by_what_requests_really_cost(on_memory: Command, token
     assert "does not say the real cost; the estimate stands (10 requests)" in guessed.out
 
 
-def test_simulate_shows_two_sets_of_limits_side_by_side(on_memory: Command, log: Path, tmp_path: Path) -> None:
-    strict = tmp_path / "strict.json"
-    strict.write_text('{"limits": {"api.*": {"type": "ip", "rules": "1/minute"}}}')
-
-    first, second = on_memory("simulate", "--json", "--against", str(strict), str(log)).json["reports"]
-    out = on_memory("simulate", "--against", str(strict), str(log), columns=140).out
-    (alone,) = on_memory("simulate", "--json", "--limits", str(strict), str(log)).json["reports"]
-
-    assert (first["refused"], second["refused"], alone["refused"]) == (7, 10, 10)
-    assert re.search(r"^api\.search +4 +0 +3$", out, re.MULTILINE)
-
-
 def test_simulate_narrows_down_to_an_endpoint_and_a_span(on_memory: Command, log: Path) -> None:
     span = ("--since", "2026-11-22T00:00:02", "--until", "2026-11-22 00:00:06")
     (report,) = on_memory("simulate", "--json", "--endpoint", "update", *span, str(log)).json["reports"]
@@ -165,22 +148,6 @@ def test_simulate_narrows_down_to_an_endpoint_and_a_span(on_memory: Command, log
     assert [each["name"] for each in report["endpoints"]] == ["update"]
     assert (report["endpoints"][0]["requests"], report["endpoints"][0]["refused"]) == (4, 1)
     assert report["files"][0]["outside"] == 9
-
-
-def test_shares_are_those_of_the_endpoint(on_memory: Command, log: Path) -> None:
-    """Else those who really succeeded at one endpoint would be a part of all that was refused anywhere."""
-    strict = log.with_name("strict.json")
-    written(strict, ['{"limits": {"api.*": {"type": "ip", "rules": "1/minute"}}}'])
-    options = ("--limits", str(strict), "--endpoint", "api.search")
-
-    out = on_memory("simulate", str(log), *options, columns=140).out
-    (report,) = on_memory("simulate", str(log), *options, "--json").json["reports"]
-
-    assert out.startswith("4 requests")
-    assert "refused           3 (75.0 %)\n" in out
-    assert "really succeeded  3 (100.0 %) of the refused" in out
-    assert "storage commands are those of the whole app" in out
-    assert (report["requests"], report["admitted"], report["refused"], report["succeeded_before"]) == (4, 1, 3, 3)
 
 
 def test_what_was_really_refused_is_counted_by_endpoint(on_memory: Command, log: Path) -> None:
@@ -194,27 +161,8 @@ def test_what_was_really_refused_is_counted_by_endpoint(on_memory: Command, log:
     assert really_refused() == (3, 3)
 
 
-def test_names_from_a_log_do_not_steer_the_terminal(on_memory: Command, tmp_path: Path) -> None:
-    log = written(tmp_path / "evil.log", (line(second, "/update", address="\x1b[31mred") for second in range(9)))
-
-    run = on_memory("simulate", str(log))
-
-    assert "\x1b[31mred" not in run.out
-    assert r"\x1b[31mred" in run.out
-
-
 def test_an_empty_log(on_memory: Command, tmp_path: Path) -> None:
     assert on_memory("simulate", str(written(tmp_path / "empty.log", []))).out == "No requests.\n"
-
-
-def test_suggest_prints_counts_by_window(on_memory: Command, log: Path) -> None:
-    run = on_memory("suggest", str(log), "--window", "minute", "--window", "5", "--refuse-at-most", "20%", columns=140)
-
-    assert "14 requests of 2 subjects (ip) from 2026-11-22 00:00:00" in run.out, "but the one without a route"
-    assert re.search(r"^  5 s +4 +5 +5 +5 +5$", run.out, re.MULTILINE)
-    assert re.search(r"^  60 s +4 +10 +10 +10 +10$", run.out, re.MULTILINE)
-    assert re.search(r"^  8 per minute +2 \(14\.3 %\) +1 \(50\.0 %\)", run.out, re.MULTILINE)
-    assert "application_limits=rate_limiter(type=LimitType.IP, rules=[Rule(time=5, count=" in run.out
 
 
 def test_suggest_counts_units(on_memory: Command, token_log: Path) -> None:

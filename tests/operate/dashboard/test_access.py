@@ -125,9 +125,33 @@ def test_a_browser_is_told_to_do_no_more_than_the_pages_need(app: Flask, ada: Fl
         assert answer.headers["Cache-Control"] == "no-store"
 
 
-def test_static_paths_cannot_leave_their_folder(app: Flask) -> None:
-    for name in ("../shell.py", "..%2fshell.py", "%2e%2e/shell.py", "..%5cshell.py"):
-        assert app.test_client().get(f"{ROOT}static/{name}").status_code == 404
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("../shell.py", "..%2fshell.py", "%2e%2e/shell.py", "..%5cshell.py", "/etc/passwd", "%2fetc%2fpasswd", ""),
+        *("dashboard.css%00.svg", "slider.js/../../templates/base.html"),
+    ],
+)
+def test_nothing_but_our_files_is_served_as_a_file(app: Flask, name: str) -> None:
+    assert app.test_client().get(f"{ROOT}static/{name}", follow_redirects=True).status_code in {400, 404}
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["//evil.example/multilimit/", "/multilimit//evil.example", "/multilimit", "/multilimit/what-if"],
+)
+@pytest.mark.parametrize("host", ["localhost", "evil.example"], ids=["own host", "forged host"])
+def test_no_answer_leads_to_another_site(app: Flask, ada: FlaskClient, target: str, host: str) -> None:
+    query = "lang=//evil.example&next=https://evil.example&endpoint=//evil.example"
+    environ = {**create_environ("/", headers={"Host": host}), **ada.environ_base, "QUERY_STRING": query}
+
+    body, status, headers = run_wsgi_app(app, {**environ, "PATH_INFO": target})
+
+    location, text = headers.get("Location", ""), b"".join(body).decode()
+    assert "evil.example" not in location.removeprefix(f"http://{host}").partition("?")[0]
+    for attribute in ("href", "src", "action") if status.startswith("200") else ():
+        assert f'{attribute}="//' not in text
+        assert f'{attribute}="http' not in text
 
 
 def test_a_language_is_chosen_once(ada: FlaskClient) -> None:

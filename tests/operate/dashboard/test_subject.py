@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from html import unescape
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import pytest
 from flask import Flask
@@ -125,16 +124,6 @@ def test_a_wrong_name_of_a_client_is_a_400_with_examples(ada: FlaskClient, who: 
 
     assert page.status_code == 400
     assert "give a network such as" in page.text
-
-
-@pytest.mark.parametrize(
-    "value", ["../../etc/passwd", "<script>alert(1)</script>", "a" * 5000, "\ud800", "\x00", "%2e%2e", "{t}{0}"]
-)
-def test_subjects_of_any_content_are_shown_harmlessly(ada: FlaskClient, value: str) -> None:
-    page = ada.get(f"{SUBJECT}?type=user&value={quote(value, errors='surrogatepass')}")
-
-    assert page.status_code == 200
-    assert "<script>alert" not in page.text
 
 
 STRANGE = ["a\nb", "a\rb", "a\r\nb", "a\0b", "a ", " a", " ", '"a', '"a\\nb"', "a\u202eb"]

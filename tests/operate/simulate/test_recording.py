@@ -277,19 +277,6 @@ def test_a_thread_writes_without_being_asked(app: Flask, recorder: Recorder, mon
     assert len(entries(recorder)) == 1
 
 
-def test_a_process_without_a_thread_left_serves_on_and_keeps_what_waits(
-    app: Flask, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-
-    assert app.test_client().get("/").status_code == 200
-    assert "could not start the background thread multilimit-recorder: can't start new thread" in caplog.text
-    assert len(entries(recorder)) == 1
-
-
 def test_requests_beyond_the_queue_are_dropped_and_counted(
     app: Flask, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

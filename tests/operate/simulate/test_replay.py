@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flask_multilimit import (
-    DEFAULT,
     IP,
     USER,
     Ban,
@@ -30,13 +29,12 @@ from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.operate.simulate.logged import LoggedRequest
 from flask_multilimit.operate.simulate.questions import LimitSet, replay_of, simulate
-from flask_multilimit.operate.simulate.reading import read_logs
 from flask_multilimit.operate.simulate.replay_plan import Replacements
 from flask_multilimit.operate.simulate.report import Report
 from flask_multilimit.operate.simulate.resolving import user_of
 from flask_multilimit.serve.applier import applier_of
 
-from .lines import SECOND, START_AT, line
+from .lines import SECOND, START_AT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -554,17 +552,6 @@ def test_an_address_in_a_field_is_its_last_one() -> None:
 
     assert report.refused == 1
     assert report.worst[0].name == "203.0.113.9"
-
-
-def test_from_a_file_to_a_report(tmp_path: Path) -> None:
-    log = tmp_path / "access.log"
-    log.write_text("\n".join([*(line(second) for second in (3, 1, 2)), "nonsense"]))
-
-    report = simulate(app_with(rate_limiter(type=DEFAULT, rules="2/minute")), read_logs(log))
-
-    assert (report.requests, report.refused) == (3, 1)
-    assert (report.first, report.last) == (START_AT + SECOND, START_AT + 3 * SECOND)
-    assert (report.files[0].requests, report.files[0].malformed) == (3, 1)
 
 
 def test_the_garbage_collector_is_left_as_it_was() -> None:

@@ -226,11 +226,6 @@ def test_windows_and_shares_that_make_no_sense_are_errors_that_name_them(
         suggest(arrivals_of([0]), *windows, share=share)
 
 
-def test_nothing_to_learn_from_is_an_error() -> None:
-    with pytest.raises(ConfigurationError, match="no requests"):
-        suggest(Arrivals(), 60)
-
-
 @pytest.mark.parametrize(
     ("peaks", "gap"),
     [

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from .conftest import WORKERS
-from .served import EVIL
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -87,31 +86,3 @@ def wait_until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.1)
-
-
-@pytest.mark.parametrize(("kind", "who"), [("ban", "203.0.113.99"), ("deny", "203.0.113.0/24")])
-def test_somebody_is_kept_out_and_let_in_again(visit: Visit, shop: Shop, kind: str, who: str) -> None:
-    with visit() as tab:
-        page = tab.page
-        page.goto(shop.url + f"change?kind={kind}")
-        page.get_by_label("Who").fill(who)
-        confirm(page)
-
-        in_each_worker(shop, "/open", 403 if kind == "deny" else 429, address="203.0.113.99")
-        assert shop.ask("/open", address="198.51.100.1").status == 200
-
-        page.get_by_role("button", name="Undo", exact=True).first.click()
-        page.get_by_text("Undone in all workers").wait_for()
-        in_each_worker(shop, "/open", 200, address="203.0.113.99")
-
-
-def test_reasons_are_text(visit: Visit, shop: Shop) -> None:
-    with visit() as tab:
-        page = tab.page
-        page.goto(shop.url + "change?kind=ban&who=203.0.113.77")
-        confirm(page, EVIL)
-        for where in ("lists", "history", "limits"):
-            page.goto(shop.url + where)
-            assert page.locator("main img, main script").count() == 0
-
-        undo_all(page, shop)
