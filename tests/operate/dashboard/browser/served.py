@@ -35,12 +35,6 @@ def authorize() -> str:
 app.register_blueprint(Dashboard(multilimit, authorize=authorize, may_change=lambda author: author == "ada"))
 
 
-@app.after_request
-def tell_worker(response: Response) -> Response:
-    response.headers["X-Worker"] = str(os.getpid())
-    return response
-
-
 app.add_url_rule("/search", "search", rate_limiter(type=IP, rules="3/minute")(view()))
 app.add_url_rule("/mine", "mine", rate_limiter(type=USER, rules="2/minute; 50/hour")(view()))
 app.add_url_rule("/evil", EVIL, rate_limiter(type=IP, rules="1/minute")(view()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
@@ -126,6 +127,23 @@ def test_a_form_with_mistakes_is_answered_by_the_form(visit: Visit, shop: Shop) 
         assert tab.barriers() == []
         assert all("400" in each for each in tab.wrong)
         tab.wrong.clear()
+
+
+def test_a_limit_is_changed_and_undone(visit: Visit, shop: Shop) -> None:
+    with visit() as tab:
+        page = tab.page
+        page.goto(shop.url + "limits?q=search")
+        page.get_by_role("link", name=re.compile("^Change ip-60s search")).click()
+        page.get_by_label("another count").last.fill("9/minute")
+        page.get_by_role("radio", name=re.compile("another count")).check()
+        page.get_by_label("Why").fill("sale")
+        page.get_by_role("button", name="Show what it would do").click()
+        page.get_by_role("button", name="Change it").click()
+        page.get_by_text("In force within a second").wait_for()
+        assert page.get_by_text("sale").count()
+
+        page.get_by_role("button", name="Undo", exact=True).first.click()
+        page.get_by_text("Undone in all workers").wait_for()
 
 
 def test_now_updates_without_a_reload(visit: Visit, shop: Shop) -> None:
