@@ -211,12 +211,12 @@ class MultiLimit:
         name: str | None = None,
         key: str | None = None,
     ) -> Decision:
-        """Check ``rules`` here and now, in a view, a CLI command or a task; one round trip.
+        """Check ``rules`` here and now, in a view, a CLI command or a task, in one round trip.
 
         :param scope: what is limited: every check with this scope, type and subject shares the quota.
         :param subject: who is limited, in place of what ``type`` finds in the current request; needed outside of
-            one, unless ``type`` is ``DEFAULT``. Any text, without the type: ``"42"``, because ``"user:42"`` is
-            somebody else, who may exist.
+            one, unless ``type`` is ``DEFAULT``. Any text, without the type: ``"42"``, not ``"user:42"``, which
+            would be another subject.
 
         The other parameters are those of :func:`rate_limiter`. Header fields and signals report it like any check.
         Slots of :class:`.Concurrent` rules are held until the response is closed, or the limited function that makes
@@ -311,8 +311,8 @@ class MultiLimit:
 
         :param user: the id of a user.
         :param ip: an address.
-        :param subject: as for :meth:`peek`, such as ``"api_key:key-0"``. Several of these three are what one request
-            has together.
+        :param subject: as for :meth:`peek`, such as ``"api_key:key-0"``. Give several of these three if
+            one request has them together.
         :param endpoint: only there; by default, everywhere.
         :param method: only this request method, at ``endpoint``.
 
@@ -327,11 +327,11 @@ class MultiLimit:
             return insight.standing.standing(gate, client, memory, endpoint=endpoint, method=method)
 
     def openapi(self, document: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What the documents of the API say about the limits in force.
+        """Describe the limits in force for the documents of your API.
 
         :param document: a document of OpenAPI 3 or Swagger 2. The result is a copy of it, in which each operation that
-            is limited has a response 429, or 503 by a ``reserve``, and the header fields in use. What the document says
-            itself stays.
+            is limited has a response 429, or 503 by a ``reserve``, and the header fields in use. What the document
+            itself says stays.
 
         Without a document, the result is a dict to merge into one of OpenAPI 3: ``components``, and ``paths`` with
         what to add to each operation. Raises :class:`ConfigurationError` for another document.
@@ -355,7 +355,7 @@ class MultiLimit:
             checks; or ``everything``, for all quotas of all subjects. The last two read all keys of the app, so do not
             ask for them in requests, and reset what has been used. Changes made by :attr:`control` stay.
 
-        Quotas under the declared limits are reset while overrides are in force, too. Raises
+        While overrides are in force, quotas under the declared limits are reset, too. Raises
         :class:`ConfigurationError` if no limiter there counts the given subject.
         """
         gate, given = gate_in_force(), _named(subject)
@@ -371,7 +371,7 @@ class MultiLimit:
         return len(hits)
 
     def settle(self, decision: Decision, units: int, hits: Iterable[Hit] | None = None) -> Decision:
-        """Make what a check has charged what it really was, for all its quotas or those of ``hits``:
+        """Replace what a check has charged by the real cost, for all its quotas or those of ``hits``:
         ``multilimit.settle(current_decision, tokens)``. See :meth:`Limiter.settle`.
 
         Afterwards :data:`current_decision` and the header fields of the response show what is left now.

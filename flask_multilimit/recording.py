@@ -141,7 +141,7 @@ class Recorder:
         notify_child(self)
 
     def flush(self) -> None:
-        """Write the requests that wait, but for those whose real cost will be known soon."""
+        """Write the requests that wait, except those whose real cost will be known soon."""
         self._flush(ending=False)
 
     def _flush(self, *, ending: bool) -> None:

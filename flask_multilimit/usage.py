@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Usage(Blueprint):
-    """Answers a client what is left of its limits: as JSON, or as a page for browsers.
+    """Tells a client what is left of its limits: as JSON, or as a page for browsers.
 
     .. code-block:: python
 
@@ -48,8 +48,8 @@ class Usage(Blueprint):
         people: ``{"monthly": "Calls this month"}``.
     :param name: of the blueprint.
 
-    A client learns about itself only. Asking charges nothing, costs one command, is not limited unless limits are put
-    on this blueprint, and is not counted as traffic.
+    A client learns only about itself. A request charges nothing and costs one command. It is not counted as traffic,
+    and is limited only if you put limits on this blueprint.
     """
 
     def __init__(

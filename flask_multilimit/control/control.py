@@ -38,7 +38,7 @@ class ControlConflict(ConfigurationError):  # noqa: N818 - the name says enough
 
 class NeedsForce(ConfigurationError):  # noqa: N818 - the name says enough
     """The change would refuse, or let pass, (nearly) everyone; or would end earlier than the denial or ban that it
-    replaces, so that its client would pass then. Pass ``force=True`` if that is intended."""
+    replaces, and its client would pass then. Pass ``force=True`` if that is intended."""
 
 
 class Terms(TypedDict, total=False):
@@ -74,8 +74,8 @@ class Control:
     """Makes changes that apply in all processes that share the storage, at most a second later.
 
     Each change says how long it applies: ``for_`` seconds (or text such as ``"2h"``, or a ``timedelta``), or
-    ``lasting=True``. ``reason`` and ``author`` are kept in the history. A change that could not be declared raises
-    :class:`ConfigurationError`, and nothing is stored.
+    ``lasting=True``. ``reason`` and ``author`` are kept in the history. A change that no declaration could make
+    raises :class:`ConfigurationError`, and nothing is stored.
     """
 
     def __init__(self, store: Store, follower: ControlFollower, app: ChangedApp) -> None:
@@ -175,9 +175,9 @@ class Control:
         self, text: str | bytes, *, reason: str = "", author: str = "", force: bool = False
     ) -> tuple[Override | Listing, ...]:
         """Put exported entries in force, all or none, and return those that have not ended. Each replaces what is there
-        for the same limit or client, and gets another id if something else there has its own. Raises
-        :class:`NeedsForce`, and :class:`ConfigurationError` if one does not fit the limits of the app, or two are
-        about the same."""
+        for the same limit or client, and gets a new id if another entry there has the same one. Raises
+        :class:`NeedsForce`, and :class:`ConfigurationError` if an entry does not fit the limits of the app, or two are
+        about the same limit or client."""
         check_bool("force", force)
         _check_texts(reason=reason, author=author)
         given = document_from(text)
@@ -230,8 +230,8 @@ class Control:
         return self._app.idle(self._read())
 
     def unfit(self) -> dict[str, ConfigurationError]:
-        """By id, why overrides do not fit the limits of this app, as those of another release may not. They are left
-        out here."""
+        """By id, why overrides do not fit the limits of this app: they may be for another release. They are not in
+        force here."""
         return self._app.unfit(self._read())
 
     # In two steps, for commands and pages that first show what would change

@@ -102,39 +102,41 @@ def rate_limiter(
     name: str | None = None,
 ) -> RateLimiter:
     """Declare a limiter on a view, a method, any function, or a blueprint: ``@rate_limiter("5/minute", type="ip")``.
-    Stack as many as you like: they take one check.
+    Stack as many as you like: they are checked together, in one step.
 
     Put it below ``@app.route``, like every decorator of a view. A refused call raises :exc:`RateLimitExceeded`
-    (HTTP 429; 503 by a ``reserve`` of what all clients share) and leaves every quota as it was.
+    (HTTP 429; 503 if only limits refuse that all clients share and that have a ``reserve``) and leaves every quota
+    as it was.
 
     :param first: the ``rules``, unless a callable returns them.
     :param type: who shares the quota: a :class:`LimitType`, or its name as text; a callable of your own (``name`` is
         then required) that returns the subject of this request, or ``None`` if the limiter does not apply to it; text
         such as ``"header:X-Tenant"`` or ``"module:function"``; or a tuple of these, which together are one subject.
     :param rules: a :class:`Rule`, text such as ``"100/minute; 10/second"``, or several of these; or a callable
-        that returns them for the current request, or for the subject if it takes one: ``None``, ``""`` or ``[]`` for no
-        limit now, 0 to let nothing pass. Default: one ``Rule()``, which is 100 in 60 seconds.
-    :param fallback: the rules of a subject for which the callable raises or returns nonsense before it has returned
-        any good rules, which apply first. Without it, such a request fails with that error.
-    :param key: the beginning of its keys; default ``MULTILIMIT_KEY_PREFIX``, which is ``rate_limit:``.
+        that returns them for the current request, or for the subject, if it takes one. It may return ``None``, ``""``
+        or ``[]`` for no limit now, and 0 to let nothing pass. Default: one ``Rule()``, which is 100 in 60 seconds.
+    :param fallback: the rules of a subject if the callable raises or returns nonsense, and has never returned good
+        rules for that subject; otherwise, the last good ones apply. Without a fallback, such a request fails with that
+        error.
+    :param key: the prefix of its keys; default ``MULTILIMIT_KEY_PREFIX``, which is ``rate_limit:``.
     :param scope: a name for what is limited; limiters with the same scope share their quotas. Default: the
         endpoint, or outside of views the function's own name.
     :param hash_tag: what determines the slot of a key in a Redis Cluster: the ``"scope"``, so that all limits of an
         endpoint are one command; or the ``"subject"``, for endpoints whose limits all have one type, so that their
         subjects are spread over all servers.
-    :param methods: the request methods it applies to; default all, but not ``OPTIONS`` that Flask answers without the
-        view. ``GET`` includes ``HEAD``.
+    :param methods: the request methods it applies to; default: all, except ``OPTIONS`` that Flask answers without
+        calling the view. ``GET`` includes ``HEAD``.
     :param cost: units a call takes, 0 or more, or a callable that returns them; 0 charges nothing.
     :param exempt_when: a callable; if it returns true, this limiter does not apply.
-    :param charge_when: statuses of responses, such as ``[401, 403]`` or ``"4xx"``, or a callable that is called with
-        the response; for other statuses, or if it returns false, the charge made before the view ran is refunded
-        exactly. So no more than ``count`` requests can be in progress, and only those that you choose count. If it
-        fails, the charge stands.
-    :param settle: what the request really cost, which replaces ``cost``, the estimate: a callable of the response that
+    :param charge_when: which responses count: statuses such as ``[401, 403]`` or ``"4xx"``, or a callable that is
+        called with the response and returns true or false. Each request is charged before the view runs; if its
+        response does not count, it is refunded exactly. So at most ``count`` requests are in progress at any time. If
+        the callable fails, the charge stands.
+    :param settle: what the request really cost, which replaces the estimate, ``cost``: a callable of the response that
         returns units, or ``None`` if the estimate stands; ``"header:X-Tokens"`` for a field of the response, which
         clients do not see; or ``True`` if the view says it with :func:`settle`. A stream is settled when it is closed.
-    :param settle_header: ``"keep"`` leaves the field of the response to clients.
-    :param unit: what the rules count, if not requests, for header fields: ``"content-bytes"``, ``"tokens"``.
+    :param settle_header: ``"keep"`` leaves the field in the response, so clients see it.
+    :param unit: for header fields, what the rules count, if not requests: ``"content-bytes"``, ``"tokens"``.
     :param shadow: evaluate, count and signal, but never refuse: to try a limit in production.
     :param on_storage_error: what to do when the storage does not answer: ``local``, ``allow``, ``deny`` or
         ``raise``; default ``MULTILIMIT_ON_STORAGE_ERROR``.
@@ -148,7 +150,7 @@ def rate_limiter(
     :param with_defaults: let the default limits apply, too.
     :param name: the name of its rules in header fields, and for a type of your own also in keys.
     :returns: a decorator, which can also stand in lists of limits.
-    :raises ConfigurationError: where it is applied, for a mistake in it; here, if it has no parentheses.
+    :raises ConfigurationError: for a mistake, when it is applied; at once, if it has no parentheses.
     """
     options = dict(locals())
     options.pop("first")
@@ -176,7 +178,7 @@ def exempt(*levels: Any) -> Any:
     """Exempt a view (a function, a class or one of its methods) or a blueprint from limits declared elsewhere; its
     own ``rate_limiter`` decorators stay in force.
 
-    ``@exempt`` exempts it from all of them, ``@exempt("default", "blueprint")`` from these ``levels`` only. The levels
+    ``@exempt`` exempts it from all of them, ``@exempt("default", "blueprint")`` only from these ``levels``. The levels
     are ``application``, ``blueprint``, ``configuration`` and ``default``.
     """
     if len(levels) == 1 and not isinstance(levels[0], str):

@@ -423,13 +423,13 @@ def _check_type(type_: object, name: object) -> None:
 class Reserve:
     """The part of each count that is kept for requests of a priority.
 
-    All requests ask for the same key. Those without priority ask with a rule of a smaller count, so one command decides
-    as usual. (Stripe, "Scaling your API with rate limiters", 2017: the fleet usage load shedder.)
+    All requests use the same key. Those without priority are checked by a rule of a smaller count, so one command
+    decides as usual. (Stripe, "Scaling your API with rate limiters", 2017: the fleet usage load shedder.)
 
     ``Reserve({"critical": 0.2}, priority)`` keeps the last fifth for critical requests. Requests without priority share
     the rest.
 
-    :param parts: by priority, the most important first: numbers above 0 that make less than 1 together.
+    :param parts: by priority, the most important first: numbers above 0, together less than 1.
     :param priority: returns the priority of the current request: a name in ``parts``; any other text or ``None`` for
         the rest.
     :raises ConfigurationError: for anything else; and at start-up, if nothing of a rule is left for the rest.

@@ -38,7 +38,7 @@ class LimitType(str, Enum):
     GLOBAL = "default"
     """Another name for ``DEFAULT``."""
     IP = "ip"
-    """Requests of one client address: ``request.remote_addr``, and nothing that a client can invent. IPv6 addresses
+    """Requests of one client address: ``request.remote_addr``, never a header that a client can forge. IPv6 addresses
     of one network (/64 unless ``MULTILIMIT_IPV6_PREFIX`` says otherwise) count as one, IPv4-mapped ones as IPv4."""
     USER = "user"
     """Requests of one user: what ``user_loader`` returns, or flask-login's current user (of Flask-Security: the id)."""

@@ -17,11 +17,11 @@ MOST_FACTOR = 1000
 
 @dataclass(frozen=True, slots=True, init=False)
 class Ban:
-    """``after`` refusals within ``within`` seconds, and the subject is refused for ``time`` seconds: longer each time.
-    Frozen and hashable.
+    """After ``after`` refusals within ``within`` seconds, the subject is refused for ``time`` seconds, and longer each
+    time it happens again. Frozen and hashable.
 
     A refusal by a rule of the limiter that has the ban is a strike. The refusal that completes ``after`` already
-    reports the ban. While the ban holds, nothing is a strike: further requests do not lengthen it.
+    reports the ban. While the ban holds, nothing is a strike: further requests do not extend it.
 
     A ban that begins within ``most`` seconds after the last one has ended repeats it, and lasts ``factor`` times as
     long, at most ``most``. With a ``factor`` of 1 every ban lasts ``time``.

@@ -13,7 +13,7 @@ from .text import Phrase, visible
 
 
 class MultiLimitError(Exception):
-    """Base class of every error that this package raises. Its text is safe for eyes, whatever a client has sent."""
+    """Base class of every error that this package raises. Its text is safe to log and show, whatever a client sent."""
 
     def __str__(self) -> str:
         return visible(super().__str__())

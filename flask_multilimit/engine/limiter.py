@@ -191,15 +191,15 @@ class Limiter:
         return decision
 
     def settle(self, decision: Decision, units: int, hits: Iterable[Hit] | None = None) -> Decision:
-        """Make what the check behind ``decision`` has charged to each quota, all of them or those of ``hits``, what it
-        really was: ``units``. One round trip.
+        """Replace what the check behind ``decision`` has charged to each quota, or to those of ``hits``, by ``units``,
+        the real cost. One round trip.
 
-        Too much is given back where it was charged: exactly for ``sliding_window`` and, within the windows they count,
-        ``fixed_window`` and ``sliding_window_counter``. The other algorithms do not know which units belong to which
-        check: they give back the part of the charge that has not come back since, which is exact without requests in
-        between and less otherwise. (After a reset since then, they take it from the charges of other checks.) Too
-        little is charged now, even beyond the count: a debt, which refuses later checks until it has left the window.
-        What a window has forgotten is not given back.
+        If it charged too much, the rest is given back where it was charged: exactly by ``sliding_window`` and, within
+        the windows they count, by ``fixed_window`` and ``sliding_window_counter``. The other algorithms do not know
+        which units belong to which check: they give back the part of the charge that has not come back by itself
+        since, which is exact without requests in between, and less otherwise. (After a reset since then, they take it
+        from the charges of other checks.) What a window has forgotten is not given back. If it charged too little, the
+        rest is charged now, even beyond the count: a debt, which refuses later checks until it has left the window.
 
         A charge is settled once: of the last 10,000 checks, a second settlement changes nothing. A refused check has
         charged nothing. Slots of :class:`.Concurrent` rules stay held unless ``units`` is 0, and a ``sliding_window``

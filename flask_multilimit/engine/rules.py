@@ -179,7 +179,7 @@ class Rule:
 
 
 class Concurrent(Rule):
-    """At most ``count`` units in progress at any instant: a slot is taken when the check passes, and given back when
+    """At most ``count`` units in progress at any instant: a slot is taken when the check passes, and released when
     the work is done.
 
     A view's work is done when its response is closed, after the last byte of a stream or when the server notices that
@@ -212,15 +212,15 @@ class Concurrent(Rule):
 class Calendar(Rule):
     """At most ``count`` units in each period of a calendar: what people mean by "10,000 a month".
 
-    The clock of the storage decides which period it is, and the time zone where that begins. ``retry_after`` and
-    ``reset_after`` end with the period.
+    The clock of the storage decides which period it is, and the time zone when that period begins. ``retry_after``
+    and ``reset_after`` end with the period.
 
     :param count: 1 to 10**9; in text, ``"10000 per calendar month"``, or as ``str()`` shows it:
         ``"10000 per calendar month from 15 in Europe/Berlin"``.
     :param period: ``hour``, ``day``, ``week``, ``month`` or ``year``.
     :param timezone: the name of a time zone, such as ``Europe/Berlin``.
-    :param anchor: the day on which a period begins. Of a week: 1 (Monday, the default) to 7. Of a month: 1 to 31; a
-        shorter month has its last day in place of it. Of a year: ``"MM-DD"``; ``"02-29"`` is 28 February in years
+    :param anchor: the day on which a period begins. Of a week: 1 (Monday, the default) to 7. Of a month: 1 to 31; in a
+        shorter month, its last day. Of a year: ``"MM-DD"``; ``"02-29"`` is 28 February in years
         without that day.
     :param name: as for :class:`Rule`; by default the limiter's type and the period, such as ``user-month``.
     :raises ConfigurationError: for any other value, and if the system does not know the time zone.

@@ -56,7 +56,7 @@ class BanInForce(Described):
 
 @dataclass(frozen=True, slots=True)
 class BegunBan(Described):
-    """A ban that a limiter began, by what traffic says."""
+    """A ban that a limiter started, according to traffic."""
 
     endpoint: str
     """The endpoint, the function, or the scope of the check."""

@@ -169,15 +169,15 @@ class Standing(Described):
     waits_for_slot: bool
     listed: ListStanding | None
     entries: tuple[Entry, ...]
-    """What people have said about it, about networks that contain it, and about networks in it."""
+    """Entries of lists and overrides about it, about networks that contain it, and about networks in it."""
     requests: tuple[RequestStanding, ...]
     """Those that are refused first, then those that have used something."""
     paging: Paging
     """Of the requests."""
     untouched: int
-    """Of all requests, those of whose quotas nothing is used."""
+    """How many of all requests have used nothing of their quotas."""
     elsewhere: tuple[BegunBan, ...]
-    """Bans in force by limiters of functions and checks, as far as traffic tells; the one that ends last first."""
+    """Bans in force by limiters of functions and checks, as far as traffic shows; the one that ends last first."""
     refusals: tuple[RefusedSubject, ...]
     """In the last hour, most first."""
     lift: tuple[str, ...]

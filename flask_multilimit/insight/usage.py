@@ -87,7 +87,7 @@ class Quotas(Described):
     unknown: tuple[str, ...]
     """Limits of which nothing is known for this request, such as those by an API key that it does not have."""
     estimated: bool
-    """Whether the storage of the limits is away: ``remaining`` is what one process lets pass meanwhile."""
+    """Whether the storage of the limits is down: ``remaining`` is what one process lets pass meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

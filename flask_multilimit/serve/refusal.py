@@ -118,7 +118,7 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
     """HTTP 429, raised by the check. Error handlers for 429 or for this class receive it.
 
     ``code`` is 503 if only limits refuse that have a :class:`Reserve` and count all clients together: the client has
-    done nothing wrong, the service is short. The same error handlers receive it, because Flask goes by the class.
+    done nothing wrong, the service is overloaded. The same error handlers receive it, because Flask looks at the class.
     """
 
     code: int | None = 429  # type: ignore[assignment]  # None, as in HTTPException, for a custom response

@@ -67,9 +67,9 @@ class Storage(Protocol):
         """
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        """Make each of ``charges``, at least one, of the check ``check_id`` its ``units``. What is too much is given
-        back where it was charged, unless it no longer counts; what is missing is charged now, even beyond the count.
-        The caller settles a charge once."""
+        """Change each of the ``charges`` of the check ``check_id``, at least one, to its ``units``. What was too
+        much is given back where it was charged, unless it no longer counts; what is missing is charged now, even beyond
+        the count. The caller settles a charge once."""
 
     def reset(self, keys: Sequence[str]) -> None:
         """Forget ``keys``: their quotas are full again."""

@@ -31,13 +31,14 @@ QUIET_SECONDS = 3600.0
 
 
 class MemoryStorage:
-    """Gives the reply that Redis would give to the same history, and keeps nothing beyond its window.
+    """Quotas in the memory of this process. Gives the reply that Redis would give to the same history, and keeps
+    nothing beyond its window.
 
-    ``clock`` returns microseconds, from any origin (with calendars, Unix time); ``None``: that of the process, which
-    steps only when the clock of the system was set and a calendar is asked next. Later checks forget keys whose quota
-    is full again, a few each, without a thread or timer. Of more than ``most_keys``, those are forgotten whose quota is
-    full again soonest, and last those that refuse now: clients can invent any number of keys. ``most_keys`` is 100,000,
-    unless the :class:`Layers` of a limiter say otherwise.
+    ``clock`` returns microseconds, from any origin (with calendars, Unix time); ``None``: the clock of the process. If
+    the clock of the system is set, that one follows at the next check of a calendar. Later checks forget keys whose
+    quota is full again, a few each, without a thread or timer. Clients can invent any number of keys: beyond
+    ``most_keys``, those whose quota is full again soonest are forgotten first, and those that refuse now last.
+    ``most_keys`` is 100,000, unless the :class:`Layers` of a limiter say otherwise.
     """
 
     shared = False

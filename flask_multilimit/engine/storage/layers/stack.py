@@ -31,7 +31,7 @@ class Layers:
     on_storage_error: OnStorageError = "local"
     """How the guard decides when the storage fails; a hit's own ``on_storage_error`` comes first."""
     workers: int | None = None
-    """The number of processes that share the storage; ``None``: found out (:func:`.count_workers`)."""
+    """The number of processes that share the storage; ``None``: counted (:func:`.count_workers`)."""
     memory_keys: int = MOST_KEYS
     """The most keys that this process counts by itself: with ``memory://``, and in an outage."""
     deny_cache: float = DENY_SECONDS
