@@ -92,21 +92,6 @@ def test_only_strikes_within_the_time_count_exactly(bench: Bench) -> None:
     assert bench.limiter.check(plan).ban is not None
 
 
-def test_a_client_that_is_refused_seldom_is_never_banned(bench: Bench) -> None:
-    plan = banning(rules="1/day")
-    bench.limiter.check(plan)
-
-    for _ in range(10):
-        bench.clock.advance(300)
-        assert bench.limiter.check(plan).ban is None
-
-
-def test_a_ban_after_one_refusal(bench: Bench) -> None:
-    decision = refused(bench, banning(Ban(after=1, time=60)), 1)
-
-    assert decision.retry_after == 60
-
-
 def test_a_refused_check_charges_nothing_but_strikes(bench: Bench) -> None:
     wide = hits_for("10/minute", scope="wide", subject="ada")
     plan = Hits((*wide, *banning()))
@@ -335,13 +320,6 @@ def test_the_ban_of_a_shadow_refuses_nobody_and_tells_what_it_would_do(bench: Be
     assert [status.name for status in decisions[-1].shadowed] == ["default-60s", "default-ban"]
 
 
-def test_a_reset_ends_strikes(bench: Bench) -> None:
-    refused(bench, banning(), 2)
-    bench.limiter.reset(banning())
-
-    assert refused(bench, banning(), 1).bans[0].strikes_left == 2
-
-
 def test_a_reset_ends_a_ban_and_what_was_remembered_of_it(bench: Bench) -> None:
     refused(bench, banning(), 3)
     bench.limiter.reset(banning())
@@ -361,17 +339,6 @@ def test_a_refund_takes_back_no_strike(bench: Bench) -> None:
 
 
 # What is kept
-
-
-def test_strikes_pass_away_with_their_time(bench: Bench) -> None:
-    refused(bench, banning(), 1)
-    assert bench.limiter.peek(banning()).bans[0].strikes_left == 2
-
-    bench.clock.advance(600)
-
-    peeked = bench.limiter.peek(banning())
-    assert peeked.bans[0].strikes_left == 3
-    assert peeked.reply[-1] == 0
 
 
 @pytest.mark.parametrize("back", [1, 30, 90_000])

@@ -138,13 +138,6 @@ def test_without_an_estimate_a_request_passes_while_a_unit_is_free_and_is_charge
     assert bench.limiter.check(wanted).allowed
 
 
-def test_a_reset_makes_it_whole(bench: Bench) -> None:
-    bench.limiter.check(hits(MONTH, cost=3))
-    bench.limiter.reset(hits(MONTH))
-
-    assert bench.limiter.check(hits(MONTH, cost=3)).allowed
-
-
 def test_a_refund_after_a_reset_takes_from_others_as_the_docs_say(bench: Bench) -> None:
     decision = bench.limiter.check(hits(MONTH, cost=2))
     bench.limiter.reset(hits(MONTH))

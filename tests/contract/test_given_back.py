@@ -68,15 +68,6 @@ def test_a_part_of_what_a_check_charged_can_be_taken_back(bench: Bench, algorith
     assert bench.limiter.peek(plan).remaining == 2
 
 
-def test_a_refund_takes_back_one_check_and_no_other(bench: Bench, algorithm: str) -> None:
-    plan = hits(rule(algorithm))
-    decisions = [bench.limiter.check(plan) for _ in range(4)]
-
-    bench.limiter.refund(decisions[1])
-
-    assert bench.limiter.peek(plan).remaining == 2
-
-
 def test_what_has_charged_nothing_gives_nothing_back(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm))
     bench.limiter.check(plan)

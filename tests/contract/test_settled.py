@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit import Calendar, Concurrent, Rule
+from flask_multilimit import Concurrent, Rule
 from flask_multilimit.engine import hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS, EVENLY
 from support.bench import exhaust, hits, rule
@@ -136,17 +136,6 @@ def test_a_settlement_counts_the_excess_from_its_own_instant(bench: Bench) -> No
     assert bench.limiter.peek(hits(plan)).remaining == 1
 
 
-def test_units_that_left_the_window_are_not_given_back(bench: Bench, algorithm: str) -> None:
-    plan = rule(algorithm, 10, 5)
-    decision = bench.limiter.check(hits(plan, cost=3))
-    bench.clock.advance(25)
-    exhaust(bench.limiter, hits(plan))
-
-    settle(bench, decision, 0)
-
-    assert bench.limiter.peek(hits(plan)).remaining == 0
-
-
 def test_an_excess_is_charged_although_the_window_has_forgotten_the_charge(bench: Bench, algorithm: str) -> None:
     plan = rule(algorithm, 10, 9)
     decision = bench.limiter.check(hits(plan, cost=2))
@@ -201,19 +190,6 @@ def test_without_an_estimate_a_check_is_charged_what_it_really_was(bench: Bench,
     assert bench.limiter.peek(plan).remaining == max(5 - units, 0)
 
 
-def test_without_an_estimate_a_debt_refuses_until_it_has_left(bench: Bench, algorithm: str) -> None:
-    plan = without_estimate(algorithm)
-    bench.limiter.settle(bench.limiter.check(plan), 12)
-
-    refused = bench.limiter.check(plan)
-    bench.clock.now += round(refused.retry_after * 1_000_000) - 1
-    too_early = bench.limiter.check(plan).allowed
-    bench.clock.now += 1
-
-    assert not too_early
-    assert bench.limiter.check(plan).allowed
-
-
 @pytest.mark.parametrize("algorithm", REMEMBERING)
 def test_without_an_estimate_a_settlement_that_is_carried_out_twice_counts_once(bench: Bench, algorithm: str) -> None:
     decision = bench.limiter.check(without_estimate(algorithm))
@@ -223,18 +199,6 @@ def test_without_an_estimate_a_settlement_that_is_carried_out_twice_counts_once(
     settle(bench, decision, 3)
 
     assert bench.limiter.peek(without_estimate(algorithm)).remaining == 2
-
-
-def test_a_calendar_without_an_estimate_is_charged_what_it_really_was(bench: Bench) -> None:
-    plan = hits_for([Calendar(9, "month"), Rule(60, 9)], scope="api", cost=0, settle=True)
-
-    settled = bench.limiter.settle(bench.limiter.check(plan), 14)
-    refused = bench.limiter.check(plan)
-
-    assert [status.debt for status in settled.statuses] == [5, 5]
-    assert (refused.allowed, [status.debt for status in refused.statuses]) == (False, [5, 5])
-    bench.clock.advance(refused.retry_after)
-    assert bench.limiter.check(plan).allowed
 
 
 def test_a_check_with_and_without_an_estimate_is_all_or_nothing(bench: Bench) -> None:

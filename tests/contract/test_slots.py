@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flask_multilimit import Concurrent, ConfigurationError, Rule
 from flask_multilimit.engine import Limiter
 from flask_multilimit.engine.slots import slots_of
-from flask_multilimit.engine.storage import Inspectable, KeepsSlots, Slot
+from flask_multilimit.engine.storage import Inspectable, KeepsSlots
 from support.bench import hits
 from support.clock import SECOND
 
@@ -250,15 +250,6 @@ def test_keys_have_a_time_to_live_and_vanish_when_nothing_is_in_progress(bench: 
     assert used(bench) == 0
 
 
-def test_a_reset_frees_all_slots(bench: Bench) -> None:
-    decision = bench.limiter.check(THREE)
-
-    bench.limiter.reset(THREE)
-    assert used(bench) == 0
-    bench.limiter.release(decision)
-    assert used(bench) == 0
-
-
 def test_a_block_holds_its_slot(bench: Bench) -> None:
     with bench.limiter.slot(THREE) as decision:
         assert decision.allowed
@@ -366,9 +357,3 @@ def test_random_traffic_is_answered_by_the_definition(
             renew(bench, decision)
             model.renew(bench.clock.now, decision.check_id)
         assert used(bench, hits(Concurrent(count, TIMEOUT))) == min(model.used(bench.clock.now), count)
-
-
-def test_a_slot_says_of_which_check_it_is(bench: Bench) -> None:
-    decision = bench.limiter.check(hits([Rule(60, 5), Concurrent(2)]))
-
-    assert slots_of(decision) == (Slot(decision.check_id, decision.hits[1]),)

@@ -86,16 +86,3 @@ def test_a_prefix_that_could_move_or_lengthen_keys_is_an_error(prefix: str) -> N
 def test_a_type_that_is_no_short_identifier_is_an_error(type_: str) -> None:
     with pytest.raises(ConfigurationError, match="type="):
         hits_for("5/minute", scope="api", type=type_)
-
-
-@pytest.mark.parametrize("wrong", [None, 7, b"ada", 1.5])
-def test_a_subject_or_scope_that_is_no_text_is_an_error(part: str, wrong: object) -> None:
-    with pytest.raises(ConfigurationError, match=part):
-        hits(**{part: wrong})  # type: ignore[arg-type]
-
-
-def test_the_key_of_the_design_is_the_key() -> None:
-    hit = hits_for("10 per 50 seconds", scope="api.update", type="ip", subject="203.0.113.7")[0]
-
-    assert hit.key == "rate_limit:{api.update}:ip:203.0.113.7:sliding_window:50000"
-    assert hit.name == "ip-50s"

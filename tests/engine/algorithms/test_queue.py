@@ -27,18 +27,6 @@ if TYPE_CHECKING:
 EVERY_HALF_SECOND = Rule(1, 2, algorithm="leaky_bucket", max_delay=2)
 
 
-def test_a_cost_takes_so_many_turns(bench: Bench) -> None:
-    bench.limiter.check(hits(EVERY_HALF_SECOND, cost=3))
-
-    assert bench.limiter.check(hits(EVERY_HALF_SECOND)).delay == 1.5
-
-
-def test_a_peek_tells_the_delay_without_taking_a_turn(bench: Bench) -> None:
-    bench.limiter.check(hits(EVERY_HALF_SECOND))
-
-    assert [bench.limiter.peek(hits(EVERY_HALF_SECOND)).delay for _ in range(3)] == [0.5] * 3
-
-
 def test_a_cost_of_nothing_waits_for_no_turn_and_is_never_refused(bench: Bench) -> None:
     exhaust(bench.limiter, hits(EVERY_HALF_SECOND))
 
