@@ -83,10 +83,3 @@ def test_the_key_of_a_ban_is_in_the_slot_of_its_rules() -> None:
     assert rule.key == "rate_limit:{s}:user:ada:sliding_window:60000"
     assert ban.key == "rate_limit:{s}:user:ada:ban:90000"
     assert ban.name == "user-ban"
-
-
-def test_a_decision_without_a_ban_has_no_bans() -> None:
-    hits = hits_for("1/minute", scope="s")
-    decision = Limiter().check(hits)
-
-    assert (hits.bans, decision.ban, decision.bans) == ((), None, ())

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from engine.algorithms import workers
-from support.asking import commands
 from support.bench import bare
-from support.rates import RATES
 
 if TYPE_CHECKING:
     import redis
@@ -21,29 +19,6 @@ if TYPE_CHECKING:
 PROCESSES = 3
 THREADS = 4
 TIMES = 50
-
-
-def test_a_check_and_a_refund_of_every_algorithm_are_one_command_each(
-    server: Server, redis_client: redis.Redis
-) -> None:
-    limiter, watcher = bare(redis_client), server.client()
-    limiter.refund(limiter.check(workers.mixed))
-
-    with commands(watcher) as seen:
-        limiter.refund(limiter.check(workers.mixed))
-
-    assert {hit.rule.algorithm for hit in workers.mixed} == set(RATES)
-    assert seen == ["EVALSHA"] * 2
-
-
-def test_no_key_is_touched_that_was_not_declared(redis_client: redis.Redis) -> None:
-    limiter = bare(redis_client)
-    limiter.check(workers.mixed)
-    limiter.refund(limiter.check(workers.mixed))
-
-    declared = {hit.key.encode() for hit in workers.mixed}
-    assert set(redis_client.keys()) == declared
-    assert all(redis_client.pttl(key) > 0 for key in declared)
 
 
 @pytest.mark.slow

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.engine import MemoryStorage, RedisStorage, StorageError
+from flask_multilimit.engine import RedisStorage, StorageError
 from flask_multilimit.observe.traffic import Check, Counts, Refused, TrafficReader
 from flask_multilimit.observe.traffic import counts as table
 from flask_multilimit.observe.traffic.counting import BAN_LIST, DENY_LIST
-from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, LIVES_SECONDS, BanBegun
+from flask_multilimit.observe.traffic.counts import LIVES_SECONDS, BanBegun
 from flask_multilimit.observe.traffic.reading import SECONDS, TrafficWatch, top_shares
 from observe.traffic.conftest import PREFIX, Sender, outbox_to
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     import redis
 
-    from flask_multilimit.observe.traffic.flushing import Outbox
     from observe.traffic.conftest import Keeper
 
 DAY = 86_400
@@ -103,25 +102,6 @@ def test_a_key_that_was_deleted_by_hand_and_banned_again_counts_once(
 ) -> None:
     for later in (0, 5):
         send(begun(keeper.now + later + 600, key="a", began=keeper.now + later))
-
-    assert reader.bans().in_force() == {("login", "ip-ban"): 1}
-
-
-def test_a_lost_answer_counts_no_ban_twice(outbox: Outbox, send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
-    keeper.error, keeper.loses_answers = StorageError("too late"), True
-    send(begun(keeper.now + 600))
-    keeper.error = None
-    outbox.send()
-
-    assert reader.bans().in_force() == {("login", "ip-ban"): 1}
-
-
-def test_an_outage_delays_them(outbox: Outbox, send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
-    keeper.error = StorageError("away")
-    send(begun(keeper.now + 600))
-    keeper.now += 3 * BUCKET_SECONDS
-    keeper.error = None
-    outbox.send()
 
     assert reader.bans().in_force() == {("login", "ip-ban"): 1}
 
@@ -213,15 +193,6 @@ def raising(error: Exception) -> Callable[..., None]:
         raise error
 
     return fail
-
-
-def test_memory_keeps_bans_that_have_begun() -> None:
-    storage = MemoryStorage()
-    at = storage.tallies(["rate_limit:{*traffic}:x"]).at
-    send = Sender(outbox_to(storage))
-    send(begun(at + 600))
-
-    assert TrafficReader(storage, PREFIX).bans().in_force() == {("login", "ip-ban"): 1}
 
 
 def test_bans_and_lists_have_no_part_in_the_share_of_the_most_refused_subject() -> None:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.engine import MemoryStorage, StorageError
-from flask_multilimit.engine.storage import KeepsTallies
+from flask_multilimit.engine import StorageError
 from flask_multilimit.observe.traffic import Check, Counts, Refused, TrafficReader
 from flask_multilimit.observe.traffic.counting import MOST_SENT
 from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, LIVES_SECONDS, is_traffic
@@ -178,7 +177,3 @@ def test_subjects_that_no_storage_takes_are_escaped() -> None:
 
     assert next(iter(shown(counts, "plain", b"").refused)).subject == "a\\ud800b"
     assert len(next(iter(shown(counts, "hashed", b"k").refused)).subject) == 16
-
-
-def test_memory_keeps_tallies() -> None:
-    assert isinstance(MemoryStorage(), KeepsTallies)

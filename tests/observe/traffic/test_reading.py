@@ -18,7 +18,7 @@ from flask_multilimit.observe.traffic import (
     reader_of,
 )
 from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS
-from observe.traffic.conftest import PREFIX, Sender, outbox_to
+from observe.traffic.conftest import PREFIX, Sender
 
 if TYPE_CHECKING:
     from observe.traffic.conftest import Keeper
@@ -149,13 +149,6 @@ def test_slices_that_are_settled_are_asked_for_once(
     assert reader.read().total.checks == {Check("view", "refused", "storage"): 1}
     assert len(asked) <= 10
     assert len(reader._settled) <= 360
-
-
-def test_counts_of_many_senders_add_up(reader: TrafficReader, keeper: Keeper) -> None:
-    for _ in range(5):
-        Sender(outbox_to(keeper, clock=lambda: keeper.now))(refused("x", 3))
-
-    assert reader.read(60).total.checks == {Check("view", "refused", "storage"): 15}
 
 
 def test_names_of_a_later_version_are_left_out(reader: TrafficReader, keeper: Keeper, send: Sender) -> None:

@@ -12,7 +12,7 @@ from flask_multilimit.engine import DenyCache, GuardedStorage, RedisStorage
 from flask_multilimit.engine.storage import layers_of
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import limits_checked, request_rejected, shadow_rejected
-from flask_multilimit.testing import exhaust, freeze, reset
+from flask_multilimit.testing import freeze, reset
 from support.asking import ask, commands, statuses, view
 
 if TYPE_CHECKING:
@@ -93,18 +93,6 @@ def test_a_client_is_told_what_the_server_would_tell(timed: Flask, redis_client:
     assert again.headers["Content-Type"] == "application/problem+json"
 
 
-def test_retry_after_counts_down_until_the_request_passes(timed: Flask, clock: Clock) -> None:
-    seen = []
-    statuses(timed, "/", "/", "/")
-    for _ in range(8):
-        response = ask(timed, "/")
-        seen.append((response.status_code, response.headers["Retry-After"], response.headers["RateLimit"]))
-        clock.advance(1)
-
-    assert seen == [(429, str(8 - i), f'"default-8s";r=0;t={8 - i}, "default-50s";r=7;t={8 - i}') for i in range(8)]
-    assert statuses(timed, "/") == [200]
-
-
 def test_every_refusal_is_signalled(limited: Flask, redis_client: redis.Redis) -> None:
     limited.add_url_rule(
         "/trial", "trial", rate_limiter(rules="1/hour", shadow=True)(rate_limiter(rules="1/day")(view()))
@@ -127,52 +115,6 @@ def test_every_refusal_is_signalled(limited: Flask, redis_client: redis.Redis) -
     assert seen == [(signal.name, False, "trial") for signal in (limits_checked, shadow_rejected, request_rejected)]
 
 
-def test_a_reset_takes_effect_at_once(limited: Flask) -> None:
-    assert statuses(limited, "/", "/", "/", "/") == [200, 200, 429, 429]
-
-    with limited.app_context():
-        MultiLimit().reset("index", "everyone")
-
-    assert statuses(limited, "/", "/", "/") == [200, 200, 429]
-
-
-def test_a_charge_that_is_given_back_lets_the_next_one_in_at_once(limited: Flask) -> None:
-    """Refused while the only attempt was under way, which then turned out not to count."""
-    during: list[int] = []
-
-    @limited.get("/login")
-    @rate_limiter(rules="1/hour", charge_when=lambda response: response.status_code == 401)
-    def login() -> str:
-        if not during:
-            during.append(429)
-            during[:] = statuses(limited, "/login", "/login")
-        return "welcome"
-
-    assert statuses(limited, "/login") == [200]
-    assert during == [429, 429]
-    assert statuses(limited, "/login") == [200]
-
-
-def test_rules_by_request_hold_as_soon_as_they_change(limited: Flask) -> None:
-    rules = ["1/hour"]
-    limited.add_url_rule("/dynamic", "dynamic", rate_limiter(rules=lambda: rules[0])(view()))
-    assert statuses(limited, "/dynamic", "/dynamic", "/dynamic") == [200, 429, 429]
-
-    rules[0] = "2/hour"
-
-    assert statuses(limited, "/dynamic", "/dynamic") == [200, 429]
-
-
-def test_a_waiting_request_is_admitted_at_its_turn(limited: Flask, redis_client: redis.Redis) -> None:
-    limited.add_url_rule("/patient", "patient", rate_limiter(rules=Rule(0.3, 1), wait=BOUND)(view()))
-    statuses(limited, "/patient", "/patient")
-
-    with commands(redis_client) as seen:
-        assert statuses(limited, "/patient", "/patient") == [200, 200]
-
-    assert seen == ["EVALSHA"] * 4, "each is refused once and passes at its turn"
-
-
 # The test kit
 
 
@@ -193,12 +135,6 @@ def test_frozen_time_passes(limited: Flask) -> None:
         assert statuses(limited, "/") == [429]
         clock.advance(3600)
         assert statuses(limited, "/", "/", "/") == [200, 200, 429]
-
-
-def test_an_exhausted_limit_refuses(limited: Flask) -> None:
-    client = limited.test_client()
-    exhaust(client, "index")
-    assert client.get("/").status_code == 429
 
 
 # Where it stands

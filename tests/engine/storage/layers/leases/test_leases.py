@@ -380,14 +380,6 @@ def test_no_more_comes_back_to_a_lease_than_it_had(fleet: Fleet, process: Proces
     assert questions(process, lambda: [process.limiter.check(hits) for _ in range(10)]) == []
 
 
-def test_closing_gives_back_what_is_not_spent(fleet: Fleet, process: Process) -> None:
-    take_lease(process)
-
-    process.limiter.close()
-
-    assert left(fleet, HITS[0]) == 100 - RAMP - 1
-
-
 def test_closing_is_no_error_when_the_storage_fails(process: Process) -> None:
     take_lease(process)
     process.wire.error = StorageError("gone")
