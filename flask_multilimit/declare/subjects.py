@@ -318,8 +318,9 @@ def _flask_login_user() -> Any:
     if not current_user.is_authenticated:
         return None
     given = current_user.get_id()
-    # Flask-Security replaces this token with each password, and a new password must not be a new quota.
-    return current_user.id if given == getattr(current_user, "fs_uniquifier", "") else given
+    # Flask-Security replaces this token with each password, and a new password must not be a new quota. The id is an
+    # object in MongoDB.
+    return str(current_user.id) if given == getattr(current_user, "fs_uniquifier", "") else given
 
 
 def _id_of(find: Callable[[], object], source: str) -> str | None:

@@ -141,6 +141,16 @@ def user_of_header() -> str | None:
     return request.headers.get("X-User")
 
 
+@dataclass
+class IdOfMongoDB:
+    """As ``bson.ObjectId``."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
 def given(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, user_loader=user_of_header)
 
@@ -181,10 +191,11 @@ class TestUsers:
 
         assert types_and_subjects(storage) == ["user:loaded"]
 
+    @pytest.mark.parametrize("id_", [str, IdOfMongoDB])
     def test_a_new_password_is_no_new_quota_where_it_replaces_the_token_of_flask_security(
-        self, app: Flask, storage: RecordingStorage
+        self, app: Flask, storage: RecordingStorage, id_: Callable[[str], object]
     ) -> None:
-        use_flask_login(app, has_uniquifier=True)
+        use_flask_login(app, has_uniquifier=True, id_=id_)
         MultiLimit(app, storage=storage)
         client = limit(app, type=LimitType.USER)
 
@@ -295,12 +306,12 @@ class TestAnonymousUsers:
         assert statuses(app.test_client(), ["203.0.113.7"] * 3) == [200, 200, 429]
 
 
-def use_flask_login(app: Flask, *, has_uniquifier: bool = False) -> None:
+def use_flask_login(app: Flask, *, has_uniquifier: bool = False, id_: Callable[[str], object] = str) -> None:
     from flask_login import LoginManager, UserMixin
 
     class User(UserMixin):  # type: ignore[misc]  # flask-login has no types
         def __init__(self, name: str) -> None:
-            self.id = name
+            self.id = id_(name)
             if has_uniquifier:
                 self.fs_uniquifier = request.headers["X-Token"]
 
