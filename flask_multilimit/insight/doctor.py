@@ -509,7 +509,7 @@ def _timed(call: Callable[[], Any]) -> float:
 def examine_latency(trips: list[float], timeout: float) -> Finding:
     """The finding on the times of ``trips``, of which the first had to connect."""
     median, slowest = statistics.median(trips[1:]), max(trips[1:])
-    text = f"{_milliseconds(median)} a round trip, the slowest of {len(trips) - 1} {_milliseconds(slowest)}."
+    text = f"{_milliseconds(median)} a round trip; the slowest of {len(trips) - 1}: {_milliseconds(slowest)}."
     remedy = "Every limited request takes one round trip: move the server closer to the app."
     most, near = timeout / 2, f" {PREFIX}STORAGE_TIMEOUT is {timeout:g} s."
     if slowest > most:

@@ -170,7 +170,7 @@ def test_the_first_trip_which_has_to_connect_is_told_apart(
     found = examine_latency([connecting, *[0.001] * 6, slowest], 0.1)
 
     assert (found.level, found.remedy) == (level, remedy or None)
-    assert found.text.startswith(f"1.00 ms a round trip, the slowest of 7 {slowest * 1000:.2f} ms.")
+    assert found.text.startswith(f"1.00 ms a round trip; the slowest of 7: {slowest * 1000:.2f} ms.")
 
 
 class Shop:

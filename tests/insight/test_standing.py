@@ -79,7 +79,7 @@ def test_a_ban_by_a_limiter_is_named_and_lifted(path: str) -> None:
     assert found.verdict.startswith(f"refused at {endpoint}: banned by ip-ban until ")
     assert found.requests[0].endpoint == endpoint
     assert found.lift[0] == "flask multilimit unban 203.0.113.7"
-    assert command(app, "unban", "203.0.113.7", "--yes") == "Lifted: 1 ban that limiters began.\n"
+    assert command(app, "unban", "203.0.113.7", "--yes") == "Lifted: 1 ban started by limiters.\n"
     assert why(app, "203.0.113.7").state == "refused"
     command(app, "reset", endpoint, "--ip", "203.0.113.7", "--yes")
     assert statuses(app, path, environ_base=CLIENT) == [passes]
@@ -126,7 +126,7 @@ def test_bans_by_limiters_of_functions_and_checks_are_listed_named_and_lifted() 
     assert found.verdict.values["where"] in {SEND, "invitations"}  # they began nearly at once
     assert {each.endpoint for each in found.elsewhere} == {SEND, "invitations"}
     assert (why(app, "192.0.2.1").elsewhere, why(app, "203.0.113.7", "search").state) == ((), "passes")
-    assert command(app, "unban", "203.0.113.7", "--yes") == "Lifted: 2 bans that limiters began.\n"
+    assert command(app, "unban", "203.0.113.7", "--yes") == "Lifted: 2 bans started by limiters.\n"
     with app.app_context():
         assert bans(gate_of(app)) == []
     assert why(app, "203.0.113.7").elsewhere == ()
@@ -169,7 +169,7 @@ def test_of_several_bans_the_one_that_holds_is_listed_and_none_of_a_shadow(*, tr
         (ban,) = bans(gate_of(app))
 
     assert (ban.who, ban.endpoint, ban.by) == ("203.0.113.7", "index", "visitors-ban")
-    assert command(app, "unban", "203.0.113.7", "--yes") == "Lifted: 1 ban that limiters began.\n"
+    assert command(app, "unban", "203.0.113.7", "--yes") == "Lifted: 1 ban started by limiters.\n"
 
 
 def test_limits_of_functions_and_checks_are_not_said_to_pass_whom_they_refused() -> None:
@@ -438,7 +438,7 @@ class TestSeveralTypes:
         (ban,) = until(lambda: bans(gate_of(app)))
 
         assert (ban.who, ban.shown) == (PAIR, "ada + 203.0.113.7")
-        assert "Lifted: 1 ban that limiters began." in command(app, "unban", ban.who, "--yes")
+        assert "Lifted: 1 ban started by limiters." in command(app, "unban", ban.who, "--yes")
         assert bans(gate_of(app)) == []
         gate_of(app).limiter.close()
 
@@ -462,7 +462,7 @@ class TestDigests:
         (ban,) = bans(gate_of(app))
 
         assert re.fullmatch(r"tenant:\*[0-9a-f]{40}", ban.who)
-        assert "Lifted: 1 ban that limiters began." in command(app, "unban", ban.who, "--yes")
+        assert "Lifted: 1 ban started by limiters." in command(app, "unban", ban.who, "--yes")
         assert bans(gate_of(app)) == []
 
     @pytest.mark.parametrize("endpoint", [None, "tenant"])

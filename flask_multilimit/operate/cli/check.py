@@ -68,11 +68,11 @@ def check_command(
 def why_command(who: str, endpoint: str | None, at: str | None, as_json: bool) -> None:
     """Show why WHO is refused, and what lifts it: lists, bans, limits, and what was refused in the last hour.
 
-    WHO is an address, a network, or a subject with its type, such as user:42. A value alone is enough where it can
-    have one type only. Charges nothing.
+    WHO is an address, a network, or a subject with its type, such as user:42. A value alone is enough if only
+    one type can have it. Charges nothing.
 
-    With --at, show where WHO stood at a time of the last hour, as far as traffic still has it: which bans held, when
-    they began and ended, and which refusals went on.
+    With --at, show where WHO stood at a time of the last hour, as far as the counted traffic shows: which bans
+    held, when they began and ended, and what was being refused.
     """
     with for_people():
         gate = current_gate()

@@ -251,7 +251,7 @@ def _target_of(entry: Override | Listing) -> tuple[str | None, ...]:
 @click.argument("who")
 @action_options
 def unban_command(who: str, action: Action) -> None:
-    """Lift every ban of WHO: those that people made, and those that limiters began, wherever they hold.
+    """Lift every ban of WHO, everywhere: those set by people, and those started by limiters.
 
     WHO is an address, or a subject with its type, such as user:42. Quotas stay as they are; see `reset`.
     """
@@ -277,16 +277,16 @@ def unban_command(who: str, action: Action) -> None:
 def _lifted_lines(found: Lifted, *, done: str = "Lift") -> list[str]:
     if not (found.entries or found.keys):
         return [f"Nothing to lift: no ban of {found.who} is in force."]
-    begun = [f"{plural(len(found.keys), 'ban')} that limiters began"] if found.keys else []
+    begun = [f"{plural(len(found.keys), 'ban')} started by limiters"] if found.keys else []
     return [f"{done}: {', '.join([*found.entries, *begun])}."]
 
 
 @command("bans", short_help="List every ban in force.")
 @as_json
 def bans_command(as_json: bool) -> None:
-    """List every ban in force: those that people made, and those that limiters began.
+    """List every ban in force: those set by people, and those started by limiters.
 
-    Limiters' bans are found by the traffic that is counted; with MULTILIMIT_TRAFFIC=False, by SCAN.
+    Bans by limiters are found in the counted traffic; with MULTILIMIT_TRAFFIC=False, by SCAN.
     """
     with for_people():
         gate = current_gate()
@@ -322,7 +322,7 @@ def bans_command(as_json: bool) -> None:
 @click.option("--force", is_flag=True, help="Confirm an import that locks out or exempts nearly everybody.")
 @as_json
 def entries_command(export: str | None, imported: BinaryIO | None, reason: str, force: bool, as_json: bool) -> None:
-    """List the overrides, allow and deny entries and bans in force; or export them, or import those of a file.
+    """List the overrides, allow and deny entries and bans in force; or export them, or import entries from a file.
 
     An entry of the file replaces the one for the same limit or client; all others stay.
     """

@@ -67,9 +67,9 @@ def simulate_command(
     png: Path | None,
     as_json: bool,
 ) -> None:
-    """Replay the requests of access logs through the limits of the app, by the clock of the log.
+    """Replay the requests of access logs through the limits of the app, by the times in the log.
 
-    LOG is a file, compressed (.gz, .zst) or not, or - for the standard input; by default, what the
+    LOG is a file, compressed (.gz, .zst) or not, or - for standard input; by default, what the
     app's Recorder has written. Nothing is charged, and no view is called.
     """
     app: Any = current_app._get_current_object()  # type: ignore[attr-defined]

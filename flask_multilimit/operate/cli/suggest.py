@@ -34,7 +34,7 @@ from .logs import (
 )
 
 
-@command("suggest", short_help="Let a log choose the counts of limits.")
+@command("suggest", short_help="Suggest the counts of limits from a log.")
 @log_options
 @click.option(
     "--type", "type_", default="ip", show_default=True, metavar="TYPE", help="Whose requests are counted together."
@@ -53,7 +53,7 @@ from .logs import (
     default="0.1%",
     show_default=True,
     metavar="SHARE",
-    help="The part of requests, and of subjects, that may be refused.",
+    help="The share of requests, and of subjects, that may be refused.",
 )
 @cost_field_option("Count units, not requests: the log field that holds the real cost.")
 @click.option("--html", type=FILE, metavar="FILE", help="Write a page with a slider, for any browser.")
@@ -69,10 +69,10 @@ def suggest_command(
     png: Path | None,
     as_json: bool,
 ) -> None:
-    """Find the most requests that each subject makes in any window, and the smallest counts that refuse at most the
-    given part.
+    """Find the most requests that each subject makes in any window, and the smallest counts that refuse at most the "
+    "given share.
 
-    LOG is a file, compressed (.gz, .zst) or not, or - for the standard input; by default, what the
+    LOG is a file, compressed (.gz, .zst) or not, or - for standard input; by default, what the
     app's Recorder has written.
     """
     app: Any = current_app._get_current_object()  # type: ignore[attr-defined]

@@ -45,8 +45,8 @@ def top_command(minutes: int, once: bool, as_json: bool) -> None:
 
     The screen shows what all processes have counted (MULTILIMIT_TRAFFIC): rates of the last minute by endpoint; by
     rule the checks that it refused, that left less than 20 % of a quota (NEAR) and that it would have refused
-    (SHADOW); and the subjects that are refused most. It also shows the bans in force that limiters began
-    (`flask multilimit bans` says of whom), and the slots of Concurrent rules in use now, wherever they were taken.
+    (SHADOW); and the subjects that are refused most. It also shows how many bans by limiters are in force
+    (`flask multilimit bans` lists them), and the slots of Concurrent rules in use now, wherever they were taken.
     """
     with for_people():
         gate = current_gate()

@@ -341,7 +341,7 @@ def test_a_history_that_cannot_be_written_hides_no_unban(on_server: Command, sho
 
     run = on_server("unban", "203.0.113.7", "--yes", "--reason", "\udc80")
 
-    assert (run.code, run.out) == (0, "Lifted: 1 ban that limiters began.\n")
+    assert (run.code, run.out) == (0, "Lifted: 1 ban started by limiters.\n")
     assert run.err == "Lifted, but the history does not show it: reason='\\udc80': give text\n"
 
 
