@@ -6,6 +6,7 @@ import heapq
 import re
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -333,37 +334,34 @@ class TrafficMemory:
     ) -> list[tuple[Refused, int, int, float, float]]:
         """The subjects that were refused most among those that are wanted, in order: how often, how often in the latest
         series, since when, until when."""
-        oldest = self.last - slices
-        amounts = (
-            (who, self._refusals_since(oldest, who, amount, slices))
-            for who, amount in self._refused.items()
-            if is_wanted is None or is_wanted(who)
-        )
-        ranked = heapq.nlargest(most, (each for each in amounts if each[1]), key=lambda each: each[1])
+        wanted = (each for each in self._refusals(slices).items() if is_wanted is None or is_wanted(each[0]))
+        ranked = heapq.nlargest(most, wanted, key=lambda each: each[1])
         return [(who, amount, *self.latest([who])) for who, amount in ranked]
 
     def refused_clients(
         self, most: int, is_wanted: Callable[[Refused], bool], *, slices: int = SLICES
     ) -> list[list[tuple[Refused, int]]]:
         """What refused the subjects that were refused most, and how often: a list for each subject, in order."""
-        oldest, clients = self.last - slices, dict[tuple[str, str], list[tuple[Refused, int]]]()
-        for who, amount in self._refused.items():
-            if is_wanted(who) and (recent := self._refusals_since(oldest, who, amount, slices)):
-                clients.setdefault((who.type, who.subject), []).append((who, recent))
+        clients = dict[tuple[str, str], list[tuple[Refused, int]]]()
+        for who, amount in self._refusals(slices).items():
+            if is_wanted(who):
+                clients.setdefault((who.type, who.subject), []).append((who, amount))
         return heapq.nlargest(most, clients.values(), key=lambda rules: sum(amount for _, amount in rules))
 
     def bans(self) -> BansBegun | None:
         """The bans that limiters began; ``None`` if they were not read yet."""
         return self._bans
 
-    def _refusals_since(self, oldest: int, who: Refused, amount: int, slices: int) -> int:
-        if slices == SLICES:
-            return amount
-        return sum(subjects.get(who, 0) for bucket, subjects in self._subjects.items() if bucket > oldest)
+    def _refusals(self, slices: int = SLICES) -> Mapping[Refused, int]:
+        found = Counter[Refused]()
+        for bucket, subjects in self._subjects.items():
+            if bucket > self.last - slices:
+                found.update(subjects)
+        return found
 
     def refused_at(self, at: float, is_wanted: Callable[[Refused], bool]) -> list[tuple[Refused, int, float, float]]:
         """The series of refusals that went on ``at`` a POSIX time: how often, since when, until when; most first."""
-        bucket, several = bucket_at(at), [who for who in self._refused if is_wanted(who)]
+        bucket, several = bucket_at(at), [who for who in self._refusals() if is_wanted(who)]
         series = next((each for each in self._series_of(several) if each[0] <= bucket <= each[-1]), ())
         own = ((who, [each for each in series if who in self._subjects[each]]) for who in several)
         return sorted(((who, *self._summed_up(part, [who])) for who, part in own if part), key=lambda each: -each[1])
@@ -393,7 +391,6 @@ class TrafficMemory:
         self._rolling = RollingSeries()
         self._known: dict[int, bool] = {}
         """The buckets that were read, and whether they change no more."""
-        self._refused: dict[Refused, int] = {}
         self._subjects: dict[int, dict[Refused, int]] = {}
         self._with_checks: set[int] = set()
         self._first = 0.0
@@ -433,8 +430,6 @@ class TrafficMemory:
             self._with_checks.add(bucket)
         if counts.refused:
             self._subjects[bucket] = counts.refused
-            for who, amount in counts.refused.items():
-                self._refused[who] = self._refused.get(who, 0) + amount
 
     def _forget_before(self, oldest: int) -> None:
         """Forget what is an hour old."""
@@ -445,12 +440,7 @@ class TrafficMemory:
 
     def _drop(self, bucket: int) -> None:
         self._with_checks.discard(bucket)
-        for who, amount in self._subjects.pop(bucket, {}).items():
-            left = self._refused[who] - amount
-            if left:
-                self._refused[who] = left
-            else:
-                del self._refused[who]
+        self._subjects.pop(bucket, None)
 
     def _after_fork_in_child(self) -> None:
         self._start()
