@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import tzinfo
 from pathlib import Path
 from typing import Any
@@ -115,14 +114,8 @@ def suggest_command(
 
 def _page(found: Suggestion, traffic: Traffic, source: str, refuse_at_most: str) -> str:
     """The page What if of the dashboard, with a part for each window."""
-    parts = []
-    for number, peaks in enumerate(found.peaks):
-        requests, subjects = found.for_requests[number], found.for_subjects[number]
-        alone = replace(
-            found, peaks=(peaks,), for_requests=(requests,), for_subjects=(subjects,), gaps=(found.gaps[number],)
-        )
-        parts.append(what_if(traffic.parts[number], alone, source=source, refuse_at_most=refuse_at_most))
-    return file_of(parts)
+    windows = range(len(found.peaks))
+    return file_of([what_if(traffic, found, each, source=source, refuse_at_most=refuse_at_most) for each in windows])
 
 
 def _screen(found: Suggestion, zone: tzinfo) -> list[str]:

@@ -258,6 +258,7 @@ def _in_force(form: WhatIfForm, asked: Rule) -> set[int]:
 def what_if(
     traffic: Traffic,
     found: Suggestion,
+    window: int = 0,
     *,
     source: str,
     asked: int | None = None,
@@ -265,9 +266,9 @@ def what_if(
     refuse_at_most: str,
     left_out: Sequence[LeftOut] = (),
 ) -> WhatIf:
-    """What ``traffic`` of one window says, with what was ``found`` in it."""
-    few_requests, few_clients = found.for_requests[0].rules[0], found.for_subjects[0].rules[0]
-    gap = found.gaps[0]
+    """What ``traffic`` says about one window, by its number, with what was ``found`` in it."""
+    traffic, gap, peaks = traffic.parts[window], found.gaps[window], found.peaks[window]
+    (few_requests,), (few_clients,) = found.for_requests[window].rules, found.for_subjects[window].rules
     chosen = asked if asked is not None else gap.at_most if gap is not None else few_requests.count
     marked: dict[int, list[str]] = {}
     for count, why in (
@@ -285,7 +286,7 @@ def what_if(
         clients=found.subjects,
         first=found.first / MICROSECONDS,
         last=found.last / MICROSECONDS,
-        peaks=found.peaks[0],
+        peaks=peaks,
         counts=curve(traffic, marked),
         distribution=[list(each) for each in sorted(Counter(peak for (peak,) in traffic.subjects.values()).items())],
         busiest=[Client(name, peak, len(traffic.arrivals[name])) for name, (peak,) in ordered[:NAMED]],
