@@ -123,3 +123,19 @@ def test_a_page_that_its_user_may_not_see_does_not_say_that_the_storage_is_away(
     assert "xrevrange" in page
     assert "does not answer" not in page
     assert "Meanwhile" not in page
+
+
+def test_a_right_that_a_command_lacks_is_named(server: Server, admin: Any) -> None:
+    run = Command(SHOP, uri_of(server, admin, "worker", RIGHTS))("keys")
+
+    assert run.code == 1
+    assert "the rate limit storage refused a command" in run.err
+    assert run.err.rstrip().endswith("(the server's user needs the right +scan)")
+
+
+def test_top_needs_no_right_to_list_keys(server: Server, admin: Any) -> None:
+    run = Command(SHOP, uri_of(server, admin, "worker", WORKER))("top", "--once")
+
+    assert run.code == 0
+    assert "Slots in use are not known" in run.err
+    assert "+scan" in run.err
