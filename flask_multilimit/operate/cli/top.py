@@ -22,13 +22,8 @@ from .base import as_json, command, current_gate, for_people, require_shared_sto
 REFRESH_SECONDS = 1.0
 MOST_ROWS = 10
 """The most rows of each table."""
-BARS = "▁▂▃▄▅▆▇█"
-SPARKS = 12
-"""Columns of a sparkline."""
 _SHORTEST = 6
 """The fewest columns of a cell."""
-_WIDE = 100
-"""The fewest columns of a screen with sparklines."""
 _ALTERNATE, _BACK = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -119,12 +114,11 @@ def screen(found: Now, slots: Sequence[SlotsInUse] = (), *, app: str, columns: i
     if not found.endpoints:
         return [*lines, "No checks in this time."][:rows]
     room = max((rows - len(lines) - 2 * (4 if slots else 3) - 2) // (4 if slots else 3), 1)
-    wide = columns >= _WIDE
     banned, begun = found.totals.banned.amount, found.totals.bans.amount
     tables: Sequence[tuple[Sequence[str], Sequence[Sequence[str]], int | None]] = (
         (
-            ("ENDPOINT", "REFUSED/s", "PASSED/s", *(["BANNED/s"] * bool(banned)), *(["REFUSED"] * wide)),
-            [_endpoint_row(each, wide=wide, banned=bool(banned)) for each in found.endpoints],
+            ("ENDPOINT", "REFUSED/s", "PASSED/s", *(["BANNED/s"] * bool(banned))),
+            [_endpoint_row(each, banned=bool(banned)) for each in found.endpoints],
             None,
         ),
         (
@@ -147,18 +141,6 @@ def screen(found: Now, slots: Sequence[SlotsInUse] = (), *, app: str, columns: i
         total = max(len(cells), found.paging.total) if place == 0 else len(cells)
         lines += _table(headings, cells, room, columns, total=total, keep=keep)
     return lines[:rows]
-
-
-def sparkline(series: Sequence[int]) -> str:
-    """The series as bars, the oldest first; slices are joined if there are more than :data:`SPARKS`."""
-    if not series:
-        return ""
-    size = -(-len(series) // SPARKS)
-    start = len(series) % size and size - len(series) % size
-    padded = [0] * start + list(series)
-    sums = [sum(padded[place : place + size]) for place in range(0, len(padded), size)]
-    most = max(sums)
-    return "".join(BARS[-(-amount * (len(BARS) - 1) // most)] if most else BARS[0] for amount in sums)
 
 
 def _title(app: str, found: Now, columns: int) -> str:
@@ -199,10 +181,9 @@ def _workers(found: Now, columns: int) -> list[str]:
     return [console.style(_cell(str(found.workers), columns).rstrip(), fg=None if found.workers.agree else "yellow")]
 
 
-def _endpoint_row(each: EndpointTraffic, *, wide: bool, banned: bool) -> tuple[str, ...]:
+def _endpoint_row(each: EndpointTraffic, *, banned: bool) -> tuple[str, ...]:
     amounts = each.amounts
-    rates = [amounts.refused.rate, amounts.passed.rate, *([amounts.banned.rate] * banned)]
-    return (each.endpoint, *map(rate, rates), *([sparkline(each.series.refused)] * wide))
+    return (each.endpoint, *map(rate, [amounts.refused.rate, amounts.passed.rate, *([amounts.banned.rate] * banned)]))
 
 
 def _rule_row(each: RuleTraffic, *, bans: bool) -> tuple[str, ...]:

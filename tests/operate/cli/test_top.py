@@ -25,7 +25,7 @@ from flask_multilimit.insight.traffic import (
     Series,
 )
 from flask_multilimit.insight.values import Paging
-from flask_multilimit.operate.cli.top import screen, sparkline
+from flask_multilimit.operate.cli.top import screen
 
 STORAGE = StorageState(
     name="RedisStorage", address="redis://localhost:6379/0", shared=True, guarded=True, milliseconds=0.42
@@ -99,7 +99,7 @@ def test_a_wide_screen_has_totals_storage_rates_and_subjects() -> None:
 
     assert "47.5 passed, 7.50 refused a second (13.4%), 1.00 banned or denied" in text
     assert "storage answers in 0.4 ms, redis://localhost:6379/0" in text
-    assert "search    7.50       2.50      0         ▁█" in text
+    assert "search    7.50       2.50      0" in text
     assert "ip-60s       search    150      10    0" in text
     assert f"user {'a' * 60}" in text
     assert SINCE in text
@@ -144,14 +144,6 @@ def test_a_storage_that_is_away_is_shown_with_its_error() -> None:
     away = replace(STORAGE, state="failed", error="timed out", milliseconds=None)
 
     assert "storage down: timed out" in "\n".join(lines(80, storage=away))
-
-
-@pytest.mark.parametrize(
-    ("numbers", "bars"),
-    [((), ""), ((0, 0), "▁▁"), ((0, 1, 100), "▁▂█"), ((7,) * 24, "█" * 12), ((0,) * 13 + (9,), "▁" * 6 + "█")],
-)
-def test_a_sparkline_is_as_high_as_the_most(numbers: tuple[int, ...], bars: str) -> None:
-    assert sparkline(numbers) == bars
 
 
 @pytest.mark.parametrize("columns", [40, 80, 160])
