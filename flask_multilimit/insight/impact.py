@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from ..control.document import Difference, Preview
 from ..control.entries import Listing
-from ..declare.subjects import LimitType
 from ..observe.events import NEAR_LIMIT
 from ..serve.gate import AppGate
 from .changes import Entry, entry_of
@@ -28,7 +27,6 @@ NO_SHARE = (
 PART_OF_CLIENT = (
     "This is a part of an IPv6 network that limits count as one client. The client may use any other address of it."
 )
-_REPLAYED = {each.value for each in LimitType}
 MOST_SENTENCES = 50
 """The most sentences about one change."""
 
@@ -43,8 +41,6 @@ class Evidence(Described):
     template: str
     """The text in English, with places for the numbers; the pages translate it."""
     numbers: Mapping[str, int]
-    what_if: Mapping[str, str]
-    """What to ask the page What if, if it may know what the last hour does not; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +64,7 @@ class Impact(Described):
 def impact(gate: AppGate, preview: Preview, *, warning: str = "") -> Impact:
     """What the change of a ``preview`` would do; ``warning`` adds to its own."""
     with looking(gate) as memory:
-        evidence = () if memory is None else tuple(evidence_of(gate, memory, preview.endpoints))
+        evidence = () if memory is None else tuple(evidence_of(memory, preview.endpoints))
     return Impact(
         entry=entry_of(preview.entry),
         endpoints=tuple(map(_differing, preview.endpoints)),
@@ -102,13 +98,13 @@ def _differing(each: Difference) -> Difference:
     )
 
 
-def evidence_of(gate: AppGate, memory: TrafficMemory, differences: Sequence[Difference]) -> list[Evidence]:
-    found = (known for each in differences for known in _of_endpoint(gate, memory, each))
+def evidence_of(memory: TrafficMemory, differences: Sequence[Difference]) -> list[Evidence]:
+    found = (known for each in differences for known in _of_endpoint(memory, each))
     unique = {(each.endpoint, each.rule): each for each in found}
     return list(unique.values())[:MOST_SENTENCES]
 
 
-def _of_endpoint(gate: AppGate, memory: TrafficMemory, difference: Difference) -> Iterable[Evidence]:
+def _of_endpoint(memory: TrafficMemory, difference: Difference) -> Iterable[Evidence]:
     before, after = _by_name(difference.before), _by_name(difference.after)
     for name in dict.fromkeys([*before, *after]):
         old, new = before.get(name), after.get(name)
@@ -116,22 +112,7 @@ def _of_endpoint(gate: AppGate, memory: TrafficMemory, difference: Difference) -
             did = rule_traffic(memory, difference.endpoint, name)
             numbers = {"refuses": did.refuses, "near": did.near, "shadows": did.shadows}
             text = _sentence(old, new, numbers)
-            asked = _what_if(gate, difference, name, new or "") if text in {NOBODY_NEAR, NOT_KNOWN} else {}
-            yield Evidence(difference.endpoint, name, text.format(**numbers), text, numbers, asked)
-
-
-def _what_if(gate: AppGate, difference: Difference, name: str, new: str) -> dict[str, str]:
-    rule = _RULE.match(new)
-    if rule is None or rule["time"] is None or difference.endpoint not in gate.app.view_functions:
-        return {}
-    limiters = gate.plans.of_endpoint(difference.endpoint, difference.methods[0]).limiters
-    types = [each.declaration.type_name for each in limiters if name in dict(each.rules)]
-    if not types or types[0] not in _REPLAYED:
-        return {}
-    window = rule["time"]
-    if not window.startswith("calendar "):
-        window = f"{float(window[:-2]) / 1000:g}" if window.endswith("ms") else window[:-1]
-    return {"endpoint": difference.endpoint, "type": types[0], "window": window, "count": rule["count"]}
+            yield Evidence(difference.endpoint, name, text.format(**numbers), text, numbers)
 
 
 def _by_name(texts: Iterable[str]) -> dict[str, str]:
