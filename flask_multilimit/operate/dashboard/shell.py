@@ -155,9 +155,8 @@ def _frame() -> dict[str, Any]:
     page = _ANSWERED_BY.get(page, page)
     return {
         "app_name": current_app.name,
-        "as_json": _as_json(page),
+        "as_json": url(f"api_{page}", **{**request.args.to_dict(), "lang": None, "done": None, "undone": None}),
         "banners": [translated(here.language, text) for text in _banners()],
-        "has_page": lambda name: f"{request.blueprint}.{name}" in current_app.view_functions,
         "here": lambda **changed: url(page, **{**request.args.to_dict(), "lang": None, **changed}),
         "in_language": lambda code: url(page, **{**request.args.to_dict(), "lang": code}),
         "lang": here.language,
@@ -177,14 +176,6 @@ def _frame() -> dict[str, Any]:
         "url": url,
         "visit": here,
     }
-
-
-def _as_json(page: str) -> str:
-    """The address of the page's content as JSON."""
-    name = f"api_{page}"
-    if f"{request.blueprint}.{name}" not in current_app.view_functions:
-        return url("api")
-    return url(name, **{**request.args.to_dict(), "lang": None, "done": None, "undone": None})
 
 
 def root() -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
 
-from flask import Response, current_app, request
+from flask import Response, request
 from markupsafe import Markup
 from werkzeug.datastructures import FileStorage
 from werkzeug.exceptions import BadRequest, TooManyRequests
@@ -205,8 +205,7 @@ def _by_hash(type_name: str) -> Mapping[str, str]:
 def _shown(client: Client, type_name: str, by_hash: Mapping[str, str] | None) -> Client:
     """A client as the page Now shows it: with its name and a link, if its name is known."""
     subject = client.name if by_hash is None else by_hash.get(client.name)
-    page = f"{request.blueprint}.subject"
-    if subject is None or type_name == EVERYONE.type or page not in current_app.view_functions:
+    if subject is None or type_name == EVERYONE.type:
         return client
     return replace(client, name=subject_text(type_name, subject), link=url("subject", type=type_name, value=subject))
 

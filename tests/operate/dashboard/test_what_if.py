@@ -11,9 +11,12 @@ from flask import Flask
 from werkzeug.datastructures import FileStorage
 
 from flask_multilimit import IP, MultiLimit, rate_limiter
+from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import ConfigurationError
 from flask_multilimit.operate.dashboard.whatif import WhatIf, WhatIfForm, of_upload
 from support.asking import view
+
+from .conftest import ROOT
 
 BUSY, CALM = "203.0.113.66", "198.51.100.7"
 
@@ -26,7 +29,7 @@ def app() -> Flask:
 def shop() -> Flask:
     app = Flask("shop")
     app.secret_key = "key of the tests"
-    MultiLimit(app)
+    app.register_blueprint(Dashboard(MultiLimit(app), authorize=lambda: "ada"))
     app.add_url_rule("/search", "search", rate_limiter(type=IP, rules="12/minute; 100/hour")(view()))
     app.add_url_rule("/open", "open", view())
     return app
@@ -44,7 +47,7 @@ TRAFFIC = [line(second, BUSY) for second in range(30)] + [line(30 + 10 * n, CALM
 
 
 def asked(app: Flask, *lines: str, **question: str) -> WhatIf:
-    with app.test_request_context():
+    with app.test_request_context(f"{ROOT}what-if"):
         return of_upload(WhatIfForm(**question), log_of(*lines))
 
 
@@ -119,6 +122,6 @@ def test_no_damaged_log_is_fatal(app: Flask, seed: int) -> None:
     for _ in range(rng.randrange(300)):
         content[rng.randrange(len(content))] = rng.randrange(256)
 
-    with app.test_request_context(), suppress(ConfigurationError):
+    with app.test_request_context(f"{ROOT}what-if"), suppress(ConfigurationError):
         answer = of_upload(WhatIfForm(), FileStorage(io.BytesIO(bytes(content)), "access.log"))
         assert answer.requests <= len(TRAFFIC)
