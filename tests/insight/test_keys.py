@@ -30,26 +30,6 @@ def app_on(storage: str) -> Flask:
     return app
 
 
-def test_slots_in_use_are_sorted_by_the_share_taken(server: Server, redis_client: redis.Redis) -> None:
-    del redis_client  # which empties the server
-    app = app_on(server.url)
-    assert slots_in_use(gate_of(app)) == []
-    client = app.test_client()
-    client.get("/quote")
-
-    responses = [client.get("/export")]
-    responses += [client.get("/report", environ_base={"REMOTE_ADDR": "203.0.113.7"}) for _ in range(2)]
-
-    assert slots_in_use(gate_of(app)) == [
-        SlotsInUse("report", 2, 2, "ip", "203.0.113.7", "203.0.113.7"),
-        SlotsInUse("export", 1, 5, "default", "", "everyone"),
-    ]
-    for response in responses:
-        response.close()
-    assert slots_in_use(gate_of(app)) == []
-    gate_of(app).limiter.close()
-
-
 def test_slots_are_shown_wherever_they_were_taken(server: Server, redis_client: redis.Redis) -> None:
     del redis_client  # which empties the server
     app = app_on(server.url)

@@ -9,12 +9,11 @@ from flask import request
 from flask.views import MethodView
 from werkzeug.routing import Rule as Route
 
-from flask_multilimit import IP, Concurrent, MultiLimit, Rule, rate_limiter
+from flask_multilimit import IP, MultiLimit, rate_limiter
 from flask_multilimit.engine import RedisStorage
 from flask_multilimit.insight.doctor import examine
 from flask_multilimit.insight.keys import SlotsInUse, keys, prefixes_of, slots_in_use, stored_keys
 from flask_multilimit.insight.limits import Limit, endpoint_limits, places_of
-from flask_multilimit.insight.text import rule_text
 from flask_multilimit.serve.applier import applier_of
 from flask_multilimit.serve.gate import AppGate, gate_of
 from support.asking import statuses, view
@@ -136,28 +135,3 @@ class TestEndpoints:
         app.add_url_rule("/", view_func=Page.as_view("page"))
 
         assert methods_of(gate_of(app), "page") == [None, ("GET",), ("POST",)]
-
-
-@pytest.mark.parametrize(
-    ("rule", "text"),
-    [
-        (Rule(60, 100), "100 per minute"),
-        (Rule(20, 3), "3 per 20 s"),
-        (Concurrent(5), "5 at once"),
-        (Concurrent(5, timeout=300), "5 at once"),
-    ],
-)
-def test_a_rule_reads_as_it_is_written(rule: Rule, text: str) -> None:
-    assert rule_text(rule) == text
-
-
-@pytest.mark.parametrize(("options", "name"), [({}, "ip"), ({"name": "tier"}, "tier")], ids=["unnamed", "named"])
-def test_a_limiter_with_rules_by_request_is_listed_by_its_name_or_its_type(
-    app: Flask, options: dict[str, Any], name: str
-) -> None:
-    MultiLimit(app)
-    app.add_url_rule("/", "show", rate_limiter(type=IP, rules=lambda: "2/minute", **options)(view()))
-
-    (row,) = limits_of(gate_of(app), "show")
-
-    assert (row.name, row.type, row.count, row.by_request) == (name, "ip", None, True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flask_multilimit import Rule
+from flask_multilimit import Concurrent, Rule
 from flask_multilimit.insight.text import rate, rule_text
 
 
@@ -32,3 +32,8 @@ def test_a_rate_has_about_three_digits_and_a_rare_one_is_not_nothing(value: floa
 )
 def test_the_time_of_a_rule_is_never_rounded(seconds: float, text: str) -> None:
     assert rule_text(Rule(seconds, 5)) == f"5 per {text}"
+
+
+@pytest.mark.parametrize("rule", [Concurrent(5), Concurrent(5, timeout=300)])
+def test_what_runs_at_once_is_said_without_its_timeout(rule: Rule) -> None:
+    assert rule_text(rule) == "5 at once"

@@ -262,12 +262,6 @@ def test_a_view_without_limits_says_so(on_server: Command) -> None:
     assert on_server("check", "health").out == "health GET  has no limits\n"
 
 
-def test_a_view_that_takes_no_get_is_asked_by_its_own_method(on_server: Command) -> None:
-    (asked,) = on_server("check", "send", "--ip", "203.0.113.7", "--json").json["requests"]
-
-    assert asked["methods"] == ["POST"]
-
-
 class TestMethods:
     """A view that takes GET and POST, with a limit of POST only."""
 

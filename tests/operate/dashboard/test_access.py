@@ -28,12 +28,6 @@ def test_those_who_are_let_in_see_the_page_under_their_names(app: Flask) -> None
         assert (answer.status_code, f">{name}<" in answer.text) == (200, True)
 
 
-def test_authorize_may_answer_by_itself() -> None:
-    app = made(dashboard={"authorize": lambda: abort(401)})
-
-    assert app.test_client().get(ROOT).status_code == 401
-
-
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("body", ["", "{", '{"error": "who are you?"}'])
 def test_authorize_may_answer_with_any_json(method: str, body: str) -> None:

@@ -79,13 +79,6 @@ def test_counts_say_why_they_are_there(app: Flask) -> None:
     assert why == {10: ["asked"], 12: ["in force"], 9: ["few requests"], 5: ["few clients"]}
 
 
-def test_only_requests_to_the_endpoint_count(app: Flask) -> None:
-    lines = [*TRAFFIC, *(line(second, CALM, "/open") for second in range(50))]
-
-    assert asked(app, *lines, endpoint="open").requests == 50
-    assert asked(app, *lines).requests == 85
-
-
 @pytest.mark.parametrize(
     ("question", "told"),
     [

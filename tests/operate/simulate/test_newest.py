@@ -59,21 +59,8 @@ def seconds_of(folder: Path, into: Path, most_bytes: int) -> list[float]:
     return [(request.at - START_AT) / SECOND for request in newest_requests(folder, into, most_bytes)]
 
 
-def test_all_where_that_is_not_too_much(folder: Path, into: Path) -> None:
-    write(folder, "1-1", [1, 3])
-    write(folder, "1-2", [2, 4])
-
-    assert seconds_of(folder, into, 4 * LINE) == [1, 2, 3, 4]
-
-
 def test_nothing_where_nothing_was_recorded(folder: Path, into: Path) -> None:
     assert seconds_of(folder, into, 1000) == []
-
-
-def test_the_end_of_one_file(folder: Path, into: Path) -> None:
-    write(folder, "1-1", [*range(100)])
-
-    assert seconds_of(folder, into, 10 * LINE + 5) == [*range(90, 100)]
 
 
 @pytest.mark.parametrize("seed", range(20))
