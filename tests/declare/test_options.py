@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask, request
 
-from flask_multilimit import ConfigurationError, LimitType, MultiLimit, RateLimitExceeded, rate_limiter
-from support.doubles import limited_service
+from flask_multilimit import ConfigurationError, LimitType, MultiLimit, rate_limiter
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
@@ -71,14 +70,6 @@ class TestCost:
 
 
 class TestExemption:
-    def test_leaves_the_limiter_out(self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage) -> None:
-        limit(limited_app, exempt_when=lambda: request.args.get("staff") == "yes")
-
-        statuses = [client.get(path).status_code for path in ("/", "/?staff=yes", "/?staff=yes", "/")]
-
-        assert statuses == [200, 200, 200, 429]
-        assert len(storage.checks) == 2
-
     def test_leaves_the_others_in_force(
         self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
     ) -> None:
@@ -136,45 +127,6 @@ class TestKey:
             "shop:{one}:default::sliding_window:60000",
             "mine:{two}:default::sliding_window:60000",
         ]
-
-
-class TestMessage:
-    def refusal(self, client: FlaskClient, path: str = "/") -> str:
-        responses = [client.get(path, headers={"Accept": "text/plain"}) for _ in range(2)]
-        assert [response.status_code for response in responses] == [200, 429]
-        return responses[-1].text.splitlines()[0]
-
-    def test_is_text_of_the_limiter(self, limited_app: Flask, client: FlaskClient) -> None:
-        limit(limited_app, message="访问过于频繁,请稍候再试")
-
-        assert self.refusal(client) == "访问过于频繁,请稍候再试"
-
-    def test_of_the_app_may_be_a_callable(self, app: Flask) -> None:
-        app.config["MULTILIMIT_MESSAGE"] = lambda decision: f"Wait {decision.retry_after:.0f} s."
-        MultiLimit(app)
-        limit(app)
-
-        assert self.refusal(app.test_client()) in {"Wait 60 s.", "Wait 59 s."}
-
-    def test_is_that_of_the_limiter_with_the_longest_wait(self, limited_app: Flask, client: FlaskClient) -> None:
-        @limited_app.get("/")
-        @rate_limiter(rules="1/minute", message="a minute")
-        @rate_limiter(rules="1/hour", message="an hour", type=LimitType.IP)
-        @rate_limiter(rules="2/day", message="a day")
-        def view() -> str:
-            return "ok"
-
-        assert self.refusal(client) == "an hour"
-
-    def test_is_what_the_exception_says(self, limited_app: Flask) -> None:
-        service = limited_service(rules="1/minute", message="Enough mail for today.")
-
-        with limited_app.app_context():
-            service()
-            with pytest.raises(RateLimitExceeded, match="429 Too Many Requests: Enough mail for today") as refused:
-                service()
-
-        assert refused.value.description == "Enough mail for today."
 
 
 class TestNames:

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import re
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Flask, Response, abort, request
 
-from flask_multilimit import LimitType, MultiLimit, Rule, current_decision, rate_limiter
-from flask_multilimit.engine import RedisStorage
+from flask_multilimit import MultiLimit, current_decision, rate_limiter
 from support.asking import ask, statuses, view
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import redis
-
     from support.clock import Clock
-    from support.servers import Server
-
-COUNT = 5
-THREADS = 40
 
 
 def failed(response: Response) -> bool:
@@ -42,10 +33,6 @@ def login(app: Flask, any_storage: Any) -> Flask:
     MultiLimit(app, storage=any_storage)
     app.add_url_rule("/", "login", rate_limiter(rules="3/minute", charge_when=failed)(answer))
     return app
-
-
-def remaining(app: Flask, path: str = "/") -> str:
-    return ask(app, path).headers["RateLimit"].split("r=")[1].split(";")[0]
 
 
 def test_a_response_that_does_not_count_is_refunded(login: Flask) -> None:
@@ -223,74 +210,6 @@ class TestAConditionThatFails:
 class NoAnswer:
     def __bool__(self) -> bool:
         raise ValueError("ambiguous")
-
-
-class TestManyAtOnce:
-    """40 threads on a real server: never more than `count` under way."""
-
-    def flood(self, app: Flask, *, refused: int, path: str = "/") -> tuple[list[int], int]:
-        """Every status, and how many came into the view, which nobody leaves before so many have been refused."""
-        answered, entered = threading.Semaphore(0), threading.Semaphore(0)
-        everybody_waits, release = threading.Barrier(THREADS), threading.Event()
-
-        def inside() -> None:
-            entered.release()
-            assert release.wait(10)
-
-        def one(_: int) -> int:
-            everybody_waits.wait(10)
-            status = ask(app, path).status_code
-            answered.release()
-            return status
-
-        app.config["INSIDE"] = inside
-        with ThreadPoolExecutor(THREADS) as threads:
-            futures = [threads.submit(one, n) for n in range(THREADS)]
-            for _ in range(refused):
-                assert answered.acquire(timeout=10)
-            release.set()
-            return [future.result() for future in futures], entered._value
-
-    @pytest.fixture
-    def app_on_server(self, app: Flask, server: Server, redis_client: redis.Redis) -> Flask:  # noqa: ARG002 - empties it
-        MultiLimit(app, storage=RedisStorage(server.client(max_connections=THREADS)))
-
-        def inside() -> Any:
-            app.config["INSIDE"]()
-            return "", int(request.args.get("status", 200))
-
-        limit = rate_limiter(type=LimitType.IP, rules=Rule(3600, COUNT), charge_when=failed)
-        app.add_url_rule("/", "view", limit(inside))
-        shadow = rate_limiter(type=LimitType.IP, rules=Rule(3600, COUNT), shadow=True)
-        app.add_url_rule("/shadow", "shadow", shadow(view()))
-        dear = rate_limiter(type=LimitType.IP, rules=Rule(3600, 3 * COUNT + 2), cost=lambda: 3)
-        app.add_url_rule("/dear", "dear", dear(inside))
-        return app
-
-    def test_exactly_count_are_admitted_and_given_back(self, app_on_server: Flask) -> None:
-        answers, entered = self.flood(app_on_server, refused=THREADS - COUNT)
-
-        assert (answers.count(200), answers.count(429), entered) == (COUNT, THREADS - COUNT, COUNT)
-        assert remaining(app_on_server) == str(COUNT)
-
-    def test_exactly_count_failures_pass_and_stay_charged(self, app_on_server: Flask) -> None:
-        answers, _ = self.flood(app_on_server, refused=THREADS - COUNT, path="/?status=401")
-
-        assert (answers.count(401), answers.count(429)) == (COUNT, THREADS - COUNT)
-        assert remaining(app_on_server) == "0"
-
-    def test_a_cost_admits_exactly_what_it_pays_for(self, app_on_server: Flask) -> None:
-        answers, entered = self.flood(app_on_server, refused=THREADS - COUNT, path="/dear")
-
-        assert (answers.count(200), entered) == (COUNT, COUNT)
-        assert remaining(app_on_server, "/dear") == "2"
-
-    def test_a_shadow_refuses_none_and_is_charged_count(self, app_on_server: Flask, redis_client: redis.Redis) -> None:
-        answers, _ = self.flood(app_on_server, refused=0, path="/shadow")
-
-        assert answers == [200] * THREADS
-        (key,) = redis_client.keys("*")
-        assert redis_client.zcard(key) == COUNT
 
 
 def test_a_service_is_charged_by_the_response_of_the_request_that_calls_it(app: Flask, any_storage: Any) -> None:

@@ -160,7 +160,7 @@ class TestSwitchedOff:
 
 
 class TestSeveralProcesses:
-    def warnings(self, app: Flask, caplog: pytest.LogCaptureFixture, *, multiprocess: bool) -> list[str]:
+    def warnings(self, app: Flask, caplog: pytest.LogCaptureFixture, *, multiprocess: bool = True) -> list[str]:
         app.add_url_rule("/", "view", rate_limiter()(lambda: "ok"))
         client = app.test_client()
         with caplog.at_level(logging.WARNING):
@@ -173,7 +173,7 @@ class TestSeveralProcesses:
     ) -> None:
         MultiLimit(app)
 
-        (warning,) = self.warnings(app, caplog, multiprocess=True)
+        (warning,) = self.warnings(app, caplog)
 
         assert "MULTILIMIT_STORAGE_URI=memory://" in warning
         assert "each of them counts by itself and admits the full limit" in warning
@@ -184,27 +184,22 @@ class TestSeveralProcesses:
 
         assert self.warnings(app, caplog, multiprocess=False) == []
 
-    def test_of_which_there_is_one_by_the_settings_are_not_warned_of(
-        self, app: Flask, caplog: pytest.LogCaptureFixture
+    @pytest.mark.parametrize("setting", [{"MULTILIMIT_WORKERS": 1}, {"MULTILIMIT_ENABLED": False}])
+    def test_of_which_there_is_one_by_the_settings_or_that_limit_nothing_are_not_warned_of(
+        self, app: Flask, caplog: pytest.LogCaptureFixture, setting: dict[str, Any]
     ) -> None:
         """Adapters from ASGI always say that there may be several."""
-        app.config["MULTILIMIT_WORKERS"] = 1
+        app.config.update(setting)
         MultiLimit(app)
 
-        assert self.warnings(app, caplog, multiprocess=True) == []
+        assert self.warnings(app, caplog) == []
 
     def test_that_share_a_storage_are_not_warned_of(
         self, limited_app: Flask, caplog: pytest.LogCaptureFixture, storage: RecordingStorage
     ) -> None:
         assert storage.shared
         assert RedisStorage.shared
-        assert self.warnings(limited_app, caplog, multiprocess=True) == []
-
-    def test_are_not_warned_of_when_nothing_is_limited(self, app: Flask, caplog: pytest.LogCaptureFixture) -> None:
-        app.config["MULTILIMIT_ENABLED"] = False
-        MultiLimit(app)
-
-        assert self.warnings(app, caplog, multiprocess=True) == []
+        assert self.warnings(limited_app, caplog) == []
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from flask.testing import FlaskClient
 
-    from support.clock import Clock
     from support.doubles import Decorator, RecordingStorage
 
 
@@ -41,30 +40,6 @@ def test_stacked_limiters_are_one_check_outermost_first(
         ]
     ]
     assert storage.other_calls == []
-
-
-@pytest.mark.parametrize("many", [1, 50])
-def test_any_number_of_limiters_is_one_check(
-    limited_app: Flask, client: FlaskClient, storage: RecordingStorage, many: int
-) -> None:
-    limited: Callable[[], str] = view()
-    for window in range(many, 0, -1):
-        limited = rate_limiter(rules=Rule(time=window, count=100 + window))(limited)
-    limited_app.add_url_rule("/", "view", limited)
-
-    assert client.get("/").status_code == 200
-    assert storage.windows == [list(range(1, many + 1))]
-
-
-def test_a_refusal_by_one_limiter_charges_none(limited_app: Flask, client: FlaskClient, clock: Clock) -> None:
-    by_address = rate_limiter(type=LimitType.IP, rules=Rule(time=1, count=1))
-    limited_app.add_url_rule("/", "view", by_address(rate_limiter(rules=Rule(time=100, count=3))(view())))
-
-    first, *refused = [client.get("/").status_code for _ in range(10)]
-    clock.advance(1)
-
-    assert (first, set(refused)) == (200, {429})
-    assert client.get("/").headers["RateLimit"] == '"ip-1s";r=0;t=1, "default-100s";r=1;t=34'
 
 
 @pytest.mark.parametrize("foreign", OPEN.values(), ids=OPEN.keys())
