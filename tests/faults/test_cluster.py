@@ -20,6 +20,7 @@ from flask_multilimit.engine.decision import FALLBACKS
 from support.bench import hits, rule
 from support.cluster import Cluster
 from support.forks import forked
+from support.liar import Liar
 from support.rates import RATES
 
 if TYPE_CHECKING:
@@ -377,44 +378,21 @@ def test_a_frozen_server_at_the_head_of_the_address_is_asked_once(cluster: Clust
 # Servers that talk nonsense
 
 
-class Liar:
+class LyingShard(Liar):
     """A server that has, by its own word, all slots, and answers every other question with ``reply``; with nothing, by
     closing the connection."""
 
     def __init__(self, reply: Callable[[int], bytes]) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
+        super().__init__(self._answers)
         self._reply = reply(self.port)
         self.asked = 0
         self.heard = b""
         self.asked_for_slots = threading.Event()
         self.silent: threading.Event | None = None
         """Until then, the first who asks for the slots is not answered."""
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def __enter__(self) -> Liar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(target=self._serve, args=self._listener.accept()[:1], daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        with client, contextlib.suppress(OSError):
-            while data := client.recv(65_536):
-                self.heard += data
-                answers = b"".join(self._answers(data))
-                if not answers:
-                    break
-                client.sendall(answers)
 
     def _answers(self, data: bytes) -> Iterator[bytes]:
+        self.heard += data
         port = b"%d" % self.port
         for command in data.split(b"\r\n*"):
             if b"CLUSTER" in command:
@@ -427,13 +405,14 @@ class Liar:
                 yield b"+OK\r\n"
             else:
                 self.asked += 1
-                yield self._reply
+                if self._reply:
+                    yield self._reply
 
 
 @pytest.mark.parametrize("word", ["MOVED", "ASK"])
 @pytest.mark.parametrize("host", ["127.0.0.1", ""], ids=["host", "no host"])
 def test_a_storm_of_redirections_ends_in_an_error_with_a_remedy(word: str, host: str) -> None:
-    with Liar(lambda port: f"-{word} {SLOT} {host}:{port}\r\n".encode()) as liar:
+    with LyingShard(lambda port: f"-{word} {SLOT} {host}:{port}\r\n".encode()) as liar:
         limiter = Limiter(storage_from_uri(f"redis+cluster://127.0.0.1:{liar.port}", timeout=5))
 
         for _ in range(3):
@@ -448,7 +427,7 @@ def test_a_storm_of_redirections_ends_in_an_error_with_a_remedy(word: str, host:
 
 @pytest.mark.parametrize("reply", [b"+OK\r\n", b"*0\r\n", b"$-1\r\n"])
 def test_a_reply_that_cannot_be_understood_is_a_storage_error(reply: bytes) -> None:
-    with Liar(lambda _: reply) as liar:
+    with LyingShard(lambda _: reply) as liar:
         limiter = Limiter(storage_from_uri(f"redis+cluster://127.0.0.1:{liar.port}", timeout=5))
 
         with pytest.raises(StorageError):
@@ -457,7 +436,7 @@ def test_a_reply_that_cannot_be_understood_is_a_storage_error(reply: bytes) -> N
 
 
 def test_a_check_that_another_server_may_have_charged_is_asked_again_under_its_id(cluster: Cluster) -> None:
-    with Liar(lambda _: b"") as liar:
+    with LyingShard(lambda _: b"") as liar:
         uri = cluster.uri.replace("redis+cluster://", f"redis+cluster://127.0.0.1:{liar.port},")
         limiter = Limiter(storage_from_uri(uri, timeout=5))
 
@@ -469,7 +448,7 @@ def test_a_check_that_another_server_may_have_charged_is_asked_again_under_its_i
 
 
 def test_a_check_that_nobody_could_recognise_is_not_asked_again_elsewhere(cluster: Cluster) -> None:
-    with Liar(lambda _: b"") as liar:
+    with LyingShard(lambda _: b"") as liar:
         uri = cluster.uri.replace("redis+cluster://", f"redis+cluster://127.0.0.1:{liar.port},")
         limiter = Limiter(storage_from_uri(uri, timeout=5))
         plan = hits(rule("fixed_window"))
@@ -484,7 +463,7 @@ def test_a_check_that_nobody_could_recognise_is_not_asked_again_elsewhere(cluste
 
 
 def test_a_fork_while_hash_slots_are_learned_does_not_lock_the_child() -> None:
-    with Liar(lambda _: b"+OK\r\n") as liar:
+    with LyingShard(lambda _: b"+OK\r\n") as liar:
         liar.silent = threading.Event()
         limiter = Limiter(storage_from_uri(f"redis+cluster://127.0.0.1:{liar.port}", timeout=LONG))
 

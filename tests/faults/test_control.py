@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from control.conftest import Shop, made
-from faults.proxy import FaultProxy
 from flask_multilimit.engine import StorageError
+from support.proxy import FaultProxy
 from support.sentinel import Trio
 from support.servers import Server
 from support.waiting import until

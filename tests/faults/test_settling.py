@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from faults.proxy import FaultProxy
 from faults.world import FAULTS, Fault, World
 from support.processes import gunicorn
+from support.proxy import FaultProxy
 from support.servers import Server
 from support.waiting import until
 

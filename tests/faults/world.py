@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from faults.proxy import FaultProxy
+from support.proxy import FaultProxy
 from support.servers import Server
 
 if TYPE_CHECKING:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import socketserver
-import tempfile
-import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +14,7 @@ from flask_multilimit import MultiLimit, rate_limiter
 from flask_multilimit.engine import Limiter, RedisStorage, StorageError
 from support.bench import hits
 from support.effort import tries
+from support.liar import Liar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,37 +58,18 @@ of_the_right_length = st.lists(scalars, min_size=5, max_size=5).map(lambda items
 replies = scalars | arrays | of_the_right_length | st.binary(max_size=30) | st.lists(arrays, max_size=3).map(b"".join)
 
 
-class Liar(socketserver.ThreadingUnixStreamServer):
-    """Answers whatever it is asked with `reply`."""
-
-    daemon_threads = True
-    reply = b""
-
-
-class Lie(socketserver.BaseRequestHandler):
-    def handle(self) -> None:
-        assert isinstance(self.server, Liar)
-        with contextlib.suppress(OSError):
-            while self.request.recv(65536):
-                self.request.sendall(self.server.reply)
-
-
 @pytest.fixture(scope="module")
 def liar() -> Iterator[Liar]:
-    with tempfile.TemporaryDirectory() as folder, Liar(str(Path(folder) / "socket"), Lie) as liar:
-        thread = threading.Thread(target=liar.serve_forever, args=(0.01,))
-        thread.start()
+    with Liar(lambda _: [b""]) as liar:
         yield liar
-        liar.shutdown()
-        thread.join()
 
 
 @tries()
 @given(replies)
 @example(b"*5\r\n:1\r\n:0\r\n:1\r\n,nan\r\n:0\r\n")
 def test_any_reply_is_a_decision_or_a_storage_error_in_time(liar: Liar, reply: bytes) -> None:
-    liar.reply = reply
-    limiter = Limiter(RedisStorage.from_url(f"unix://{liar.server_address!s}", timeout=TIMEOUT))
+    liar.answer = lambda _: [reply]
+    limiter = Limiter(RedisStorage.from_url(liar.url, timeout=TIMEOUT))
     begin = time.monotonic()
     try:
         decision = limiter.check(hits())
@@ -109,9 +86,9 @@ def test_any_reply_is_a_decision_or_a_storage_error_in_time(liar: Liar, reply: b
 @given(replies)
 @example(b"*4\r\n:0\r\n:0\r\n:0\r\n,inf\r\n")
 def test_a_broken_reply_shows_users_nothing_but_limits(liar: Liar, reply: bytes) -> None:
-    liar.reply = reply
+    liar.answer = lambda _: [reply]
     app = Flask("fuzzed")
-    app.config.update(MULTILIMIT_STORAGE_URI=f"unix://{liar.server_address!s}", MULTILIMIT_STORAGE_TIMEOUT=TIMEOUT)
+    app.config.update(MULTILIMIT_STORAGE_URI=liar.url, MULTILIMIT_STORAGE_TIMEOUT=TIMEOUT)
     multilimit = MultiLimit(app)
     app.add_url_rule("/", "view", rate_limiter(rules="2/minute")(lambda: "ok"))
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import resource
-import socketserver
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -14,6 +12,7 @@ import pytest
 from flask_multilimit.engine import Concurrent, Hit, Limiter, RedisStorage, StorageError
 from flask_multilimit.engine.storage import Slot
 from support.bench import hits
+from support.liar import Liar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,40 +29,21 @@ LONG = {
 }
 
 
-class Announcer(socketserver.ThreadingTCPServer):
+def announcing(reply: bytes, more: bytes = b"", *, by_byte: bool, polite: bool) -> Liar:
     """Answers with ``reply``, in one piece or byte by byte, and goes on with ``more`` for ever; before the first check
     as it ought to, if it is ``polite``."""
 
-    daemon_threads = True
-    reply = more = b""
-    polite = by_byte = False
+    def answer(asked: bytes) -> Iterator[bytes]:
+        if polite and b"EVAL" not in asked:
+            yield b"+OK\r\n" * asked.count(b"CLIENT")
+            return
+        for piece in [bytes([byte]) for byte in reply] if by_byte else [reply]:
+            yield piece
+            time.sleep(0.001 if by_byte else 0)
+        while more:
+            yield more
 
-
-class Announcement(socketserver.BaseRequestHandler):
-    def handle(self) -> None:
-        server = self.server
-        assert isinstance(server, Announcer)
-        with contextlib.suppress(OSError):
-            while asked := self.request.recv(65536):
-                if server.polite and b"EVAL" not in asked:
-                    self.request.sendall(b"+OK\r\n" * asked.count(b"CLIENT"))
-                    continue
-                for piece in [bytes([byte]) for byte in server.reply] if server.by_byte else [server.reply]:
-                    self.request.sendall(piece)
-                    time.sleep(0.001 if server.by_byte else 0)
-                while server.more:
-                    self.request.sendall(server.more)
-
-
-@pytest.fixture
-def announcer() -> Iterator[Announcer]:
-    with Announcer(("127.0.0.1", 0), Announcement) as announcer:
-        thread = threading.Thread(target=announcer.serve_forever, args=(0.01,))
-        thread.start()
-        yield announcer
-        announcer.more = b""
-        announcer.shutdown()
-        thread.join()
+    return Liar(answer)
 
 
 @contextlib.contextmanager
@@ -80,14 +60,10 @@ def costing_little() -> Iterator[None]:
 @pytest.mark.parametrize("by_byte", [False, True], ids=["in one piece", "by byte"])
 @pytest.mark.parametrize("reply", LONG.values(), ids=LONG)
 def test_a_reply_that_is_announced_as_huge_costs_a_check_little(
-    announcer: Announcer, reply: bytes, more: bytes, by_byte: bool, polite: bool
+    reply: bytes, more: bytes, by_byte: bool, polite: bool
 ) -> None:
-    announcer.reply, announcer.more, announcer.by_byte, announcer.polite = reply, more, by_byte, polite
-    storage = storage_at(announcer)
-
-    with costing_little():
-        Limiter(storage).check(hits())
-    storage.close()
+    with announcing(reply, more, by_byte=by_byte, polite=polite) as liar, costing_little():
+        Limiter(storage_at(liar)).check(hits())
 
 
 def check_after_releases(storage: RedisStorage) -> None:
@@ -109,19 +85,15 @@ OTHER_QUESTIONS = {
 @pytest.mark.parametrize("reply", LONG.values(), ids=LONG)
 @pytest.mark.parametrize("question", OTHER_QUESTIONS)
 def test_a_reply_that_is_announced_as_huge_costs_any_question_little(
-    announcer: Announcer, reply: bytes, by_byte: bool, question: str
+    reply: bytes, by_byte: bool, question: str
 ) -> None:
     before, ask = OTHER_QUESTIONS[question]
-    announcer.reply, announcer.by_byte, announcer.polite = before + reply, by_byte, True
-    storage = storage_at(announcer)
-
-    with costing_little():
-        ask(storage)
-    storage.close()
+    with announcing(before + reply, by_byte=by_byte, polite=True) as liar, costing_little():
+        ask(storage_at(liar))
 
 
-def storage_at(announcer: Announcer) -> RedisStorage:
-    return RedisStorage.from_url(f"redis://127.0.0.1:{announcer.server_address[1]}", timeout=0.2)
+def storage_at(liar: Liar) -> RedisStorage:
+    return RedisStorage.from_url(liar.url, timeout=0.2)
 
 
 @pytest.mark.parametrize("text", ["*1234567", "a\n*1234567", "*1234567\r\n" * 40_000], ids=lambda text: f"{text:.12}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
-import threading
 import time
 import traceback
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ from flask_multilimit.engine import (
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.storage.redis.failures import NOBODY_THERE, TOO_LATE
 from support.bench import bare, hits, rule
+from support.proxy import FaultProxy
 from support.rates import RATES
 from support.servers import Server
 
@@ -34,59 +34,14 @@ if TYPE_CHECKING:
 SECRET = "hunter2"
 
 
-class Proxy:
-    """Stands on a port between a client and a server; loses the next request or reply when told to."""
-
-    def __init__(self, target: str) -> None:
-        self._target = target
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._losing: str | None = None
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def lose_next(self, what: str) -> None:
-        """The next "request" or the next "reply", and the connection with it."""
-        self._losing = what
-
-    @property
-    def has_lost(self) -> bool:
-        return self._losing is None
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.socket(socket.AF_UNIX)
-                server.connect(self._target)
-                for ends in ((client, server, "request"), (server, client, "reply")):
-                    threading.Thread(target=self._pump, args=ends, daemon=True).start()
-
-    def _pump(self, source: socket.socket, sink: socket.socket, what: str) -> None:
-        with source, contextlib.suppress(OSError):
-            while data := source.recv(65_536):
-                if self._losing == what:
-                    self._losing = None
-                    break
-                sink.sendall(data)
-            for end in (sink, source):
-                with contextlib.suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
+@pytest.fixture
+def proxy(any_server: Server) -> Iterator[FaultProxy]:
+    with FaultProxy(any_server.url.removeprefix("unix://")) as proxy:
+        yield proxy
 
 
 @pytest.fixture
-def proxy(any_server: Server) -> Iterator[Proxy]:
-    proxy = Proxy(any_server.url.removeprefix("unix://"))
-    yield proxy
-    proxy.close()
-
-
-@pytest.fixture
-def distant(client: redis.Redis, proxy: Proxy) -> Iterator[Limiter]:
+def distant(client: redis.Redis, proxy: FaultProxy) -> Iterator[Limiter]:
     """A limiter whose connection goes through the proxy; it has been used once, and the server is empty."""
     assert client.dbsize() == 0
     limiter = Limiter(storage_from_uri(proxy.url, timeout=10))
@@ -110,24 +65,24 @@ def own_server(any_server: Server) -> Iterator[Server]:
 
 @pytest.mark.parametrize("lost", ["request", "reply"])
 def test_a_check_whose_connection_is_lost_is_charged_once_where_ids_are_kept(
-    distant: Limiter, served: Limiter, proxy: Proxy, lost: str
+    distant: Limiter, served: Limiter, proxy: FaultProxy, lost: str
 ) -> None:
     plan = hits("2/minute; 9/hour", cost=2)
-    proxy.lose_next(lost)
+    proxy.begin(f"lost {lost}", once=True)
 
     decision = distant.check(plan)
 
-    assert proxy.has_lost
+    assert proxy.fault is None
     assert decision.allowed, "although it took the last units"
     assert [status.remaining for status in decision.statuses] == [0, 7]
     assert [status.remaining for status in served.peek(plan).statuses] == [0, 7]
 
 
 def test_a_lost_reply_charges_nothing_twice_if_one_rule_keeps_ids(
-    distant: Limiter, served: Limiter, proxy: Proxy, algorithm: str
+    distant: Limiter, served: Limiter, proxy: FaultProxy, algorithm: str
 ) -> None:
     plan = hits([rule(algorithm, 30, 5), rule("sliding_window", 60, 9)])
-    proxy.lose_next("reply")
+    proxy.begin("lost reply", once=True)
 
     distant.check(plan)
 
@@ -136,9 +91,9 @@ def test_a_lost_reply_charges_nothing_twice_if_one_rule_keeps_ids(
 
 @pytest.mark.parametrize("algorithm", [name for name, twin in ALGORITHMS.items() if not twin.REMEMBERS_IDS])
 def test_where_no_ids_are_kept_a_lost_reply_is_an_error_and_one_charge(
-    distant: Limiter, served: Limiter, proxy: Proxy, algorithm: str
+    distant: Limiter, served: Limiter, proxy: FaultProxy, algorithm: str
 ) -> None:
-    proxy.lose_next("reply")
+    proxy.begin("lost reply", once=True)
 
     with pytest.raises(StorageError):
         distant.check(hits(rule(algorithm)))
@@ -147,14 +102,14 @@ def test_where_no_ids_are_kept_a_lost_reply_is_an_error_and_one_charge(
 
 
 def test_a_shadow_that_keeps_ids_does_not_answer_for_those_that_count(
-    distant: Limiter, served: Limiter, proxy: Proxy
+    distant: Limiter, served: Limiter, proxy: FaultProxy
 ) -> None:
     """It refuses nothing, but is not charged when it would have, and then it knows no id."""
     shadow = hits_for("1/hour", scope="api", shadow=True)
     counted = hits(rule("fixed_window"))
     assert served.check(shadow).allowed
     distant.peek(shadow + counted)  # loads the script, so that the reply that is lost is the one to a charge
-    proxy.lose_next("reply")
+    proxy.begin("lost reply", once=True)
 
     with pytest.raises(StorageError):
         distant.check(shadow + counted)
@@ -163,10 +118,10 @@ def test_a_shadow_that_keeps_ids_does_not_answer_for_those_that_count(
 
 
 def test_a_check_with_an_id_of_its_own_may_be_repeated_by_whoever_gave_it(
-    distant: Limiter, served: Limiter, proxy: Proxy
+    distant: Limiter, served: Limiter, proxy: FaultProxy
 ) -> None:
     plan, check_id = hits("5/minute"), uuid4()
-    proxy.lose_next("reply")
+    proxy.begin("lost reply", once=True)
     with contextlib.suppress(StorageError):
         distant.check(plan, check_id=check_id)
 

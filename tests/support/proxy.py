@@ -25,6 +25,7 @@ class FaultProxy:
     - ``latency``: each reply comes ``seconds`` later
     - ``blackhole``: nothing is passed on, nothing is closed
     - ``reset``: every connection is reset, also while it is made
+    - ``lost request``: the connection is closed in place of passing the request on
     - ``lost reply``: the request is passed on, and the connection closed in place of the reply
     - ``cut``: the connection is closed after half of the reply
     - ``dribble``: the reply comes a byte at a time, one each ``seconds``
@@ -40,6 +41,7 @@ class FaultProxy:
         self.fault: str | None = None
         self.seconds = 0.0
         self.reply = b""
+        self.once = False
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -57,8 +59,9 @@ class FaultProxy:
         self._listener.close()
         self._close_all()
 
-    def begin(self, fault: str, *, seconds: float = 0.0, reply: bytes = b"") -> None:
-        self.seconds, self.reply, self.fault = seconds, reply, fault
+    def begin(self, fault: str, *, seconds: float = 0.0, reply: bytes = b"", once: bool = False) -> None:
+        """``once``: the next loss is the last."""
+        self.seconds, self.reply, self.once, self.fault = seconds, reply, once, fault
         if fault == "reset":
             self._close_all()
 
@@ -103,6 +106,8 @@ class FaultProxy:
         self._open.discard(source)
 
     def _requests(self, data: bytes, source: socket.socket, sink: socket.socket) -> bool:
+        if self.fault == "lost request":
+            return self._lost()
         if self.fault == "says":
             source.sendall(self.reply * len(COMMAND.findall(data)))
         elif self.fault != "blackhole":
@@ -115,7 +120,7 @@ class FaultProxy:
         if fault == "blackhole":
             return True
         if fault == "lost reply":
-            return False
+            return self._lost()
         if fault == "cut":
             sink.sendall(data[: len(data) // 2])
             return False
@@ -128,6 +133,11 @@ class FaultProxy:
             return True
         sink.sendall(data)
         return True
+
+    def _lost(self) -> bool:
+        if self.once:
+            self.fault = None
+        return False
 
 
 def _connects(server: socket.socket, target: str) -> bool:
