@@ -229,9 +229,7 @@ def _remark(rule: RuleReport) -> str:
     shadow = "shadow; " if rule.shadow else ""
     if not rule.asked:
         return f"{shadow}never asked"
-    if rule.never_refuses:
-        return f"{shadow}never refuses: at least {rule.least_remaining:,} left"
-    return f"{shadow}only when {rule.pre_empted_by} does" if rule.pre_empted_by else shadow.rstrip("; ")
+    return shadow.rstrip("; ") if rule.refused else f"{shadow}never refuses: at least {rule.least_remaining:,} left"
 
 
 def _worst(report: Report, zone: tzinfo) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 
@@ -24,7 +24,6 @@ from .reading import LogFile
 from .replay_plan import ClientPlan, Replacements, ReplayedRule, ReplayPlan, Shape, Tally, charge_stands
 from .report import (
     WORST,
-    BanTally,
     ClientReport,
     Clients,
     Note,
@@ -74,7 +73,8 @@ class Replay:
         self._remembered: dict[object, ClientPlan] = {}
         self._clients = Clients()
         self._refusals: Counter[tuple[Shape, tuple[int, ...]]] = Counter()
-        self._bans: dict[ReplayedRule, BanTally] = {}
+        self._bans: defaultdict[ReplayedRule, list[str]] = defaultdict(list)
+        """The client of each ban that began."""
         self._notes: Counter[str] = Counter()
         self._first: int | None = None
         self._last: int | None = None
@@ -233,7 +233,7 @@ class Replay:
     def _note_bans(self, asked: ClientPlan, decision: Decision) -> None:
         for place, ban in zip(asked.shape.bans, decision.bans if asked.shape.bans else (), strict=True):
             if ban.begun:
-                self._bans.setdefault(asked.shape.rules[place], BanTally()).begin(asked.client, ban.level)
+                self._bans[asked.shape.rules[place]].append(asked.client)
 
     def _compare(self, tally: Tally, request: LoggedRequest, decision: Decision | None) -> None:
         """Compare the verdict with the recorded one, and pass it on."""

@@ -65,14 +65,8 @@ class RuleReport:
     """Of these, those that no other rule refused."""
     least_remaining: int | None
     """The fewest units left after a request; ``None`` if none was admitted."""
-    pre_empted_by: str | None
-    """A rule that refused whenever this one did."""
     endpoints: Mapping[str, int]
     """Refusals, by each endpoint at which it was checked."""
-
-    @property
-    def never_refuses(self) -> bool:
-        return not self.refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +84,6 @@ class BanReport:
     begun: int
     clients: int
     """The number of clients that were banned."""
-    repeated: int
-    """The most repetitions of a ban of one client."""
     refused: int
     """Requests refused by a ban."""
 
@@ -207,7 +199,6 @@ def rule_reports(
     """A report of each of ``rules``, in their order."""
     asked, refused, alone = Counter[ReplayedRule](), Counter[ReplayedRule](), Counter[ReplayedRule]()
     least: dict[ReplayedRule, int] = {}
-    together = {rule: Counter[ReplayedRule]() for rule in rules}
     endpoints = {rule: Counter[str]() for rule in rules}
     for shape in shapes:
         for rule, left in zip(shape.rules, shape.tally.least, strict=True):
@@ -217,22 +208,9 @@ def rule_reports(
     for (shape, refusing), number in refusals.items():
         found = [shape.rules[place] for place in refusing]
         for rule in found:
-            others = {other: number for other in found if other != rule and not other.shadow}
             refused[rule] += number
-            alone[rule] += 0 if others else number
-            together[rule].update(others)
+            alone[rule] += 0 if any(other != rule and not other.shadow for other in found) else number
             endpoints[rule][shape.destination.name] += number
-
-    def pre_empted_by(rule: ReplayedRule) -> str | None:
-        """The rule that refuses whenever ``rule`` does, if any. Of two that always refuse together, the first stays."""
-        before = rules[: rules.index(rule)]
-        names = (
-            other.name
-            for other, number in together[rule].items()
-            if number == refused[rule] and (other in before or refused[other] > number)
-        )
-        return None if rule.shadow or not refused[rule] else next(names, None)
-
     return tuple(
         RuleReport(
             **rule._asdict(),
@@ -240,32 +218,18 @@ def rule_reports(
             refused=refused[rule],
             alone=alone[rule],
             least_remaining=None if least.get(rule, NO_LEAST) >= NO_LEAST else least[rule],
-            pre_empted_by=pre_empted_by(rule),
             endpoints=dict(endpoints[rule]),
         )
         for rule in rules
     )
 
 
-@dataclass(slots=True)
-class BanTally:
-    """The bans of one limiter."""
-
-    begun: int = 0
-    clients: set[str] = field(default_factory=set)
-    repeated: int = 0
-
-    def begin(self, client: str, level: int) -> None:
-        self.begun += 1
-        self.clients.add(client)
-        self.repeated = max(self.repeated, level)
-
-
 def ban_reports(
-    rules: Sequence[ReplayedRule], reports: Sequence[RuleReport], tallies: Mapping[ReplayedRule, BanTally]
+    rules: Sequence[ReplayedRule], reports: Sequence[RuleReport], banned: Mapping[ReplayedRule, Sequence[str]]
 ) -> tuple[BanReport, ...]:
-    """A report of each of ``rules`` that is a ban; ``reports`` are those of the rules, in the same order."""
-    found = [(rule, report, tallies.get(rule, BanTally())) for rule, report in zip(rules, reports, strict=True)]
+    """A report of each of ``rules`` that is a ban. ``reports`` are those of the rules, in the same order; ``banned``
+    has the client of each ban that began."""
+    found = [(rule, report, banned.get(rule, ())) for rule, report in zip(rules, reports, strict=True)]
     return tuple(
         BanReport(
             name=rule.name,
@@ -273,12 +237,11 @@ def ban_reports(
             type=rule.type,
             text=rule.text,
             shadow=rule.shadow,
-            begun=tally.begun,
-            clients=len(tally.clients),
-            repeated=tally.repeated,
-            refused=report.refused - tally.begun,
+            begun=len(clients),
+            clients=len(set(clients)),
+            refused=report.refused - len(clients),
         )
-        for rule, report, tally in found
+        for rule, report, clients in found
         if rule.is_ban
     )
 

@@ -196,16 +196,15 @@ def test_a_report_tells_of_endpoints_and_clients() -> None:
     assert report.complete
 
 
-def test_rules_that_never_refuse_and_rules_that_others_pre_empt() -> None:
-    app = app_with(rate_limiter(type=IP, rules=[Rule(10, 2), Rule(60, 2, algorithm="fixed_window"), Rule(600, 50)]))
+def test_rules_say_what_they_refuse_and_what_no_other_rule_does() -> None:
+    app = app_with(rate_limiter(type=IP, rules=[Rule(10, 2), Rule(60, 4, algorithm="fixed_window"), Rule(600, 50)]))
 
-    report = replayed(app, *map(at, range(8)))
+    report = replayed(app, *map(at, [0, 1, 2, 10, 11, 12, 40]))
 
     ten, minute, long = report.rules
-    assert (ten.refused, ten.alone, ten.pre_empted_by) == (6, 0, None)
-    assert (minute.refused, minute.alone, minute.pre_empted_by) == (6, 0, "ip-10s"), "of two alike, the first stays"
-    assert [rule.never_refuses for rule in report.rules] == [False, False, True]
-    assert (long.pre_empted_by, long.least_remaining) == (None, 48)
+    assert (ten.refused, ten.alone) == (2, 1)
+    assert (minute.refused, minute.alone) == (2, 1)
+    assert (long.refused, long.least_remaining) == (0, 46)
 
 
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "concurrency"])
@@ -214,16 +213,6 @@ def test_a_rule_that_was_used_up_has_nothing_left(algorithm: str) -> None:
     app = app_with(rate_limiter(rules=Rule(60, 2, algorithm=algorithm, burst=burst)))
 
     assert [rule.least_remaining for rule in replayed(app, at(0), at(0)).rules] == [0]
-
-
-def test_a_rule_that_refuses_alone_is_not_pre_empted() -> None:
-    app = app_with(rate_limiter(type=IP, rules=[Rule(2, 1), Rule(60, 2)]))
-
-    report = replayed(app, at(0), at(1), at(5), at(6), at(20))
-
-    short, long = report.rules
-    assert (short.refused, short.alone) == (2, 1)
-    assert (long.refused, long.alone, long.pre_empted_by) == (2, 1, None)
 
 
 QUEUE = Rule(10, 1, algorithm="leaky_bucket", burst=1, max_delay=20)
@@ -334,7 +323,7 @@ def test_bans_that_would_have_come() -> None:
     (found,) = report.bans
     assert (found.name, found.type, found.shadow) == ("ip-ban", "ip", False)
     assert found.text.startswith("ban of 100 s after 2 refusals in 60 s")
-    assert (found.begun, found.clients, found.repeated) == (3, 2, 1)
+    assert (found.begun, found.clients) == (3, 2)
     assert found.refused == 3, "those of the seconds 50, 101 and 403"
     assert (report.refused, report.clients_refused) == (2 + 2 + 2 + 1 + 2 + 1, 3)
     assert report.longest_lockout == 403 - 103 + 1, "of the second ban, from the refusal that led to it"
