@@ -45,56 +45,37 @@ Role = Literal["at", "address", "user", "request", "method", "target", "path", "
 
 _ROLES: tuple[Role, ...] = get_args(Role)
 
-_NGINX: Mapping[str, Role] = {
-    "remote_addr": "address",
-    "remote_user": "user",
-    "time_local": "at",
-    "time_iso8601": "at",
-    "msec": "at",
-    "request": "request",
-    "request_method": "method",
-    "request_uri": "target",
-    "uri": "path",
-    "document_uri": "path",
-    "args": "query",
-    "query_string": "query",
-    "status": "status",
-    "host": "host",
-    "http_host": "host",
-    "server_name": "host",
-    "request_time": "took",
-}
-_APACHE: Mapping[str, Role] = {
-    "h": "address",
-    "a": "address",
-    "{c}a": "address",
-    "u": "user",
-    "t": "at",
-    "{sec}t": "at",
-    "{msec}t": "at",
-    "{usec}t": "at",
-    "{begin:sec}t": "at",
-    "{begin:msec}t": "at",
-    "{begin:usec}t": "at",
-    "r": "request",
-    "m": "method",
-    "U": "path",
-    "q": "query",
-    "s": "status",
-    "v": "host",
-    "V": "host",
-    "{host}i": "host",
-    "D": "took",
-    "T": "took",
-    "{ms}T": "took",
-    "{us}T": "took",
-    "{s}T": "took",
-}
-_GUNICORN: Mapping[str, Role] = {
-    **{name: _APACHE[name] for name in ("h", "u", "t", "r", "m", "U", "q", "s", "{host}i", "D", "T")},
-    "L": "took",
-    "M": "took",
-}
+
+def _by_name(names: Mapping[Role, str]) -> Mapping[str, Role]:
+    return {name: role for role, several in names.items() for name in several.split()}
+
+
+_NGINX = _by_name(
+    {
+        "at": "time_local time_iso8601 msec",
+        "address": "remote_addr",
+        "user": "remote_user",
+        "request": "request",
+        "method": "request_method",
+        "target": "request_uri",
+        "path": "uri document_uri",
+        "query": "args query_string",
+        "status": "status",
+        "host": "host http_host server_name",
+        "took": "request_time",
+    }
+)
+_LETTERS: Mapping[Role, str] = {"user": "u", "request": "r", "method": "m", "path": "U", "query": "q", "status": "s"}
+_APACHE = _by_name(
+    {
+        **_LETTERS,
+        "at": "t {sec}t {msec}t {usec}t {begin:sec}t {begin:msec}t {begin:usec}t",
+        "address": "h a {c}a",
+        "host": "v V {host}i",
+        "took": "D T {ms}T {us}T {s}T",
+    }
+)
+_GUNICORN = _by_name({**_LETTERS, "at": "t", "address": "h", "host": "{host}i", "took": "D T L M"})
 _UNITS = {"D": 1, "{us}T": 1, "M": 1000, "{ms}T": 1000}
 """The unit, in microseconds, of variables that do not count seconds."""
 
