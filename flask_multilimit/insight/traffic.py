@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from ..config import PREFIX
 from ..engine import ConfigurationError, StorageError
@@ -446,13 +446,6 @@ class TrafficMemory:
         self._start()
 
 
-class EndpointCurve(NamedTuple):
-    """The name of a line."""
-
-    endpoint: str
-    curve: Curve
-
-
 def _amounts_of(counts: Counts) -> dict[tuple[str, ...], int]:
     """What a slice adds to each line and number."""
     amounts: dict[tuple[str, ...], int] = {}
@@ -462,13 +455,13 @@ def _amounts_of(counts: Counts) -> dict[tuple[str, ...], int]:
 
     for check, amount in counts.checks.items():
         if curve := _OF_CHECKS.get(check.outcome):
-            add(EndpointCurve(check.endpoint, curve), amount)
-            add(EndpointCurve(ALL, curve), amount)
+            add((check.endpoint, curve), amount)
+            add((ALL, curve), amount)
     for rule, amount in counts.rules.items():
         add(rule, amount)
         if curve := _OF_RULES.get(rule.did):
-            add(EndpointCurve(rule.endpoint, curve), amount)
-            add(EndpointCurve(ALL, curve), amount)
+            add((rule.endpoint, curve), amount)
+            add((ALL, curve), amount)
     return amounts
 
 
