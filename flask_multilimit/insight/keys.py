@@ -37,7 +37,7 @@ SLOTS_SECONDS = 5.0
 PAUSE = 20
 """The time between two looks is at least this many times as long as a look takes."""
 _SLOTS = "multilimit_slots"
-"""Where in ``app.extensions`` the slots in use are."""
+"""Where in ``app.extensions`` the slots in use are, after the time of the next look."""
 
 RuleOfKeys = tuple[str, str, str]
 """What the keys of a rule have in common: the stem, the type, the algorithm and the window."""
@@ -134,32 +134,21 @@ def slots_in_use(gate: AppGate) -> list[SlotsInUse]:
     return heapq.nlargest(MOST_SLOTS_SHOWN, _slots(gate), key=_share_in_use)
 
 
-class _SlotsSeen:
-    """Looks for slots in use, but seldom: SCAN goes through all keys of the server."""
-
-    def __init__(self) -> None:
-        self._due = 0.0
-        self._seen = SlotsNow((), None, "")
-
-    def look(self, gate: AppGate) -> SlotsNow:
-        begin = time.monotonic()
-        if begin >= self._due and storage_state(gate).state != "failed":
-            self._seen = self._now(gate)
-            end = time.monotonic()
-            self._due = end + max(SLOTS_SECONDS, PAUSE * (end - begin))
-        return self._seen
-
-    def _now(self, gate: AppGate) -> SlotsNow:
-        try:
-            return SlotsNow(tuple(slots_in_use(gate)), time.time(), "")
-        except StorageError as error:
-            return replace(self._seen, problem=with_remedy(error))
-
-
 def slots_now(gate: AppGate) -> SlotsNow:
-    """:func:`slots_in_use` as this process saw them a few seconds ago, or longer if a look takes long."""
-    seen: _SlotsSeen = gate.app.extensions.setdefault(_SLOTS, _SlotsSeen())
-    return seen.look(gate)
+    """:func:`slots_in_use` as this process saw them a few seconds ago, or longer if a look takes long: SCAN goes
+    through all keys of the server."""
+    due: float
+    seen: SlotsNow
+    due, seen = gate.app.extensions.get(_SLOTS, (0.0, SlotsNow((), None, "")))
+    begin = time.monotonic()
+    if begin >= due and storage_state(gate).state != "failed":
+        try:
+            seen = SlotsNow(tuple(slots_in_use(gate)), time.time(), "")
+        except StorageError as error:
+            seen = replace(seen, problem=with_remedy(error))
+        end = time.monotonic()
+        gate.app.extensions[_SLOTS] = (end + max(SLOTS_SECONDS, PAUSE * (end - begin)), seen)
+    return seen
 
 
 def _share_in_use(found: SlotsInUse) -> tuple[float, int]:

@@ -190,7 +190,7 @@ def test_now_shows_the_slots_in_use_and_keeps_the_last_ones_while_the_storage_is
         slots = json_of(ada, "slots")
         assert [(each["endpoint"], each["used"], each["limit"]) for each in slots["slots"]] == [("export", 2, 5)]
         storage.away = True
-        app.extensions["multilimit_slots"]._due = 0.0
+        app.extensions["multilimit_slots"] = (0.0, app.extensions["multilimit_slots"][1])
         page = ada.get(ROOT).text
         assert "it is away" in page
         assert "<dd>2 of 5</dd>" in page
