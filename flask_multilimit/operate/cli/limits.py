@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import click
@@ -12,7 +12,6 @@ from ...declare.subjects import LimitType
 from ...engine import ConfigurationError
 from ...insight.limits import EndpointLimits, Limit, endpoint_limits, places_of
 from ...insight.text import plural
-from ...serve.gate import AppGate
 from .. import console
 from .base import as_json, command, current_gate, for_people, write_json
 
@@ -43,13 +42,20 @@ def limits_command(
     """
     if unlimited and type_name is not None:
         raise click.UsageError("--unlimited lists endpoints without limits, --type those with a limiter: give one.")
-    wanted = _Wanted(endpoint, path, blueprint, _spelled(type_name), unlimited)
+    types = set[str]() if type_name is None else {_TYPES.get(each.upper(), each) for each in type_name.split("+")}
     with for_people():
         gate = current_gate()
         listed = [endpoint_limits(gate, place) for place in places_of(gate)]
-        wanted.require_blueprint(gate)
-        wanted.require_type(limit for each in listed for limit in each.limits)
-        endpoints = [each for each in map(wanted.part_of, listed) if each is not None]
+        if blueprint is not None and blueprint not in gate.app.blueprints:
+            known = ", ".join(sorted(gate.app.blueprints)) or "none"
+            raise ConfigurationError(f'no blueprint is called "{blueprint}"; the app has {known}')
+        _require_known(types, (limit for each in listed for limit in each.limits))
+    endpoints = [each for each in listed if _is_at(each, endpoint, path, blueprint)]
+    if unlimited:
+        endpoints = [each for each in endpoints if not each.limits]
+    if types:
+        parts = [replace(each, limits=tuple(_with_types(each.limits, types))) for each in endpoints]
+        endpoints = [each for each in parts if each.limits]
     if as_json:
         unmatched = [limit for each in endpoints if not each.routes for limit in each.limits]
         write_json(endpoints=[each for each in endpoints if each.routes], unmatched=unmatched)
@@ -57,14 +63,8 @@ def limits_command(
     console.write(_lines(endpoints) or ["No endpoint matches."])
 
 
-def _spelled(type_name: str | None) -> str | None:
-    """The name of a type as limiters have it, because people also write ``IP`` and ``global``, as in settings."""
-    if type_name is None:
-        return None
-    return "+".join(_TYPES.get(part.upper(), part) for part in type_name.split("+"))
-
-
 _TYPES = {name: type_.value for name, type_ in LimitType.__members__.items()}
+"""The names of types as limiters have them: people also write ``IP`` and ``global``, as in settings."""
 
 
 def _types_of(limit: Limit) -> set[str]:
@@ -72,47 +72,26 @@ def _types_of(limit: Limit) -> set[str]:
     return {limit.type, *limit.parts}
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Which limits to list; ``None``: all."""
+def _require_known(types: set[str], limits: Iterable[Limit]) -> None:
+    """Raise :class:`ConfigurationError` unless one of ``types`` is that of a limiter, or one that all apps have."""
+    known = set(_TYPES.values()).union(*map(_types_of, limits))
+    if types and types.isdisjoint(known):
+        raise ConfigurationError(
+            f'no limiter has the type "{"+".join(sorted(types))}"; known are {", ".join(sorted(known))}'
+        )
 
-    endpoint: str | None
-    path: str | None
-    blueprint: str | None
-    type_name: str | None
-    unlimited: bool
 
-    def require_blueprint(self, gate: AppGate) -> None:
-        """Raise :class:`ConfigurationError` if the app has no blueprint of this name."""
-        if self.blueprint is not None and self.blueprint not in gate.app.blueprints:
-            known = ", ".join(sorted(gate.app.blueprints)) or "none"
-            raise ConfigurationError(f'no blueprint is called "{self.blueprint}"; the app has {known}')
+def _is_at(listed: EndpointLimits, endpoint: str | None, path: str | None, blueprint: str | None) -> bool:
+    return (
+        (endpoint is None or fnmatchcase(listed.endpoint, endpoint))
+        and (path is None or any(fnmatchcase(route.path, path) for route in listed.routes))
+        and (blueprint is None or listed.endpoint.startswith(f"{blueprint}."))
+    )
 
-    def require_type(self, limits: Iterable[Limit]) -> None:
-        """Raise :class:`ConfigurationError` if ``type_name`` is neither a type that all apps have nor that of a
-        limiter."""
-        known = set(_TYPES.values()).union(*map(_types_of, limits))
-        if self.type_name is not None and set(self.type_name.split("+")).isdisjoint(known):
-            raise ConfigurationError(
-                f'no limiter has the type "{self.type_name}"; known are {", ".join(sorted(known))}'
-            )
 
-    def part_of(self, listed: EndpointLimits) -> EndpointLimits | None:
-        """The endpoint with only the wanted limits; ``None`` if it is not wanted."""
-        if self.endpoint is not None and not fnmatchcase(listed.endpoint, self.endpoint):
-            return None
-        if self.path is not None and not any(fnmatchcase(route.path, self.path) for route in listed.routes):
-            return None
-        if self.blueprint is not None and not listed.endpoint.startswith(f"{self.blueprint}."):
-            return None
-        if self.unlimited:
-            return None if listed.limits else listed
-        limits = tuple(filter(self.takes, listed.limits))
-        return None if self.type_name is not None and not limits else replace(listed, limits=limits)
-
-    def takes(self, limit: Limit) -> bool:
-        """Whether it counts the wanted type, or types, alone or with others."""
-        return self.type_name is None or set(self.type_name.split("+")) <= _types_of(limit)
+def _with_types(limits: Iterable[Limit], types: set[str]) -> Iterable[Limit]:
+    """Those that count all of ``types``, alone or with others."""
+    return (each for each in limits if types <= _types_of(each))
 
 
 def _lines(endpoints: Sequence[EndpointLimits]) -> list[str]:
