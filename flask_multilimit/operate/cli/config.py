@@ -39,17 +39,13 @@ class Setting(NamedTuple):
 def config_command(as_json: bool) -> None:
     """Show the settings in force, and where each comes from. Passwords are hidden."""
     with for_people():
-        settings = settings_of(current_gate().settings, vars(current_app.extensions[EXTENSION]).get("_storage"))
+        settings, storage = current_gate().settings, vars(current_app.extensions[EXTENSION]).get("_storage")
+        found = [_setting(settings, field, storage) for field in type(settings).model_fields]
     if as_json:
-        write_json(settings=[setting._asdict() for setting in settings])
+        write_json(settings=[setting._asdict() for setting in found])
         return
-    rows = [(each.name, each.value, each.source) for each in settings]
+    rows = [(each.name, each.value, each.source) for each in found]
     console.write(console.columns(rows, headings=("SETTING", "VALUE", "FROM")))
-
-
-def settings_of(settings: Settings, storage: Any) -> list[Setting]:
-    """The settings in the order of the documentation, with the values from arguments of MultiLimit."""
-    return [_setting(settings, field, storage) for field in type(settings).model_fields]
 
 
 def _setting(settings: Settings, field: str, storage: Any) -> Setting:

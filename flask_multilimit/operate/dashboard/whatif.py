@@ -168,11 +168,6 @@ class WhatIfForm:
 # Where the requests come from
 
 
-def records() -> bool:
-    """Whether this process records requests."""
-    return bool(folders_of(gate_in_force().app))
-
-
 def of_recorded(form: WhatIfForm) -> WhatIf | None:
     """The answer for recorded requests; ``None`` if nothing records. Raises :class:`ConfigurationError`."""
     folders = folders_of(gate_in_force().app)
@@ -318,7 +313,7 @@ def what_if_page() -> Response:
         most_clients=MOST_CLIENTS,
         most_requests=MOST_REQUESTS,
         problem=problem,
-        recorded=records(),
+        recorded=bool(folders_of(gate_in_force().app)),
         too_large=TOO_LARGE,
         types=TYPES,
         uploaded=request.method == "POST",
