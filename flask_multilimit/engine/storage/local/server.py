@@ -57,7 +57,7 @@ POLL_SECONDS = 0.005
 LONGEST_SOCKET = 107 if sys.platform == "linux" else 103
 """The longest path of a socket that the system accepts, in bytes."""
 LOG_TAIL = 400
-_STAMP = re.compile(r"^\d+:\w \d+ \w+ \d+ [\d:.]+ . ", re.MULTILINE)
+_STAMP = re.compile(r"^\d{1,9}:\w \d\d \w{3} \d{4} [\d:.]{8,12} . ", re.MULTILINE)
 """What the server writes before each line: its pid and the time. So an error would be another one at each try."""
 
 PROGRAMS = {
