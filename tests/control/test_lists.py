@@ -52,7 +52,7 @@ def test_banned_shows_as_what_it_is_with_its_end(shop: Shop) -> None:
     answer = shop.ask("/open")
 
     assert (answer.status_code, answer.headers["Retry-After"]) == (429, "90")
-    assert answer.get_json(force=True)["detail"] == "You are banned for a while."
+    assert answer.get_json(force=True)["detail"] == "You are temporarily banned."
 
 
 class TestAnEndedEntry:

@@ -156,7 +156,7 @@ class TestPasswordGuessers:
         waits = [int(reply.headers["Retry-After"]) for reply in replies[5:]]
         assert [wait <= 900 for wait in waits] == [True, True, False, False]
         assert 3590 <= waits[2] <= 3600
-        assert "You are banned for a while." in replies[7].text
+        assert "You are temporarily banned." in replies[7].text
         assert right.status_code == 429
         [(address, until)] = example.banned
         assert address == "127.0.0.1"

@@ -263,7 +263,7 @@ def test_command_page_and_api_give_the_same_answer() -> None:
     refusals = [{**each, "until": 0} for each in of_command["refusals"]]  # by the time of the look, within a slice
     assert refusals == [{**each, "until": 0} for each in of_api["refusals"]]
     assert "refused at login: banned by ip-ban" in page
-    assert page.index("Lift") < page.index("What refuses it, or is used") < page.index("Refused in the last hour")
+    assert page.index("Lift") < page.index("Limits that refuse it, ") < page.index("Refused in the last hour")
 
 
 def test_the_verdict_of_the_page_is_in_one_language() -> None:

@@ -53,7 +53,7 @@ tests:
         exp_alerts:
           - exp_labels: {severity: warning, endpoint: search}
             exp_annotations:
-              summary: search refuses 50% of its requests, to several clients
+              summary: search refuses 50% of its requests, from several clients
               description: >-
                 The client that is refused most is not counted. Either many call too often, or a limit is too tight for
                 honest users. `flask multilimit top` shows which.
@@ -126,7 +126,7 @@ tests:
         exp_alerts:
           - exp_labels: {severity: warning, endpoint: feed}
             exp_annotations:
-              summary: feed refuses 30% of its requests, to several clients
+              summary: feed refuses 30% of its requests, from several clients
               description: >-
                 The client that is refused most is not counted. Either many call too often, or a limit is too tight for
                 honest users. `flask multilimit top` shows which.

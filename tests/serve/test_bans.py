@@ -174,7 +174,7 @@ def test_the_problem_says_what_it_is(app: Flask, any_storage: Any) -> None:
         "type": "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
         "title": "Abnormal Usage Detected",
         "status": 429,
-        "detail": "You are banned for a while.",
+        "detail": "You are temporarily banned.",
         "violated-policies": ["ip-60s", "ip-ban"],
         "violations": [
             {"policy": "ip-60s", "limit": 2, "window": 60, "retry-after": 60},
@@ -191,7 +191,7 @@ def test_a_ban_that_stands_alone_names_no_other_policy(app: Flask, any_storage: 
     assert ask(app).get_json()["violated-policies"] == ["ip-ban"]
 
 
-@pytest.mark.parametrize(("language", "text"), [("en", "You are banned for a while."), ("zh-CN", "您已被暂时封禁")])
+@pytest.mark.parametrize(("language", "text"), [("en", "You are temporarily banned."), ("zh-CN", "您已被暂时封禁")])
 def test_a_browser_reads_it_in_its_language(app: Flask, any_storage: Any, language: str, text: str) -> None:
     app.config["MULTILIMIT_LOCALE"] = "auto"
     limited(app, any_storage)

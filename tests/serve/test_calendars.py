@@ -112,7 +112,7 @@ def test_data_declares_a_calendar(written: Mapping[str, Any], rule: Calendar) ->
         ({"count": 5, "per": "month", "lease": 5}, "a calendar has no lease"),
         ({"count": 5, "timezone": "UTC"}, "give per, too"),
         ({"count": 5, "per": "fortnight"}, "per"),
-        ({"count": 5, "per": "month", "timezone": "Europe/Berln"}, "no time zone"),
+        ({"count": 5, "per": "month", "timezone": "Europe/Berln"}, "not a time zone"),
         ({"count": 5, "per": "month", "anchor": 32}, "1 to 31"),
     ],
 )

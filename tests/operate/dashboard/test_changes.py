@@ -452,7 +452,7 @@ def test_pages_say_since_when_the_storage_is_away_and_what_clients_get(
     assert "The storage does not answer." in found.text
     assert "Meanwhile each of 3 workers admits 1/3 of every limit by itself." in found.text
     assert "Down since <time " in found.text
-    assert ("Numbers are those of" in found.text) == (page in {"", "lists"})
+    assert ("Numbers are from" in found.text) == (page in {"", "lists"})
 
 
 def test_changes_say_why_the_storage_does_not_answer() -> None:

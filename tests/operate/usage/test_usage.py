@@ -398,7 +398,7 @@ class TestUnusualTimes:
 
         assert ban["scope"] == "login"
         assert ban["retry_after"] == pytest.approx(300, abs=5)
-        assert "Banned from login" in ask(app, "/rate_limit", headers=HTML).text
+        assert "You are banned from login" in ask(app, "/rate_limit", headers=HTML).text
 
     def test_a_client_that_people_banned_or_denied_is_refused_here_too(self, app: Flask) -> None:
         _control(app).ban("127.0.0.1", for_=60)
