@@ -234,7 +234,7 @@ class RequestLimit:
 class Progress:
     """What one Limiter has done for one request so far. Apps see it as ``limiter.context``."""
 
-    __slots__ = ("_limiter", "_limits", "_shown", "answer", "before", "conditional", "once")
+    __slots__ = ("_limiter", "answer", "before", "conditional", "once")
 
     def __init__(self, limiter: Any) -> None:
         self._limiter = limiter
@@ -246,23 +246,13 @@ class Progress:
         """The answer before the view: its charges are refunded if the view's own limits refuse."""
         self.conditional: list[Answer] = []
         """The answers with limits whose charge depends on the response."""
-        self._shown: RequestLimit | None = None
-        self._limits: list[RequestLimit] | None = None
-
-    def tell(self, answer: Answer | None) -> None:
-        """Make ``answer`` the latest one."""
-        self.answer, self._shown, self._limits = answer, None, None
 
     @property
     def view_rate_limits(self) -> list[RequestLimit]:
-        """The limits of the latest answer, made on first use; with ``fail_on_first_breach``, none after the first that
-        refuses."""
-        if self._limits is None:
-            answer = self.answer
-            self._limits = [] if answer is None else self._limits_of(answer)
-        return self._limits
-
-    def _limits_of(self, answer: Answer) -> list[RequestLimit]:
+        """The limits of the latest answer; with ``fail_on_first_breach``, none after the first that refuses."""
+        answer = self.answer
+        if answer is None:
+            return []
         refusing, count = set(answer.breached()), answer.told or len(answer.question.asked)
         return [RequestLimit(self._limiter, answer, number, number in refusing) for number in range(count)]
 
@@ -270,11 +260,10 @@ class Progress:
     def view_rate_limit(self) -> RequestLimit | None:
         """The most relevant limit: the last that refuses, otherwise the first that is not shared."""
         answer = self.answer
-        if self._shown is None and answer is not None:
-            if answer.allowed:
-                limits = [each.limit for each in answer.question.asked]
-                number = next((number for number, each in enumerate(limits) if not each.shared), 0)
-                self._shown = RequestLimit(self._limiter, answer, number, False)
-            else:
-                self._shown = next(each for each in reversed(self.view_rate_limits) if each.breached)
-        return self._shown
+        if answer is None:
+            return None
+        if not answer.allowed:
+            return next(each for each in reversed(self.view_rate_limits) if each.breached)
+        limits = [each.limit for each in answer.question.asked]
+        number = next((number for number, each in enumerate(limits) if not each.shared), 0)
+        return RequestLimit(self._limiter, answer, number, False)

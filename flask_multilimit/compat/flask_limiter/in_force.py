@@ -176,12 +176,12 @@ class InForce:
         if resolved.once:
             progress.once |= resolved.once
         if question.hits is None:
-            progress.tell(None)
+            progress.answer = None
             return
         answer = self._answer(question, place, progress)
         if answer is None:
             return
-        progress.tell(answer if question.asked or not answer.allowed else None)
+        progress.answer = answer if question.asked or not answer.allowed else None
         if place.is_before:
             progress.before = answer
         if not answer.allowed:
@@ -253,7 +253,7 @@ class InForce:
         of_meta = answer.of_meta()
         if of_meta is None:
             return self._exceeded(answer, progress)
-        progress.tell(of_meta)  # the client does not learn about other limits
+        progress.answer = of_meta  # the client does not learn about other limits
         limit = of_meta.question.asked[0].limit
         react, told = limit.on_breach or self.settings.on_meta_breach, progress.view_rate_limits[0]
         return RateLimitExceeded(limit, self._reaction("on_meta_breach", [react], told), decision=answer.decision)
