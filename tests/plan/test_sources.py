@@ -97,15 +97,6 @@ class TestApplicationLimits:
 
 
 class TestDefaultLimits:
-    def test_hold_for_each_view_that_declares_none(self, app: Flask, storage: RecordingStorage) -> None:
-        MultiLimit(app, storage=storage, default_limits="1/minute")
-        app.add_url_rule("/a", "a", view())
-        app.add_url_rule("/b", "b", view())
-        app.add_url_rule("/own", "own", rate_limiter(rules="2/minute")(view()))
-
-        assert statuses(app, "/a", "/a", "/b", "/b") == [200, 429, 200, 429]
-        assert statuses(app, "/own", "/own", "/own") == [200, 200, 429]
-
     def test_join_a_view_that_asks_for_them_in_one_check(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage, default_limits="100/hour")
         app.add_url_rule("/", "view", rate_limiter(rules="2/minute", with_defaults=True)(view()))

@@ -66,24 +66,6 @@ def test_counts_like_the_limit_that_it_tries_out(app: Flask, any_storage: Any) -
     assert statuses(app, "/real") == [429]
 
 
-def test_beside_a_limit_in_earnest_is_one_check(
-    app: Flask, any_storage: Any, clock: Clock, sent: list[tuple[str, list[str]]]
-) -> None:
-    MultiLimit(app, storage=any_storage)
-    app.add_url_rule(
-        "/",
-        "view",
-        rate_limiter(rules="1/minute", shadow=True, name="trial")(
-            rate_limiter(type=LimitType.IP, rules="2/second")(view())
-        ),
-    )
-
-    assert statuses(app, "/", "/", "/") == [200, 200, 429]
-    assert sent[-3:] == [(name, ["trial-60s"]) for name in ("limits-checked", "shadow-rejected", "request-rejected")]
-    clock.advance(1)
-    assert statuses(app, "/") == [200]
-
-
 def test_a_shadow_is_not_charged_by_what_another_limit_refuses(app: Flask, any_storage: Any, clock: Clock) -> None:
     app.config["MULTILIMIT_SHADOW_HEADERS"] = True
     MultiLimit(app, storage=any_storage)
