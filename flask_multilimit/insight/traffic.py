@@ -425,22 +425,16 @@ class TrafficMemory:
 
     def _take(self, bucket: int, counts: Counts) -> None:
         self._rolling.put(bucket, _amounts_of(counts))
-        self._drop(bucket)
+        self._subjects[bucket] = counts.refused
+        self._with_checks.discard(bucket)
         if counts.checks:
             self._with_checks.add(bucket)
-        if counts.refused:
-            self._subjects[bucket] = counts.refused
 
     def _forget_before(self, oldest: int) -> None:
         """Forget what is an hour old."""
         for bucket in [bucket for bucket in self._known if bucket <= oldest]:
-            del self._known[bucket]
-            self._rolling.put(bucket, {})
-            self._drop(bucket)
-
-    def _drop(self, bucket: int) -> None:
-        self._with_checks.discard(bucket)
-        self._subjects.pop(bucket, None)
+            self._take(bucket, Counts())
+            del self._known[bucket], self._subjects[bucket]
 
     def _after_fork_in_child(self) -> None:
         self._start()
