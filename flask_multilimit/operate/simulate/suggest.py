@@ -279,18 +279,11 @@ class Traffic:
         self.estimate: int | None = arrivals.estimate
         self.windows: tuple[Rule, ...] = tuple(sorted(windows, key=attrgetter("time")))
         """Each as a rule with a count of 1, from the shortest."""
-        self._alone = tuple(Traffic(arrivals, [window]) for window in self.windows) if len(self.windows) > 1 else ()
-        self.subjects: dict[str, Counts]
+        self.subjects: dict[str, Counts] = self._peaks(1)
         """The peak of each subject, by window."""
-        self._enough: dict[str, Counts]
+        self._enough = self.subjects if self.estimate is None else self._peaks(2, self.estimate)
         """By subject and window, a count that never refuses it. A counter of units looks at two windows."""
-        if self._alone:
-            self.subjects = {name: tuple(each.subjects[name][0] for each in self._alone) for name in arrivals}
-            self._enough = {name: tuple(each._enough[name][0] for each in self._alone) for name in arrivals}
-        else:
-            self.subjects = self._peaks(1)
-            self._enough = self.subjects if self.estimate is None else self._peaks(2, self.estimate)
-        self._refused: dict[tuple[str, Counts], int] = {}
+        self._alone = tuple(Traffic(arrivals, [window]) for window in self.windows) if len(self.windows) > 1 else ()
 
     @property
     def parts(self) -> tuple[Traffic, ...]:
@@ -342,10 +335,11 @@ class Traffic:
                 yield name
 
     def _peaks(self, windows: int, more: int = 0) -> dict[str, Counts]:
-        (window,) = self.windows
-        units_of = self.arrivals.units_of
         return {
-            name: (most_in(window, instants, units_of(name), windows=windows) + more,)
+            name: tuple(
+                most_in(window, instants, self.arrivals.units_of(name), windows=windows) + more
+                for window in self.windows
+            )
             for name, instants in self.arrivals.items()
         }
 
@@ -359,14 +353,8 @@ class Traffic:
         )
 
     def _refused_of(self, name: str, counts: Counts, most: int | None) -> int:
-        choice = (name, counts)
-        refused = self._refused.get(choice)
-        if refused is None:
-            costs = None if self.estimate is None else Costs(self.estimate, self.arrivals.units_of(name) or ())
-            refused = refused_of(self.arrivals[name], self.rules(counts), most, costs)
-            if most is None or refused <= most:
-                self._refused[choice] = refused
-        return refused
+        costs = None if self.estimate is None else Costs(self.estimate, self.arrivals.units_of(name) or ())
+        return refused_of(self.arrivals[name], self.rules(counts), most, costs)
 
 
 Choose = Callable[[Traffic, Fraction], Counts]
