@@ -15,7 +15,7 @@ from ..engine import ConfigurationError, StorageError
 from ..engine.errors import with_remedy
 from ..serve.applier import ControlApplier, applier_of
 from ..serve.gate import AppGate
-from .values import Described, From, Paging, paged
+from .values import ROWS, Described, From, Paging, paged
 
 MOST_HISTORY = 1000
 
@@ -137,7 +137,7 @@ def changes_in_force(gate: AppGate) -> ChangesInForce:
     return ChangesInForce(applier.enabled, applier.control.shared, problem, {each: kinds[each] for each in KINDS})
 
 
-def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: int | None = None) -> Entries:
+def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: int = ROWS) -> Entries:
     """The changes in force, as the storage has them; if it does not answer, those that this process knows."""
     document, problem = _newest(gate)
     kind = kind if kind in KINDS else ""
@@ -147,7 +147,7 @@ def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: 
         if kind in {"", each.kind} and q.lower() in f"{each} {each.author} {each.reason} {each.id}".lower()
     ]
     wanted.sort(key=lambda each: -each.since)
-    shown, paging = paged(wanted, page) if rows is None else paged(wanted, page, rows)
+    shown, paging = paged(wanted, page, rows)
     idle, left_out = _idle(gate, shown), applier_of(gate.app).left_out
     kinds = Counter(each.kind for each in document.entries)
     return Entries(

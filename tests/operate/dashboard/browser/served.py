@@ -13,8 +13,8 @@ from flask_multilimit.recording import Recorder
 from support.asking import view
 
 EVIL = "\"><img src=x onerror=alert(1)><script>alert(2)</script>{{7*7}}'"
-PEOPLE = ("ada", "eve", EVIL)
-"""Who is let in: ada may change, the others may look."""
+PEOPLE = ("ada", "eve")
+"""Who is let in: ada may change, eve may look."""
 
 app = Flask("shop")
 app.config["SECRET_KEY"] = "the same in all workers"
