@@ -67,6 +67,12 @@ def _learning_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flask_multilimit.engine.storage.redis.storage.SHAPES", Shapes())
 
 
+@pytest.fixture
+def _never_forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory may forget what lies in the future, which Redis keeps until it is charged. Here it must cope with it."""
+    monkeypatch.setattr("flask_multilimit.engine.storage.memory.SWEEPS", 0)
+
+
 @pytest.fixture(autouse=True)
 def _no_changes_of_earlier_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """No function expects slots because of a change in another test."""

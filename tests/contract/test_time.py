@@ -110,12 +110,6 @@ def test_sliding_window_never_admits_more_than_the_count_across_any_boundary(ben
 # A clock that steps back
 
 
-@pytest.fixture
-def _never_forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory may forget what lies in the future; here it must cope with having it."""
-    monkeypatch.setattr("flask_multilimit.engine.storage.memory.SWEEPS", 0)
-
-
 stepping_back = pytest.mark.usefixtures("_never_forgetting")
 
 

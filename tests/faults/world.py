@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from support.proxy import FaultProxy
 from support.servers import Server
+from support.waiting import until
 
 if TYPE_CHECKING:
     import redis
@@ -100,10 +101,7 @@ def _fail_to_save(world: World) -> None:
     (world.server.folder / "dump.rdb").mkdir()
     admin.config_set("save", "3600 1")
     admin.bgsave()
-    deadline = time.monotonic() + 10
-    while admin.info("persistence")["rdb_last_bgsave_status"] != "err":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: admin.info("persistence")["rdb_last_bgsave_status"] == "err")
 
 
 def _save_no_more(world: World) -> None:

@@ -201,12 +201,6 @@ def test_a_rule_that_gets_a_lease_counts_what_was_charged_without_one_for_as_lon
 # A clock that steps back
 
 
-@pytest.fixture
-def _never_forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory may forget what lies in the future; here it must cope with having it."""
-    monkeypatch.setattr("flask_multilimit.engine.storage.memory.SWEEPS", 0)
-
-
 @pytest.mark.usefixtures("_never_forgetting")
 @pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_counter"])
 def test_a_window_that_begins_far_in_the_future_is_dropped(bench: Bench, algorithm: str) -> None:

@@ -280,12 +280,6 @@ def games(plans: st.SearchStrategy[list[Rule]], *, back: bool = False) -> st.Sea
     return st.builds(Game, plans, st.lists(counts(), min_size=6, max_size=6), steps)
 
 
-@pytest.fixture
-def _never_forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory may forget what lies in the future, which Redis keeps until it is charged."""
-    monkeypatch.setattr("flask_multilimit.engine.storage.memory.SWEEPS", 0)
-
-
 each_script = pytest.mark.parametrize("kind", [RedisStorage, CompiledStorage], ids=["generic", "compiled"])
 
 

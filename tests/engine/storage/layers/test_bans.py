@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +20,7 @@ from flask_multilimit.engine import (
 )
 from support.clock import Clock
 from support.doubles import RecordingStorage
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -281,10 +281,7 @@ def test_checks_admitted_in_an_outage_are_charged_later_without_the_ban(
     for _ in range(3):
         assert guarded.check(plan).allowed
     storage.broken = False
-    deadline = time.monotonic() + 10
-    while guarded.health().state != "working":
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: guarded.health().state == "working")
 
     standing = storage.peek(plan)
 

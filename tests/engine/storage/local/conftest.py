@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine.storage.local.places import Place, until
+from engine.storage.local.places import Place
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +26,7 @@ def place() -> Iterator[Place]:
         for user in place.users:
             if user.process.is_alive():
                 user.leave()
-        until(place.is_deserted, f"{place.directory} is deserted")
+        until(place.is_deserted)
     finally:
         place.clean_up()
         shutil.rmtree(folder)

@@ -7,30 +7,20 @@ import os
 import re
 import signal
 import subprocess
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from engine.storage.local import users
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from multiprocessing.connection import Connection
     from pathlib import Path
 
 PATIENCE = 20.0
 """Seconds: on a busy machine, too, whatever ends or begins has done so by then."""
-POLL_SECONDS = 0.01
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["flask_multilimit.engine"])  # so that each user is there in a moment
-
-
-def until(happens: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not happens():
-        assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
-        time.sleep(POLL_SECONDS)
 
 
 def end(pid: int, how: signal.Signals = signal.SIGKILL) -> None:

@@ -8,8 +8,8 @@ from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING
 
-from engine.storage.local.places import until
 from engine.storage.local.users import MANY
+from support.waiting import until
 
 if TYPE_CHECKING:
     from engine.storage.local.places import Place, User
@@ -30,7 +30,7 @@ def test_processes_come_and_go(place: Place) -> None:
         for round_ in range(ROUNDS):
             seeds = range(LANES * round_, LANES * (round_ + 1))
             visits += [visit for visits in pool.map(lane, seeds) for visit in visits]
-            until(place.is_deserted, "nothing is left")
+            until(place.is_deserted)
 
     lives = defaultdict(list)
     for server, begin, end, left in visits:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine.storage.local.places import PATIENCE, Place, User, end, until
+from engine.storage.local.places import PATIENCE, Place, User, end
 from engine.storage.local.users import HITS
 from flask_multilimit.engine import Limiter, StorageError, storage_from_uri
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +40,7 @@ def test_two_directories_do_not_share(place: Place) -> None:
     assert other.user()("check", 51) == 50
     for user in other.users:
         user.leave()
-    until(other.is_deserted, "the other is deserted")
+    until(other.is_deserted)
 
 
 def test_the_server_stays_as_long_as_anybody_uses_it(place: Place) -> None:
@@ -74,7 +75,7 @@ def test_the_server_ends_with_its_last_user_and_leaves_nothing(
     for user in users:
         end_of_a_user(user)
 
-    until(place.is_deserted, "nothing is left")
+    until(place.is_deserted)
 
 
 def test_a_closed_storage_can_be_used_again(place: Place) -> None:
@@ -83,7 +84,7 @@ def test_a_closed_storage_can_be_used_again(place: Place) -> None:
 
     user("close")
 
-    until(place.is_deserted, "nothing is left")
+    until(place.is_deserted)
     assert user("check", 51) == 50
 
 
@@ -96,7 +97,7 @@ def test_a_dropped_storage_stops_using_the_server(place: Place) -> None:
     del limiter
     gc.collect()
 
-    until(place.is_deserted, "nothing is left")
+    until(place.is_deserted)
 
 
 def test_threads_that_check_at_once_start_one_server(place: Place) -> None:
@@ -126,7 +127,7 @@ def test_processes_and_server_may_be_asked_to_end_together(place: Place) -> None
 
     assert user("check", 5) == 1
     user.leave()
-    until(place.is_deserted, "nothing is left")
+    until(place.is_deserted)
 
 
 def test_a_server_that_is_stopped_for_a_moment_is_not_replaced(place: Place) -> None:
@@ -164,7 +165,7 @@ def test_a_child_that_outlives_its_parent_keeps_the_server(place: Place) -> None
     newcomer.leave()
     assert not place.is_deserted()
     end(child)
-    until(place.is_deserted, "nothing is left")
+    until(place.is_deserted)
 
 
 def test_a_fork_while_the_server_starts_holds_nobody_up(place: Place) -> None:
@@ -184,7 +185,7 @@ def test_the_server_ends_with_its_supervisor(place: Place) -> None:
 
     end(place.supervisor)
 
-    until(lambda: not place.servers(), "the server has ended")
+    until(lambda: not place.servers())
     assert place.user()("check", 51) == 50
 
 
@@ -193,7 +194,7 @@ def test_a_server_without_supervisor_is_replaced(place: Place, server_binaries: 
     binary = next(iter(server_binaries.values()))
     orphan = subprocess.Popen([binary.path, "--port", "0", "--unixsocket", place.socket], stdout=subprocess.DEVNULL)
     try:
-        until(place.socket.exists, "the orphan listens")
+        until(place.socket.exists)
 
         assert place.user()("check", 51) == 50
 
@@ -211,7 +212,7 @@ def test_a_killed_server_is_started_by_the_next_check(place: Place) -> None:
 
     end(place.server)
 
-    until(lambda: not place.supervisors(), "its supervisor is gone")
+    until(lambda: not place.supervisors())
     with pytest.raises(StorageError):
         first("check")
     assert first("check", 40) == 40
@@ -224,7 +225,7 @@ def test_a_killed_server_leaves_nothing_even_without_a_next_check(place: Place) 
 
     end(place.server)
 
-    until(place.is_deserted, "nothing is left")
+    until(place.is_deserted)
 
 
 def test_a_guard_hides_the_death_of_the_server(place: Place) -> None:
@@ -246,7 +247,7 @@ def test_a_directory_that_is_removed_is_made_again(place: Place) -> None:
         path.unlink()
     place.directory.rmdir()
     end(place.server)
-    until(lambda: not place.supervisors(), "its supervisor is gone")
+    until(lambda: not place.supervisors())
 
     with pytest.raises(StorageError):
         user("check")

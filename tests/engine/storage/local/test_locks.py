@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine.storage.local.places import until
+from support.waiting import until
 
 if TYPE_CHECKING:
     from engine.storage.local.places import Place
@@ -41,7 +41,7 @@ def test_a_process_that_comes_when_the_last_one_leaves_keeps_the_server(place: P
     with path.open() as election:
         fcntl.flock(election, fcntl.LOCK_EX)
         last.leave()
-        until(lambda: waits_for(supervisor, path), "the supervisor has seen the last go")
+        until(lambda: waits_for(supervisor, path))
         newcomer = os.open(place.directory, os.O_RDONLY)
         fcntl.flock(newcomer, fcntl.LOCK_SH)
 
@@ -57,7 +57,7 @@ def test_a_process_that_waits_for_a_removed_lock_file_takes_the_new_one(place: P
         with path.open("w") as election:
             fcntl.flock(election, fcntl.LOCK_EX)
             admitted = pool.submit(newcomer, "check", 51)
-            until(lambda: has_opened(newcomer.process.pid, path), "the newcomer waits")
+            until(lambda: has_opened(newcomer.process.pid, path))
             path.unlink()
 
         assert admitted.result() == 50

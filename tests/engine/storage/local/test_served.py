@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine.storage.local.places import until
 from operate.cli.conftest import Command
 from support.processes import Program
+from support.waiting import until
 
 if TYPE_CHECKING:
     from engine.storage.local.places import Place
@@ -33,7 +33,7 @@ def meet_all_workers(program: Program) -> None:
         met.update(reply.headers["Worker"] for reply in program.get_all(["/hello"] * 2 * WORKERS))
         return len(met) == WORKERS
 
-    until(meets_all, "all workers have answered")
+    until(meets_all)
 
 
 @pytest.mark.parametrize("kind", ["sync", "gevent"])
@@ -46,7 +46,7 @@ def test_eight_workers_admit_what_one_would(place: Place, kind: str) -> None:
         assert statuses == {200: 50, 429: 150}
         assert len(place.supervisors()) == 1
         assert "Rate limits:" not in program.log
-    until(place.is_deserted, "nothing is left")
+    until(place.is_deserted)
 
 
 def test_charges_of_a_parent_before_a_fork_count(place: Place) -> None:

@@ -222,9 +222,7 @@ def send(wire: Wire, *arguments: bytes, lost: Losses | None = None) -> None:
 def until_answered(wire: Wire) -> None:
     """The reply to what was told has come."""
     (line,) = wire._idle
-    deadline = time.monotonic() + 10
-    while not line.has_news() and time.monotonic() < deadline:
-        time.sleep(0.001)
+    until(line.has_news, every=0.001)
 
 
 def test_a_command_sent_without_waiting_is_executed_and_leaves_the_next_reply_alone(wire: Wire) -> None:

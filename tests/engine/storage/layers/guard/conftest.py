@@ -9,6 +9,7 @@ import pytest
 from engine.storage.layers.guard.workers import Workers
 from flask_multilimit.engine.decision import FALLBACKS
 from support.bench import hits
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,6 +45,6 @@ def returning(workers: Workers) -> Iterator[Workers]:
     assert workers.admitted(hits("10/minute"), 3) == [3]
     storage.takes_charges.clear()
     storage.error = None
-    workers.until(lambda: limiter.check(hits("100000/minute", subject="bob")).decided_by not in FALLBACKS)
+    until(lambda: limiter.check(hits("100000/minute", subject="bob")).decided_by not in FALLBACKS)
     yield workers
     storage.takes_charges.set()

@@ -32,6 +32,7 @@ from flask_multilimit.engine.storage.layers.fallback import Fallback
 from support.bench import hits, rule
 from support.clock import Clock
 from support.rates import RATES
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -425,7 +426,7 @@ def test_begin_and_end_are_one_call_and_one_log_line_each(workers: Workers, capl
             limiter.check(hits())
         failed = limiter.health()
         workers.mend()
-        workers.until(lambda: len(workers.changes) == 2)
+        until(lambda: len(workers.changes) == 2)
 
     assert (failed.state, failed.breaker, failed.pending, failed.fallback_keys) == ("failed", "open", 5, 1)
     assert str(failed.error) == "it is broken"

@@ -28,6 +28,7 @@ from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.slots import slots_of
 from support.bench import hits, rule
 from support.rates import RATES
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,7 +95,7 @@ def test_a_limiter_that_was_closed_in_an_outage_asks_the_storage_when_it_is_back
     workers.limiter.close()
     workers.storage.error = None
 
-    workers.until(lambda: workers.limiter.check(hits("100/minute")).decided_by not in FALLBACKS)
+    until(lambda: workers.limiter.check(hits("100/minute")).decided_by not in FALLBACKS)
 
 
 def test_a_charge_that_has_left_its_window_is_not_made(workers: Workers) -> None:
@@ -176,7 +177,7 @@ def test_each_admitted_check_is_charged_once_whenever_the_storage_comes_and_goes
         thread.start()
     try:
         workers.break_down()
-        workers.until(lambda: limiter.health().state == "failed")
+        until(lambda: limiter.health().state == "failed")
         time.sleep(0.05)
         workers.mend()
         time.sleep(0.05)
@@ -184,7 +185,7 @@ def test_each_admitted_check_is_charged_once_whenever_the_storage_comes_and_goes
         stop.set()
         for thread in threads:
             thread.join()
-    workers.until(lambda: limiter.health().pending == 0)
+    until(lambda: limiter.health().pending == 0)
 
     assert limiter.peek(hits("100000/hour")).remaining == 100_000 - sum(admitted)
 
@@ -374,7 +375,7 @@ def test_a_refund_of_a_charge_that_is_not_made_yet_is_made_later(workers: Worker
     first, second = limiter.check(plan), limiter.check(plan)
     workers.storage.takes_charges.clear()
     workers.storage.error = None
-    workers.until(lambda: limiter.check(hits("100000/minute", subject="bob")).decided_by not in FALLBACKS)
+    until(lambda: limiter.check(hits("100000/minute", subject="bob")).decided_by not in FALLBACKS)
 
     limiter.refund(first)
     third = limiter.check(plan)
@@ -418,8 +419,8 @@ def test_a_storage_that_takes_no_charges_is_still_away(workers: Workers) -> None
 
     workers.storage.check_many = fail_twice  # type: ignore[method-assign]
     workers.storage.error = None
-    workers.until(lambda: len(tries) == 1)
-    workers.until(lambda: limiter.health().breaker == "open")
+    until(lambda: len(tries) == 1)
+    until(lambda: limiter.health().breaker == "open")
     workers.mend()
 
     assert len(tries) == 3
@@ -442,7 +443,7 @@ def test_a_storage_that_takes_nothing_but_charges_is_still_away(returning: Worke
     storage.check = take_charges  # type: ignore[method-assign]
     owes_nothing = limiter.check(hits_for("10/minute", scope="mail", on_storage_error="allow"))
     storage.takes_charges.set()
-    returning.until(lambda: len(refused) == 2)  # the check, and a probe
+    until(lambda: len(refused) == 2)  # the check, and a probe
     charged = limiter.health()
     storage.check = ask  # type: ignore[method-assign]
     returning.mend()
@@ -457,7 +458,7 @@ def test_a_forked_child_finds_its_own_way_back(returning: Workers) -> None:
 
     def return_alone() -> None:
         assert limiter.check(hits("10/minute")).decided_by not in FALLBACKS
-        returning.until(lambda: limiter.health().breaker == "closed")
+        until(lambda: limiter.health().breaker == "closed")
 
     assert fork_and(return_alone) == 0
     assert limiter.health().breaker == "half-open"
@@ -478,7 +479,7 @@ def test_a_worker_that_is_back_first_leaves_the_others_their_share(make: Callabl
         assert first.check(plan).allowed
         assert second.check(plan).allowed
     workers.storage.error = None
-    workers.until(lambda: first.health().state == "working")
+    until(lambda: first.health().state == "working")
 
     admitted = sum(first.check(plan).allowed for _ in range(10)) + sum(second.check(plan).allowed for _ in range(10))
 
@@ -529,7 +530,7 @@ def test_a_check_that_fails_after_the_outage_is_charged_and_begins_no_other(work
 
     fails.set()
     late.join(10)
-    workers.until(lambda: limiter.health().pending == 0)
+    until(lambda: limiter.health().pending == 0)
 
     assert len(storage.asked) - before == 1, "it was probed, too"
     assert [change.state for change in workers.changes] == ["failed", "working"]
@@ -664,7 +665,7 @@ def test_a_check_that_fails_after_the_outage_keeps_no_slot(make: Callable[..., W
     fails_now.set()
     late.join(10)
 
-    workers.until(lambda: storage.peek(plan).remaining == 1)
+    until(lambda: storage.peek(plan).remaining == 1)
 
 
 @pytest.mark.parametrize("give_back", [Limiter.release, Limiter.refund])
@@ -678,7 +679,7 @@ def test_one_request_after_the_other_needs_one_slot(
     limiter.release(limiter.check(eight))
     workers.storage.takes_charges.clear()
     workers.storage.error = None
-    workers.until(lambda: limiter.check(hits("100000/minute", subject="bob")).decided_by not in FALLBACKS)
+    until(lambda: limiter.check(hits("100000/minute", subject="bob")).decided_by not in FALLBACKS)
 
     for _ in range(20):
         decision = limiter.check(eight)

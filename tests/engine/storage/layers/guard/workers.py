@@ -21,6 +21,7 @@ from flask_multilimit.engine import (
 from flask_multilimit.engine.slots import slots_of
 from support.bench import hits
 from support.clock import Clock
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -147,17 +148,11 @@ class Workers:
         self.storage.error = None
         self.storage.loses_replies = False
         self.storage.takes_charges.set()
-        self.until(lambda: all(limiter.health().state == "working" for limiter in self.limiters))
-        self.until(lambda: all(not guard._outage.beat.running for guard in self._guards()))  # all is logged
+        until(lambda: all(limiter.health().state == "working" for limiter in self.limiters))
+        until(lambda: all(not guard._outage.beat.running for guard in self._guards()))  # all is logged
 
     def _guards(self) -> list[GuardedStorage]:
         return [guard for limiter in self.limiters if isinstance(guard := limiter._storage, GuardedStorage)]
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 10
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
 
     def admitted(self, plan: tuple[Hit, ...], tries: int = 40) -> list[int]:
         """Of how many tries, in turn, each worker admits how many."""

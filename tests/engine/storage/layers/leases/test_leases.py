@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -24,6 +23,7 @@ from flask_multilimit.engine.storage.layers.fallback import unlimited
 from flask_multilimit.engine.storage.layers.leases import MOST_LEASES
 from support.clock import SECOND, microseconds
 from support.forks import forked
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -491,9 +491,7 @@ def test_in_an_outage_nothing_is_taken_in_advance(guarded: tuple[Fleet, list[Lim
     assert sum(decision.allowed for decision in decisions) == admitted
     for process in fleet.processes:
         process.wire.error = None
-    until = time.monotonic() + 10
-    while limiters[0].health().state == "failed" and time.monotonic() < until:
-        time.sleep(0.01)
+    until(lambda: limiters[0].health().state == "working")
     assert left(fleet, hits[0]) == 40 - 3 - admitted
 
 
