@@ -91,7 +91,7 @@ class Override(_Entry):
         }
         named = [name for name in takers if getattr(self, name) is not None]
         if len(named) > 1:
-            raise ValueError(f"{' and '.join(named)}: give one of them")
+            raise ValueError(f"{' and '.join(named)}: give only one of them")
         if named and what[0] not in takers[named[0]]:
             choices = " or ".join(sorted(takers[named[0]]))
             values = {"change": what[0], "named": named[0], "choices": choices}

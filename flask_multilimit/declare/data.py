@@ -195,12 +195,12 @@ class WrittenRule(Written):
         if found and self.per is None:
             raise ValueError(f"{' and '.join(found)}: for a calendar period; give per, too, such as month")
         if found:
-            raise ValueError(f"per and {' and '.join(found)}: a calendar has no {found[0]}; give one of them")
+            raise ValueError(f"per and {' and '.join(found)}: a calendar has no {found[0]}; give only one of them")
 
     def _check_timeout(self) -> None:
         """Reject what contradicts it: a timeout alone says that the rule is about what runs at once."""
         if "time" in self.model_fields_set:
-            raise ValueError("time and timeout: give one of them: time for a rate, or timeout for a concurrency limit")
+            raise ValueError("time and timeout: give only one of them: time for a rate, timeout for concurrency")
         if "algorithm" in self.model_fields_set and self.algorithm != CONCURRENCY:
             raise ValueError(f"timeout is for concurrency limits, not for {self.algorithm}; leave one of them out")
 
@@ -397,7 +397,7 @@ class WrittenLimiter(Written):
         if info.context == PART:
             return self
         if self.exempt and self.exempt_when is not None:
-            raise ValueError("exempt and exempt_when: give one of them")
+            raise ValueError("exempt and exempt_when: give only one of them")
         try:
             Declaration.of("", self.options)
         except ConfigurationError as error:
@@ -540,7 +540,7 @@ def limiter_options(where: str, given: object) -> dict[str, Any]:
     try:
         read = WrittenLimiter.model_validate(written, context=PART)
         if read.exempt and given.get("exempt_when") is not None:
-            raise ConfigurationError("exempt and exempt_when: give one of them")
+            raise ConfigurationError("exempt and exempt_when: give only one of them")
         return {**{name: value for name, value in given.items() if name not in written}, **read.options}
     except ValidationError as error:
         raise invalid_data(place, error, WrittenLimiter) from None

@@ -208,7 +208,7 @@ def warn_of_several_processes(app: Flask, settings: Settings, limiter: Limiter) 
     elif not (workers := limiter.health().workers).certain:
         SafeLogger(app.logger).warning(
             "Rate limits: the number of worker processes that serve this app is unknown. While the storage is down, "
-            "each of them admits 1/%d of every limit (%s). Set MULTILIMIT_WORKERS.",
+            "each of them admits 1/%d of every limit (a guess from %s). Set MULTILIMIT_WORKERS.",
             workers.count,
             workers.source,
         )

@@ -244,7 +244,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"limits": {"a": {"rules": {"count": 0}}}}, r"limits.a.rules.count=0: .*greater than or equal to 1"),
     (
         {"limits": {"a": {"rules": {"count": 5, "time": 60, "timeout": 30}}}},
-        r"limits.a.rules={.*}: time and timeout: give one of them: time for a rate, or timeout",
+        r"limits.a.rules={.*}: time and timeout: give only one of them: time for a rate, timeout",
     ),
     (
         {"limits": {"a": {"rules": [{"count": 5, "timeout": 30, "algorithm": "gcra"}]}}},
@@ -285,7 +285,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"limits": {"a": {"charge_when": [99]}}}, r"limits.a.charge_when\[0\]=99"),
     ({"limits": {"a": {"charge_when": ["6xx"]}}}, r"limits.a.charge_when\[0\]='6xx'"),
     ({"limits": {"a": {"exempt": ["10.0.0"]}}}, "limits.a.exempt=.*network '10.0.0'"),
-    ({"limits": {"a": {"exempt": ["::1"], "exempt_when": "sys:exit"}}}, "give one of them"),
+    ({"limits": {"a": {"exempt": ["::1"], "exempt_when": "sys:exit"}}}, "give only one of them"),
     ({"limits": {"a": {"cost": -1}}}, "limits.a.cost=-1"),
     ({"limits": {"a": {"methods": "POST"}}}, "limits.a.methods='POST': give a list"),
     ({"limits": {"a": []}}, r"limits.a=\[\]: give at least one"),

@@ -179,7 +179,7 @@ def test_a_mapping_is_not_a_rule_in_code(rules: Any) -> None:
             {"algorithm": "gcra"},
             r"'algorithm' is not an option of a limiter; it is one of a rule: rules=Rule\(..., algorithm=",
         ),
-        ({"exempt": ["::1"], "exempt_when": lambda: True}, "exempt and exempt_when: give one of them"),
+        ({"exempt": ["::1"], "exempt_when": lambda: True}, "exempt and exempt_when: give only one of them"),
         ({"cost": "no_module:find"}, "'no_module:find' cannot be imported"),
         (["5/minute", rate_limiter(rules="9/minute", cost=2)], "would share one key, .* but differ in cost"),
     ],

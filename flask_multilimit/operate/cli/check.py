@@ -117,7 +117,7 @@ def _table(request: RequestStanding) -> list[str]:
     return ["", *console.columns(rows, headings=headings)] if rows else []
 
 
-_WAITS_FOR_SLOT = "When is not known: a slot becomes free when a request that holds one ends."
+_WAITS_FOR_SLOT = "Nobody knows when: a slot becomes free when a request that holds one ends."
 _BY_REQUEST = (
     "Not checked, because they depend on the request: the rules of {names}. If their callable takes the subject, they "
     "are known here."

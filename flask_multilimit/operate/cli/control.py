@@ -327,7 +327,7 @@ def entries_command(export: str | None, imported: BinaryIO | None, reason: str, 
     An entry of the file replaces the one for the same limit or client; all others stay.
     """
     if export is not None and imported is not None:
-        raise click.UsageError("--export and --import: give one of them.")
+        raise click.UsageError("--export and --import: give only one of them.")
     with for_people():
         applier = _applier()
         if export is not None:

@@ -48,7 +48,7 @@ class AskedLog:
         """The logs that were named, or else what the app's recorders wrote, with the ``fields`` that subjects and
         others need. Raises :class:`ConfigurationError`."""
         if self.format_ and self.regex:
-            raise click.UsageError("--format and --regex: give one of them")
+            raise click.UsageError("--format and --regex: give only one of them")
         make_reader = expression(self.regex) if self.regex else format_of(self.format_) if self.format_ else None
         first, last = _moment("--since", self.since, self.zone), _moment("--until", self.until, self.zone)
         wanted = tuple(filter(None, (*self.subject.values(), *fields)))

@@ -146,7 +146,7 @@ def _screen(report: Report, zone: tzinfo) -> list[str]:
     if not report.complete:
         lines.append(console.style("Stopped: this covers the requests until then.", fg="yellow", bold=True))
     lines += [*_summary(report), *_endpoints(report), *_rules(report), *_bans(report), *_worst(report, zone)]
-    lines += ["", f"A storage: {report.commands:,} commands"]
+    lines += ["", f"Commands to a storage: {report.commands:,}"]
     if report.notes:
         lines += ["", "Replayed differently:"]
         for note in report.notes:
@@ -171,7 +171,7 @@ def _summary(report: Report) -> list[str]:
     if report.differing is not None:
         lines.append(f"differing         {report.differing:,} verdicts differ from those on record")
     if report.outside:
-        lines.append(f"not limited       {report.outside:,} redirects of the router, or no path of the app")
+        lines.append(f"not limited       {report.outside:,} redirects by the router, or paths outside of the app")
     return lines
 
 

@@ -168,7 +168,7 @@ def _gap(window: str, gap: Gap) -> str:
     )
 
 
-_HEADINGS = ("RULES", "REQUESTS REFUSED", "SUBJECTS", "CHOSEN ON THE FIRST HALF: OF THE SECOND")
+_HEADINGS = ("RULES", "REQUESTS REFUSED", "SUBJECTS", "2ND HALF, CHOSEN ON 1ST")
 
 
 def _row(choice: Choice) -> tuple[str, str, str, str]:

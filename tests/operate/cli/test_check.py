@@ -69,7 +69,7 @@ def test_check_tells_that_it_is_not_known_when_a_slot_is_free(on_server: Command
     answer = check("check", "report", "--ip", "203.0.113.7", "--json").json
 
     assert run.out.startswith("report GET  a request would be refused, until a slot is free\n")
-    assert "When is not known: a slot becomes free when a request that holds one ends." in run.out
+    assert "Nobody knows when: a slot becomes free when a request that holds one ends." in run.out
     assert "ip-at-once  203.0.113.7  2 at once     0     not known " in run.out
     rules = [(rule["name"], rule["waits_for_slot"], rule["retry_after"]) for rule in answer["requests"][0]["rules"]]
     assert rules == [("ip-60s", False, 0), ("ip-at-once", True, None)]

@@ -221,7 +221,7 @@ def test_suggest_for_a_type(on_memory: Command, log: Path, type_: str, declared:
     [
         ("simulate LOG --format apache", "give one of recorded, caddy"),
         ("simulate LOG --regex (", "regular expression"),
-        ("simulate LOG --format common --regex x", "give one of them"),
+        ("simulate LOG --format common --regex x", "give only one of them"),
         ("simulate LOG --since yesterday", "write 2026-11-22"),
         ("simulate LOG --timezone Mars", "give a name such as Europe/Berlin"),
         ("simulate LOG --cost update", "write NAME=UNITS"),

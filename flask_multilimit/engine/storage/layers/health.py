@@ -132,11 +132,11 @@ class Report:
 
 
 def _meanwhile(policy: OnStorageError, workers: Workers) -> str:
-    share = "the whole of each limit"
+    share = "each limit in full"
     if workers.count > 1:
-        share = f"1/{workers.count} of each limit, and nothing by a count below {workers.count},"
+        share = f"1/{workers.count} of each limit, and nothing of limits below {workers.count}"
     return {
-        "local": f"this process admits {share} by itself ({workers.source}).",
+        "local": f"this process admits {share} (number of workers: {workers.count}, from {workers.source}).",
         "allow": "every request is admitted.",
         "deny": "every limited request is refused.",
         "raise": "every check raises an error.",
