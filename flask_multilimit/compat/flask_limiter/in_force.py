@@ -18,7 +18,6 @@ from flask_multilimit.engine.text import SafeLogger
 from .checks import Answer, Progress, Question, RequestLimit, key_of_client, limits_asked
 from .constants import HeaderNames
 from .declared import KeyFunction, Limit, Reaction, RuntimeLimit
-from .differences import warn
 from .errors import RateLimitExceeded
 from .registry import Destination, Place, Registry, Resolved
 from .settings import Options, Settings
@@ -51,7 +50,8 @@ class InForce:
         self._places: dict[tuple[str, str | None, str, str | None], Place] = {}
         self._question_at = lru_cache(maxsize=QUESTIONS_REMEMBERED)(self._question_of)
         self._remembered_question = lru_cache(maxsize=QUESTIONS_REMEMBERED, typed=True)(Question.of)
-        self._started = False
+        self.started: bool = False
+        """Whether it has checked a request."""
 
     @classmethod
     def make(cls, app: Flask, limiter: Any, options: Options) -> InForce:
@@ -140,12 +140,6 @@ class InForce:
         return found
 
     # Checks
-
-    def start(self) -> None:
-        """At the first request, log what differs from Flask-Limiter in this app."""
-        if not self._started:
-            self._started = True
-            warn(self.app, self.settings, self.registry)
 
     def progress(self, asked: Request) -> Progress:
         """The progress of a request. It is kept in the request object, because an environment may run twice."""

@@ -18,6 +18,7 @@ from .checks import Progress, RequestLimit
 from .commands import add_commands
 from .constants import ConfigVars, ExemptionScope
 from .declared import KeyFunction, Limit, LimitOptions, LimitText, RouteLimit, Scope, check
+from .differences import warn
 from .in_force import InForce
 from .registry import Registry
 from .settings import LISTS, Options, check_options
@@ -221,7 +222,9 @@ class Limiter:
 
     def _before_request(self, state: InForce) -> None:
         if self.enabled:
-            state.start()
+            if not state.started:
+                state.started = True
+                warn(state)
             request = _current_request()
             place = state.place(request)
             if not place.is_free:
