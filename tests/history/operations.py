@@ -1,8 +1,8 @@
-"""What is written down of a run: every question with its answer, and what the server holds in the end."""
+"""What is written down of a run: every question with its answer."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from flask_multilimit.engine.reply import NOW, retry_afters
@@ -49,14 +49,3 @@ class Operation:
     def __str__(self) -> str:
         hits = ", ".join(f"{hit.key} cost {hit.cost} of {hit.rule.count}" for hit in self.hits)
         return f"{self.kind} {self.id.hex()[:8]} ({hits}) -> {list(self.reply)}"
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """A run from an empty server on."""
-
-    operations: list[Operation]
-    ended: int
-    """The instant at which ``members`` were read, after the last operation."""
-    members: dict[str, dict[bytes, int]] = field(default_factory=dict)
-    """Of every sliding window: its ZSET, members with their scores."""

@@ -1,8 +1,7 @@
 """The sliding window by brute force: every charge is kept, and every answer is counted from all of them.
 
 It is slow and simple on purpose, and the fast implementations must agree with it. It takes nothing from the package but
-the layout of a reply. :class:`Window` is the definition: every oracle and every model of the tests answers by it. Only
-the checker of histories counts on its own, because it knows of many charges no more than when they may have counted.
+the layout of a reply. :class:`Window` is the definition: every oracle and every model of the tests answers by it.
 """
 
 from __future__ import annotations
