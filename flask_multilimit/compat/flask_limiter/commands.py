@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 from flask import Flask, current_app
-from flask.cli import with_appcontext
+from flask.cli import AppGroup, with_appcontext
 from werkzeug.exceptions import HTTPException
 from werkzeug.routing import Rule
 
@@ -23,10 +23,21 @@ from .registry import Destination, Place, view_name
 from .settings import setting_of
 from .util import get_qualified_name
 
+_current_app: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
 UNLISTED = frozenset(("HEAD", "OPTIONS"))
 
 
-@click.group(name="limiter", help="Show and reset the limits of this app's Limiters.")
+class _Commands(AppGroup):
+    """Tells errors of this package as click does."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except MultiLimitError as error:
+            raise click.ClickException(visible(str(error))) from error
+
+
+@click.group(name="limiter", cls=_Commands, help="Show and reset the limits of this app's Limiters.")
 def cli() -> None:
     """The group of ``flask limiter``."""
 
@@ -41,46 +52,28 @@ def add_commands(app: Flask) -> None:
         ours.add_command(migrate)
 
 
-def _on_app(work: Callable[..., None]) -> Callable[..., None]:
-    """The callback of a command that calls ``work`` with the app."""
-
-    @with_appcontext
-    def run(**given: Any) -> None:
-        try:
-            work(current_app._get_current_object(), **given)  # type: ignore[attr-defined]
-        except MultiLimitError as error:
-            raise click.ClickException(visible(str(error))) from error
-
-    return run
+def _states() -> list[InForce]:
+    """Those of the Limiters of the app."""
+    states = InForce.all_of(_current_app())
+    if not states:
+        _say([f"No Flask-Limiter extension installed on {_current_app()}"])
+    return states
 
 
-def _command(work: Callable[..., None], *options: click.Option) -> None:
-    """Make ``work`` a command, which gets the states of the Limiters of the app."""
-
-    def run(app: Flask, **given: Any) -> None:
-        if "path" in given:
-            given["only"] = _chosen(app, given.pop("endpoint"), given.pop("path"), given.pop("method"))
-        if states := InForce.all_of(app):
-            work(states, **given)
-        else:
-            _say([f"No Flask-Limiter extension installed on {app}"])
-
-    cli.add_command(click.Command(work.__name__, callback=_on_app(run), params=[*options], help=work.__doc__))
-
-
-@click.command("migrate", help="Print, for each limit of the app's Limiters, a declaration that replaces it.")
-@_on_app
-def migrate(app: Flask) -> None:
-    """Run ``flask multilimit migrate``."""
-    states = InForce.all_of(app)
+@click.command()
+@with_appcontext
+def migrate() -> None:
+    """Print, for each limit of the app's Limiters, a declaration that replaces it."""
+    states = InForce.all_of(_current_app())
     if not states:
         raise click.ClickException("this app has no Limiter of flask_multilimit.compat.flask_limiter")
     _say(report(states))
 
 
-def config(states: list[InForce]) -> None:
+@cli.command()
+def config() -> None:
     """Show the settings of each Limiter."""
-    for state in states:
+    for state in _states():
         rows = {
             ConfigVars.ENABLED: state.limiter.enabled,
             ConfigVars.KEY_FUNC: state.limiter.key_func,
@@ -98,16 +91,33 @@ _SHOWN = (
     *("in_memory_fallback_enabled", "swallow_errors", "fail_on_first_breach", "on_breach", "on_meta_breach"),
     "headers_enabled",
 )
+_of_endpoint = click.option("--endpoint", help="Only this endpoint.")
+_of_path = click.option("--path", help="Only the endpoint that serves this path.")
+_of_method = click.option("--method", help="The request method of --path.")
 
 
-def limits(states: list[InForce], only: str | None, key: str | None) -> None:
+@cli.command()
+@_of_endpoint
+@_of_path
+@_of_method
+@click.option("--key", help="Show what is left for this key.")
+def limits(endpoint: str | None, path: str | None, method: str | None, key: str | None) -> None:
     """List all routes with their limits, and what a key has left."""
-    _say(line for state in states for line in _lines(state, only, key))
+    only = _chosen(_current_app(), endpoint, path, method)
+    if states := _states():
+        _say(line for state in states for line in _lines(state, only, key))
 
 
-def clear(states: list[InForce], only: str | None, key: str, yes: bool) -> None:
+@cli.command()
+@_of_endpoint
+@_of_path
+@_of_method
+@click.option("--key", required=True, help="Whose quotas.")
+@click.option("-y", "yes", is_flag=True, help="Do not ask.")
+def clear(endpoint: str | None, path: str | None, method: str | None, key: str, yes: bool) -> None:
     """Reset the quotas of a key."""
-    if not yes:
+    only, states = _chosen(_current_app(), endpoint, path, method), _states()
+    if states and not yes:
         _say(line for state in states for line in _lines(state, only, key))
         click.confirm(visible(f"Proceed with resetting limits for key: {key}?"), abort=True)
     for state in states:
@@ -116,21 +126,6 @@ def clear(states: list[InForce], only: str | None, key: str, yes: bool) -> None:
             for each in chosen:
                 state.strategy.clear(each.limit.limit, *state.identifiers(key, each.scope))
             _say([title, *(f"    {each}: Cleared" for each in chosen)])
-
-
-_about = (
-    click.Option(["--endpoint"], help="Only this endpoint."),
-    click.Option(["--path"], help="Only the endpoint that serves this path."),
-    click.Option(["--method"], help="The request method of --path."),
-)
-_command(config)
-_command(limits, *_about, click.Option(["--key"], help="Show what is left for this key."))
-_command(
-    clear,
-    *_about,
-    click.Option(["--key"], required=True, help="Whose quotas."),
-    click.Option(["-y", "yes"], is_flag=True, help="Do not ask."),
-)
 
 
 class Listed(NamedTuple):
