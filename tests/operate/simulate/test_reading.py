@@ -72,14 +72,6 @@ def test_a_line_that_is_late_is_counted_and_comes_as_early_as_can_be(log: Path) 
     assert logs.files[0].late == 1
 
 
-def test_since_and_until(log: Path) -> None:
-    logs = read_logs(written(log, map(line, range(10))))
-    logs.since, logs.until = START_AT + 3 * SECOND, START_AT + 6 * SECOND
-
-    assert seconds(logs) == [3, 4, 5]
-    assert logs.files[0].outside == 7
-
-
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("last", [True, False])
 def test_ends_of_lines(log: Path, end: str, last: bool) -> None:

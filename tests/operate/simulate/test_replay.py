@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask import Blueprint, Flask, jsonify, request
+from flask import Blueprint, Flask, request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -607,33 +607,3 @@ def test_a_real_cost_that_is_no_whole_number_leaves_the_estimate_and_is_said(tex
     assert [(note.text.split(":")[-1], note.requests) for note in report.notes] == [
         (" the log does not say the real cost; the estimate stands", 1)
     ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "concurrency"])
-@pytest.mark.parametrize("cost", [0, 7])
-@settings(max_examples=15)
-@given(steps=st.lists(st.tuples(st.integers(0, 3 * SECOND), st.integers(0, 30)), max_size=40))
-def test_settled_verdicts_are_those_of_the_app(algorithm: str, cost: int, steps: list[tuple[int, int]]) -> None:
-    burst = 30 if "burst" in ALGORITHMS[algorithm].PARAMETERS else None
-
-    def make(clock: Clock) -> Flask:
-        app = Flask("settled")
-        MultiLimit(app, storage=MemoryStorage(clock=clock))
-        limited = rate_limiter(
-            type=IP,
-            rules=[Rule(5, 40, algorithm=algorithm, burst=burst), Rule(9, 60)],
-            cost=cost,
-            settle=lambda it: it.json,
-        )
-        app.get("/")(limited(lambda: jsonify(int(request.headers["X-Tokens"]))))
-        return app
-
-    clock, real, requests = Clock(), list[bool](), list[LoggedRequest]()
-    app, now = make(clock), START_AT
-    for pause, units in steps:
-        clock.now = now = now + pause
-        real.append(app.test_client().get("/", headers={"X-Tokens": str(units)}).status_code == 200)
-        requests.append(at((now - START_AT) / SECOND, address="127.0.0.1", fields=told(units)))
-
-    assert verdicts(make(Clock()), *requests, cost_field="tokens") == real

@@ -7,7 +7,6 @@ import shlex
 from collections import Counter
 from datetime import datetime
 from fractions import Fraction
-from itertools import product
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
@@ -33,7 +32,6 @@ from flask_multilimit.operate.simulate.suggest import (
     declaration,
     gap_in,
     most_in,
-    percentile,
     refused_of,
     suggest_for,
     toml,
@@ -137,19 +135,6 @@ def test_of_several_windows_none_can_have_a_smaller_count(
         assert smaller[number] == 0 or refused(smaller) > most
 
 
-@given(instants, st.integers(1, 6), st.integers(7, 25))
-def test_a_larger_count_never_refuses_more(times: list[int], short: int, long: int) -> None:
-    """What the search stands on."""
-    refused = {
-        counts: refused_of(times, [Rule(short, counts[0]), Rule(long, counts[1])])
-        for counts in product(range(1, 6), repeat=2)
-    }
-
-    for (one, other), number in refused.items():
-        assert number >= refused.get((one + 1, other), 0)
-        assert number >= refused.get((one, other + 1), 0)
-
-
 def test_a_known_answer_is_found() -> None:
     """999 clients make 5 requests a minute, and one makes 600 at once."""
     calm = [[minute * 60 * SECOND + i * SECOND for minute in range(3) for i in range(5)] for _ in range(999)]
@@ -187,14 +172,6 @@ def test_the_curve_ends_where_nobody_is_refused() -> None:
     assert (points[0].count, points[0].requests, points[0].clients) == (50, 150, 1)
     assert (points[-1].count, points[-1].requests, points[-1].clients) == (200, 0, 0)
     assert sorted(points, key=lambda point: -point.requests) == points
-
-
-@given(st.lists(st.integers(0, 100), min_size=1).map(sorted), st.floats(0, 1))
-def test_a_percentile_is_a_value_that_so_many_do_not_exceed(ordered: list[int], share: float) -> None:
-    value = percentile(ordered, share)
-
-    assert value in ordered
-    assert sum(each <= value for each in ordered) >= share * len(ordered)
 
 
 @given(traffics)
