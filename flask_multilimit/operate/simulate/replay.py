@@ -119,7 +119,7 @@ class Replay:
         destination = self._routes.destination_of(request)
         if destination.reach == "outside":
             return None
-        who: object = (id(destination), request[3], user_of(request))
+        who: object = (id(destination), request[3], user_of(request), request[9] is None)
         if request[7] or request[8]:
             recorded, cost = request.recorded, self._replacements.cost_field
             fields = (each for each in request.fields.items() if each[0] != cost)
@@ -129,18 +129,14 @@ class Replay:
             if len(self._remembered) >= REMEMBERED:
                 self._forget()
             asked = self._remembered[who] = self._plan_of(destination).of(request)
-        if asked.without_slots is not None and request.took is None:
-            return asked.without_slots
         return asked
 
     def _forget(self) -> None:
         """Count the requests of the clients that are remembered, and forget them."""
         for asked in self._remembered.values():
-            for each in (asked, asked.without_slots):
-                if each is not None and each.requests:
-                    self._clients.came(each.client, each.requests)
-                    for note in each.missing:
-                        self._notes[note] += each.requests
+            self._clients.came(asked.client, asked.requests)
+            for note in asked.missing:
+                self._notes[note] += asked.requests
         self._remembered.clear()
 
     def _plan_of(self, destination: Destination) -> ReplayPlan:

@@ -111,8 +111,6 @@ class ClientPlan:
     """What the log does not say about this client."""
     listed: Action | None = None
     """The list that the client is on, if any: then no limit is checked."""
-    without_slots: ClientPlan | None = None
-    """What is asked for a request whose duration the log does not contain; ``None`` if the duration does not matter."""
     requests: int = 0
     """The requests that were not counted elsewhere yet."""
 
@@ -147,7 +145,7 @@ class ReplayPlan:
         ]
 
     def of(self, request: LoggedRequest) -> ClientPlan:
-        """What is asked for the client of ``request``."""
+        """What is asked for the client of ``request``, at all requests whose duration is known, or at all others."""
         subjects = self._finder.subjects_of(request)
         resolve = self._subjects.given(subjects)
         client = client_of(subjects, resolve)
@@ -159,9 +157,9 @@ class ReplayPlan:
         if request.recorded is None:
             missing += tuple(note for each in self._limiters for note in self._missing(each, subjects))
         asked = [(each, subject) for each in self._limiters if (subject := found[each.type]) is not None]
-        if any(each.has_slots for each, _ in asked):
-            bare = self._asked(client, [(each.without_slots, subject) for each, subject in asked], (*missing, NO_SLOTS))
-            return replace(self._asked(client, asked, missing), without_slots=bare)
+        if request.took is None and any(each.has_slots for each, _ in asked):
+            missing += (NO_SLOTS,)
+            asked = [(each.without_slots, subject) for each, subject in asked]
         return self._asked(client, asked, missing)
 
     def _asked(self, client: str, asked: Sequence[tuple[_Limiter, Subject]], missing: tuple[str, ...]) -> ClientPlan:
