@@ -26,7 +26,7 @@ def multilimit_clock(request: pytest.FixtureRequest) -> Iterator[Clock]:
         if error.argname != "app":
             raise
         pytest.fail(
-            "multilimit_clock freezes the limits of the app that a fixture called `app` returns, and there is none; "
+            "multilimit_clock freezes the limits of the app that a fixture called `app` returns, but there is none; "
             "define one in conftest.py, or use `with flask_multilimit.testing.freeze(app) as clock:`",
             pytrace=False,
         )
