@@ -70,7 +70,7 @@ class Operation:
         return f"api_{self.name.replace('-', '_')}"
 
 
-PAGE = Parameter("page", "Which part of the list, from 1 on.", is_number=True)
+PAGE = Parameter("page", "The page of the list, from 1 on.", is_number=True)
 Q = Parameter("q", "Text that rows must contain.")
 ENDPOINT = Parameter("endpoint", "Only this endpoint.")
 
@@ -111,7 +111,7 @@ OPERATIONS = (
     ),
     Operation(
         "change",
-        "What a change would do; the form on the page makes it",
+        "What a change would do; the form on the page makes the change",
         changes.Change,
         pages.change_asked,
         tuple(Parameter(name, "A field of the form.") for name in changes.FIELDS),
@@ -136,7 +136,7 @@ OPERATIONS = (
             Parameter("type", "How requests are counted.", whatif.TYPES),
             Parameter("window", "Seconds."),
             Parameter("count", "A count to try."),
-            Parameter("refuse_at_most", "The part of requests, and of clients, that may be refused: 0.1%"),
+            Parameter("refuse_at_most", "The share of requests, and of clients, that may be refused: 0.1%"),
         ),
     ),
 )
@@ -145,7 +145,7 @@ OPERATIONS = (
 _REFUSALS = {
     "400": "The query is wrong.",
     "403": "authorize does not let this visitor in.",
-    "429": "Too many visits from this address were rejected.",
+    "429": "Too many attempts from this address were rejected.",
     "503": "The storage gives no answer.",
 }
 _JSON = "application/json"
