@@ -20,7 +20,6 @@ from support.asking import ask, statuses, view
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flask_multilimit.engine import RedisStorage
     from support.clock import Clock
     from support.doubles import RecordingStorage
 
@@ -126,16 +125,6 @@ class TestSeveralTypesTogether:
 
 
 class TestAppsAndStorages:
-    def test_each_app_has_its_storage_and_its_limits(self, clock: Clock, server_storage: RedisStorage) -> None:
-        memory, server = Flask("memory"), Flask("server")
-        MultiLimit(memory, storage=MemoryStorage(clock=clock), default_limits="1/minute")
-        MultiLimit(server, storage=server_storage, default_limits="2/minute")
-        for app in (memory, server):
-            app.add_url_rule("/", "view", view())
-
-        assert statuses(memory, "/", "/") == [200, 429]
-        assert statuses(server, "/", "/", "/") == [200, 200, 429]
-
     def test_one_object_serves_several_apps_by_their_settings(self, clock: Clock) -> None:
         multilimit, apps = MultiLimit(storage=MemoryStorage(clock=clock)), [Flask("one"), Flask("two")]
         for count, app in enumerate(apps, 1):

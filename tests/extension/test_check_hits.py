@@ -80,12 +80,3 @@ def test_limits_of_an_extension_are_listed_where_it_says_so(app: Flask) -> None:
         ("plan-3600s", "plan", "mail plans")
     ]
     assert static["limits"] == []
-
-
-def test_hits_pass_uncounted_while_limits_are_switched_off(app: Flask) -> None:
-    app.config["MULTILIMIT_ENABLED"] = False
-    multilimit, hits = MultiLimit(app), two_rules()
-    with app.test_request_context():
-        allowed = [multilimit.check_hits(hits, scope="mail", subjects={}).allowed for _ in range(3)]
-
-    assert allowed == [True, True, True]

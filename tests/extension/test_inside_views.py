@@ -190,20 +190,6 @@ class TestLimit:
 
         assert [ask(app, f"/?status={status}").status_code for status in (503, 503, 200, 200)] == [503, 503, 200, 429]
 
-    def test_takes_on_rejected_and_exempt_when(self, app: Flask, multilimit: MultiLimit) -> None:
-        def send() -> str:
-            with multilimit.limit(
-                "1/minute",
-                scope="mail",
-                exempt_when=lambda: "free" in request.args,
-                on_rejected=lambda decision: (f"wait {decision.retry_after:.0f}", 503),
-            ):
-                return "sent"
-
-        app.add_url_rule("/", "view", send)
-
-        assert [ask(app, path).status_code for path in ("/", "/", "/?free")] == [200, 503, 200]
-
 
 class TestWithoutRequest:
     def test_a_command_is_limited(self, app: Flask, multilimit: MultiLimit, clock: Clock) -> None:
@@ -220,13 +206,6 @@ class TestWithoutRequest:
         assert second.exception.decision.retry_after == 60
         clock.advance(60)
         assert runner.invoke(args=["rebuild"]).output == "rebuilt\n"
-
-    def test_a_task_is_limited_by_its_subject(self, app: Flask, multilimit: MultiLimit) -> None:
-        def task(user: str) -> bool:
-            with app.app_context():
-                return multilimit.check("1/minute", scope="task", type=LimitType.USER, subject=user).allowed
-
-        assert [task("ann"), task("ann"), task("bob")] == [True, False, True]
 
     def test_a_task_shares_the_quota_of_the_views(self, app: Flask, multilimit: MultiLimit) -> None:
         app.add_url_rule("/", "view", rate_limiter(type=LimitType.USER, rules="1/minute")(view()))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from unittest.mock import MagicMock
 
 import pytest
-from flask import Blueprint, Flask
+from flask import Flask
 from flask.views import MethodView, View
 
 from flask_multilimit import MultiLimit, rate_limiter
@@ -213,22 +213,6 @@ class TestRestful:
         assert statuses(app, "/items", method="PUT") == [429 if decorators == "decorators" else 200]
         assert storage.windows[:2] == [[60, 1, 3600]] * 2
         assert storage.windows[2:] == ([[3600]] if decorators == "by method" else [[60, 1]])
-
-    def test_defaults_and_blueprints_reach_resources(self, app: Flask, storage: RecordingStorage) -> None:
-        class Items(flask_restful.Resource):  # type: ignore[misc, unused-ignore]
-            def get(self) -> dict[str, int]:
-                return {"n": 1}
-
-        class Things(Items):
-            pass
-
-        blueprint = rate_limiter(rules="1/minute")(Blueprint("api", "api", url_prefix="/api"))
-        flask_restful.Api(blueprint).add_resource(Items, "/items")
-        flask_restful.Api(app).add_resource(Things, "/things")
-        app.register_blueprint(blueprint)
-
-        assert statuses(app, "/api/items", "/api/items", "/things") == [200, 429, 200]
-        assert storage.windows == [[60], [60], [3600]]
 
 
 class TestRestx:

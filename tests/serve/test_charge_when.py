@@ -196,16 +196,6 @@ class TestAConditionThatFails:
 
         assert statuses(app, "/", "/", "/") == [200, 200, 429]
 
-    def test_an_async_view_stays_charged(self, app: Flask, any_storage: Any, condition: Any) -> None:
-        MultiLimit(app, storage=any_storage)
-
-        @app.get("/", endpoint="view")
-        @rate_limiter(rules="2/minute", charge_when=condition)
-        async def paid() -> str:
-            return "paid"
-
-        assert statuses(app, "/", "/", "/") == [200, 200, 429]
-
 
 class NoAnswer:
     def __bool__(self) -> bool:
