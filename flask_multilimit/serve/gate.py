@@ -32,7 +32,7 @@ from .headers import describe
 from .refusal import AccessDenied, RateLimitExceeded, Refusals, answer_refusals
 from .settle import Settlement, require_response
 from .startup import Startup, validate_when_flask_run_has_loaded
-from .state import NO_PLAN, Access, AppState, Record, Records
+from .state import NO_PLAN, NOT_ASKED, Access, AppState, Record, Records
 
 if TYPE_CHECKING:
     from ..declare.addresses import Who
@@ -328,7 +328,11 @@ class AccessCheck:
             return False
         asked, access = record.access
         if asked is not lists:  # a websocket lives on when somebody is banned
-            access = self._found_in(lists, record, ended=ended)
+            record.access = lists, "limited"  # what finds the user may call limited functions, which ask again
+            try:
+                access = self._found_in(lists, record, ended=ended)
+            finally:
+                record.access = NOT_ASKED
             if access == "allowed" or record.checked:  # before that, the app may not know yet who the user is
                 record.access = lists, access
         return access == "allowed"

@@ -104,6 +104,31 @@ def test_lists_find_a_user_who_is_known_only_after_another_limit_was_checked(
     assert [ask(app, headers={"X-User": "boss"}).status_code for _ in range(3)] == [200, 200, 200]
 
 
+@pytest.mark.parametrize("inner", ["a check", "a function"])
+@pytest.mark.parametrize("limited", [True, False], ids=["limited view", "free view"])
+def test_lists_find_a_user_by_what_is_limited_itself(
+    app: Flask, storage: RecordingStorage, inner: str, limited: bool
+) -> None:
+    lookup = rate_limiter(type=IP, rules="20/minute", scope="lookup")(view())
+    calls = []
+
+    def load() -> str | None:
+        calls.append(inner)
+        if inner == "a check":
+            multilimit.check("20/minute", scope="lookup", type=IP)
+        else:
+            lookup()
+        return request.headers.get("X-User")
+
+    multilimit = MultiLimit(app, storage=storage, user_loader=load, allow=["user:boss"], deny=["user:mallory"])
+    app.add_url_rule("/", "show", rate_limiter(type=USER, rules="1/minute")(view()) if limited else view())
+
+    assert ask(app, headers={"X-User": "ann"}).status_code == 200
+    assert ask(app, headers={"X-User": "mallory"}).status_code == 403
+    assert [ask(app, headers={"X-User": "boss"}).status_code for _ in range(2)] == [200, 200]
+    assert len(calls) < 20
+
+
 @pytest.mark.parametrize("lists", [{}, {"deny": ["203.0.113.9"]}], ids=["the first entry", "another entry"])
 def test_a_ban_ends_a_websocket_that_checks_its_messages(app: Flask, lists: dict[str, Any]) -> None:
     multilimit = MultiLimit(app, user_loader=lambda: request.headers.get("X-User"), **lists)
