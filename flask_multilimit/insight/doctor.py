@@ -297,7 +297,10 @@ def _not_readable(error: StorageError) -> Finding:
     return Finding("control", "wrong", text, _remedy_for(error, _LOOK_AT_IT))
 
 
-_RESTART = "Restart the workers that are behind. After a deploy by HUP: no --preload, no import in gunicorn.conf.py."
+_RESTART = (
+    "Restart the workers that are behind. After a deploy by HUP: no --preload, no import in gunicorn.conf.py. If the "
+    f"others serve another app, which then shares quotas and changes, give each a {PREFIX}KEY_PREFIX of its own."
+)
 _LOOK_AT_IT = (
     f"Update this process, or inspect the key whose name ends in {DOCUMENT}: it is a hash, and its field `document` is "
     "JSON. To start over, delete the key."

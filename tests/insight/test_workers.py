@@ -13,6 +13,7 @@ from flask import Flask
 from control.conftest import made, on_server, soon
 from control.test_watch import GUNICORN, path_with, served
 from flask_multilimit import MultiLimit
+from flask_multilimit.insight.doctor import examine
 from flask_multilimit.insight.health import workers
 from flask_multilimit.serve.applier import applier_of
 from flask_multilimit.serve.gate import gate_of
@@ -54,6 +55,8 @@ def test_a_worker_of_another_release_is_told_apart(on_server: str) -> None:
 
     told = "2 of 2 workers at version 0; limits as in this checkout: only 1"
     soon(lambda: line(first) == line(app) == told)
+    (finding,) = (each for each in examine(gate_of(app)) if each.name == "workers")
+    assert "MULTILIMIT_KEY_PREFIX" in str(finding.remedy)  # it may be another app, which shares quotas by mistake
 
 
 def test_a_worker_that_does_not_follow_is_behind(on_server: str) -> None:
