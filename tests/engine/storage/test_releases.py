@@ -73,7 +73,7 @@ def test_a_child_gives_nothing_back_for_threads_of_its_parent_and_waits_for_none
     server = Server()
     server.may_answer.set()
     server.together._queue.append((SLOTS[:1], lambda _: None))
-    server.together._releasing().acquire()
+    server.together._releasing.acquire()
 
     server.together._after_fork_in_child()
     server.give_back(SLOTS[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -21,10 +20,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from ...algorithms import concurrency
 from ...decision import Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
-from ...forks import notify_child
+from ...forks import LateLock, notify_child
 from ...hits import PEEKED, Hit, bans_among, calendars_of, memoized, memorize, new_id, packed_ban
 from ...reply import completed
-from ...threads import Lazy
 from ..addresses import shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
 from ..tallies import Tallies, Tally, arguments_of, seconds_of, tallies_of
@@ -65,7 +63,7 @@ class ReleaseBatcher:
 
     def _begin(self) -> None:
         self._queue: deque[tuple[Sequence[Slot], Lost]] = deque()
-        self._releasing = Lazy(lambda: threading.Lock())  # noqa: PLW0108 - what it is may be patched until then
+        self._releasing = LateLock()
 
     def _after_fork_in_child(self) -> None:
         self._begin()
@@ -74,7 +72,7 @@ class ReleaseBatcher:
         """Return once ``release`` has been called with ``slots``, among others. If it failed, each ``lost`` is called.
         Of several threads, the first one's ``release`` is called for all."""
         self._queue.append((slots, lost))
-        with self._releasing():
+        with self._releasing:
             leaving = [self._queue.popleft() for _ in range(len(self._queue))]
             if not leaving:  # another thread has taken it along
                 return
