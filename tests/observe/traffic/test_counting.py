@@ -155,13 +155,6 @@ def test_a_refund_counts_as_such_alone(counter: Counter, event: Limiting) -> Non
     assert counts.rules == {}
 
 
-def test_taken_counts_are_gone(counter: Counter, event: Limiting) -> None:
-    count(counter, event())
-
-    assert counter.take()
-    assert not counter.take()
-
-
 def test_without_subjects_none_is_kept(event: Limiting) -> None:
     counter = Counter(subjects=False)
     for _ in range(3):

@@ -9,7 +9,7 @@ import pytest
 from flask import Flask
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, current_decision, rate_limiter
-from flask_multilimit.engine import MemoryStorage, Storage, StorageError
+from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.observe import beat
 from flask_multilimit.observe.traffic import Check, RecentTraffic, RuleCount, reader_of
 from flask_multilimit.observe.traffic.flushing import Traffic
@@ -96,24 +96,6 @@ def test_on_a_server_it_lies_under_the_prefix_with_a_ttl(app: Flask, server: Ser
     assert {check.decided_by for check in read(app).total.checks} <= {"storage", "deny_cache"}
 
 
-@pytest.mark.usefixtures("redis_client")
-def test_an_outage_loses_no_count(app: Flask, server: Server) -> None:
-    """What the fallback decides meanwhile is counted too, and arrives when storage is back."""
-    app.config.update(MULTILIMIT_STORAGE_URI=server.url, MULTILIMIT_STORAGE_TIMEOUT=10, MULTILIMIT_WORKERS=1)
-    make(app)
-    storage = gate_of(app).limiter.storage
-    client = app.test_client()
-    client.get("/")
-    with Away(storage):
-        told = {client.get("/").get_data(as_text=True)}
-        traffic_of(app).flush()
-    assert told == {"local"}
-
-    traffic_of(app).flush()
-
-    assert {check.decided_by: amount for check, amount in read(app).total.checks.items()} == {"storage": 1, "local": 1}
-
-
 def test_requests_in_an_outage_are_counted(app: Flask, storage: RecordingStorage) -> None:
     app.config["MULTILIMIT_ON_STORAGE_ERROR"] = "deny"
     make(app, storage=storage)
@@ -133,25 +115,6 @@ def test_waits_are_counted(app: Flask) -> None:
         return Check("view", "waited", "memory") in traffic_of(app).take().checks
 
     until(waits, every=0)
-
-
-class Away:
-    """Makes a storage fail for a while, at our own seam."""
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-
-    def __enter__(self) -> None:
-        for name in ("check", "tally"):
-            setattr(self._storage, name, self._fail)
-
-    def __exit__(self, *_: object) -> None:
-        for name in ("check", "tally"):
-            delattr(self._storage, name)
-
-    @staticmethod
-    def _fail(*_: object, **__: object) -> None:
-        raise StorageError("away")
 
 
 def test_a_storage_of_ones_own_need_not_keep_it(app: Flask, caplog: pytest.LogCaptureFixture) -> None:

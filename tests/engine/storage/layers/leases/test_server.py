@@ -108,38 +108,6 @@ def test_in_flask_most_requests_ask_nothing_and_all_tell_what_is_left(app: Flask
     assert responses[-1].headers["RateLimit-Policy"] == '"default-3600s";q=1000;w=3600'
 
 
-def test_in_flask_a_limit_is_all_there_is(app: Flask) -> None:
-    MultiLimit(app)
-
-    @app.get("/")
-    @rate_limiter(rules=Rule(3600, 50, lease=10))
-    @rate_limiter(rules=Rule(86_400, 1000), scope="app")
-    def index() -> str:
-        return "ok"
-
-    responses = [ask(app) for _ in range(52)]
-
-    assert [response.status_code for response in responses] == [200] * 50 + [429] * 2
-    assert 3500 < int(responses[-1].headers["Retry-After"]) <= 3602
-
-
-def test_a_charge_that_charge_when_drops_goes_back_to_the_lease(app: Flask, redis_client: redis.Redis) -> None:
-    MultiLimit(app)
-
-    @app.get("/")
-    @rate_limiter(
-        rules=Rule(3600, 50, lease=10, algorithm="fixed_window"),
-        charge_when=lambda response: response.status_code > 400,
-    )
-    def index() -> str:
-        return "ok"
-
-    with commands(redis_client) as seen:
-        assert {ask(app).status_code for _ in range(60)} == {200}
-
-    assert [name for name in seen if name.startswith("EVAL")] in (["EVALSHA"], ["EVALSHA", "EVAL"])
-
-
 def test_a_process_that_closes_gives_its_units_back(server: Server, redis_client: redis.Redis) -> None:
     for algorithm in ("sliding_window", "fixed_window"):
         rule = Rule(60, 100, lease=10, algorithm=algorithm)
