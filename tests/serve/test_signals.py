@@ -127,27 +127,18 @@ def test_a_refusal_is_told_before_error_handlers_run(limited_app: Flask, sent: l
     assert seen == [3]
 
 
-def test_receivers_run_where_the_request_is(limited_app: Flask) -> None:
+@pytest.mark.parametrize("is_async", [False, True])
+def test_receivers_run_where_the_request_is(limited_app: Flask, is_async: bool) -> None:
     paths: list[str] = []
 
     def receiver(_: object, **__: object) -> None:
         paths.append(request.path)
 
-    client = limit(limited_app)
-    with limits_checked.connected_to(receiver):
-        client.get("/?x=1")
-
-    assert paths == ["/"]
-
-
-def test_async_receivers_run(limited_app: Flask) -> None:
-    paths: list[str] = []
-
-    async def receiver(_: object, **__: object) -> None:
+    async def async_receiver(_: object, **__: object) -> None:
         paths.append(request.path)
 
     client = limit(limited_app)
-    with limits_checked.connected_to(receiver):
+    with limits_checked.connected_to(async_receiver if is_async else receiver):
         client.get("/?x=1")
 
     assert paths == ["/"]
