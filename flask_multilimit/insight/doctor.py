@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -454,8 +453,6 @@ SLOW = 0.010
 CLOCK_TOLERANCE = 1.0
 MANY_ENTRIES = 10_000
 """Freeing a key with this many entries at once takes noticeable time."""
-OLDEST_SERVER = (5,)
-"""Older servers do not let a script write after it has read the clock."""
 
 
 def _examine_server(client: Any, gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
@@ -493,14 +490,7 @@ def _version(address: str, info: Mapping[str, Any]) -> Finding:
     products = {"valkey_version": "Valkey", "dragonfly_version": "Dragonfly", "redis_version": "Redis"}
     field = next((field for field in products if info.get(field)), "redis_version")
     version = str(info.get(field) or "of unknown version")
-    text = f"{products[field]} {version} at {address}."
-    if field == "redis_version" and _numbers(version) and _numbers(version) < OLDEST_SERVER:
-        return Finding("storage", "wrong", text, "Use Redis 6.2 or later, or Valkey.")
-    return Finding("storage", "ok", text)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version))
+    return Finding("storage", "ok", f"{products[field]} {version} at {address}.")
 
 
 def _timed(call: Callable[[], Any]) -> float:
