@@ -53,15 +53,15 @@ class Replay:
         *,
         routes: Routes,
         finder: SubjectFinder,
-        replacements: Replacements | None = None,
-        lists: ClientLists | None = None,
-        on_decision: OnDecision | None = None,
+        replacements: Replacements,
+        lists: ClientLists | None,
+        on_decision: OnDecision | None,
     ) -> None:
         self._plans = plans
         self._subjects = subjects
         self._routes = routes
         self._finder = finder
-        self._replacements = replacements or Replacements()
+        self._replacements = replacements
         self._lists = lists
         self._on_decision = on_decision
         self._time = time = Timeline()

@@ -125,7 +125,7 @@ class ReplayPlan:
         subjects: Subjects,
         finder: SubjectFinder,
         replacements: Replacements,
-        lists: ClientLists | None = None,
+        lists: ClientLists | None,
     ) -> None:
         self.destination = destination
         self.notes: list[str] = []
