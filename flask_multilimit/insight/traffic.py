@@ -326,15 +326,11 @@ class TrafficMemory:
         return sum(self.series(*name, slices=RECENT_SLICES)) / max(self.at - begin, 1.0)
 
     def refused(
-        self,
-        most: int,
-        is_wanted: Callable[[Refused], bool] | None = None,
-        *,
-        slices: int = SLICES,
+        self, most: int, is_wanted: Callable[[Refused], bool] | None = None
     ) -> list[tuple[Refused, int, int, float, float]]:
         """The subjects that were refused most among those that are wanted, in order: how often, how often in the latest
         series, since when, until when."""
-        wanted = (each for each in self._refusals(slices).items() if is_wanted is None or is_wanted(each[0]))
+        wanted = (each for each in self._refusals(SLICES).items() if is_wanted is None or is_wanted(each[0]))
         ranked = heapq.nlargest(most, wanted, key=lambda each: each[1])
         return [(who, amount, *self.latest([who])) for who, amount in ranked]
 
@@ -352,7 +348,7 @@ class TrafficMemory:
         """The bans that limiters began; ``None`` if they were not read yet."""
         return self._bans
 
-    def _refusals(self, slices: int = SLICES) -> Mapping[Refused, int]:
+    def _refusals(self, slices: int) -> Mapping[Refused, int]:
         found = Counter[Refused]()
         for bucket, subjects in self._subjects.items():
             if bucket > self.last - slices:
@@ -361,7 +357,7 @@ class TrafficMemory:
 
     def refused_at(self, at: float, is_wanted: Callable[[Refused], bool]) -> list[tuple[Refused, int, float, float]]:
         """The series of refusals that went on ``at`` a POSIX time: how often, since when, until when; most first."""
-        bucket, several = bucket_at(at), [who for who in self._refusals() if is_wanted(who)]
+        bucket, several = bucket_at(at), [who for who in self._refusals(SLICES) if is_wanted(who)]
         series = next((each for each in self._series_of(several) if each[0] <= bucket <= each[-1]), ())
         own = ((who, [each for each in series if who in self._subjects[each]]) for who in several)
         return sorted(((who, *self._summed_up(part, [who])) for who, part in own if part), key=lambda each: -each[1])

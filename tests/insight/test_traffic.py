@@ -191,7 +191,7 @@ def test_who_is_refused_most_with_the_latest_series() -> None:
     assert found[:3] == (ADA, 13, 8)
     assert world.now - 50 <= found[3] <= world.now - 40
     assert world.memory.refused(5, lambda who: who.endpoint == "quote") == []
-    assert world.memory.refused(5, slices=6)[0][:2] == (ADA, 8)
+    assert world.memory.refused_clients(5, lambda _: True, slices=6) == [[(ADA, 8)]]
 
 
 def test_a_ban_that_follows_a_rule_goes_on_with_its_series() -> None:
