@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from flask import Flask, abort, redirect
-from flask_httpauth import HTTPBasicAuth  # type: ignore[import-untyped]
 from flask_login import LoginManager, UserMixin, current_user, login_user
 from werkzeug.middleware.proxy_fix import ProxyFix
 
@@ -19,7 +18,7 @@ from .forms import send
 from .test_changes import RULE, confirm
 
 if TYPE_CHECKING:
-    from werkzeug.wrappers import Response
+    pass
 
 ADDRESSES = re.compile(r'(?:href|src|action)="([^"]*)"')
 
@@ -110,25 +109,3 @@ def test_beside_flask_login() -> None:
     assert browser.get(ROOT).status_code == 403
     browser.get("/login/ada")
     assert browser.get(ROOT).status_code == 200
-
-
-def test_beside_http_basic() -> None:
-    app, auth = Flask("shop"), HTTPBasicAuth()
-    auth.verify_password(lambda name, password: name if password == "secret" else None)
-
-    def author() -> str | None:
-        @auth.login_required  # type: ignore[untyped-decorator]
-        def name() -> str:
-            return str(auth.current_user())
-
-        answer: str | Response = name()
-        return answer if isinstance(answer, str) else abort(answer)
-
-    app.register_blueprint(Dashboard(MultiLimit(app), authorize=author))
-
-    unknown = app.test_client().get(ROOT)
-
-    assert unknown.status_code == 401
-    assert "Basic" in unknown.headers["WWW-Authenticate"]
-    assert unknown.headers["X-Frame-Options"] == "DENY"
-    assert browser_of("ada", app).get(ROOT).status_code == 200
