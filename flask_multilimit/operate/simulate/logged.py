@@ -199,13 +199,10 @@ def from_number(text: str) -> int:
     return whole if whole < _LIKELY_SECONDS * MICROSECONDS else whole // 1000
 
 
-def moment(text: str, zone: tzinfo = timezone.utc) -> int:
-    """An instant as people write it: with or without seconds, or only a day. Raises ValueError."""
-    if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
-        text += "T00:00"
-    if re.fullmatch(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}", text):
-        text += ":00"
-    return Times(zone)(text)
+def moment(text: str, zone: tzinfo) -> int:
+    """An instant as people write it, in ISO 8601: with or without seconds, or only a day. Raises ValueError."""
+    when = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return _microseconds(when if when.tzinfo else when.replace(tzinfo=zone))
 
 
 def _minute_of(text: str) -> datetime:
