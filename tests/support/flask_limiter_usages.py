@@ -1,7 +1,4 @@
-"""Flask-Limiter as public code uses it, written anew: each function declares limits, and says where this was found.
-
-``@used(asks)`` names the requests, as :meth:`Shop.answers` reads them.
-"""
+"""Flask-Limiter as public code uses it, written anew: each function declares limits, and says where this was found."""
 
 # mypy: disable-error-code="untyped-decorator"
 
@@ -9,33 +6,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from types import FunctionType
+from typing import Any, ClassVar
 
 from flask import Blueprint, request
 from flask.views import MethodView, View
 
-from support.limiters import Shop, by_client, named
-
-
-class Usage(NamedTuple):
-    """One usage."""
-
-    declare: Callable[[Shop], Any]
-    asks: str
-    options: dict[str, Any]
-    """Of the Limiter."""
-
-
-USAGES: dict[str, Usage] = {}
-
-
-def used(asks: str, **options: Any) -> Callable[[Callable[[Shop], Any]], Callable[[Shop], Any]]:
-    def note(declare: Callable[[Shop], Any]) -> Callable[[Shop], Any]:
-        assert declare.__doc__, "say where it was found"
-        USAGES[declare.__name__] = Usage(declare, asks, options)
-        return declare
-
-    return note
+from support.limiters import Library, Shop, asked, by_client, named, whole
 
 
 def everyone() -> str:
@@ -47,7 +24,7 @@ BOTH = ("GET", "POST")
 # Limits of one view
 
 
-@used("/*3 /@ann*2 /fast /ping*3", default_limits=["200 per day", "50 per hour"])
+@asked("/*3 /@ann*2 /fast /ping*3", whole, default_limits=["200 per day", "50 per hour"])
 def quick_start(s: Shop) -> None:
     """Quick start of its documentation: defaults of days and hours, a slow view, one that is exempt."""
     s.limited("/", "2 per day")
@@ -55,32 +32,32 @@ def quick_start(s: Shop) -> None:
     s.view("/ping", s.limiter.exempt)
 
 
-@used("/*3 /other*3")
+@asked("/*3 /other*3", whole)
 def with_a_name_for_its_parameter(s: Shop) -> None:
     """Code that names the first parameter."""
     s.limited("/", limit_value="2 per hour")
     s.limited("/other", limit_value="1 per second", error_message="slowly")
 
 
-@used("/*3")
+@asked("/*3", whole)
 def with_a_message(s: Shop) -> None:
     """Pages that tell their visitors in their language."""
     s.limited("/", "2/hour", error_message="Zu viele Versuche.")
 
 
-@used("/*3")
+@asked("/*3", whole)
 def with_a_message_that_is_made(s: Shop) -> None:
     """Sites with translations: the message is a callable."""
     s.limited("/", "2/hour", error_message=lambda: f"too many of {request.path}")
 
 
-@used("/*2 POST/*3")
+@asked("/*2 POST/*3", whole)
 def each_method_by_itself(s: Shop) -> None:
     """REST resources with one limit for each method."""
     s.view("/", s.limiter.limit("2/minute", per_method=True), methods=BOTH)
 
 
-@used("/*3 +40 /*2")
+@asked("/*3 +40 /*2", whole)
 def several_keys_at_one_view(s: Shop) -> None:
     """A decorator that joins limits by address and by user, of several windows."""
     s.view(
@@ -94,7 +71,7 @@ def several_keys_at_one_view(s: Shop) -> None:
 # Limits from elsewhere
 
 
-@used("/@ann*3 /*2")
+@asked("/@ann*3 /*2", whole)
 def without_limit_for_some(s: Shop) -> None:
     """Services where a paying client has no limit: the callable returns nothing."""
     s.limited("/", lambda: "" if by_client() == "ann" else "1/hour")
@@ -103,7 +80,7 @@ def without_limit_for_some(s: Shop) -> None:
 # Shared limits
 
 
-@used("/a/x*2 /b/x /a/y")
+@asked("/a/x*2 /b/x /a/y", whole)
 def shared_by_what_is_asked(s: Shop) -> None:
     """A proxy that limits each host behind it: the scope is a callable."""
     shared = s.limiter.shared_limit("2/hour", scope=lambda endpoint: request.path.rpartition("/")[2])
@@ -114,7 +91,7 @@ def shared_by_what_is_asked(s: Shop) -> None:
 # Default limits, and those of the app
 
 
-@used("/health*3 /*2", default_limits=["1/hour"])
+@asked("/health*3 /*2", whole, default_limits=["1/hour"])
 def filtered_by_path(s: Shop) -> None:
     """Apps that do not limit health checks, by a filter."""
 
@@ -129,7 +106,7 @@ def filtered_by_path(s: Shop) -> None:
 # Blueprints and classes
 
 
-@used("/v1/*3 /v1/users/*3")
+@asked("/v1/*3 /v1/users/*3", whole)
 def nested_blueprints(s: Shop) -> None:
     """Its documentation on nested blueprints."""
     outer, inner = Blueprint("v1", __name__, url_prefix="/v1"), Blueprint("users", __name__, url_prefix="/users")
@@ -141,7 +118,7 @@ def nested_blueprints(s: Shop) -> None:
     s.limiter.limit("5/minute", override_defaults=False)(inner)
 
 
-@used("/page*3")
+@asked("/page*3", whole)
 def a_class_with_decorators(s: Shop) -> None:
     """Flask-RESTful, flask-restx and GraphQL views with decorators = [...]."""
 
@@ -154,7 +131,7 @@ def a_class_with_decorators(s: Shop) -> None:
     s.app.add_url_rule("/page", view_func=Page.as_view("page"))
 
 
-@used("/item*3 POST/item*2")
+@asked("/item*3 POST/item*2", whole)
 def a_class_with_limited_methods(s: Shop) -> None:
     """Resources with a decorator on one method."""
 
@@ -169,14 +146,14 @@ def a_class_with_limited_methods(s: Shop) -> None:
     s.app.add_url_rule("/item", view_func=Item.as_view("item"))
 
 
-@used("/*3")
+@asked("/*3", whole)
 def limited_after_it_was_registered(s: Shop) -> None:
     """Factories that put limits on app.view_functions of other packages."""
     s.view("/")
     s.app.view_functions["view_of_index"] = s.limiter.limit("2/minute")(s.app.view_functions["view_of_index"])
 
 
-@used("/a*2 /b*2")
+@asked("/a*2 /b*2", whole)
 def a_limited_function(s: Shop) -> None:
     """Functions that are called by views, such as one that sends mail."""
 
@@ -191,7 +168,7 @@ def a_limited_function(s: Shop) -> None:
 # What a refusal is
 
 
-@used("/*3")
+@asked("/*3", whole)
 def when_to_come_again(s: Shop) -> None:
     """Error pages that show when the limit ends, from current_limit."""
 
@@ -208,7 +185,7 @@ def when_to_come_again(s: Shop) -> None:
 # By hand
 
 
-@used("POST/login?status=401*2 POST/login?status=200 POST/login?status=401*3")
+@asked("POST/login?status=401*2 POST/login?status=200 POST/login?status=401*3", whole)
 def cleared_after_a_good_log_in(s: Shop) -> None:
     """A book server and a forum: a good log-in clears all limits of the request."""
 
@@ -222,7 +199,7 @@ def cleared_after_a_good_log_in(s: Shop) -> None:
         return "", int(request.args["status"])
 
 
-@used("POST/login*2 POST/login?good POST/login*2")
+@asked("POST/login*2 POST/login?good POST/login*2", whole)
 def cleared_by_text_and_endpoint(s: Shop) -> None:
     """A shop clears by the text of the limit, the key and the endpoint, as the library joins them."""
     from limits import parse
@@ -235,7 +212,7 @@ def cleared_by_text_and_endpoint(s: Shop) -> None:
         return "ok"
 
 
-@used("/*3")
+@asked("/*3", whole)
 def checked_in_before_request(s: Shop) -> None:
     """Blueprints that are limited by a function before each request."""
 
@@ -245,3 +222,10 @@ def checked_in_before_request(s: Shop) -> None:
         return None
 
     s.view("/")
+
+
+USAGES: dict[str, Callable[[Library], str]] = {
+    name: function
+    for name, function in vars().copy().items()
+    if isinstance(function, FunctionType) and hasattr(function, "__wrapped__")
+}

@@ -62,7 +62,8 @@ class Library:
         """An app with a Limiter; ``options`` in capitals are settings of the app."""
         app = self.app(**{name: value for name, value in options.items() if name.isupper()})
         given = {name: value for name, value in options.items() if not name.isupper()}
-        return Shop(self, app, self.limiter(app, **given))
+        self.latest = Shop(self, app, self.limiter(app, **given))
+        return self.latest
 
     def freeze(self, app: Flask) -> None:
         """Let the limits of ``app`` go by the clock of this world."""
@@ -131,6 +132,10 @@ class Shop:
 
 def code(lib: Library, response: TestResponse) -> str:  # noqa: ARG001
     return str(response.status_code)
+
+
+def whole(lib: Library, response: TestResponse) -> str:  # noqa: ARG001
+    return f"{response.status_code} {response.text}"
 
 
 def named(name: str, function: Any) -> Any:

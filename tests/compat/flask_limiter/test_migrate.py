@@ -137,15 +137,9 @@ def test_each_option_has_its_declaration(limit: Any, declaration: str) -> None:
 
 @pytest.mark.parametrize("name", usages.USAGES)
 def test_what_is_printed_for_public_code_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    declare, asks, options = usages.USAGES[name]
     with monkeypatch.context() as patch, library(OURS, patch.setattr) as lib:
-        shop = lib.shop(**options)
-        declare(shop)
-        client = shop.app.test_client()
-        for each in asks.split():
-            client.open("/" + re.split(r"[/*@]", f"{each}/")[1])
-        if "limiter" in shop.app.cli.commands:
-            assert_that_it_runs(shop.app)
+        usages.USAGES[name](lib)
+        assert_that_it_runs(lib.latest.app)
 
 
 def assert_that_it_runs(app: Flask) -> None:

@@ -34,7 +34,7 @@ BEHAVIOURS: dict[str, Callable[[Library], str]] = {
     name: function
     for name, function in vars(behaviours).items()
     if isinstance(function, FunctionType) and function.__module__ == "behaviours" and not name.startswith("_")
-}
+} | usages.USAGES
 SEEN: dict[str, tuple[str, str, str]] = load("seen").SEEN
 
 
@@ -116,31 +116,3 @@ def test_every_public_name_of_their_objects_is_in_a_behaviour() -> None:
 
     assert all(f".{name}" in text for name in public)
     assert set(__import__("flask_limiter").__all__) <= set(ours.__all__)
-
-
-# Public code
-
-
-def fields_of(response: Any) -> list[str]:
-    names = ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-Left"]
-    if response.status_code != 429:
-        names.append("Retry-After")
-    return [response.headers[name] for name in names if name in response.headers]
-
-
-@pytest.mark.parametrize("name", usages.USAGES)
-def test_public_code_sees_no_difference(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    declare, asks, options = usages.USAGES[name]
-
-    def on(lib: Library) -> list[str]:
-        shop = lib.shop(**options)
-        declare(shop)
-        return [
-            f"{asked}: {each.status_code} {each.text} {fields_of(each)}"
-            for asked, answers in shop.answers(asks)
-            for each in answers
-        ]
-
-    theirs, ours = (observe(library, on, monkeypatch) for library in (THEIRS, OURS))
-
-    assert ours == theirs
