@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from flask import Flask, Request, Response, has_request_context
+from flask import Flask, Request, Response, after_this_request, has_request_context
 
 from ..declare.advice import Stack, app_in_force, changes, gate_of_app, leave_to_response
 from ..declare.decorators import RateLimiter
@@ -354,6 +354,7 @@ class AccessCheck:
         who = self._named(listed.who)
         report(outcome, self._in_force.audience, endpoint=self._endpoint(), decided_by="list", who=who)
         notify(request_denied, self._in_force.app, listed=listed, endpoint=current_request().endpoint)
+        after_this_request(_keep_from_caches)
         raise self._refusals.denied(listed, self._in_force.settings)
 
     def _named(self, who: Who) -> Subject | None:
@@ -369,6 +370,12 @@ class AccessCheck:
     def _subject_of(self, resolve: Resolve, type_name: str) -> Subject | None:
         type_ = self._in_force.plans.types.get(type_name)
         return None if type_ is None else resolve(type_, type_name)
+
+
+def _keep_from_caches(response: Response) -> Response:
+    """An error handler may have written the answer to a denied client, and a cache would give it to all others."""
+    response.headers.setdefault("Cache-Control", "no-store")
+    return response
 
 
 def gate_of(app: Flask) -> AppGate:

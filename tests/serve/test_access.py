@@ -280,6 +280,20 @@ class TestRefusals:
 
         assert (answer.status_code, answer.text) == (451, "203.0.113.7")
 
+    @pytest.mark.parametrize(
+        ("answer", "expected"),
+        [(("blocked", 403), "no-store"), (("blocked", 200, {"Cache-Control": "private"}), "private")],
+    )
+    def test_are_kept_by_no_cache_for_others_unless_an_error_handler_says_so(
+        self, app: Flask, answer: tuple[Any, ...], expected: str
+    ) -> None:
+        MultiLimit(app)
+        app.register_error_handler(403, lambda _: answer)
+
+        assert "Cache-Control" not in ask(app).headers
+        denied = ask(app, environ_base={"REMOTE_ADDR": "203.0.113.7"})
+        assert denied.headers.getlist("Cache-Control") == [expected]
+
     def test_are_signalled(self, app: Flask) -> None:
         MultiLimit(app)
         told: list[tuple[str, str]] = []
