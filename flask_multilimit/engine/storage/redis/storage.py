@@ -395,14 +395,17 @@ class RedisStorage:
         """The error to raise from ``error``. If the server is lost, all idle connections to it are closed, because
         otherwise each of them would have to fail by itself."""
         if isinstance(error, _LOST):
-            self._leave_server()
+            self._leave_server(is_replica=isinstance(error, ReadOnlyError))
         return storage_error(error, address_of(self._client))
 
-    def _leave_server(self) -> None:
+    def _leave_server(self, *, is_replica: bool = False) -> None:
+        """A client of the user keeps its connections, unless they lead to a replica: that stays alive, and they would
+        not end by themselves."""
         if self._wire is not None:
             self._wire.close()
-        if self._owns_client:
-            self._client.connection_pool.disconnect(inuse_connections=False)
+        pool = getattr(self._client, "connection_pool", None)
+        if pool is not None and (self._owns_client or is_replica):
+            pool.disconnect(inuse_connections=False)
 
 
 def _call_of(driver: str, hits: tuple[Hit, ...], boundaries: bytes) -> tuple[Script, list[bytes]]:

@@ -7,7 +7,7 @@ import re
 import socket
 import time
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -152,8 +152,12 @@ def test_a_server_that_restarts_is_found_again(own_server: Server) -> None:
     limiter.close()
 
 
-def test_no_connection_is_kept_to_a_server_that_has_become_a_replica(own_server: Server) -> None:
-    limiter = Limiter(storage_from_uri(f"{own_server.tcp_url}?client_name=ours", timeout=10))
+@pytest.mark.parametrize("pool", [None, redis.ConnectionPool, redis.BlockingConnectionPool])
+def test_no_connection_is_kept_to_a_server_that_has_become_a_replica(own_server: Server, pool: Any) -> None:
+    """Neither by a client object: its name may lead to the new primary by now."""
+    uri = f"{own_server.tcp_url}?client_name=ours"
+    client = pool and redis.Redis(connection_pool=pool.from_url(uri))
+    limiter = Limiter(storage_from_uri(uri, timeout=10)) if client is None else bare(client)
     limiter.check(hits())
     limiter.check_many([hits()])
     admin = own_server.client()
