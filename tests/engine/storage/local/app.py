@@ -11,11 +11,7 @@ from flask_multilimit import MultiLimit, rate_limiter
 
 app = Flask(__name__)
 app.config.from_prefixed_env()
-multilimit = MultiLimit(app)
-
-if os.environ.get("CHECK_AT_IMPORT"):
-    with app.app_context():
-        multilimit.check("50/hour", scope="all", cost=10)
+MultiLimit(app)
 
 
 @app.get("/")

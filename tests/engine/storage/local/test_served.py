@@ -19,11 +19,11 @@ APP = Path(__file__).with_name("app.py")
 WORKERS = 8
 
 
-def gunicorn(place: Place, *options: str, **environment: str) -> Program:
+def gunicorn(place: Place, *options: str) -> Program:
     # What is tested is the count, not how soon a busy machine answers.
     settings = {"FLASK_MULTILIMIT_STORAGE_URI": place.uri, "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10"}
     arguments = ("--chdir", str(APP.parent), "--bind", "127.0.0.1:0", "--workers", str(WORKERS), "--preload")
-    return Program("gunicorn", *arguments, *options, "app:app", environment={**settings, **environment})
+    return Program("gunicorn", *arguments, *options, "app:app", environment=settings)
 
 
 def meet_all_workers(program: Program) -> None:
@@ -47,16 +47,6 @@ def test_eight_workers_admit_what_one_would(place: Place, kind: str) -> None:
         assert len(place.supervisors()) == 1
         assert "Rate limits:" not in program.log
     until(place.is_deserted)
-
-
-def test_charges_of_a_parent_before_a_fork_count(place: Place) -> None:
-    with gunicorn(place, CHECK_AT_IMPORT="1") as program:
-        meet_all_workers(program)
-
-        statuses = Counter(reply.status for reply in program.get_all(["/"] * 100))
-
-        assert statuses == {200: 40, 429: 60}
-        assert "Rate limits:" not in program.log
 
 
 @pytest.fixture
