@@ -258,9 +258,9 @@ def test_pages_and_pictures_change_nothing_on_the_screen(
     pytest.importorskip("matplotlib", reason="the picture is drawn with the extra `plot`")
     given = [word for option in options for word in (option, str(tmp_path / option))]
 
-    run = on_memory(command, str(log), *given)
+    run = on_memory(command, str(log), *given, columns=120)
 
-    assert run.out == on_memory(command, str(log)).out
+    assert run.out == on_memory(command, str(log), columns=120).out
     assert (tmp_path / "--png").read_bytes().startswith(b"\x89PNG")
     assert command == "simulate" or "203.0.113.7" in (tmp_path / "--html").read_text(encoding="utf-8")
 
