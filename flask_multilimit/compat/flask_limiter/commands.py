@@ -112,8 +112,8 @@ def limits(endpoint: str | None, path: str | None, method: str | None, key: str 
 @_of_endpoint
 @_of_path
 @_of_method
-@click.option("--key", required=True, help="Whose quotas.")
-@click.option("-y", "yes", is_flag=True, help="Do not ask.")
+@click.option("--key", required=True, help="The key whose quotas to reset.")
+@click.option("-y", "yes", is_flag=True, help="Do not ask for confirmation.")
 def clear(endpoint: str | None, path: str | None, method: str | None, key: str, yes: bool) -> None:
     """Reset the quotas of a key."""
     only, states = _chosen(_current_app(), endpoint, path, method), _states()
