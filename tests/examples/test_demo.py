@@ -103,7 +103,7 @@ def test_memory_in_several_processes_is_warned_of() -> None:
         demo.get()
         log = demo.log
 
-    assert log.count("several worker processes may serve this app, and with ") == 1
+    assert log.count("it may run several worker processes, and with ") == 1
     assert "MULTILIMIT_STORAGE_URI=memory://" in log
     assert "redis://localhost:6379/0" in log
 
