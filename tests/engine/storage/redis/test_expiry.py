@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ import pytest
 
 from flask_multilimit.engine import Limiter, RedisStorage
 from flask_multilimit.engine.algorithms.sliding_window import TRIM
+from support.asking import commands
 from support.bench import Bench, dies_at, exhaust, hits, rule
 from support.clock import Clock
 from support.rates import RATES
@@ -113,21 +113,9 @@ def test_nothing_is_left_behind_when_windows_have_passed(served: Limiter, client
 
 
 def commands_during(client: redis.Redis, action: Callable[[], object]) -> list[str]:
-    """Names of the commands that clients sent meanwhile; those of a script on the server are its own affair."""
-    with client.monitor() as monitor:  # type: ignore[no-untyped-call]
-        client.echo("begin")
+    with commands(client) as seen:
         action()
-        client.echo("end")
-        seen = [line["command"].upper() for line in itertools.takewhile(goes_on, monitor.listen()) if is_sent(line)]
-    return [command.split()[0] for command in seen[seen.index("ECHO BEGIN") + 1 :]]
-
-
-def goes_on(line: dict[str, str]) -> bool:
-    return line["command"] != "ECHO end"
-
-
-def is_sent(line: dict[str, str]) -> bool:
-    return line["client_type"] != "lua"
+    return seen
 
 
 def ten_rules(count: int) -> tuple[Hit, ...]:
