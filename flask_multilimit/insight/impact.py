@@ -125,8 +125,8 @@ MORE_PASS = "It refused {refuses:,} checks. At most that many more would have pa
 FEW_REFUSED = "It refused {refuses:,} checks. At most {near:,} more would have been refused."
 NOBODY_NEAR = "Nobody came near it, and it refused nothing. How near clients came to the new one is not known."
 NOT_KNOWN = (
-    "It refused {refuses:,} checks, and {near:,} passed with more than 80 % of it used. How many more the new one "
-    "would have refused is not known: make it a shadow first, and look here again."
+    "It refused {refuses:,} checks, and {near:,} passed with more than 80 percent of it used. How many more the new "
+    "one would have refused is not known: make it a shadow first, and look here again."
 )
 NEW = "It did not exist, so nothing is known about it: make it a shadow first, and look here again."
 BY_REQUEST = "Its rules depend on the request, so nothing is known about it."
