@@ -31,9 +31,9 @@ ADDRESS = re.compile(
     r"(?:(?:Listening at:|Running on|Serving on) http://|uwsgi socket \d+ bound to TCP address |"
     r'"Listening on".* address=)127\.0\.0\.1:(\d+)'
 )
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 STOP_SECONDS = 10.0
-REPLY_SECONDS = 20.0
+REPLY_SECONDS = 60.0
 POLL_SECONDS = 0.01
 CLIENTS = 16
 """Requests under way at once."""
