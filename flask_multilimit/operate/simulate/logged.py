@@ -153,7 +153,11 @@ _LIKELY_SECONDS = 10**11
 
 
 class Times:
-    """Reads the instants of one log. Those without an offset are local times of ``zone``."""
+    """Reads the instants of one log. Those without an offset are local times of ``zone``.
+
+    If a local time occurs twice because clocks were put back, the first one counts, unless it lies before the previous
+    instant of the log.
+    """
 
     def __init__(self, zone: tzinfo = timezone.utc) -> None:
         self._zone = zone
@@ -163,27 +167,45 @@ class Times:
 
     def __call__(self, text: str) -> int:
         """Microseconds since 1970. Raises ValueError."""
-        if text != self._text:  # in a second with many requests, most are alike
-            self._text, self._last = text, self._read(text)
-        return self._last
-
-    def _read(self, text: str) -> int:
+        if text == self._text:  # as nearly always where a second has many requests
+            return self._last
         match = _CLF.fullmatch(text) or _ISO.fullmatch(text)
         if match is None:
-            return from_number(text)
+            return self._keep(text, from_number(text))
         minute, second, fraction, offset = match.groups()
         at = self._minute(minute, offset) + int(second) * MICROSECONDS
-        return at + int(fraction[:6].ljust(6, "0")) if fraction else at
+        if fraction:
+            at += int(fraction[:6].ljust(6, "0"))
+        return self._keep(text, at)
+
+    def _keep(self, text: str, at: int) -> int:
+        self._text, self._last = text, at
+        return at
 
     def _minute(self, text: str, offset: str | None) -> int:
-        at = self._minutes.get((text, offset))
+        minute = (text, offset)
+        at = self._minutes.get(minute)
         if at is None:
-            zone = self._zone if offset is None else datetime.strptime(offset.replace("UTC", "Z"), "%z").tzinfo
-            at = _microseconds(_minute_of(text).replace(tzinfo=zone))
-            if len(self._minutes) >= MINUTES_REMEMBERED:
-                self._minutes.clear()
-            self._minutes[text, offset] = at
+            naive = _minute_of(text)
+            if offset is None:
+                return self._local(naive, minute)
+            zone = datetime.strptime(offset.replace("UTC", "Z"), "%z").tzinfo
+            at = _microseconds(naive.replace(tzinfo=zone))
+            self._remember(minute, at)
         return at
+
+    def _local(self, naive: datetime, minute: tuple[str, str | None]) -> int:
+        first = _microseconds(naive.replace(tzinfo=self._zone))
+        second = _microseconds(naive.replace(tzinfo=self._zone, fold=1))
+        if first >= second:  # a time that occurs once, or was skipped
+            self._remember(minute, first)
+            return first
+        return second if self._last - first > (second - first) // 2 else first
+
+    def _remember(self, minute: tuple[str, str | None], at: int) -> None:
+        if len(self._minutes) >= MINUTES_REMEMBERED:
+            self._minutes.clear()
+        self._minutes[minute] = at
 
 
 def from_number(text: str) -> int:

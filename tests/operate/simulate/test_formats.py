@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -341,6 +341,16 @@ def test_instants_however_they_are_written(text: str, at: int) -> None:
 def test_text_that_is_no_instant_is_an_error(text: str) -> None:
     with pytest.raises(ValueError):
         Times()(text)
+
+
+def test_local_times_follow_the_clock_when_it_is_put_back() -> None:
+    """In Berlin, 2026-10-25 had the hour from 2 to 3 twice."""
+    times = Times(ZoneInfo("Europe/Berlin"))
+    passed = [datetime(2026, 10, 24, 23, 40, tzinfo=UTC) + timedelta(minutes=5 * step) for step in range(36)]
+
+    read_back = [times(f"{when.astimezone(ZoneInfo('Europe/Berlin')):%Y-%m-%d %H:%M:%S}") for when in passed]
+
+    assert read_back == [int(when.timestamp()) * 1_000_000 for when in passed]
 
 
 def test_a_moment_as_people_write_it() -> None:
