@@ -62,6 +62,21 @@ class RuleFields(Described):
         return cls(*fields, None, None, None)
 
 
+@dataclass(frozen=True, slots=True)
+class BanFields(Described):
+    """A ban, as it would be declared."""
+
+    after: int
+    within: float
+    time: float
+    factor: float
+    most: float
+
+    @classmethod
+    def of(cls, ban: Ban) -> BanFields:
+        return cls(ban.after, ban.within, ban.time, ban.factor, ban.most)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit(Described):
     """One rule of one limiter at one endpoint."""
@@ -103,7 +118,7 @@ class Limit(Described):
     cost: int | None
     """``null``: it depends on the request."""
     wait: float | None
-    ban: Ban | None
+    ban: BanFields | None
     charge_when: bool
     exempt_when: bool
     reserve: bool
@@ -189,7 +204,7 @@ def _rows(endpoint: str, listed: ListedLimiter, memory: TrafficMemory | None) ->
             shadow=declared.shadow,
             cost=None if callable(declared.cost) else declared.cost,
             wait=declared.wait,
-            ban=declared.ban,
+            ban=None if declared.ban is None else BanFields.of(declared.ban),
             charge_when=declared.charge_when is not None,
             exempt_when=declared.exempt_when is not None,
             reserve=declared.reserve is not None,
