@@ -320,7 +320,9 @@ def _flask_login_user() -> Any:
     given = current_user.get_id()
     # Flask-Security replaces this token with each password, and a new password must not be a new quota. The id is an
     # object in MongoDB.
-    return str(current_user.id) if given == getattr(current_user, "fs_uniquifier", "") else given
+    if given != getattr(current_user, "fs_uniquifier", ""):
+        return given
+    return None if current_user.id is None else str(current_user.id)
 
 
 def _id_of(find: Callable[[], object], source: str) -> str | None:

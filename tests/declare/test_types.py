@@ -199,6 +199,17 @@ class TestUsers:
         assert [response.status_code for response in responses] == [200, 429]
         assert types_and_subjects(storage) == ["user:7", "user:7"]
 
+    def test_a_user_without_an_id_counts_as_its_address_and_not_as_all_who_have_none(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
+        use_flask_login(app, has_uniquifier=True, id_=lambda _: None)
+        MultiLimit(app, storage=storage)
+        client = limit(app, type=LimitType.USER)
+
+        client.get("/", headers={"X-User": "7", "X-Token": "any"})
+
+        assert types_and_subjects(storage) == ["anonymous:127.0.0.1"]
+
     def test_without_a_way_to_know_the_user_the_first_request_fails(self, limited_app: Flask) -> None:
         limited_app.add_url_rule("/free", "free", lambda: "ok")
         client = limit(limited_app, type=LimitType.USER)
