@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from inspect import iscoroutinefunction
 from itertools import islice
@@ -405,7 +406,8 @@ class RedisStorage:
             self._wire.close()
         pool = getattr(self._client, "connection_pool", None)
         if pool is not None and (self._owns_client or is_replica):
-            pool.disconnect(inuse_connections=False)
+            with suppress(TypeError):  # BlockingConnectionPool before redis-py 7 closes those in use, too, or none
+                pool.disconnect(inuse_connections=False)
 
 
 def _call_of(driver: str, hits: tuple[Hit, ...], boundaries: bytes) -> tuple[Script, list[bytes]]:
