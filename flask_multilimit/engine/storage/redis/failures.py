@@ -101,10 +101,11 @@ def storage_error(error: Exception, server: str = "") -> StorageError:
     did = "refused a command" if code == "NOPERM" else "gave no answer"
     made = StorageError(f"the rate limit storage {did}{where}: {type(error).__name__}: {error}")
     made.__cause__ = error
-    made.key_specific = code in KEY_SPECIFIC or (code == "ERR" and _IN_A_SCRIPT in str(error))
+    of_a_script = code == "ERR" and _IN_A_SCRIPT in str(error)
+    made.key_specific = code in KEY_SPECIFIC or of_a_script
     made.no_reply = not code and isinstance(error, _NO_REPLY)
     missing = _missing_right(str(error)) if code == "NOPERM" else ""
-    made.remedy = missing or REMEDIES.get(code) or _remedy_of(error, no_reply=made.no_reply)
+    made.remedy = missing or REMEDIES.get("" if of_a_script else code) or _remedy_of(error, no_reply=made.no_reply)
     return made
 
 
