@@ -233,6 +233,8 @@ class AppGate(AppState):
                 if applied.may_wait:
                     decision, _ = applied.wait(self.limiter, decision)
         except StorageDenied as error:
+            if has_request_context():
+                after_this_request(_keep_from_caches)
             raise self._refusals.unavailable(error, self.settings) from error
         if record is None:
             record = self._records.current() or self._records.make()
@@ -373,7 +375,7 @@ class AccessCheck:
 
 
 def _keep_from_caches(response: Response) -> Response:
-    """An error handler may have written the answer to a denied client, and a cache would give it to all others."""
+    """An error handler may have written this refusal as an answer that a cache gives to all others."""
     response.headers.setdefault("Cache-Control", "no-store")
     return response
 

@@ -128,6 +128,14 @@ class TestStorageThatFails:
         with limits_checked.connected_to(receiver):
             limited.get("/")
 
+    def test_no_cache_keeps_what_a_handler_of_it_answers(
+        self, limited_app: Flask, limited: FlaskClient, storage: RecordingStorage
+    ) -> None:
+        limited_app.register_error_handler(503, lambda _: ("Please come back later.", 200))
+        storage.broken = True
+
+        assert limited.get("/").headers["Cache-Control"] == "no-store"
+
     def test_does_not_touch_unlimited_views(self, limited: FlaskClient, storage: RecordingStorage) -> None:
         storage.broken = True
 
