@@ -165,7 +165,7 @@ def _variables(text: str, server: str) -> tuple[list[Variable], str]:
         elif directive == "t" and server != "nginx":
             found.append(Variable(f"{before}[", "at", "t"))
             before = "]"
-        elif directive != "is_args":  # of nginx: the question mark, if any
+        elif directive != "is_args" or before:  # of nginx: the question mark, if any, here of the target before it
             found.append(_variable(before, directive, roles))
             before = ""
     return found, before + text[end:]

@@ -166,6 +166,10 @@ def test_nothing_is_recognised_in_what_is_no_log() -> None:
             "1795317566.500 203.0.113.7 GET /items?page=2 200 shop.example k1",
         ),
         (
+            "$msec $remote_addr $request_method $request_uri question=$is_args $status $host $http_x_api_key",
+            "1795317566.500 203.0.113.7 GET /items?page=2 question=? 200 shop.example k1",
+        ),
+        (
             '%{%Y-%m-%dT%H:%M:%S%z}t %a %v "%m" %U%q %>s %{X-API-KEY}i',
             '2026-11-22T03:19:27+0000 203.0.113.7 shop.example "GET" /items?page=2 200 k1',
         ),
