@@ -27,7 +27,7 @@ from .logged import MICROSECONDS, LoggedRequest, NoRequestError, Read
 STANDARD_INPUT = "-"
 HOLD = 60
 """Lines may be out of order by up to this many seconds, because servers write a line when a request ends."""
-LEAST_HELD = 5_000
+LEAST_HELD = 500
 MOST_HELD = 100_000
 """The most lines that wait to be sorted. For a moment, there may be twice as many."""
 LATEST = 10**17
