@@ -68,8 +68,8 @@ def suggest_command(
     png: Path | None,
     as_json: bool,
 ) -> None:
-    """Find the most requests that each subject makes in any window, and the smallest counts that refuse at most the "
-    "given share.
+    """Find the most requests that each subject makes in any window, and the smallest counts that refuse at most the
+    given share.
 
     LOG is a file, compressed (.gz, .zst) or not, or - for standard input; by default, what the
     app's Recorder has written.
