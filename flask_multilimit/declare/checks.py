@@ -32,8 +32,7 @@ def reject_shared_keys(where: str, limiters: Iterable[tuple[Declaration, object]
                 raise ConfigurationError(
                     f'limiter on "{where}": {what}({rule}) of the {declaration} and {another} of the {owner} '
                     f"would share one key, because type and window are the same, but differ in {', '.join(differing)}; "
-                    f"make "
-                    f"these the same, or give one of them a scope{_declared(declaration, owner, where)}"
+                    f"make these the same, or give one of them a scope{_declared(declaration, owner, where)}"
                 )
 
 

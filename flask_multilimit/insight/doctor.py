@@ -147,8 +147,7 @@ def _hidden(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
         "hidden",
         "hint",
         f"Views that contain a limited function: {_first(holding)}. Its limits count under its own name, not under "
-        f"that "
-        f"of the endpoint.",
+        "that of the endpoint.",
         "If the function is the view itself, a decorator above its limiter hides it: add functools.wraps to that "
         "decorator, or put the limiter above it. If it is a service, nothing is wrong.",
     )
