@@ -15,7 +15,7 @@ from uuid import UUID
 from weakref import WeakMethod
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
+from redis.exceptions import NoScriptError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ...algorithms import concurrency
@@ -29,7 +29,7 @@ from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
 from ..tallies import Tallies, Tally, arguments_of, seconds_of, tallies_of
 from .compiled import SHAPES, Compiled, Learned
 from .connections import Deadline
-from .failures import NONE_FREE, storage_error
+from .failures import NONE_FREE, code_of, storage_error
 from .scripts import Script, lone_script, script_for
 from .sentinel import Primary
 from .uri import address_of, timed_client
@@ -40,7 +40,7 @@ CHECK: bytes = b""
 SERVER_CLOCK: bytes = b""
 """Stands for an instant: the script reads the server's own clock."""
 
-_LOST = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
+_LOST = (RedisConnectionError, RedisTimeoutError, OSError)
 """Errors after which another server may have replaced this one."""
 
 PACKED_BOUNDARIES = 48
@@ -395,8 +395,9 @@ class RedisStorage:
     def _failure(self, error: Exception) -> StorageError:
         """The error to raise from ``error``. If the server is lost, all idle connections to it are closed, because
         otherwise each of them would have to fail by itself."""
-        if isinstance(error, _LOST):
-            self._leave_server(is_replica=isinstance(error, ReadOnlyError))
+        is_replica = code_of(error) == "READONLY"
+        if is_replica or isinstance(error, _LOST):
+            self._leave_server(is_replica=is_replica)
         return storage_error(error, address_of(self._client))
 
     def _leave_server(self, *, is_replica: bool = False) -> None:
