@@ -166,8 +166,8 @@ PHRASES: dict[str, Callable[[Newcomer, str], None]] = {
     r"Stop the server \(Ctrl\+C\), start it again|\bRestart\b": _restart,
     r"call (three|four|five|six) times": _call,
     r"call until you are refused": _call_until_refused,
-    r"Wait that long and call again: the request passes\. Until then, every request is refused": _wait_and_call_again,
-    r"\bCall `/quote`()": _call,
+    r"Wait that long and call again: the request passes": _wait_and_call_again,
+    r"Restart, call `/quote`()": _call,
 }
 """Each must be on the page."""
 
