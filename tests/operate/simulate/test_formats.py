@@ -140,6 +140,14 @@ def test_how_long_a_request_took_and_when_it_began(text: str, line: str, began: 
     assert (request.at - AT, request.took) == (began * 1_000_000, 1_500_000)
 
 
+def test_a_duration_in_seconds_may_be_text_as_nginx_writes_all_values_of_json() -> None:
+    for took in ("0.250", 0.25):
+        request = read(json.dumps({**PLAIN, "request_time": took}), "json")
+
+        assert request is not None
+        assert (request.at, request.took) == (AT - 250_000, 250_000)
+
+
 @pytest.mark.parametrize("text", ["-", "", "1e3", "-1", "nan"])
 def test_text_that_is_no_duration_is_none(text: str) -> None:
     request = read(
