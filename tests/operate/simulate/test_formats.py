@@ -148,6 +148,15 @@ def test_a_duration_in_seconds_may_be_text_as_nginx_writes_all_values_of_json() 
         assert (request.at, request.took) == (AT - 250_000, 250_000)
 
 
+def test_before_caddy_2_7_a_line_has_the_address_of_the_peer_alone() -> None:
+    asked = {name: value for name, value in CADDY["request"].items() if name != "client_ip"}  # type: ignore[attr-defined]
+
+    request = read(json.dumps({**CADDY, "request": asked}), "caddy")
+
+    assert request is not None
+    assert request.address == "10.0.0.1"
+
+
 @pytest.mark.parametrize("text", ["-", "", "1e3", "-1", "nan"])
 def test_text_that_is_no_duration_is_none(text: str) -> None:
     request = read(
