@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import random
 from contextlib import suppress
@@ -13,6 +14,7 @@ from werkzeug.datastructures import FileStorage
 from flask_multilimit import IP, MultiLimit, rate_limiter
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import ConfigurationError
+from flask_multilimit.operate.dashboard import whatif
 from flask_multilimit.operate.dashboard.whatif import WhatIf, WhatIfForm, of_upload
 from support.asking import view
 
@@ -106,6 +108,17 @@ def test_lines_left_out_are_counted_by_reason(app: Flask) -> None:
     answer = asked(app, *TRAFFIC, "nonsense", "nonsense", "x" * 100_000)
 
     assert [(each.lines, each.why) for each in answer.left_out] == [(2, "not in the format"), (1, "too long")]
+
+
+def test_of_a_packed_upload_only_so_much_is_unpacked(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whatif, "MOST_UNPACKED", 1000)
+    packed = gzip.compress((line(1, BUSY) + "\n").encode() * 10_000)
+
+    with app.test_request_context(f"{ROOT}what-if"):
+        answer = of_upload(WhatIfForm(), FileStorage(io.BytesIO(packed), "bomb.gz"))
+
+    assert answer.requests < 20
+    assert [each.why for each in answer.left_out] == ["not read to its end: only its first 1,000 bytes are read"]
 
 
 @pytest.mark.parametrize("seed", range(30))
