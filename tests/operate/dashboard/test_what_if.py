@@ -121,6 +121,14 @@ def test_of_a_packed_upload_only_so_much_is_unpacked(app: Flask, monkeypatch: py
     assert [each.why for each in answer.left_out] == ["not read to its end: only its first 1,000 bytes are read"]
 
 
+@pytest.mark.parametrize("name", ["/nowhere/access.log", "../nowhere/access.log", "\x00../..\udcff"])
+def test_the_name_of_an_upload_leads_to_no_place(app: Flask, name: str) -> None:
+    with app.test_request_context(f"{ROOT}what-if"):
+        answer = of_upload(WhatIfForm(), FileStorage(io.BytesIO("\n".join(TRAFFIC).encode()), name))
+
+    assert (answer.source, answer.requests) == (name, len(TRAFFIC))
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_no_damaged_log_is_fatal(app: Flask, seed: int) -> None:
     rng = random.Random(seed)
