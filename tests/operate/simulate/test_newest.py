@@ -59,6 +59,13 @@ def seconds_of(folder: Path, into: Path, most_bytes: int) -> list[float]:
     return [(request.at - START_AT) / SECOND for request in newest_requests(folder, into, most_bytes)]
 
 
+def test_all_where_that_is_just_as_much_as_may_be_read(folder: Path, into: Path) -> None:
+    write(folder, "1-1", [1, 3])
+    write(folder, "1-2", [2, 4])
+
+    assert seconds_of(folder, into, 4 * LINE) == [1, 2, 3, 4]
+
+
 def test_nothing_where_nothing_was_recorded(folder: Path, into: Path) -> None:
     assert seconds_of(folder, into, 1000) == []
 
