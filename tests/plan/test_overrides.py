@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from flask_multilimit import IP, Ban, Concurrent, MultiLimit, Rule, rate_limiter
+from flask_multilimit.declare.addresses import Who
 from flask_multilimit.declare.data import WrittenRule
+from flask_multilimit.declare.subjects import Subject
 from flask_multilimit.engine import Hits, hits_for
 from flask_multilimit.engine.hits import BanHit
 from flask_multilimit.plan.changes import differences
 from flask_multilimit.plan.endpoint import revised
-from flask_multilimit.plan.overrides import change_rules, merged
+from flask_multilimit.plan.overrides import SpecialSubjects, change_rules, merged
 from flask_multilimit.serve.gate import gate_of
 from plan.written import override, overrides
 from support.asking import view
@@ -31,6 +34,29 @@ def test_an_override_applies_to_an_endpoint_a_blueprint_around_it_and_a_pattern(
 @pytest.mark.parametrize("endpoint", ["show", "v1", "ap", "api.v2.*", "api.v1.show.more"])
 def test_an_override_applies_to_no_other_endpoint(endpoint: str) -> None:
     assert overrides(override(endpoint, off=True)).at("api.v1.show").changes == ()
+
+
+ANN, NET, SMALL = (override(who=who, times=2) for who in ("user:ann", "203.0.113.0/24", "203.0.113.7"))
+
+
+@pytest.mark.parametrize(
+    ("subject", "found"),
+    [
+        (Subject("user", "ann"), ANN),
+        (Subject("user", "bob"), None),
+        (Subject("tenant", "ann"), None),
+        (Subject("ip", "203.0.113.9"), NET),
+        (Subject("ip", "203.0.113.7"), SMALL),
+        (Subject("ip", "198.51.100.7"), None),
+        (Subject("user+ip", json.dumps([["user", "ann"], ["ip", "203.0.113.9"]])), ANN),
+        (Subject("user+ip", json.dumps([["user", "bob"], ["ip", "203.0.113.9"]])), NET),
+        (Subject("user+ip", json.dumps([["user", "bob"], ["ip", "198.51.100.7"]])), None),
+    ],
+)
+def test_a_subject_is_found_by_itself_its_network_or_a_part_of_it(subject: Subject, found: object) -> None:
+    special = SpecialSubjects((Who.parse(str(each.who)), each) for each in (ANN, NET, SMALL))
+
+    assert special.find(subject) is found
 
 
 def test_overrides_of_a_rule_apply_one_after_the_other() -> None:
