@@ -96,13 +96,23 @@ def test_on_a_server_it_lies_under_the_prefix_with_a_ttl(app: Flask, server: Ser
     assert {check.decided_by for check in read(app).total.checks} <= {"storage", "deny_cache"}
 
 
-def test_requests_in_an_outage_are_counted(app: Flask, storage: RecordingStorage) -> None:
-    app.config["MULTILIMIT_ON_STORAGE_ERROR"] = "deny"
+@pytest.mark.parametrize(
+    ("policy", "statuses", "counted"),
+    [
+        ("deny", [503] * 4, {Check("index", "unanswered", "nobody"): 4}),
+        ("allow", [200] * 4, {Check("index", "allowed", "allow"): 4}),
+        ("local", [200] * 3 + [429], {Check("index", "allowed", "local"): 3, Check("index", "refused", "local"): 1}),
+    ],
+)
+def test_requests_in_an_outage_are_counted(
+    app: Flask, storage: RecordingStorage, policy: str, statuses: list[int], counted: dict[Check, int]
+) -> None:
+    app.config.update(MULTILIMIT_ON_STORAGE_ERROR=policy, MULTILIMIT_WORKERS=1)
     make(app, storage=storage)
     storage.broken = True
 
-    assert [app.test_client().get("/").status_code for _ in range(3)] == [503] * 3
-    assert traffic_of(app).take().checks == {Check("index", "unanswered", "nobody"): 3}
+    assert [app.test_client().get("/").status_code for _ in range(4)] == statuses
+    assert traffic_of(app).take().checks == counted
 
 
 def test_waits_are_counted(app: Flask) -> None:
