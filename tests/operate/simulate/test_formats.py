@@ -167,6 +167,16 @@ def test_text_that_is_no_duration_is_none(text: str) -> None:
     assert (request.at, request.took) == (AT, None)
 
 
+def test_a_line_of_gunicorn_is_read_whose_agent_ends_with_a_backslash() -> None:
+    """It escapes quotation marks alone, so the quotation of the agent has no end."""
+    line = r'203.0.113.7 - - [22/Nov/2026:03:19:27 +0000] "GET /items HTTP/1.1" 204 - "-" "odd \"'
+    name = recognised([line], UTC)
+    request = name and read(line, name)
+
+    assert request
+    assert request.target == "/items"
+
+
 def test_nothing_is_recognised_in_what_is_no_log() -> None:
     assert recognised(["MZ\x90\x00", "hello", "{}", "[]", "1"], UTC) is None
 
