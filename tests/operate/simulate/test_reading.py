@@ -8,6 +8,7 @@ import random
 import sys
 from datetime import timezone
 from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -70,6 +71,13 @@ def test_a_line_that_is_late_is_counted_and_comes_as_early_as_can_be(log: Path) 
 
     assert seconds(logs) == [1000 - reading.HOLD, 1000, 1001]
     assert logs.files[0].late == 1
+
+
+@pytest.mark.parametrize("format_", ['%h %l %u %t "%r" %>s %b', None])
+def test_times_without_an_offset_are_those_of_the_zone(log: Path, format_: str | None) -> None:
+    local = '203.0.113.7 - - [22/Nov/2026:01:00:01] "GET / HTTP/1.1" 200 5'
+
+    assert seconds(read_logs(written(log, [local]), format=format_, zone=ZoneInfo("Europe/Berlin"))) == [1]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
