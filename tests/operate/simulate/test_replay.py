@@ -576,6 +576,15 @@ def test_the_estimate_is_charged_first_and_the_real_cost_of_the_log_when_the_res
     assert verdicts(settling(), long, soon, later) == [True, True, True], "the estimate stands"
 
 
+def test_each_rule_of_a_limiter_is_settled() -> None:
+    rules = [Rule(5, 40), Rule(60, 100, algorithm="fixed_window")]
+    app = app_with(rate_limiter(rules=rules, cost=10, settle="header:X-Tokens"))
+
+    report = replayed(app, at(0, fields=told(30)), cost_field="tokens")
+
+    assert [rule.least_remaining for rule in report.rules] == [10, 70]
+
+
 def test_a_charge_that_depends_on_the_response_counts_until_the_response_was_complete() -> None:
     app = app_with(rate_limiter(rules="1/minute", charge_when=[401]))
 
