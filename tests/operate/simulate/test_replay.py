@@ -192,6 +192,7 @@ def test_a_report_tells_of_endpoints_and_clients() -> None:
     assert worst.first_refused == START_AT + 2 * SECOND
     assert worst.longest_lockout == report.longest_lockout == 58, "from 2 s to 60 s, when the first leaves the window"
     assert report.commands == 7
+    assert (report.first, report.last) == (START_AT, START_AT + 71 * SECOND)
     assert report.refused_names == {"203.0.113.7"}
     assert report.complete
 
