@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
@@ -72,6 +74,18 @@ class TestApps:
     def test_an_app_takes_one_multilimit_only(self, limited_app: Flask) -> None:
         with pytest.raises(ConfigurationError, match=r"'shop' has a MultiLimit already; use that one: app\.extensions"):
             MultiLimit(limited_app)
+
+    def test_an_app_that_is_dropped_is_not_kept_by_the_extension(self) -> None:
+        app, multilimit = Flask("shop"), MultiLimit()
+        multilimit.init_app(app)
+        app.add_url_rule("/", "view", rate_limiter(rules="1/minute")(lambda: "ok"))
+        app.test_client().get("/")
+
+        dropped = weakref.ref(app)
+        del app
+        gc.collect()
+
+        assert dropped() is None
 
 
 def test_a_view_that_fails_is_charged_and_keeps_its_header_fields(limited_app: Flask, client: FlaskClient) -> None:
