@@ -150,6 +150,12 @@ def test_limits_of_flask_limiter_are_not_counted_and_it_says_so(app: Flask) -> N
     )
 
 
+def test_where_each_endpoint_has_a_limit_all_is_well(app: Flask) -> None:
+    found = declared(app, default_limits="5/minute")
+
+    assert (found.level, found.text) == ("ok", "1 endpoint limited, none without limits.")
+
+
 @pytest.mark.parametrize(
     ("connecting", "slowest", "level", "remedy"),
     [
