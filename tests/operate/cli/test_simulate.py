@@ -150,6 +150,22 @@ def test_simulate_narrows_down_to_an_endpoint_and_a_span(on_memory: Command, log
     assert report["files"][0]["outside"] == 9
 
 
+def test_shares_are_those_of_the_endpoint(on_memory: Command, log: Path) -> None:
+    """Else those who really succeeded at one endpoint would be a part of all that was refused anywhere."""
+    strict = log.with_name("strict.json")
+    written(strict, ['{"limits": {"api.*": {"type": "ip", "rules": "1/minute"}}}'])
+    options = ("--limits", str(strict), "--endpoint", "api.search")
+
+    out = on_memory("simulate", str(log), *options, columns=140).out
+    (report,) = on_memory("simulate", str(log), *options, "--json").json["reports"]
+
+    assert out.startswith("4 requests")
+    assert "refused           3 (75.0 %)\n" in out
+    assert "really succeeded  3 (100.0 %) of the refused" in out
+    assert "Clients and storage commands are those of the whole app" in out
+    assert (report["requests"], report["admitted"], report["refused"], report["succeeded_before"]) == (4, 1, 3, 3)
+
+
 def test_what_was_really_refused_is_counted_by_endpoint(on_memory: Command, log: Path) -> None:
     written(log, [line(0, "/update", status=429), *(line(0, "/api/search/1", status=each) for each in (200, 429, 429))])
 
