@@ -141,6 +141,17 @@ def test_simulate_settles_by_what_requests_really_cost(on_memory: Command, token
     assert "does not say the real cost; the estimate stands (10 requests)" in guessed.out
 
 
+def test_simulate_shows_two_sets_of_limits_side_by_side(on_memory: Command, log: Path, tmp_path: Path) -> None:
+    strict = tmp_path / "strict.json"
+    strict.write_text('{"limits": {"api.*": {"type": "ip", "rules": "1/minute"}}}')
+
+    first, second = on_memory("simulate", "--json", "--against", str(strict), str(log)).json["reports"]
+    out = on_memory("simulate", "--against", str(strict), str(log), columns=140).out
+
+    assert (first["refused"], second["refused"]) == (7, 10)
+    assert re.search(r"^api\.search +4 +0 +3$", out, re.MULTILINE)
+
+
 def test_simulate_narrows_down_to_an_endpoint_and_a_span(on_memory: Command, log: Path) -> None:
     span = ("--since", "2026-11-22T00:00:02", "--until", "2026-11-22 00:00:06")
     (report,) = on_memory("simulate", "--json", "--endpoint", "update", *span, str(log)).json["reports"]
