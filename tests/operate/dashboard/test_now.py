@@ -110,6 +110,12 @@ def test_endpoints_are_found_sorted_and_paged() -> None:
     assert f"{ROOT}?page=3" in page
 
 
+@pytest.mark.parametrize("query", ["page=x", "page=-1", "page=99999999999999", "page=²", "sort=x", "q=%00"])
+def test_odd_queries_are_no_errors(ada: FlaskClient, query: str) -> None:
+    for page in ("", "api/now"):
+        assert ada.get(f"{ROOT}{page}?{query}").status_code == 200
+
+
 def test_options_of_url_for_are_no_queries(app: Flask, ada: FlaskClient) -> None:
     asked(app)
 
