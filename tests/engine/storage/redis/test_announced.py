@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 5.0
 """Seconds, on a machine that is busy with other things; what is announced would take longer to be let go."""
-MEGABYTES = 200
+MEGABYTES = 400
+"""A fast machine sends half of it before the client gives up; memory for all that is announced is at least 2,000."""
 LONG = {
     "an array": b"*2147483647\r\n",
     "an array in another": b"*5\r\n:1\r\n*2147483647\r\n",
