@@ -24,9 +24,7 @@ NOTES_BY_ALGORITHM = {
 ADDRESSES = (
     "LimitType.IP takes all addresses of an IPv6 /64 as one client: MULTILIMIT_IPV6_PREFIX = 128 keeps them apart."
 )
-WITH_STATEMENTS = (
-    'A limit of a "with" statement is known only after a request has reached it: look for others in your code.'
-)
+WITH_STATEMENTS = 'Limits of "with" statements are not printed: look for them in your code.'
 TAKEN = frozenset(("default", "global", "ip", "user", "client"))
 """Names of types of flask_multilimit, and that of the address behind Cloudflare."""
 LONGEST_NAME = 20
