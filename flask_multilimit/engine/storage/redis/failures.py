@@ -88,6 +88,7 @@ _CLASSES = {
 NONE_FREE = "Too many connections"
 """What redis-py says if all connections of a pool are in use."""
 _SERVER_IS_FULL = "max number of clients reached"
+_PROCESS_IS_FULL = "Too many open files"
 _NO_REPLY = (exceptions.TimeoutError, exceptions.ConnectionError, OSError)
 
 
@@ -125,6 +126,8 @@ def _remedy_of(error: Exception, *, no_reply: bool) -> str:
         return "more checks run at once than max_connections in the storage URI allows: raise it"
     if _SERVER_IS_FULL in str(error):
         return "the server has as many connections as its maxclients allows: raise it, or use fewer workers or threads"
+    if _PROCESS_IS_FULL in str(error):
+        return "this process has as many files and connections open as it may: raise its limit (ulimit -n)"
     known: str | None = getattr(error, "remedy", None)
     if known is not None or not no_reply:
         return known or ""

@@ -302,3 +302,9 @@ def test_a_server_with_too_many_connections_says_so(own_server: Server) -> None:
 
     assert "maxclients" in caught.value.remedy
     limiter.close()
+
+
+def test_a_process_with_too_many_open_files_says_so_and_blames_no_server() -> None:
+    refused = storage_error(redis.ConnectionError("Error 24 connecting to 127.0.0.1:6379. Too many open files."))
+
+    assert "ulimit -n" in refused.remedy
