@@ -152,7 +152,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def pictures(session: nox.Session) -> None:
-    """Take new pictures of the dashboard after 40 minutes of traffic, or the number given: ``-- 3``."""
+    """Take new pictures of the dashboard after 14 minutes of traffic, or the number given: ``-- 3``."""
     session.install(".[test]")
     session.run("python", "docs/pictures.py", *session.posargs, env={"PYTHONPATH": str(Path("tests").resolve())})
 

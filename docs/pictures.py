@@ -37,8 +37,9 @@ PREVIEW = {
     "for": "8h",
     "reason": "attack",
 }
+NOW = "?minutes=15"
 PAGES = {
-    "now": "",
+    "now": NOW,
     "limits": "limits",
     "change": f"change?{urlencode(PREVIEW)}",
     "subject": "subject?who=203.0.113.66",
@@ -61,11 +62,11 @@ def main(minutes: float) -> None:
             for name, path in PAGES.items():
                 take(opened, address + path, name)
         with tab(browser, size=WIDE, dark=True) as opened:
-            take(opened, address, "now-dark")
+            take(opened, address + NOW, "now-dark")
         with tab(browser, size=NARROW, dark=True) as opened:
-            take(opened, address, "now-narrow")
+            take(opened, address + NOW, "now-narrow")
         with tab(browser, size=WIDE) as opened:
-            take(opened, f"{address}?lang=zh", "now-zh")
+            take(opened, f"{address}{NOW}&lang=zh", "now-zh")
         take_usage(browser)
 
 
@@ -93,4 +94,4 @@ def take(opened: Tab, address: str, name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 40)
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 14)
