@@ -193,8 +193,8 @@ class Fallback:
             return whole // self.workers
         known = self._known().get(hit.key)
         if known is None:
-            share = whole // self.workers
-            share = share if self.workers == 1 else max(whole // 2 // self.workers, min(share, 1))
+            halved = whole if self.workers == 1 else whole // 2
+            share = max(halved // self.workers, min(whole // self.workers, 1))
         else:
             left = _standing(known.decision, hit.key)[0] - self._taken_unseen(hit.key, known)
             share = max(left, 0) // self.workers
