@@ -23,7 +23,6 @@ from support.servers import Monitored
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from http.client import HTTPMessage
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -82,12 +81,7 @@ class Program(Monitored):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     @property

@@ -11,8 +11,6 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -47,12 +45,7 @@ class FaultProxy:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.fault = None
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)

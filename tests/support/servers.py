@@ -24,7 +24,6 @@ from redis.retry import Retry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -181,12 +180,7 @@ class Server(Monitored):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self.stop()
         finally:
