@@ -289,7 +289,7 @@ def _check_rules(declaration: Declaration) -> None:
         if takes_subject(declaration.rules) and _counts_everyone(declaration.type):
             raise ConfigurationError(
                 f"rules={name_of(declaration.rules)}: a limiter of type DEFAULT counts everyone as one subject, so its "
-                f"callable takes no argument; or give it a type, such as type=LimitType.USER"
+                "callable takes no argument; or give it a type, such as type=LimitType.USER"
             )
     elif declaration.fallback is not None:
         raise ConfigurationError("fallback: these rules apply if a callable for rules fails, and there is no callable")

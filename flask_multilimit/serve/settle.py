@@ -285,6 +285,6 @@ def _charges(said: object) -> bool:
     if isinstance(said, (int, float)) and not isinstance(said, bool):
         raise ConfigurationError(
             f"charge_when returned {brief(said)}, and it decides whether a request is charged, not how much: use "
-            f"settle= for that; return True or False"
+            "settle= for that; return True or False"
         )
     return bool(said)

@@ -161,7 +161,7 @@ def _settings_of_flask_limiter(app: Flask) -> list[str]:
         return []
     return [
         f"{left[0]} is a setting of Flask-Limiter, which MultiLimit does not read; settings of MultiLimit begin with "
-        f"MULTILIMIT_"
+        "MULTILIMIT_"
     ]
 
 

@@ -1,4 +1,4 @@
-"""``flask limiter``: ``config``, ``limits`` and ``clear``, as Flask-Limiter has them."""
+"""``flask limiter``: the commands ``config``, ``limits`` and ``clear`` of Flask-Limiter."""
 
 from __future__ import annotations
 

@@ -364,7 +364,7 @@ def _multilimit_of(app: Flask, settings: Settings) -> MultiLimit:
     if settings.storage_uri not in {None, named} and wanted != named:
         raise ConfigurationError(
             f"the app {app.name!r} already has another storage: all Limiters and the MultiLimit of an app share one; "
-            f"set MULTILIMIT_STORAGE_URI, and leave out RATELIMIT_STORAGE_URI"
+            "set MULTILIMIT_STORAGE_URI, and leave out RATELIMIT_STORAGE_URI"
         )
     multilimit: MultiLimit = app.extensions[MULTILIMIT]
     return multilimit

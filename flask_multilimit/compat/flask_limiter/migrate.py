@@ -175,7 +175,7 @@ class Writer:
         if called != "IP":
             notes.append(
                 f"a {called} that returns None means that the limit does not apply; empty text is one shared subject; "
-                f"if it returns the same for everybody, write type=DEFAULT"
+                "if it returns the same for everybody, write type=DEFAULT"
             )
         if callable(limit.scope):
             scope = self._called(limit.scope, "SCOPE")

@@ -45,12 +45,12 @@ MOST_NAMED = 10
 
 _PER_PROCESS = (
     f"{PREFIX}STORAGE_URI=memory:// is separate in each process: this command would change only its own. Set a storage "
-    f"that the workers share: local://, or a Redis or Valkey server"
+    "that the workers share: local://, or a Redis or Valkey server"
 )
 
 _OF_NOBODY = (
     f"no process uses the server of {PREFIX}STORAGE_URI, so the change would be lost when this command ends: start the "
-    f"app and send it a request, or write the change into a file of limits"
+    "app and send it a request, or write the change into a file of limits"
 )
 
 
