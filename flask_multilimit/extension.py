@@ -19,7 +19,7 @@ from .declare.limiter import Cost, Reaction, check_callable
 from .declare.subjects import EVERYONE, LimitType, Named, Subjects, SubjectType, UserLoader, subjects_from
 from .engine import ConfigurationError, Decision, Hit, Limiter
 from .engine.decision import require_decision
-from .engine.errors import brief, check_several
+from .engine.errors import brief, check_iterable
 from .engine.hits import Hits, OnStorageError
 from .engine.limiter import unasked
 from .engine.rules import Rules
@@ -426,7 +426,7 @@ class MultiLimit:
 
 
 def _several(name: str, given: Iterable[T]) -> tuple[T, ...]:
-    check_several(name, given)
+    check_iterable(name, given)
     return tuple(given)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from .declare.addresses import network_of
 from .engine import ConfigurationError
-from .engine.errors import brief, check_several, check_text
+from .engine.errors import brief, check_iterable, check_text
 from .operate.simulate.logged import LoggedRequest
 from .operate.simulate.questions import share_from, simulate
 from .operate.simulate.questions import suggest_limits as suggest
@@ -46,7 +46,7 @@ def assert_admits(
         raise ConfigurationError(f"report={brief(report)}: give what simulate(...) returns")
     most = share_from(refuse_at_most)
     if clients is not None:
-        check_several("clients", clients)
+        check_iterable("clients", clients)
         refused = sorted(client for client in clients if _counted_as(client) & report.refused_names)
         if refused:
             raise AssertionError(f"{len(refused)} of the clients would be refused: {', '.join(refused[:10])}")

@@ -11,7 +11,7 @@ from flask.sansio.app import App
 from .declare.advice import EXTENSION
 from .declare.decorators import exempt
 from .engine import ConfigurationError, StorageDenied
-from .engine.errors import check_several
+from .engine.errors import check_iterable
 from .extension import MultiLimit
 from .insight.bans import BegunBan
 from .insight.standing import BanStanding, ListStanding, RequestStanding, RuleStanding, Standing
@@ -64,7 +64,7 @@ class Usage(Blueprint):
         if not isinstance(multilimit, MultiLimit):
             raise ConfigurationError(f"Usage: multilimit={multilimit!r}: give the MultiLimit of the app")
         check_place("Usage", name, url_prefix)
-        check_several("endpoints", endpoints)
+        check_iterable("endpoints", endpoints)
         labels = limits if isinstance(limits, Mapping) else _unlabelled(limits)
         super().__init__(name, __name__, url_prefix=url_prefix)
         self._multilimit = multilimit
@@ -99,5 +99,5 @@ class Usage(Blueprint):
 
 
 def _unlabelled(limits: Iterable[str]) -> Mapping[str, str]:
-    check_several("limits", limits)
+    check_iterable("limits", limits)
     return dict.fromkeys(limits, "")

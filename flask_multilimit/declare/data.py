@@ -32,7 +32,7 @@ from pydantic import (
 from ..engine import Ban, ConfigurationError, Rule
 from ..engine.algorithms import ALGORITHMS
 from ..engine.bans import MOST_FACTOR, MOST_STRIKES
-from ..engine.errors import brief, told_by
+from ..engine.errors import brief, message_of
 from ..engine.hits import OnStorageError
 from ..engine.keys import NAME_PATTERN, PREFIX_PATTERN, HashTag
 from ..engine.periods import Period
@@ -594,7 +594,7 @@ def _mistake(found: Any, model: type[BaseModel]) -> Mistake:
 def _remedy_for(found: Any, field: str) -> str:
     context = found.get("ctx", {})
     if "error" in context:
-        return told_by(context["error"])
+        return message_of(context["error"])
     message = str(found["msg"])
     if found["type"] in _BOUNDS:
         return Phrase(_BOUNDS[found["type"]], n=f"{next(iter(context.values())):.15g}")

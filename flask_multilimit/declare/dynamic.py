@@ -14,7 +14,7 @@ from flask import Flask
 
 from ..engine import ConfigurationError, Rule
 from ..engine.keys import escape_subject
-from ..engine.rules import NOTHING, Rules, rules_from
+from ..engine.rules import REFUSE_ALL, Rules, rules_from
 from ..engine.text import SafeLogger
 from ..signals import notify, rules_failed
 from .limiter import Declaration, takes_subject
@@ -171,7 +171,7 @@ def _listed(rules: Iterable[Rule]) -> str:
 
 def _rules_from(given: object) -> tuple[Rule, ...]:
     if type(given) is int and given == 0:
-        return (NOTHING,)
+        return (REFUSE_ALL,)
     if given is None or (isinstance(given, Collection) and not isinstance(given, (bytes, Mapping)) and not len(given)):
         return ()
     if isinstance(given, Iterator):

@@ -44,10 +44,10 @@ class StorageError(MultiLimitError):
     """The id of the check that may have been charged. A check that is repeated with this id is charged once."""
 
 
-def told_by(error: Exception) -> str:
-    """The message of ``error``: the :class:`.Phrase` that it was raised with, if that is safe for eyes, or its text."""
-    told = error.args[0] if error.args else ""
-    return told if isinstance(told, Phrase) and told.isprintable() else str(error)
+def message_of(error: Exception) -> str:
+    """The :class:`.Phrase` that ``error`` was raised with, if that is safe to show; otherwise the text of ``error``."""
+    message = error.args[0] if error.args else ""
+    return message if isinstance(message, Phrase) and message.isprintable() else str(error)
 
 
 def with_remedy(error: Exception) -> str:
@@ -72,7 +72,7 @@ class ConfigurationWarning(UserWarning):
 
 
 def check_bool(name: str, value: object) -> None:
-    """Raise :class:`ConfigurationError` unless ``value`` is one: a text such as ``"false"`` would count as true."""
+    """Raise :class:`ConfigurationError` unless ``value`` is ``True`` or ``False``; the text ``"false"`` is truthy."""
     if value is not True and value is not False:
         raise ConfigurationError(f"{name}={brief(value)}: give True or False")
 
@@ -94,9 +94,9 @@ def check_path(name: str, value: object) -> None:
         raise ConfigurationError(f"{name}={brief(value)}: give a path")
 
 
-def check_several(name: str, value: object, remedy: str = "a list") -> None:
-    """Raise :class:`ConfigurationError` unless ``value`` has items: neither text, of which each character would be one,
-    nor a dict."""
+def check_iterable(name: str, value: object, remedy: str = "a list") -> None:
+    """Raise :class:`ConfigurationError` unless ``value`` is iterable, and neither a mapping nor text, whose items would
+    be its characters."""
     if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping)):
         raise ConfigurationError(f"{name}={brief(value)}: give {remedy}")
 
@@ -108,13 +108,13 @@ def check_mapping(name: str, value: object, remedy: str) -> None:
 
 
 def check_logger(logger: object) -> None:
-    """Raise :class:`ConfigurationError` unless ``logger`` is one, or ``None``."""
+    """Raise :class:`ConfigurationError` unless ``logger`` is a logger, an adapter of one, or ``None``."""
     if not isinstance(logger, (logging.Logger, logging.LoggerAdapter, NoneType)):
         raise ConfigurationError(f"logger={brief(logger)}: give a logging.Logger")
 
 
 def brief(value: object) -> str:
-    """``value`` as an error shows it."""
+    """``value`` as an error shows it, in at most 80 characters."""
     try:
         text = repr(value)
     except ValueError:  # an int of more digits than Python writes

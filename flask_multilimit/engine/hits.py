@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 from .algorithms import ALGORITHMS
 from .algorithms.base import COUNTED
 from .bans import Ban
-from .errors import ConfigurationError, brief, check_bool, check_several
+from .errors import ConfigurationError, brief, check_bool, check_iterable
 from .forks import notify_child
 from .keys import (
     DEFAULT_PREFIX,
@@ -172,7 +172,7 @@ def several_hits(given: object) -> tuple[Hit, ...]:
     """The hits that are ``given``, perhaps none. Raises :class:`ConfigurationError` for anything else."""
     if isinstance(given, Hits):
         return given
-    check_several("hits", given, _HITS)
+    check_iterable("hits", given, _HITS)
     found = tuple(cast("Iterable[Hit]", given))
     for each in found:
         if not isinstance(each, Hit):

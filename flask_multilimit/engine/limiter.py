@@ -14,7 +14,7 @@ from uuid import UUID
 
 from .algorithms.base import COUNTED
 from .decision import NOTHING, Charge, Decision, require_decision
-from .errors import ConfigurationError, brief, check_several, is_number
+from .errors import ConfigurationError, brief, check_iterable, is_number
 from .forks import notify_child
 from .hits import PEEKED, Hit, Hits, several_hits
 from .reply import head
@@ -149,7 +149,7 @@ class Limiter:
 
     def check_many(self, many: Iterable[Iterable[Hit]]) -> list[Decision]:
         """Decide several checks in one round trip, each of them all or nothing: for batch jobs."""
-        check_several("many", many, "a list of hits")
+        check_iterable("many", many, "a list of hits")
         each = [hits if isinstance(hits, Hits) else Hits(hits) for hits in many]
         asked = [self.with_overrides(hits) for hits in each]
         limited = [hits for hits in asked if hits is not None]
@@ -270,7 +270,7 @@ class Limiter:
 
     def reset(self, hits: Iterable[Hit | str]) -> None:
         """Reset the quotas of ``hits``, or of keys in the storage, at once and for everyone who shares them."""
-        check_several("hits", hits, "what hits_for(...) returns, a list of Hit, or keys")
+        check_iterable("hits", hits, "what hits_for(...) returns, a list of Hit, or keys")
         keys = list(map(_key_of, hits))
         for first in range(0, len(keys), RESET_TOGETHER):
             self._storage.reset(keys[first : first + RESET_TOGETHER])

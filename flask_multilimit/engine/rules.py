@@ -11,14 +11,16 @@ from hashlib import blake2b
 from typing import Any
 
 from .algorithms import ALGORITHMS, CALENDAR, Algorithm, Quota, algorithm_of
-from .errors import ConfigurationError, brief, is_number, told_by
+from .errors import ConfigurationError, brief, is_number, message_of
 from .periods import Period, periods_of, zone_named
 from .text import LONGEST_RULES, Phrase, joined
 
 SHORTEST = 0.001
 LONGEST = 400 * 86_400
+"""The bounds of a rule's time, in seconds."""
 MAX_COUNT = 10**9
 SHORTEST_LEASED = 1
+"""The shortest time of a rule with a lease, in seconds."""
 LONGEST_LEASE_MS = 1000
 SHORTEST_TIMEOUT = 1
 LONGEST_TIMEOUT = 86_400
@@ -41,7 +43,7 @@ PERIODS: dict[str, int] = {
     "month": 745 * 3600,
     "year": 367 * 86_400,
 }
-"""The periods of a calendar, and how long they are at most, in seconds: an hour may be put back."""
+"""The periods of a calendar and their greatest lengths in seconds: clocks may be put back by an hour."""
 
 NAME = r"[A-Za-z0-9_.:*/-]{1,64}"
 CONCURRENCY = "concurrency"
@@ -76,13 +78,13 @@ class Rule:
     lease: int | None = None
     name: str | None = None
     key_part: str = field(init=False, repr=False, compare=False)
-    """The last part of its keys: rules of one limiter that agree in it count in one key."""
+    """The last part of its keys: rules of one limiter with the same part share one key."""
     quota: Quota = field(init=False, repr=False, compare=False)
     """The rule in integers."""
     longest_quota: Quota = field(init=False, repr=False, compare=False)
-    """The :attr:`quota` with a lease: another rule for the same key may have one."""
+    """The :attr:`quota` that it would have with a lease: another rule of the same key may have one."""
     holds_slots: bool = field(init=False, repr=False, compare=False)
-    """Whether its units are slots, which are in use until they are released: :class:`Concurrent`."""
+    """Whether its units are slots, in use until they are released: true for :class:`Concurrent`."""
 
     def __init__(
         self,
@@ -104,9 +106,9 @@ class Rule:
             "lease": lease,
             "name": name,
         }
-        found = checked("Rule", given, _CHECKS)
+        values = checked("Rule", given, _CHECKS)
         try:
-            fill_rule(self, **found)
+            fill_rule(self, **values)
         except ValueError as error:  # the algorithm cannot calculate with it
             raise ConfigurationError(f"{called_with('Rule', given)}: {error}") from None
         mistake = _mistake_in(self)
@@ -124,17 +126,17 @@ class Rule:
             raise ConfigurationError(f'rule {brief(text)}: give text, such as "100/minute"')
         _check_length(text)
         if (calendar := calendar_in(text)) is not None:
-            return _written(text, calendar)
+            return _rule_written_as(text, calendar)
         normalized = " ".join(text.replace("/", " per ").split())
         count, *windows = _PER.split(normalized)
         match = _WINDOW.fullmatch(windows[0]) if len(windows) == 1 else None
         if match is None:
-            return _at_once(text, normalized)
-        units, unit = _count(text, count), match["unit"].lower()
+            return _parse_at_once(text, normalized)
+        units, unit = _parse_count(text, count), match["unit"].lower()
         seconds = UNITS.get(unit) or UNITS.get(unit.removesuffix("s"))
         if seconds is None:
-            raise _mistaken(text, _unknown(Phrase("unit"), match["unit"], UNITS))
-        return _written(text, {"time": int(match["many"] or 1) * seconds, "count": units})
+            raise _error_in(text, _unknown(Phrase("unit"), match["unit"], UNITS))
+        return _rule_written_as(text, {"time": int(match["many"] or 1) * seconds, "count": units})
 
     @classmethod
     def refusing(cls, time: float = 60, *, algorithm: str = "sliding_window", name: str | None = None) -> Rule:
@@ -145,8 +147,8 @@ class Rule:
     def lease_ms(self) -> int:
         """Milliseconds for which the units of a lease may be spent: a tenth of ``time``, at most 1 s.
 
-        They are counted for that much longer, so that those that are spent late still count for a whole ``time``. 0
-        without a lease, and for a ``fixed_window``, whose units are spent before their window ends.
+        Units count for that much longer, so that one that is spent late still counts for a whole ``time``. 0 without a
+        lease, and for a ``fixed_window``, whose units are spent before their window ends.
         """
         return 0 if self.lease is None else _longest_lease_ms(self)
 
@@ -198,8 +200,8 @@ class Concurrent(Rule):
 
     def __init__(self, count: int, timeout: float | timedelta = 60, *, name: str | None = None) -> None:
         given = {"count": count, "timeout": timeout, "name": name}
-        found = checked("Concurrent", given, _CHECKS)
-        fill_rule(self, time=found["timeout"], count=found["count"], algorithm=CONCURRENCY, name=found["name"])
+        values = checked("Concurrent", given, _CHECKS)
+        fill_rule(self, time=values["timeout"], count=values["count"], algorithm=CONCURRENCY, name=values["name"])
         mistake = _mistake_in(self)
         if mistake:
             raise ConfigurationError(f"{called_with('Concurrent', given)}: {mistake}")
@@ -242,26 +244,28 @@ class Calendar(Rule):
         name: str | None = None,
     ) -> None:
         given = {"count": count, "period": period, "timezone": timezone, "anchor": anchor, "name": name}
-        found = checked("Calendar", given, _CHECKS)
+        values = checked("Calendar", given, _CHECKS)
         mistake = _mistake_in_anchor(period, anchor)
         if mistake:
             raise ConfigurationError(Phrase("{call}: {mistake}", call=called_with("Calendar", given), mistake=mistake))
-        fill_rule(self, time=PERIODS[period], count=found["count"], algorithm=CALENDAR, name=found["name"])
-        anchor = _FIRST.get(period) if anchor is None else anchor
-        where = _in_key(timezone)
+        fill_rule(self, time=PERIODS[period], count=values["count"], algorithm=CALENDAR, name=values["name"])
+        anchor = _DEFAULT_ANCHORS.get(period) if anchor is None else anchor
+        zone = _zone_in_key(timezone)
+        quota = replace(self.quota, periods=periods_of(period, timezone, anchor))
         fields = {
             "period": period,
             "timezone": timezone,
             "anchor": anchor,
-            "key_part": f"{CALENDAR}:{period}.{where}" if anchor is None else f"{CALENDAR}:{period}.{anchor}.{where}",
-            "quota": replace(self.quota, periods=periods_of(period, timezone, anchor)),
+            "key_part": f"{CALENDAR}:{period}.{zone}" if anchor is None else f"{CALENDAR}:{period}.{anchor}.{zone}",
+            "quota": quota,
+            "longest_quota": quota,
         }
-        for field_name, value in {**fields, "longest_quota": fields["quota"]}.items():
+        for field_name, value in fields.items():
             object.__setattr__(self, field_name, value)
 
     @property
     def window(self) -> str:
-        """The period, as the part of its name after the type."""
+        """The period, which is the part of its name after the type."""
         return self.period
 
     def __eq__(self, other: object) -> bool:
@@ -275,12 +279,12 @@ class Calendar(Rule):
 
     def __repr__(self) -> str:
         timezone = "" if self.timezone == "UTC" else f", timezone={self.timezone!r}"
-        anchor = "" if self.anchor == _FIRST.get(self.period) else f", anchor={self.anchor!r}"
+        anchor = "" if self.anchor == _DEFAULT_ANCHORS.get(self.period) else f", anchor={self.anchor!r}"
         name = "" if self.name is None else f", name={self.name!r}"
         return f"Calendar({self.count}, {self.period!r}{timezone}{anchor}{name})"
 
     def __str__(self) -> str:
-        anchor = "" if self.anchor == _FIRST.get(self.period) else f" from {self._anchor_in_words}"
+        anchor = "" if self.anchor == _DEFAULT_ANCHORS.get(self.period) else f" from {self._anchor_in_words}"
         return (
             f"{self.count} per calendar {self.period}{anchor}{'' if self.timezone == 'UTC' else f' in {self.timezone}'}"
         )
@@ -290,15 +294,15 @@ class Calendar(Rule):
         return _WEEKDAYS[int(self.anchor) - 1] if self.period == "week" and self.anchor else f"{self.anchor}"
 
 
-_FIRST: dict[str, int | str] = {"week": 1, "month": 1, "year": "01-01"}
-"""Where a period begins unless it has another anchor."""
+_DEFAULT_ANCHORS: dict[str, int | str] = {"week": 1, "month": 1, "year": "01-01"}
+"""Where a period begins unless the calendar has an anchor; hours and days have none."""
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_ZONE_IN_KEY = 13
-"""Characters of a time zone in a key, which has no room for long ones."""
+_LONGEST_ZONE_IN_KEY = 13
+"""Characters. A key has no room for a longer name, and has its digest instead."""
 
 
-def _in_key(timezone: str) -> str:
-    if len(timezone) <= _ZONE_IN_KEY and re.fullmatch(r"[A-Za-z0-9_/+-]+", timezone):
+def _zone_in_key(timezone: str) -> str:
+    if len(timezone) <= _LONGEST_ZONE_IN_KEY and re.fullmatch(r"[A-Za-z0-9_/+-]+", timezone):
         return timezone
     return "*" + blake2b(timezone.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
@@ -308,10 +312,10 @@ def _mistake_in_anchor(period: str, anchor: object) -> str | None:
         return None
     if period == "year":
         day = re.fullmatch(r"(\d\d)-(\d\d)", anchor, re.ASCII) if isinstance(anchor, str) else None
-        if day and 1 <= int(day[1]) <= 12 and 1 <= int(day[2]) <= _DAYS[int(day[1]) - 1]:
+        if day and 1 <= int(day[1]) <= 12 and 1 <= int(day[2]) <= _DAYS_IN_MONTHS[int(day[1]) - 1]:
             return None
         return Phrase('anchor of a year must be "MM-DD", such as "04-06", got {value}', value=brief(anchor))
-    if period not in _FIRST:
+    if period not in _DEFAULT_ANCHORS:
         return Phrase("anchor is for weeks, months and years, not for {period}s; leave it out", period=period)
     most = 7 if period == "week" else 31
     if type(anchor) is int and 1 <= anchor <= most:
@@ -322,25 +326,25 @@ def _mistake_in_anchor(period: str, anchor: object) -> str | None:
     return Phrase(what, value=brief(anchor))
 
 
-_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_DAYS_IN_MONTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 def rule_of(fields: Mapping[str, Any]) -> Rule:
-    """The rule with these fields, which may be a :class:`Concurrent` or a :class:`Calendar`. Raises
+    """The :class:`Rule`, :class:`Concurrent` or :class:`Calendar` with these fields. Raises
     :class:`ConfigurationError`."""
     if "period" in fields:
         return Calendar(**fields)
-    rule = Rule(**fields)  # fields that do not belong together are an error
+    rule = Rule(**fields)  # raises if fields do not belong together
     return Concurrent(rule.count, rule.time, name=rule.name) if rule.algorithm == CONCURRENCY else rule
 
 
 def fields_of(rule: Rule) -> dict[str, Any]:
-    """What :func:`rule_of` makes ``rule`` of."""
+    """The fields of which :func:`rule_of` makes ``rule``."""
     return {name: getattr(rule, name) for name in type(rule).__match_args__}
 
 
 def changed(rule: Rule, **fields: Any) -> Rule:
-    """``rule`` with other ``fields``; those that it does not have may be ``None``. Raises
+    """``rule`` with other values of ``fields``. Fields that it does not have may be ``None``. Raises
     :class:`ConfigurationError`."""
     known = fields_of(rule)
     return rule_of({**known, **{name: value for name, value in fields.items() if name in known or value is not None}})
@@ -356,7 +360,7 @@ def fill_rule(
     lease: int | None = None,
     name: str | None = None,
 ) -> Rule:
-    """Set the fields, which have been checked, and those that follow from them."""
+    """Set the fields of ``rule``, which must have been checked, and those computed from them. Returns ``rule``."""
     put = object.__setattr__
     for field_name, value in zip(
         Rule.__match_args__, (time, count, algorithm, burst, max_delay, lease, name), strict=True
@@ -395,10 +399,10 @@ def rules_from(rules: Rules) -> tuple[Rule, ...]:
         raise ConfigurationError(f"rules={brief(rules)}: {_REMEDY_FOR_MAPPING}")
     if not isinstance(given, Iterable) or isinstance(given, bytes):
         raise ConfigurationError(f'rules={brief(rules)}: give Rule objects or text such as "100/minute"')
-    found = tuple(rule for item in given for rule in _rules_of(item))
-    if not found:
+    parsed = tuple(rule for item in given for rule in _rules_of(item))
+    if not parsed:
         raise ConfigurationError("rules: none given, so nothing would be limited; leave `rules` out for one Rule()")
-    return found
+    return parsed
 
 
 def _rules_of(item: Any) -> list[Rule]:
@@ -418,14 +422,14 @@ _REMEDY_FOR_MAPPING = 'a rule is not a mapping here; give Rule(time=60, count=5)
 
 
 def rules_in(text: str) -> list[Rule]:
-    """The rules of a text, which are joined by ``;`` or ``,``. Raises :class:`ConfigurationError`."""
+    """The rules in ``text``, separated by ``;`` or ``,``. Raises :class:`ConfigurationError`."""
     _check_length(text)
     return [Rule.parse(part) for part in re.split("[;,]", text)]
 
 
 def _check_length(text: str) -> None:
     if len(text) > LONGEST_RULES:
-        raise _mistaken(text, Phrase("give at most {n} characters", n=LONGEST_RULES))
+        raise _error_in(text, Phrase("give at most {n} characters", n=LONGEST_RULES))
 
 
 _PER = re.compile(" per ", re.IGNORECASE)
@@ -436,13 +440,12 @@ _CALENDAR = re.compile(
     re.IGNORECASE,
 )
 _AT_ONCE = re.compile(r"(\S+) at once", re.IGNORECASE)
-"""For text whose blanks are single and inside."""
-
+"""Matches text without leading, trailing and repeated blanks."""
 
 _FORMS = 'write it as "100/minute", "10 per 20 seconds", "5 at once" or "100 per calendar month"'
 
 
-def _mistaken(text: str, mistake: str) -> ConfigurationError:
+def _error_in(text: str, mistake: str) -> ConfigurationError:
     return ConfigurationError(Phrase("rule {rule}: {mistake}", rule=brief(text), mistake=mistake))
 
 
@@ -451,47 +454,46 @@ def _unknown(what: Phrase, given: str, names: Iterable[str]) -> Phrase:
     return Phrase("unknown {what} {given}, use one of {choices}", what=what, given=repr(given), choices=choices)
 
 
-def _at_once(text: str, normalized: str) -> Rule:
+def _parse_at_once(text: str, normalized: str) -> Rule:
     match = _AT_ONCE.fullmatch(normalized)
     if match is None:
-        raise _mistaken(text, Phrase(_FORMS))
-    return Concurrent(_count(text, match[1]))
+        raise _error_in(text, Phrase(_FORMS))
+    return Concurrent(_parse_count(text, match[1]))
 
 
 def calendar_in(text: str) -> dict[str, Any] | None:
-    """The fields that the text of a calendar sets; ``None`` if it is another rule. Raises
+    """The fields of the calendar that ``text`` describes; ``None`` if it describes no calendar. Raises
     :class:`ConfigurationError`."""
     match = _CALENDAR.fullmatch(" ".join(text.split()))
     if match is None:
         return None
-    given: dict[str, Any] = {"count": _count(text, match["count"]), "period": match["period"].lower()}
-    if given["period"] not in PERIODS:
-        raise _mistaken(text, _unknown(Phrase("period"), match["period"], PERIODS))
-    anchor = match["anchor"]
-    if anchor is not None:
-        given["anchor"] = _anchor_named(given["period"], anchor)
+    fields: dict[str, Any] = {"count": _parse_count(text, match["count"]), "period": match["period"].lower()}
+    if fields["period"] not in PERIODS:
+        raise _error_in(text, _unknown(Phrase("period"), match["period"], PERIODS))
+    if match["anchor"] is not None:
+        fields["anchor"] = _parse_anchor(fields["period"], match["anchor"])
     if match["timezone"] is not None:
-        given["timezone"] = match["timezone"]
-    return given
+        fields["timezone"] = match["timezone"]
+    return fields
 
 
-def _anchor_named(period: str, text: str) -> int | str:
+def _parse_anchor(period: str, text: str) -> int | str:
     if period == "week" and text.title() in _WEEKDAYS:
         return 1 + _WEEKDAYS.index(text.title())
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 2 else text
 
 
-def _written(text: str, given: dict[str, Any]) -> Rule:
+def _rule_written_as(text: str, fields: dict[str, Any]) -> Rule:
     try:
-        return rule_of(given)
+        return rule_of(fields)
     except ConfigurationError as error:
-        raise _mistaken(text, told_by(error)) from None
+        raise _error_in(text, message_of(error)) from None
 
 
-def _count(text: str, count: str) -> int:
+def _parse_count(text: str, count: str) -> int:
     if not (count.isascii() and count.isdigit()):
         remedy = "the count must be a whole number from 1 to {most}, got {value}"
-        raise _mistaken(text, Phrase(remedy, most=MAX_COUNT, value=brief(count)))
+        raise _error_in(text, Phrase(remedy, most=MAX_COUNT, value=brief(count)))
     return int(count)
 
 
@@ -499,26 +501,26 @@ def _count(text: str, count: str) -> int:
 
 
 def checked(call: str, given: Mapping[str, Any], checks: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
-    """The values that are ``given`` for a ``call``, as their ``checks`` return them. Raises
-    :class:`ConfigurationError`, which names all of those that raise ``ValueError``."""
-    found, mistakes = {}, []
+    """The arguments ``given`` to ``call``, as their ``checks`` return them. Raises :class:`ConfigurationError`, which
+    names every argument whose check raises ``ValueError``."""
+    values, mistakes = {}, []
     for name, value in given.items():
         try:
-            found[name] = checks[name](value)
-        except ValueError as error:  # noqa: PERF203 - all mistakes are told
-            mistakes.append(Phrase("{name} {must}, got {value}", name=name, must=told_by(error), value=brief(value)))
+            values[name] = checks[name](value)
+        except ValueError as error:  # noqa: PERF203 - the error names all mistakes
+            mistakes.append(Phrase("{name} {must}, got {value}", name=name, must=message_of(error), value=brief(value)))
     if mistakes:
         raise ConfigurationError(Phrase("{call}: {mistake}", call=called_with(call, given), mistake=joined(mistakes)))
-    return found
+    return values
 
 
 def called_with(call: str, given: Mapping[str, Any]) -> str:
-    """A call as errors show it, without options that are left out."""
-    shown = {name: value for name, value in given.items() if name not in _LEFT_OUT or value != _LEFT_OUT[name]}
+    """A call as errors show it, without options that have their default."""
+    shown = {name: value for name, value in given.items() if name not in _DEFAULTS or value != _DEFAULTS[name]}
     return f"{call}({', '.join(f'{name}={brief(value)}' for name, value in shown.items())})"
 
 
-_LEFT_OUT = {
+_DEFAULTS = {
     "algorithm": "sliding_window",
     "burst": None,
     "max_delay": None,
@@ -530,7 +532,8 @@ _LEFT_OUT = {
 
 
 def duration_of(value: Any) -> int | float:
-    """Seconds in whole milliseconds, as an int where that is enough."""
+    """``value`` in seconds, an ``int`` if it is whole. Raises ``ValueError`` unless it is whole milliseconds within the
+    bounds of a rule's time."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if not is_number(seconds):
         raise ValueError("must be a number of seconds or a timedelta")
@@ -542,19 +545,19 @@ def duration_of(value: Any) -> int | float:
     return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
 
 
-def _units_of(value: Any) -> int:
+def _check_units(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_COUNT:
         raise ValueError(Phrase("must be a whole number from 1 to {most}", most=MAX_COUNT))
     return int(value)
 
 
-def _lease_of(value: Any) -> int:
+def _check_lease(value: Any) -> int:
     if type(value) is not int or value < 2:
         raise ValueError("must be a whole number, 2 or more")
     return value
 
 
-def _one_of(names: Mapping[str, Any]) -> Callable[[Any], str]:
+def _check_one_of(names: Mapping[str, Any]) -> Callable[[Any], str]:
     def check(value: Any) -> str:
         if not isinstance(value, str) or value not in names:
             raise ValueError(f"must be one of {', '.join(names)}{_nearest(value, names)}")
@@ -563,12 +566,12 @@ def _one_of(names: Mapping[str, Any]) -> Callable[[Any], str]:
     return check
 
 
-def _zone_named(value: Any) -> str:
+def _check_zone(value: Any) -> str:
     zone_named(value)
     return str(value)
 
 
-def _name_of(value: Any) -> str:
+def _check_name(value: Any) -> str:
     if not (isinstance(value, str) and re.fullmatch(NAME, value)):
         raise ValueError("must be 1 to 64 characters out of A-Z a-z 0-9 _ . : * / -")
     return value
@@ -581,20 +584,20 @@ def _optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "time": duration_of,
     "timeout": duration_of,
-    "count": _units_of,
-    "algorithm": _one_of(ALGORITHMS),
-    "burst": _optional(_units_of),
+    "count": _check_units,
+    "algorithm": _check_one_of(ALGORITHMS),
+    "burst": _optional(_check_units),
     "max_delay": _optional(duration_of),
-    "lease": _optional(_lease_of),
-    "period": _one_of(PERIODS),
-    "timezone": _zone_named,
+    "lease": _optional(_check_lease),
+    "period": _check_one_of(PERIODS),
+    "timezone": _check_zone,
     "anchor": lambda value: value,  # depends on the period
-    "name": _optional(_name_of),
+    "name": _optional(_check_name),
 }
 
 
 def _mistake_in(rule: Rule) -> str | None:
-    """Why fields that are right by themselves do not belong together."""
+    """Why fields that are each valid do not belong together; ``None`` if they do."""
     for name in ("burst", "max_delay", "lease"):
         if getattr(rule, name) is not None and name not in rule.implementation.PARAMETERS:
             takers = [algorithm for algorithm, twin in ALGORITHMS.items() if name in twin.PARAMETERS]
@@ -622,5 +625,5 @@ def _nearest(value: object, names: Iterable[str]) -> str:
     return f" (did you mean {match[0]!r}?)" if match else ""
 
 
-NOTHING = Rule.refusing()
+REFUSE_ALL = Rule.refusing()
 """The rule that lets nothing pass."""

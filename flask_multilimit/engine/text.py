@@ -1,11 +1,12 @@
-"""Makes text safe for eyes: a client chooses its name, and must forge no line of a log and no row of a screen.
+"""Makes text safe to show: a client chooses its name, and must not be able to forge a line of a log or a row of a
+screen.
 
-Whatever a terminal, a log viewer or a browser would obey instead of showing it is written as an escape sequence of
-Python: new lines (U+0085, U+2028 and U+2029 too), ESC and all other control characters (U+009B begins a command as ESC
-[ does), characters that turn the direction of text or have no width, lone surrogates, unassigned code points. What is
-safe stays as it is, so escaping twice changes nothing. A space of any width stays.
+What a terminal, a log viewer or a browser would obey instead of show becomes a Python escape sequence: new lines
+(U+0085, U+2028 and U+2029 too), ESC and all other control characters (U+009B begins a command as ESC [ does),
+characters that change the direction of text or have no width, lone surrogates, unassigned code points. Safe text stays
+as it is, so escaping twice changes nothing. A space of any width stays.
 
-It also says how long text from outside may be.
+The constants at the end say how long text from outside may be.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ def visible(text: str, keep: str = "") -> str:
 
 
 def visible_page(html: str) -> str:
-    """HTML whose text is safe for eyes. What stands in its tags stays, because forms send it back."""
+    """``html`` with text that is safe to show. Its tags stay as they are, because forms send back what is in them."""
     if html.replace("\n", " ").isprintable():
         return html
-    whole = _TAG_OR_TEXT.sub(lambda found: found[1] or visible(found[0], keep="\n\t"), html)
-    return whole.encode("utf-8", "backslashreplace").decode()
+    escaped = _TAG_OR_TEXT.sub(lambda match: match[1] or visible(match[0], keep="\n\t"), html)
+    return escaped.encode("utf-8", "backslashreplace").decode()
 
 
 def visible_json(value: Any, **options: Any) -> str:
-    """``value`` as JSON that is safe for eyes: the same value to a program, with more characters escaped."""
+    """``value`` as JSON that is safe to show: the same value to a program, with more characters escaped."""
     text = json.dumps(value, ensure_ascii=False, **options)
     if text.replace("\n", "").isprintable():
         return text
@@ -51,8 +52,8 @@ def visible_json(value: Any, **options: Any) -> str:
 
 
 class Phrase(str):
-    """A text in English that knows the ``template`` and the ``values`` it was made of, so that a page can say it in
-    another language. A value may be a phrase, too."""
+    """English text that keeps the ``template`` and the ``values`` it was made of, so that a page can translate it. A
+    value may be a phrase, too."""
 
     __slots__ = ("template", "values")
     template: str
@@ -66,13 +67,13 @@ class Phrase(str):
 
 
 def joined(texts: Sequence[str]) -> str:
-    """Several texts as one."""
+    """At least one text, joined by semicolons; several become a :class:`Phrase`."""
     first, *more = texts
     return Phrase("{first}; {more}", first=first, more=joined(more)) if more else first
 
 
 def is_storable(text: str) -> bool:
-    """Whether ``text`` is valid Unicode: no storage takes a lone surrogate, which stands for a byte that is none."""
+    """Whether ``text`` is valid Unicode: no storage takes a lone surrogate, which stands for an undecodable byte."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -89,10 +90,10 @@ def _escaped(character: str) -> str:
 
 
 class SafeLogger:
-    """The only way to a logger in this package: every message, argument and traceback becomes safe for eyes.
+    """The only way to a logger in this package: it makes every message, argument and traceback safe to show.
 
-    Its records are those that ``logger`` would have made: the arguments stay apart from the message, and the exception
-    is there for handlers that report it elsewhere.
+    Otherwise, its records are those that ``logger`` would have made: arguments stay separate from the message, and
+    handlers that report exceptions elsewhere find the exception.
     """
 
     _logger: logging.Logger | logging.LoggerAdapter[Any]
@@ -121,10 +122,10 @@ class SafeLogger:
         logger = self._logger
         if not logger.isEnabledFor(level):
             return
-        given: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         while isinstance(logger, logging.LoggerAdapter):
-            processed, more = logger.process(message, given)
-            message, given, logger = str(processed), dict(more), logger.logger
+            processed, changed = logger.process(message, options)
+            message, options, logger = str(processed), dict(changed), logger.logger
         caller = _caller()
         record = logger.makeRecord(
             logger.name,
@@ -135,7 +136,7 @@ class SafeLogger:
             tuple(map(_safe, arguments)),
             None if error is None else (type(error), error, error.__traceback__),
             caller.f_code.co_name,
-            given.get("extra"),
+            options.get("extra"),
         )
         record.exc_text = None if error is None else _traceback(error)
         logger.handle(record)
@@ -170,7 +171,7 @@ def _caller() -> Any:
 
 
 def _traceback(error: BaseException) -> str:
-    """As Python writes it, except that the message of each exception is one line."""
+    """The traceback as Python writes it, except that the message of each exception is one line."""
     chain: list[BaseException] = []
     each: BaseException | None = error
     while each is not None and each not in chain:
@@ -186,7 +187,7 @@ def _one_traceback(error: BaseException) -> str:
 
 
 # How long text from outside may be, in characters. Longer text is refused or ignored before anything matches or keeps
-# it: strangers send text of any length, and what they send must cost them more than us.
+# it: strangers send text of any length, and sending it must cost them more than it costs the app.
 
 LONGEST_RULES = 1000
 """Rules, such as ``"100/minute; 10/second"``."""
@@ -201,15 +202,14 @@ LONGEST_SUBJECT = 2000
 LONGEST_MESSAGE = 10_000
 """The message to a refused client."""
 LONGEST_PREFERENCE = 512
-"""A header field by which a client says what it prefers. No browser sends a longer one; if one comes, the default
-applies."""
+"""A header field such as ``Accept``. No browser sends a longer one; instead of a longer one, the default applies."""
 LONGEST_COOKIE = 500
-"""A cookie of ours."""
+"""A cookie that this package has set."""
 LONGEST_QUERY = 8192
-"""The query of one of our pages."""
+"""The query of a page of this package."""
 LONGEST_ARGUMENT = 8192
 """An argument of a command."""
 LONGEST_FILE = 1 << 26
 """A file of limits."""
 LONGEST_LINE = 1 << 16
-"""A line of a log. Servers accept no longer request line."""
+"""A line of a log. No server accepts a longer request line."""

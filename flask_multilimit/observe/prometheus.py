@@ -13,7 +13,7 @@ from math import isnan
 from typing import Any, Final, Literal
 
 from ..engine import ConfigurationError
-from ..engine.errors import brief, check_several, is_number
+from ..engine.errors import brief, check_iterable, is_number
 from .events import ObservedApp
 from .metrics import (
     CHECK_TIME,
@@ -143,7 +143,7 @@ def _name_of(metric: Measured) -> str:
 
 def _check_buckets(buckets: Sequence[float]) -> None:
     """Raise :class:`ConfigurationError` unless a histogram can have them."""
-    check_several("buckets", buckets, "a list of seconds")
+    check_iterable("buckets", buckets, "a list of seconds")
     if not buckets or not all(is_number(each) and not isnan(each) for each in buckets):
         raise ConfigurationError(f"buckets={buckets!r}: give at least one number of seconds, and only numbers")
     if any(after <= before for before, after in pairwise(buckets)):

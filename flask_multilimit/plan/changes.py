@@ -10,7 +10,7 @@ from ..control.entries import Listing, Override, is_wide, too_many_listed
 from ..declare.addresses import Who, network_from
 from ..declare.written import InvalidData, Mistake
 from ..engine import ConfigurationError, Rule
-from ..engine.errors import told_by
+from ..engine.errors import message_of
 from ..engine.text import Phrase
 from .endpoint import Plan
 from .overrides import NamedRule, fitting, rules_of_subject
@@ -105,7 +105,7 @@ class ChangeValidator:
         try:
             self._declared.require_type(who.type_name)
         except ConfigurationError as error:
-            raise InvalidData("", [Mistake("who", str(who), told_by(error))]) from None
+            raise InvalidData("", [Mistake("who", str(who), message_of(error))]) from None
 
 
 def _hint(entry: Override, plans: Plans) -> Phrase:

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from flask_multilimit.engine import Ban, Concurrent, Hits, Rule, hits_for
-from flask_multilimit.engine.rules import NOTHING
+from flask_multilimit.engine.rules import REFUSE_ALL
 
 if TYPE_CHECKING:
     from flask_multilimit.engine import Decision, Hit
@@ -190,7 +190,7 @@ def test_refusals_of_slots_are_strikes(bench: Bench) -> None:
 
 
 def test_refusals_of_a_rule_with_count_0_are_no_strikes(bench: Bench) -> None:
-    plan = banning(rules=[NOTHING])
+    plan = banning(rules=[REFUSE_ALL])
 
     decision = refused(bench, plan, 10)
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter
-from flask_multilimit.engine.rules import NOTHING
+from flask_multilimit.engine.rules import REFUSE_ALL
 from support.clock import Clock
 from support.doubles import RecordingStorage
 from support.effort import tries
@@ -44,7 +44,7 @@ OF_SEVERAL = {"address", "everyone"}
 def rules_of(plan: Any) -> tuple[Rule, ...]:
     if plan is None:
         return ()
-    return (NOTHING,) if plan == 0 else tuple(map(Rule.parse, plan.split("; ")))
+    return (REFUSE_ALL,) if plan == 0 else tuple(map(Rule.parse, plan.split("; ")))
 
 
 class Shop:

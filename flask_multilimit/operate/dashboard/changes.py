@@ -17,7 +17,7 @@ from ...declare.addresses import Networks
 from ...declare.subjects import LimitType
 from ...declare.written import InvalidData, Mistake
 from ...engine import ConfigurationError, StorageError
-from ...engine.errors import told_by, with_remedy
+from ...engine.errors import message_of, with_remedy
 from ...engine.text import Phrase, joined
 from ...insight.impact import Impact, impact
 from ...insight.values import Described
@@ -122,7 +122,7 @@ def _failed(found: Proposal, error: ConfigurationError | StorageError) -> Propos
     if isinstance(error, StorageError):
         return replace(found, mistakes={"": with_remedy(error)}, status=503)
     if isinstance(error, ControlConflict):
-        return replace(found, mistakes={"": told_by(error)}, status=409)
+        return replace(found, mistakes={"": message_of(error)}, status=409)
     return Proposal(found.given, mistakes_of(error), status=400)
 
 
@@ -204,7 +204,7 @@ def _limiter_of(plans: Plans, endpoint: str, rule: str) -> str:
 def mistakes_of(error: ConfigurationError) -> dict[str, str]:
     """What is wrong, by the field of the form."""
     if not isinstance(error, InvalidData):
-        return {"": told_by(error)}
+        return {"": message_of(error)}
     found: dict[str, str] = {}
     for each in error.mistakes:
         place = _FIELD_OF.get(each.place.partition("[")[0].partition(".")[0], "")

@@ -12,7 +12,7 @@ from werkzeug.exceptions import Forbidden
 
 from ...control.store import KINDS
 from ...engine import ConfigurationError, StorageError
-from ...engine.errors import told_by, with_remedy
+from ...engine.errors import message_of, with_remedy
 from ...engine.text import SafeLogger
 from ...insight import bans, clients
 from ...insight.changes import Entries, History, entries, history
@@ -211,7 +211,7 @@ def subject_asked() -> Subject:
     except StorageError as error:
         return Subject(None, with_remedy(error))
     except ConfigurationError as error:
-        return Subject(None, told_by(error))
+        return Subject(None, message_of(error))
 
 
 def _client_in(asked: Mapping[str, str], value: str) -> clients.Client | None:
@@ -284,7 +284,7 @@ def _subject_url(**notices: str) -> str:
 
 
 def _not_possible(error: ConfigurationError | StorageError) -> Response:
-    why = with_remedy(error) if isinstance(error, StorageError) else told_by(error)
+    why = with_remedy(error) if isinstance(error, StorageError) else message_of(error)
     return render("refused.html", status=409, title="", why=why)
 
 

@@ -19,7 +19,7 @@ from ...declare.limiter import check_callable
 from ...declare.subjects import LimitType, Subject, parts_of
 from ...declare.written import HeaderType
 from ...engine import ConfigurationError
-from ...engine.errors import brief, check_mapping, check_several, check_text
+from ...engine.errors import brief, check_iterable, check_mapping, check_text
 from ...engine.rules import Rules
 from ...plan.endpoint import PlannedLimiter
 from ...plan.plans import Plans
@@ -122,7 +122,7 @@ def logged_requests(given: object) -> Iterator[LoggedRequest]:
     if isinstance(given, Logs):
         yield from given
         return
-    check_several("requests", given, _REQUESTS)
+    check_iterable("requests", given, _REQUESTS)
     for each in cast("Iterable[object]", given):
         if not isinstance(each, LoggedRequest):
             raise ConfigurationError(f"requests: {brief(each)}: give {_REQUESTS}")

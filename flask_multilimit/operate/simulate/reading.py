@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engine import ConfigurationError
-from ...engine.errors import brief, check_path, check_several, check_text
+from ...engine.errors import brief, check_iterable, check_path, check_text
 from ...engine.text import LONGEST_LINE
 from .formats import LOOKED_AT, MakeReader, format_of, recognised
 from .logged import MICROSECONDS, LoggedRequest, NoRequestError, Read
@@ -143,7 +143,7 @@ def read_logs(
         check_text("format", format)
     if not isinstance(zone, tzinfo):
         raise ConfigurationError(f"zone={brief(zone)}: give a tzinfo, such as ZoneInfo('Europe/Berlin')")
-    check_several("fields", fields)
+    check_iterable("fields", fields)
     fields = tuple(fields)
     for each in fields:
         check_text("fields", each)

@@ -18,7 +18,7 @@ from pydantic import Field, InstanceOf, PlainSerializer
 
 from ...declare.subjects import LimitType
 from ...engine import Calendar, ConfigurationError, Limiter, MemoryStorage, Rule, hits_for
-from ...engine.errors import brief, check_several
+from ...engine.errors import brief, check_iterable
 from ...engine.periods import AROUND
 from ...engine.rules import UNITS, changed
 from ...engine.storage.forgetting import UNBOUNDED
@@ -402,7 +402,7 @@ def traffic_of(arrivals: Arrivals, windows: Sequence[float | str]) -> Traffic:
     if not arrivals:
         why = "nothing says what they cost" if arrivals.without_cost else "there is none that a limit here would count"
         raise ConfigurationError(f"no requests to learn from: {why}")
-    check_several("windows", windows, "a list of seconds")
+    check_iterable("windows", windows, "a list of seconds")
     rules = [window_of(each) for each in windows]
     if len(set(rules)) != len(rules) or not rules:
         raise ConfigurationError("give each window once")
