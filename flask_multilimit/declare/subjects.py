@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from enum import Enum
 from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv6Address
@@ -325,9 +326,23 @@ def _flask_login_user() -> Any:
     return None if current_user.id is None else str(current_user.id)
 
 
+_RUNNING: ContextVar[tuple[Callable[[], object], ...]] = ContextVar("multilimit_running", default=())
+"""The callables that are looking for a subject at this moment."""
+
+
 def _id_of(find: Callable[[], object], source: str) -> str | None:
     """What ``find`` returns, as text; ``None`` for nobody, also if a proxy stands for it."""
-    value = find()
+    running = _RUNNING.get()
+    if find in running:
+        raise ConfigurationError(
+            f"{source} calls itself: it calls a function, or makes a check, that is limited by the same type; limit "
+            "that by another type, such as LimitType.IP"
+        )
+    token = _RUNNING.set((*running, find))
+    try:
+        value = find()
+    finally:
+        _RUNNING.reset(token)
     text = _id_from(value)
     if text is None and not isinstance(value, NoneType):
         raise ConfigurationError(f"{source} returned {brief(value)}: return a str, an int, a UUID, or None")

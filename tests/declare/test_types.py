@@ -275,6 +275,51 @@ class TestUsers:
             client.get("/")
 
 
+class TestSubjectsThatAskForThemselves:
+    """Without an error, each call would end by a RecursionError, be made again, and so on for hours."""
+
+    @pytest.mark.parametrize("lookup_fails_quietly", [False, True])
+    def test_user_loader_that_calls_a_function_limited_by_user_is_an_error(
+        self, app: Flask, lookup_fails_quietly: bool
+    ) -> None:
+        errors: list[Exception] = []
+
+        @rate_limiter(type=LimitType.USER, rules="5/minute")
+        def load() -> str:
+            return "ann"
+
+        def user() -> str | None:
+            try:
+                return load()
+            except ConfigurationError as error:
+                errors.append(error)
+                if lookup_fails_quietly:
+                    return None
+                raise
+
+        MultiLimit(app, user_loader=user)
+        client = limit(app, type=LimitType.USER)
+
+        if lookup_fails_quietly:
+            assert [client.get("/").status_code for _ in range(2)] == [200, 429]
+        else:
+            with pytest.raises(ConfigurationError):
+                client.get("/")
+        assert all("user_loader calls itself" in str(error) and "LimitType.IP" in str(error) for error in errors)
+        assert len(errors) >= 1
+
+    def test_callable_type_that_checks_its_own_limit_is_an_error(self, app: Flask) -> None:
+        def api_key() -> str:
+            multilimit.check("1/minute", scope="keys", type=api_key, name="api_key")
+            return "key"
+
+        multilimit = MultiLimit(app)
+        client = limit(app, type=api_key, name="api_key")
+
+        with pytest.raises(ConfigurationError, match="the type 'api_key' calls itself"):
+            client.get("/")
+
+
 class TestAnonymousUsers:
     def test_each_address_counts_by_itself(self, app: Flask) -> None:
         MultiLimit(app, user_loader=lambda: None)
