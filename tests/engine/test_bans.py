@@ -1,4 +1,4 @@
-"""What a ban is, and what is wrong with one; and the hits in which it stands."""
+"""Ban as a value: its arguments, text and equality, and the hits that contain it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_ban_is_shown_in_words() -> None:
     assert str(Ban(after=1, factor=1)) == "ban of 3600 s after 1 refusal in 600 s"
 
 
-def test_a_ban_is_no_rule_and_no_algorithm_of_rules() -> None:
+def test_ban_is_accepted_neither_as_a_rule_nor_as_an_algorithm() -> None:
     assert BAN not in ALGORITHMS
     with pytest.raises(ConfigurationError, match="algorithm must be one of"):
         Rule(algorithm=BAN)
@@ -77,7 +77,7 @@ def test_hits_with_a_ban_survive_pickling() -> None:
     assert Limiter().check(again).allowed
 
 
-def test_the_key_of_a_ban_is_in_the_slot_of_its_rules() -> None:
+def test_key_of_a_ban_is_in_the_hash_slot_of_its_rules() -> None:
     rule, ban = hits_for("1/minute", scope="s", subject="ada", type="user", ban=Ban(within=90))
 
     assert rule.key == "rate_limit:{s}:user:ada:sliding_window:60000"

@@ -1,4 +1,4 @@
-"""A Calendar as a value: what it accepts, says, and is equal to; and what an outage leaves of it."""
+"""Calendar as a value: its arguments, text and equality; its clock in memory, and its quota in an outage."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from support.doubles import RecordingStorage
         ({"name": "é"}, "1 to 64 characters"),
     ],
 )
-def test_a_mistake_is_an_error_that_says_what_to_give(given: dict[str, Any], message: str) -> None:
+def test_wrong_argument_of_a_calendar_is_an_error_with_its_remedy(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Calendar(**{"count": 5, "period": "month", **given})
 
 
-def test_a_system_without_time_zones_is_told_which_package_to_install() -> None:
+def test_error_names_tzdata_when_the_system_has_no_time_zones() -> None:
     code = (
         "import sys; sys.modules['tzdata'] = None; import zoneinfo; zoneinfo.reset_tzpath(to=[])\n"
         "from flask_multilimit import Calendar\n"
@@ -73,7 +73,7 @@ def test_a_system_without_time_zones_is_told_which_package_to_install() -> None:
         ("7 per calendar year from 04-06 in UTC", Calendar(7, "year", anchor="04-06")),
     ],
 )
-def test_text_is_a_calendar(text: str, same: Calendar) -> None:
+def test_calendar_can_be_written_as_text(text: str, same: Calendar) -> None:
     assert Rule.parse(text) == same
 
 
@@ -86,7 +86,7 @@ def test_text_is_a_calendar(text: str, same: Calendar) -> None:
         *("5 per calendar week from 8", "5 per minute in UTC", "5 per calendar month from ²"),
     ],
 )
-def test_other_text_is_an_error(text: str) -> None:
+def test_malformed_calendar_text_is_an_error(text: str) -> None:
     with pytest.raises(ConfigurationError):
         Rule.parse(text)
 
@@ -100,12 +100,12 @@ CALENDARS = (
 
 
 @pytest.mark.parametrize("calendar", CALENDARS, ids=str)
-def test_the_text_that_is_shown_can_be_typed(calendar: Calendar) -> None:
+def test_text_of_a_calendar_can_be_parsed_again(calendar: Calendar) -> None:
     assert str(Rule.parse(str(calendar))) == str(calendar)
 
 
 @pytest.mark.parametrize("calendar", CALENDARS, ids=str)
-def test_a_copy_is_equal_and_counts_in_the_same_key(calendar: Calendar) -> None:
+def test_copied_calendar_is_equal_and_has_the_same_key(calendar: Calendar) -> None:
     for same in (copy.deepcopy(calendar), pickle.loads(pickle.dumps(calendar)), rule_of(fields_of(calendar))):
         assert (same, hash(same), same.key_part, repr(same)) == (
             calendar,
@@ -119,12 +119,12 @@ def test_a_copy_is_equal_and_counts_in_the_same_key(calendar: Calendar) -> None:
     assert eval(repr(calendar), {"Calendar": Calendar}) == calendar
 
 
-def test_calendars_are_told_apart_by_period_zone_and_anchor() -> None:
+def test_calendars_of_different_period_zone_or_anchor_have_different_keys() -> None:
     assert len({each.key_part for each in CALENDARS}) == len(CALENDARS)
     assert Calendar(5, "month", anchor=1) == Calendar(5, "month")
 
 
-def test_the_longest_key_has_room_for_the_longest_calendar() -> None:
+def test_longest_calendar_fits_into_the_longest_key() -> None:
     calendar = Calendar(5, "year", timezone="America/Argentina/ComodRivadavia", anchor="12-31")
     (hit,) = hits_for(calendar, scope="x" * 56, subject="y" * 48, type="z" * 20, prefix="p" * 32)
 
@@ -134,7 +134,7 @@ def test_the_longest_key_has_room_for_the_longest_calendar() -> None:
     assert parts.rule == calendar.key_part
 
 
-def test_in_memory_the_clock_of_the_system_decides() -> None:
+def test_memory_storage_ends_a_calendar_day_by_the_system_clock() -> None:
     wanted = hits_for(Calendar(5, "day"), scope="api")
 
     decision = Limiter(MemoryStorage()).check(wanted)
@@ -144,7 +144,7 @@ def test_in_memory_the_clock_of_the_system_decides() -> None:
     assert abs(midnight - round(midnight / 86_400) * 86_400) < 2
 
 
-def test_in_memory_the_clock_is_followed_when_that_of_the_system_is_set() -> None:
+def test_memory_storage_follows_the_system_clock_when_it_is_set() -> None:
     storage = MemoryStorage()
     storage._origin += 40 * 86_400 * 10**9  # as if the process had begun when the clock was wrong
     limiter = Limiter(storage)
@@ -165,7 +165,7 @@ OUTAGES = [
 
 
 @pytest.mark.parametrize(("begins", "anchor", "left"), OUTAGES)
-def test_in_an_outage_each_worker_has_its_share_of_what_was_left_until_the_period_ends(
+def test_worker_admits_its_share_of_the_remaining_calendar_quota_in_an_outage(
     begins: datetime, anchor: int, left: float
 ) -> None:
     clock = Clock(round(begins.timestamp()) * SECOND)

@@ -1,4 +1,4 @@
-"""What hits are made of: a wrong kind of value is an error, and never a limit that is off."""
+"""Hits: a value of a wrong kind is an error, and never switches a limit off."""
 
 from __future__ import annotations
 

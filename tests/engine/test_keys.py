@@ -1,4 +1,4 @@
-"""Escaping: whatever a text is, its key is short, plain and its own."""
+"""Escaping: every text gives a short key of plain characters that no other text gives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ any_text = st.text(st.characters(codec=None), max_size=80) | st.text("ab{}:%*\0\
 
 
 @given(any_text, st.integers(0, 3), st.sampled_from(["%", "*", "{", "}", ":", "\0", "a"]))
-def test_texts_that_differ_in_one_character_stay_different(text: str, place: int, inserted: str) -> None:
+def test_texts_that_differ_in_one_character_escape_differently(text: str, place: int, inserted: str) -> None:
     other = text[:place] + inserted + text[place:]
 
     assert escape_subject(text) != escape_subject(other)
@@ -34,7 +34,7 @@ def test_texts_that_differ_in_one_character_stay_different(text: str, place: int
 
 
 @given(any_text)
-def test_an_escaped_text_is_not_taken_for_another_text(text: str) -> None:
+def test_escaped_text_changes_when_it_is_escaped_again(text: str) -> None:
     """Escaping what is escaped already gives something else, unless nothing had to be escaped."""
     escaped = escape_subject(text)
 
@@ -50,12 +50,12 @@ def test_escaped_texts_are_short_and_have_no_braces_colons_or_blanks(text: str) 
 
 
 @given(st.text("abcXYZ019._~@/-", max_size=MAX_SUBJECT))
-def test_a_plain_text_stays_readable(text: str) -> None:
+def test_plain_text_is_not_escaped(text: str) -> None:
     assert escape_subject(text) == text
 
 
 @pytest.mark.parametrize("longest", [MAX_SCOPE, MAX_SUBJECT])
-def test_a_text_is_digested_only_when_it_would_not_fit(longest: int) -> None:
+def test_text_is_replaced_by_a_digest_only_when_it_is_too_long(longest: int) -> None:
     assert escape("x" * longest, longest) == "x" * longest
     assert escape("x" * (longest + 1), longest).startswith("*")
     assert escape("é" * (longest // 6), longest) == "%C3%A9" * (longest // 6)
@@ -66,7 +66,7 @@ any_tag = st.sampled_from(HASH_TAGS)
 
 
 @given(any_text, any_text, any_tag, any_text, any_text, any_tag)
-def test_no_two_of_scope_subject_and_hash_tag_give_one_key(
+def test_different_scope_subject_or_hash_tag_gives_a_different_key(
     a: str, b: str, tag: HashTag, c: str, d: str, other_tag: HashTag
 ) -> None:
     assume((a, b, tag) != (c, d, other_tag))
@@ -78,7 +78,7 @@ def test_no_two_of_scope_subject_and_hash_tag_give_one_key(
 
 
 @given(any_text, any_text, any_tag)
-def test_a_key_has_one_pair_of_braces_with_something_in_it(scope: str, subject: str, tag: HashTag) -> None:
+def test_key_has_exactly_one_hash_tag_that_is_not_empty(scope: str, subject: str, tag: HashTag) -> None:
     key = hits_for("1/second", scope=scope, subject=subject, hash_tag=tag)[0].key
 
     assert key.count("{") == key.count("}") == 1
@@ -87,7 +87,7 @@ def test_a_key_has_one_pair_of_braces_with_something_in_it(scope: str, subject: 
 
 
 @given(any_text, any_text, any_tag)
-def test_the_hash_tag_is_the_chosen_part_of_the_key(scope: str, subject: str, tag: HashTag) -> None:
+def test_hash_tag_is_the_scope_or_the_subject_as_chosen(scope: str, subject: str, tag: HashTag) -> None:
     key = hits_for("1/second", scope=scope, subject=subject, hash_tag=tag)[0].key
 
     assert hash_tag_of(key) == (escape_scope(scope) if tag == "scope" else escape_subject(subject) or "*")

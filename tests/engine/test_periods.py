@@ -80,7 +80,7 @@ def boundaries_between(periods: Periods, begin: int, end: int) -> Iterator[int]:
 @pytest.mark.parametrize(
     ("step", "calendars"), [(5 * 86_400, CALENDARS[6:10:3]), pytest.param(10_800, CALENDARS, marks=pytest.mark.slow)]
 )
-def test_in_30_years_each_period_begins_when_clocks_first_show_it(
+def test_each_period_of_30_years_begins_when_local_clocks_first_show_it(
     zone: str, step: int, calendars: tuple[tuple[Any, Any], ...]
 ) -> None:
     minutes = (each for change in changes(zone) for each in range(change - 7_200, change + 7_200, 60))
@@ -116,7 +116,7 @@ def test_in_30_years_each_period_begins_when_clocks_first_show_it(
         ("UTC", "2026-03-29 12:00", 24),
     ],
 )
-def test_a_day_is_as_long_as_clocks_make_it(zone: str, at: str, hours: float) -> None:
+def test_day_is_shorter_or_longer_when_clocks_change(zone: str, at: str, hours: float) -> None:
     now = round(datetime.fromisoformat(at).replace(tzinfo=ZoneInfo(zone)).timestamp() * SECOND)
 
     *_, begin, end, _, _ = periods_of("day", zone, None).around(now)
@@ -125,7 +125,7 @@ def test_a_day_is_as_long_as_clocks_make_it(zone: str, at: str, hours: float) ->
 
 
 @pytest.mark.parametrize("zone", ZONES)
-def test_an_hour_that_clocks_show_twice_is_two_periods_and_one_they_skip_is_none(zone: str) -> None:
+def test_repeated_hour_is_two_periods_and_skipped_hour_is_none(zone: str) -> None:
     periods = Periods("hour", zone_named(zone), None)
     for change in changes(zone)[::20]:
         begin, end = change - 3 * 3_600, change + 3 * 3_600
@@ -149,7 +149,7 @@ def changes(zone: str) -> list[int]:
     return [BEGIN + 40 * 86_400, *found]
 
 
-def test_boundaries_are_whole_and_ascending_however_far_away() -> None:
+def test_boundaries_are_complete_and_ascending_centuries_away() -> None:
     for zone in ZONES:
         for period, anchor in (("hour", None), *CALENDARS):
             periods = Periods(period, zone_named(zone), anchor)

@@ -1,4 +1,4 @@
-"""Rules: what is taken, what is refused, and what the refusal says."""
+"""Rules: arguments that are accepted and refused, errors, equality and text."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_every_number_of_milliseconds_is_kept_exactly(milliseconds: int) -> None
         *(("name", name) for name in ("a", "ip-50s", "A.b_c:d*e/f", "x" * 64)),
     ],
 )
-def test_what_is_given_is_kept(field: str, value: Any) -> None:
+def test_rule_keeps_its_count_algorithm_and_name(field: str, value: Any) -> None:
     assert getattr(Rule(**{field: value}), field) == value
 
 
@@ -83,7 +83,7 @@ def test_what_is_given_is_kept(field: str, value: Any) -> None:
 
 
 def brief(value: object) -> str:
-    """As the name of a test; an int of so many digits has no repr."""
+    """The id of a parameter; an int of so many digits has no repr."""
     return "10**5000" if value == HUGE else repr(value)[:30]
 
 
@@ -141,7 +141,7 @@ def test_an_error_names_the_place_the_value_and_the_remedy(make: Callable[[], ob
         make()
 
 
-def test_an_error_is_short_however_long_the_value() -> None:
+def test_error_stays_short_when_the_value_is_long() -> None:
     for value in ("x" * 10_000, 10**400, HUGE, ["x"] * 10_000):
         with pytest.raises(ConfigurationError) as caught:
             Rule(time=value)  # type: ignore[arg-type]
@@ -157,14 +157,14 @@ def test_a_rule_is_frozen() -> None:
             setattr(Rule(), name, value)
 
 
-def test_equal_rules_are_one_in_a_set() -> None:
+def test_equal_rules_are_one_element_of_a_set() -> None:
     used = Rule(60, 5)
     assert used.quota.count == 5
 
     assert {used, Rule(60.0, 5), Rule(timedelta(minutes=1), 5), Rule.parse("5/minute")} == {Rule(60, 5)}
 
 
-def test_rules_that_differ_in_anything_are_different() -> None:
+def test_rules_that_differ_in_one_field_are_not_equal() -> None:
     rules = [Rule(60, 5), Rule(61, 5), Rule(60, 6), Rule(60, 5, name="x"), Rule(60, 5, algorithm=list(RATES)[-1])]
 
     assert len(set(rules)) == len(rules)
@@ -233,7 +233,7 @@ BAD_TEXTS = [
 
 
 @pytest.mark.parametrize("text", BAD_TEXTS, ids=brief)
-def test_text_that_is_no_rule_is_an_error_and_never_means_no_limit(text: str) -> None:
+def test_malformed_rule_text_is_a_short_error(text: str) -> None:
     with pytest.raises(ConfigurationError, match="rule") as caught:
         rules_from(text)
 
@@ -265,7 +265,7 @@ def test_any_text_is_rules_or_a_configuration_error(text: str) -> None:
         (rule for rule in [Rule(1, 5), Rule(60, 100)]),
     ],
 )
-def test_several_rules_may_be_given_in_many_ways(given_rules: Any) -> None:
+def test_several_rules_can_be_given_as_text_or_any_iterable(given_rules: Any) -> None:
     assert rules_from(given_rules) == (Rule(1, 5), Rule(60, 100))
     assert rules_from(Rule(1, 5)) == (Rule(1, 5),)
 

@@ -1,4 +1,4 @@
-"""Settling a decision: what the limiter promises beyond what storages do."""
+"""Settling a decision: what the limiter promises in addition to its storage."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(("units", "remaining", "debt"), [(1, 9, 0), (3, 7, 0), (347, 0, 337)])
-def test_a_decision_says_what_was_charged_and_what_is_left_after_its_settlement(
-    units: int, remaining: int, debt: int
-) -> None:
+def test_settled_decision_shows_charge_remaining_units_and_debt(units: int, remaining: int, debt: int) -> None:
     limiter, plan = Limiter(), hits("10/minute", cost=3)
     decision = limiter.check(plan)
 
@@ -34,9 +32,7 @@ def test_a_decision_says_what_was_charged_and_what_is_left_after_its_settlement(
 @pytest.mark.parametrize("units", [5, 6, 9, 1380])
 @pytest.mark.parametrize("cost", [0, 1, 3])
 @pytest.mark.parametrize("algorithm", RATES)
-def test_a_settled_decision_says_when_the_next_unit_and_when_all_come_back(
-    algorithm: str, cost: int, units: int
-) -> None:
+def test_settled_decision_shows_when_the_next_unit_and_all_units_return(algorithm: str, cost: int, units: int) -> None:
     limiter, window = Limiter(MemoryStorage(Clock())), rule(algorithm, 10, 5)
     plan = hits_for(window, scope="api", subject="ada", cost=cost, settle=True)
 
@@ -49,7 +45,7 @@ def test_a_settled_decision_says_when_the_next_unit_and_when_all_come_back(
 
 
 @pytest.mark.parametrize("units", [4, 2, 0])
-def test_a_charge_is_settled_once_also_at_its_cost(units: int) -> None:
+def test_charge_is_settled_only_once_even_at_its_own_cost(units: int) -> None:
     limiter, plan = Limiter(), hits("10/minute", cost=2)
     decision = limiter.check(plan)
 
@@ -58,7 +54,7 @@ def test_a_charge_is_settled_once_also_at_its_cost(units: int) -> None:
     assert [*settled, limiter.peek(plan).remaining] == [10 - units] * 3
 
 
-def test_some_of_the_quotas_of_a_check_can_be_settled() -> None:
+def test_settling_some_hits_leaves_other_quotas_of_the_check_unchanged() -> None:
     limiter, tokens, requests = Limiter(), hits("100/hour", scope="tokens"), hits("10/minute", scope="requests")
 
     settled = limiter.settle(limiter.check([*tokens, *requests]), 40, tokens)
@@ -67,7 +63,7 @@ def test_some_of_the_quotas_of_a_check_can_be_settled() -> None:
     assert [limiter.peek(plan).remaining for plan in (tokens, requests)] == [60, 9]
 
 
-def test_a_refused_check_is_not_settled() -> None:
+def test_refused_checks_and_peeks_are_not_settled() -> None:
     limiter, plan = Limiter(), hits("1/minute")
     limiter.check(plan)
 
@@ -86,7 +82,7 @@ def test_slots_stay_held_when_units_are_settled() -> None:
     assert [status.remaining for status in limiter.peek(plan).statuses] == [1, 6]
 
 
-def test_a_sliding_window_is_charged_as_many_entries_as_a_check_may_write() -> None:
+def test_settling_charges_a_sliding_window_at_most_10_000_units() -> None:
     limiter, plan = Limiter(), hits(Rule(60, 50_000))
 
     assert limiter.settle(limiter.check(plan), 10**9).remaining == 40_000
@@ -94,7 +90,7 @@ def test_a_sliding_window_is_charged_as_many_entries_as_a_check_may_write() -> N
 
 
 @pytest.mark.parametrize("units", [-1, 10**9 + 1, 10**30, True, 1.0, "3", None, float("nan")])
-def test_units_that_are_no_number_of_units_are_an_error_and_settle_nothing(units: Any) -> None:
+def test_settling_with_invalid_units_is_an_error_and_settles_nothing(units: Any) -> None:
     limiter, plan = Limiter(), hits("10/minute")
     decision = limiter.check(plan)
 
@@ -114,7 +110,7 @@ def test_units_of_a_lease_cannot_be_settled_but_can_be_refunded() -> None:
     assert limiter.refund(decision).remaining == 10
 
 
-def test_a_settlement_without_a_reply_is_never_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settlement_is_not_repeated_after_its_reply_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     limiter, plan = Limiter(), hits("10/minute")
     decision, settle = limiter.check(plan), limiter.storage.settle
 
@@ -133,9 +129,7 @@ def test_a_settlement_without_a_reply_is_never_made_again(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("algorithm", RATES)
 @pytest.mark.parametrize("seed", range(20))
-def test_a_check_is_admitted_only_if_its_estimate_fits_into_what_is_left_of_what_was_really_used(
-    algorithm: str, seed: int
-) -> None:
+def test_check_is_admitted_exactly_when_its_cost_fits_beside_settled_units(algorithm: str, seed: int) -> None:
     chance, limiter, count = random.Random(seed), Limiter(MemoryStorage(Clock())), 60
     used = 0
     under_way: list[tuple[Decision, int]] = []

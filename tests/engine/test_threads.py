@@ -1,4 +1,4 @@
-"""A beat runs its task in the background while there is something to do, whatever the server does with threads."""
+"""A beat runs its task in a background thread while there is work. It survives forks and killed threads."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_beat_runs_again_after_the_pause_its_task_returns() -> None:
     assert beat.wakes_at == inf
 
 
-def test_a_sooner_wake_comes_sooner_and_a_later_one_changes_nothing() -> None:
+def test_earlier_wake_replaces_the_planned_one_and_a_later_wake_does_not() -> None:
     ran = threading.Event()
     beat = background(ran.set)
     start = time.monotonic()
@@ -86,7 +86,7 @@ def test_a_sooner_wake_comes_sooner_and_a_later_one_changes_nothing() -> None:
     assert ran.wait(PATIENCE)
 
 
-def test_a_wake_while_the_task_ends_is_not_lost() -> None:
+def test_wake_during_the_last_run_of_a_task_is_not_lost() -> None:
     task = Held(None, None)
     beat = task.begin()
 
@@ -96,7 +96,7 @@ def test_a_wake_while_the_task_ends_is_not_lost() -> None:
     until(lambda: task.runs == 2)
 
 
-def test_many_wakes_at_once_are_one_thread() -> None:
+def test_many_wakes_at_once_start_one_thread() -> None:
     task = Held(None, None)
     beat = background(task)
     with ThreadPoolExecutor(20) as wakers:
@@ -130,7 +130,7 @@ def test_a_task_that_raises_is_logged_and_runs_again(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_the_server_kills_is_replaced() -> None:
+def test_next_wake_replaces_a_killed_thread() -> None:
     killing, runs = [True], list[int]()
 
     def task() -> None:
@@ -148,7 +148,7 @@ def test_a_thread_that_the_server_kills_is_replaced() -> None:
     until(lambda: runs)
 
 
-def test_a_beat_s_thread_keeps_its_owner_collectable() -> None:
+def test_beat_is_garbage_collected_while_its_thread_runs() -> None:
     beat = background(lambda: 0.001)
     beat.wake()
     gone = weakref.ref(beat)
@@ -162,7 +162,7 @@ def test_a_beat_s_thread_keeps_its_owner_collectable() -> None:
     until(collected)
 
 
-def test_closed_its_thread_ends_also_in_the_middle_of_its_task_and_the_next_wake_starts_another() -> None:
+def test_close_ends_the_thread_and_the_next_wake_starts_another() -> None:
     task = Held(0.0, 60.0, 60.0)
     beat = task.begin()
     beat.close()
@@ -177,7 +177,7 @@ def test_closed_its_thread_ends_also_in_the_middle_of_its_task_and_the_next_wake
         assert not threads()
 
 
-def test_a_system_without_threads_is_a_line_in_the_log(
+def test_beat_logs_that_no_thread_can_be_started_and_recovers(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: object) -> None:
@@ -195,7 +195,7 @@ def test_a_system_without_threads_is_a_line_in_the_log(
     until(lambda: not beat.running)
 
 
-def test_a_forked_child_has_no_thread_and_can_start_one_whatever_that_of_the_parent_was_doing() -> None:
+def test_forked_child_can_start_its_thread_although_the_lock_was_held_at_the_fork() -> None:
     parent, ran = os.getpid(), threading.Event()
 
     def task() -> float:
@@ -237,7 +237,7 @@ beat.wake()
 """
 
 
-def test_a_beat_that_runs_when_the_process_ends_does_its_last_task() -> None:
+def test_running_beat_does_its_last_task_when_the_process_ends() -> None:
     run = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, check=True)
 
     assert run.stdout.splitlines() == ["last"]
@@ -258,7 +258,7 @@ begun.wait()
 """
 
 
-def test_a_task_that_runs_when_the_process_ends_is_done_to_its_end() -> None:
+def test_running_task_is_finished_before_the_process_ends() -> None:
     run = subprocess.run([sys.executable, "-c", IN_THE_MIDDLE], capture_output=True, text=True, check=True)
 
     assert run.stdout.splitlines() == ["task", "last"]
@@ -279,7 +279,7 @@ begun.wait()
 """
 
 
-def test_a_process_ends_although_a_task_hangs() -> None:
+def test_process_ends_even_if_a_task_hangs() -> None:
     """As with a client object without a timeout, whose server does not answer: the last task would hang, too."""
     run = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, check=True, timeout=30)
 
