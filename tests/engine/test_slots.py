@@ -1,4 +1,4 @@
-"""The keeper of slots: gives back without waiting, and again what turns out to be lost."""
+"""The keeper of slots releases them without waiting, repeats lost releases, and renews slots that are held."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def at_once(work: Callable[[], object], many: int) -> None:
             each.result(SECONDS)
 
 
-def test_a_block_cannot_be_entered_again(limiter: Limiter) -> None:
+def test_slot_block_cannot_be_entered_twice(limiter: Limiter) -> None:
     block = limiter.slot(THREE)
 
     with block, pytest.raises(ConfigurationError, match=r"limiter\.slot\(hits\) is for one block"), block:
@@ -72,7 +72,7 @@ def held_slots(limiter: Limiter, hits: Hits, many: int) -> list[Decision]:
     return decisions
 
 
-def test_of_threads_that_share_a_block_one_enters_it(limiter: Limiter) -> None:
+def test_only_one_of_several_threads_enters_a_shared_slot_block(limiter: Limiter) -> None:
     block = limiter.slot(THREE)
     ready, told = threading.Barrier(3), list[str]()
 
@@ -90,7 +90,7 @@ def test_of_threads_that_share_a_block_one_enters_it(limiter: Limiter) -> None:
     until(lambda: limiter.peek(THREE).remaining == 3)
 
 
-def test_slots_that_many_threads_give_back_at_once_are_all_free(limiter: Limiter) -> None:
+def test_slots_released_by_many_threads_at_once_are_all_free(limiter: Limiter) -> None:
     many = hits_for(Concurrent(40), scope="reports")
     ready = threading.Barrier(40)
 
@@ -105,7 +105,7 @@ def test_slots_that_many_threads_give_back_at_once_are_all_free(limiter: Limiter
 
 
 @pytest.mark.parametrize("taken_by", ["this process", "another process"])
-def test_a_release_that_the_server_refuses_is_made_again(
+def test_release_is_repeated_when_the_server_refuses_it(
     limiter: Limiter, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture, taken_by: str
 ) -> None:
     decision = limiter.check(THREE)
@@ -114,7 +114,7 @@ def test_a_release_that_the_server_refuses_is_made_again(
     redis_client.config_set("min-replicas-to-write", 1)
     try:
         limiter.release(decision)
-        until(lambda: len(KEEPER) == 1)  # nobody else asks; the keeper finds out by itself
+        until(lambda: len(KEEPER) == 1)  # no other command reads the answer; the keeper does by itself
         assert redis_client.zcard(THREE[0].key) == 1
     finally:
         redis_client.config_set("min-replicas-to-write", 0)
@@ -124,7 +124,7 @@ def test_a_release_that_the_server_refuses_is_made_again(
     assert "could not be released" in caplog.text
 
 
-def test_a_slot_released_before_close_is_free(limiter: Limiter, redis_client: redis.Redis) -> None:
+def test_slot_released_before_the_limiter_closes_is_free(limiter: Limiter, redis_client: redis.Redis) -> None:
     with limiter.slot(THREE):
         pass
     limiter.close()
@@ -133,7 +133,7 @@ def test_a_slot_released_before_close_is_free(limiter: Limiter, redis_client: re
     assert len(KEEPER) == 0
 
 
-def test_a_release_waits_for_no_answer(
+def test_leaving_a_slot_block_does_not_wait_for_the_server(
     limiter: Limiter, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slots, "CONFIRM_SECONDS", 30)
@@ -145,7 +145,7 @@ def test_a_release_waits_for_no_answer(
     until(lambda: redis_client.zcard(THREE[0].key) == 0)
 
 
-def test_releases_that_are_lost_together_are_made_again_at_once_and_are_one_line_in_the_log(
+def test_releases_lost_together_are_repeated_at_once_and_logged_once(
     limiter: Limiter, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slots, "RETRY_SECONDS", 3600)
@@ -165,7 +165,7 @@ def test_releases_that_are_lost_together_are_made_again_at_once_and_are_one_line
 
 
 @pytest.mark.parametrize("refunded", [1, 2])
-def test_refunded_slots_are_free_and_the_others_are_held_until_the_end(limiter: Limiter, refunded: int) -> None:
+def test_refunded_slots_are_free_and_others_held_until_the_block_ends(limiter: Limiter, refunded: int) -> None:
     two = [*hits_for(Concurrent(1), scope="reports"), *hits_for(Concurrent(1), scope="exports")]
 
     with limiter.slot(two) as decision:
@@ -183,9 +183,7 @@ class _InTheChild(Exception):  # noqa: N818 - nothing is wrong
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_child_that_leaves_the_block_of_its_parent_gives_nothing_back(
-    limiter: Limiter, redis_client: redis.Redis
-) -> None:
+def test_forked_child_that_leaves_the_block_releases_no_slot(limiter: Limiter, redis_client: redis.Redis) -> None:
     try:
         with limiter.slot(THREE):
             child = os.fork()
@@ -206,19 +204,17 @@ class Renewing(MemoryStorage):
         self.renewed: list[bytes] = []
         self.commands: list[int] = []
         self.fails = False
-        self.fails_once = False
+        self.next_renewal_fails = False
 
     def renew(self, slots: Sequence[Slot]) -> None:
         self.commands.append(len(slots))
-        if self.fails or self.fails_once:
-            self.fails_once = False
+        if self.fails or self.next_renewal_fails:
+            self.next_renewal_fails = False
             raise StorageError("away")
         self.renewed += [slot.check_id for slot in slots]
 
 
-def test_the_end_of_work_releases_what_is_held_and_nothing_that_was_given_back_before(
-    limiter: Limiter, redis_client: redis.Redis
-) -> None:
+def test_release_all_releases_only_slots_that_are_still_held(limiter: Limiter, redis_client: redis.Redis) -> None:
     decisions = held_slots(limiter, THREE, 3)
     released, refunded, _ = decisions
     limiter.release(released)
@@ -243,7 +239,7 @@ class Broken(MemoryStorage):
         raise TypeError("no attribute")
 
 
-def test_a_release_that_raises_does_not_keep_others_from_theirs() -> None:
+def test_release_that_raises_does_not_prevent_other_releases() -> None:
     keeper, broken, sound = Keeper(), Broken(), MemoryStorage()
     decisions = [storage.check(THREE) for storage in (sound, broken, sound)]
     for storage, decision in zip((sound, broken, sound), decisions, strict=True):
@@ -256,7 +252,9 @@ def test_a_release_that_raises_does_not_keep_others_from_theirs() -> None:
     assert sound.peek(THREE).remaining == 3
 
 
-def test_the_thread_survives_what_it_calls(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keeper_thread_survives_exceptions_of_its_calls(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(slots, "CONFIRM_SECONDS", 0.02)
     keeper, sound = Keeper(), Renewing()
 
@@ -281,14 +279,14 @@ class Slow(MemoryStorage):
     def __init__(self) -> None:
         super().__init__()
         self.meanwhile: Callable[[], object] = lambda: None
-        self.is_made_first = False
+        self.renewal_is_made_first = False
         self.loses_the_answer = False
 
     def renew(self, slots: Sequence[Slot]) -> None:
-        if self.is_made_first:
+        if self.renewal_is_made_first:
             super().renew(slots)
         self.meanwhile()
-        if not self.is_made_first:
+        if not self.renewal_is_made_first:
             super().renew(slots)
         if self.loses_the_answer:
             raise StorageError("no answer")
@@ -301,10 +299,10 @@ def keeper_at(now: list[float], monkeypatch: pytest.MonkeyPatch) -> Keeper:
 
 
 @pytest.mark.parametrize("loses_the_answer", [False, True])
-@pytest.mark.parametrize("is_made_first", [False, True])
+@pytest.mark.parametrize("renewal_is_made_first", [False, True])
 @pytest.mark.parametrize("end", ["released", "refunded", "one of two refunded"])
-def test_a_slot_released_during_its_renewal_stays_free(
-    end: str, is_made_first: bool, loses_the_answer: bool, monkeypatch: pytest.MonkeyPatch
+def test_slot_given_back_during_its_renewal_stays_free(
+    end: str, renewal_is_made_first: bool, loses_the_answer: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, storage = [0.0], Slow()
     keeper = keeper_at(now, monkeypatch)
@@ -312,7 +310,7 @@ def test_a_slot_released_during_its_renewal_stays_free(
     decision, other = storage.check(two), storage.check(THREE)
     keeper.hold(storage, decision)
     keeper.hold(storage, other)
-    storage.is_made_first, storage.loses_the_answer = is_made_first, loses_the_answer
+    storage.renewal_is_made_first, storage.loses_the_answer = renewal_is_made_first, loses_the_answer
 
     def give_back() -> None:
         if end == "released":
@@ -332,7 +330,7 @@ def test_a_slot_released_during_its_renewal_stays_free(
     assert len(keeper) == (2 if end == "one of two refunded" else 1)
 
 
-def test_a_slot_refunded_during_its_renewal_stays_free(
+def test_slot_stays_free_when_the_keeper_learns_of_its_refund_after_the_renewal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, storage = [0.0], Slow()
@@ -350,7 +348,7 @@ def test_a_slot_refunded_during_its_renewal_stays_free(
     assert len(keeper) == 0
 
 
-def test_a_slot_released_before_its_renewal_is_not_renewed(
+def test_slot_released_before_its_renewal_is_not_renewed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, storage = [0.0], Renewing()
@@ -359,16 +357,22 @@ def test_a_slot_released_before_its_renewal_is_not_renewed(
     decisions = [storage.check(hits) for _ in range(501)]
     for decision in decisions:
         keeper.hold(storage, decision)
-    monkeypatch.setattr(storage, "renew", lambda _: keeper.release_all(decisions))
+    renewed: list[int] = []
+
+    def renew_then_release_all(slots: Sequence[Slot]) -> None:
+        renewed.append(len(slots))
+        keeper.release_all(decisions)
+
+    monkeypatch.setattr(storage, "renew", renew_then_release_all)
 
     now[0] = 20
     keeper.renew_due()
 
-    assert storage.commands == []
+    assert renewed == [500], "the last slot is released before the second command"
     assert storage.peek(hits).remaining == 1000
 
 
-def test_after_a_storage_is_closed_nothing_of_it_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_of_a_storage_closed_during_their_renewal_are_not_released(monkeypatch: pytest.MonkeyPatch) -> None:
     now, storage = [0.0], Slow()
     keeper = keeper_at(now, monkeypatch)
     keeper.hold(storage, storage.check(THREE))
@@ -382,7 +386,7 @@ def test_after_a_storage_is_closed_nothing_of_it_is_released(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("lost", ["flushed", "expired"])
-def test_slots_that_the_server_has_lost_count_again_while_their_work_goes_on(
+def test_renewal_restores_held_slots_that_the_server_lost(
     limiter: Limiter, redis_client: redis.Redis, lost: str
 ) -> None:
     with limiter.slot(SHORT), limiter.slot(SHORT):
@@ -398,7 +402,7 @@ def test_slots_that_the_server_has_lost_count_again_while_their_work_goes_on(
 
 
 @pytest.mark.slow
-def test_threads_that_give_back_while_their_slots_are_renewed_all_the_time_lose_none(
+def test_all_slots_are_free_after_threads_release_them_during_renewals(
     limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slots, "RENEWALS", 10**9)  # what is held is always due
@@ -464,16 +468,14 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     return Held(keeper, storage, decision, now)
 
 
-def test_a_slot_is_renewed_in_each_third_of_its_timeout_until_it_is_released(held: Held) -> None:
+def test_slot_is_renewed_every_third_of_its_timeout_until_released(held: Held) -> None:
     assert [held.renewals_at(second) for second in (19, 20, 39, 40, 60)] == [0, 1, 1, 2, 3]
     held.keeper.release(held.decision)
     assert held.renewals_at(100) == 3
     assert set(held.storage.renewed) == {held.decision.check_id}
 
 
-def test_a_renewal_that_fails_is_tried_again_after_a_second_and_is_one_line_in_the_log(
-    held: Held, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failed_renewal_is_retried_after_a_second_and_logged_once(held: Held, caplog: pytest.LogCaptureFixture) -> None:
     held.storage.fails = True
     assert [held.renewals_at(second) for second in (20, 20.5, 21, 22)] == [0, 0, 0, 0]
     assert caplog.text.count("could not renew slots") == 1
@@ -482,9 +484,7 @@ def test_a_renewal_that_fails_is_tried_again_after_a_second_and_is_one_line_in_t
     assert [held.renewals_at(second) for second in (22.5, 23, 42, 43)] == [0, 1, 1, 2]
 
 
-def test_a_renewal_that_fails_after_one_that_did_not_is_another_line_in_the_log(
-    held: Held, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_renewal_that_fails_again_after_a_success_is_logged_again(held: Held, caplog: pytest.LogCaptureFixture) -> None:
     for held.storage.fails, second in ((True, 20), (False, 21), (True, 41)):
         held.renewals_at(second)
     assert caplog.text.count("could not renew slots") == 2
@@ -500,7 +500,7 @@ def many(held: Held) -> Held:
     return held
 
 
-def test_after_a_refund_of_one_slot_of_two_the_other_is_renewed(held: Held) -> None:
+def test_other_slot_is_still_renewed_after_one_of_two_is_refunded(held: Held) -> None:
     two = held.storage.check((*hits_for(Concurrent(1), scope="a"), *hits_for(Concurrent(1), scope="b")))
     held.keeper.release(held.decision)
     held.keeper.hold(held.storage, two)
@@ -518,10 +518,10 @@ def test_after_a_refund_of_one_slot_of_two_the_other_is_renewed(held: Held) -> N
         ("all", [0, 0], [500, 500, 200] * 2),
     ],
 )
-def test_a_command_renews_at_most_500_slots_and_those_that_fail_are_one_line_in_the_log(
+def test_command_renews_at_most_500_slots_and_failures_are_logged_once(
     many: Held, caplog: pytest.LogCaptureFixture, fails: str, renewed: list[int], commands: list[int]
 ) -> None:
-    many.storage.fails_once, many.storage.fails = fails == "the first", fails == "all"
+    many.storage.next_renewal_fails, many.storage.fails = fails == "the first", fails == "all"
 
     assert [many.renewals_at(second) for second in (20, 21)] == renewed
 
@@ -533,7 +533,7 @@ def test_a_command_renews_at_most_500_slots_and_those_that_fail_are_one_line_in_
     ]
 
 
-def test_the_units_of_a_heavy_check_count_as_many(held: Held) -> None:
+def test_each_unit_of_a_check_counts_towards_the_500_slots_of_a_command(held: Held) -> None:
     for cost in (200, 300, 1, 499, 600, 1):
         held.keeper.hold(held.storage, held.storage.check(hits_for(Concurrent(1000), scope=f"{cost}", cost=cost)))
     held.keeper.release(held.decision)
