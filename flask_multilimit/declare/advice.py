@@ -1,8 +1,8 @@
-"""The advice around a limited function: it asks the gate of the app before the function runs, and at its end releases
-the slots that it has taken, and settles what it says.
+"""The wrapper around a limited function: it asks the app's gate before the function runs. When the function ends, it
+releases the slots that the call holds, and settles what the call really cost.
 
-Stacked decorators become one :class:`Stack`. The outermost one checks the whole stack once; those below it find that
-they are covered, and let the call through. Those directly below it are skipped.
+Stacked decorators become one :class:`Stack`. The outermost one checks the whole stack once. Those directly below it are
+skipped; those further below find that they are covered, and let the call through.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .unwrap import attributes_of, functions_below, held_inside, mark_below, wra
 EXTENSION = "multilimit"
 """The key of the extension in ``app.extensions``."""
 GATE = "multilimit.gate"
-"""The key of its gate for that app: one extension may serve several apps."""
+"""The key of the app's gate in ``app.extensions``: one extension may serve several apps."""
 
 _MARK = "__multilimit__"
 _ADVICE = "__multilimit_advice__"
@@ -51,8 +51,8 @@ class Stack:
 
     @functools.cached_property
     def acts_at_end(self) -> bool:
-        """Whether a call may have to release slots when it ends, or is settled by what it says, as declared: see also
-        :attr:`.Changes.may_take_slots`."""
+        """Whether something may be left to do when a call ends: release slots, or settle by what the view says.
+        Overrides may add to this: see :attr:`.Changes.may_take_slots`."""
         return any(may_hold_slots(each.rules) or each.settle is True for each in self.declarations)
 
     @functools.cached_property
@@ -65,79 +65,79 @@ class Gate(Protocol):
     """Decides for the decorated functions of an app, which ask it before they run."""
 
     def admit(self, stack: Stack) -> frozenset[Declaration]:
-        """Check the stack. Return all declarations that are covered if the call may pass; raise if not.
+        """Check the stack. If the call may pass, return all declarations that are now covered; if not, raise.
 
-        The slots of a service function are held by :func:`.holder_of_call`.
+        :func:`.holder_of_call` holds the slots of a service function.
         """
 
 
 class _Advice(NamedTuple):
-    """Attached to each function that we return. Our decorators that are directly stacked share one such function."""
+    """Attached to each wrapper. Decorators of ours that directly follow each other are one wrapper."""
 
     advised: weakref.ref[Any]
-    """The function it is attached to. (Other decorators copy all attributes of a function.)"""
-    behind: Any
-    entries: frozenset[Declaration]
-    """The outermost limiters of the stacks below that it skips, and its own."""
+    """The wrapper it is attached to, because other decorators copy all attributes of a function."""
+    target: Any
+    """What the wrapper calls: the function below all stacks that it skips."""
+    outermost: frozenset[Declaration]
+    """The outermost limiter of its stack, and of each stack that it skips. If all are covered, it checks nothing."""
 
 
 def advise(function: Any, stack: Stack) -> Any:
-    """``function``, which runs only if the gate of the app in force admits ``stack``."""
+    """Wrap ``function`` so that it runs only if the gate of the app in force admits ``stack``."""
     below: _Advice | None = attributes_of(function).get(_ADVICE)
-    behind, entries = function, frozenset(stack.declarations[:1])
+    target, outermost = function, frozenset(stack.declarations[:1])
     if below is not None and below.advised() is function:
-        behind, entries = below.behind, entries | below.entries
+        target, outermost = below.target, outermost | below.outermost
 
-    checking = functools.partial(_checking, function, behind, stack, entries)
-    released = functools.cache(lambda: releasing(checking(None)))
-    advised = checking(released)
+    wrap = functools.partial(_with_check, function, target, stack, outermost)
+    twin = functools.cache(lambda: releasing(wrap(None)))
+    advised = wrap(twin)
     setattr(advised, _MARK, stack)
-    setattr(advised, _ADVICE, _Advice(weakref.ref(advised), behind, entries))
+    setattr(advised, _ADVICE, _Advice(weakref.ref(advised), target, outermost))
     for limited in functions_below(function):
         with suppress(TypeError):  # it cannot be hashed or weakly referenced
             _limited[limited] = stack.where
     return advised
 
 
-def _checking(
-    function: Any, behind: Any, stack: Stack, entries: frozenset[Declaration], released: Callable[[], Any] | None
+def _with_check(
+    function: Any, target: Any, stack: Stack, outermost: frozenset[Declaration], twin: Callable[[], Any] | None
 ) -> Any:
-    """``function``, which checks ``stack`` and then calls ``behind``, or, if something may be to do at its end, calls
-    what ``released`` returns."""
+    """Wrap ``function``: check ``stack``, then call ``target``. If something may be left to do when a call ends, the
+    wrapper that ``twin`` makes runs instead."""
     acts_at_end = stack.acts_at_end
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def advised(*args: Any, **kwargs: Any) -> Any:
-            if (acts_at_end or changes.may_take_slots) and released is not None and not entries <= _covered.get():
-                return await released()(*args, **kwargs)
-            with _covering(_enter(stack, entries)):
-                return await behind(*args, **kwargs)
+            if (acts_at_end or changes.may_take_slots) and twin is not None and not outermost <= _covered.get():
+                return await twin()(*args, **kwargs)
+            with _covering(_check_unless_covered(stack, outermost)):
+                return await target(*args, **kwargs)
 
     else:
 
         @functools.wraps(function)
         def advised(*args: Any, **kwargs: Any) -> Any:
-            if (acts_at_end or changes.may_take_slots) and released is not None and not entries <= _covered.get():
-                return released()(*args, **kwargs)
-            covered = _enter(stack, entries)
+            if (acts_at_end or changes.may_take_slots) and twin is not None and not outermost <= _covered.get():
+                return twin()(*args, **kwargs)
+            covered = _check_unless_covered(stack, outermost)
             token = _covered.set(covered)  # inlined: a context manager would take microseconds
             try:
-                result = behind(*args, **kwargs)
+                result = target(*args, **kwargs)
             finally:
                 _covered.reset(token)
-            return _carried(result, covered) if covered and isinstance(result, CoroutineType) else result
+            return _await_covered(result, covered) if covered and isinstance(result, CoroutineType) else result
 
     return advised
 
 
-def _enter(stack: Stack, entries: frozenset[Declaration]) -> frozenset[Declaration]:
-    """Check ``stack`` unless it is covered. Return what is covered from here on."""
+def _check_unless_covered(stack: Stack, outermost: frozenset[Declaration]) -> frozenset[Declaration]:
+    """Check ``stack`` unless it is covered. Return what is covered inside the call."""
     covered = _covered.get()
-    # It is covered once, on the way in: if the function calls itself again, that is another call.
-    if not entries <= covered:
+    if not outermost <= covered:
         covered |= _gate(stack).admit(stack)
-    return covered - entries
+    return covered - outermost  # if the function calls itself, that is another call
 
 
 @contextmanager
@@ -149,8 +149,8 @@ def _covering(covered: frozenset[Declaration]) -> Iterator[None]:
         _covered.reset(token)
 
 
-async def _carried(coroutine: CoroutineType[Any, Any, Any], covered: frozenset[Declaration]) -> Any:
-    """For an async function that a plain decorator has called: keep what is covered while the coroutine runs."""
+async def _await_covered(coroutine: CoroutineType[Any, Any, Any], covered: frozenset[Declaration]) -> Any:
+    """Keep ``covered`` while the coroutine runs: a plain decorator may have called an async function."""
     with _covering(_covered.get() | covered):
         return await coroutine
 
@@ -185,8 +185,8 @@ def declared_on(function: object) -> Stack | None:
 
 
 def limited_inside(function: object) -> list[str]:
-    """Where further limiters are declared: on functions that ``function`` holds, perhaps because it is a decorator that
-    does not say what it wraps. Limiters of its own stack are left out."""
+    """Where limiters are declared on functions that ``function`` holds, except those of its own stack. It may be the
+    wrapper of a decorator that does not say what it wraps."""
     own = declared_on(function)
     covered = own.covered if own is not None else frozenset()
     stacks = (declared_on(held) for held in held_inside(function))
@@ -194,8 +194,8 @@ def limited_inside(function: object) -> list[str]:
 
 
 def limiter_above(function: object) -> str | None:
-    """Where a limiter was declared that wraps ``function``, or a function that it says to wrap, while no limiter of its
-    own does. A call of ``function`` bypasses it. ``None`` also if the limited function is registered somewhere, too."""
+    """Where a limiter is declared that a call of ``function`` bypasses: it wraps ``function``, or one that this says it
+    wraps. ``None`` if ``function`` has limiters of its own, or the limited function is registered somewhere, too."""
     for below in wrapped_in(function):
         with suppress(TypeError):  # it cannot be hashed or weakly referenced
             if below in _limited and below not in _below_registered:
@@ -205,9 +205,9 @@ def limiter_above(function: object) -> str | None:
     return None
 
 
-def note_registered(function: object) -> None:
-    """Note that something calls ``function``, in any app of this process, so the limits of the functions below it
-    apply there."""
+def mark_registered(function: object) -> None:
+    """Remember that some app of this process calls ``function``, so that no limit of the functions below it is
+    bypassed."""
     if declared_on(function) is None:
         return
     _, *below = functions_below(function)
@@ -220,22 +220,22 @@ def note_registered(function: object) -> None:
 
 
 class Frame:
-    """What some work is charged, and what it says that this really cost: a request, or a call of a service function."""
+    """What a request, or a call of a service function, is charged, and what it says that this really cost."""
 
-    __slots__ = ("_said", "settled")
+    __slots__ = ("_real_costs", "settled")
 
     def __init__(self) -> None:
         self.settled: tuple[tuple[Decision, Sequence[Any]], ...] = ()
-        """Charges that depend on the response, or on what the work says, with the limiters that made them."""
+        """Charges that depend on the response or on the real costs, with the limiters that made them."""
 
     @property
-    def said(self) -> dict[str, int]:
-        """What the work has said, by the name of the limiter. Most work says nothing."""
+    def real_costs(self) -> dict[str, int]:
+        """What the work really cost, as it says itself, by the name of the limiter. Made when it first says so."""
         try:
-            return self._said
+            return self._real_costs
         except AttributeError:
-            self._said: dict[str, int] = {}
-            return self._said
+            self._real_costs: dict[str, int] = {}
+            return self._real_costs
 
 
 class Holder:
@@ -246,15 +246,15 @@ class Holder:
     def __init__(self) -> None:
         self.decisions: list[Decision] = []
         self.at_end: list[Callable[[], object]] = []
-        """What is called when the work ends, once."""
+        """Called once, when the work ends."""
         self.ended: bool = False
-        """Nobody holds the slots that a thread or a task of this work takes after that."""
+        """If a thread or a task of this work takes slots after that, nobody holds them."""
         self.frame: Frame | None = None
-        """For whose limiters this work speaks; ``None``: for those of the request."""
+        """The charges that this work can settle; ``None``: those of the request."""
 
-    def takes(self, decision: Decision) -> bool:
-        """Hold the slots of ``decision``; false if the work has ended meanwhile, which may have released them."""
-        if self.decisions:  # what was released by hand is held no more: a websocket may take slots for days
+    def hold(self, decision: Decision) -> bool:
+        """Hold the slots of ``decision``. Return false if the work has ended, which may have released them already."""
+        if self.decisions:  # forget what was released by hand: a websocket may take slots for days
             for latest in list(takewhile(lambda each: not KEEPER.holds(each), reversed(self.decisions))):
                 with suppress(ValueError):  # another thread has removed it
                     self.decisions.remove(latest)
@@ -262,19 +262,19 @@ class Holder:
         return not self.ended
 
     def end(self) -> None:
-        """Release the slots, and do what waits for the end."""
+        """Release the slots, and call :attr:`at_end`."""
         self.ended = True
         decisions, self.decisions = self.decisions, []
-        waiting, self.at_end = self.at_end, []
+        at_end, self.at_end = self.at_end, []
         if decisions:
             KEEPER.release_all(decisions)
-        for act in waiting:
+        for act in at_end:
             act()
 
 
 _call: ContextVar[tuple[Holder, Request | None] | None] = ContextVar("multilimit_held", default=None)
-"""The holder of the service function or block that is in progress, and the request in which it was called. Requests
-that begin before it ends, such as those of a test client, hold their own slots."""
+"""The holder of the service function or block in progress, and the request that it belongs to. A request that begins
+inside of it, such as one of a test client, holds its own slots."""
 
 
 @contextmanager
@@ -290,32 +290,31 @@ def holding(holder: Holder) -> Iterator[None]:
 
 
 def holder_of_call() -> Holder | None:
-    """Holds slots until the current service function or block ends; ``None`` outside of one."""
+    """What holds slots until the current service function or block ends; ``None`` outside of one."""
     call = _call.get()
     return call[0] if call is not None and call[1] is request_if_any() else None
 
 
 def leave_to_response() -> None:
-    """The current call is that of a view, whose slots are held until the response is closed."""
+    """Let the response hold the slots of the current call until it is closed, because this is the call of a view."""
     _call.set(None)
 
 
 class Changes:
-    """What changes at run time have brought into this process."""
+    """How overrides have changed what wrapped functions must do in this process."""
 
     __slots__ = ("may_take_slots",)
 
     def __init__(self) -> None:
         self.may_take_slots: bool = False
-        """Whether functions that declare no slots may take some. Once true, it stays, for calls that are in
-        progress."""
+        """Whether functions that declare no slots may take some. Once true, it stays true, for calls in progress."""
 
 
 changes: Final = Changes()
 
 
 def releasing(function: Any) -> Any:
-    """``function``, which releases its slots, and is settled, at the end of each call."""
+    """Wrap ``function`` so that each call releases its slots, and is settled, when it ends."""
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
@@ -335,8 +334,8 @@ def releasing(function: Any) -> Any:
             try:
                 with holding(holder):
                     result = function(*args, **kwargs)
-                if (holder.decisions or holder.at_end) and isinstance(result, _GOES_ON):
-                    result, holder = _going_on(result, holder), Holder()
+                if (holder.decisions or holder.at_end) and isinstance(result, _LAZY_RESULTS):
+                    result, holder = _end_with(result, holder), Holder()
                 return result
             finally:
                 holder.end()
@@ -344,12 +343,12 @@ def releasing(function: Any) -> Any:
     return released
 
 
-_GOES_ON = (CoroutineType, GeneratorType, AsyncGeneratorType)
+_LAZY_RESULTS = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
 
 @contextmanager
-def _drawing(holder: Holder) -> Iterator[None]:
-    """Let ``holder`` hold the slots that this block takes, and end if the block raises an exception."""
+def _holding_until_raised(holder: Holder) -> Iterator[None]:
+    """Let ``holder`` hold the slots that this block takes, and end it if the block raises."""
     try:
         with holding(holder):
             yield
@@ -358,24 +357,26 @@ def _drawing(holder: Holder) -> Iterator[None]:
         raise
 
 
-def _going_on(result: Any, holder: Holder) -> Any:
-    """``result``, which ends ``holder`` when it ends, or when it is garbage before it has ended or even begun."""
-    going_on: Any
+def _end_with(result: Any, holder: Holder) -> Any:
+    """Wrap a lazy ``result`` so that ``holder`` ends when it ends, or when it is dropped before its end or even its
+    beginning."""
+    wrapped: Any
     if isinstance(result, CoroutineType):
-        going_on = _awaited(result, holder)
+        wrapped = _await_and_end(result, holder)
     else:
-        going_on = _Drawn(result, holder) if isinstance(result, GeneratorType) else _DrawnAsync(result, holder)
-    weakref.finalize(going_on, _end_later, holder).atexit = False
-    return going_on
+        wrapper = _HoldingGenerator if isinstance(result, GeneratorType) else _HoldingAsyncGenerator
+        wrapped = wrapper(result, holder)
+    weakref.finalize(wrapped, _end_later, holder).atexit = False
+    return wrapped
 
 
 def _end_later(holder: Holder) -> None:
-    """End ``holder`` in another thread, because garbage may be collected at any point of any code."""
+    """End ``holder`` in another thread: garbage is collected at any point of any code, perhaps inside of a lock."""
     if not holder.ended:
         KEEPER.later(holder.end)
 
 
-async def _awaited(coroutine: CoroutineType[Any, Any, Any], holder: Holder) -> Any:
+async def _await_and_end(coroutine: CoroutineType[Any, Any, Any], holder: Holder) -> Any:
     try:
         with holding(holder):
             return await coroutine
@@ -383,19 +384,19 @@ async def _awaited(coroutine: CoroutineType[Any, Any, Any], holder: Holder) -> A
         holder.end()
 
 
-class _Drawn(Generator[Any, Any, Any]):
-    """A generator that holds slots until it ends, which it always does by an exception."""
+class _HoldingGenerator(Generator[Any, Any, Any]):
+    """A generator that holds slots until it ends: that is always an exception, ``StopIteration`` included."""
 
     def __init__(self, generator: GeneratorType[Any, Any, Any], holder: Holder) -> None:
         self._generator = generator
         self._holder = holder
 
     def send(self, value: Any) -> Any:
-        with _drawing(self._holder):
+        with _holding_until_raised(self._holder):
             return self._generator.send(value)
 
     def throw(self, *error: Any) -> Any:
-        with _drawing(self._holder):
+        with _holding_until_raised(self._holder):
             return self._generator.throw(*error)
 
     def close(self) -> None:
@@ -406,7 +407,7 @@ class _Drawn(Generator[Any, Any, Any]):
             self._holder.end()
 
 
-class _DrawnAsync(AsyncGenerator[Any, Any]):
+class _HoldingAsyncGenerator(AsyncGenerator[Any, Any]):
     """The same for an async generator."""
 
     def __init__(self, generator: AsyncGeneratorType[Any, Any], holder: Holder) -> None:
@@ -414,11 +415,11 @@ class _DrawnAsync(AsyncGenerator[Any, Any]):
         self._holder = holder
 
     async def asend(self, value: Any) -> Any:
-        with _drawing(self._holder):
+        with _holding_until_raised(self._holder):
             return await self._generator.asend(value)
 
     async def athrow(self, *error: Any) -> Any:
-        with _drawing(self._holder):
+        with _holding_until_raised(self._holder):
             return await self._generator.athrow(*error)
 
     async def aclose(self) -> None:

@@ -10,13 +10,13 @@ from ..engine.algorithms import BAN
 from .limiter import Declaration
 from .subjects import LimitType
 
-_ONE_COUNT = ("type", "cost", "exempt_when", "charge_when", "settle", "reserve", "ban", "on_storage_error")
-"""The options that decide what is charged, and what a refusal does: limiters that count in one key agree in them."""
+_MUST_AGREE = ("type", "cost", "exempt_when", "charge_when", "settle", "reserve", "ban", "on_storage_error")
+"""Options that limiters must have in common to share a key: they decide what is charged, and what a refusal does."""
 
 
 def reject_shared_keys(where: str, limiters: Iterable[tuple[Declaration, object]]) -> None:
-    """Raise :class:`ConfigurationError` if two rules would count in one key, but not the same requests by the same
-    amount. If they differ in the count alone, the stricter one decides. A shadow beside another limiter has a key of
+    """Raise :class:`ConfigurationError` if two rules would share a key, but not count the same requests by the same
+    amount. If they differ in the count alone, the stricter one decides. A shadow that would share a key gets one of
     its own.
 
     Each limiter comes with what its keys begin with.
@@ -26,31 +26,32 @@ def reject_shared_keys(where: str, limiters: Iterable[tuple[Declaration, object]
         for rule in () if declaration.shadow else declaration.counted_rules:
             place = (stem, declaration.type_name, rule.key_part)
             owner, other = owners.setdefault(place, (declaration, rule))
-            differing = _differing(declaration, rule, owner, other)
+            differing = _differing_options(declaration, rule, owner, other)
             if differing:
                 what, another = ("Ban", "the ban") if rule.algorithm == BAN else ("Rule", "a rule")
                 raise ConfigurationError(
                     f'limiter on "{where}": {what}({rule}) of the {declaration} and {another} of the {owner} '
                     f"would share one key, because type and window are the same, but differ in {', '.join(differing)}; "
-                    f"make these the same, or give one of them a scope{_declared(declaration, owner, where)}"
+                    f"make these the same, or give one of them a scope{_declared_elsewhere(declaration, owner, where)}"
                 )
 
 
-def count_otherwise(declaration: Declaration, other: Declaration) -> bool:
-    """Whether rules of both would have one key, but not count the same requests by the same amount."""
+def would_conflict(declaration: Declaration, other: Declaration) -> bool:
+    """Whether rules of both may share a key, but would not count the same requests by the same amount. Both must have
+    keys that begin alike."""
     return any(
-        _differing(declaration, rule, other, other_rule)
+        _differing_options(declaration, rule, other, other_rule)
         for rule in declaration.counted_rules
         for other_rule in other.counted_rules
         if rule.key_part == other_rule.key_part
     )
 
 
-def _differing(declaration: Declaration, rule: Rule, other: Declaration, other_rule: Rule) -> list[str]:
-    """The options besides the count in which two rules differ that have one key."""
+def _differing_options(declaration: Declaration, rule: Rule, other: Declaration, other_rule: Rule) -> list[str]:
+    """The options, besides the count, in which two rules of one key differ."""
     if rule.algorithm == BAN:
         return [] if declaration.ban == other.ban else ["ban"]
-    differing = [name for name in _ONE_COUNT if getattr(declaration, name) != getattr(other, name)]
+    differing = [name for name in _MUST_AGREE if getattr(declaration, name) != getattr(other, name)]
     return differing + [
         name for name in ("burst", "max_delay", "lease") if getattr(rule, name) != getattr(other_rule, name)
     ]
@@ -73,11 +74,11 @@ def reject_scattered_keys(where: str, declarations: Iterable[Declaration]) -> No
         raise ConfigurationError(
             f'limiter on "{where}": the {by_subject} has hash_tag="subject", and the {declaration} {differs}, so one '
             'request would have keys in several slots; give all of them one type and hash_tag="subject", leave it out '
-            f"everywhere, or give one of them a scope{_declared(declaration, by_subject, where)}"
+            f"everywhere, or give one of them a scope{_declared_elsewhere(declaration, by_subject, where)}"
         )
 
 
-def _declared(declaration: Declaration, other: Declaration, where: str) -> str:
+def _declared_elsewhere(declaration: Declaration, other: Declaration, where: str) -> str:
     places = sorted({declaration.where, other.where} - {where})
     return f" (declared on {' and '.join(places)})" if places else ""
 
@@ -86,7 +87,7 @@ def warn_of_idle_rules(
     where: str, new: Sequence[Declaration], others: Sequence[Declaration], *, stacklevel: int
 ) -> None:
     """Warn about each rule that can never refuse, because it charges nothing, or another one always refuses first.
-    ``others`` were checked when they were declared."""
+    ``others`` have been checked among themselves before."""
     for declaration in new:
         if declaration.cost == 0 and declaration.settle is None:
             warnings.warn(
@@ -98,10 +99,9 @@ def warn_of_idle_rules(
     rules = [(declaration, rule) for declaration in (*new, *others) for rule in declaration.fixed_rules]
     for place, (declaration, rule) in enumerate(rules):
         for other_place, (other, tighter) in enumerate(rules):
-            concerned = declaration in new or other in new
-            if place == other_place or not concerned:
+            if place == other_place or (declaration not in new and other not in new):
                 continue
-            if _stricter_in_key(other, tighter, declaration, rule, first=other_place < place) or _always_tighter(
+            if _decides_in_key(other, tighter, declaration, rule, first=other_place < place) or _always_tighter(
                 other, tighter, declaration, rule
             ):
                 warnings.warn(
@@ -113,10 +113,10 @@ def warn_of_idle_rules(
                 break
 
 
-def _stricter_in_key(
+def _decides_in_key(
     strict: Declaration, strict_rule: Rule, loose: Declaration, loose_rule: Rule, *, first: bool
 ) -> bool:
-    """Whether two rules count in one key, where the first one decides."""
+    """Whether both rules share a key, and the strict one decides: it has the smaller count, or comes ``first``."""
     if strict.shadow or loose.shadow or (strict.stem, strict.type_name) != (loose.stem, loose.type_name):
         return False
     if strict_rule.key_part != loose_rule.key_part:
@@ -128,7 +128,7 @@ def _always_tighter(tight: Declaration, tight_rule: Rule, loose: Declaration, lo
     if not (tight.always_applies and loose.always_applies) or tight.cost != loose.cost:
         return False
     if tight.scope is not None or loose.scope is not None:
-        return False  # charged elsewhere as well, perhaps only one of the two
+        return False  # other places may charge only one of the two
     if tight.type is not loose.type and tight.type is not LimitType.DEFAULT:
         return False
     if tight.type is loose.type and tight_rule.window_ms == loose_rule.window_ms:

@@ -1,7 +1,7 @@
-"""Limits written as data: in settings, in a file, in overrides, in simulations. One model serves all of them. An error
-names the field as TOML and Python write it, and says what to give.
+"""Limits written as data: in settings, files, overrides and simulations, which all use these models.
 
-It has all options of :func:`rate_limiter`. A callable is given by its import path.
+A limiter has all options of :func:`rate_limiter`; a callable is given by its import path. An error names the field as
+TOML and Python write it, and says what to give.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _form(value: Any) -> str | None:
 
 
 def _forms(remedy: str) -> Discriminator:
-    """Chooses one of several models by the form of a value, so that errors are about that model only."""
+    """Choose one of several models by the form of a value, so that errors are only about that model."""
     return Discriminator(_form, custom_error_type="form", custom_error_message=remedy)
 
 
@@ -100,7 +100,7 @@ def _not_empty(value: tuple[T, ...]) -> tuple[T, ...]:
     return value
 
 
-# The checks of a whole value run after those of its parts, and only if these found nothing wrong.
+# pydantic checks a whole value after its parts, and only if it finds nothing wrong with them.
 Some = Annotated[tuple[T, ...], Field(strict=False, json_schema_extra={"minItems": 1}), AfterValidator(_not_empty)]
 Text = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 SubjectText = Annotated[str, Field(min_length=1, max_length=LONGEST_SUBJECT)]
@@ -114,15 +114,15 @@ NetworkText = Annotated[str, Field(max_length=LONGEST_ADDRESS, examples=["203.0.
 
 
 class Written(BaseModel):
-    """The base of all models here: immutable, strict, and an unknown option is an error. Each is built when it is first
-    used, and most apps use none."""
+    """The base of all models here: immutable, strict, and an unknown option is an error. pydantic builds each at its
+    first use: most apps use none."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
-_OF_RATES = ("time", "algorithm", "burst", "max_delay", "lease", "timeout")
+_RATE_OPTIONS = ("time", "algorithm", "burst", "max_delay", "lease", "timeout")
 """The options of a rule that a calendar does not have."""
-_KINDS: dict[str, Any] = {
+_SCHEMA_BY_KIND: dict[str, Any] = {
     "allOf": [
         {
             "if": {"required": ["timeout"], "properties": {"timeout": {"type": "number"}}},
@@ -130,19 +130,19 @@ _KINDS: dict[str, Any] = {
         },
         {
             "if": {"required": ["per"], "properties": {"per": {"type": "string"}}},
-            "then": {"properties": {name: {"type": "null"} for name in _OF_RATES}},
+            "then": {"properties": {name: {"type": "null"} for name in _RATE_OPTIONS}},
             "else": {"properties": {name: {"type": "null"} for name in ("timezone", "anchor")}},
         },
     ]
 }
-"""What the JSON Schema of a rule with a timeout, and of a calendar, is besides."""
+"""What the JSON Schema adds for a rule with a timeout, for a calendar, and for a rule that is none."""
 
 
 class WrittenRule(Written):
     """At most ``count`` units in any ``time`` seconds; with a ``timeout``, at most ``count`` at once; with ``per``, at
     most ``count`` in each period of a calendar."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra=_KINDS)
+    model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra=_SCHEMA_BY_KIND)
 
     time: float = Field(60, ge=SHORTEST, le=LONGEST)
     """Seconds."""
@@ -190,7 +190,7 @@ class WrittenRule(Written):
         return self
 
     def _check_calendar(self) -> None:
-        wrong = _OF_RATES if self.per is not None else ("timezone", "anchor")
+        wrong = _RATE_OPTIONS if self.per is not None else ("timezone", "anchor")
         found = [name for name in wrong if getattr(self, name) is not None and name in self.model_fields_set]
         if found and self.per is None:
             raise ValueError(f"{' and '.join(found)}: for a calendar period; give per, too, such as month")
@@ -198,7 +198,7 @@ class WrittenRule(Written):
             raise ValueError(f"per and {' and '.join(found)}: a calendar has no {found[0]}; give only one of them")
 
     def _check_timeout(self) -> None:
-        """Reject what contradicts it: a timeout alone says that the rule is about what runs at once."""
+        """Reject ``time`` and another ``algorithm``: a timeout alone makes the rule one for requests at once."""
         if "time" in self.model_fields_set:
             raise ValueError("time and timeout: give only one of them: time for a rate, timeout for concurrency")
         if "algorithm" in self.model_fields_set and self.algorithm != CONCURRENCY:
@@ -266,8 +266,8 @@ def rules_of(written: str | WrittenRule | Iterable[str | WrittenRule]) -> tuple[
     return tuple(found)
 
 
-def _checked_imports(value: Any, info: ValidationInfo) -> Any:
-    """``value``, unless it names a callable where data must not import modules."""
+def _without_callables(value: Any, info: ValidationInfo) -> Any:
+    """``value``. Raises ``ValueError`` if it names a callable and this data must not import modules."""
     if info.context and not info.context.get("imports", True):
         for part in parts_of_type(value):
             text = str(part).strip()
@@ -291,7 +291,7 @@ class WrittenReserve(Written):
     @field_validator("priority")
     @classmethod
     def _check_imports(cls, value: Any, info: ValidationInfo) -> Any:
-        return _checked_imports(value, info)
+        return _without_callables(value, info)
 
 
 class WrittenLimiter(Written):
@@ -367,13 +367,13 @@ class WrittenLimiter(Written):
 
     @model_validator(mode="before")
     @classmethod
-    def _leave_out_nothing(cls, value: Any) -> Any:
-        """``null`` omits an option, unless its default has a meaning: a limit for each client would become one for
-        everybody."""
+    def _drop_nulls(cls, value: Any) -> Any:
+        """Let ``null`` omit an option, but only if its default is ``null``, too: with ``type``, a limit for each client
+        would become one for everybody."""
         if not isinstance(value, Mapping):
             return value
-        by_default = {name: field.default for name, field in cls.model_fields.items()}
-        return {name: given for name, given in value.items() if given is not None or by_default.get(name) is not None}
+        defaults = {name: field.default for name, field in cls.model_fields.items()}
+        return {name: given for name, given in value.items() if given is not None or defaults.get(name) is not None}
 
     @field_validator("exempt")
     @classmethod
@@ -383,7 +383,7 @@ class WrittenLimiter(Written):
     @field_validator("type", "rules", "settle", *CALLABLES)
     @classmethod
     def _check_imports(cls, value: Any, info: ValidationInfo) -> Any:
-        return _checked_imports(value, info)
+        return _without_callables(value, info)
 
     @field_validator("type")
     @classmethod
@@ -520,13 +520,13 @@ def _docstrings_of(model: type[BaseModel]) -> dict[str, str]:
 NO_IMPORTS = {"imports": False}
 """The validation context of data that must not import modules, because importing a module runs it."""
 PART = {"part": True}
-"""That of some options of a limiter, whose others are Python objects: they are not checked together."""
+"""The validation context of some options of a limiter whose others are Python objects: the whole is checked later."""
 M = TypeVar("M", bound=BaseModel)
 
 
 def limiter_options(where: str, given: object) -> dict[str, Any]:
-    """The options of :func:`rate_limiter`, from data that was read, or from a mapping in which some values are written
-    as data, and others as in Python, such as a callable or a :class:`Rule`. Raises :class:`ConfigurationError`."""
+    """The options of :func:`rate_limiter` from a model, or from a mapping that may mix data with Python objects such as
+    a callable or a :class:`Rule`. Raises :class:`ConfigurationError`."""
     if isinstance(given, WrittenLimiter):
         return given.options
     if not isinstance(given, Mapping):
@@ -535,7 +535,7 @@ def limiter_options(where: str, given: object) -> dict[str, Any]:
             '{"type": "ip", "rules": "100/minute"}, a rate_limiter(...), or a list of these'
         )
     reject_unknown_options(where, (name for name in given if name not in WrittenLimiter.model_fields))
-    written = {name: value for name, value in given.items() if _is_only_data(name, value)}
+    written = {name: value for name, value in given.items() if _needs_model(name, value)}
     place = f'limiter on "{where}"'
     try:
         read = WrittenLimiter.model_validate(written, context=PART)
@@ -548,8 +548,8 @@ def limiter_options(where: str, given: object) -> dict[str, Any]:
         raise ConfigurationError(f"{place}: {error}") from error
 
 
-def _is_only_data(name: str, value: object) -> bool:
-    """Whether an option is written as Python does not write it; :class:`Declaration` takes all others as they are."""
+def _needs_model(name: str, value: object) -> bool:
+    """Whether only a model can read the value of an option; :class:`Declaration` takes all others as they are."""
     if name == "exempt" or isinstance(value, Mapping):
         return True
     if name == "rules" and (value is None or is_import_path(value)):
@@ -579,9 +579,9 @@ def invalid_data(where: str, error: ValidationError, model: type[BaseModel]) -> 
 
 def _mistake(found: Any, model: type[BaseModel]) -> Mistake:
     steps = [step for step in found["loc"] if not str(step).startswith("<")]
-    path = "".join(map(_step, enumerate(steps)))
+    path = "".join(map(_path_step, enumerate(steps)))
     if found["type"] == "extra_forbidden":
-        return Mistake(path, "", f"is not an option{_belonging(str(steps[-1]), _model_at(steps[:-1], model))}")
+        return Mistake(path, "", f"is not an option{_hint_for(str(steps[-1]), _model_at(steps[:-1], model))}")
     given = brief(found["input"]) if path else ""
     reason = _remedy_for(found, str(steps[-1]) if steps else "")
     if isinstance(reason, Phrase):
@@ -628,8 +628,8 @@ _PATTERNS = {
 }
 
 
-def _step(numbered: tuple[int, Any]) -> str:
-    """One step of a path as TOML and Python write it: ``limits."api.*"[0].rules``."""
+def _path_step(numbered: tuple[int, Any]) -> str:
+    """One step of a path such as ``limits."api.*"[0].rules``, with its number."""
     number, step = numbered
     if isinstance(step, int):
         return f"[{step}]"
@@ -652,12 +652,12 @@ _INNER: dict[str, type[BaseModel]] = {
     "limit": WrittenLimiter,
     "default_limits": WrittenLimiter,
 }
-"""The models of these fields; those of all others are limiters."""
+"""The models of these fields; all others are of limiters."""
 _WORDS: dict[type[BaseModel], str] = {WrittenRule: "a rule", WrittenBan: "a ban", WrittenLimiter: "a limiter"}
 
 
-def _belonging(option: str, model: type[BaseModel]) -> str:
-    """Where ``option``, which ``model`` does not have, belongs, or which option of ``model`` may be meant."""
+def _hint_for(option: str, model: type[BaseModel]) -> str:
+    """The end of the error about an ``option`` that ``model`` does not have: where it belongs, or the nearest name."""
     for field, inner in _INNER.items():
         if field in model.model_fields and option in inner.model_fields:
             return f'; it is one of {_WORDS[inner]}: "{field}": {{"{option}": ...}}'
@@ -687,7 +687,7 @@ def _parsed(path: Path) -> Any:
         raise ConfigurationError(f"{path}: {error}") from error
     except (ValueError, RecursionError) as error:  # also for bad UTF-8, and for brackets in brackets
         raise ConfigurationError(f"{path}: is not valid {path.suffix[1:].upper()}: {error}") from error
-    if found == {}:  # somebody may still be writing it, or was interrupted
+    if found == {}:  # an editor may still be writing it, or was interrupted
         raise ConfigurationError(f"{path}: is empty; write limits into it, or do not name it as a file of limits")
     return found
 

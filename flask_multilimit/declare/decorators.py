@@ -34,13 +34,13 @@ LEVELS: frozenset[Level] = frozenset(get_args(Level))
 
 _EXEMPT = "__multilimit_exempt__"
 _LIMITS = "__multilimit_limits__"
-_CALLED_BY = {
+_DECORATORS_ABOVE = {
     "click": "@app.cli.command",
     "celery": "@celery.task",
     "huey": "@huey.task",
     "dramatiq": "@dramatiq.actor",
 }
-"""By package, decorators that return an object, which calls the function by itself."""
+"""Decorators that return an object which calls the function itself, by the package of its class."""
 
 T = TypeVar("T", bound=Callable[..., Any] | Blueprint)
 
@@ -63,16 +63,16 @@ class RateLimiter:
         if any(isinstance(below, MethodType) for below in functions_below(target)):
             return self.on_method(target)
         where = _name_of(target)
-        return _put_on(target, where, self.at(where))
+        return _attach(target, where, self.at(where))
 
     def on_method(self, target: T) -> T:
-        """Put the limiter on a method that is decorated again at each request, as flask-restful does. It remains one
-        limiter."""
+        """Put the limiter on a method. Flask-RESTful decorates methods again at each request: all of these decorations
+        are one limiter."""
         where = _name_of(target)
-        return _put_on(target, where, self._on_methods.setdefault(where, self.at(where)))
+        return _attach(target, where, self._on_methods.setdefault(where, self.at(where)))
 
     def at(self, where: str) -> Declaration:
-        """The limiter, declared at ``where``."""
+        """The declaration of the limiter; errors say it is at ``where``."""
         return Declaration.of(where, self._options)
 
 
@@ -215,7 +215,7 @@ def limits_of_blueprint(blueprint: Blueprint) -> list[Declaration]:
     return cast("list[Declaration]", vars(blueprint).setdefault(_LIMITS, []))
 
 
-def _put_on(function: T, where: str, outermost: Declaration) -> T:
+def _attach(function: T, where: str, outermost: Declaration) -> T:
     below = declared_on(function)
     inner = below.declarations if below else ()
     declarations = (outermost, *inner)
@@ -231,7 +231,7 @@ def _name_of(function: object) -> str:
             "endpoints together, or default_limits=..., for each by itself"
         )
     packages = {each.__module__.partition(".")[0] for each in type(function).__mro__}
-    if called_by := next((_CALLED_BY[each] for each in packages if each in _CALLED_BY), ""):
+    if called_by := next((_DECORATORS_ABOVE[each] for each in packages if each in _DECORATORS_ABOVE), ""):
         raise ConfigurationError(
             f"@rate_limiter on {brief(function)}: it stands above {called_by}, which calls the function without it, so "
             f"nothing would be limited; put {called_by} on top"

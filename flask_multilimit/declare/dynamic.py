@@ -24,25 +24,25 @@ T = TypeVar("T")
 
 REMEMBERED = 1024
 """The most subjects whose last good rules are kept, for each limiter."""
-REPORTED, MINUTE = 10, 60.0
+MOST_REPORTS, MINUTE = 10, 60.0
 
 
-_OF_SEVERAL = frozenset({LimitType.DEFAULT.value, LimitType.IP.value, ANONYMOUS})
-"""Types whose subject may be several clients, which the callable may give different rules."""
+_SHARED_TYPES = frozenset({LimitType.DEFAULT.value, LimitType.IP.value, ANONYMOUS})
+"""Types of which several clients may be one subject, and the callable may give these clients different rules."""
 
 
 class NoRules(Exception):  # noqa: N818 - not an error of this package: its cause is one of the app
-    """The callable failed, and nothing applies in its place. The cause is what it raised."""
+    """The callable failed, and no other rules apply in place of its own. The cause is what it raised."""
 
 
 class DynamicRules:
     """Calls the callable for rules of one limiter of one endpoint.
 
-    If it raises, or returns nonsense or what does not go with the limiter, the last good rules of the same subject
+    If it raises, or returns nonsense or rules that do not go with the limiter, the last good rules of the same subject
     apply, else the ``fallback`` of the limiter; without one, the request fails with that error. Where several clients
     may be one subject, its last good rules may be those of another client: the ``fallback`` goes before them, and "no
     limit" is not remembered. A failure is logged and signalled once, until the callable works again; if it fails only
-    for some subjects, once for each of them, but at most :data:`REPORTED` times a minute: clients invent subjects.
+    for some subjects, once for each of them, but at most :data:`MOST_REPORTS` times a minute: clients invent subjects.
     """
 
     def __init__(self, app: Flask, declaration: Declaration) -> None:
@@ -54,42 +54,43 @@ class DynamicRules:
         self._good: OrderedDict[str, tuple[int, tuple[Rule, ...]]] = OrderedDict()
         self._failing = False
         self._failing_for: OrderedDict[str, None] = OrderedDict()
-        self._reports = deque([-inf] * REPORTED, REPORTED)
+        self._reports = deque([-inf] * MOST_REPORTS, MOST_REPORTS)
         self._lock = Lock()
 
-    def now(self, subject: Subject, *, keep: bool = True) -> tuple[Rule, ...]:
-        """The rules for ``subject``, which makes the current request. Raises :class:`NoRules`."""
+    def for_request(self, subject: Subject, *, keep: bool = True) -> tuple[Rule, ...]:
+        """The rules for ``subject``, which makes the current request; to ``keep`` as its last good ones. Raises
+        :class:`NoRules`."""
         call, name = next(self._calls), _name_of(subject)
         try:
-            rules = self._ask(subject)
+            rules = self._call(subject)
         except Exception as error:
             self._report(name, error)
-            instead = self._instead(subject, name)
-            if instead is None:
+            rules_instead = self._rules_instead(subject, name)
+            if rules_instead is None:
                 raise NoRules from error
-            return instead
+            return rules_instead
         if keep:
             self._keep(subject, name, call, rules)
         return rules
 
-    def asked(self, subject: Subject) -> tuple[Rule, ...]:
-        """As :meth:`now`, for a question that is no check. A request to another endpoint may ask it, for which the
-        callable gives other rules, so these are not the last good ones."""
-        return self.now(subject, keep=False)
+    def peek(self, subject: Subject) -> tuple[Rule, ...]:
+        """As :meth:`for_request`, without a check. These rules are not kept: the request may be one to another
+        endpoint, for which the callable returns other rules."""
+        return self.for_request(subject, keep=False)
 
-    def known(self, subject: Subject) -> tuple[Rule, ...] | None:
-        """The rules for a ``subject`` that makes no request: those that the callable returns if it takes the subject,
-        or the last ones in this process. ``None``: they are not known here."""
+    def without_request(self, subject: Subject) -> tuple[Rule, ...] | None:
+        """The rules for a ``subject`` that makes no request: what the callable returns if it takes the subject, else
+        the last good ones in this process; ``None`` if there are none."""
         name = _name_of(subject)
         if self._takes_subject or subject == EVERYONE:
             try:
-                return self._ask(subject)
+                return self._call(subject)
             except Exception as error:
                 self._report(name, error)
-                return self._instead(subject, name)
-        return self._last(name)
+                return self._rules_instead(subject, name)
+        return self._last_good(name)
 
-    def _ask(self, subject: Subject) -> tuple[Rule, ...]:
+    def _call(self, subject: Subject) -> tuple[Rule, ...]:
         given = self._give_rules(*self._arguments(subject))
         try:
             rules = _rules_from(given)
@@ -107,30 +108,31 @@ class DynamicRules:
             return (_id_of(subject),)
         return (tuple(map(_id_of, parts_in(subject.value))),)
 
-    def _last(self, name: str) -> tuple[Rule, ...] | None:
+    def _last_good(self, name: str) -> tuple[Rule, ...] | None:
         _, rules = self._good.get(name, (0, None))
         return rules
 
-    def _instead(self, subject: Subject, name: str) -> tuple[Rule, ...] | None:
+    def _rules_instead(self, subject: Subject, name: str) -> tuple[Rule, ...] | None:
+        """The rules when the callable fails."""
         fallback = self.declaration.fallback
-        if fallback is not None and self._may_be_several(subject):
+        if fallback is not None and self._may_be_shared(subject):
             return fallback
-        rules = self._last(name)
+        rules = self._last_good(name)
         return fallback if rules is None else rules
 
-    def _may_be_several(self, subject: Subject) -> bool:
+    def _may_be_shared(self, subject: Subject) -> bool:
         """Whether several clients may be ``subject``: an address, everyone, or all that have no id."""
         parts = parts_in(subject.value) if isinstance(self.declaration.type, tuple) else (subject,)
-        return all(part.type in _OF_SEVERAL or not part.value for part in parts)
+        return all(part.type in _SHARED_TYPES or not part.value for part in parts)
 
     def _keep(self, subject: Subject, name: str, call: int, rules: tuple[Rule, ...]) -> None:
         with self._lock:
             self._failing = False
             self._failing_for.pop(name, None)
             latest, _ = self._good.get(name, (-1, ()))
-            # An answer that comes late is not the last one. What frees one client of many that are one subject, such
-            # as those behind one address, must not free the others.
-            if call > latest and (rules or not self._may_be_several(subject)):
+            # An earlier call may return later. Where several clients are one subject, as behind one address, "no limit"
+            # for one of them must not free the others.
+            if call > latest and (rules or not self._may_be_shared(subject)):
                 _remember(self._good, name, (call, rules))
 
     def _report(self, name: str, error: Exception) -> None:
@@ -157,7 +159,7 @@ class DynamicRules:
 
 
 def _name_of(subject: Subject) -> str:
-    """Short, however long a text a client sends."""
+    """Short, however long the text that a client sends."""
     return f"{subject.type}:{escape_subject(subject.value)}"
 
 
@@ -176,7 +178,7 @@ def _rules_from(given: object) -> tuple[Rule, ...]:
         return ()
     if isinstance(given, Iterator):
         given = tuple(given)
-        if not given:  # a generator of the app that an earlier request used up frees nobody
+        if not given:  # an earlier request may have used up a generator of the app: that must not free anybody
             raise ConfigurationError("an exhausted iterator; return a list, or None for no limit")
     return rules_from(cast("Rules", given))
 

@@ -38,8 +38,7 @@ RulesNow = Rules | Literal[0] | None
 """What a callable returns for the current request: rules; ``None``, ``""`` or ``[]`` for no limit now; 0 to let nothing
 pass."""
 GiveRules = Callable[[], RulesNow] | Callable[[Any], RulesNow]
-"""Returns the rules for the current request, or, if it takes an argument, those of a subject: see
-:func:`takes_subject`."""
+"""Returns the rules for the current request, or for the subject if it takes one: see :func:`takes_subject`."""
 Cost = int | Callable[[], int]
 Settle = Callable[[Any], int | None] | Literal[True]
 """What a request really cost, by its response; or true if the view says it."""
@@ -108,8 +107,8 @@ class Declaration:
 
     @property
     def methods_in_key(self) -> str:
-        """The part of its keys for its methods: limiters of different methods do not share a quota unless they have a
-        scope of their own."""
+        """Its methods, as its keys name them, so that limiters of different methods share a quota only if they declare
+        a scope."""
         return "" if self.methods is None or self.scope_is_given else "+".join(sorted(self.methods))
 
     def shared_as(self, scope: str) -> Declaration:
@@ -148,7 +147,7 @@ class Declaration:
 
     @property
     def counted_rules(self) -> tuple[Rule, ...]:
-        """The rules that are known to have a key, including that of its ban."""
+        """The rules that do not depend on the request, including that of its ban."""
         return self.fixed_rules if self.ban is None else (*self.fixed_rules, self.ban.rule)
 
     @property
@@ -173,7 +172,7 @@ class Declaration:
         return self.reserve is not None and _counts_everyone(self.type)
 
     def serves(self, method: str, *, by_flask: bool = False) -> bool:
-        """Whether it applies to requests of this method. OPTIONS that Flask answers ``by_flask`` itself, without the
+        """Whether it applies to requests of this method. An OPTIONS request that is answered ``by_flask``, without the
         view, is free unless ``methods`` names it."""
         if self.methods is None:
             return not by_flask
@@ -191,7 +190,8 @@ _DEFAULTS = {each.name: each.default for each in fields(Declaration)}
 def takes_subject(give_rules: Callable[..., Any]) -> bool:
     """Whether a callable for rules takes the subject: its one parameter without a default, or one called ``subject``.
 
-    It gets the id as text, ``None`` for a client that is not logged in, and a tuple of these for a type of several.
+    The subject is the id as text, or ``None`` for a client that is not logged in; if the type is a tuple, a tuple of
+    these.
     """
     try:
         signature = _signature_of(give_rules)
@@ -285,8 +285,9 @@ def _validate(declaration: Declaration) -> None:
 
 def _check_rules(declaration: Declaration) -> None:
     if callable(declaration.rules):
-        check_callable("rules", declaration.rules, *(["the subject"] if takes_subject(declaration.rules) else []))
-        if takes_subject(declaration.rules) and _counts_everyone(declaration.type):
+        by_subject = takes_subject(declaration.rules)
+        check_callable("rules", declaration.rules, *(["the subject"] if by_subject else []))
+        if by_subject and _counts_everyone(declaration.type):
             raise ConfigurationError(
                 f"rules={name_of(declaration.rules)}: a limiter of type DEFAULT counts everyone as one subject, so its "
                 "callable takes no argument; or give it a type, such as type=LimitType.USER"
@@ -351,7 +352,7 @@ def _check_cost(declaration: Declaration) -> None:
         check_callable("cost", declaration.cost)
         return
     known = declaration.fallback or declaration.fixed_rules
-    if declaration.settle is not None:  # each takes one slot, whatever the estimate
+    if declaration.settle is not None:  # a request takes one slot, whatever its estimate
         known = tuple(rule for rule in known if not rule.holds_slots)
     for rule in known or (Rule(),):
         check_cost(declaration.cost, rule)
@@ -416,15 +417,12 @@ def _check_type(type_: object, name: object) -> None:
         check_callable("type", part)
 
 
-# A part of each count for the requests that matter most: a load shedder in one key
-
-
 @dataclass(frozen=True, slots=True)
 class Reserve:
     """The part of each count that is kept for requests of a priority.
 
-    All requests use the same key. Those without priority are checked by a rule of a smaller count, so one command
-    decides as usual. (Stripe, "Scaling your API with rate limiters", 2017: the fleet usage load shedder.)
+    All requests use the same key. For those without priority, the rule has a smaller count, so one command decides as
+    usual. (Stripe, "Scaling your API with rate limiters", 2017: the fleet usage load shedder.)
 
     ``Reserve({"critical": 0.2}, priority)`` keeps the last fifth for critical requests. Requests without priority share
     the rest.
@@ -449,7 +447,7 @@ class Reserve:
         """Raise :class:`ConfigurationError` unless a part of each of ``rules`` is left for all requests."""
         for rule in rules:
             reject_buckets(rule)
-            if not _left_of(rule.count, self._kept_from(None)):
+            if not _units_left(rule.count, self._kept_before(None)):
                 left = f"leaves nothing of Rule({rule}) for others; reserve less, or raise its count"
                 raise ConfigurationError(f"reserve={brief(self.parts)} {left}")
 
@@ -458,9 +456,9 @@ class Reserve:
         :class:`ConfigurationError` for a priority that is not text, and for a rule that cannot reserve anything."""
         if priority is not None and not isinstance(priority, str):
             raise ConfigurationError(f"priority returned {brief(priority)}: return text, or None")
-        return _lowered(rule, self._kept_from(priority))
+        return _with_less(rule, self._kept_before(priority))
 
-    def _kept_from(self, priority: str | None) -> Fraction:
+    def _kept_before(self, priority: str | None) -> Fraction:
         """The sum of the parts of all priorities before ``priority``."""
         kept = Fraction(0)
         for name, part in self.parts.items():
@@ -484,11 +482,11 @@ def _check_parts(parts: object) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _lowered(rule: Rule, kept: Fraction) -> Rule:
+def _with_less(rule: Rule, kept: Fraction) -> Rule:
     reject_buckets(rule)
     if not kept:
         return rule
-    count = max(_left_of(rule.count, kept), 1)
+    count = max(_units_left(rule.count, kept), 1)
     lease = None if rule.lease is None or count < 2 else min(rule.lease, count)
     return changed(rule, count=count, lease=lease)
 
@@ -496,12 +494,12 @@ def _lowered(rule: Rule, kept: Fraction) -> Rule:
 def reject_buckets(rule: Rule) -> None:
     """Raise :class:`ConfigurationError` for a rule that cannot reserve anything."""
     if "burst" in rule.implementation.PARAMETERS:
-        # Their state is an instant. To a smaller bucket, the state of a larger one looks like an error of the clock.
-        takers = [name for name, algorithm in ALGORITHMS.items() if "burst" not in algorithm.PARAMETERS]
-        raise ConfigurationError(f"reserve works with {', '.join(takers)}, not with {rule.algorithm}; leave it out")
+        # Their state is an instant. To a smaller bucket, the state of a larger one looks like that of a wrong clock.
+        reservable = [name for name, algorithm in ALGORITHMS.items() if "burst" not in algorithm.PARAMETERS]
+        raise ConfigurationError(f"reserve works with {', '.join(reservable)}, not with {rule.algorithm}; leave it out")
 
 
-def _left_of(units: int, kept: Fraction) -> int:
+def _units_left(units: int, kept: Fraction) -> int:
     return math.floor(units * (1 - kept))
 
 

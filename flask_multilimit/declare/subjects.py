@@ -24,7 +24,7 @@ current_request: Callable[[], Request] = request._get_current_object  # type: ig
 
 
 def request_if_any() -> Request | None:
-    """The current request; ``None`` outside of one. Takes half as long as ``has_request_context`` and ``request``."""
+    """The current request; ``None`` outside of one. Twice as fast as ``has_request_context`` and then ``request``."""
     try:
         return current_request()
     except RuntimeError:
@@ -68,7 +68,8 @@ class Subject(NamedTuple):
 
     @classmethod
     def parse(cls, text: object) -> Subject:
-        """Raises :class:`ConfigurationError` for anything but text of that form. A subject is returned as it is."""
+        """Read a subject from text; one that is a :class:`Subject` already is returned as it is. Raises
+        :class:`ConfigurationError` for anything else."""
         if isinstance(text, cls):
             return text
         if text == _EVERYONE:
@@ -92,8 +93,8 @@ Named = str | Subject | Iterable[str | Subject]
 
 
 def subjects_from(given: object) -> dict[str, str]:
-    """The values of ``given`` subjects (:data:`Named`) by type. Raises :class:`ConfigurationError`, also for two of one
-    type."""
+    """The values of the ``given`` subjects (:data:`Named`) by type. Raises :class:`ConfigurationError` if there are
+    none, or two of one type."""
     several = given if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Subject)) else [given]
     found: dict[str, str] = {}
     for subject in map(Subject.parse, several):
@@ -125,17 +126,18 @@ def parts_of(type_: SubjectType, name: str | None) -> tuple[str, ...]:
     """
     if not isinstance(type_, tuple):
         return (type_name_of(type_, name),)
-    only = sum(not isinstance(part, LimitType) for part in type_) == 1
+    one_callable = sum(not isinstance(part, LimitType) for part in type_) == 1
     taken: dict[str, SingleType] = {}
-    return tuple(_name_of_part(part, str(name), taken, only=only) for part in type_)
+    return tuple(_name_of_part(part, str(name), taken, one_callable=one_callable) for part in type_)
 
 
-def _name_of_part(part: SingleType, name: str, taken: dict[str, SingleType], *, only: bool) -> str:
-    wanted = part.value if isinstance(part, LimitType) else name if only else str(getattr(part, "__name__", name))
-    called, number = wanted, 2
-    while taken.setdefault(called, part) != part:
-        called, number = f"{wanted}-{number}", number + 1
-    return called
+def _name_of_part(part: SingleType, name: str, taken: dict[str, SingleType], *, one_callable: bool) -> str:
+    own = name if one_callable else str(getattr(part, "__name__", name))
+    wanted = part.value if isinstance(part, LimitType) else own
+    unique, number = wanted, 2
+    while taken.setdefault(unique, part) != part:
+        unique, number = f"{wanted}-{number}", number + 1
+    return unique
 
 
 def subjects_given(
@@ -145,7 +147,8 @@ def subjects_given(
     everyone: bool = False,
     subjects: Mapping[str, str | int | UUID | None] | None = None,
 ) -> dict[str, str]:
-    """The subjects that the caller gives, by type. Raises :class:`ConfigurationError` for a value that is not an id."""
+    """The subjects in the arguments of a public function, by type. Raises :class:`ConfigurationError` for a value that
+    is not an id."""
     check_bool("everyone", everyone)
     if subjects is not None:
         check_mapping("subjects", subjects, SUBJECTS_BY_TYPE)
@@ -191,21 +194,21 @@ class Subjects:
         if type_ is LimitType.USER:
             return self._user()
         if isinstance(type_, tuple):
-            return _together(type_, name, [self.resolve(part, name) for part in type_])
+            return _combined(type_, name, [self.resolve(part, name) for part in type_])
         value = _id_of(cast("Callable[[], object]", type_), f"the type {name!r}")
         return None if value is None else Subject(str(name), value)
 
     def resolve_if_found(self, type_: SubjectType, name: str | None) -> Subject | None:
-        """As :meth:`resolve`, for a request that ends before everything about it is known. If the ``user_loader``
-        raises, the client counts as not logged in; if a callable type raises, it has no subject."""
+        """As :meth:`resolve`, for a request that may have ended before everything about it is known. If the
+        ``user_loader`` raises, the client counts as not logged in; if a callable type raises, there is no subject."""
         if isinstance(type_, tuple):
-            return _together(type_, name, [self.resolve_if_found(part, name) for part in type_])
+            return _combined(type_, name, [self.resolve_if_found(part, name) for part in type_])
         try:
             return self.resolve(type_, name)
         except Exception:
             if isinstance(type_, LimitType) and type_ is not LimitType.USER:
                 raise
-            return self._visitor() if type_ is LimitType.USER else None
+            return self._anonymous_client() if type_ is LimitType.USER else None
 
     def given(self, subjects: Mapping[str, str]) -> Resolve:
         """A resolver that knows ``subjects``, by type, and no request; limiters of other types do not apply.
@@ -217,13 +220,13 @@ class Subjects:
 
     def _given(self, subjects: Mapping[str, str], type_: SubjectType, name: str | None) -> Subject | None:
         if isinstance(type_, tuple):
-            called = type_name_of(type_, name)
-            if len(parts := parts_in(subjects.get(called, ""))) == len(type_):
-                return _together(type_, name, parts)
+            whole = parts_in(subjects.get(type_name_of(type_, name), ""))
+            if len(whole) == len(type_):
+                return _combined(type_, name, whole)
             named = zip(type_, parts_of(type_, name), strict=True)
-            return _together(type_, name, [self._given_part(subjects, part, as_, name) for part, as_ in named])
+            return _combined(type_, name, [self._given_part(subjects, part, called, name) for part, called in named])
         if type_ is LimitType.USER and ANONYMOUS in subjects and LimitType.USER.value not in subjects:
-            return self._nobody(network_of(subjects[ANONYMOUS], self._ipv6_prefix))
+            return self._anonymous_at(network_of(subjects[ANONYMOUS], self._ipv6_prefix))
         return self._subject_in(type_name_of(type_, name), subjects)
 
     def _given_part(
@@ -235,11 +238,11 @@ class Subjects:
             return self._given(subjects, type_, name)
         return self._subject_in(called, subjects, as_=str(name))
 
-    def here(self, type_name: str, subject: object) -> Resolve:
-        """A resolver for one check with a given ``subject``, of a type called ``type_name``."""
+    def fixed(self, type_name: str, subject: object) -> Resolve:
+        """A resolver that always returns ``subject``, an id of the type called ``type_name``."""
         value = _given_id("subject", subject)
-        found = Subject(type_name, network_of(value, self._ipv6_prefix) if type_name == "ip" else value)
-        return lambda type_, name: found  # noqa: ARG005
+        fixed = Subject(type_name, network_of(value, self._ipv6_prefix) if type_name == "ip" else value)
+        return lambda type_, name: fixed  # noqa: ARG005
 
     def _subject_in(self, called: str, subjects: Mapping[str, str], *, as_: str | None = None) -> Subject | None:
         value = subjects.get(called)
@@ -273,17 +276,17 @@ class Subjects:
 
     def _user(self) -> Subject:
         user = _id_of(self._find_user_loader() or _flask_login_user, "user_loader")
-        return Subject("user", user) if user else self._visitor()
+        return Subject("user", user) if user else self._anonymous_client()
 
-    def _visitor(self) -> Subject:
-        return self._nobody(self._client().value if self._anonymous_user == "ip" else "")
+    def _anonymous_client(self) -> Subject:
+        return self._anonymous_at(self._client().value if self._anonymous_user == "ip" else "")
 
-    def _nobody(self, address: str) -> Subject:
+    def _anonymous_at(self, address: str) -> Subject:
         """The subject of a client that is not logged in."""
         return Subject(ANONYMOUS, address if self._anonymous_user == "ip" else "")
 
 
-def _together(types: tuple[SingleType, ...], name: str | None, parts: Sequence[Subject | None]) -> Subject | None:
+def _combined(types: tuple[SingleType, ...], name: str | None, parts: Sequence[Subject | None]) -> Subject | None:
     """One subject made of ``parts``."""
     return None if None in parts else Subject(type_name_of(types, name), value_of(parts))
 
@@ -294,7 +297,7 @@ def value_of(parts: Sequence[Subject | None]) -> str:
 
 
 def parts_in(value: str) -> tuple[Subject, ...]:
-    """The parts of a subject of several types, as the storage has it; none if ``value`` is something else."""
+    """The parts of a subject of several types from its ``value`` in the storage; none if that is something else."""
     if not value.startswith("[["):
         return ()
     try:
@@ -319,19 +322,19 @@ def _flask_login_user() -> Any:
     if not current_user.is_authenticated:
         return None
     given = current_user.get_id()
-    # Flask-Security replaces this token with each password, and a new password must not be a new quota. The id is an
-    # object in MongoDB.
+    # Flask-Security changes this token with the password, and a new password must not give a new quota. In MongoDB,
+    # the id is an object.
     if given != getattr(current_user, "fs_uniquifier", ""):
         return given
     return None if current_user.id is None else str(current_user.id)
 
 
 _RUNNING: ContextVar[tuple[Callable[[], object], ...]] = ContextVar("multilimit_running", default=())
-"""The callables that are looking for a subject at this moment."""
+"""The callables that are looking for a subject at the moment, to notice one that calls itself."""
 
 
 def _id_of(find: Callable[[], object], source: str) -> str | None:
-    """What ``find`` returns, as text; ``None`` for nobody, also if a proxy stands for it."""
+    """The id that ``find`` returns, as text; ``None`` if it returns ``None``, or a proxy for that."""
     running = _RUNNING.get()
     if find in running:
         raise ConfigurationError(
@@ -350,10 +353,9 @@ def _id_of(find: Callable[[], object], source: str) -> str | None:
 
 
 def _id_from(value: object) -> str | None:
-    """The id as text; ``None`` for another object, whose text may differ at every request, so that no limit would
-    refuse."""
+    """The id as text; ``None`` for another object: its text may differ at every request, so no limit would refuse."""
     if isinstance(value, str):
-        return value if type(value) is str else "".join(value)  # a proxy is another text at the next request
+        return value if type(value) is str else "".join(value)  # a proxy would return another text at the next request
     return str(value) if isinstance(value, (int, UUID)) and not isinstance(value, bool) else None
 
 

@@ -1,4 +1,4 @@
-"""The functions below a decorated function, as far as they are certain.
+"""The functions that a decorated function certainly calls.
 
 A function in a closure or an attribute is not certain: it may be called here, elsewhere, or never.
 """
@@ -12,7 +12,7 @@ from typing import Any, TypeGuard, cast
 
 _MADE_BY_AS_VIEW = "View.as_view.<locals>.view"
 _FUNCTIONS = (FunctionType, MethodType)
-_KEPT_OUTSIDE_OF_DICT = (property, GetSetDescriptorType, MemberDescriptorType)
+_DESCRIPTORS = (property, GetSetDescriptorType, MemberDescriptorType)
 
 
 def functions_below(function: object) -> Iterator[object]:
@@ -21,19 +21,17 @@ def functions_below(function: object) -> Iterator[object]:
     These are certain: a bound method, ``functools.partial``, ``__wrapped__`` (which ``functools.wraps``,
     ``functools.cache`` and wrapt set), and the ``__call__`` of an object's class.
     """
-    below = function
-    for below in wrapped_in(function):
-        yield below
-    called = _of_class(below, "__call__")
-    if not isinstance(below, (type, FunctionType)) and isinstance(called, FunctionType):
+    innermost = function
+    for innermost in wrapped_in(function):
+        yield innermost
+    called = _class_attribute(innermost, "__call__")
+    if not isinstance(innermost, (type, FunctionType)) and isinstance(called, FunctionType):
         yield from wrapped_in(called)
 
 
 def name_of(function: object) -> str:
-    """``module:function``; for a callable object, the names of its class.
-
-    What Flask makes of a class-based view is ``module:View.as_view('name')``.
-    """
+    """``module:function``; for a callable object, the module and name of its class; for a class-based view,
+    ``module:View.as_view('name')``."""
     module = getattr(function, "__module__", None) or type(function).__module__
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     if name == _MADE_BY_AS_VIEW and isinstance(function, FunctionType):
@@ -44,8 +42,8 @@ def name_of(function: object) -> str:
 def full_name_of(function: object) -> str:
     """The name of the function that ``function`` wraps.
 
-    All functions that a decorator without ``functools.wraps`` returns have the same name. What each holds tells them
-    apart: ``module:decorator.<locals>.wrapper(module:function)``.
+    All functions that a decorator without ``functools.wraps`` returns have the same name. The functions they hold
+    tell them apart: ``module:decorator.<locals>.wrapper(module:function)``.
     """
     return _full_name_of(_innermost(function), frozenset())
 
@@ -57,23 +55,23 @@ def mark_below(target: object, mark: str) -> Any:
 
 
 def held_inside(function: object) -> Iterator[object]:
-    """The functions that ``function``, and those below it, hold in closures and attributes, and what these hold.
+    """All functions held in closures and attributes by ``function``, by those below it, and by the held ones.
 
-    Whether any of them is called is not certain, so this is for advice to people, and no limit may depend on it.
+    Perhaps none of them is ever called, so this is for advice to people: no limit may depend on it.
     """
     seen: set[int] = set()
-    ahead: list[object] = list(functions_below(function))
-    while ahead:
-        found = ahead.pop()
-        if id(found) not in seen:
-            seen.add(id(found))
-            held = _functions_in(found.__self__ if isinstance(found, MethodType) else found)
+    pending: list[object] = list(functions_below(function))
+    while pending:
+        holder = pending.pop()
+        if id(holder) not in seen:
+            seen.add(id(holder))
+            held = _functions_in(holder.__self__ if isinstance(holder, MethodType) else holder)
             yield from held
-            ahead += [below for each in held for below in functions_below(each)]
+            pending += [below for each in held for below in functions_below(each)]
 
 
 def attributes_of(target: object) -> dict[str, Any]:
-    """The attributes of ``target`` itself, without asking it: a proxy would look up its object."""
+    """The attributes of ``target`` itself, read without its ``__getattr__``: a proxy would look up its object."""
     try:
         attributes = object.__getattribute__(target, "__dict__")
     except AttributeError:
@@ -82,15 +80,15 @@ def attributes_of(target: object) -> dict[str, Any]:
 
 
 def is_function(value: object) -> TypeGuard[FunctionType | MethodType]:
-    """Whether it is a function or a method, or what wrapt makes of one. Other proxies are not asked: they would look up
-    their object, which may not exist yet."""
-    if isinstance(_of_class(value, "__wrapped__"), _KEPT_OUTSIDE_OF_DICT):
+    """Whether ``value`` is a function or a method, or wrapt's proxy of one. Other proxies count as none: asking them
+    would look up their object, which may not exist yet."""
+    if isinstance(_class_attribute(value, "__wrapped__"), _DESCRIPTORS):
         return isinstance(value, _FUNCTIONS)
     return issubclass(type(value), _FUNCTIONS)
 
 
 def wrapped_in(function: object) -> Iterator[object]:
-    """``function`` and what it says to wrap, without the ``__call__`` of a class, which all its objects share."""
+    """``function`` and what it says it wraps, without the ``__call__`` of a class, which all its objects share."""
     seen: set[int] = set()
     below: object | None = function
     while below is not None and id(below) not in seen:
@@ -107,19 +105,19 @@ def _wrapped_by(function: object) -> object | None:
     attributes = attributes_of(function)
     if "__wrapped__" in attributes:
         return cast("object", attributes["__wrapped__"])
-    if isinstance(_of_class(function, "__wrapped__"), _KEPT_OUTSIDE_OF_DICT):
+    if isinstance(_class_attribute(function, "__wrapped__"), _DESCRIPTORS):
         return cast("object", getattr(function, "__wrapped__", None))
     return None
 
 
-def _of_class(target: object, name: str) -> object | None:
-    """An attribute of the class of ``target``, without asking ``target``."""
+def _class_attribute(target: object, name: str) -> object | None:
+    """An attribute of the class of ``target``, read without ``target``'s own ``__getattr__``."""
     return next((vars(each)[name] for each in type(target).__mro__ if name in vars(each)), None)
 
 
 def _innermost(function: object) -> object:
-    *_, found = wrapped_in(function)
-    return found
+    *_, innermost = wrapped_in(function)
+    return innermost
 
 
 def _full_name_of(function: object, seen: frozenset[int]) -> str:
@@ -130,22 +128,23 @@ def _full_name_of(function: object, seen: frozenset[int]) -> str:
 
 
 def _held_by(function: object) -> list[FunctionType | MethodType]:
-    """The functions among the attributes of an object, or in a closure if they were defined elsewhere."""
+    """The functions in the attributes of an object; in the closure of a function, those that are defined elsewhere."""
     held = _functions_in(function)
     if isinstance(function, FunctionType):
-        return [each for each in held if not _defined_beside(each, function)]
+        return [each for each in held if not _is_sibling(each, function)]
     return held
 
 
 def _functions_in(function: object) -> list[FunctionType | MethodType]:
     if isinstance(function, FunctionType):
-        values = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
+        values = [cell.cell_contents for cell in function.__closure__ or () if _has_value(cell)]
     else:
         values = list(attributes_of(function).values())
     return [value for value in values if is_function(value)]
 
 
-def _defined_beside(value: object, function: FunctionType) -> bool:
+def _is_sibling(value: object, function: FunctionType) -> bool:
+    """Whether one function defines both, as a decorator defines its wrapper and the helpers of that."""
     if not isinstance(value, FunctionType) or value.__module__ != function.__module__:
         return False
     place, _, name = value.__qualname__.rpartition(".")
@@ -153,7 +152,7 @@ def _defined_beside(value: object, function: FunctionType) -> bool:
     return place == other_place and name != other_name  # the same name: a decorator that is applied twice
 
 
-def _filled(cell: Any) -> bool:
+def _has_value(cell: Any) -> bool:
     try:
         cell.cell_contents  # noqa: B018 - the only sign of an empty cell
     except ValueError:

@@ -1,4 +1,4 @@
-"""What limits say as text: types, statuses, import paths. Loads no model."""
+"""Parses what limits say as text: types, statuses, import paths. Imports no pydantic models: most apps need none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TYPES = {name.lower(): type_ for name, type_ in LimitType.__members__.items()}
 
 
 class _Callable:
-    """Equal to another one that does the same."""
+    """A callable that equals another one of its class and name, because that does the same."""
 
     def __init__(self, name: str) -> None:
         self.__qualname__ = name
@@ -87,7 +87,7 @@ class SettleByHeader(_Callable):
 
 
 def settle_from(given: object) -> object:
-    """What a limiter does about ``settle``, which may be text."""
+    """What ``settle`` means if it is text; anything else as it is. Raises :class:`ConfigurationError`."""
     if not isinstance(given, str):
         return given
     if is_header(given):
@@ -139,8 +139,8 @@ def parts_of_type(type_: object) -> list[object]:
 
 
 def type_from(type_: object) -> tuple[Any, str | None]:
-    """The type that ``type_`` names, such as ``ip``, ``user+ip``, ``header:X-Api-Key`` or ``module:function``, or is;
-    and the name of its limiter unless it has another: that of the header or the function. Raises
+    """A type and a default name for its limiter. ``type_`` is a type already, or text such as ``ip``, ``user+ip``,
+    ``header:X-Api-Key`` or ``module:function``, where the header or the function gives the name. Raises
     :class:`ConfigurationError`."""
     parts = parts_of_type(type_)
     found = tuple(_type_from_text(part.strip()) if _is_text(part) else part for part in parts)
@@ -231,4 +231,4 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 OFF = "off"
-"""Written in place of limits, it means none."""
+"""Stands in place of limits for "none"."""

@@ -197,7 +197,7 @@ def _subjects(gate: AppGate, given: Mapping[str, str]) -> Iterator[Subject]:
         if subject is not None and subject != EVERYONE:
             yield subject
     for name, value in given.items():
-        known = gate.subjects.here(name, value)(LimitType.DEFAULT, name)
+        known = gate.subjects.fixed(name, value)(LimitType.DEFAULT, name)
         if known is not None:
             yield known
 

@@ -198,7 +198,7 @@ class _Asked:
         return self._once(who, lambda: self._gate.subjects.resolve(declared.type, declared.name))
 
     def _rules_of(self, dynamic: DynamicRules, subject: Subject) -> tuple[Rule, ...] | None:
-        return self._once((id(dynamic.declaration.rules), subject), lambda: dynamic.asked(subject))
+        return self._once((id(dynamic.declaration.rules), subject), lambda: dynamic.peek(subject))
 
     def _once(self, question: object, ask: Callable[[], T]) -> T:
         """The answer of ``ask``, or what it raised, at the first time."""

@@ -15,7 +15,7 @@ from blinker import signal as signal_by_name
 from flask import Flask
 
 from .. import signals
-from ..declare.advice import declared_on, limiter_above, note_registered
+from ..declare.advice import declared_on, limiter_above, mark_registered
 from ..declare.limiter import Declaration
 from ..declare.unwrap import attributes_of, is_function
 from ..engine import ConfigurationError, Rule
@@ -123,7 +123,7 @@ def reject_misplaced(app: Flask) -> None:
     ``app``, one of its extensions, or a signal."""
     registered = [(named, each) for named, registry in _registries_of(app) for each in _functions_in(registry)]
     for _, function in registered:
-        note_registered(function)
+        mark_registered(function)
     for (place, decorator), function in registered:
         where = limiter_above(function)
         if where is not None:

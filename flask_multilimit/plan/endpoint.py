@@ -14,7 +14,7 @@ from weakref import ref
 from flask import Flask
 
 from ..declare.advice import Stack
-from ..declare.checks import count_otherwise, reject_scattered_keys, reject_shared_keys
+from ..declare.checks import reject_scattered_keys, reject_shared_keys, would_conflict
 from ..declare.dynamic import DynamicRules, NoRules
 from ..declare.limiter import Declaration
 from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of
@@ -94,7 +94,7 @@ class PlannedLimiter:
         return not own.isdisjoint(others)
 
     def hits(
-        self, subject: Subject, cost: int, *, priority: str | None = None, rules_of: RulesOf = DynamicRules.now
+        self, subject: Subject, cost: int, *, priority: str | None = None, rules_of: RulesOf = DynamicRules.for_request
     ) -> tuple[Hit, ...] | None:
         """The hits of ``subject``; ``None`` if they are not known. Raises :class:`.NoRules`."""
         escaped = escape_subject(subject.value)
@@ -105,7 +105,7 @@ class PlannedLimiter:
         return None if rules is None else self.make_hits(rules, subject.type, escaped, cost, priority)
 
     def rules_for(
-        self, subject: Subject, special: Override | None, rules_of: RulesOf = DynamicRules.now
+        self, subject: Subject, special: Override | None, rules_of: RulesOf = DynamicRules.for_request
     ) -> Sequence[NamedRule] | None:
         """The rules of ``subject``, which may have ``special`` ones; ``None`` if they are not known."""
         rules: Sequence[NamedRule] | None = self.rules
@@ -464,7 +464,7 @@ def _mark(limiter: PlannedLimiter, others: Sequence[PlannedLimiter], added: Coll
     if limiter.declaration.shadow:
         return SHADOW if others else ""
     counting = [other.declaration for other in others if not other.declaration.shadow]
-    if limiter.declared in added and any(count_otherwise(limiter.declaration, other) for other in counting):
+    if limiter.declared in added and any(would_conflict(limiter.declaration, other) for other in counting):
         return ADDED
     return ""
 

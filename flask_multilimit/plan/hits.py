@@ -45,15 +45,15 @@ class About(NamedTuple):
     unit, or left out, so that all limits are checked before the error ends the request."""
 
 
-REQUEST = About(_ask, DynamicRules.now)
+REQUEST = About(_ask, DynamicRules.for_request)
 """The current request."""
-ENDED_REQUEST = About(_ask_if_possible, DynamicRules.now, has_ended=True)
+ENDED_REQUEST = About(_ask_if_possible, DynamicRules.for_request, has_ended=True)
 """A request that ends early, perhaps before what a callable needs was known: one that raises exempts nobody."""
-ASKER = About(_assume, DynamicRules.asked)
-"""The client of the current request, whatever else it asks for: limiters that are exempt now apply as well, and a cost
+ASKER = About(_assume, DynamicRules.peek)
+"""The client of the current request, which asks about any endpoint: limiters that are exempt now apply, too, and a cost
 that depends on the request is 1."""
-SOMEBODY = About(_assume, DynamicRules.known)
-"""A subject that need not make any request, as for :data:`ASKER`."""
+SOMEBODY = About(_assume, DynamicRules.without_request)
+"""As :data:`ASKER`, for a subject that need not make a request."""
 
 
 class Applied(NamedTuple):

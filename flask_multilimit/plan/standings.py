@@ -68,7 +68,7 @@ def about_given(plans: Plans) -> About:
 
     def rules_of(dynamic: DynamicRules, subject: Subject) -> tuple[Rule, ...] | None:
         own = plans.subjects.resolve_if_found(dynamic.declaration.type, dynamic.declaration.name)
-        return dynamic.asked(subject) if subject == own else dynamic.known(subject)
+        return dynamic.peek(subject) if subject == own else dynamic.without_request(subject)
 
     return About(SOMEBODY.ask, rules_of) if has_request_context() else SOMEBODY
 

@@ -256,7 +256,7 @@ class AppGate(AppState):
 
     def _resolver(self, declaration: Declaration, subject: str | None) -> Resolve:
         if subject is not None:
-            return self.subjects.here(declaration.type_name, subject)
+            return self.subjects.fixed(declaration.type_name, subject)
         if declaration.type is not LimitType.DEFAULT and not has_request_context():
             raise ConfigurationError(
                 f'limiter on "{declaration.where}": the {declaration.type_name} is unknown outside of a request; '

@@ -73,7 +73,7 @@ class Settlement:
         if holder is None or holder.ended:  # nobody knows when the work ends; without a release its slots expire
             return
         self._in_force.limiter.hold(decision)
-        if not holder.takes(decision):
+        if not holder.hold(decision):
             KEEPER.let_expire(decision)
 
     def _holder_of_request(self) -> Holder | None:
@@ -162,7 +162,7 @@ class Settlement:
     def _units_of(self, declaration: Declaration, response: Response | None, frame: Frame) -> int | None:
         """What the work really cost; ``None`` if the estimate stands."""
         if declaration.settle is True:
-            return frame.said.get(_name_of(declaration))
+            return frame.real_costs.get(_name_of(declaration))
         assert response is not None
         try:
             if declaration.charge_when is not None:
@@ -213,7 +213,7 @@ def settle(units: int, *, name: str | None = None) -> None:
         raise ConfigurationError(
             f"settle({real}, name={brief(name)}): the limiters that settle here: {', '.join(names)}"
         )
-    frame.said[names[0] if name is None else name] = real
+    frame.real_costs[names[0] if name is None else name] = real
 
 
 def _frame_in_force() -> Frame | None:
