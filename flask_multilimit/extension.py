@@ -21,7 +21,7 @@ from .engine import ConfigurationError, Decision, Hit, Limiter
 from .engine.decision import require_decision
 from .engine.errors import brief, check_iterable
 from .engine.hits import Hits, OnStorageError
-from .engine.limiter import unasked
+from .engine.limiter import decide_unlimited
 from .engine.rules import Rules
 from .engine.storage import (
     Health,
@@ -291,7 +291,7 @@ class MultiLimit:
         """
         gate = gate_in_force()
         hits = hits_of(_standing(gate, gate.plans, endpoint, method, _named(subject)))
-        return gate.limiter.peek(hits) if hits else unasked(())
+        return gate.limiter.peek(hits) if hits else decide_unlimited(())
 
     def standing(
         self,

@@ -10,7 +10,7 @@ from uuid import UUID
 from .algorithms import BAN, EVENLY, NEVER, UNKNOWN
 from .algorithms.base import Quota, is_begun, level_of
 from .errors import ConfigurationError, brief
-from .hits import PEEKED, BanHit, Hit, OpenHit, bans_of
+from .hits import PEEK_ID, BanHit, Hit, OpenHit, bans_of
 from .periods import AROUND
 from .reply import (
     ALLOWED,
@@ -28,8 +28,8 @@ from .rules import MAX_COUNT, Rule
 
 _MICROSECONDS = 1_000_000
 
-NOTHING: Mapping[str, int] = {}
-"""No settlements: those of a new decision."""
+NOT_SETTLED: Mapping[str, int] = {}
+"""The settlements of a new decision: none."""
 
 DecidedBy = Literal["storage", "deny_cache", "lease", "memory", "local", "allow"]
 """Who decided:
@@ -43,7 +43,7 @@ DecidedBy = Literal["storage", "deny_cache", "lease", "memory", "local", "allow"
 """
 
 FALLBACKS: frozenset[DecidedBy] = frozenset({"local", "allow"})
-"""The values of ``decided_by`` that say that the storage failed."""
+"""The values of ``decided_by`` for checks that the storage could not decide."""
 
 
 class RuleStatus(NamedTuple):  # a frozen dataclass would take four times as long to create, several times a request
@@ -53,17 +53,17 @@ class RuleStatus(NamedTuple):  # a frozen dataclass would take four times as lon
     allowed: bool
     """Whether this rule alone would have let the check pass."""
     remaining: int
-    """Units that are left: after the charge if the check was allowed; unchanged if it was not."""
+    """Units that are left: after the charge if the check was allowed, and as before if it was not."""
     retry_after: float
     """Time until this hit would be allowed if there are no other requests: refused before that instant, allowed at it.
     0 if it is allowed. ``inf`` if the time is not known: its cost is more than the rule ever admits, or
     :attr:`waits_for_slot`."""
     reset_after: float
-    """Time until the quota is full again if there are no requests; for a :class:`.Concurrent` rule, at most this."""
+    """Time until the quota is full again if there are no requests; for a :class:`.Concurrent` rule, at most."""
     charged: int = 0
-    """Units that this check has charged, or what it was settled at; 0 if it was not charged."""
+    """Units that this check has charged, or was settled at; 0 if it charged nothing."""
     debt: int = 0
-    """Units that are used beyond the count: by a settlement, or because the count was lowered."""
+    """Units used beyond the count: by a settlement, or because the count was lowered."""
 
     @property
     def name(self) -> str:
@@ -75,7 +75,7 @@ class RuleStatus(NamedTuple):  # a frozen dataclass would take four times as lon
 
     @property
     def waits_for_slot(self) -> bool:
-        """Whether a :class:`.Concurrent` rule refuses until other work ends, at a time that is not known."""
+        """Whether a :class:`.Concurrent` rule refuses until other work ends; when, is not known."""
         return not self.allowed and self.rule.holds_slots and self.hit.cost <= self.rule.count
 
 
@@ -88,9 +88,9 @@ class BanStatus(NamedTuple):
     begun: bool
     """Whether this check was the last strike, so that the ban began with it."""
     level: int
-    """How many bans it repeats while it holds; otherwise 0."""
+    """While it holds, how many bans it repeats; otherwise 0."""
     strikes_left: int
-    """Refusals until it begins; 0 while it holds."""
+    """Further refusals until it begins; 0 while it holds."""
     retry_after: float
     """Time until it ends; 0 if it does not hold."""
     reset_after: float
@@ -102,12 +102,12 @@ class BanStatus(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """What a check has taken from one quota."""
+    """What a check has charged to one quota."""
 
     hit: Hit
     until: int
-    """The instant at which the quota is full again, by the clock of the server that keeps it. This is the clock of
-    :attr:`Decision.at` unless several servers have answered."""
+    """The instant at which the quota is full again, in microseconds by the clock of the server that keeps it. This is
+    the clock of :attr:`Decision.at` unless several servers have answered."""
     units: int = 0
     """What the charge becomes when it is settled; 0 is a refund."""
 
@@ -126,7 +126,7 @@ class _Fields:
     settled: Mapping[str, int]
     """By key, the units that a charge became when :meth:`Limiter.settle` settled it; 0 is a refund."""
     ahead: Sequence[int] | None
-    """Microseconds from :attr:`at` to the instant of each hit, by the clock of its server; ``None``: one for all."""
+    """How far ahead of :attr:`at` the clock of each hit's server was, in microseconds; ``None``: one server for all."""
 
 
 class Decision(_Fields):
@@ -144,7 +144,7 @@ class Decision(_Fields):
     if not TYPE_CHECKING:
 
         def __init__(self, *_: Any, **__: Any) -> None:
-            """Nothing is left to do: what :func:`decision_of` makes cannot be written to."""
+            """Do nothing: :func:`decision_of` has set the fields."""
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Decision is immutable: {name} cannot be set")
@@ -177,7 +177,7 @@ class Decision(_Fields):
 
     @property
     def at(self) -> int:
-        """The instant of the check in microseconds of the storage's clock, which may have any origin."""
+        """The instant of the check, in microseconds by the storage's clock, which may have any origin."""
         return self.reply[NOW]
 
     @property
@@ -188,20 +188,20 @@ class Decision(_Fields):
     @property
     def charges(self) -> tuple[Charge, ...]:
         """What was charged and has not been settled."""
-        if not self.allowed or self.check_id == PEEKED:
+        if not self.allowed or self.check_id == PEEK_ID:
             return ()
         ahead = self.ahead or [0] * len(self.hits)
         standings = zip(self.hits, ahead, retry_afters(self.reply), reset_afters(self.reply), strict=True)
         return tuple(
-            Charge(hit, self.at + later + reset_after)
-            for hit, later, retry_after, reset_after in standings
+            Charge(hit, self.at + offset + reset_after)
+            for hit, offset, retry_after, reset_after in standings
             if (hit.cost or isinstance(hit, OpenHit)) and retry_after == 0 and hit.key not in self.settled
         )
 
     @property
     def statuses(self) -> tuple[RuleStatus, ...]:
-        """One status per hit, in the order of the hits; for a ban only while it holds."""
-        charged = self.allowed and self.check_id != PEEKED
+        """One status per hit, in the order of the hits. A ban has one only while it holds."""
+        charged = self.allowed and self.check_id != PEEK_ID
         statuses = [
             RuleStatus(
                 hit,
@@ -231,8 +231,8 @@ class Decision(_Fields):
         return max(holding, key=lambda ban: ban.retry_after, default=None)
 
     def _after_settlement(self, status: RuleStatus) -> RuleStatus:
-        """What is left if nobody else was charged meanwhile. The quota is full at the latest when it would have been,
-        or when a debt has come back."""
+        """``status`` after the settlement, if nothing else was charged in between. Its ``reset_after`` is an upper
+        bound: the old one, or the time until a debt has come back."""
         hit = status.hit
         if hit.key not in self.settled:
             return status
@@ -241,7 +241,7 @@ class Decision(_Fields):
         reset_after = 0.0 if left >= hit.rule.quota.burst else status.reset_after
         if units > hit.cost:
             before = round(status.reset_after * _MICROSECONDS) or _until_next_period(hit.rule.quota, self.at)
-            reset_after = _whole_after(hit.rule.quota, left, hit.rule.algorithm, before) / _MICROSECONDS
+            reset_after = _full_after(hit.rule.quota, left, hit.rule.algorithm, before) / _MICROSECONDS
         return status._replace(remaining=max(left, 0), reset_after=reset_after, charged=units, debt=max(-left, 0))
 
     @property
@@ -257,7 +257,7 @@ class Decision(_Fields):
 
     @property
     def violated(self) -> tuple[RuleStatus, ...]:
-        """All statuses that refuse, not only the first."""
+        """All statuses that refuse the check, not only the first."""
         if not any(retry_afters(self.reply)):
             return ()
         return tuple(status for status in self.statuses if not status.allowed and not status.hit.shadow)
@@ -271,13 +271,13 @@ class Decision(_Fields):
 
     @property
     def remaining(self) -> int:
-        """The smallest ``remaining`` of all rules; the largest count that a rule can have if there are none."""
+        """The smallest ``remaining`` of all rules; without rules, the largest count that a rule can have."""
         return min((status.remaining for status in self.statuses), default=MAX_COUNT)
 
     @property
     def retry_after(self) -> float:
-        """The largest of all rules, in seconds: the check is refused before that instant and allowed at it if there are
-        no other requests.
+        """The largest of all rules, in seconds: before that time has passed, the check is refused; then it is allowed
+        if there are no other requests.
 
         ``inf`` if the time is not known: a cost is more than a rule ever admits, or :attr:`waits_for_slot`.
         """
@@ -294,12 +294,13 @@ class Decision(_Fields):
     @property
     def refused_for(self) -> float:
         """Seconds for which the check is certain to be refused again, by the rules that know a time."""
-        return max(0, *self._waits, 0) / _MICROSECONDS
+        return max([0, *self._waits]) / _MICROSECONDS
 
     @property
     def _waits(self) -> list[int]:
-        answers = zip(self.hits, self.reply[RETRY_AFTERS], strict=True)
-        return [wait for hit, wait in answers if wait and not hit.shadow]
+        """The ``retry_after`` of each hit that refuses the check, as in a reply."""
+        waits = zip(self.hits, self.reply[RETRY_AFTERS], strict=True)
+        return [wait for hit, wait in waits if wait and not hit.shadow]
 
     @property
     def reset_after(self) -> float:
@@ -309,18 +310,18 @@ class Decision(_Fields):
         return max((status.reset_after for status in self.statuses), default=0.0)
 
     def after_settlement(self, settled: Mapping[str, int]) -> Decision:
-        """The same decision after the charges to these keys became so many units."""
+        """The same decision after the charges to the keys of ``settled`` became that many units."""
         return self.replaced(settled={**self.settled, **settled})
 
     def replaced(self, *, reply: Reply | None = None, settled: Mapping[str, int] | None = None) -> Decision:
-        """The same decision with another ``reply``, or other settlements."""
+        """The same decision with another ``reply`` or other settlements."""
         settled = self.settled if settled is None else settled
         return Decision(self.check_id, self.hits, reply or self.reply, self.decided_by, settled, self.ahead)
 
 
-def _whole_after(quota: Quota, left: int, algorithm: str, before: int) -> int:
-    """Microseconds after which a quota is full again that has ``left`` units after an excess (below 0: a debt), and was
-    to be full after ``before``."""
+def _full_after(quota: Quota, left: int, algorithm: str, before: int) -> int:
+    """Microseconds until ``quota`` is full again after a settlement beyond the charge. ``left`` units remain (below 0:
+    a debt); without the settlement, the quota would have been full after ``before``."""
     if quota.periods is not None:
         return before
     if algorithm in EVENLY:
@@ -338,15 +339,15 @@ def _until_next_period(quota: Quota, now: int) -> int:
 
 
 def _settled_standing(status: RuleStatus) -> tuple[int, int, int]:
-    """Where nothing is left, ``remaining`` says when the next unit comes back, as in a reply: at the latest then, and
-    exactly then if all that counts was charged now."""
+    """``status`` as the standing of a reply. If nothing is left, ``remaining`` says when the next unit comes back: at
+    the latest then, and exactly then if all that counts was charged now."""
     quota, algorithm = status.rule.quota, status.rule.algorithm
-    next_after = whole = round(status.reset_after * _MICROSECONDS)
+    next_after = reset_after = round(status.reset_after * _MICROSECONDS)
     if algorithm in EVENLY:
         next_after = -(-(1 + status.debt) * quota.window // quota.count)
     elif algorithm == "sliding_window_counter":
-        next_after = whole - (quota.count - 1) * quota.window // (quota.count + status.debt)
-    return status.remaining or -next_after, 0, whole
+        next_after = reset_after - (quota.count - 1) * quota.window // (quota.count + status.debt)
+    return status.remaining or -next_after, 0, reset_after
 
 
 def decision_of(
@@ -354,10 +355,11 @@ def decision_of(
     hits: tuple[Hit, ...],
     reply: Reply,
     decided_by: DecidedBy = "storage",
-    settled: Mapping[str, int] = NOTHING,
+    settled: Mapping[str, int] = NOT_SETTLED,
     ahead: Sequence[int] | None = None,
 ) -> Decision:
-    """Make a decision, cheaply: every request makes one, and ``object.__setattr__`` would take four times as long."""
+    """Make a decision. Every request makes one, so this avoids ``object.__setattr__``, which takes four times as
+    long."""
     made: Any = _Fields()
     made.check_id = check_id
     made.hits = hits
@@ -370,14 +372,14 @@ def decision_of(
 
 
 def require_decision(given: object) -> None:
-    """Raise :class:`ConfigurationError` unless ``given`` is one."""
+    """Raise :class:`ConfigurationError` unless ``given`` is a :class:`Decision`."""
     if not isinstance(given, Decision):
         raise ConfigurationError(f"decision={brief(given)}: give the Decision of a check")
 
 
 def _ban_status(hit: BanHit, standing: Standing) -> BanStatus:
     remaining, retry_after, reset_after = standing
-    wait, whole = retry_after / _MICROSECONDS, reset_after / _MICROSECONDS
+    times = retry_after / _MICROSECONDS, reset_after / _MICROSECONDS
     if not retry_after:
-        return BanStatus(hit, False, False, 0, max(remaining, 0), wait, whole)
-    return BanStatus(hit, True, is_begun(remaining), level_of(remaining), 0, wait, whole)
+        return BanStatus(hit, False, False, 0, max(remaining, 0), *times)
+    return BanStatus(hit, True, is_begun(remaining), level_of(remaining), 0, *times)

@@ -1,4 +1,4 @@
-"""What a check asks: a hit is one rule for one subject, and a check has several."""
+"""Hits: what a check asks. A hit is one rule for one subject with a cost; a check has one or more."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ T = TypeVar("T")
 
 
 OnStorageError = Literal["local", "allow", "deny", "raise"]
-"""How a check is decided when the storage fails: within this process's share of the limit, allowed, refused, or not at
-all (:class:`StorageError` is raised)."""
+"""How a check is decided when the storage fails: by this process within its share of the limit, allowed, refused, or
+not at all (:class:`StorageError` is raised)."""
 
 
 class Origin(NamedTuple):
-    """What was given to :func:`hits_for`: scope, type and subject, by which overrides find the hits."""
+    """The arguments of :func:`hits_for` by which overrides find its hits."""
 
     scope: str
     type: str
@@ -52,24 +52,24 @@ class Hit:
     key: str
     rule: Rule
     cost: int = 1
-    """Units to charge, 0 or more; 0 asks without charging, and more than the rule ever admits are refused."""
+    """Units to charge, 0 or more. 0 asks without charging. A cost that is more than the rule ever admits is refused."""
     name: str = ""
     """The name of the rule in header fields; unique within a plan."""
     shadow: bool = False
     """Whether it is evaluated and counted, but never refuses."""
     on_storage_error: OnStorageError | None = None
-    """How to decide when the storage fails; ``None``: by the setting of the storage's guard."""
+    """How to decide when the storage fails; ``None``: as the storage's guard is set."""
     unit: str = field(default="", compare=False, kw_only=True)
-    """What its rule counts, in header fields; empty: requests."""
+    """What its rule counts, as header fields say it; empty: requests."""
     origin: Origin | None = field(default=None, compare=False, repr=False, kw_only=True)
-    """Its scope and subject, if :func:`hits_for` has made it."""
+    """Its scope and subject, if :func:`hits_for` made it."""
     watches: tuple[str, ...] = field(default=(), compare=False, repr=False, kw_only=True)
-    """For a ban: the keys whose refusals are its strikes; those of a shadow only if it is one itself."""
+    """For a ban: the keys whose refusals are its strikes. Refusals of a shadow are strikes of shadow bans only."""
 
     def __post_init__(self) -> None:
         _check_texts(self.key, self.name)
         try:
-            _check_asked(self.cost, self.rule)
+            _check_hit_cost(self.cost, self.rule)
         except AttributeError:
             raise ConfigurationError(f"rule={brief(self.rule)}: give a Rule") from None
         if self.shadow is not False:
@@ -78,13 +78,13 @@ class Hit:
             check_policy(self.on_storage_error)
 
     @property
-    def asks(self) -> int:
+    def needed(self) -> int:
         """Units that must be free."""
         return self.cost
 
     @property
     def packed(self) -> bytes:
-        """Quota, cost and algorithm in the form that scripts read."""
+        """Quota, cost, shadow and algorithm in the form that scripts read."""
         return _pack(self.rule, self.cost, self.shadow)
 
 
@@ -94,47 +94,47 @@ class BanHit(Hit):
 
     __slots__ = ()
 
-    def joined_by(self, other: BanHit) -> BanHit:
-        """One ban that watches for both: a shadow only if both are."""
+    def merged_with(self, other: BanHit) -> BanHit:
+        """One ban that watches the keys of both. It is a shadow only if both are."""
         watches = tuple(dict.fromkeys((*self.watches, *other.watches)))
         return replace(self, shadow=self.shadow and other.shadow, watches=watches)
 
 
 class OpenHit(Hit):
-    """A hit that is settled later, perhaps without an estimate: with a cost of 0 it is admitted while one unit is free,
-    and charges nothing until then."""
+    """A hit that is settled later. With a cost of 0, which is no estimate, it is admitted if one unit is free, and
+    charges nothing until it is settled."""
 
     __slots__ = ()
 
     @property
-    def asks(self) -> int:
+    def needed(self) -> int:
         return self.cost or 1
 
     @property
     def packed(self) -> bytes:
-        """As of any hit, with a cost of -1 in place of 0."""
+        """As for any hit, but with a cost of -1 in place of 0 (``open.lua``)."""
         return _pack(self.rule, self.cost or -1, self.shadow)
 
 
 def settled_hit(key: str, rule: Rule, cost: int, *others: Any, **more: Any) -> Hit:
-    """A hit that is settled later. A :class:`.Concurrent` rule takes one slot, whatever the estimate."""
+    """A hit that is settled later: with an estimated ``cost``, or, for a :class:`.Concurrent` rule, with one slot."""
     return Hit(key, rule, 1, *others, **more) if rule.holds_slots else OpenHit(key, rule, cost, *others, **more)
 
 
 class Hits(tuple[Hit, ...]):
     """The hits of one check: at least one, no two with the same key. Raises :class:`ConfigurationError`.
 
-    Reuse it for repeated checks of the same hits: storages cache in it what they compute from it (:func:`memoized`).
+    Reuse it for repeated checks: storages cache in it what they compute from it (:func:`memoized`).
     """
 
     def __new__(cls, hits: Iterable[Hit], *, scope: str | None = None) -> Hits:
-        made = super().__new__(cls, hits if type(hits) in _USUAL else several_hits(hits))
+        made = super().__new__(cls, hits if type(hits) in _PLAIN_SEQUENCES else checked_hits(hits))
         if not made:
             raise ConfigurationError("no hits: a check of nothing would let everything pass")
         try:
             keys = [hit.key for hit in made]
         except AttributeError:
-            several_hits(tuple(made))
+            checked_hits(tuple(made))  # raises a better error
             raise
         if len(set(keys)) != len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
@@ -149,35 +149,35 @@ class Hits(tuple[Hit, ...]):
     leased: bool
     """Whether a rule has a lease."""
     revisable: bool
-    """Whether :func:`hits_for` has made any of them."""
+    """Whether overrides may change them, because :func:`hits_for` made at least one."""
     bans: tuple[PlacedBan, ...]
     """The bans among them."""
     scope: str | None
-    """What the plan that made them limits; ``None`` if no plan did."""
+    """What the plan that made them limits; ``None`` if no plan made them."""
     cache: dict[Any, Any]
-    """What :func:`memoized` has computed, by the function that did."""
+    """Results of :func:`memoized`, by function."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _hits_again, (tuple(self), self.scope)
+        return _unpickle, (tuple(self), self.scope)
 
 
-def _hits_again(hits: tuple[Hit, ...], scope: str | None) -> Hits:
+def _unpickle(hits: tuple[Hit, ...], scope: str | None) -> Hits:
     return Hits(hits, scope=scope)
 
 
-_USUAL = {tuple, list}
+_PLAIN_SEQUENCES = {tuple, list}
 
 
-def several_hits(given: object) -> tuple[Hit, ...]:
-    """The hits that are ``given``, perhaps none. Raises :class:`ConfigurationError` for anything else."""
+def checked_hits(given: object) -> tuple[Hit, ...]:
+    """``given`` as a tuple, perhaps empty. Raises :class:`ConfigurationError` unless it is an iterable of hits."""
     if isinstance(given, Hits):
         return given
     check_iterable("hits", given, _HITS)
-    found = tuple(cast("Iterable[Hit]", given))
-    for each in found:
+    hits = tuple(cast("Iterable[Hit]", given))
+    for each in hits:
         if not isinstance(each, Hit):
             raise ConfigurationError(f"hits={brief(each)}: give {_HITS}")
-    return found
+    return hits
 
 
 _HITS = "what hits_for(...) returns, or a list of Hit"
@@ -190,34 +190,34 @@ def _check_texts(key: object, name: object) -> None:
         raise ConfigurationError(f"name={brief(name)}: give printable ASCII without quotes and backslashes")
 
 
-def memoized(hits: tuple[Hit, ...], work: Callable[[tuple[Hit, ...]], T]) -> T:
-    """``work(hits)``, done once for each :class:`Hits`."""
+def memoized(hits: tuple[Hit, ...], compute: Callable[[tuple[Hit, ...]], T]) -> T:
+    """``compute(hits)``, called once for each :class:`Hits`."""
     try:
-        return hits.cache[work]  # type: ignore[attr-defined,no-any-return]  # usually
+        return hits.cache[compute]  # type: ignore[attr-defined,no-any-return]  # usually
     except KeyError:
-        kept: dict[Any, Any] = hits.cache  # type: ignore[attr-defined]
-    except AttributeError:  # a plain tuple keeps nothing
-        kept = {}
-    done = kept[work] = work(hits)
-    return done
+        cache: dict[Any, Any] = hits.cache  # type: ignore[attr-defined]
+    except AttributeError:  # a plain tuple caches nothing
+        cache = {}
+    result = cache[compute] = compute(hits)
+    return result
 
 
-def memorize(hits: tuple[Hit, ...], work: Callable[[tuple[Hit, ...]], T], done: T) -> None:
-    """Let :func:`memoized` return ``done`` from now on."""
+def memorize(hits: tuple[Hit, ...], compute: Callable[[tuple[Hit, ...]], T], result: T) -> None:
+    """Let :func:`memoized` return ``result`` from now on."""
     if isinstance(hits, Hits):
-        hits.cache[work] = done
+        hits.cache[compute] = result
 
 
-def from_fields(made: type[T]) -> Callable[[Any], T]:
-    """A function that makes a named tuple of the tuple of its fields, in half the time that ``made(...)`` takes.
+def from_fields(tuple_type: type[T]) -> Callable[[Any], T]:
+    """A function that makes a named tuple from a tuple of its fields, in half the time that ``tuple_type(...)`` takes.
 
-    Annotate what it is assigned to, such as ``Callable[[tuple[bytes, Hit]], Slot]``, so that the fields are checked.
+    Annotate the variable for it, such as ``Callable[[tuple[bytes, Hit]], Slot]``, so that the fields are type-checked.
     """
-    return cast("Callable[[Any], T]", MethodType(tuple.__new__, made))
+    return cast("Callable[[Any], T]", MethodType(tuple.__new__, tuple_type))
 
 
 def part_of(hits: tuple[Hit, ...], places: tuple[int, ...]) -> tuple[Hit, ...]:
-    """The hits at ``places``; remembered in ``hits``, because the same ones are asked again and again."""
+    """The hits at ``places``. Cached in ``hits``, because the same parts are needed again and again."""
     if len(places) == len(hits):
         return hits
     parts = memoized(hits, _no_parts)
@@ -236,11 +236,11 @@ class PlacedBan(NamedTuple):
     place: int
     hit: BanHit
     watched: tuple[int, ...]
-    """The places of what it watches."""
+    """The places of the hits that it watches."""
 
 
 def bans_among(hits: tuple[Hit, ...]) -> tuple[PlacedBan, ...]:
-    """The bans, in order."""
+    """The bans among ``hits``, in order."""
     bans = [(place, hit) for place, hit in enumerate(hits) if isinstance(hit, BanHit)]
     if not bans:
         return ()
@@ -256,7 +256,7 @@ def bans_among(hits: tuple[Hit, ...]) -> tuple[PlacedBan, ...]:
 
 
 def bans_of(hits: tuple[Hit, ...]) -> tuple[PlacedBan, ...]:
-    """The bans, which :class:`Hits` have found already."""
+    """:func:`bans_among`, which :class:`Hits` know already."""
     return hits.bans if isinstance(hits, Hits) else bans_among(hits)
 
 
@@ -270,18 +270,18 @@ def _calendars_among(hits: tuple[Hit, ...]) -> tuple[Periods, ...]:
 
 
 def packed_ban(ban: PlacedBan) -> bytes:
-    """What else scripts read of a ban. There, places are counted from 1."""
+    """The further fields of a ban in the form that scripts read (``bans.lua``). There, places are counted from 1."""
     quota, places = ban.hit.rule.quota, [place + 1 for place in ban.watched]
     numbers = quota.time, quota.factor, quota.most, quota.memory, len(places), *places
     return struct.pack(f"<{len(numbers)}d", *numbers)
 
 
-MOST_ASKED = COUNTED + 1
-"""The largest cost of a hit: more units than any rule admits at once."""
+LARGEST_COST = COUNTED + 1
+"""The largest cost of a hit: one more than any rule takes in a check."""
 
 
 def check_cost(cost: object, rule: Rule) -> None:
-    """Raise :class:`ConfigurationError` unless ``cost`` is a number of units that ``rule`` can be asked for."""
+    """Raise :class:`ConfigurationError` unless ``cost`` is a number of units that one check of ``rule`` can have."""
     if type(cost) is not int or cost < 0:
         raise ConfigurationError(f"cost={brief(cost)}: must be a whole number, 0 or more")
     if cost > rule.implementation.MAX_COST:
@@ -291,22 +291,22 @@ def check_cost(cost: object, rule: Rule) -> None:
         raise ConfigurationError(f"cost={brief(cost)}: {most}{remedy}")
 
 
-def _check_asked(cost: object, rule: Rule) -> None:
-    """As :func:`check_cost`, but ``cost`` may be more than ``rule`` ever admits, which is refused: a client may have
-    chosen it."""
-    if type(cost) is not int or not rule.quota.burst < cost <= MOST_ASKED:
+def _check_hit_cost(cost: object, rule: Rule) -> None:
+    """As :func:`check_cost`, but ``cost`` may also be more than ``rule`` ever admits: a client may have chosen it, and
+    its check is refused."""
+    if type(cost) is not int or not rule.quota.burst < cost <= LARGEST_COST:
         check_cost(cost, rule)
 
 
 def check_policy(policy: object, name: str = "on_storage_error") -> None:
-    """Raise :class:`ConfigurationError` unless ``policy`` says how to decide when the storage fails."""
+    """Raise :class:`ConfigurationError` unless ``policy`` is one of :data:`OnStorageError`."""
     known = get_args(OnStorageError)
     if not isinstance(policy, str) or policy not in known:
         raise ConfigurationError(f"{name}={brief(policy)}: give one of {', '.join(map(repr, known))}")
 
 
 def check_hash_tag(hash_tag: object) -> None:
-    """Raise :class:`ConfigurationError` unless ``hash_tag`` is one that a key can have."""
+    """Raise :class:`ConfigurationError` unless ``hash_tag`` is one of :data:`.HashTag`."""
     known = get_args(HashTag)
     if hash_tag not in known:
         raise ConfigurationError(f"hash_tag={brief(hash_tag)}: give {' or '.join(map(repr, known))}")
@@ -370,21 +370,21 @@ def hits_for(
 
 
 def check_match(name: str, text: object, pattern: re.Pattern[str]) -> None:
-    """Raise :class:`ConfigurationError` unless ``text`` is text, and matches as a whole."""
+    """Raise :class:`ConfigurationError` unless ``text`` is text that matches as a whole."""
     if not isinstance(text, str) or pattern.fullmatch(text) is None:
         raise ConfigurationError(f"{name}={brief(text)}: must match {pattern.pattern}")
 
 
 def check_ban(ban: object) -> None:
-    """Raise :class:`ConfigurationError` for anything but a :class:`Ban`."""
+    """Raise :class:`ConfigurationError` unless ``ban`` is a :class:`Ban`."""
     if not isinstance(ban, Ban):
         raise ConfigurationError(f"ban={brief(ban)}: give a Ban, such as ban=Ban(after=3, within=600, time=3600)")
 
 
 def ban_hit(ban: Ban, stem: str, watched: Sequence[Hit], name: str) -> BanHit:
-    """The hit of ``ban``, which follows the hits of its limiter: these are ``watched``, at least one.
+    """The hit of ``ban``, which follows the hits of its limiter: ``watched``, at least one.
 
-    Refusals by a rule with count 0 are not strikes.
+    Refusals by a rule with a count of 0 are not strikes.
     """
     first, rule = watched[0], ban.rule
     keys = tuple([hit.key for hit in watched if hit.rule.count])
@@ -403,13 +403,13 @@ def ban_hit(ban: Ban, stem: str, watched: Sequence[Hit], name: str) -> BanHit:
 _ID_BYTES = 16
 _IDS_AT_ONCE = 256
 _split = struct.Struct(f"{_ID_BYTES}s" * _IDS_AT_ONCE).unpack
-_OF_VERSION_4 = bytes(0x40 | byte & 0x0F for byte in range(256))
-_OF_VARIANT_1 = bytes(0x80 | byte & 0x3F for byte in range(256))
-"""Translate a random byte to one that has the bits of the version, or of the variant."""
+_WITH_VERSION_4 = bytes(0x40 | byte & 0x0F for byte in range(256))
+_WITH_VARIANT_1 = bytes(0x80 | byte & 0x3F for byte in range(256))
+"""Translate a random byte to one with the bits of the version, or of the variant."""
 
 
 class _Ids(list[bytes]):
-    """Ids that are not used yet."""
+    """Ids that no check has used yet."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
@@ -428,12 +428,12 @@ def new_id() -> bytes:
         return _ids.pop()
     except IndexError:
         block = bytearray(os.urandom(_ID_BYTES * _IDS_AT_ONCE))
-        block[6::_ID_BYTES] = block[6::_ID_BYTES].translate(_OF_VERSION_4)
-        block[8::_ID_BYTES] = block[8::_ID_BYTES].translate(_OF_VARIANT_1)
+        block[6::_ID_BYTES] = block[6::_ID_BYTES].translate(_WITH_VERSION_4)
+        block[8::_ID_BYTES] = block[8::_ID_BYTES].translate(_WITH_VARIANT_1)
         first, *others = _split(block)
         _ids.extend(others)
         return cast("bytes", first)
 
 
-PEEKED = bytes(_ID_BYTES)
+PEEK_ID = bytes(_ID_BYTES)
 """The nil UUID: the id of a check that charges nothing."""

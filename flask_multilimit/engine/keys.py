@@ -2,11 +2,12 @@
 
 A limiter of only some methods has these after the scope: ``<prefix>{<scope>}:POST:<type>:...``.
 
-The braces are the hash tag of Redis Cluster: all keys of one scope lie in one slot; or, where the subject is the tag,
-``<prefix><scope>:<type>:{<subject>}:<algorithm>:<window ms>``, all keys of one subject. No two different (scope,
-type, subject) give one key, whatever their content and tag: everything outside a plain alphabet is percent-encoded (so
-no brace or colon ever comes from a subject), and a part that would be longer than its share of the 200 bytes is
-replaced by a ``*``, which no encoded text contains, and a digest.
+The braces are the hash tag of Redis Cluster: all keys of one scope lie in one slot. If the subject is the tag, all keys
+of one subject do: ``<prefix><scope>:<type>:{<subject>}:<algorithm>:<window ms>``.
+
+Two different (scope, type, subject) never give the same key, whatever their content and tag. Everything outside a plain
+alphabet is percent-encoded, so no brace or colon comes from a subject. A part that is longer than its share of the 200
+bytes is replaced by a ``*``, which encoded text never contains, and a digest.
 """
 
 from __future__ import annotations
@@ -38,28 +39,28 @@ TYPE_PATTERN = re.compile(rf"[A-Za-z][A-Za-z0-9_+-]{{0,{MAX_TYPE - 1}}}")
 """A ``+`` joins several types that are one subject."""
 
 NAME_PATTERN = rf"[A-Za-z][A-Za-z0-9_-]{{0,{MAX_TYPE - 1}}}"
-"""Not compiled: few limiters have a name, and ``re`` keeps what it has compiled."""
+"""Not compiled: few limiters have a name, and ``re`` caches what it compiles."""
 
-NOTHING = "*"
-"""Stands for an empty subject: an empty hash tag would be none, so the whole key would determine its slot."""
+EMPTY = "*"
+"""Stands for an empty text in a hash tag: with an empty tag, the whole key would determine the slot."""
 
 DIGEST_PATTERN = re.compile(r"\*[0-9a-f]{40}")
 """What a key has in place of a long subject."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9._~@/-]*")
-_SAFE = "._~@/-"
+_PLAIN_SIGNS = "._~@/-"
 
 
 def escape(text: str, longest: int) -> str:
     """``text`` in the plain alphabet and at most ``longest`` characters; different texts stay different."""
-    escaped = text if _PLAIN.fullmatch(text) else quote(text.encode("utf-8", "surrogatepass"), safe=_SAFE)
+    escaped = text if _PLAIN.fullmatch(text) else quote(text.encode("utf-8", "surrogatepass"), safe=_PLAIN_SIGNS)
     if len(escaped) <= longest:
         return escaped
     return "*" + blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
 def escape_scope(scope: str) -> str:
-    return escape(scope, MAX_SCOPE) or NOTHING
+    return escape(scope, MAX_SCOPE) or EMPTY
 
 
 def escape_subject(subject: str) -> str:
@@ -70,10 +71,10 @@ def stem_of(prefix: str, scope: str, hash_tag: HashTag, methods: str = "") -> st
     """The part of a key before the type."""
     escaped = escape_scope(scope)
     stem = f"{prefix}{escaped}:" if hash_tag == "subject" else f"{prefix}{{{escaped}}}:"
-    return f"{stem}{_short(methods, MAX_KEY - len(stem) - _LONGEST_REST)}:" if methods else stem
+    return f"{stem}{_methods_in_stem(methods, MAX_KEY - len(stem) - _LONGEST_REST)}:" if methods else stem
 
 
-def _short(methods: str, room: int) -> str:
+def _methods_in_stem(methods: str, room: int) -> str:
     if re.fullmatch(_PLAIN_METHODS, methods) and len(methods) <= room:
         return methods
     return "*" + blake2b(methods.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()[:3]
@@ -81,7 +82,7 @@ def _short(methods: str, room: int) -> str:
 
 def stem_of_subject(stem: str, type_: str, subject: str, hash_tag: HashTag) -> str:
     """The part of a key before that of the rule (:attr:`.Rule.key_part`); ``subject`` is already escaped."""
-    return f"{stem}{type_}:{{{subject or NOTHING}}}:" if hash_tag == "subject" else f"{stem}{type_}:{subject}:"
+    return f"{stem}{type_}:{{{subject or EMPTY}}}:" if hash_tag == "subject" else f"{stem}{type_}:{subject}:"
 
 
 def stem_of_key(key: str) -> str:
@@ -102,8 +103,8 @@ def without_subject(key: str) -> str:
     return before + brace
 
 
-def beside(key: str, name: str) -> str:
-    """A key that belongs to no limit, with the prefix and in the slot of ``key``."""
+def auxiliary_key(key: str, name: str) -> str:
+    """A key that belongs to no limit, with the prefix of ``key`` and in its slot."""
     before, brace, _ = key.partition("}")
     return f"{before}{brace}:{name}"
 
@@ -113,7 +114,7 @@ def _is_tagged_by_subject(after_tag: str) -> bool:
     return after_tag.count(":") == 2
 
 
-# A key taken apart, for commands and reports
+# Parsing keys, for commands and reports
 
 _RULE = r"(?P<algorithm>[^:{}]+):(?P<window>\d+|[hdwmy][^:{}]+)"
 _TAGGED_BY_SCOPE = re.compile(
@@ -145,7 +146,7 @@ def parts_of_key(key: str) -> KeyParts | None:
     match = _TAGGED_BY_SCOPE.fullmatch(key) or _TAGGED_BY_SUBJECT.fullmatch(key)
     if match is None:
         return None
-    return KeyParts(**{**match.groupdict(), "subject": "" if match["subject"] == NOTHING else match["subject"]})
+    return KeyParts(**{**match.groupdict(), "subject": "" if match["subject"] == EMPTY else match["subject"]})
 
 
 def scope_of_stem(stem: str, prefix: str) -> str:

@@ -13,13 +13,13 @@ from typing import Any, cast
 from uuid import UUID
 
 from .algorithms.base import COUNTED
-from .decision import NOTHING, Charge, Decision, require_decision
+from .decision import NOT_SETTLED, Charge, Decision, require_decision
 from .errors import ConfigurationError, brief, check_iterable, is_number
 from .forks import notify_child
-from .hits import PEEKED, Hit, Hits, several_hits
+from .hits import PEEK_ID, Hit, Hits, checked_hits
 from .reply import head
 from .rules import LONGEST
-from .slots import KEEPER, that_keeps_slots
+from .slots import KEEPER, require_slots
 from .storage import (
     Health,
     Layers,
@@ -135,7 +135,7 @@ class Limiter:
         if self._apply_overrides is not None and hits.revisable:
             changed = self._apply_overrides(hits)
             if changed is None:
-                return unasked(hits)
+                return decide_unlimited(hits)
             hits = changed
         if self._may_add_leases and hits.leased:
             self._add_leases()
@@ -145,7 +145,7 @@ class Limiter:
         """What :meth:`check` would answer now, without charging anything."""
         hits = hits if isinstance(hits, Hits) else Hits(hits)
         revised = self.with_overrides(hits)
-        return unasked(hits) if revised is None else self._storage.peek(revised)
+        return decide_unlimited(hits) if revised is None else self._storage.peek(revised)
 
     def check_many(self, many: Iterable[Iterable[Hit]]) -> list[Decision]:
         """Decide several checks in one round trip, each of them all or nothing: for batch jobs."""
@@ -156,7 +156,7 @@ class Limiter:
         if self._may_add_leases and any(hits.leased for hits in limited):
             self._add_leases()
         decided = iter(self._storage.check_many(limited) if limited else ())
-        return [unasked(hits) if now is None else next(decided) for hits, now in zip(each, asked, strict=True)]
+        return [decide_unlimited(hits) if now is None else next(decided) for hits, now in zip(each, asked, strict=True)]
 
     def _add_leases(self) -> None:
         self._may_add_leases = False
@@ -210,7 +210,7 @@ class Limiter:
         """
         require_decision(decision)
         check_units(units)
-        hits = decision.hits if hits is None else several_hits(hits)
+        hits = decision.hits if hits is None else checked_hits(hits)
         return self.settle_each(decision, {hit.key: units for hit in hits})
 
     def settle_each(self, decision: Decision, units: Mapping[str, int]) -> Decision:
@@ -249,7 +249,7 @@ class Limiter:
         :meth:`release`. Otherwise they expire after their ``timeout``. Raises :class:`ConfigurationError` if the
         storage keeps no slots."""
         if self._holding is not self._storage:  # looked up once: it takes longer than all the rest
-            self._keeps_slots, self._holding = that_keeps_slots(self._storage), self._storage
+            self._keeps_slots, self._holding = require_slots(self._storage), self._storage
         try:
             KEEPER.hold(self._keeps_slots, decision)
         except (AttributeError, TypeError, ValueError):
@@ -284,7 +284,7 @@ class Limiter:
 
 
 def _key_of(hit: Hit | str) -> str:
-    return hit if isinstance(hit, str) else several_hits((hit,))[0].key
+    return hit if isinstance(hit, str) else checked_hits((hit,))[0].key
 
 
 def check_units(units: object) -> None:
@@ -332,9 +332,9 @@ class _Block:
         KEEPER.release(self._decision)  # only what this process holds: after a fork, the parent does
 
 
-def unasked(hits: tuple[Hit, ...]) -> Decision:
+def decide_unlimited(hits: tuple[Hit, ...]) -> Decision:
     """The decision if nothing is limited: everything passes, and no quota was touched."""
-    return MemoryStorage().peek(hits) if hits else Decision(PEEKED, (), head(0), "memory")
+    return MemoryStorage().peek(hits) if hits else Decision(PEEK_ID, (), head(0), "memory")
 
 
 def _pauses() -> Iterator[float]:
@@ -357,7 +357,7 @@ class _Settlements:
     def add(self, check_id: bytes, units: Mapping[str, int]) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Note a settlement by key. Return all of this check that were made before, and those that are now."""
         with self._lock:
-            before = self._units.get(check_id, NOTHING)
+            before = self._units.get(check_id, NOT_SETTLED)
             after = {**units, **before}
             if after:
                 self._units[check_id] = after

@@ -6,11 +6,11 @@ A reply is a flat list of integers, as the scripts return it; times are microsec
 
 ``allowed`` is 1 or 0. ``delay`` is how long the request waits in a queue; in a refusal, how long it would wait. A
 ``retry_after`` of 0 says that the hit allows, :data:`.NEVER` that waiting does not help, :data:`.UNKNOWN` that the time
-is not known. ``remaining`` below 0 is a debt; a ban encodes its level there; and where a charge took the last unit of a
-sliding window, so many microseconds pass until the next one comes back.
+is not known. A ``remaining`` below 0 is a debt, or the level of a ban (:func:`.encode_ban`), or, where a charge took
+the last unit of a sliding window, the microseconds until the next unit comes back.
 
-A script compiled for a plan may leave out of a reply that allows what the plan determines. Then it answers ``now`` and
-each ``remaining``, which are every third number; a *frame* has the others.
+If a check is allowed, a script compiled for a plan may leave out what the plan determines. Its answer then has ``now``
+and each ``remaining``, which are every third number; a *frame* has the others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FIELDS_PER_HIT = 3
 """Numbers for each hit."""
 REMAININGS = slice(REMAINING, None, FIELDS_PER_HIT)
 RETRY_AFTERS = slice(RETRY_AFTER, None, FIELDS_PER_HIT)
-"""The same number of every hit, for the few places on the path of each request: a slice saves a call."""
+"""These numbers of all hits, for the few places on the path of each request: a slice saves a call."""
 
 
 def head(now: int, delay: int = 0, *, allowed: bool = True) -> list[int]:
@@ -38,7 +38,7 @@ def head(now: int, delay: int = 0, *, allowed: bool = True) -> list[int]:
 
 
 def joined(now: int, delay: int, standings: Iterable[tuple[Standing, bool]]) -> list[int]:
-    """A reply of standings from several places, each with whether its hit is a shadow."""
+    """A reply made of the standing of each hit, given with whether the hit is a shadow."""
     reply = head(now, delay)
     for standing, shadow in standings:
         reply += standing
@@ -48,28 +48,28 @@ def joined(now: int, delay: int, standings: Iterable[tuple[Standing, bool]]) -> 
 
 
 def is_well_formed(reply: object, hits: int) -> bool:
-    """Whether a server's answer is a reply about that many hits."""
-    try:
+    """Whether a server's answer is a reply for that many hits."""
+    try:  # a sum is an int only if all numbers are
         return len(reply) == REMAINING + FIELDS_PER_HIT * hits and type(sum(reply)) is int  # type: ignore[arg-type,call-overload]
     except TypeError:
         return False
 
 
 def frame_of(reset_afters: Sequence[int]) -> list[int]:
-    """A reply that allows without delay, in which ``now`` and each ``remaining`` are still missing."""
+    """A reply that allows without delay, with 0 in the place of ``now`` and each ``remaining``."""
     return joined(0, 0, [((0, 0, reset_after), False) for reset_after in reset_afters])
 
 
 def completed(answer: object, hits: int, frame: list[int] | None) -> Reply | None:
-    """The reply about that many hits that a server has answered, with the rest from ``frame`` if it was left out;
-    ``None`` if it is no such reply."""
+    """The reply for that many hits in a server's ``answer``, with what that leaves out taken from ``frame``; ``None``
+    if the answer is malformed."""
     if frame is None or type(answer) is not list or len(answer) * FIELDS_PER_HIT != len(frame):
         return cast("Reply", answer) if is_well_formed(answer, hits) else None
     try:
         total = sum(answer)
     except TypeError:
         return None
-    if type(total) is not int:  # a server that lies may send a double, which can be infinite
+    if type(total) is not int:  # a broken server may send a double, which can be infinite
         return None
     reply = frame.copy()
     reply[::FIELDS_PER_HIT] = answer
@@ -112,13 +112,13 @@ def at_instant(reply: Reply, now: int) -> list[int]:
 
 
 def passing_times(reply: Reply) -> tuple[int, ...]:
-    """The indices of times that shrink while time passes: those that are neither 0 nor endless."""
+    """The indices of the times that shrink as time passes: those that are neither 0 nor unknown nor endless."""
     each = range(REMAINING, len(reply))
     return tuple([i for i in each if (i - REMAINING) % FIELDS_PER_HIT and reply[i] > 0])
 
 
 def aged(reply: list[int], times: Iterable[int], elapsed: int) -> list[int]:
-    """``reply`` some microseconds later; of its ``times``, none reaches 0 by itself."""
+    """``reply`` as it is ``elapsed`` microseconds later. Each of its ``times`` stays above 0."""
     later = reply.copy()
     later[NOW] += elapsed
     for i in times:

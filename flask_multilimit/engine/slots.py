@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from .decision import Decision
 from .errors import ConfigurationError, StorageError
 from .forks import notify_child
-from .hits import PEEKED, Hit, from_fields, memoized
+from .hits import PEEK_ID, Hit, from_fields, memoized
 from .reply import ALLOWED
 from .storage import Confirms, KeepsSlots, Slot, Storage, layers_of
 from .text import SafeLogger
@@ -111,7 +111,7 @@ class Keeper:
         except (KeyError, AttributeError):
             only, timeout, pause = memoized(hits, _usual)
         slots: tuple[Slot, ...]
-        if only is not None and decision.reply[ALLOWED] > 0 and not decision.settled and check_id != PEEKED:
+        if only is not None and decision.reply[ALLOWED] > 0 and not decision.settled and check_id != PEEK_ID:
             slots = (_slot_of((check_id, only)),)  # as usual, without a call of a function
         elif not (slots := slots_of(decision)):
             return
@@ -153,7 +153,7 @@ class Keeper:
     def release_unheld(self, storage: Storage, decision: Decision) -> None:
         """Give back what ``decision`` has taken of ``storage``, if anything, although this process does not hold it."""
         if slots_of(decision):
-            self.hold(that_keeps_slots(storage), decision)
+            self.hold(require_slots(storage), decision)
             self.release(decision)
 
     def let_expire(self, decision: Decision) -> None:
@@ -325,7 +325,7 @@ class Keeper:
 def slots_of(decision: Decision) -> tuple[Slot, ...]:
     """The slots that ``decision`` has taken."""
     check_id = decision.check_id
-    if decision.reply[ALLOWED] <= 0 or check_id == PEEKED:
+    if decision.reply[ALLOWED] <= 0 or check_id == PEEK_ID:
         return ()
     holding = memoized(decision.hits, _holding)
     if not decision.settled and not holding.has_shadows:  # nearly always, and charges take longer
@@ -401,7 +401,7 @@ def _batches(together: Iterable[_Held]) -> Iterator[list[_Held]]:
         yield batch
 
 
-def that_keeps_slots(storage: Storage) -> KeepsSlots:
+def require_slots(storage: Storage) -> KeepsSlots:
     """``storage`` itself. Raises :class:`ConfigurationError` if a layer of it keeps no slots."""
     layer = next((layer for layer in layers_of(storage) if not isinstance(layer, KeepsSlots)), None)
     if layer is None:

@@ -19,7 +19,7 @@ from ..declare.dynamic import DynamicRules, NoRules
 from ..declare.limiter import Declaration
 from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of
 from ..engine import ConfigurationError, Hit, Rule
-from ..engine.hits import MOST_ASKED, BanHit, Hits, Origin, ban_hit, settled_hit
+from ..engine.hits import LARGEST_COST, BanHit, Hits, Origin, ban_hit, settled_hit
 from ..engine.keys import HashTag, escape_subject, stem_of, stem_of_key, stem_of_subject
 from ..engine.rules import NAME
 from ..engine.text import SafeLogger
@@ -275,8 +275,8 @@ def _hits_now(limiter: PlannedLimiter, subject: Subject, about: About) -> tuple[
     """The hits of ``subject``, by what the callables of ``limiter`` return. Raises as :meth:`PlannedLimiter.hits`."""
     declared = limiter.declaration
     cost = declared.cost if not callable(declared.cost) else about.ask(declared.cost, 1)
-    if type(cost) is int and cost > MOST_ASKED:
-        cost = MOST_ASKED
+    if type(cost) is int and cost > LARGEST_COST:
+        cost = LARGEST_COST
     priority = about.ask(declared.reserve.priority, None) if declared.reserve is not None else None
     try:
         return limiter.hits(subject, cost, priority=priority, rules_of=about.rules_of)

@@ -180,7 +180,7 @@ def strictest(hits: Iterable[Hit]) -> tuple[Hit, ...]:
     for hit in hits:
         other = found.get(hit.key)
         if isinstance(hit, BanHit) and isinstance(other, BanHit):
-            found[hit.key] = other.joined_by(hit)
+            found[hit.key] = other.merged_with(hit)
         elif other is None or _strictness(hit) < _strictness(other):
             found[hit.key] = hit
     return tuple(found.values())

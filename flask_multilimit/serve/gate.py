@@ -19,7 +19,7 @@ from ..engine import ConfigurationError, Decision, Hit, StorageDenied, StorageEr
 from ..engine.algorithms import BAN
 from ..engine.errors import brief, check_mapping
 from ..engine.hits import Hits
-from ..engine.limiter import unasked
+from ..engine.limiter import decide_unlimited
 from ..engine.reply import ALLOWED
 from ..observe import traffic
 from ..observe.events import Outcome
@@ -212,7 +212,7 @@ class AppGate(AppState):
     def _decide_here(self, scope: str, applied: AppliedLimits) -> Decision:
         """Check limits that are given at the call. Raises as :meth:`check`, but returns a refusal."""
         decision = self._decide(scope, applied) if self.settings.enabled and not self.allows() else None
-        return decision or unasked(applied.hits)
+        return decision or decide_unlimited(applied.hits)
 
     def rejection(self, decision: Decision, applied: AppliedLimits) -> RateLimitExceeded:
         """The exception to raise for a ``decision`` that refuses."""
@@ -273,7 +273,7 @@ class AppGate(AppState):
         check_mapping("subjects", subjects, SUBJECTS_BY_TYPE)
         changed = self.limiter.with_overrides(hits)
         applied = AppliedLimits.of_hits(changed or hits, subjects, scope)
-        return unasked(applied.hits) if changed is None else self._decide_here(scope, applied)
+        return decide_unlimited(applied.hits) if changed is None else self._decide_here(scope, applied)
 
     def reset(self, hits: Iterable[Hit | str]) -> None:
         """Reset the quotas of ``hits``, or of keys in the storage. Bans among them end in the list of bans, too."""

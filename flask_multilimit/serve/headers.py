@@ -191,7 +191,7 @@ def _effective_window(hit: Hit, standing: Standing) -> int:
     - A period of the calendar: until it ends, if any of it was used.
     """
     (remaining, retry_after, reset_after), quota = standing, hit.rule.quota
-    if retry_after or (remaining < 0 and hit.asks):
+    if retry_after or (remaining < 0 and hit.needed):
         return retry_after or -remaining
     if remaining > 0 and hit.rule.algorithm in PACED:
         return -(-remaining * quota.window // quota.count)

@@ -13,7 +13,7 @@ from ..config import Settings
 from ..declare.subjects import LimitType
 from ..engine import ConfigurationError, ConfigurationWarning, Limiter
 from ..engine.forks import LateLock, notice_fork, notify_child
-from ..engine.slots import that_keeps_slots
+from ..engine.slots import require_slots
 from ..engine.storage.addresses import redacted
 from ..engine.text import SafeLogger
 from ..engine.threads import in_master_of_uwsgi, threads_run
@@ -97,7 +97,7 @@ class Startup:
         for plan in on.plans.planned.values():
             if any(rule.holds_slots for limiter in plan.limiters for _, rule in limiter.rules):
                 try:
-                    that_keeps_slots(on.limiter.outermost)
+                    require_slots(on.limiter.outermost)
                 except ConfigurationError as error:
                     raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from None
 

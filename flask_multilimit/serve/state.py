@@ -13,7 +13,7 @@ from ..config import Settings
 from ..declare.advice import Frame, app_in_force, gate_of_app
 from ..declare.subjects import Subjects, current_request, request_if_any
 from ..engine import Decision, Limiter
-from ..engine.limiter import unasked
+from ..engine.limiter import decide_unlimited
 from ..plan.endpoint import Plan
 from ..plan.plans import Plans
 from .audience import AppAudience
@@ -146,7 +146,7 @@ def _latest_decision() -> Decision:
         raise RuntimeError(
             "current_decision: the limits of this request have not been checked yet: ask in the view or after it"
         )
-    return unasked(())
+    return decide_unlimited(())
 
 
 current_decision: Decision = LocalProxy(_latest_decision)  # type: ignore[assignment]

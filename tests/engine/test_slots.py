@@ -21,7 +21,7 @@ from flask_multilimit.engine import (
     hits_for,
     slots,
 )
-from flask_multilimit.engine.slots import KEEPER, Keeper, that_keeps_slots
+from flask_multilimit.engine.slots import KEEPER, Keeper, require_slots
 from support.waiting import SECONDS, until
 
 if TYPE_CHECKING:
@@ -406,7 +406,7 @@ def test_all_slots_are_free_after_threads_release_them_during_renewals(
     limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slots, "RENEWALS", 10**9)  # what is held is always due
-    keeper, storage = Keeper(), that_keeps_slots(limiter.storage)
+    keeper, storage = Keeper(), require_slots(limiter.storage)
     plans = [
         (*hits_for(Concurrent(100), scope="reports", cost=cost), *hits_for(Concurrent(100), scope="exports"))
         for cost in (1, 3)

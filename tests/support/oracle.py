@@ -111,7 +111,7 @@ class Oracle:
 
     def _standing(self, hit: Hit, now: int, *, repeated: bool, charged: bool) -> tuple[int, int, int]:
         window, count = self._window(hit), hit.rule.count
-        retry_after = 0 if repeated else window.wait(count, hit.asks, now)
+        retry_after = 0 if repeated else window.wait(count, hit.needed, now)
         left = count - window.used(now)
         if charged and not left:  # when the next unit comes back
             left = -window.wait(count, 1, now)

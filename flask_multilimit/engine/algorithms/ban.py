@@ -58,7 +58,7 @@ class Seen(NamedTuple):
     """The strikes that count."""
 
 
-NOTHING = Seen(NO_BAN, 0, ())
+NOTHING_SEEN = Seen(NO_BAN, 0, ())
 
 
 @lru_cache(maxsize=1024)
@@ -74,7 +74,7 @@ def length(quota: Quota, level: int) -> int:
 def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:
     """Remaining is the number of strikes until the ban; while a ban holds, the number of :func:`.encode_ban`."""
     if state is None or _is_future(state, now):
-        return quota.count, 0, 0, NOTHING
+        return quota.count, 0, 0, NOTHING_SEEN
     left = remembered = 0
     if state.level > NO_BAN:
         left = state.began + length(quota, state.level) - now
@@ -98,7 +98,7 @@ def strike(state: State | None, quota: Quota, now: int, check_id: bytes) -> Stat
     return State(began, seen.level, by, (*seen.strikes, (latest, check_id)))
 
 
-def told_of_strike(state: State | None, quota: Quota, now: int, check_id: bytes) -> Outcome:
+def evaluate_after_strike(state: State | None, quota: Quota, now: int, check_id: bytes) -> Outcome:
     """As :func:`evaluate`, after :func:`strike`: also says whether this check began the ban."""
     remaining, left, delay, seen = evaluate(state, quota, 0, now)
     if left and state is not None and state.by == check_id:

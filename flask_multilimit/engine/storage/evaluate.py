@@ -8,7 +8,7 @@ from uuid import UUID
 
 from ..algorithms import SLIDING, Outcome, Quota, ban
 from ..decision import Charge, DecidedBy, Decision, decision_of
-from ..hits import PEEKED, Hit, PlacedBan, bans_among, memoized, new_id
+from ..hits import PEEK_ID, Hit, PlacedBan, bans_among, memoized, new_id
 from ..reply import DELAY, NOW, joined, standings_of
 
 
@@ -37,7 +37,7 @@ def decide(
     Arguments as of :meth:`.Storage.check`; ``charging=False`` for a :meth:`.Storage.peek`.
     """
     if not charging:
-        new = PEEKED
+        new = PEEK_ID
         reply = evaluated(hits, states, now, new, charging=False)
     elif check_id is None:
         new = new_id()
@@ -113,12 +113,12 @@ def _note_strikes(
     for place, hit, watched in bans:
         if any(outcomes[other][1] for other in watched):
             state = states[hit.key] = ban.strike(states.get(hit.key), hit.rule.quota, now, check_id)
-            outcomes[place] = ban.told_of_strike(state, hit.rule.quota, now, check_id)
+            outcomes[place] = ban.evaluate_after_strike(state, hit.rule.quota, now, check_id)
 
 
 def _step(hit: Hit) -> _Step:
     by = hit.rule.implementation
-    evaluate = by.evaluate if hit.asks == hit.cost else lambda state, quota, _, now: by.evaluate(state, quota, 1, now)
+    evaluate = by.evaluate if hit.needed == hit.cost else lambda state, quota, _, now: by.evaluate(state, quota, 1, now)
     functions = evaluate, by.charge, by.reset_after, by.drop_future
     return (hit.key, hit.rule.quota, hit.cost, hit.shadow, *functions, hit.rule.algorithm in SLIDING)
 

@@ -129,7 +129,7 @@ class Fallback:
         for hit, share in zip(local, shares, strict=True):
             if share is None:
                 wait = UNKNOWN if hit.rule.holds_slots else COME_BACK
-                standings[hit.key] = (0, wait if hit.asks else 0, 0)
+                standings[hit.key] = (0, wait if hit.needed else 0, 0)
         self._unsettled = True
         start = head(answer.at, answer.reply[DELAY], allowed=answer.allowed and not banned)
         return _decision(check_id, hits, start, {**standings, **bans}), answer
@@ -321,7 +321,7 @@ def _on_share(hit: Hit, share: Rule | None) -> Hit:
         return type(hit)(hit.key, share, hit.cost, hit.name, hit.shadow)
     time = hit.rule.time
     least = Concurrent(1, time) if hit.rule.holds_slots else Rule(time, 1, algorithm="fixed_window")
-    return Hit(hit.key, least, min(hit.asks, 1) * 2, hit.name, hit.shadow)
+    return Hit(hit.key, least, min(hit.needed, 1) * 2, hit.name, hit.shadow)
 
 
 def has_share(rule: Rule, workers: int) -> bool:

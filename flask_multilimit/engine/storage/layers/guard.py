@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 
 from ...decision import Charge, Decision
 from ...errors import StorageDenied, StorageError, check_logger
-from ...hits import PEEKED, Hit, OnStorageError, check_policy
+from ...hits import PEEK_ID, Hit, OnStorageError, check_policy
 from ..base import KeepsSlots, Lost, Slot, Storage, check_clock, check_storage, monotonic_microseconds
 from ..forgetting import MOST_KEYS, check_memory_keys
 from .health import Health, Report, check_on_change, check_workers
@@ -98,13 +98,13 @@ class GuardedStorage:
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         if self._breaker.state is State.OPEN:
-            return self._decide(hits, PEEKED, self._breaker.latest_error(), charging=False)
+            return self._decide(hits, PEEK_ID, self._breaker.latest_error(), charging=False)
         failures = self._breaker.failures
         try:
             decision = self._breaker.at_most_twice(failures, self.wrapped.peek, hits)
         except StorageError as error:
             self._outage.note_failure(hits, error, failures)
-            return self._decide(hits, PEEKED, error, charging=False)
+            return self._decide(hits, PEEK_ID, error, charging=False)
         self._remember(decision)
         return decision
 
@@ -132,7 +132,7 @@ class GuardedStorage:
         """While the storage is down, slots that it holds are released later."""
         slots = self._outage.release(slots)
         if slots:
-            self.wrapped.release(slots, lost)  # type: ignore[attr-defined]  # that_keeps_slots has looked
+            self.wrapped.release(slots, lost)  # type: ignore[attr-defined]  # require_slots has looked
 
     def renew(self, slots: Sequence[Slot]) -> None:
         """While the storage is down, slots count here."""

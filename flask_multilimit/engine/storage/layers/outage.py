@@ -18,7 +18,7 @@ from ...decision import FALLBACKS, Charge, Decision
 from ...errors import StorageError
 from ...forks import lock_for_forks
 from ...hits import Hit
-from ...keys import beside
+from ...keys import auxiliary_key
 from ...rules import Rule
 from ...threads import NEVER, Beat
 from ..base import Slot, Storage
@@ -456,5 +456,5 @@ def _at_cost(hit: Hit, units: int | None) -> Hit:
 
 def probes_like(hits: Iterable[Hit]) -> tuple[Hit, ...]:
     """Hits that write wherever ``hits`` would (same prefixes, same slots), and expire in a second."""
-    keys = dict.fromkeys(beside(hit.key, "probe::fixed_window:1000") for hit in hits)
+    keys = dict.fromkeys(auxiliary_key(hit.key, "probe::fixed_window:1000") for hit in hits)
     return tuple(Hit(key, Rule(1, UNLIMITED, algorithm="fixed_window")) for key in keys)

@@ -22,7 +22,7 @@ from ...algorithms import concurrency
 from ...decision import Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
 from ...forks import LateLock, notify_child
-from ...hits import PEEKED, Hit, bans_among, calendars_of, memoized, memorize, new_id, packed_ban
+from ...hits import PEEK_ID, Hit, bans_among, calendars_of, memoized, memorize, new_id, packed_ban
 from ...reply import completed
 from ..addresses import shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
@@ -159,7 +159,7 @@ class RedisStorage:
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         self._deadline.start()
-        return self._ask(b"peek", hits, PEEKED)
+        return self._ask(b"peek", hits, PEEK_ID)
 
     def strike(self, hits: tuple[Hit, ...], check_id: UUID) -> Decision:
         """As :meth:`peek`, for a part of the check ``check_id`` that another part refuses. A refusal here is a strike,

@@ -14,7 +14,7 @@ from redis.crc import key_slot
 
 from flask_multilimit import IP, USER, ConfigurationError, MultiLimit, current_decision, rate_limiter, testing
 from flask_multilimit.engine import ClusterStorage
-from flask_multilimit.engine.keys import beside, without_subject
+from flask_multilimit.engine.keys import auxiliary_key, without_subject
 from flask_multilimit.serve.gate import gate_of
 from operate.cli.conftest import SHOP, Command, Run
 
@@ -187,7 +187,7 @@ def test_limits_with_a_scope_of_their_own_may_lie_elsewhere(make: Callable[..., 
 )
 def test_a_place_names_no_subject_and_what_lies_beside_it_is_in_its_slot(key: str, place: str) -> None:
     assert without_subject(key) == place
-    assert "{" not in key or key_slot(beside(key, "probe").encode()) == key_slot(key.encode())
+    assert "{" not in key or key_slot(auxiliary_key(key, "probe").encode()) == key_slot(key.encode())
 
 
 def test_a_failure_is_logged_without_the_subject_and_probed_in_its_slot(

@@ -23,7 +23,7 @@ from flask_multilimit.engine import (
     hits_for,
 )
 from flask_multilimit.engine.decision import Charge, Decision
-from flask_multilimit.engine.slots import slots_of, that_keeps_slots
+from flask_multilimit.engine.slots import require_slots, slots_of
 from flask_multilimit.engine.storage import storage_from
 from flask_multilimit.engine.storage.cluster.servers import NodesOfUri
 from support.bench import bare, exhaust, hits, rule
@@ -283,7 +283,7 @@ def test_slots_on_several_servers_are_renewed_together(cluster: Cluster, limiter
         return [cluster.client_of(cluster.owner(hit.key)).zscore(hit.key, decision.check_id) for hit in plan]
 
     before = scores()
-    that_keeps_slots(limiter.storage).renew(slots_of(decision))
+    require_slots(limiter.storage).renew(slots_of(decision))
 
     assert all(after > was for was, after in zip(before, scores(), strict=True))
     limiter.release(decision)
