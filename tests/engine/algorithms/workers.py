@@ -68,11 +68,11 @@ COUNT = 60
 def admitted(place: tuple[int, int, bool]) -> list[int]:
     """When this process admitted, in four threads whose clocks go to and fro over the boundary of a calendar. ``place``
     is the port, a seed, and whether to use compiled scripts."""
-    port, seed, of_a_shape = place
+    port, seed, compiled_scripts = place
 
     def thread(number: int) -> list[int]:
         rng = random.Random(f"{seed} {number}")
-        kind = CompiledStorage if of_a_shape else RedisStorage
+        kind = CompiledStorage if compiled_scripts else RedisStorage
         client = redis.Redis(port=port)
         limiter = Limiter(kind(client, clock=lambda: BOUNDARY + rng.randrange(-5 * SECOND, 5 * SECOND)))
         hits = hits_for(Calendar(COUNT, "month"), scope="boundary", subject="ada")

@@ -1,4 +1,4 @@
-"""Storage URIs: what is wrong is an error at once, with its remedy, and no error shows a password."""
+"""Storage URIs: a mistake is an error at once, with its remedy, and no error shows a password."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECRET = "hunter2"
         "redis+sentinel://.internal/limits",
     ],
 )
-def test_a_malformed_address_is_an_error_at_once_that_shows_it(uri: str) -> None:
+def test_malformed_uri_is_an_error_that_shows_the_uri(uri: str) -> None:
     with pytest.raises(ConfigurationError, match="storage URI") as caught:
         storage_from_uri(uri)
 
@@ -63,7 +63,7 @@ def test_a_malformed_address_is_an_error_at_once_that_shows_it(uri: str) -> None
         *(f"redis+sentinel://me:{SECRET}/shop", f"redis://me:{SECRET}?db=one", f"redis://me:pass/word:{SECRET}/0"),
     ],
 )
-def test_a_malformed_address_does_not_show_its_password(uri: str) -> None:
+def test_error_of_a_malformed_uri_hides_the_password(uri: str) -> None:
     for open_storage in (storage_from_uri, storage_from):
         with pytest.raises(ConfigurationError) as caught:
             open_storage(uri)
@@ -93,21 +93,23 @@ def test_a_malformed_address_does_not_show_its_password(uri: str) -> None:
         lambda given: Settings.from_config({"MULTILIMIT_STORAGE_URI": given}),
     ],
 )
-def test_a_wrong_storage_argument_is_named_by_its_type(given: Any, refuses: Callable[[Any], object]) -> None:
+def test_error_of_a_wrong_storage_argument_names_its_type_and_hides_its_value(
+    given: Any, refuses: Callable[[Any], object]
+) -> None:
     with pytest.raises(ConfigurationError, match=type(given).__name__) as caught:
         refuses(given)
 
     assert SECRET not in str(caught.value)
 
 
-def test_settings_do_not_show_the_storage_uri() -> None:
+def test_text_of_settings_hides_the_password_of_the_storage() -> None:
     settings = Settings.from_config({"MULTILIMIT_STORAGE_URI": f"redis://me:{SECRET}@localhost"})
 
     assert SECRET not in f"{settings} {settings!r}"
 
 
 @pytest.mark.parametrize(
-    ("uri", "told"),
+    ("uri", "message"),
     [
         (
             "redis://h?max_conections=4",
@@ -138,23 +140,23 @@ def test_settings_do_not_show_the_storage_uri() -> None:
         ("redis://u:1/2@host/0", "malformed; special characters in user and password must be percent-encoded"),
     ],
 )
-def test_a_wrong_part_of_an_address_is_told_with_its_remedy(uri: str, told: str) -> None:
+def test_error_names_the_wrong_part_of_a_uri_and_its_remedy(uri: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         storage_from_uri(uri)
 
-    assert str(caught.value).endswith(told)
+    assert str(caught.value).endswith(message)
 
 
 @pytest.mark.parametrize(
     "uri",
     ["memory://", "redis://localhost", "rediss://h:6380/1", "valkey://[::1]:6379", "valkeys://u:p@h", "unix:///s"],
 )
-def test_a_storage_is_made_without_a_connection(uri: str) -> None:
+def test_storage_is_made_from_a_uri_without_a_connection(uri: str) -> None:
     storage_from_uri(uri).close()
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "1", True, None, float("nan"), float("inf")])
-def test_a_timeout_is_seconds(timeout: float) -> None:
+def test_timeout_that_is_not_positive_seconds_is_an_error(timeout: float) -> None:
     with pytest.raises(ConfigurationError, match=r"timeout=.*: give seconds above 0"):
         storage_from_uri("redis://localhost", timeout=timeout)
 

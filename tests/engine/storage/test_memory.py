@@ -1,4 +1,4 @@
-"""Only in memory: what is forgotten and what is not, and what threads do to it."""
+"""MemoryStorage: which subjects it forgets, how many keys it keeps, and threads that use it at once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def limiter(storage: MemoryStorage) -> Limiter:
     return Limiter(storage)
 
 
-def test_subjects_are_forgotten_when_their_windows_have_passed_and_traffic_goes_on(
+def test_later_checks_remove_subjects_whose_windows_have_passed(
     limiter: Limiter, storage: MemoryStorage, clock: Clock
 ) -> None:
     for n in range(MANY):
@@ -65,7 +65,7 @@ def test_subjects_are_forgotten_when_their_windows_have_passed_and_traffic_goes_
 
 
 @each_algorithm
-def test_subjects_that_keep_passing_by_do_not_pile_up(
+def test_new_subjects_do_not_pile_up_in_memory(
     limiter: Limiter, storage: MemoryStorage, clock: Clock, algorithm: str
 ) -> None:
     most = 0
@@ -78,7 +78,7 @@ def test_subjects_that_keep_passing_by_do_not_pile_up(
 
 
 @each_algorithm
-def test_subjects_of_long_windows_do_not_keep_those_of_short_ones(
+def test_keys_of_long_windows_do_not_keep_those_of_short_windows(
     limiter: Limiter, storage: MemoryStorage, clock: Clock, algorithm: str
 ) -> None:
     for n in range(500):
@@ -92,9 +92,7 @@ def test_subjects_of_long_windows_do_not_keep_those_of_short_ones(
 
 
 @each_algorithm
-def test_refused_checks_and_peeks_leave_nothing_behind(
-    limiter: Limiter, storage: MemoryStorage, algorithm: str
-) -> None:
+def test_refused_checks_and_peeks_store_no_key(limiter: Limiter, storage: MemoryStorage, algorithm: str) -> None:
     exhaust(limiter, hits("1/minute"))
 
     for n in range(100):
@@ -105,9 +103,7 @@ def test_refused_checks_and_peeks_leave_nothing_behind(
 
 
 @each_algorithm
-def test_nobody_is_forgotten_inside_the_window_whoever_passes_by(
-    limiter: Limiter, clock: Clock, algorithm: str
-) -> None:
+def test_refused_subject_is_not_forgotten_within_its_window(limiter: Limiter, clock: Clock, algorithm: str) -> None:
     clock.advance(0.123456)
     exhaust(limiter, hits(rule(algorithm, 10, 5), subject="held"))
     wait = round(limiter.peek(hits(rule(algorithm, 10, 5), subject="held")).retry_after * 1_000_000)
@@ -120,10 +116,8 @@ def test_nobody_is_forgotten_inside_the_window_whoever_passes_by(
 
 
 @each_algorithm
-def test_nobody_is_forgotten_early_when_the_rule_is_made_roomier(
-    limiter: Limiter, clock: Clock, algorithm: str
-) -> None:
-    """What is whole under the old rule need not be so under the new."""
+def test_subject_is_not_forgotten_early_when_its_rule_changes(limiter: Limiter, clock: Clock, algorithm: str) -> None:
+    """A quota that is full under the old rule need not be full under the new one."""
     remembering = Limiter(MemoryStorage(clock))
     burst = 1 if "burst" in ALGORITHMS[algorithm].PARAMETERS else None
     old, new = hits(Rule(10, 5, algorithm=algorithm, burst=burst)), hits(rule(algorithm, 10, 5))
@@ -139,10 +133,8 @@ def test_nobody_is_forgotten_early_when_the_rule_is_made_roomier(
     assert limiter.peek(new).reply == remembering.peek(new).reply
 
 
-def test_a_key_that_is_reset_time_and_again_is_kept_once(
-    limiter: Limiter, storage: MemoryStorage, clock: Clock
-) -> None:
-    """Not even in the list of what to look at, which others would have to work off."""
+def test_key_that_is_reset_repeatedly_is_stored_once(limiter: Limiter, storage: MemoryStorage, clock: Clock) -> None:
+    """Also in the list of keys to look at, which other checks would have to work off."""
     often, other = hits(MINUTE, subject="often"), hits(MINUTE, subject="other")
 
     def play(many: int) -> None:
@@ -182,21 +174,21 @@ def kept(limiter: Limiter) -> int:
 
 
 def flood(limiter: Limiter, rules: Rules, clock: Clock, *, many: int = FLOOD, start: int = 0) -> None:
-    """One unit each for subjects that nobody has seen before."""
+    """One unit each for subjects that have never been seen before."""
     for n in range(start, start + many):
         assert limiter.check(hits_for(rules, scope="api", subject=f"invented {n}")).allowed
         clock.advance(0.001)
 
 
 @each_algorithm
-def test_invented_subjects_fill_the_memory_only_up_to_its_bound(full: Limiter, clock: Clock, algorithm: str) -> None:
+def test_flood_of_subjects_fills_memory_only_up_to_its_bound(full: Limiter, clock: Clock, algorithm: str) -> None:
     flood(full, [rule(algorithm, 60, 5), rule(algorithm, 3600, 50)], clock)
 
     assert kept(full) <= FEW
 
 
 @each_algorithm
-def test_those_whose_quota_is_whole_again_soonest_are_forgotten_first(
+def test_subject_whose_quota_is_full_again_first_is_forgotten_first(
     full: Limiter, clock: Clock, algorithm: str
 ) -> None:
     early, late = hits(rule(algorithm, 60, 5), subject="early"), hits(rule(algorithm, 60, 5), subject="late")
@@ -211,7 +203,7 @@ def test_those_whose_quota_is_whole_again_soonest_are_forgotten_first(
     assert [full.peek(each).remaining for each in (early, late)] == [5, 3]
 
 
-def test_a_subject_seen_early_and_late_is_not_the_first_to_be_forgotten(full: Limiter, clock: Clock) -> None:
+def test_subject_that_came_back_late_is_not_forgotten_first(full: Limiter, clock: Clock) -> None:
     goes_on = hits("5/minute", subject="goes on")
     full.check(goes_on)
     flood(full, "5/minute", clock, many=FEW - 1)
@@ -223,26 +215,19 @@ def test_a_subject_seen_early_and_late_is_not_the_first_to_be_forgotten(full: Li
 
 
 @each_algorithm
-def test_nobody_floods_his_own_refusal_away(full: Limiter, clock: Clock, algorithm: str) -> None:
-    refused = hits(rule(algorithm, 60, 5), subject="attacker")
+@pytest.mark.parametrize(("count", "cost"), [(5, 1), (7, 5)])
+def test_flood_of_subjects_does_not_lift_a_refusal(
+    full: Limiter, clock: Clock, algorithm: str, count: int, cost: int
+) -> None:
+    refused = hits(rule(algorithm, 60, count), subject="attacker", cost=cost)
     exhaust(full, refused)
 
-    flood(full, rule(algorithm, 60, 5), clock)
+    flood(full, rule(algorithm, 60, count), clock)
 
     assert not full.check(refused).allowed
 
 
-@each_algorithm
-def test_nobody_floods_away_the_refusal_of_a_check_that_costs_more(full: Limiter, clock: Clock, algorithm: str) -> None:
-    refused = hits(rule(algorithm, 60, 7), subject="attacker", cost=5)
-    exhaust(full, refused)
-
-    flood(full, rule(algorithm, 60, 7), clock)
-
-    assert not full.check(refused).allowed
-
-
-def test_nobody_floods_his_own_ban_away(full: Limiter, clock: Clock) -> None:
+def test_flood_of_subjects_does_not_lift_a_ban(full: Limiter, clock: Clock) -> None:
     banned = hits_for("5/second", scope="api", subject="attacker", ban=Ban(after=2, within=60, time=30))
     for _ in range(7):
         full.check(banned)
@@ -254,7 +239,7 @@ def test_nobody_floods_his_own_ban_away(full: Limiter, clock: Clock) -> None:
     assert full.check(banned).ban is not None
 
 
-def test_requests_in_progress_are_not_flooded_away(full: Limiter, clock: Clock) -> None:
+def test_flood_of_subjects_does_not_free_slots_in_use(full: Limiter, clock: Clock) -> None:
     busy = hits(Concurrent(2, 30), subject="attacker")
     exhaust(full, busy)
 
@@ -263,10 +248,8 @@ def test_requests_in_progress_are_not_flooded_away(full: Limiter, clock: Clock) 
     assert not full.check(busy).allowed
 
 
-def test_a_flood_of_subjects_that_all_refuse_leaves_limits_of_other_windows_in_force(
-    full: Limiter, clock: Clock
-) -> None:
-    """Otherwise the key of a minute would always be the first to go, and its limit would never refuse."""
+def test_flood_of_refused_subjects_leaves_limits_of_shorter_windows_in_force(full: Limiter, clock: Clock) -> None:
+    """Otherwise the key of a minute would always be the first to be forgotten, and its limit would never refuse."""
     flood(full, "1/day", clock, many=2 * FEW)
 
     minute = hits("5/minute")
@@ -281,10 +264,10 @@ def test_a_flood_of_subjects_that_all_refuse_leaves_limits_of_other_windows_in_f
 @each_algorithm
 @pytest.mark.parametrize("windows", [(60,), (60, 3600), (3600, 60)])
 @pytest.mark.parametrize("time", [60, 40])
-def test_subjects_that_all_refuse_leave_new_ones_their_limit(
+def test_new_subject_is_limited_when_memory_is_full_of_refused_subjects(
     full: Limiter, clock: Clock, algorithm: str, windows: tuple[int, ...], time: int
 ) -> None:
-    """Otherwise the key of a new one would be the only one that admits, so always the first to go."""
+    """Otherwise the key of a new subject would be the only one that admits, so always the first to be forgotten."""
     for window in windows:
         flood(full, rule(algorithm, window, 1), clock)
     new = hits(rule(algorithm, time, 3), subject="new")
@@ -297,7 +280,7 @@ def test_subjects_that_all_refuse_leave_new_ones_their_limit(
     assert kept(full) <= FEW * 9 // 8
 
 
-def test_subjects_that_all_refuse_keep_nobody_from_a_ban(full: Limiter, clock: Clock) -> None:
+def test_new_subject_is_banned_when_memory_is_full_of_refused_subjects(full: Limiter, clock: Clock) -> None:
     flood(full, "1/hour", clock, many=2 * FEW)
     guesses = hits_for("3/hour", scope="api", subject="guesser", ban=Ban(after=3, within=600, time=7200))
 
@@ -305,7 +288,7 @@ def test_subjects_that_all_refuse_keep_nobody_from_a_ban(full: Limiter, clock: C
     assert full.check(guesses).ban is not None
 
 
-def test_of_subjects_that_all_refuse_the_first_to_admit_again_is_forgotten(full: Limiter, clock: Clock) -> None:
+def test_refused_subject_that_is_admitted_again_first_is_forgotten_first(full: Limiter, clock: Clock) -> None:
     flood(full, "1/minute", clock, many=2 * FEW)
 
     refused = [
@@ -317,7 +300,7 @@ def test_of_subjects_that_all_refuse_the_first_to_admit_again_is_forgotten(full:
     assert FEW <= len(refused) <= FEW * 9 // 8
 
 
-def test_refusals_that_are_over_make_room(full: Limiter, clock: Clock) -> None:
+def test_subjects_that_are_no_longer_refused_make_room(full: Limiter, clock: Clock) -> None:
     flood(full, "1/minute", clock, many=2 * FEW)
     clock.advance(61)
 
@@ -327,8 +310,8 @@ def test_refusals_that_are_over_make_room(full: Limiter, clock: Clock) -> None:
     assert kept(full) == 1
 
 
-def test_no_check_pays_for_many_keys_that_were_written_since() -> None:
-    """Every key is later than it seemed, and every second one refuses."""
+def test_check_looks_at_a_bounded_number_of_keys_to_forget() -> None:
+    """Each key was written again since it was listed, and every second one refuses."""
 
     class Keys:
         asked = 0
@@ -359,7 +342,7 @@ def test_no_check_pays_for_many_keys_that_were_written_since() -> None:
     ],
     ids=["layers", "setting"],
 )
-def test_the_bound_can_be_set(made: Callable[[], Limiter]) -> None:
+def test_bound_of_keys_can_be_set(made: Callable[[], Limiter]) -> None:
     limiter = made()
 
     for n in range(FLOOD):
@@ -368,7 +351,7 @@ def test_the_bound_can_be_set(made: Callable[[], Limiter]) -> None:
     assert kept(limiter) == FEW
 
 
-def test_full_memory_is_one_warning_an_hour_outside_of_the_lock(caplog: pytest.LogCaptureFixture) -> None:
+def test_full_memory_is_one_warning_that_is_logged_outside_the_lock(caplog: pytest.LogCaptureFixture) -> None:
     limiter, asked = Limiter(MemoryStorage(most_keys=FEW), layers=Layers()), list[bool]()
 
     class AsksToo(logging.Handler):
@@ -399,7 +382,7 @@ def limiter_of(**settings: Any) -> Limiter:
 
 
 @pytest.fixture
-def _threads_change_often() -> Iterator[None]:
+def _frequent_thread_switches() -> Iterator[None]:
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -407,7 +390,7 @@ def _threads_change_often() -> Iterator[None]:
 
 
 @each_algorithm
-@pytest.mark.usefixtures("_threads_change_often")
+@pytest.mark.usefixtures("_frequent_thread_switches")
 def test_threads_are_admitted_exactly_the_count_together(limiter: Limiter, algorithm: str) -> None:
     plan = hits([rule(algorithm, 60, 500), rule(algorithm, 120, 400)])
 
@@ -419,8 +402,8 @@ def test_threads_are_admitted_exactly_the_count_together(limiter: Limiter, algor
 
 
 @each_algorithm
-@pytest.mark.usefixtures("_threads_change_often")
-def test_threads_may_refund_reset_and_be_forgotten_meanwhile(
+@pytest.mark.usefixtures("_frequent_thread_switches")
+def test_threads_can_refund_reset_and_forget_at_once(
     limiter: Limiter, storage: MemoryStorage, clock: Clock, algorithm: str
 ) -> None:
     def work(thread: int) -> None:
@@ -441,9 +424,9 @@ def test_threads_may_refund_reset_and_be_forgotten_meanwhile(
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_units_charged_in_one_go_are_charged_as_one_by_one(clock: Clock, seed: int) -> None:
-    """A check with an id of its own goes rule by rule. Of one key by two windows, with many entries that are over, and
-    with a clock that steps back."""
+def test_check_with_its_own_id_gets_the_same_reply_as_one_without(clock: Clock, seed: int) -> None:
+    """A check with an id of its own is charged rule by rule, any other in one go. Some plans count one key in two
+    windows, many entries have expired, and the clock steps back."""
     draw = random.Random(seed)
     in_one_go, one_by_one = Limiter(MemoryStorage(clock)), Limiter(MemoryStorage(clock))
     plans = [
@@ -458,7 +441,7 @@ def test_units_charged_in_one_go_are_charged_as_one_by_one(clock: Clock, seed: i
         clock.now += draw.choices([0, 1, 100_000, 300_000, 3_000_000, -1, -700_000], [4, 4, 8, 8, 1, 1, 1])[0]
 
 
-def test_a_refusal_by_the_last_rule_takes_back_what_was_charged_before_it(limiter: Limiter, clock: Clock) -> None:
+def test_refusal_by_the_last_rule_undoes_the_charges_of_earlier_rules(limiter: Limiter, clock: Clock) -> None:
     plan = hits("20/minute; 9 per 10 seconds; 1/second")
     limiter.check(plan)
 

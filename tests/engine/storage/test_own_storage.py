@@ -37,26 +37,26 @@ def shown(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def test_an_own_storage_takes_fewer_than_60_lines() -> None:
+def test_own_storage_on_the_page_has_fewer_than_60_lines() -> None:
     lines = [line for line in FILES["sqlite_storage.py"].splitlines() if line.strip()]
 
     assert len(lines) < 60
 
 
-def test_an_app_uses_it() -> None:
+def test_app_on_the_page_enforces_its_limit_with_the_own_storage() -> None:
     client = shown("app").app.test_client()
 
     assert [client.get("/").status_code for _ in range(3)] == [200, 200, 429]
 
 
-def test_an_own_storage_gets_a_uri_scheme(tmp_path: Path) -> None:
+def test_own_storage_can_be_opened_by_its_uri_scheme(tmp_path: Path) -> None:
     shown("schemes")
     limiter = Limiter(storage_from_uri(f"sqlite://{tmp_path}/quotas.db"))
 
     assert [limiter.check(hits_for("1/minute", scope="x")).allowed for _ in range(2)] == [True, False]
 
 
-def test_processes_share_the_file_and_nothing_stays(tmp_path: Path) -> None:
+def test_two_storages_share_the_file_and_expired_rows_are_deleted(tmp_path: Path) -> None:
     now = 1_000_000
     make = shown("sqlite_storage").SqliteStorage
     one, other = (Limiter(make(tmp_path / "quotas.db", lambda: now)) for _ in range(2))
@@ -69,7 +69,7 @@ def test_processes_share_the_file_and_nothing_stays(tmp_path: Path) -> None:
     assert [key for (key,) in rows] == ["rate_limit:{y}:default::sliding_window:60000"]
 
 
-def test_a_database_that_is_locked_is_an_error_to_ask_once_more(tmp_path: Path) -> None:
+def test_locked_database_is_a_storage_error_without_a_reply(tmp_path: Path) -> None:
     make = shown("sqlite_storage").SqliteStorage
     holding, waiting = make(tmp_path / "quotas.db"), make(tmp_path / "quotas.db")
 

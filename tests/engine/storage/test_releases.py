@@ -1,4 +1,4 @@
-"""Slots that several threads give back at once."""
+"""ReleaseBatcher: slots that several threads release at once go out together."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Server:
             thread.join(SECONDS)
 
 
-def test_releases_made_during_a_command_go_out_together_in_the_next() -> None:
+def test_releases_made_during_a_command_are_sent_together_in_the_next() -> None:
     server = Server()
 
     server.give_back_all()
@@ -61,7 +61,7 @@ def test_releases_made_during_a_command_go_out_together_in_the_next() -> None:
     assert server.lost == []
 
 
-def test_each_thread_learns_that_its_slots_are_lost_and_no_other() -> None:
+def test_each_lost_slot_is_reported_once_by_its_own_callback() -> None:
     server = Server(away=True)
 
     server.give_back_all()
@@ -69,7 +69,7 @@ def test_each_thread_learns_that_its_slots_are_lost_and_no_other() -> None:
     assert sorted(server.lost) == SLOTS[1:]
 
 
-def test_a_child_gives_nothing_back_for_threads_of_its_parent_and_waits_for_none() -> None:
+def test_forked_child_neither_releases_slots_of_its_parent_nor_waits_for_it() -> None:
     server = Server()
     server.may_answer.set()
     server.together._queue.append((SLOTS[:1], lambda _: None))

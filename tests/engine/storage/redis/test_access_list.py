@@ -1,4 +1,4 @@
-"""Only on servers: a user with the rights that the documentation asks for can do everything, and needs each of them."""
+"""Access lists of a server: the documented rights are enough for every operation, and each of them is needed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def acl(client: redis.Redis, *arguments: str) -> None:
 
 
 def use_everything(storage: RedisStorage) -> None:
-    """Each operation with each algorithm, by the server's clock; and by another one, what needs time to happen."""
+    """Each operation with each algorithm, by the server's clock; by a clock of the test, what needs time to happen."""
     for name in ALGORITHMS:
         limiter, plan = Limiter(storage), hits(rule(name))
         limiter.refund(limiter.check(plan))
@@ -90,7 +90,7 @@ def use_everything(storage: RedisStorage) -> None:
     limiter.reset(plan)
 
 
-def test_a_user_with_the_documented_rights_can_use_everything(allow: Allow) -> None:
+def test_documented_rights_are_enough_for_every_operation(allow: Allow) -> None:
     use_everything(allow(RIGHTS))
 
 
@@ -104,14 +104,14 @@ def test_each_documented_right_is_needed(allow: Allow, right: str) -> None:
     assert right.partition("|")[0] in caught.value.remedy
 
 
-def test_keys_of_others_are_out_of_reach(allow: Allow) -> None:
+def test_access_list_refuses_keys_with_another_prefix(allow: Allow) -> None:
     with pytest.raises(StorageError) as caught:
         bare(allow(RIGHTS)).check(hits_for("5/minute", scope="api", prefix="other:"))
 
     assert caught.value.remedy == REMEDIES["NOPERM"] or "~rate_limit:*" in caught.value.remedy
 
 
-def test_listing_keys_needs_two_more_rights(allow: Allow) -> None:
+def test_listing_keys_needs_the_rights_scan_and_pttl(allow: Allow) -> None:
     storage = allow(f"{RIGHTS} +scan +pttl")
     Limiter(storage).check(hits())
     assert [found.key for found in storage.keys("rate_limit:")] == [hits()[0].key]
@@ -121,7 +121,7 @@ def test_listing_keys_needs_two_more_rights(allow: Allow) -> None:
             allow(f"{RIGHTS} +scan +pttl {missing}").keys("rate_limit:")
 
 
-def test_the_guard_needs_nothing_else_to_find_the_way_back(allow: Allow, client: redis.Redis) -> None:
+def test_guard_recovers_with_the_documented_rights_alone(allow: Allow, client: redis.Redis) -> None:
     guard = GuardedStorage(allow(RIGHTS), workers=1)
     with contextlib.closing(Limiter(guard)) as limiter:
         limiter.check(hits())
@@ -165,7 +165,9 @@ def ask_while_a_slot_moves(cluster: Cluster, limiter: Limiter) -> None:
         cluster.move(slot, target, source)
 
 
-def test_a_user_of_a_cluster_needs_further_rights(cluster: Cluster, allow_in_cluster: Callable[[str], Limiter]) -> None:
+def test_cluster_needs_exactly_the_documented_further_rights(
+    cluster: Cluster, allow_in_cluster: Callable[[str], Limiter]
+) -> None:
     ask_while_a_slot_moves(cluster, allow_in_cluster(f"{RIGHTS} {RIGHTS_IN_A_CLUSTER}"))
 
     for missing in RIGHTS_IN_A_CLUSTER.split():
@@ -175,7 +177,7 @@ def test_a_user_of_a_cluster_needs_further_rights(cluster: Cluster, allow_in_clu
         assert missing in caught.value.remedy.split()
 
 
-def test_the_documentation_names_the_same_rights() -> None:
+def test_documentation_names_the_rights_in_the_code() -> None:
     told = " ".join(PAGE.read_text().replace("\\\n", " ").split())
 
     assert f"ACL SETUSER worker on >PASSWORD ~rate_limit:* {RIGHTS} {RIGHTS_OF_WORKERS} ```" in told

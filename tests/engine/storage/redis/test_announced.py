@@ -1,4 +1,4 @@
-"""A server that announces more than it ever sends, or sends without end, costs neither much time nor much memory."""
+"""A server that announces huge replies, or sends without end, costs neither much time nor much memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def announcing(reply: bytes, more: bytes = b"", *, by_byte: bool, polite: bool) 
 
 
 @contextlib.contextmanager
-def costing_little() -> Iterator[None]:
+def failing_cheaply() -> Iterator[None]:
     before, start = megabytes(), time.monotonic()
     with pytest.raises(StorageError):
         yield
@@ -60,10 +60,10 @@ def costing_little() -> Iterator[None]:
 @pytest.mark.parametrize("more", [b"", b":1\r\n" * 20_000], ids=["then nothing", "then without end"])
 @pytest.mark.parametrize("by_byte", [False, True], ids=["in one piece", "by byte"])
 @pytest.mark.parametrize("reply", LONG.values(), ids=LONG)
-def test_a_reply_that_is_announced_as_huge_costs_a_check_little(
+def test_reply_announced_as_huge_fails_a_check_soon_and_with_little_memory(
     reply: bytes, more: bytes, by_byte: bool, polite: bool
 ) -> None:
-    with announcing(reply, more, by_byte=by_byte, polite=polite) as liar, costing_little():
+    with announcing(reply, more, by_byte=by_byte, polite=polite) as liar, failing_cheaply():
         Limiter(storage_at(liar)).check(hits())
 
 
@@ -74,7 +74,7 @@ def check_after_releases(storage: RedisStorage) -> None:
     Limiter(storage).check(hits())
 
 
-OTHER_QUESTIONS = {
+OTHER_COMMANDS = {
     "a check after releases": (b":1\r\n:1\r\n", check_after_releases),
     "many checks": (b"", lambda storage: storage.check_many([hits()])),
     "a script": (b"", lambda storage: storage.run_script("return 1", ["{control}"], [])),
@@ -84,12 +84,12 @@ OTHER_QUESTIONS = {
 
 @pytest.mark.parametrize("by_byte", [False, True], ids=["in one piece", "by byte"])
 @pytest.mark.parametrize("reply", LONG.values(), ids=LONG)
-@pytest.mark.parametrize("question", OTHER_QUESTIONS)
-def test_a_reply_that_is_announced_as_huge_costs_any_question_little(
-    reply: bytes, by_byte: bool, question: str
+@pytest.mark.parametrize("command", OTHER_COMMANDS)
+def test_reply_announced_as_huge_fails_any_command_soon_and_with_little_memory(
+    reply: bytes, by_byte: bool, command: str
 ) -> None:
-    before, ask = OTHER_QUESTIONS[question]
-    with announcing(before + reply, by_byte=by_byte, polite=True) as liar, costing_little():
+    before, ask = OTHER_COMMANDS[command]
+    with announcing(before + reply, by_byte=by_byte, polite=True) as liar, failing_cheaply():
         ask(storage_at(liar))
 
 
@@ -98,7 +98,7 @@ def storage_at(liar: Liar) -> RedisStorage:
 
 
 @pytest.mark.parametrize("text", ["*1234567", "a\n*1234567", "*1234567\r\n" * 40_000], ids=lambda text: f"{text:.12}")
-def test_a_text_may_hold_what_would_be_an_announcement_anywhere_else(server: Server, text: str) -> None:
+def test_text_that_looks_like_an_announced_array_is_read_as_text(server: Server, text: str) -> None:
     storage = RedisStorage.from_url(server.url, timeout=5)
 
     reply = storage.run_script("return {ARGV[1], 5}", ["{control}"], [text.encode()])

@@ -1,4 +1,4 @@
-"""Calendars and the clocks of workers: the server's decides, however far those of the workers are off."""
+"""Calendars follow the server's clock, even if the clocks of workers are wrong."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def worker(server: Server, off: int) -> RedisStorage:
     return storage
 
 
-def asked(client: redis.Redis) -> int:
+def scripts_run(client: redis.Redis) -> int:
     """How many scripts the server has run."""
     stats: Any = client.info("commandstats")
     return sum(int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("eval", "evalsha"))
 
 
 @pytest.mark.parametrize("off", OFF)
-def test_workers_whose_clocks_are_off_give_the_same_answers(server: Server, off: int) -> None:
+def test_worker_with_a_wrong_clock_gives_the_same_answers(server: Server, off: int) -> None:
     wrong, right = Limiter(worker(server, off)), Limiter(worker(server, 0))
     hits = hits_for(RULES, scope="api", subject="ada")
     for used in range(1, 2 * WORTH + 5, 2):  # it is compiled meanwhile
@@ -56,21 +56,23 @@ def test_workers_whose_clocks_are_off_give_the_same_answers(server: Server, off:
 
 
 @pytest.mark.parametrize("off", [40 * DAY, -40 * DAY])
-def test_a_worker_whose_clock_is_off_asks_once_more_and_then_never_again(
+def test_worker_with_a_wrong_clock_repeats_only_its_first_check(
     server: Server, redis_client: redis.Redis, off: int
 ) -> None:
     limiter = Limiter(worker(server, off))
     limiter.check(hits_for(RULES, scope="api", subject="warm"))
     limiter.storage._ahead = off  # type: ignore[attr-defined]
-    before = asked(redis_client)
+    before = scripts_run(redis_client)
     for number in range(40):
         limiter.check(hits_for(RULES, scope="api", subject=f"s{number % 3}"))
 
-    assert asked(redis_client) - before in {41, 42}, "one more for the time, and perhaps one for a compiled script"
+    assert scripts_run(redis_client) - before in {41, 42}, (
+        "one more for the time, and perhaps one for a compiled script"
+    )
 
 
 @pytest.mark.parametrize("ask", ["check", "peek", "check_many", "repeat", "settle"])
-def test_every_question_is_asked_again_with_the_boundaries_around_the_servers_time(server: Server, ask: str) -> None:
+def test_every_command_is_repeated_with_boundaries_around_the_server_time(server: Server, ask: str) -> None:
     limiter = Limiter(worker(server, 0))
     hits = hits_for(RULES[:1], scope="api", subject="ada")
     decision = limiter.check(hits)
@@ -88,7 +90,7 @@ def test_every_question_is_asked_again_with_the_boundaries_around_the_servers_ti
     assert calls[ask]().remaining == (99 if ask == "peek" else 98)
 
 
-def test_a_server_whose_clock_nobody_can_believe_is_a_failure(server: Server) -> None:
+def test_implausible_server_time_is_a_storage_error(server: Server) -> None:
     storage = RedisStorage(server.client())
     hits = hits_for(RULES[:1], scope="api", subject="ada")
     for lie in (-1, 10**19, 2**63):
@@ -98,7 +100,7 @@ def test_a_server_whose_clock_nobody_can_believe_is_a_failure(server: Server) ->
         storage._is_outside(hits, [b"x"])
 
 
-def test_plans_without_a_calendar_send_the_scripts_that_they_always_sent() -> None:
+def test_scripts_of_plans_without_calendars_contain_no_calendar_code() -> None:
     hits = hits_for([Rule(60, 5), Rule(1, 2, algorithm="fixed_window")], scope="api")
     shape = shape_of(hits)
     assert shape is not None
@@ -107,7 +109,7 @@ def test_plans_without_a_calendar_send_the_scripts_that_they_always_sent() -> No
         assert "bounds" not in text
 
 
-def test_calendars_of_all_zones_and_anchors_are_one_shape() -> None:
+def test_calendars_of_all_zones_and_anchors_share_one_shape() -> None:
     calendars = [Calendar(5, "month", timezone=zone, anchor=day) for zone in ("UTC", "Asia/Tokyo") for day in (1, 31)]
 
     assert len({shape_of(hits_for(each, scope="api")) for each in calendars}) == 1
@@ -116,12 +118,14 @@ def test_calendars_of_all_zones_and_anchors_are_one_shape() -> None:
 # Many workers at a boundary
 
 
-@pytest.mark.parametrize("of_a_shape", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "compiled_scripts", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["generic", "compiled"]
+)
 @pytest.mark.parametrize("processes", [1, pytest.param(8, marks=pytest.mark.slow)])
-def test_workers_at_a_boundary_admit_the_count_on_either_side_and_never_more(
-    server: Server, processes: int, of_a_shape: bool
+def test_workers_admit_exactly_the_count_on_each_side_of_a_boundary(
+    server: Server, processes: int, compiled_scripts: bool
 ) -> None:
-    places = [(server.port, seed, of_a_shape) for seed in range(processes)]
+    places = [(server.port, seed, compiled_scripts) for seed in range(processes)]
     if processes == 1:
         found = [admitted(places[0])]
     else:

@@ -76,7 +76,7 @@ def test_a_shape_that_is_checked_often_is_compiled(client: redis.Redis, learning
     assert calls["failed_calls"] == 0
 
 
-def test_a_shape_is_compiled_once_however_many_threads_ask() -> None:
+def test_shape_is_compiled_once_when_many_threads_ask_at_once() -> None:
     made: list[Shape] = []
     entered, left = threading.Barrier(33, timeout=30), threading.Barrier(33, timeout=30)
 
@@ -123,7 +123,7 @@ def test_no_more_shapes_are_compiled_than_the_bound(
     assert int(client.info("memory")["number_of_cached_scripts"]) == 4, "three and the generic one"
 
 
-def test_shapes_that_are_checked_once_are_counted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_shapes_that_are_counted_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "MOST_COUNTED", 5)
     learning = Shapes(worth=inf)
 
@@ -134,7 +134,7 @@ def test_shapes_that_are_checked_once_are_counted_in_bounded_memory(monkeypatch:
 
 
 @pytest.mark.usefixtures("learning")
-def test_a_server_that_forgets_a_compiled_script_is_sent_it_again_and_charges_once(client: redis.Redis) -> None:
+def test_compiled_script_is_sent_again_after_the_server_lost_it_and_charges_once(client: redis.Redis) -> None:
     limiter, plan = Limiter(RedisStorage(client)), hits("1000/minute")
     for _ in range(compiling.WORTH + 1):
         limiter.check(plan)
@@ -157,7 +157,7 @@ def test_a_plan_that_charges_nothing_or_is_too_long_has_no_compiled_script() -> 
     assert shape_of(hits([Rule(n, 5) for n in range(1, MOST_HITS + 1)])) is not None
 
 
-def test_a_ban_is_compiled_with_the_places_of_what_it_watches() -> None:
+def test_shape_of_a_ban_holds_the_places_of_the_hits_it_watches() -> None:
     shape = shape_of(hits_for("1/minute", scope="s", ban=Ban()))
 
     assert shape is not None
@@ -181,7 +181,7 @@ def test_an_algorithm_of_a_user_is_checked_by_the_generic_script(
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("with_ban", [False, True])
-def test_the_longest_compiled_script_has_no_more_local_names_than_lua_takes(
+def test_longest_compiled_script_runs_within_the_local_names_that_lua_allows(
     client: redis.Redis, algorithm: str, *, with_ban: bool
 ) -> None:
     rules = [rule(algorithm, 10 + n, 50) for n in range(MOST_HITS - with_ban)]
@@ -199,7 +199,7 @@ def test_the_longest_compiled_script_has_no_more_local_names_than_lua_takes(
 
 
 @pytest.mark.usefixtures("learning")
-def test_a_compiled_check_carries_keys_and_id_and_nothing_else(client: redis.Redis) -> None:
+def test_compiled_check_sends_only_its_keys_and_its_id(client: redis.Redis) -> None:
     limiter, plan = Limiter(RedisStorage(client)), hits("1000/minute")
     for _ in range(compiling.WORTH + 1):
         limiter.check(plan)
@@ -216,7 +216,7 @@ def received_bytes(client: redis.Redis) -> int:
     return int(client.info("stats")["total_net_input_bytes"])
 
 
-def test_a_plan_of_sliding_windows_runs_no_function_of_its_algorithm() -> None:
+def test_compiled_sliding_windows_call_no_function_of_the_algorithm() -> None:
     script = script_of(hits_for(["5/minute", "9/hour"], scope="api"))
     common = script.text.partition("local id =")[2].partition("return {now")[0]
 
@@ -224,7 +224,7 @@ def test_a_plan_of_sliding_windows_runs_no_function_of_its_algorithm() -> None:
     assert "hit" not in common
 
 
-def test_a_reply_leaves_out_what_the_shape_determines() -> None:
+def test_compiled_reply_leaves_out_values_that_the_shape_determines() -> None:
     fixed = script_of(hits(["5/minute", "9/hour"]))
     varying = script_of(hits([Rule(60, 5), rule("leaky_bucket", 5, 60)]))
 
@@ -235,7 +235,7 @@ def test_a_reply_leaves_out_what_the_shape_determines() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, b"OK", 3, [], [1], [1, b"4"], [1, None], [1, 2, 3], [1, 1, 0, 4, 0, b"6"]])
-def test_an_answer_that_is_no_reply_is_told_from_one(answer: object) -> None:
+def test_malformed_answer_of_a_compiled_script_is_recognised(answer: object) -> None:
     assert completed(answer, 1, frame_of([60])) is None
     assert completed([1, 1, 0, 4, 0, 6], 1, frame_of([60])) == [1, 1, 0, 4, 0, 6], "as for a refusal"
     assert completed([1, 4], 1, None) is None, "from a script that leaves nothing out"
@@ -248,7 +248,7 @@ FIELDS = {"key", "window", "count", "cost", "burst", "max_delay", "time", "facto
 
 @pytest.mark.parametrize("algorithm", WRITTEN_OUT)
 @pytest.mark.parametrize("name", ["evaluate", "charge", "drop_future", "reset_after"])
-def test_lua_that_is_written_out_has_the_form_that_the_compiler_reads(algorithm: str, name: str) -> None:
+def test_lua_that_is_inlined_has_the_form_that_the_compiler_reads(algorithm: str, name: str) -> None:
     text = source_of_algorithm(algorithm)
     (function,) = re.finditer(rf"^( *){name} = function\(([^)]*)\)\n(.*?)^\1end,$", text, re.DOTALL | re.MULTILINE)
     indent, parameters, body = function.groups()

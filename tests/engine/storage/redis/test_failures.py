@@ -1,4 +1,4 @@
-"""Only on servers: what goes wrong between us and the server charges once or not at all, and says so clearly."""
+"""Failures between a client and its server: a check is charged once or not at all, and the error names a remedy."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def own_server(any_server: Server) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("lost", ["request", "reply"])
-def test_a_check_whose_connection_is_lost_is_charged_once_where_ids_are_kept(
+def test_check_is_charged_once_when_its_request_or_reply_is_lost(
     distant: Limiter, served: Limiter, proxy: FaultProxy, lost: str
 ) -> None:
     plan = hits("2/minute; 9/hour", cost=2)
@@ -76,7 +76,7 @@ def test_a_check_whose_connection_is_lost_is_charged_once_where_ids_are_kept(
     assert [status.remaining for status in served.peek(plan).statuses] == [0, 7]
 
 
-def test_a_lost_reply_charges_nothing_twice_if_one_rule_keeps_ids(
+def test_lost_reply_charges_every_rule_once_if_one_rule_keeps_ids(
     distant: Limiter, served: Limiter, proxy: FaultProxy, algorithm: str
 ) -> None:
     plan = hits([rule(algorithm, 30, 5), rule("sliding_window", 60, 9)])
@@ -88,7 +88,7 @@ def test_a_lost_reply_charges_nothing_twice_if_one_rule_keeps_ids(
 
 
 @pytest.mark.parametrize("algorithm", [name for name, twin in ALGORITHMS.items() if not twin.REMEMBERS_IDS])
-def test_where_no_ids_are_kept_a_lost_reply_is_an_error_and_one_charge(
+def test_lost_reply_is_an_error_and_one_charge_if_no_rule_keeps_ids(
     distant: Limiter, served: Limiter, proxy: FaultProxy, algorithm: str
 ) -> None:
     proxy.begin("lost reply", once=True)
@@ -99,10 +99,10 @@ def test_where_no_ids_are_kept_a_lost_reply_is_an_error_and_one_charge(
     assert served.peek(hits(rule(algorithm))).remaining == 4
 
 
-def test_a_shadow_that_keeps_ids_does_not_answer_for_those_that_count(
+def test_lost_reply_is_an_error_if_only_a_shadow_rule_keeps_ids(
     distant: Limiter, served: Limiter, proxy: FaultProxy
 ) -> None:
-    """It refuses nothing, but is not charged when it would have, and then it knows no id."""
+    """A shadow refuses nothing. When it would have refused, it is not charged and keeps no id."""
     shadow = hits_for("1/hour", scope="api", shadow=True)
     counted = hits(rule("fixed_window"))
     assert served.check(shadow).allowed
@@ -115,7 +115,7 @@ def test_a_shadow_that_keeps_ids_does_not_answer_for_those_that_count(
     assert served.peek(counted).remaining == 4
 
 
-def test_a_check_with_an_id_of_its_own_may_be_repeated_by_whoever_gave_it(
+def test_caller_can_repeat_a_check_with_its_own_id_without_a_second_charge(
     distant: Limiter, served: Limiter, proxy: FaultProxy
 ) -> None:
     plan, check_id = hits("5/minute"), uuid4()
@@ -127,7 +127,7 @@ def test_a_check_with_an_id_of_its_own_may_be_repeated_by_whoever_gave_it(
     assert served.peek(plan).remaining == 4
 
 
-def test_a_connection_killed_between_two_checks_goes_unnoticed(
+def test_connection_killed_between_two_checks_is_replaced_without_an_error(
     any_server: Server, client: redis.Redis, algorithm: str
 ) -> None:
     limiter = Limiter(storage_from_uri(any_server.url, timeout=10))
@@ -139,7 +139,7 @@ def test_a_connection_killed_between_two_checks_goes_unnoticed(
     limiter.close()
 
 
-def test_a_server_that_restarts_is_found_again(own_server: Server) -> None:
+def test_limiter_reconnects_after_the_server_restarts(own_server: Server) -> None:
     limiter = Limiter(storage_from_uri(own_server.url, timeout=10))
     assert limiter.check(hits()).remaining == 4
 
@@ -150,8 +150,8 @@ def test_a_server_that_restarts_is_found_again(own_server: Server) -> None:
 
 
 @pytest.mark.parametrize("pool", [None, redis.ConnectionPool, redis.BlockingConnectionPool])
-def test_no_connection_is_kept_to_a_server_that_has_become_a_replica(own_server: Server, pool: Any) -> None:
-    """Neither by a client object: its name may lead to the new primary by now."""
+def test_connections_are_dropped_when_the_server_has_become_a_replica(own_server: Server, pool: Any) -> None:
+    """A client object drops its connections, too: by now its host name may lead to the new primary."""
     uri = f"{own_server.tcp_url}?client_name=ours"
     client = pool and redis.Redis(connection_pool=pool.from_url(uri))
     limiter = Limiter(storage_from_uri(uri, timeout=10)) if client is None else bare(client)
@@ -172,7 +172,7 @@ def test_no_connection_is_kept_to_a_server_that_has_become_a_replica(own_server:
 # Errors
 
 
-def test_a_frozen_server_is_a_storage_error_after_the_time_out_and_not_much_later(own_server: Server) -> None:
+def test_frozen_server_is_a_storage_error_soon_after_the_timeout(own_server: Server) -> None:
     limiter = Limiter(storage_from_uri(own_server.tcp_url, timeout=0.1))
     own_server.suspend()
     start = time.monotonic()
@@ -186,7 +186,7 @@ def test_a_frozen_server_is_a_storage_error_after_the_time_out_and_not_much_late
     limiter.close()
 
 
-def test_a_check_that_timed_out_is_not_retried_by_the_client(own_server: Server) -> None:
+def test_check_that_timed_out_is_not_retried_by_the_client(own_server: Server) -> None:
     limiter = Limiter(storage_from_uri(own_server.url, timeout=0.2))
     limiter.check(hits())
     own_server.suspend()
@@ -200,7 +200,7 @@ def test_a_check_that_timed_out_is_not_retried_by_the_client(own_server: Server)
 
 
 @pytest.mark.parametrize("position", [0, 1])
-def test_a_key_of_another_kind_is_a_storage_error_and_nothing_is_charged(
+def test_key_of_another_redis_type_is_a_storage_error_and_nothing_is_charged(
     served: Limiter, client: redis.Redis, algorithm: str, position: int
 ) -> None:
     plan = hits([rule(algorithm, 30), rule(algorithm, 60)])
@@ -213,7 +213,7 @@ def test_a_key_of_another_kind_is_a_storage_error_and_nothing_is_charged(
     assert list(client.scan_iter()) == [plan[position].key.encode()]
 
 
-def test_a_server_out_of_memory_is_a_storage_error_and_nothing_is_charged(own_server: Server, algorithm: str) -> None:
+def test_server_out_of_memory_is_a_storage_error_and_nothing_is_charged(own_server: Server, algorithm: str) -> None:
     client = own_server.client()
     limiter = bare(client)
     plan = hits([rule(algorithm, 30), rule("sliding_window", 60), rule("fixed_window", 60)])
@@ -230,7 +230,7 @@ def test_a_server_out_of_memory_is_a_storage_error_and_nothing_is_charged(own_se
     assert limiter.check(plan).remaining == 3
 
 
-def test_a_client_that_decodes_replies_or_speaks_resp3_serves_as_well(any_server: Server) -> None:
+def test_limiter_works_with_a_client_that_decodes_replies_or_speaks_resp3(any_server: Server) -> None:
     for options in ({"decode_responses": True}, {"protocol": 3}):
         limiter = bare(any_server.client(**options))
         limiter.reset(hits())
@@ -240,7 +240,7 @@ def test_a_client_that_decodes_replies_or_speaks_resp3_serves_as_well(any_server
         assert limiter.peek(hits()).remaining == 5
 
 
-def test_a_failure_names_the_server_and_what_to_do(server_binaries: dict[str, Binary]) -> None:
+def test_storage_error_names_the_server_and_its_remedy(server_binaries: dict[str, Binary]) -> None:
     with Server(next(iter(server_binaries.values())), tcp=True) as server:
         limiter = Limiter(storage_from_uri(f"{server.tcp_url}/3", timeout=1))
         limiter.check(hits())
@@ -263,7 +263,7 @@ def test_a_failure_names_the_server_and_what_to_do(server_binaries: dict[str, Bi
 
 
 @pytest.mark.parametrize("command", ["EVALSHA", "EVAL", "TIME"])
-def test_a_server_that_lacks_a_command_has_failed_and_the_remedy_names_it(any_server: Server, command: str) -> None:
+def test_remedy_names_the_command_that_the_server_lacks(any_server: Server, command: str) -> None:
     with Server(any_server.binary, tcp=True, options=["--rename-command", command, "RENAMED"]) as server:
         limiter = bare(server.client())
 
@@ -274,7 +274,7 @@ def test_a_server_that_lacks_a_command_has_failed_and_the_remedy_names_it(any_se
     assert not caught.value.key_specific
 
 
-def test_what_a_script_stumbles_over_concerns_its_keys_and_no_proxy() -> None:
+def test_error_inside_a_script_is_key_specific_and_blames_no_proxy() -> None:
     inside = storage_error(redis.ResponseError("user_script:12: attempt to compare nil with number script: 1f2e"))
     outside = storage_error(redis.ResponseError("Connection refused"))
 
@@ -282,7 +282,7 @@ def test_what_a_script_stumbles_over_concerns_its_keys_and_no_proxy() -> None:
     assert (outside.key_specific, "proxy" in outside.remedy) == (False, True)
 
 
-def test_a_database_that_the_server_does_not_have_is_a_failure_that_says_so(any_server: Server) -> None:
+def test_remedy_says_that_the_server_has_no_such_database(any_server: Server) -> None:
     limiter = Limiter(storage_from_uri(f"{any_server.tcp_url}/99", timeout=1))
 
     with pytest.raises(StorageError) as caught:
@@ -292,7 +292,7 @@ def test_a_database_that_the_server_does_not_have_is_a_failure_that_says_so(any_
     assert not caught.value.key_specific
 
 
-def test_a_server_with_too_many_connections_says_so(own_server: Server) -> None:
+def test_remedy_names_maxclients_when_the_server_has_too_many_connections(own_server: Server) -> None:
     only = own_server.client()
     only.config_set("maxclients", 1)
     limiter = Limiter(storage_from_uri(own_server.tcp_url, timeout=1))
@@ -304,7 +304,7 @@ def test_a_server_with_too_many_connections_says_so(own_server: Server) -> None:
     limiter.close()
 
 
-def test_a_process_with_too_many_open_files_says_so_and_blames_no_server() -> None:
+def test_remedy_names_ulimit_when_the_process_has_too_many_open_files() -> None:
     refused = storage_error(redis.ConnectionError("Error 24 connecting to 127.0.0.1:6379. Too many open files."))
 
     assert "ulimit -n" in refused.remedy
