@@ -17,7 +17,7 @@ from .decision import NOT_SETTLED, Charge, Decision, require_decision
 from .errors import ConfigurationError, brief, check_iterable, is_number
 from .forks import notify_child
 from .hits import PEEK_ID, Hit, Hits, checked_hits
-from .reply import head
+from .reply import as_allowed, head
 from .rules import LONGEST
 from .slots import KEEPER, require_slots
 from .storage import (
@@ -65,21 +65,21 @@ class Limiter:
     ) -> None:
         if layers is not None and not isinstance(layers, Layers):
             raise ConfigurationError(f"layers={brief(layers)}: give Layers(...)")
-        for name, given in (("sleep", sleep), ("monotonic", monotonic)):
-            if not callable(given):
-                raise ConfigurationError(f"{name}={brief(given)}: give a callable, such as time.{name}")
+        for name, function in (("sleep", sleep), ("monotonic", monotonic)):
+            if not callable(function):
+                raise ConfigurationError(f"{name}={brief(function)}: give a callable, such as time.{name}")
         if layers is None and not is_storage(storage):
             layers = Layers()
-        found = storage_from(storage)
+        innermost = storage_from(storage)
         self.layers: Layers | None = layers
-        """The options of the layers that this limiter puts around its storage; ``None``: it puts none."""
-        self._storage = found if layers is None else layers.around(found)
-        self._may_add_leases = layers is not None and found.shared
+        """The options of the layers that this limiter adds to its storage; ``None``: it adds none."""
+        self._storage = innermost if layers is None else layers.around(innermost)
+        self._may_add_leases = layers is not None and innermost.shared
         self._sleep = sleep
         self._monotonic = monotonic
         self._settled = _Settlements()
-        self._holding: Storage | None = None
-        self._keeps_slots: Any = None
+        self._slots_checked_for: Storage | None = None  # the storage that is known to keep slots
+        self._keeps_slots: Any = None  # the same
         self._apply_overrides: Callable[[Hits], Hits | None] | None = None
 
     def follow(self, apply_overrides: Callable[[Hits], Hits | None]) -> None:
@@ -93,7 +93,7 @@ class Limiter:
         return self._apply_overrides is not None
 
     def with_overrides(self, hits: Hits) -> Hits | None:
-        """``hits`` as they are checked; ``None`` if nothing is limited."""
+        """The hits to check in place of ``hits``; ``None`` if nothing is limited."""
         return hits if self._apply_overrides is None or not hits.revisable else self._apply_overrides(hits)
 
     @property
@@ -151,12 +151,15 @@ class Limiter:
         """Decide several checks in one round trip, each of them all or nothing: for batch jobs."""
         check_iterable("many", many, "a list of hits")
         each = [hits if isinstance(hits, Hits) else Hits(hits) for hits in many]
-        asked = [self.with_overrides(hits) for hits in each]
-        limited = [hits for hits in asked if hits is not None]
+        revised = [self.with_overrides(hits) for hits in each]
+        limited = [hits for hits in revised if hits is not None]
         if self._may_add_leases and any(hits.leased for hits in limited):
             self._add_leases()
-        decided = iter(self._storage.check_many(limited) if limited else ())
-        return [decide_unlimited(hits) if now is None else next(decided) for hits, now in zip(each, asked, strict=True)]
+        decisions = iter(self._storage.check_many(limited) if limited else ())
+        return [
+            decide_unlimited(hits) if checked is None else next(decisions)
+            for hits, checked in zip(each, revised, strict=True)
+        ]
 
     def _add_leases(self) -> None:
         self._may_add_leases = False
@@ -173,14 +176,14 @@ class Limiter:
         return self.wait(self.check(hits), timeout=timeout)
 
     def wait(self, decision: Decision, *, timeout: float) -> Decision:
-        """:meth:`acquire` from a first ``decision`` on."""
+        """As :meth:`acquire`, after a first check whose ``decision`` is given."""
         require_decision(decision)
         _check_timeout(timeout)
         deadline = self._monotonic() + timeout
         pauses = _pauses()
         while not decision.allowed:
             left, pause = deadline - self._monotonic(), decision.retry_after
-            if decision.waits_for_slot:  # the first request that asks when it is free gets it
+            if decision.waits_for_slot:  # a free slot goes to the first request that asks
                 pause = max(decision.refused_for, min(next(pauses), left))
             if not isfinite(pause) or pause > left or left <= 0:
                 break
@@ -235,7 +238,7 @@ class Limiter:
         return self.settle(decision, 0, hits)
 
     def slot(self, hits: Iterable[Hit]) -> AbstractContextManager[Decision]:
-        """:meth:`check` at the beginning of a block, :meth:`hold`, and :meth:`release` at its end.
+        """:meth:`check` and :meth:`hold` at the beginning of a block, and :meth:`release` at its end.
 
         The block runs in any case: check whether the decision is ``allowed``. Call this for each block: entering a
         block twice raises :class:`ConfigurationError`.
@@ -248,12 +251,12 @@ class Limiter:
         """Renew the slots that ``decision`` has taken by :class:`.Concurrent` rules, in the background, until
         :meth:`release`. Otherwise they expire after their ``timeout``. Raises :class:`ConfigurationError` if the
         storage keeps no slots."""
-        if self._holding is not self._storage:  # looked up once: it takes longer than all the rest
-            self._keeps_slots, self._holding = require_slots(self._storage), self._storage
+        if self._slots_checked_for is not self._storage:  # once, because this takes longer than all the rest
+            self._keeps_slots, self._slots_checked_for = require_slots(self._storage), self._storage
         try:
             KEEPER.hold(self._keeps_slots, decision)
         except (AttributeError, TypeError, ValueError):
-            require_decision(decision)  # only on an error: slots are held and released all the time
+            require_decision(decision)  # only after an error, because slots are held all the time
             raise
 
     def release(self, decision: Decision) -> None:
@@ -288,7 +291,7 @@ def _key_of(hit: Hit | str) -> str:
 
 
 def check_units(units: object) -> None:
-    """Raise :class:`ConfigurationError` unless a charge can become so many ``units``."""
+    """Raise :class:`ConfigurationError` unless a charge can be settled at ``units``."""
     if type(units) is not int or not 0 <= units <= COUNTED:
         raise ConfigurationError(f"units={brief(units)}: give a whole number from 0 to {COUNTED}")
 
@@ -307,7 +310,7 @@ def _check_timeout(timeout: object) -> None:
 
 
 class _Block:
-    """What :meth:`Limiter.slot` returns; a generator would take three times as long."""
+    """The block of :meth:`Limiter.slot`. A generator would take three times as long."""
 
     __slots__ = ("_decision", "hits", "limiter")
 
@@ -322,24 +325,27 @@ class _Block:
         except AttributeError:
             raise ConfigurationError("limiter.slot(hits) is for one block: call slot() again for the next") from None
         self._decision = decision = limiter.check(hits)
-        if limiter._holding is limiter._storage:  # as usual: what hold() does, in a call less
+        if limiter._slots_checked_for is limiter._storage:  # usually: as hold() does, with one call fewer
             KEEPER.hold(limiter._keeps_slots, decision)
         else:
             limiter.hold(decision)
         return decision
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        KEEPER.release(self._decision)  # only what this process holds: after a fork, the parent does
+        KEEPER.release(self._decision)  # only what this process holds: after a fork, that is for the parent
 
 
 def decide_unlimited(hits: tuple[Hit, ...]) -> Decision:
-    """The decision if nothing is limited: everything passes, and no quota was touched."""
-    return MemoryStorage().peek(hits) if hits else Decision(PEEK_ID, (), head(0), "memory")
+    """Allow ``hits``, whatever they cost, because nothing is limited. No quota is touched."""
+    if not hits:
+        return Decision(PEEK_ID, (), head(0), "memory")
+    decision = MemoryStorage().peek(hits)
+    return decision.replaced(reply=as_allowed(decision.reply))
 
 
 def _pauses() -> Iterator[float]:
-    """Seconds between two attempts to get a slot: increasing, and random, so that waiting requests do not ask
-    together."""
+    """Seconds between two attempts to get a slot, increasing, and random so that waiting requests do not ask at the
+    same time."""
     pause = SHORTEST_PAUSE
     while True:
         yield pause * random.uniform(0.5, 1)
@@ -347,7 +353,7 @@ def _pauses() -> Iterator[float]:
 
 
 class _Settlements:
-    """What was settled, so that no charge is settled twice. Thread-safe, fork-safe."""
+    """The settlements of the latest checks, so that no charge is settled twice. Thread-safe, fork-safe."""
 
     def __init__(self) -> None:
         self._units: OrderedDict[bytes, Mapping[str, int]] = OrderedDict()
@@ -355,7 +361,8 @@ class _Settlements:
         notify_child(self)
 
     def add(self, check_id: bytes, units: Mapping[str, int]) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """Note a settlement by key. Return all of this check that were made before, and those that are now."""
+        """Record ``units``, by key, for keys that are not settled yet. Return what was recorded for this check before,
+        and after."""
         with self._lock:
             before = self._units.get(check_id, NOT_SETTLED)
             after = {**units, **before}

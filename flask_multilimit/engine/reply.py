@@ -111,6 +111,12 @@ def at_instant(reply: Reply, now: int) -> list[int]:
     return moved
 
 
+def as_allowed(reply: Reply) -> list[int]:
+    """``reply`` with every hit allowed and all else as it is."""
+    standings = [((remaining, 0, reset_after), False) for remaining, _, reset_after in standings_of(reply)]
+    return joined(reply[NOW], reply[DELAY], standings)
+
+
 def passing_times(reply: Reply) -> tuple[int, ...]:
     """The indices of the times that shrink as time passes: those that are neither 0 nor unknown nor endless."""
     each = range(REMAINING, len(reply))

@@ -96,6 +96,18 @@ def test_checks_of_a_batch_pass_whose_limit_is_off(shop: Shop) -> None:
     assert [each.allowed for each in found] == [True, True, True, False, True]
 
 
+def test_a_check_that_costs_more_than_the_count_passes_while_its_limit_is_off(shop: Shop) -> None:
+    shop.control.override("mail", rule="user-60s", off=True, lasting=True, force=True)
+    hits = mail(cost=3)
+
+    with shop.app.app_context():
+        limiter = shop.multilimit.limiter
+        decisions = [limiter.check(hits), limiter.peek(hits), *limiter.check_many([hits])]
+
+    assert [each.allowed for each in decisions] == [True] * 3
+    assert [status.allowed for each in decisions for status in each.statuses] == [True] * 3
+
+
 def test_a_limiter_without_an_app_follows_when_it_is_told_to(on_server: str) -> None:
     limiter, control = Limiter(on_server), made(on_server).control
     follow_control(limiter)

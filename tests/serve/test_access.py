@@ -202,7 +202,7 @@ def test_a_check_in_the_view_of_who_is_allowed_charges_nothing(app: Flask, stora
     multilimit = MultiLimit(app, storage=storage, allow=["10.0.0.1"])
 
     def send() -> str:
-        decision = multilimit.check("1/minute", scope="mail")
+        decision = multilimit.check("1/minute", scope="mail", cost=lambda: 2)
         return str(decision.allowed)
 
     app.add_url_rule("/", "send", send)

@@ -9,7 +9,7 @@ from uuid import UUID
 from ..algorithms import SLIDING, Outcome, Quota, ban
 from ..decision import Charge, DecidedBy, Decision, decision_of
 from ..hits import PEEK_ID, Hit, PlacedBan, bans_among, memoized, new_id
-from ..reply import DELAY, NOW, joined, standings_of
+from ..reply import as_allowed
 
 
 class States(Protocol):
@@ -46,7 +46,7 @@ def decide(
         new = check_id.bytes
         repeated = _is_charged(hits, states, now, new)
         reply = evaluated(hits, states, now, new, charging=not repeated)
-        reply = _as_allowed(reply) if repeated else reply
+        reply = as_allowed(reply) if repeated else reply  # even if it took the last unit
     return decision_of(new, hits, reply, decided_by)
 
 
@@ -128,9 +128,3 @@ def _is_charged(hits: tuple[Hit, ...], states: States, now: int, check_id: bytes
         hit.cost and hit.rule.implementation.recognise(states.get(hit.key), hit.rule.quota, now, check_id)
         for hit in hits
     )
-
-
-def _as_allowed(reply: list[int]) -> list[int]:
-    """The reply to a repeated check: what was charged is allowed, even if it took the last unit."""
-    standings = [((remaining, 0, reset_after), False) for remaining, _, reset_after in standings_of(reply)]
-    return joined(reply[NOW], reply[DELAY], standings)
