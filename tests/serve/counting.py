@@ -38,6 +38,6 @@ async def async_view() -> str:
 
 
 @app.after_request
-def tell_who_served(response: Response) -> Response:
+def add_pid(response: Response) -> Response:
     response.headers["X-Pid"] = str(os.getpid())
     return response

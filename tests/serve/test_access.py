@@ -1,4 +1,4 @@
-"""Who is allowed is not limited; who is denied is refused before any limit is asked."""
+"""Allowed clients have no limits; denied clients are refused before any limit is checked."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from support.doubles import RecordingStorage
 
 
-def by(app: Flask, address: str | None, path: str = "/", **options: Any) -> int:
+def status_for(app: Flask, address: str | None, path: str = "/", **options: Any) -> int:
     return ask(app, path, environ_base={"REMOTE_ADDR": address}, **options).status_code
 
 
 @pytest.mark.parametrize("place", ["settings", "constructor"])
-def test_lists_may_stand_in_two_places(app: Flask, storage: RecordingStorage, place: str) -> None:
+def test_lists_are_read_from_settings_and_constructor(app: Flask, storage: RecordingStorage, place: str) -> None:
     lists: dict[str, Any] = {"allow": ["10.0.0.0/8"], "deny": ["203.0.113.0/24"]}
     if place == "settings":
         app.config.update(MULTILIMIT_ALLOW=lists["allow"], MULTILIMIT_DENY=lists["deny"])
@@ -39,14 +39,14 @@ def test_lists_may_stand_in_two_places(app: Flask, storage: RecordingStorage, pl
     MultiLimit(app, storage=storage, default_limits="1/minute", **lists)
     app.add_url_rule("/", "show", view())
 
-    assert [by(app, "10.1.2.3") for _ in range(3)] == [200, 200, 200]
-    assert [by(app, "203.0.113.9"), by(app, "::ffff:203.0.113.9")] == [403, 403]
+    assert [status_for(app, "10.1.2.3") for _ in range(3)] == [200, 200, 200]
+    assert [status_for(app, "203.0.113.9"), status_for(app, "::ffff:203.0.113.9")] == [403, 403]
     assert storage.checks == []
-    assert [by(app, "198.51.100.1") for _ in range(2)] == [200, 429]
+    assert [status_for(app, "198.51.100.1") for _ in range(2)] == [200, 429]
 
 
 @pytest.mark.parametrize("decorated", [True, False])
-class TestUsers:
+class TestListedUsers:
     @pytest.fixture
     def app(self, storage: RecordingStorage, decorated: bool) -> Flask:
         app = Flask("shop")
@@ -63,28 +63,27 @@ class TestUsers:
         def load() -> None:
             g.user = request.headers.get("X-User")
 
-        # As apps do that log people in: before the limits of a view, but behind our own hook when that is needed.
+        # Like an app that logs users in: before the limits of the view, but after the hook of the extension.
         app.before_request_funcs.setdefault(None, []).insert(0, load)
         app.add_url_rule("/", "show", rate_limiter(type=USER, rules="1/minute")(view()) if decorated else view())
         return app
 
-    def test_are_allowed_and_denied(self, app: Flask) -> None:
+    def test_allowed_user_has_no_limit_and_denied_user_is_refused(self, app: Flask) -> None:
         asked = {
-            user: [by(app, "::1", headers={"X-User": user}) for _ in range(2)] for user in ("boss", "mallory", "you")
+            user: [status_for(app, "::1", headers={"X-User": user}) for _ in range(2)]
+            for user in ("boss", "mallory", "you")
         }
 
         assert asked == {"boss": [200, 200], "mallory": [403, 403], "you": [200, 429]}
 
-    def test_an_allowed_user_passes_from_a_denied_address(self, app: Flask) -> None:
-        asked = [by(app, "203.0.113.9", headers={"X-User": user}) for user in ("boss", "you")]
+    def test_allowed_user_passes_from_a_denied_address(self, app: Flask) -> None:
+        asked = [status_for(app, "203.0.113.9", headers={"X-User": user}) for user in ("boss", "you")]
 
         assert asked == [200, 403]
 
 
 @pytest.mark.parametrize("early", ["a check", "a function"])
-def test_lists_find_a_user_who_is_known_only_after_another_limit_was_checked(
-    app: Flask, storage: RecordingStorage, early: str
-) -> None:
+def test_lists_apply_to_a_user_loaded_after_another_check(app: Flask, storage: RecordingStorage, early: str) -> None:
     multilimit = MultiLimit(
         app, storage=storage, user_loader=lambda: g.get("user"), allow=["user:boss"], deny=["user:mallory"]
     )
@@ -106,7 +105,7 @@ def test_lists_find_a_user_who_is_known_only_after_another_limit_was_checked(
 
 @pytest.mark.parametrize("inner", ["a check", "a function"])
 @pytest.mark.parametrize("limited", [True, False], ids=["limited view", "free view"])
-def test_lists_find_a_user_by_what_is_limited_itself(
+def test_lists_apply_to_users_when_the_user_loader_is_limited_itself(
     app: Flask, storage: RecordingStorage, inner: str, limited: bool
 ) -> None:
     lookup = rate_limiter(type=IP, rules="20/minute", scope="lookup")(view())
@@ -129,76 +128,76 @@ def test_lists_find_a_user_by_what_is_limited_itself(
     assert len(calls) < 20
 
 
-@pytest.mark.parametrize("lists", [{}, {"deny": ["203.0.113.9"]}], ids=["the first entry", "another entry"])
-def test_a_ban_ends_a_websocket_that_checks_its_messages(app: Flask, lists: dict[str, Any]) -> None:
+@pytest.mark.parametrize("lists", [{}, {"deny": ["203.0.113.9"]}], ids=["first entry", "second entry"])
+def test_ban_made_during_a_request_refuses_its_next_check(app: Flask, lists: dict[str, Any]) -> None:
     multilimit = MultiLimit(app, user_loader=lambda: request.headers.get("X-User"), **lists)
 
-    def chat() -> str:
+    def work() -> str:
         for _ in range(3):
-            multilimit.check("9/minute", scope="messages", type=USER)
+            multilimit.check("9/minute", scope="steps", type=USER)
         multilimit.control.ban("user:mallory", for_=60)
-        multilimit.check("9/minute", scope="messages", type=USER)
-        return "chatted on"
+        multilimit.check("9/minute", scope="steps", type=USER)
+        return "not refused"
 
-    app.add_url_rule("/", "chat", rate_limiter(type=IP, rules="9/minute")(chat))
+    app.add_url_rule("/", "work", rate_limiter(type=IP, rules="9/minute")(work))
 
     assert ask(app, headers={"X-User": "mallory"}).status_code == 429
 
 
-def test_a_type_of_ones_own_is_listed_by_its_name(app: Flask, storage: RecordingStorage) -> None:
+def test_lists_match_subjects_of_a_custom_type_by_its_name(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, deny=["tenant:acme"], allow=["tenant:ours"])
     by_tenant = rate_limiter(type=lambda: request.headers["X-Tenant"], name="tenant", rules="1/minute")
     app.add_url_rule("/", "show", by_tenant(view()))
 
     tenants = ("acme", "ours", "x")
-    asked = {tenant: [by(app, "::1", headers={"X-Tenant": tenant}) for _ in range(2)] for tenant in tenants}
+    asked = {tenant: [status_for(app, "::1", headers={"X-Tenant": tenant}) for _ in range(2)] for tenant in tenants}
 
     assert asked == {"acme": [403, 403], "ours": [200, 200], "x": [200, 429]}
 
 
 @pytest.mark.parametrize("path", ["/", "/nowhere", "/static/nothing.css"])
-def test_denied_is_everything(app: Flask, path: str) -> None:
+def test_denied_address_is_refused_on_every_path(app: Flask, path: str) -> None:
     MultiLimit(app, deny=["203.0.113.7"], unmatched_limits="1/hour")
     app.add_url_rule("/", "show", view())
 
-    assert by(app, "203.0.113.7", path) == 403
+    assert status_for(app, "203.0.113.7", path) == 403
 
 
-def test_a_denied_address_is_refused_before_the_app_does_anything(app: Flask) -> None:
+def test_denied_address_is_refused_before_functions_of_the_app_run(app: Flask) -> None:
     MultiLimit(app, deny=["203.0.113.7"])
     app.add_url_rule("/", "show", view())
     loaded: list[str] = []
     app.before_request(lambda: loaded.append(str(request.remote_addr)))
 
-    assert [by(app, "203.0.113.7"), by(app, "203.0.113.8")] == [403, 200]
+    assert [status_for(app, "203.0.113.7"), status_for(app, "203.0.113.8")] == [403, 200]
     assert loaded == ["203.0.113.8"]
 
 
-def test_disabled_nothing_is_denied(app: Flask) -> None:
+def test_denied_address_passes_when_limits_are_disabled(app: Flask) -> None:
     app.config["MULTILIMIT_ENABLED"] = False
     MultiLimit(app, deny=["203.0.113.7"])
     app.add_url_rule("/", "show", view())
 
-    assert by(app, "203.0.113.7") == 200
+    assert status_for(app, "203.0.113.7") == 200
 
 
 @pytest.mark.parametrize("address", ["203.0.113.7:50001", "[203.0.113.7]:1", "[2001:db8::1]:443", "[2001:db8::1]"])
-def test_a_port_is_no_part_of_an_address(app: Flask, address: str) -> None:
+def test_lists_ignore_the_port_of_an_address(app: Flask, address: str) -> None:
     MultiLimit(app, deny=["203.0.113.0/24", "2001:db8::/32"])
     app.add_url_rule("/", "show", view())
 
-    assert by(app, address) == 403
+    assert status_for(app, address) == 403
 
 
 @pytest.mark.parametrize("address", [None, "", "unix:", "\0", "1.2.3", "[]:1", "[[::1]]", "203.0.113.7:"])
-def test_a_client_without_an_address_is_on_no_list(app: Flask, address: str | None) -> None:
+def test_client_without_a_valid_address_is_not_denied(app: Flask, address: str | None) -> None:
     MultiLimit(app, deny=["0.0.0.0/0", "::/0"])
     app.add_url_rule("/", "show", view())
 
-    assert by(app, address) == 200
+    assert status_for(app, address) == 200
 
 
-def test_a_check_in_the_view_of_who_is_allowed_charges_nothing(app: Flask, storage: RecordingStorage) -> None:
+def test_check_in_a_view_charges_nothing_for_an_allowed_client(app: Flask, storage: RecordingStorage) -> None:
     multilimit = MultiLimit(app, storage=storage, allow=["10.0.0.1"])
 
     def send() -> str:
@@ -221,7 +220,7 @@ CHECKS: dict[str, Callable[[MultiLimit], Decision]] = {
 
 
 @pytest.mark.parametrize("kind", CHECKS)
-def test_lists_are_asked_in_a_request_that_flask_has_not_preprocessed(
+def test_lists_apply_to_checks_before_flask_preprocesses_the_request(
     app: Flask, storage: RecordingStorage, kind: str
 ) -> None:
     multilimit = MultiLimit(app, storage=storage, allow=["10.0.0.1"], deny=["203.0.113.7"])
@@ -236,7 +235,7 @@ def test_lists_are_asked_in_a_request_that_flask_has_not_preprocessed(
     assert storage.checks == []
 
 
-class TestRefusals:
+class TestDenials:
     @pytest.fixture
     def app(self) -> Flask:
         app = Flask("shop")
@@ -245,7 +244,7 @@ class TestRefusals:
         return app
 
     @pytest.mark.parametrize(("status", "name"), [(403, "Forbidden"), (429, "Too Many Requests")])
-    def test_are_403_or_429_if_asked_for(self, app: Flask, status: int, name: str) -> None:
+    def test_denial_has_the_configured_status(self, app: Flask, status: int, name: str) -> None:
         app.config["MULTILIMIT_DENY_STATUS"] = status
         MultiLimit(app)
 
@@ -263,7 +262,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("accept", "start"), [("text/html", "<!doctype html>"), ("text/plain", "Access denied."), ("*/*", "{")]
     )
-    def test_are_negotiated(self, app: Flask, accept: str, start: str) -> None:
+    def test_denial_body_is_negotiated(self, app: Flask, accept: str, start: str) -> None:
         MultiLimit(app)
 
         answer = ask(app, environ_base={"REMOTE_ADDR": "203.0.113.7"}, headers={"Accept": accept})
@@ -271,7 +270,7 @@ class TestRefusals:
         assert answer.text.startswith(start)
 
     @pytest.mark.parametrize(("status", "handled"), [(403, AccessDenied), (429, AccessDenied), (403, 403), (429, 429)])
-    def test_reach_error_handlers(self, app: Flask, status: int, handled: Any) -> None:
+    def test_denial_reaches_error_handlers(self, app: Flask, status: int, handled: Any) -> None:
         app.config["MULTILIMIT_DENY_STATUS"] = status
         MultiLimit(app)
         app.register_error_handler(handled, lambda error: (str(error.listed.who), 451))
@@ -284,7 +283,7 @@ class TestRefusals:
         ("answer", "expected"),
         [(("blocked", 403), "no-store"), (("blocked", 200, {"Cache-Control": "private"}), "private")],
     )
-    def test_are_kept_by_no_cache_for_others_unless_an_error_handler_says_so(
+    def test_denial_is_not_cached_unless_the_error_handler_allows_it(
         self, app: Flask, answer: tuple[Any, ...], expected: str
     ) -> None:
         MultiLimit(app)
@@ -294,13 +293,13 @@ class TestRefusals:
         denied = ask(app, environ_base={"REMOTE_ADDR": "203.0.113.7"})
         assert denied.headers.getlist("Cache-Control") == [expected]
 
-    def test_are_signalled(self, app: Flask) -> None:
+    def test_denial_is_signalled(self, app: Flask) -> None:
         MultiLimit(app)
-        told: list[tuple[str, str]] = []
-        with request_denied.connected_to(lambda _, listed, endpoint: told.append((listed.where, endpoint)), app):
-            by(app, "203.0.113.7")
+        signals: list[tuple[str, str]] = []
+        with request_denied.connected_to(lambda _, listed, endpoint: signals.append((listed.where, endpoint)), app):
+            status_for(app, "203.0.113.7")
 
-        assert told == [("MULTILIMIT_DENY", "show")]
+        assert signals == [("MULTILIMIT_DENY", "show")]
 
 
 @pytest.mark.parametrize(
@@ -311,7 +310,7 @@ class TestRefusals:
         ({"MULTILIMIT_DENY_STATUS": 404}, "MULTILIMIT_DENY_STATUS=404"),
     ],
 )
-def test_a_wrong_list_is_an_error_that_names_it(app: Flask, given: dict[str, Any], message: str) -> None:
+def test_invalid_list_setting_is_an_error_that_names_it(app: Flask, given: dict[str, Any], message: str) -> None:
     app.config.update(given)
 
     with pytest.raises(ConfigurationError, match=message):

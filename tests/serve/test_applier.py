@@ -1,4 +1,4 @@
-"""What becomes of a change in a process: it is signalled, and logged where requests are served."""
+"""Changes of control in a process: they are signalled, and logged if the process serves requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flask import Flask
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def logged_changes(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "Rate limits" in record.getMessage()]
 
 
@@ -34,9 +34,11 @@ def multilimit(app: Flask) -> MultiLimit:
 @pytest.mark.parametrize(
     ("settings", "enabled"),
     [({}, True), ({"MULTILIMIT_CONTROL": False}, False), ({"MULTILIMIT_ENABLED": False}, False)],
-    ids=["usual", "no control", "no limits"],
+    ids=["default", "control disabled", "limits disabled"],
 )
-def test_an_app_follows_changes_unless_it_is_switched_off(app: Flask, settings: dict[str, bool], enabled: bool) -> None:
+def test_app_follows_changes_unless_control_or_limits_are_disabled(
+    app: Flask, settings: dict[str, bool], enabled: bool
+) -> None:
     app.config.update(settings)
     MultiLimit(app)
 
@@ -51,14 +53,14 @@ def test_changes_are_signalled_and_logged(app: Flask, multilimit: MultiLimit, ca
         multilimit.control.undo(made.id)
 
     assert numbers == [1, 0]
-    assert told(caplog) == [
+    assert logged_changes(caplog) == [
         f"Rate limits: worker {os.getpid()}: now in force: at show: off ({made.id} by eve): sale",
         f"Rate limits: worker {os.getpid()}: no longer in force: at show: off ({made.id} by eve): sale",
     ]
 
 
 @pytest.mark.usefixtures("multilimit")
-def test_of_many_changes_at_once_the_first_are_logged(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_shows_only_the_first_of_many_changes(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
     entries = [
         Listing.model_validate({"id": f"{number:08x}", "kind": "allow", "who": f"203.0.113.{number}", "since": 0})
         for number in range(MOST_LOGGED + 3)
@@ -68,18 +70,18 @@ def test_of_many_changes_at_once_the_first_are_logged(app: Flask, caplog: pytest
 
     applier.take(Document(entries=tuple(entries)))
 
-    assert len(told(caplog)) == MOST_LOGGED + 1
-    assert told(caplog)[-1] == f"Rate limits: worker {os.getpid()}: now in force: 3 more entries"
+    assert len(logged_changes(caplog)) == MOST_LOGGED + 1
+    assert logged_changes(caplog)[-1] == f"Rate limits: worker {os.getpid()}: now in force: 3 more entries"
 
 
-def test_a_process_that_serves_no_requests_logs_no_changes(
+def test_process_that_serves_no_requests_logs_no_changes(
     app: Flask, multilimit: MultiLimit, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such as a command, which prints what it does."""
+    """A command prints what it does."""
     with app.app_context():
         multilimit.control.override("show", off=True, lasting=True)
 
-    assert told(caplog) == []
+    assert logged_changes(caplog) == []
 
 
 @pytest.mark.parametrize(
@@ -91,8 +93,9 @@ def test_a_process_that_serves_no_requests_logs_no_changes(
         ({b"threads": b"4"}, {}, (False, False)),
         ({}, {"MULTILIMIT_TRAFFIC": False}, (False, True)),
     ],
+    ids=["other option", "threads enabled", "threads disabled", "several threads", "no traffic to flush"],
 )
-def test_uwsgi_without_threads_is_warned_of(
+def test_log_warns_when_uwsgi_runs_without_threads(
     app: Flask,
     options: dict[Any, Any],
     settings: dict[str, Any],
@@ -110,5 +113,5 @@ def test_uwsgi_without_threads_is_warned_of(
     with app.app_context():
         applier_of(app).control.deny("203.0.113.7", for_=60)
 
-    told = ("so traffic is flushed only while requests are served", "so changes are not noticed")
-    assert tuple(caplog.text.count(each) for each in told) == warnings
+    messages = ("so traffic is flushed only while requests are served", "so changes are not noticed")
+    assert tuple(caplog.text.count(each) for each in messages) == warnings

@@ -1,4 +1,4 @@
-"""Every outcome is one event, told once, whoever decided; and nobody who is told changes a verdict."""
+"""Every outcome is one event, for observers and receivers of the signal; no observer changes a decision."""
 
 from __future__ import annotations
 
@@ -28,35 +28,33 @@ if TYPE_CHECKING:
 
     from flask.testing import FlaskClient
 
-    from support.clock import Clock
 
-
-class Told(list[Event]):
-    """An observer that keeps what it is told."""
+class RecordedEvents(list[Event]):
+    """An observer that keeps its events."""
 
     def __call__(self, event: Event, /) -> None:
         self.append(event)
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def events() -> RecordedEvents:
+    return RecordedEvents()
 
 
 @pytest.fixture
-def client_of(app: Flask, storage: RecordingStorage, told: Told) -> Callable[..., FlaskClient]:
+def client_of(app: Flask, storage: RecordingStorage, events: RecordedEvents) -> Callable[..., FlaskClient]:
     """Makes a client of one view with one limiter."""
 
     def make(view: Callable[[], Any] = lambda: "ok", **options: Any) -> FlaskClient:
-        MultiLimit(app, storage=storage, observers=[told])
+        MultiLimit(app, storage=storage, observers=[events])
         app.add_url_rule("/", "view", rate_limiter(**{"rules": "1/minute", **options})(view))
         return app.test_client()
 
     return make
 
 
-def outcomes(told: Told) -> list[tuple[str, str, str]]:
-    return [event[:3] for event in told]
+def outcomes(events: RecordedEvents) -> list[tuple[str, str, str]]:
+    return [event[:3] for event in events]
 
 
 REFUND_ALL: dict[str, Any] = {"rules": "5/minute", "charge_when": [401]}
@@ -71,32 +69,36 @@ REFUND_ALL: dict[str, Any] = {"rules": "5/minute", "charge_when": [401]}
     ],
     ids=["shadow", "refund", "abort in the view"],
 )
-def test_each_outcome_is_an_event(
-    client_of: Callable[..., FlaskClient], told: Told, options: dict[str, Any], view: Any, expected: list[str]
+def test_shadowed_refunded_and_aborted_requests_are_events(
+    client_of: Callable[..., FlaskClient],
+    events: RecordedEvents,
+    options: dict[str, Any],
+    view: Any,
+    expected: list[str],
 ) -> None:
     client = client_of(view, **options)
 
     client.get("/")
     client.get("/")
 
-    assert outcomes(told) == [("view", outcome, "memory") for outcome in expected]
-    assert [event.passed for event in told] == [outcome != "refunded" for outcome in expected]
+    assert outcomes(events) == [("view", outcome, "memory") for outcome in expected]
+    assert [event.passed for event in events] == [outcome != "refunded" for outcome in expected]
 
 
 @pytest.mark.parametrize("policy", ["local", "allow"])
 def test_decisions_of_the_fallback_are_events(
-    client_of: Callable[..., FlaskClient], told: Told, storage: RecordingStorage, policy: str
+    client_of: Callable[..., FlaskClient], events: RecordedEvents, storage: RecordingStorage, policy: str
 ) -> None:
     client = client_of(rules="100/minute", on_storage_error=policy)
     storage.broken = True
 
     client.get("/")
 
-    assert outcomes(told) == [("view", "allowed", policy)]
+    assert outcomes(events) == [("view", "allowed", policy)]
 
 
-def test_a_refusal_names_every_rule_that_refuses_and_every_shadow_that_would(
-    client_of: Callable[..., FlaskClient], told: Told
+def test_refusal_event_names_rules_that_refuse_and_shadows_that_would(
+    client_of: Callable[..., FlaskClient], events: RecordedEvents
 ) -> None:
     tried = rate_limiter(rules="1 per 2 hours", shadow=True)
     by_tenant = rate_limiter(type=lambda: "t1", name="tenant", rules="1/hour")
@@ -105,20 +107,20 @@ def test_a_refusal_names_every_rule_that_refuses_and_every_shadow_that_would(
     client.get("/")
     client.get("/")
 
-    assert told[1].outcome == "refused"
-    assert told[1].rules == ("ip-60s", "tenant-3600s")
-    assert told[1].refusals == [Refusal("ip-60s", "ip", "127.0.0.1"), Refusal("tenant-3600s", "tenant", "t1")]
-    assert told[1].shadowed_rules == ("default-7200s",)
+    assert events[1].outcome == "refused"
+    assert events[1].rules == ("ip-60s", "tenant-3600s")
+    assert events[1].refusals == [Refusal("ip-60s", "ip", "127.0.0.1"), Refusal("tenant-3600s", "tenant", "t1")]
+    assert events[1].shadowed_rules == ("default-7200s",)
 
 
-def test_admitted_and_refused_checks_are_events(client_of: Callable[..., FlaskClient], told: Told) -> None:
+def test_admitted_and_refused_checks_are_events(client_of: Callable[..., FlaskClient], events: RecordedEvents) -> None:
     client = client_of(type=LimitType.IP)
 
     client.get("/")
     client.get("/")
 
-    assert outcomes(told) == [("view", "allowed", "memory"), ("view", "refused", "memory")]
-    allowed, refused = told
+    assert outcomes(events) == [("view", "allowed", "memory"), ("view", "refused", "memory")]
+    allowed, refused = events
     assert (allowed.passed, refused.passed) == (True, False)
     assert (allowed.rules, refused.rules) == ((), ("ip-60s",))
     assert refused.refusals == [Refusal("ip-60s", "ip", "127.0.0.1")]
@@ -130,26 +132,31 @@ def test_admitted_and_refused_checks_are_events(client_of: Callable[..., FlaskCl
     assert refused.waited == 0
 
 
-def test_who_is_kept_asleep(app: Flask, told: Told) -> None:
-    MultiLimit(app, observers=[told])
+def test_request_that_waits_is_an_event_with_its_wait(app: Flask, events: RecordedEvents) -> None:
+    MultiLimit(app, observers=[events])
     app.add_url_rule("/", "view", rate_limiter(rules=Rule(0.05, 1), wait=5)(lambda: "ok"))
     client = app.test_client()
 
     def waits() -> bool:
-        """Unless it comes so late that it need not."""
-        return client.get("/").status_code == 200 and told[-1].outcome != "allowed"
+        """A request that comes too late does not have to wait."""
+        return client.get("/").status_code == 200 and events[-1].outcome != "allowed"
 
     until(waits, every=0)
 
-    assert outcomes(told)[-2:] == [("view", "allowed", "memory"), ("view", "waited", "memory")]
-    assert told[-2].waited == 0
-    assert told[-1].waited > SLEPT_SECONDS
-    assert told[-1].seconds > 0
+    assert outcomes(events)[-2:] == [("view", "allowed", "memory"), ("view", "waited", "memory")]
+    assert events[-2].waited == 0
+    assert events[-1].waited > SLEPT_SECONDS
+    assert events[-1].seconds > 0
 
 
 @pytest.mark.parametrize(("policy", "error"), [("deny", "StorageDenied"), ("raise", "StorageError")])
-def test_a_check_that_storage_does_not_answer(
-    client_of: Callable[..., FlaskClient], told: Told, storage: RecordingStorage, app: Flask, policy: str, error: str
+def test_unanswered_check_is_an_event_with_its_error(
+    client_of: Callable[..., FlaskClient],
+    events: RecordedEvents,
+    storage: RecordingStorage,
+    app: Flask,
+    policy: str,
+    error: str,
 ) -> None:
     app.testing = False
     client = client_of(on_storage_error=policy)
@@ -158,35 +165,35 @@ def test_a_check_that_storage_does_not_answer(
     status = client.get("/").status_code
 
     assert status == (503 if policy == "deny" else 500)
-    assert outcomes(told) == [("view", "unanswered", "nobody")]
-    assert type(told[0].error).__name__ == error
-    assert isinstance(told[0].error, StorageError)
-    assert told[0].decision is None
-    assert told[0].rules == ()
-    assert told[0].refusals == []
+    assert outcomes(events) == [("view", "unanswered", "nobody")]
+    assert type(events[0].error).__name__ == error
+    assert isinstance(events[0].error, StorageError)
+    assert events[0].decision is None
+    assert events[0].rules == ()
+    assert events[0].refusals == []
 
 
-def test_refusals_of_the_deny_cache_are_events(app: Flask, told: Told) -> None:
-    MultiLimit(app, storage=DenyCache(MemoryStorage()), observers=[told])
+def test_refusals_of_the_deny_cache_are_events(app: Flask, events: RecordedEvents) -> None:
+    MultiLimit(app, storage=DenyCache(MemoryStorage()), observers=[events])
     app.add_url_rule("/", "view", rate_limiter(rules="1/minute")(lambda: "ok"))
     client = app.test_client()
 
     for _ in range(3):
         client.get("/")
 
-    assert [event.decided_by for event in told] == ["memory", "memory", "deny_cache"]
+    assert [event.decided_by for event in events] == ["memory", "memory", "deny_cache"]
 
 
-def test_a_check_on_the_spot_and_its_refund_are_told_by_their_scope(
-    app: Flask, storage: RecordingStorage, told: Told
+def test_events_of_a_check_and_its_refund_name_the_scope(
+    app: Flask, storage: RecordingStorage, events: RecordedEvents
 ) -> None:
-    multilimit = MultiLimit(app, storage=storage, observers=[told])
+    multilimit = MultiLimit(app, storage=storage, observers=[events])
 
     with app.app_context():
         decision = multilimit.check("1/minute", scope="mail", subject="a")
         multilimit.refund(multilimit.refund(decision))
 
-    assert [event[:2] for event in told] == [("mail", "allowed"), ("mail", "refunded")]
+    assert [event[:2] for event in events] == [("mail", "allowed"), ("mail", "refunded")]
 
 
 @pytest.mark.parametrize(
@@ -194,49 +201,53 @@ def test_a_check_on_the_spot_and_its_refund_are_told_by_their_scope(
     [({}, False), ({"MULTILIMIT_ENABLED": False}, True), ({"MULTILIMIT_ALLOW": ["127.0.0.1"]}, False)],
     ids=["no limits", "switched off", "allowed where nothing is limited"],
 )
-def test_a_request_that_nothing_could_limit_is_told_to_nobody(
-    app: Flask, told: Told, settings: dict[str, Any], limited: bool
+def test_request_without_limits_is_no_event(
+    app: Flask, events: RecordedEvents, settings: dict[str, Any], limited: bool
 ) -> None:
     app.config.update(settings)
-    MultiLimit(app, observers=[told])
+    MultiLimit(app, observers=[events])
     app.add_url_rule("/", "view", rate_limiter()(lambda: "ok") if limited else lambda: "ok")
 
     app.test_client().get("/")
 
-    assert told == []
+    assert events == []
 
 
 @pytest.mark.parametrize("traffic", [True, False])
-def test_who_is_on_a_list(app: Flask, told: Told, *, traffic: bool) -> None:
+def test_requests_of_allowed_and_denied_clients_are_events(
+    app: Flask, events: RecordedEvents, *, traffic: bool
+) -> None:
     app.config["MULTILIMIT_TRAFFIC"] = traffic
-    MultiLimit(app, observers=[told], allow=["203.0.113.0/24"], deny=["198.51.100.7"])
+    MultiLimit(app, observers=[events], allow=["203.0.113.0/24"], deny=["198.51.100.7"])
     app.add_url_rule("/", "view", rate_limiter()(lambda: "ok"))
     client = app.test_client()
 
     for address in ("203.0.113.9", "198.51.100.7", "192.0.2.1"):
         client.get("/", environ_base={"REMOTE_ADDR": address})
 
-    assert outcomes(told) == [
+    assert outcomes(events) == [
         ("view", "allow_listed", "list"),
         ("view", "denied", "list"),
         ("view", "allowed", "memory"),
     ]
-    assert told[0].decision is None
-    assert [event.passed for event in told] == [True, False, True]
+    assert events[0].decision is None
+    assert [event.passed for event in events] == [True, False, True]
 
 
-def test_unmatched_requests_have_one_endpoint(app: Flask, told: Told) -> None:
-    MultiLimit(app, observers=[told], unmatched_limits="100/minute")
+def test_events_of_unmatched_requests_share_one_endpoint(app: Flask, events: RecordedEvents) -> None:
+    MultiLimit(app, observers=[events], unmatched_limits="100/minute")
     client = app.test_client()
 
     client.get("/a")
     client.get("/b")
 
-    assert len({event.endpoint for event in told}) == 1
+    assert len({event.endpoint for event in events}) == 1
 
 
 @pytest.mark.parametrize("traffic", [True, False])
-def test_receivers_of_the_signal_are_told_the_same(app: Flask, storage: RecordingStorage, *, traffic: bool) -> None:
+def test_limit_event_signal_sends_each_event_of_the_app(
+    app: Flask, storage: RecordingStorage, *, traffic: bool
+) -> None:
     app.config["MULTILIMIT_TRAFFIC"] = traffic
     MultiLimit(app, storage=storage)
     app.add_url_rule("/", "view", rate_limiter(charge_when=lambda _: False)(lambda: "ok"))
@@ -252,32 +263,32 @@ def test_receivers_of_the_signal_are_told_the_same(app: Flask, storage: Recordin
     assert heard[0][1].seconds > 0
 
 
-def test_an_observer_that_raises_is_logged_once_a_minute_and_the_request_goes_on(
-    app: Flask, told: Told, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_observer_that_raises_is_logged_once_a_minute_and_the_request_goes_on(
+    app: Flask, events: RecordedEvents, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_event: Event) -> None:
         raise RuntimeError("no")
 
     now = [0.0]
     monkeypatch.setattr(audience, "monotonic", lambda: now[0])
-    MultiLimit(app, observers=[broken, told])
+    MultiLimit(app, observers=[broken, events])
     app.add_url_rule("/", "view", rate_limiter()(lambda: "ok"))
 
     for now[0] in (0, 59, 60, 61, 121):
         assert app.test_client().get("/").status_code == 200
 
-    assert len(told) == 5
+    assert len(events) == 5
     assert [record.levelname for record in caplog.records] == ["ERROR"] * 3
     assert "broken" in caplog.text
     assert "RuntimeError: no" in caplog.text
 
 
-def test_an_observer_that_cannot_be_called_is_an_error() -> None:
+def test_observer_that_is_not_callable_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="observers"):
         MultiLimit(observers=["prometheus"])  # type: ignore[list-item]
 
 
-def test_an_observer_that_cannot_be_attached_stops_the_start(app: Flask) -> None:
+def test_observer_that_cannot_be_attached_is_an_error_at_start_up(app: Flask) -> None:
     class Refusing:
         def attach(self, watched: Any) -> None:
             raise ConfigurationError(f"not to {watched.name}")
@@ -288,10 +299,10 @@ def test_an_observer_that_cannot_be_attached_stops_the_start(app: Flask) -> None
         MultiLimit(app, observers=[Refusing()])
 
 
-def test_an_observer_may_ask_about_the_app(app: Flask, storage: RecordingStorage) -> None:
+def test_observer_can_read_name_health_and_leases_of_its_app(app: Flask, storage: RecordingStorage) -> None:
     found: list[Any] = []
 
-    class Asking(Told):
+    class Asking(RecordedEvents):
         def attach(self, watched: Any) -> None:
             found.append(watched)
 
@@ -303,8 +314,7 @@ def test_an_observer_may_ask_about_the_app(app: Flask, storage: RecordingStorage
     assert watched.leases() == 0
 
 
-def test_a_rule_is_near_its_limit_from_80_percent_on(storage: RecordingStorage, clock: Clock) -> None:
-    del clock
+def test_rule_is_near_its_limit_from_80_percent_on(storage: RecordingStorage) -> None:
     limiter, near = Limiter(storage), []
     for _ in range(11):
         decision = limiter.check(hits_for("10/minute", scope="a"))
@@ -313,6 +323,6 @@ def test_a_rule_is_near_its_limit_from_80_percent_on(storage: RecordingStorage, 
     assert near == [False] * 8 + [True, True] + [False], "the last is refused"
 
 
-def test_each_outcome_is_one_of_three_kinds() -> None:
+def test_every_outcome_is_passed_turned_away_or_afterwards() -> None:
     assert frozenset(OUTCOMES) == PASSED | TURNED_AWAY | AFTERWARDS
     assert not PASSED & TURNED_AWAY

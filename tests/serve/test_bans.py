@@ -1,4 +1,4 @@
-"""`ban=Ban(...)`: who is refused again and again is refused for a time."""
+"""`ban=Ban(...)`: a client that is refused repeatedly is refused for a time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def limited(app: Flask, storage: Any, path: str = "/", **options: Any) -> Flask:
 
 
 def banned(app: Flask, path: str = "/", **options: Any) -> TestResponse:
-    """Ask until it is: two pass, two are refused, one completes the strikes."""
+    """The refusal that starts the ban: two requests pass, and the third refusal is the last strike."""
     assert statuses(app, *[path] * 4, **options) == [200, 200, 429, 429]
     return ask(app, path, **options)
 
@@ -51,7 +51,7 @@ def banned(app: Flask, path: str = "/", **options: Any) -> TestResponse:
 # Who is refused
 
 
-def test_the_refusal_that_completes_after_tells_the_wait_of_the_ban(app: Flask, any_storage: Any) -> None:
+def test_refusal_that_starts_a_ban_has_the_retry_after_of_the_ban(app: Flask, any_storage: Any) -> None:
     limited(app, any_storage)
 
     assert ask(app).status_code == ask(app).status_code == 200
@@ -60,7 +60,7 @@ def test_the_refusal_that_completes_after_tells_the_wait_of_the_ban(app: Flask, 
     assert waits == ["60", "60", "3600", "3600"]
 
 
-def test_a_ban_refuses_wherever_the_limiter_of_its_scope_stands(app: Flask, any_storage: Any) -> None:
+def test_ban_refuses_at_every_endpoint_of_its_scope(app: Flask, any_storage: Any) -> None:
     limited(app, any_storage, "/a", scope="login")
     limited(app, any_storage, "/b", scope="login", rules="100/minute")
     limited(app, any_storage, "/c")
@@ -69,7 +69,7 @@ def test_a_ban_refuses_wherever_the_limiter_of_its_scope_stands(app: Flask, any_
     assert statuses(app, "/b", "/c") == [429, 200]
 
 
-def test_every_refusal_is_a_strike_at_once_whatever_a_process_remembers(app: Flask, server_storage: Any) -> None:
+def test_every_refusal_is_a_strike_although_the_deny_cache_could_answer(app: Flask, server_storage: Any) -> None:
     limited(app, server_storage, ban=Ban(after=20, within=600, time=3600))
     assert statuses(app, *["/"] * 2) == [200, 200]
 
@@ -78,7 +78,7 @@ def test_every_refusal_is_a_strike_at_once_whatever_a_process_remembers(app: Fla
     assert waits == ["60"] * 19 + ["3600"]
 
 
-def test_while_a_ban_holds_this_process_refuses_by_itself(
+def test_banned_client_is_refused_without_a_command_to_the_server(
     app: Flask, server_storage: Any, redis_client: redis.Redis, clock: Clock
 ) -> None:
     limited(app, server_storage)
@@ -91,7 +91,7 @@ def test_while_a_ban_holds_this_process_refuses_by_itself(
     assert seen == []
 
 
-def test_a_reset_ends_it(app: Flask, any_storage: Any) -> None:
+def test_reset_ends_a_ban(app: Flask, any_storage: Any) -> None:
     limited(app, any_storage)
     banned(app)
 
@@ -101,7 +101,7 @@ def test_a_reset_ends_it(app: Flask, any_storage: Any) -> None:
     assert statuses(app, *["/"] * 4) == [200, 200, 429, 429]
 
 
-def test_charge_when_bans_who_guesses_passwords_and_nobody_else(app: Flask, any_storage: Any) -> None:
+def test_charge_when_bans_only_clients_with_failed_logins(app: Flask, any_storage: Any) -> None:
     def login() -> Any:
         return Response(status=int(request.args["status"]))
 
@@ -121,7 +121,7 @@ def test_charge_when_bans_who_guesses_passwords_and_nobody_else(app: Flask, any_
     assert [response.headers.get("Retry-After") for response in guesses[2:]] == ["60", "60", "3600", "3600"]
 
 
-def test_a_message_of_the_limiter_may_tell_of_the_ban(app: Flask, any_storage: Any) -> None:
+def test_message_of_a_limiter_can_mention_the_ban(app: Flask, any_storage: Any) -> None:
     def message(decision: Decision) -> str:
         return "Come back later." if decision.ban is None else f"Banned for {decision.ban.retry_after:g} s."
 
@@ -132,10 +132,10 @@ def test_a_message_of_the_limiter_may_tell_of_the_ban(app: Flask, any_storage: A
     assert "Banned for 3600 s." in response.get_data(as_text=True)
 
 
-# What a client is told
+# Responses
 
 
-def test_header_fields_tell_of_a_ban_only_while_it_holds(app: Flask, any_storage: Any) -> None:
+def test_header_fields_show_a_ban_only_while_it_holds(app: Flask, any_storage: Any) -> None:
     limited(app, any_storage)
 
     before, _, refused, _, completing = (ask(app) for _ in range(5))
@@ -152,7 +152,7 @@ def test_header_fields_tell_of_a_ban_only_while_it_holds(app: Flask, any_storage
         ("legacy", {"X-RateLimit-Limit": "0", "X-RateLimit-Remaining": "0"}),
     ],
 )
-def test_other_dialects_show_the_ban_as_the_tightest(
+def test_other_header_dialects_show_the_ban_as_the_tightest_limit(
     app: Flask, any_storage: Any, dialect: str, told: dict[str, str]
 ) -> None:
     app.config["MULTILIMIT_HEADERS"] = dialect
@@ -165,7 +165,7 @@ def test_other_dialects_show_the_ban_as_the_tightest(
         assert 3590 <= int(response.headers["X-RateLimit-Reset"]) - time.time() <= 3602
 
 
-def test_the_problem_says_what_it_is(app: Flask, any_storage: Any) -> None:
+def test_problem_details_describe_the_ban(app: Flask, any_storage: Any) -> None:
     limited(app, any_storage)
 
     problem = banned(app).get_json()
@@ -183,7 +183,7 @@ def test_the_problem_says_what_it_is(app: Flask, any_storage: Any) -> None:
     }
 
 
-def test_a_ban_that_stands_alone_names_no_other_policy(app: Flask, any_storage: Any, clock: Clock) -> None:
+def test_problem_names_only_the_ban_when_no_rule_refuses(app: Flask, any_storage: Any, clock: Clock) -> None:
     limited(app, any_storage)
     banned(app)
     clock.advance(600)
@@ -192,7 +192,9 @@ def test_a_ban_that_stands_alone_names_no_other_policy(app: Flask, any_storage: 
 
 
 @pytest.mark.parametrize(("language", "text"), [("en", "You are temporarily banned."), ("zh-CN", "您已被暂时封禁")])
-def test_a_browser_reads_it_in_its_language(app: Flask, any_storage: Any, language: str, text: str) -> None:
+def test_html_page_of_a_ban_is_in_the_language_of_the_client(
+    app: Flask, any_storage: Any, language: str, text: str
+) -> None:
     app.config["MULTILIMIT_LOCALE"] = "auto"
     limited(app, any_storage)
 
@@ -202,7 +204,7 @@ def test_a_browser_reads_it_in_its_language(app: Flask, any_storage: Any, langua
     assert "3600" in response.get_data(as_text=True)
 
 
-def test_bans_change_nothing_of_what_a_view_sees(app: Flask, any_storage: Any) -> None:
+def test_ban_that_does_not_hold_leaves_current_decision_unchanged(app: Flask, any_storage: Any) -> None:
     MultiLimit(app, storage=any_storage)
     app.add_url_rule(
         "/",
@@ -229,7 +231,7 @@ def signalled(app: Flask) -> Iterator[list[dict[str, Any]]]:
         yield told
 
 
-def test_one_signal_tells_that_a_ban_has_begun(app: Flask, any_storage: Any, signalled: list[dict[str, Any]]) -> None:
+def test_ban_is_signalled_once_when_it_begins(app: Flask, any_storage: Any, signalled: list[dict[str, Any]]) -> None:
     limited(app, any_storage, name="login")
     banned(app)
     for _ in range(5):
@@ -243,7 +245,7 @@ def test_one_signal_tells_that_a_ban_has_begun(app: Flask, any_storage: Any, sig
     assert decision.ban.begun
 
 
-def test_a_repetition_tells_its_level(
+def test_repeated_ban_signals_its_level_and_lasts_longer(
     app: Flask, any_storage: Any, signalled: list[dict[str, Any]], clock: Clock
 ) -> None:
     limited(app, any_storage)
@@ -255,7 +257,7 @@ def test_a_repetition_tells_its_level(
     assert response.headers["Retry-After"] == "7200"
 
 
-def test_each_outcome_is_told_once_as_what_it_is(app: Flask, any_storage: Any) -> None:
+def test_events_distinguish_refused_from_banned(app: Flask, any_storage: Any) -> None:
     events: list[Event] = []
 
     def receive(_app: Flask, event: Event) -> None:
@@ -299,7 +301,7 @@ def test_each_ban_is_one_log_line(
     assert [record.getMessage() for record in caplog.records if " banned ip" in record.getMessage()] == lines
 
 
-def test_a_shadow_bans_nobody_and_tells_whom_it_would_ban(
+def test_shadow_limiter_bans_no_client_and_signals_bans_it_would_begin(
     app: Flask, any_storage: Any, signalled: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[list[str]] = []
@@ -316,10 +318,10 @@ def test_a_shadow_bans_nobody_and_tells_whom_it_would_ban(
     assert "Rate limits: banned" not in caplog.text
 
 
-# Of whatever limits
+# Limits of all kinds
 
 
-def test_a_ban_of_a_blueprint_default_or_of_unmatched_requests(app: Flask, any_storage: Any) -> None:
+def test_default_and_unmatched_limits_can_ban(app: Flask, any_storage: Any) -> None:
     ban = {"after": 2, "time": 1800}
     app.config["MULTILIMIT_UNMATCHED_LIMITS"] = {"type": "ip", "rules": "3/minute", "ban": ban}
     app.config["MULTILIMIT_DEFAULT_LIMITS"] = [rate_limiter(type=LimitType.IP, rules="1/minute", ban=Ban(after=1))]
@@ -334,13 +336,13 @@ def test_a_ban_of_a_blueprint_default_or_of_unmatched_requests(app: Flask, any_s
     assert ask(app).headers["Retry-After"] == "3600"
 
 
-def test_a_ban_of_rules_by_request(app: Flask, any_storage: Any) -> None:
+def test_dynamic_rules_can_ban(app: Flask, any_storage: Any) -> None:
     limited(app, any_storage, rules=lambda: Rule(60, 2))
 
     assert banned(app).headers["Retry-After"] == "3600"
 
 
-def test_two_bans_of_one_view(app: Flask, any_storage: Any) -> None:
+def test_limiters_of_one_view_ban_separately(app: Flask, any_storage: Any) -> None:
     MultiLimit(app, storage=any_storage)
     view_ = rate_limiter(type=LimitType.IP, rules="2/minute", ban=BAN)(view())
     view_ = rate_limiter(type=lambda: "x", name="own", rules="1/minute", ban=Ban(after=1, time=60))(view_)
@@ -350,7 +352,7 @@ def test_two_bans_of_one_view(app: Flask, any_storage: Any) -> None:
     assert ask(app).headers["RateLimit-Policy"] == '"own-60s";q=1;w=60, "own-ban";q=0, "ip-60s";q=2;w=60'
 
 
-def test_limiters_of_one_scope_and_one_view_that_have_the_same_ban_have_one(app: Flask, any_storage: Any) -> None:
+def test_equal_bans_of_one_scope_on_one_view_are_one_ban(app: Flask, any_storage: Any) -> None:
     MultiLimit(app, storage=any_storage)
     view_ = rate_limiter(type=LimitType.IP, scope="s", rules="1/minute", ban=BAN)(view())
     view_ = rate_limiter(type=LimitType.IP, scope="s", rules="2/hour", ban=BAN, message="Too much.")(view_)
@@ -364,7 +366,7 @@ def test_limiters_of_one_scope_and_one_view_that_have_the_same_ban_have_one(app:
     assert response.get_json()["detail"] == "Too much."
 
 
-def test_two_bans_in_one_key_are_an_error() -> None:
+def test_different_bans_with_one_key_are_an_error() -> None:
     two = rate_limiter(type=LimitType.IP, rules="2/minute", ban=BAN)(view())
 
     with pytest.raises(ConfigurationError, match=r"Ban\(ban of 3600 s .*\) of the ip limiter .* would share one key"):

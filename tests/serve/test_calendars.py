@@ -1,4 +1,4 @@
-"""Quotas of a calendar in an app: on views, in data, in changes at run time, and what every face says of them."""
+"""Calendar quotas in an app: on views, in data, in changes at run time, and in commands, pages and simulations."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def until_the_next(day: int, now: float) -> float:
     return begin.timestamp() - now
 
 
-def test_a_client_is_told_when_the_next_period_begins_and_gets_it_then() -> None:
+def test_refused_client_is_admitted_when_the_next_period_begins() -> None:
     app = app_with([BERLIN, Rule(1, 100)])
     with freeze(app) as clock:
         first, second = asked(app), asked(app)
@@ -73,7 +73,7 @@ def test_a_client_is_told_when_the_next_period_begins_and_gets_it_then() -> None
         assert asked(app).status_code == 200
 
 
-def test_each_customer_has_a_plan_and_a_billing_day() -> None:
+def test_dynamic_rules_give_each_user_a_calendar_of_its_own() -> None:
     plans = {"ada": BERLIN, "bo": Calendar(1, "month", timezone="Asia/Tokyo", anchor=31)}
     app = app_with(lambda user: plans[user])
 
@@ -99,7 +99,7 @@ def test_each_customer_has_a_plan_and_a_billing_day() -> None:
         ({"count": 5, "per": "day", "timezone": None, "anchor": None}, Calendar(5, "day")),
     ],
 )
-def test_data_declares_a_calendar(written: Mapping[str, Any], rule: Calendar) -> None:
+def test_calendar_is_read_from_data(written: Mapping[str, Any], rule: Calendar) -> None:
     assert WrittenRule.model_validate(written).rule == rule
     assert WrittenRule.model_validate_json(json.dumps(written)).rule == rule
 
@@ -116,7 +116,7 @@ def test_data_declares_a_calendar(written: Mapping[str, Any], rule: Calendar) ->
         ({"count": 5, "per": "month", "anchor": 32}, "1 to 31"),
     ],
 )
-def test_a_mistake_in_data_is_an_error(written: dict[str, Any], message: str) -> None:
+def test_invalid_calendar_in_data_is_an_error(written: dict[str, Any], message: str) -> None:
     app = Flask("shop")
     app.config["MULTILIMIT_DEFAULT_LIMITS"] = {"type": "ip", "rules": written}
     with pytest.raises(ConfigurationError, match=message):
@@ -140,28 +140,28 @@ def test_a_mistake_in_data_is_an_error(written: dict[str, Any], message: str) ->
         ({"count": 9, "time": 60, "algorithm": "gcra"}, Rule(60, 9, algorithm="gcra")),
     ],
 )
-def test_an_override_keeps_what_it_does_not_set(written: Any, rule: Rule) -> None:
+def test_override_keeps_calendar_fields_that_it_does_not_set(written: Any, rule: Rule) -> None:
     given = written if isinstance(written, str) else WrittenRule.model_validate(written)
 
     assert merged(BERLIN, given) == rule
 
 
-def test_an_override_makes_a_calendar_of_a_rate() -> None:
+def test_override_can_turn_a_rate_into_a_calendar() -> None:
     assert merged(Rule(60, 5, algorithm="token_bucket", burst=9, name="r"), "7 per calendar day") == Calendar(
         7, "day", name="r"
     )
 
 
-def test_an_override_multiplies_the_count() -> None:
+def test_override_can_multiply_the_count_of_a_calendar() -> None:
     ((_, rule),) = change_rules([("r", BERLIN)], [override("x", rule="r", times=2.5)])
 
     assert rule == Calendar(5, "month", timezone="Europe/Berlin", anchor=15)
 
 
-# Faces
+# Commands, pages and simulations
 
 
-def test_a_listed_limit_has_the_fields_of_a_calendar() -> None:
+def test_limit_in_json_has_the_fields_of_its_calendar() -> None:
     app = app_with(BERLIN)
     gate = gate_of(app)
     (place,) = (each for each in places_of(gate) if each.name == "show")
@@ -183,7 +183,7 @@ def test_a_listed_limit_has_the_fields_of_a_calendar() -> None:
         ("why", "user:ada"),
     ],
 )
-def test_every_command_shows_it(arguments: tuple[str, ...]) -> None:
+def test_commands_show_the_period(arguments: tuple[str, ...]) -> None:
     app = app_with(BERLIN)
     asked(app)
 
@@ -193,8 +193,8 @@ def test_every_command_shows_it(arguments: tuple[str, ...]) -> None:
     assert "month" in ended.output
 
 
-@pytest.mark.parametrize("rules", [BERLIN, "100/minute", Calendar(5, "hour")])
-def test_the_doctor_warns_where_a_quota_of_days_ends_with_the_app(rules: Any) -> None:
+@pytest.mark.parametrize("rules", [BERLIN, "100/minute", Calendar(5, "hour")], ids=["month", "minute", "hour"])
+def test_doctor_warns_about_long_periods_only_in_process_memory(rules: Any) -> None:
     found = [each for each in examine(gate_of(app_with(rules))) if each.name == "storage"]
 
     lasting = rules is BERLIN
@@ -202,22 +202,22 @@ def test_the_doctor_warns_where_a_quota_of_days_ends_with_the_app(rules: Any) ->
     assert ("2 per calendar month" in found[0].text) == lasting
 
 
-def test_what_is_left_names_the_period() -> None:
+def test_usage_page_and_json_name_the_period() -> None:
     app = Flask("shop")
     multilimit = MultiLimit(app, user_loader=lambda: request.headers.get("X-User"))
     app.add_url_rule("/", "show", rate_limiter(type=USER, rules=BERLIN)(lambda: "ok"))
     app.register_blueprint(Usage(multilimit))
     asked(app)
 
-    told: Any = app.test_client().get("/rate_limit", headers={"X-User": "ada", "Accept": "application/json"}).json
-    (quota,) = (each for each in told["resources"].values() if each["policy"] == "user-month")
+    quotas: Any = app.test_client().get("/rate_limit", headers={"X-User": "ada", "Accept": "application/json"}).json
+    (quota,) = (each for each in quotas["resources"].values() if each["policy"] == "user-month")
     assert (quota["limit"], quota["remaining"], quota["window"], quota["period"]) == (2, 1, None, "month")
     page = app.test_client().get("/rate_limit", headers={"X-User": "ada", "Accept": "text/html"}).text
     assert "2 in each month" in page
     assert "at once" not in page
 
 
-def test_a_simulation_knows_where_periods_begin(tmp_path: Path) -> None:
+def test_simulation_begins_periods_in_their_time_zone(tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     times = ["20/Nov/2026:22:58:00", "20/Nov/2026:22:59:00", "20/Nov/2026:22:59:59", "20/Nov/2026:23:00:00"]
     line = '203.0.113.7 - {user} [{time} +0000] "GET / HTTP/1.1" 200 5 "-" "-"\n'
@@ -233,7 +233,7 @@ def test_a_simulation_knows_where_periods_begin(tmp_path: Path) -> None:
     assert json.loads(ended.output)["reports"][0]["refused"] == 1, ended.output
 
 
-def test_a_reserve_keeps_a_part_of_each_period() -> None:
+def test_reserve_keeps_a_part_of_a_calendar_quota() -> None:
     app = Flask("shop")
     MultiLimit(app)
 

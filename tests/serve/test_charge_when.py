@@ -1,4 +1,4 @@
-"""`charge_when`: reserved before the view, kept or given back after it, exactly."""
+"""`charge_when`: units are charged before the view, and kept or refunded after it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def failed(response: Response) -> bool:
 
 
 def answer() -> Any:
-    """The view: as the request says."""
+    """A view that answers with the status in the query."""
     status = int(request.args.get("status", 200))
     return str(current_decision.remaining), status
 
@@ -35,17 +35,17 @@ def login(app: Flask, any_storage: Any) -> Flask:
     return app
 
 
-def test_a_response_that_does_not_count_is_refunded(login: Flask) -> None:
+def test_response_that_fails_the_condition_is_refunded(login: Flask) -> None:
     assert statuses(login, *["/"] * 10) == [200] * 10
     assert statuses(login, *["/?status=401"] * 4) == [401, 401, 401, 429]
     assert statuses(login, "/") == [429]
 
 
-def test_the_view_sees_its_own_charge(login: Flask) -> None:
+def test_view_sees_its_own_charge(login: Flask) -> None:
     assert ask(login).text == "2"
 
 
-def test_a_refused_request_gives_nothing_back(login: Flask, clock: Clock) -> None:
+def test_refused_request_refunds_nothing(login: Flask, clock: Clock) -> None:
     statuses(login, *["/?status=401"] * 3)
     clock.advance(30)
     statuses(login, *["/"] * 5)
@@ -54,7 +54,7 @@ def test_a_refused_request_gives_nothing_back(login: Flask, clock: Clock) -> Non
     assert statuses(login, "/") == [429]
 
 
-def test_gives_back_its_whole_cost_and_nothing_of_others(app: Flask, any_storage: Any) -> None:
+def test_refund_returns_the_whole_cost_and_nothing_of_other_limiters(app: Flask, any_storage: Any) -> None:
     MultiLimit(app, storage=any_storage)
     dear = rate_limiter(rules="10/minute", cost=4, charge_when=failed)
     app.add_url_rule("/", "view", dear(rate_limiter(rules="100/hour", name="kept")(answer)))
@@ -69,8 +69,8 @@ def no_key() -> str:
     return dict[str, str]()["key"]
 
 
-class TestWhatTheResponseIs:
-    """`charge_when` sees what is sent, whatever made it."""
+class TestFinalResponse:
+    """`charge_when` gets the response as it is sent."""
 
     @pytest.mark.parametrize(
         ("raising", "expected"),
@@ -82,7 +82,7 @@ class TestWhatTheResponseIs:
         ],
         ids=["abort", "abort with a response", "an exception", "an exception with a handler"],
     )
-    def test_a_failure_of_any_kind_is_charged(
+    def test_error_response_is_charged_however_the_view_raised_it(
         self, app: Flask, any_storage: Any, raising: Callable[[], Any], expected: int
     ) -> None:
         app.testing = False
@@ -92,14 +92,14 @@ class TestWhatTheResponseIs:
 
         assert statuses(app, "/", "/") == [expected, 429]
 
-    def test_an_exception_that_a_handler_turns_into_success_is_given_back(self, app: Flask, any_storage: Any) -> None:
+    def test_exception_that_a_handler_turns_into_200_is_refunded(self, app: Flask, any_storage: Any) -> None:
         app.register_error_handler(KeyError, lambda _: "all is well")
         MultiLimit(app, storage=any_storage)
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=failed)(no_key))
 
         assert statuses(app, "/", "/", "/") == [200, 200, 200]
 
-    def test_other_functions_after_the_request_have_their_say_first(self, app: Flask, any_storage: Any) -> None:
+    def test_condition_sees_the_status_set_by_after_request_functions(self, app: Flask, any_storage: Any) -> None:
         MultiLimit(app, storage=any_storage)
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=failed)(view()))
 
@@ -111,7 +111,7 @@ class TestWhatTheResponseIs:
         assert statuses(app, "/", "/") == [503, 503]
         assert ask(app).headers["RateLimit"].startswith('"default-60s";r=0')
 
-    def test_an_exception_that_nobody_answers_leaves_the_charge(self, app: Flask, any_storage: Any) -> None:
+    def test_unhandled_exception_leaves_the_charge(self, app: Flask, any_storage: Any) -> None:
         app.config["PROPAGATE_EXCEPTIONS"] = True
         MultiLimit(app, storage=any_storage)
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=failed)(lambda: str(1 / 0)))
@@ -121,7 +121,9 @@ class TestWhatTheResponseIs:
         assert statuses(app, "/") == [429]
 
     @pytest.mark.parametrize("charge_when", ["4xx", [404], ["5xx", 404], 404, (404,), {404}])
-    def test_statuses_are_given_in_code_as_in_files(self, app: Flask, any_storage: Any, charge_when: Any) -> None:
+    def test_statuses_can_be_given_in_place_of_a_condition(
+        self, app: Flask, any_storage: Any, charge_when: Any
+    ) -> None:
         MultiLimit(app, storage=any_storage)
         limiter = rate_limiter(rules="1/minute", charge_when=charge_when)
         app.add_url_rule("/<int:status>", "view", limiter(lambda status: ("", status)))
@@ -129,8 +131,8 @@ class TestWhatTheResponseIs:
         assert statuses(app, "/200", "/200", "/404", "/200") == [200, 200, 404, 429]
 
 
-class TestAConditionThatFails:
-    """The view has done its work: its client must not ask for that again, and nobody gets it for nothing."""
+class TestFailingCondition:
+    """The view has done its work: its client gets the response, and pays for it."""
 
     @pytest.fixture(
         params=[
@@ -138,19 +140,19 @@ class TestAConditionThatFails:
             lambda response: response.nonsense,
             lambda _: 0,
             lambda _: 2.5,
-            lambda _: NoAnswer(),
+            lambda _: WithoutTruthValue(),
         ],
         ids=["not JSON", "raises", "an int", "a float", "neither true nor false"],
     )
     def condition(self, request: pytest.FixtureRequest) -> Any:
         return request.param
 
-    @pytest.mark.parametrize("made", ["at once", "as a stream"])
-    def test_the_response_is_sent_and_the_charge_stands(
+    @pytest.mark.parametrize("made", ["complete", "stream"])
+    def test_failing_condition_keeps_the_response_and_the_charge(
         self, app: Flask, any_storage: Any, condition: Any, made: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         MultiLimit(app, storage=any_storage)
-        paid = view() if made == "at once" else lambda: Response(iter(["o", "k"]))
+        paid = view() if made == "complete" else lambda: Response(iter(["o", "k"]))
         app.post("/", endpoint="pay")(rate_limiter(rules="2/minute", charge_when=condition)(paid))
 
         answers = [ask(app, method="POST") for _ in range(3)]
@@ -161,7 +163,7 @@ class TestAConditionThatFails:
         assert ["so the charge stands" in each for each in caplog.messages] == [True] * 2
 
     @pytest.mark.parametrize("outermost", [True, False])
-    def test_all_other_limiters_are_settled(
+    def test_failing_condition_leaves_settlement_of_other_limiters(
         self, app: Flask, any_storage: Any, condition: Any, *, outermost: bool
     ) -> None:
         MultiLimit(app, storage=any_storage)
@@ -180,7 +182,7 @@ class TestAConditionThatFails:
 
         assert left == {"real-60s": "98", "failed-3600s": "50", "failing-86400s": "18"}
 
-    def test_a_number_is_told_the_remedy_in_the_log(self, app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+    def test_log_explains_a_condition_that_returns_a_number(self, app: Flask, caplog: pytest.LogCaptureFixture) -> None:
         MultiLimit(app)
         returns_a_number: Any = lambda _: 1  # noqa: E731
         app.get("/", endpoint="view")(rate_limiter(rules="2/minute", charge_when=returns_a_number)(view()))
@@ -189,7 +191,9 @@ class TestAConditionThatFails:
 
         assert "charge_when returned 1, and it decides whether" in caplog.text
 
-    def test_a_service_that_the_view_calls_stays_charged(self, app: Flask, any_storage: Any, condition: Any) -> None:
+    def test_failing_condition_of_a_function_called_by_a_view_keeps_its_charge(
+        self, app: Flask, any_storage: Any, condition: Any
+    ) -> None:
         MultiLimit(app, storage=any_storage)
         guess = rate_limiter(rules="2/minute", charge_when=condition)(view())
         app.add_url_rule("/", "view", lambda: guess())  # noqa: PLW0108 - as a view, its limit would be that of the view
@@ -197,12 +201,12 @@ class TestAConditionThatFails:
         assert statuses(app, "/", "/", "/") == [200, 200, 429]
 
 
-class NoAnswer:
+class WithoutTruthValue:
     def __bool__(self) -> bool:
         raise ValueError("ambiguous")
 
 
-def test_a_service_is_charged_by_the_response_of_the_request_that_calls_it(app: Flask, any_storage: Any) -> None:
+def test_function_is_charged_by_the_response_of_the_view_that_calls_it(app: Flask, any_storage: Any) -> None:
     MultiLimit(app, storage=any_storage)
     guess = rate_limiter(rules="2/minute", charge_when=failed)(view())
 

@@ -1,4 +1,4 @@
-"""``current_decision`` and ``peek`` where nothing limits the request now: a view goes on as if its limit were large."""
+"""``current_decision`` and ``peek`` where no limit applies: they answer as if the limit were as large as possible."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ UNLIMITED = {
 
 
 def shown(decision: Any) -> dict[str, Any]:
-    """Everything that a view may ask of a decision."""
+    """The attributes of a decision that views read."""
     return {name: getattr(decision, name) for name in UNLIMITED}
 
 
 @pytest.fixture(params=REASONS)
 def unlimited(request: pytest.FixtureRequest, app: Flask, storage: RecordingStorage) -> MultiLimit:
-    """An app whose view and service have a limit, which does not apply now."""
+    """An app whose view and function have a limit that does not apply, for one of ``REASONS``."""
     app.config["MULTILIMIT_ENABLED"] = request.param != "disabled"
     allow = ["127.0.0.1"] if request.param == "allowed by a list" else []
     options: dict[str, Any] = {"rules": (lambda: None) if request.param == "no rules for this request" else "5/minute"}
@@ -62,29 +62,29 @@ def unlimited(request: pytest.FixtureRequest, app: Flask, storage: RecordingStor
 
 @pytest.mark.usefixtures("unlimited")
 @pytest.mark.parametrize("path", ["/", "/service"])
-def test_a_view_gets_a_decision_that_admits(app: Flask, path: str) -> None:
+def test_unlimited_view_gets_a_decision_that_admits(app: Flask, path: str) -> None:
     assert ask(app, path).json == UNLIMITED
 
 
 @pytest.mark.usefixtures("unlimited")
 @pytest.mark.parametrize("path", ["/", "/nowhere"])
-def test_after_request_functions_error_handlers_and_templates_get_it(app: Flask, path: str) -> None:
+def test_after_request_functions_handlers_and_templates_can_read_it(app: Flask, path: str) -> None:
     app.context_processor(lambda: {"decision": current_decision})
     seen: list[Any] = []
 
     @app.after_request
     def look(response: Any) -> Any:
-        seen.append(shown(current_decision) | {"shown": render_template_string("{{ decision.remaining }}")})
+        seen.append(shown(current_decision) | {"rendered": render_template_string("{{ decision.remaining }}")})
         return response
 
     app.register_error_handler(404, lambda _: (render_template_string("{{ decision.remaining }}"), 404))
 
     ask(app, path)
 
-    assert [(each["allowed"], each["shown"]) for each in seen] == [(True, str(MAX_COUNT))]
+    assert [(each["allowed"], each["rendered"]) for each in seen] == [(True, str(MAX_COUNT))]
 
 
-def test_an_empty_decision_can_be_refunded_released_peeked_and_reset(app: Flask, unlimited: MultiLimit) -> None:
+def test_decision_without_limits_can_be_refunded_released_peeked_and_reset(app: Flask, unlimited: MultiLimit) -> None:
     @app.get("/all")
     @rate_limiter(rules="5/minute", exempt_when=lambda: True)
     def everything() -> str:
@@ -97,7 +97,7 @@ def test_an_empty_decision_can_be_refunded_released_peeked_and_reset(app: Flask,
     assert ask(app, "/all").text == "True True True"
 
 
-def test_a_limited_function_outside_of_a_request_gets_it_in_place_of_an_earlier_one(
+def test_exempt_function_outside_a_request_does_not_get_an_earlier_decision(
     app: Flask, storage: RecordingStorage
 ) -> None:
     free = False
@@ -110,7 +110,7 @@ def test_a_limited_function_outside_of_a_request_gets_it_in_place_of_an_earlier_
         assert service() == MAX_COUNT  # type: ignore[no-untyped-call]
 
 
-def test_a_limited_function_outside_of_a_request_gets_it_where_nothing_is_enabled(app: Flask) -> None:
+def test_function_outside_a_request_gets_it_when_limits_are_disabled(app: Flask) -> None:
     app.config["MULTILIMIT_ENABLED"] = False
     MultiLimit(app)
 
@@ -119,7 +119,7 @@ def test_a_limited_function_outside_of_a_request_gets_it_where_nothing_is_enable
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_outside_of_a_request_it_is_an_error_before_a_limited_function_is_called(app: Flask, enabled: bool) -> None:
+def test_reading_it_before_a_limited_function_is_called_is_an_error(app: Flask, enabled: bool) -> None:
     app.config["MULTILIMIT_ENABLED"] = enabled
     MultiLimit(app)
 
@@ -127,7 +127,7 @@ def test_outside_of_a_request_it_is_an_error_before_a_limited_function_is_called
         current_decision.remaining  # noqa: B018
 
 
-def test_before_the_limits_are_checked_it_is_an_error(app: Flask) -> None:
+def test_reading_it_before_the_limits_are_checked_is_an_error(app: Flask) -> None:
     MultiLimit(app)
     app.before_request(lambda: str(current_decision.remaining))
     app.get("/")(rate_limiter()(lambda: "ok"))
@@ -136,14 +136,14 @@ def test_before_the_limits_are_checked_it_is_an_error(app: Flask) -> None:
         ask(app)
 
 
-def test_an_app_without_multilimit_is_told_so(app: Flask) -> None:
+def test_reading_it_in_an_app_without_multilimit_is_an_error(app: Flask) -> None:
     app.get("/")(lambda: str(current_decision.remaining))
 
     with pytest.raises(ConfigurationError, match="has no MultiLimit"):
         ask(app)
 
 
-def test_a_reset_while_an_override_is_in_force_holds_after_it(app: Flask, storage: RecordingStorage) -> None:
+def test_reset_during_an_override_clears_the_declared_quota(app: Flask, storage: RecordingStorage) -> None:
     multilimit = MultiLimit(app, storage=storage)
     app.add_url_rule("/", "index", rate_limiter(type=LimitType.IP, rules="1/minute")(lambda: "ok"))
     ask(app)

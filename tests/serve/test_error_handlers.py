@@ -42,7 +42,7 @@ def not_found_handler(app: Flask, **options: Any) -> None:
         return "nothing here", 404
 
 
-def test_a_refusal_is_answered_as_in_a_view(limited_app: Flask) -> None:
+def test_refusal_in_a_handler_is_answered_like_one_in_a_view(limited_app: Flask) -> None:
     not_found_handler(limited_app)
     limited_app.add_url_rule("/", "index", view())
 
@@ -54,28 +54,28 @@ def test_a_refusal_is_answered_as_in_a_view(limited_app: Flask) -> None:
     assert statuses(limited_app, "/") == [200]
 
 
-def test_errors_of_views_count_as_well(limited_app: Flask) -> None:
+def test_errors_raised_by_views_are_charged_by_the_handler(limited_app: Flask) -> None:
     not_found_handler(limited_app)
     limited_app.add_url_rule("/sold-out", "sold_out", lambda: abort(404))
 
     assert statuses(limited_app, "/sold-out", "/nowhere", "/sold-out") == [404, 404, 429]
 
 
-def test_a_ban_holds(limited_app: Flask) -> None:
+def test_limited_handler_can_ban(limited_app: Flask) -> None:
     not_found_handler(limited_app, rules="1/minute", ban=Ban(after=1, within=60, time=3600))
 
     assert statuses(limited_app, "/a", "/b", "/c") == [404, 429, 429]
     assert ask(limited_app, "/d").headers["Retry-After"] == "3600"
 
 
-def test_a_limiter_may_answer_by_itself(limited_app: Flask) -> None:
+def test_on_rejected_answers_a_refusal_in_a_handler(limited_app: Flask) -> None:
     not_found_handler(limited_app, rules="1/minute", on_rejected=lambda _: ("gone", 410))
 
     assert statuses(limited_app, "/a", "/b") == [404, 410]
 
 
 @pytest.mark.parametrize("registered", [429, RateLimitExceeded, HTTPException, Exception])
-def test_the_handler_of_refusals_answers(limited_app: Flask, registered: Any) -> None:
+def test_error_handler_for_refusals_answers_a_refusal_in_another_handler(limited_app: Flask, registered: Any) -> None:
     not_found_handler(limited_app, rules="1/minute")
     limited_app.register_error_handler(registered, lambda error: (f"slower: {error.code}", 429))
 
@@ -85,7 +85,7 @@ def test_the_handler_of_refusals_answers(limited_app: Flask, registered: Any) ->
     assert "Retry-After" in answers[1].headers
 
 
-def test_a_limited_handler_of_refusals_gives_the_default_answer(limited_app: Flask) -> None:
+def test_refusal_in_a_handler_for_refusals_gets_the_default_answer(limited_app: Flask) -> None:
     not_found_handler(limited_app, rules="1/hour")
 
     @limited_app.errorhandler(429)
@@ -100,7 +100,7 @@ def test_a_limited_handler_of_refusals_gives_the_default_answer(limited_app: Fla
     assert answers[2].get_json()["violated-policies"] == ["default-60s"]
 
 
-def test_a_handler_that_calls_a_limited_function_is_refused_as_well(limited_app: Flask, client: FlaskClient) -> None:
+def test_handler_that_calls_a_limited_function_is_refused(limited_app: Flask, client: FlaskClient) -> None:
     report = limited_service(rules="1/minute")
     limited_app.register_error_handler(404, lambda _: (report(), 404))
 
@@ -108,7 +108,7 @@ def test_a_handler_that_calls_a_limited_function_is_refused_as_well(limited_app:
 
 
 @pytest.mark.parametrize("registered", [ZeroDivisionError, Exception, 500])
-def test_handlers_of_other_exceptions_may_be_limited(limited_app: Flask, registered: Any) -> None:
+def test_handler_for_exceptions_of_views_can_be_limited(limited_app: Flask, registered: Any) -> None:
     limited_app.config["PROPAGATE_EXCEPTIONS"] = False
     limited_app.add_url_rule("/", "broken", lambda: str(1 / 0))
     handler: Callable[[Exception], Any] = rate_limiter(rules="1/minute")(lambda _: ("sorry", 500))
@@ -118,7 +118,7 @@ def test_handlers_of_other_exceptions_may_be_limited(limited_app: Flask, registe
     assert ask(limited_app).headers["Retry-After"] == "60"
 
 
-def test_handlers_of_blueprints_may_be_limited(limited_app: Flask) -> None:
+def test_handler_of_a_blueprint_can_be_limited(limited_app: Flask) -> None:
     api = Blueprint("api", __name__)
     api.add_url_rule("/items", "items", lambda: abort(403))
     handler: Callable[[Forbidden], Any] = rate_limiter(rules="1/minute")(lambda _: ("no", 403))
@@ -128,7 +128,7 @@ def test_handlers_of_blueprints_may_be_limited(limited_app: Flask) -> None:
     assert statuses(limited_app, "/items", "/items") == [403, 429]
 
 
-def test_async_handlers_may_be_limited(limited_app: Flask) -> None:
+def test_async_handler_can_be_limited(limited_app: Flask) -> None:
     @limited_app.errorhandler(404)
     @rate_limiter(rules="1/minute")
     async def not_found(_: NotFound) -> tuple[str, int]:
@@ -137,7 +137,7 @@ def test_async_handlers_may_be_limited(limited_app: Flask) -> None:
     assert statuses(limited_app, "/a", "/b") == [404, 429]
 
 
-def test_a_storage_that_does_not_answer_is_503(limited_app: Flask, storage: RecordingStorage) -> None:
+def test_limited_handler_is_503_when_storage_does_not_answer(limited_app: Flask, storage: RecordingStorage) -> None:
     not_found_handler(limited_app, on_storage_error="deny")
     limited_app.register_error_handler(StorageUnavailable, lambda _: ("maintenance", 503))
     storage.broken = True
@@ -147,7 +147,7 @@ def test_a_storage_that_does_not_answer_is_503(limited_app: Flask, storage: Reco
     assert (refused.status_code, refused.text) == (503, "maintenance")
 
 
-def test_a_denied_user_is_403(app: Flask, storage: RecordingStorage) -> None:
+def test_denied_user_gets_403_from_a_limited_handler(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, user_loader=lambda: "42", deny=["user:42"])
     app.register_error_handler(AccessDenied, lambda _: ("go away", 403))
     not_found_handler(app)
@@ -157,7 +157,7 @@ def test_a_denied_user_is_403(app: Flask, storage: RecordingStorage) -> None:
     assert (refused.status_code, refused.text) == (403, "go away")
 
 
-def test_refusals_are_raised_if_the_app_traps_them(limited_app: Flask) -> None:
+def test_refusal_in_a_handler_is_raised_when_the_app_traps_http_exceptions(limited_app: Flask) -> None:
     limited_app.testing = True
     limited_app.config["TRAP_HTTP_EXCEPTIONS"] = True
     not_found_handler(limited_app, rules="1/minute")
@@ -167,7 +167,7 @@ def test_refusals_are_raised_if_the_app_traps_them(limited_app: Flask) -> None:
         ask(limited_app, "/b")
 
 
-def test_a_handler_that_raises_the_refusal_again_runs_once(limited_app: Flask, client: FlaskClient) -> None:
+def test_handler_that_raises_the_refusal_again_runs_once(limited_app: Flask, client: FlaskClient) -> None:
     limited_app.config["PROPAGATE_EXCEPTIONS"] = False
     limited_app.add_url_rule("/", "index", rate_limiter(rules="1/minute")(view()))
     handled: list[RateLimitExceeded] = []
@@ -182,7 +182,7 @@ def test_a_handler_that_raises_the_refusal_again_runs_once(limited_app: Flask, c
 
 
 @pytest.mark.parametrize("raised", [Forbidden, ZeroDivisionError])
-def test_other_exceptions_of_error_handlers_are_those_of_the_app(limited_app: Flask, raised: type[Exception]) -> None:
+def test_other_exceptions_of_a_handler_reach_the_app(limited_app: Flask, raised: type[Exception]) -> None:
     def fail(_: NotFound) -> str:
         raise raised
 

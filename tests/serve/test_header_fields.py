@@ -1,4 +1,4 @@
-"""What header fields tell a client: the grammar of the draft, and that ``r``, ``t`` and ``Retry-After`` are true."""
+"""Header fields follow the grammar of the draft, and their ``r``, ``t`` and ``Retry-After`` are true."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def limit(app: Flask, **options: Any) -> FlaskClient:
     return app.test_client()
 
 
-def test_numbers_as_large_as_rules_admit_are_still_structured(limited_app: Flask) -> None:
+def test_largest_numbers_of_a_rule_are_valid_in_structured_fields(limited_app: Flask) -> None:
     client = limit(limited_app, rules=Rule(time=400 * 86_400, count=10**9, name="x" * 64))
 
     response = client.get("/")
@@ -47,7 +47,7 @@ def test_numbers_as_large_as_rules_admit_are_still_structured(limited_app: Flask
     assert read_list(response.headers["RateLimit"]) == [("x" * 64, {"r": 10**9 - 1, "t": 34_560_000})]
 
 
-def test_retry_after_may_be_a_date(app: Flask) -> None:
+def test_retry_after_can_be_a_date(app: Flask) -> None:
     app.config["MULTILIMIT_RETRY_AFTER"] = "date"
     MultiLimit(app)
     client, before = limit(app, rules="1/minute"), time.time()
@@ -61,7 +61,7 @@ def test_retry_after_may_be_a_date(app: Flask) -> None:
 
 
 @pytest.mark.parametrize("setting", DIALECTS)
-def test_every_field_of_a_dialect_takes_the_place_of_one_that_the_view_has_set(app: Flask, setting: str) -> None:
+def test_fields_of_a_dialect_replace_fields_set_by_the_view(app: Flask, setting: str) -> None:
     app.config["MULTILIMIT_HEADERS"] = setting
     MultiLimit(app)
     of_the_view: dict[str, str] = {}
@@ -77,7 +77,9 @@ def test_every_field_of_a_dialect_takes_the_place_of_one_that_the_view_has_set(a
     assert all(len(headers.getlist(name)) == 1 for name in sent)
 
 
-def test_a_service_called_many_times_is_told_of_once_as_it_stands_last(limited_app: Flask, client: FlaskClient) -> None:
+def test_function_called_several_times_is_shown_once_with_its_last_status(
+    limited_app: Flask, client: FlaskClient
+) -> None:
     service = limited_service(rules="100/minute", name="mail")
 
     @limited_app.get("/")
@@ -96,7 +98,7 @@ def test_a_service_called_many_times_is_told_of_once_as_it_stands_last(limited_a
     assert [name for name, _ in read_list(response.headers["RateLimit-Policy"])] == ["default-3600s", "mail-60s"]
 
 
-def test_of_several_quotas_of_one_name_the_tightest_is_told(limited_app: Flask, client: FlaskClient) -> None:
+def test_tightest_of_several_quotas_with_one_name_is_shown(limited_app: Flask, client: FlaskClient) -> None:
     service = limited_service(rules="100/minute")
 
     @limited_app.get("/")
@@ -117,24 +119,24 @@ def test_of_several_quotas_of_one_name_the_tightest_is_told(limited_app: Flask, 
     ),
     shadows=st.booleans(),
 )
-def test_the_header_fields_of_one_check_equal_those_of_the_last_of_several(
+def test_fields_after_one_check_equal_those_after_two_equal_checks(
     numbers: list[tuple[int, int, int]], shadows: bool
 ) -> None:
     hits = Hits(Hit(str(i), Rule(60 + i, 9), name=f"r{i}", shadow=shadows and i == 1) for i in range(len(numbers)))
     refuses = any(wait and not hit.shadow for hit, (_, wait, _) in zip(hits, numbers, strict=True))
     decision = Decision(bytes(16), hits, [*head(0, allowed=not refuses), *chain.from_iterable(numbers)])
-    told = []
+    fields = []
 
     for decisions in ([decision], [decision, decision]):
         response = Response()
         describe(response, decisions, Settings())
-        told.append(list(response.headers))
+        fields.append(list(response.headers))
 
-    assert told[0] == told[1]
+    assert fields[0] == fields[1]
     assert read_list(response.headers["RateLimit"])
 
 
-def test_fields_of_one_request_are_not_those_of_the_next(limited_app: Flask, client: FlaskClient) -> None:
+def test_fields_of_one_request_are_not_sent_with_the_next(limited_app: Flask, client: FlaskClient) -> None:
     limit(limited_app, rules="100/minute")
     limited_app.add_url_rule("/free", "free", lambda: "ok")
 
@@ -144,7 +146,7 @@ def test_fields_of_one_request_are_not_those_of_the_next(limited_app: Flask, cli
 
 
 @pytest.mark.parametrize("setting", DIALECTS)
-def test_no_address_and_no_user_stands_in_any_field(app: Flask, clock: Clock, setting: str) -> None:
+def test_response_never_contains_address_user_or_storage_key(app: Flask, clock: Clock, setting: str) -> None:
     app.config.update(MULTILIMIT_HEADERS=setting, MULTILIMIT_SHADOW_HEADERS=True)
     MultiLimit(app, storage=MemoryStorage(clock=clock), user_loader=lambda: request.headers.get("X-User"))
 
@@ -175,7 +177,7 @@ def test_no_address_and_no_user_stands_in_any_field(app: Flask, clock: Clock, se
     steps=st.lists(st.floats(0, 30), max_size=12),
 )
 @pytest.mark.filterwarnings("ignore::flask_multilimit.ConfigurationWarning")
-def test_retry_after_is_true_and_rounded_by_less_than_a_second(rules: list[Rule], steps: list[float]) -> None:
+def test_retry_after_is_the_first_whole_second_at_which_a_request_passes(rules: list[Rule], steps: list[float]) -> None:
     clock, app = Clock(), Flask("shop")
     MultiLimit(app, storage=MemoryStorage(clock=clock))
     client = limit(app, rules=rules)
@@ -221,8 +223,8 @@ def items(response: TestResponse | Response, field: str) -> dict[str, dict[str, 
     return dict(read_list(response.headers[field]))
 
 
-def check_grammar(response: TestResponse | Response) -> None:
-    """What the draft demands of the two fields."""
+def assert_follows_draft(response: TestResponse | Response) -> None:
+    """The two fields are as the draft demands."""
     policies, limits = items(response, "RateLimit-Policy"), items(response, "RateLimit")
     assert policies.keys() == limits.keys()
     for parameters in policies.values():
@@ -257,20 +259,18 @@ def serve(clock: Clock, *rules: Rule, config: dict[str, Any] | None = None, **op
     partition_keys=st.booleans(),
 )
 @pytest.mark.filterwarnings("ignore::flask_multilimit.ConfigurationWarning")
-def test_every_response_follows_the_grammar_and_retry_after_is_never_earlier_than_an_effective_window(
-    rules: list[Rule], steps: list[float], partition_keys: bool
-) -> None:
+def test_every_response_follows_the_draft(rules: list[Rule], steps: list[float], partition_keys: bool) -> None:
     clock = Clock()
     config = {"SECRET_KEY": "a secret", "MULTILIMIT_PARTITION_KEYS": partition_keys}
     client = serve(clock, *rules, config=config, unit="tokens")
 
     for step in steps:
-        check_grammar(client.get("/"))
+        assert_follows_draft(client.get("/"))
         clock.advance(step)
 
 
 def asked_after(rule: Rule, steps: list[float]) -> tuple[Clock, FlaskClient, TestResponse]:
-    """A client that has asked at once and after each of ``steps``, with the last answer."""
+    """A client that has sent a request, and another after each of ``steps``; with the last response."""
     clock = Clock()
     client = serve(clock, rule)
     response = client.get("/")
@@ -282,7 +282,7 @@ def asked_after(rule: Rule, steps: list[float]) -> tuple[Clock, FlaskClient, Tes
 
 @settings(max_examples=150, deadline=None)
 @given(rule=RULES, steps=st.lists(st.floats(0, 20), max_size=12))
-def test_a_client_that_uses_no_more_than_r_within_t_is_never_refused(rule: Rule, steps: list[float]) -> None:
+def test_client_that_uses_no_more_than_r_within_t_is_never_refused(rule: Rule, steps: list[float]) -> None:
     clock, client, response = asked_after(rule, steps)
 
     for _ in range(20):
@@ -308,7 +308,7 @@ def test_when_nothing_is_left_t_is_the_first_second_at_which_a_request_passes(ru
     assert (too_early, client.get("/").status_code) == (429, 200)
 
 
-def test_a_client_that_obeys_gets_the_units_that_come_back_as_soon_as_they_do(clock: Clock) -> None:
+def test_t_is_the_share_of_a_unit_while_r_is_positive_then_its_return(clock: Clock) -> None:
     client = serve(clock, Rule(20, 10))
     for _ in range(5):
         client.get("/")
@@ -324,7 +324,7 @@ def test_a_client_that_obeys_gets_the_units_that_come_back_as_soon_as_they_do(cl
 
 @pytest.mark.parametrize("how", ALGORITHMS, ids=lambda how: "-".join(map(str, how.values())))
 @pytest.mark.parametrize("kind", [RedisStorage, CompiledStorage])
-def test_a_server_tells_when_the_next_unit_comes_back_as_memory_does(
+def test_fields_are_the_same_on_a_server_as_in_memory(
     redis_client: redis.Redis, kind: type[RedisStorage], how: dict[str, Any]
 ) -> None:
     answers = []
@@ -333,11 +333,11 @@ def test_a_server_tells_when_the_next_unit_comes_back_as_memory_does(
         MultiLimit(app, storage=storage)
         app.add_url_rule("/", "view", rate_limiter(rules=[Rule(10, 3, **how), Rule(7, 2)])(lambda: "ok"))
         client = app.test_client()
-        told = []
+        fields = []
         for step in (0, 1.5, 3, 2.5, 4):
-            told.append(client.get("/").headers["RateLimit"])
+            fields.append(client.get("/").headers["RateLimit"])
             storage.clock.advance(step)  # type: ignore[union-attr]
-        answers.append(told)
+        answers.append(fields)
         storage.close()
 
     assert answers[0] == answers[1]
@@ -347,14 +347,14 @@ def test_a_server_tells_when_the_next_unit_comes_back_as_memory_does(
     ("setting", "expected"),
     [("draft-11", {"r": 9, "t": 54}), ("draft-10", {"r": 9, "t": 60}), ("both", {"r": 9, "t": 54})],
 )
-def test_t_means_what_the_chosen_draft_says(clock: Clock, setting: str, expected: dict[str, int]) -> None:
+def test_t_has_the_meaning_of_the_configured_draft(clock: Clock, setting: str, expected: dict[str, int]) -> None:
     client = serve(clock, Rule(60, 10), config={"MULTILIMIT_HEADERS": setting})
 
     assert items(client.get("/"), "RateLimit")["default-60s"] == expected
 
 
 @pytest.mark.parametrize(("setting", "prefix"), [("legacy", "X-RateLimit"), ("draft-06", "RateLimit")])
-def test_of_rules_that_have_nothing_left_the_last_to_be_full_again_is_told(
+def test_single_limit_dialects_show_the_exhausted_rule_that_resets_last(
     clock: Clock, setting: str, prefix: str
 ) -> None:
     client = serve(clock, Rule(1, 1), Rule(3600, 2), config={"MULTILIMIT_HEADERS": setting})
@@ -367,7 +367,7 @@ def test_of_rules_that_have_nothing_left_the_last_to_be_full_again_is_told(
     assert int(fields[f"{prefix}-Reset"]) - (time.time() if setting == "legacy" else 0) > 3590
 
 
-def test_a_unit_that_is_not_requests_stands_in_the_policy(clock: Clock) -> None:
+def test_policy_shows_a_unit_other_than_requests(clock: Clock) -> None:
     client = serve(clock, Rule(60, 5000), unit="content-bytes", cost=1200)
 
     response = client.get("/")
@@ -377,7 +377,7 @@ def test_a_unit_that_is_not_requests_stands_in_the_policy(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("unit", ["", "content bytes", 'a"b', "ü", 7, "x" * 21])
-def test_a_unit_that_cannot_stand_in_a_field_is_an_error(unit: object) -> None:
+def test_unit_that_is_invalid_in_a_field_is_an_error(unit: object) -> None:
     with pytest.raises(ConfigurationError, match="unit="):
         rate_limiter(unit=unit)(lambda: "ok")  # type: ignore[arg-type]
 
@@ -393,28 +393,32 @@ class TestPartitionKeys:
         return app.test_client()
 
     @staticmethod
-    def told(client: FlaskClient, user: str) -> dict[str, bytes]:
+    def partition_keys(client: FlaskClient, user: str) -> dict[str, bytes]:
         response = client.get("/", headers={"X-User": user})
-        check_grammar(response)
+        assert_follows_draft(response)
         return {name: parameters["pk"] for name, parameters in items(response, "RateLimit").items()}
 
-    def test_are_equal_where_a_quota_is_shared_and_only_there(self) -> None:
+    def test_partition_keys_are_equal_only_for_a_shared_quota(self) -> None:
         client = self.serve()
 
-        ann, again, bob = self.told(client, "ann"), self.told(client, "ann"), self.told(client, "bob")
+        ann, again, bob = (
+            self.partition_keys(client, "ann"),
+            self.partition_keys(client, "ann"),
+            self.partition_keys(client, "bob"),
+        )
 
         assert ann == again
         assert ann["person-60s"] != bob["person-60s"]
         assert ann["default-3600s"] == bob["default-3600s"]
 
-    def test_say_nothing_to_whoever_does_not_know_the_secret(self) -> None:
-        keys = [self.told(self.serve(secret), "ann@shop.example") for secret in ("one", "two")]
+    def test_partition_keys_hide_the_subject_and_depend_on_the_secret(self) -> None:
+        keys = [self.partition_keys(self.serve(secret), "ann@shop.example") for secret in ("one", "two")]
 
         assert keys[0]["person-60s"] != keys[1]["person-60s"]
-        assert all(len(key) == 9 for told in keys for key in told.values())
-        assert not any(b"ann" in key for told in keys for key in told.values())
+        assert all(len(key) == 9 for each in keys for key in each.values())
+        assert not any(b"ann" in key for each in keys for key in each.values())
 
-    def test_need_a_secret(self) -> None:
+    def test_partition_keys_without_a_secret_key_are_an_error(self) -> None:
         app = Flask("shop")
         app.config["MULTILIMIT_PARTITION_KEYS"] = True
 

@@ -1,4 +1,4 @@
-"""Storage that fails, storage that several processes would not share, and limits that are switched off."""
+"""Storage that fails, storage that several processes do not share, and disabled limits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PROBLEM = (
 
 @pytest.fixture
 def limited_app(app: Flask, storage: RecordingStorage) -> Flask:
-    """One whose storage errors are not covered up by any policy."""
+    """An app that answers 503 when storage fails."""
     app.config["MULTILIMIT_ON_STORAGE_ERROR"] = "deny"
     MultiLimit(app, storage=storage)
     return app
@@ -52,7 +52,7 @@ def limited(limited_app: Flask, client: FlaskClient) -> FlaskClient:
     return client
 
 
-class TestStorageThatFails:
+class TestFailingStorage:
     @pytest.mark.parametrize(
         ("accept", "content_type", "body"),
         [
@@ -62,7 +62,7 @@ class TestStorageThatFails:
             ("text/html", "text/html; charset=utf-8", f"<h1>Service Unavailable</h1>\n<p>{FAILED}</p>\n"),
         ],
     )
-    def test_is_told_as_the_client_accepts_it(
+    def test_503_body_is_negotiated(
         self, limited: FlaskClient, storage: RecordingStorage, accept: str, content_type: str, body: str
     ) -> None:
         storage.broken = True
@@ -76,14 +76,14 @@ class TestStorageThatFails:
         assert response.headers["Vary"] == "Accept, Accept-Language"
         assert response.headers["Retry-After"] == "1"
 
-    def test_is_told_in_the_language_of_the_client(self, limited: FlaskClient, storage: RecordingStorage) -> None:
+    def test_503_body_is_in_the_language_of_the_client(self, limited: FlaskClient, storage: RecordingStorage) -> None:
         storage.broken = True
 
-        told = limited.get("/", headers={"Accept-Language": "zh"}).get_json()
+        problem = limited.get("/", headers={"Accept-Language": "zh"}).get_json()
 
-        assert told["detail"] == "服务器限流异常,请稍候再试"
+        assert problem["detail"] == "服务器限流异常,请稍候再试"
 
-    def test_is_logged_with_its_cause(
+    def test_failure_is_logged_with_its_cause(
         self, limited: FlaskClient, storage: RecordingStorage, caplog: pytest.LogCaptureFixture
     ) -> None:
         storage.broken = True
@@ -95,7 +95,7 @@ class TestStorageThatFails:
         assert "the rate limit storage gave no answer: it is broken" in logged.getMessage()
 
     @pytest.mark.parametrize("registered", [503, StorageUnavailable, StorageError])
-    def test_is_given_to_error_handlers(
+    def test_failure_reaches_error_handlers(
         self,
         limited_app: Flask,
         limited: FlaskClient,
@@ -107,7 +107,9 @@ class TestStorageThatFails:
 
         assert "it is broken" in limited.get("/").text
 
-    def test_is_an_error_of_a_service_outside_a_request(self, limited_app: Flask, storage: RecordingStorage) -> None:
+    def test_failure_is_raised_by_a_function_outside_a_request(
+        self, limited_app: Flask, storage: RecordingStorage
+    ) -> None:
         storage.broken = True
         service = limited_service()
 
@@ -119,16 +121,19 @@ class TestStorageThatFails:
 
         assert "it is broken" in str(raised.value.__cause__)
 
-    def test_sends_no_signal(self, limited: FlaskClient, storage: RecordingStorage) -> None:
+    def test_failure_sends_no_limits_checked_signal(self, limited: FlaskClient, storage: RecordingStorage) -> None:
         storage.broken = True
+        signals: list[object] = []
 
-        def receiver(_: object, **__: object) -> None:
-            pytest.fail("no decision was made")
+        def receiver(sender: object, **_: object) -> None:
+            signals.append(sender)
 
         with limits_checked.connected_to(receiver):
-            limited.get("/")
+            status = limited.get("/").status_code
 
-    def test_no_cache_keeps_what_a_handler_of_it_answers(
+        assert (status, signals) == (503, [])
+
+    def test_answer_of_an_error_handler_is_not_cached(
         self, limited_app: Flask, limited: FlaskClient, storage: RecordingStorage
     ) -> None:
         limited_app.register_error_handler(503, lambda _: ("Please come back later.", 200))
@@ -136,12 +141,12 @@ class TestStorageThatFails:
 
         assert limited.get("/").headers["Cache-Control"] == "no-store"
 
-    def test_does_not_touch_unlimited_views(self, limited: FlaskClient, storage: RecordingStorage) -> None:
+    def test_unlimited_view_still_answers(self, limited: FlaskClient, storage: RecordingStorage) -> None:
         storage.broken = True
 
         assert limited.get("/free").text == "free"
 
-    def test_a_server_that_is_not_there(self, app: Flask, server_binaries: dict[str, Binary]) -> None:
+    def test_missing_server_is_503(self, app: Flask, server_binaries: dict[str, Binary]) -> None:
         del server_binaries
         app.config["MULTILIMIT_ON_STORAGE_ERROR"] = "deny"
         MultiLimit(app, storage="unix:///nowhere/at/all.sock")
@@ -151,8 +156,8 @@ class TestStorageThatFails:
         gate_of(app).limiter.close()
 
 
-class TestSwitchedOff:
-    def test_everything_passes_without_asking_storage(self, app: Flask, storage: RecordingStorage) -> None:
+class TestDisabledLimits:
+    def test_every_request_passes_without_asking_storage(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_ENABLED"] = False
         storage.broken = True
         MultiLimit(app, storage=storage)
@@ -167,7 +172,7 @@ class TestSwitchedOff:
         assert (storage.checks, storage.other_calls) == ([], [])
 
 
-class TestSeveralProcesses:
+class TestSeveralProcessesWarning:
     def warnings(self, app: Flask, caplog: pytest.LogCaptureFixture, *, multiprocess: bool = True) -> list[str]:
         app.add_url_rule("/", "view", rate_limiter()(lambda: "ok"))
         client = app.test_client()
@@ -176,7 +181,7 @@ class TestSeveralProcesses:
                 client.get("/", environ_overrides={"wsgi.multiprocess": multiprocess})
         return [record.getMessage() for record in caplog.records]
 
-    def test_that_share_nothing_are_warned_of_once_with_the_remedy(
+    def test_processes_without_shared_storage_are_warned_of_once_with_the_remedy(
         self, app: Flask, caplog: pytest.LogCaptureFixture
     ) -> None:
         MultiLimit(app)
@@ -187,13 +192,13 @@ class TestSeveralProcesses:
         assert "each of them counts by itself and admits the full limit" in warning
         assert "redis://localhost:6379/0" in warning
 
-    def test_of_which_there_is_one_are_not_warned_of(self, app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+    def test_single_process_is_not_warned_of(self, app: Flask, caplog: pytest.LogCaptureFixture) -> None:
         MultiLimit(app)
 
         assert self.warnings(app, caplog, multiprocess=False) == []
 
     @pytest.mark.parametrize("setting", [{"MULTILIMIT_WORKERS": 1}, {"MULTILIMIT_ENABLED": False}])
-    def test_of_which_there_is_one_by_the_settings_or_that_limit_nothing_are_not_warned_of(
+    def test_setting_for_one_worker_or_disabled_limits_gives_no_warning(
         self, app: Flask, caplog: pytest.LogCaptureFixture, setting: dict[str, Any]
     ) -> None:
         """Adapters from ASGI always say that there may be several."""
@@ -202,7 +207,7 @@ class TestSeveralProcesses:
 
         assert self.warnings(app, caplog) == []
 
-    def test_that_share_a_storage_are_not_warned_of(
+    def test_processes_with_shared_storage_are_not_warned_of(
         self, limited_app: Flask, caplog: pytest.LogCaptureFixture, storage: RecordingStorage
     ) -> None:
         assert storage.shared
@@ -232,7 +237,7 @@ def make(storage: RecordingStorage) -> Iterator[Callable[..., Flask]]:
         gate_of(app).limiter.close()
 
 
-def test_limits_stay_in_force_by_default(make: Callable[..., Flask], storage: RecordingStorage) -> None:
+def test_limits_stay_in_force_in_an_outage_by_default(make: Callable[..., Flask], storage: RecordingStorage) -> None:
     client = make().test_client()
     storage.broken = True
 
@@ -244,7 +249,9 @@ def test_limits_stay_in_force_by_default(make: Callable[..., Flask], storage: Re
     assert responses[2].headers["Retry-After"] == "60"
 
 
-def test_each_policy_answers_a_failing_storage(make: Callable[..., Flask], storage: RecordingStorage) -> None:
+def test_on_storage_error_decides_the_status_in_an_outage(
+    make: Callable[..., Flask], storage: RecordingStorage
+) -> None:
     storage.broken = True
 
     def statuses(setting: str) -> list[int]:
@@ -257,7 +264,7 @@ def test_each_policy_answers_a_failing_storage(make: Callable[..., Flask], stora
     assert statuses("raise") == [500] * 4
 
 
-def test_raise_leaves_the_error_to_the_app(make: Callable[..., Flask], storage: RecordingStorage) -> None:
+def test_policy_raise_leaves_the_error_to_the_app(make: Callable[..., Flask], storage: RecordingStorage) -> None:
     app = make(ON_STORAGE_ERROR="raise")
     app.register_error_handler(StorageError, lambda error: (f"{type(error).__name__}: {error}", 418))
     client = app.test_client()
@@ -268,41 +275,41 @@ def test_raise_leaves_the_error_to_the_app(make: Callable[..., Flask], storage: 
     ] * 2
 
 
-def test_a_limiter_may_have_its_own(make: Callable[..., Flask], storage: RecordingStorage) -> None:
+def test_limiter_can_have_its_own_policy(make: Callable[..., Flask], storage: RecordingStorage) -> None:
     client = make({"on_storage_error": "deny"}).test_client()
     storage.broken = True
 
     assert [client.get(path).status_code for path in ("/", "/other")] == [503, 200]
 
 
-def test_workers_share_the_limits(make: Callable[..., Flask], storage: RecordingStorage) -> None:
+def test_workers_divide_the_limits_in_an_outage(make: Callable[..., Flask], storage: RecordingStorage) -> None:
     client = make(WORKERS=2).test_client()
     storage.broken = True
 
     assert [client.get("/").status_code for _ in range(3)] == [200, 429, 429]
 
 
-def test_an_outage_is_logged_once(
+def test_outage_is_logged_and_signalled_once(
     make: Callable[..., Flask], storage: RecordingStorage, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make()
-    told: list[tuple[Flask, str]] = []
+    signals: list[tuple[Flask, str]] = []
 
     def receiver(sender: Flask, health: Health) -> None:
-        told.append((sender, str(health.error)))
+        signals.append((sender, str(health.error)))
 
     storage.broken = True
     with caplog.at_level(logging.INFO), storage_failed.connected_to(receiver):
         for _ in range(4):
             app.test_client().get("/")
 
-    assert told == [(app, "the rate limit storage gave no answer: it is broken")]
+    assert signals == [(app, "the rate limit storage gave no answer: it is broken")]
     assert [record.name for record in caplog.records] == [app.logger.name]
     assert "storage failed (key rate_limit:{view}): " in caplog.text
     assert "it is broken; meanwhile: this process" in caplog.text
 
 
-def test_the_end_of_an_outage_is_logged_and_charges_are_kept(
+def test_end_of_an_outage_is_signalled_and_charges_are_kept(
     make: Callable[..., Flask], storage: RecordingStorage
 ) -> None:
     client = make().test_client()
@@ -325,11 +332,11 @@ def test_the_end_of_an_outage_is_logged_and_charges_are_kept(
 @pytest.mark.parametrize(
     ("name", "value"), [("ON_STORAGE_ERROR", "ignore"), ("ON_STORAGE_ERROR", None), ("WORKERS", 0), ("WORKERS", 1.5)]
 )
-def test_a_wrong_setting_is_an_error_at_start_up(make: Callable[..., Flask], name: str, value: object) -> None:
+def test_invalid_setting_is_an_error_at_start_up(make: Callable[..., Flask], name: str, value: object) -> None:
     with pytest.raises(ConfigurationError, match=f"MULTILIMIT_{name}="):
         make(**{name: value})
 
 
-def test_a_wrong_option_is_an_error_where_it_stands() -> None:
+def test_invalid_option_is_an_error_at_the_decorator() -> None:
     with pytest.raises(ConfigurationError, match="on_storage_error='ignore': give one of 'local', 'allow'"):
         rate_limiter(on_storage_error="ignore")(lambda: None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What users and clients build on: public names, keys in storage, and responses to the letter."""
+"""What users and clients depend on: public names, keys in storage, and exact responses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PUBLIC = {
 
 
 class FrozenStorage(MemoryStorage):
-    """Its time stands still; it keeps what it was asked."""
+    """Its time stands still; it keeps the keys that it is asked for."""
 
     def __init__(self) -> None:
         super().__init__(clock=lambda: 1_700_000_000_000_000)
@@ -72,7 +72,7 @@ def fields_of(response: TestResponse) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("module", PUBLIC)
-def test_public_names(module: str) -> None:
+def test_public_names_of_a_module_are_unchanged(module: str) -> None:
     found = import_module(module)
 
     assert sorted(found.__all__) == sorted(PUBLIC[module].split())
@@ -113,7 +113,7 @@ STANDARD = {
         ("off", {}),
     ],
 )
-def test_header_fields_of_an_allowed_request(
+def test_header_fields_of_an_allowed_request_are_unchanged(
     headers: str, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
@@ -132,7 +132,7 @@ REFUSED = {
 }
 
 
-def test_header_fields_of_a_refusal() -> None:
+def test_header_fields_of_a_refusal_are_unchanged() -> None:
     response = visit(3, accept="application/json")
 
     fields = fields_of(response)
@@ -145,7 +145,7 @@ def test_header_fields_of_a_refusal() -> None:
 
 
 @pytest.mark.parametrize(("headers", "names"), [("draft-11", {"RateLimit", "RateLimit-Policy"}), ("off", set[str]())])
-def test_fields_on_refusals_only(headers: str, names: set[str]) -> None:
+def test_rate_limit_fields_can_be_sent_on_refusals_only(headers: str, names: set[str]) -> None:
     allowed, refused = (visit(times, HEADERS=headers, HEADERS_ON="refusals") for times in (1, 3))
 
     assert not {name for name in fields_of(allowed) if "RateLimit" in name}
@@ -153,7 +153,7 @@ def test_fields_on_refusals_only(headers: str, names: set[str]) -> None:
     assert refused.headers["Retry-After"] == "2"
 
 
-def test_the_body_of_a_refusal_as_html_and_text() -> None:
+def test_html_and_text_bodies_of_a_refusal_are_unchanged() -> None:
     assert visit(3, accept="text/html").text == (
         "<!doctype html>\n<meta charset=utf-8>\n<title>429 Too Many Requests</title>\n<h1>Too Many Requests</h1>\n"
         "<p>Too many requests. Please try again later.</p>\n<p>You can try again in 2 seconds.</p>\n"
@@ -182,11 +182,11 @@ def api_key() -> str:
         ({"rules": Rule(1.5, 9, algorithm="gcra")}, "rate_limit:{view}:default::gcra:1500"),
     ],
 )
-def test_keys_of_a_view(declared: dict[str, Any], expected: str) -> None:
+def test_storage_key_of_a_view_is_unchanged(declared: dict[str, Any], expected: str) -> None:
     assert keys_of(lambda app: app.get("/", endpoint="view")(rate_limiter(**declared)(lambda: "ok"))) == [expected]
 
 
-def test_keys_of_limits_from_everywhere() -> None:
+def test_storage_keys_of_limits_in_settings_are_unchanged() -> None:
     def add_views(app: Flask) -> None:
         app.get("/", endpoint="view")(lambda: "ok")
 
@@ -203,7 +203,7 @@ def test_keys_of_limits_from_everywhere() -> None:
     assert keys_of(repr, UNMATCHED_LIMITS="5/second") == ["rate_limit:{unmatched}:default::sliding_window:1000"]
 
 
-def test_keys_of_a_check_in_place() -> None:
+def test_storage_key_of_a_check_in_a_view_is_unchanged() -> None:
     def add_views(app: Flask) -> None:
         @app.get("/")
         def view() -> str:

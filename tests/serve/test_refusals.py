@@ -1,4 +1,4 @@
-"""What a refused client gets: the 429 and its body, what error handlers get, `on_rejected`, messages, languages."""
+"""Refused requests: the 429 and its body, error handlers, `on_rejected`, messages and languages."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def limited(limited_app: Flask, client: FlaskClient) -> FlaskClient:
 
 
 def refusal(client: FlaskClient, **options: Any) -> TestResponse:
-    """The answer to the second of two requests."""
+    """The response to the second of two requests."""
     assert client.get("/").status_code == 200
     return client.get("/", **options)
 
@@ -100,7 +100,7 @@ def refusal(client: FlaskClient, **options: Any) -> TestResponse:
         ("a/b," * 2000, PROBLEM),
     ],
 )
-def test_the_body_is_what_the_client_accepts(limited: FlaskClient, accept: str | None, expected: str) -> None:
+def test_body_of_a_refusal_is_negotiated_by_accept(limited: FlaskClient, accept: str | None, expected: str) -> None:
     response = refusal(limited, environ_overrides={} if accept is None else {"HTTP_ACCEPT": accept})
 
     assert response.status_code == 429
@@ -110,9 +110,7 @@ def test_the_body_is_what_the_client_accepts(limited: FlaskClient, accept: str |
     assert response.headers["Retry-After"] == "60"
 
 
-def test_the_problem_is_that_of_rfc_9457_and_names_every_rule_that_refuses(
-    limited_app: Flask, client: FlaskClient
-) -> None:
+def test_problem_details_name_every_rule_that_refuses(limited_app: Flask, client: FlaskClient) -> None:
     @limited_app.get("/")
     @rate_limiter(type=LimitType.IP, rules=Rule(time=20, count=1), message="Not so fast.")
     @rate_limiter(rules=[Rule(time=1.5, count=1), Rule(time=60, count=9)])
@@ -135,7 +133,7 @@ def test_the_problem_is_that_of_rfc_9457_and_names_every_rule_that_refuses(
     }
 
 
-def test_a_shadow_that_would_have_refused_as_well_stands_in_no_problem(limited_app: Flask, client: FlaskClient) -> None:
+def test_problem_details_leave_out_shadows(limited_app: Flask, client: FlaskClient) -> None:
     tried_out = rate_limiter(rules=Rule(time=60, count=1, name="tried-out"), shadow=True, scope="tried-out")
     in_earnest = rate_limiter(rules=Rule(time=60, count=1, name="in-earnest"))
     limited_app.add_url_rule("/", "view", tried_out(in_earnest(lambda: "ok")))
@@ -143,7 +141,9 @@ def test_a_shadow_that_would_have_refused_as_well_stands_in_no_problem(limited_a
     assert refusal(client).get_json()["violated-policies"] == ["in-earnest"]
 
 
-def test_a_wait_that_does_not_help_stands_in_no_problem(limited_app: Flask, client: FlaskClient) -> None:
+def test_problem_details_have_no_retry_after_when_waiting_does_not_help(
+    limited_app: Flask, client: FlaskClient
+) -> None:
     limited_app.add_url_rule("/", "view", rate_limiter(rules="1/minute", cost=lambda: 2)(lambda: "ok"))
 
     response = client.get("/")
@@ -152,7 +152,7 @@ def test_a_wait_that_does_not_help_stands_in_no_problem(limited_app: Flask, clie
 
 
 @pytest.mark.parametrize(("waited", "text"), [(0, "60 seconds"), (58.5, "2 seconds"), (59, "1 second."), (59.9, "1 s")])
-def test_people_are_told_how_long_to_wait(limited: FlaskClient, clock: Clock, waited: float, text: str) -> None:
+def test_text_and_html_say_how_long_to_wait(limited: FlaskClient, clock: Clock, waited: float, text: str) -> None:
     refusal(limited)
     clock.advance(waited)
 
@@ -174,7 +174,7 @@ def test_html_escapes_the_message(limited_app: Flask, client: FlaskClient) -> No
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_a_refusal_is_a_response_of_the_class_of_the_app(limited_app: Flask, limited: FlaskClient, method: str) -> None:
+def test_refusal_uses_the_response_class_of_the_app(limited_app: Flask, limited: FlaskClient, method: str) -> None:
     class Own(Response):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
@@ -190,7 +190,7 @@ def test_a_refusal_is_a_response_of_the_class_of_the_app(limited_app: Flask, lim
     assert int(response.headers["Content-Length"]) > 0
 
 
-def test_header_fields_that_the_app_has_set_are_replaced(limited_app: Flask, limited: FlaskClient) -> None:
+def test_retry_after_and_cache_control_of_the_app_are_replaced(limited_app: Flask, limited: FlaskClient) -> None:
     @limited_app.errorhandler(429)
     def handler(_: RateLimitExceeded) -> tuple[str, int, dict[str, str]]:
         return "slower!", 429, {"retry-after": "1", "cache-control": "public"}
@@ -203,7 +203,7 @@ def test_header_fields_that_the_app_has_set_are_replaced(limited_app: Flask, lim
 
 class TestErrorHandlers:
     @pytest.mark.parametrize("registered", [429, RateLimitExceeded, TooManyRequests, MultiLimitError, HTTPException])
-    def test_get_the_exception_with_its_decision(
+    def test_handler_gets_the_exception_with_its_decision(
         self, limited_app: Flask, limited: FlaskClient, registered: Any
     ) -> None:
         @limited_app.errorhandler(registered)
@@ -216,14 +216,14 @@ class TestErrorHandlers:
         assert response.headers["Retry-After"] == "60"
         assert response.headers["RateLimit"] == '"default-60s";r=0;t=60'
 
-    def test_may_return_the_exception(self, limited_app: Flask, limited: FlaskClient) -> None:
+    def test_handler_can_return_the_exception(self, limited_app: Flask, limited: FlaskClient) -> None:
         limited_app.register_error_handler(429, lambda error: error)
 
         response = refusal(limited, headers={"Accept": "text/plain"})
 
         assert (response.status_code, response.content_type) == (429, TEXT)
 
-    def test_may_begin_with_its_response(self, limited_app: Flask, limited: FlaskClient) -> None:
+    def test_handler_can_change_the_response_of_the_exception(self, limited_app: Flask, limited: FlaskClient) -> None:
         @limited_app.errorhandler(HTTPException)
         def handler(error: HTTPException) -> Any:
             response = error.get_response()
@@ -232,7 +232,7 @@ class TestErrorHandlers:
 
         assert refusal(limited).get_json(force=True)["code"] == 429
 
-    def test_may_answer_with_another_status(self, limited_app: Flask, limited: FlaskClient) -> None:
+    def test_handler_can_answer_with_another_status(self, limited_app: Flask, limited: FlaskClient) -> None:
         limited_app.register_error_handler(429, lambda _error: ("queued", 202))
 
         response = refusal(limited)
@@ -240,7 +240,9 @@ class TestErrorHandlers:
         assert (response.status_code, response.text) == (202, "queued")
         assert "Retry-After" not in response.headers
 
-    def test_that_call_limited_functions_do_not_lose_the_wait(self, limited_app: Flask, limited: FlaskClient) -> None:
+    def test_handler_that_calls_a_limited_function_keeps_retry_after(
+        self, limited_app: Flask, limited: FlaskClient
+    ) -> None:
         log = limited_service(rules="100/hour")
 
         @limited_app.errorhandler(429)
@@ -251,7 +253,7 @@ class TestErrorHandlers:
         assert refusal(limited).headers["Retry-After"] == "60"
 
 
-def test_a_view_may_catch_the_refusal_of_a_service(limited_app: Flask, client: FlaskClient) -> None:
+def test_view_can_catch_the_refusal_of_a_function(limited_app: Flask, client: FlaskClient) -> None:
     service = limited_service(rules="1/minute")
 
     @limited_app.get("/")
@@ -268,7 +270,7 @@ def test_a_view_may_catch_the_refusal_of_a_service(limited_app: Flask, client: F
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_refusal_of_somebody_elses_is_left_alone(limited_app: Flask, client: FlaskClient, status: int) -> None:
+def test_retry_after_of_a_429_or_503_of_the_view_is_kept(limited_app: Flask, client: FlaskClient, status: int) -> None:
     answer = ("mine", status, {"Retry-After": "120"})
     limited_app.add_url_rule("/", "view", rate_limiter(rules="10/minute")(lambda: answer))
 
@@ -278,7 +280,7 @@ def test_a_refusal_of_somebody_elses_is_left_alone(limited_app: Flask, client: F
 
 
 def exception_of(app: Flask) -> RateLimitExceeded:
-    """Of a service that says "Enough."."""
+    """The exception of a function whose message is "Enough."."""
     service = limited_service(rules="1/minute", message="Enough.")
     with app.app_context():
         service()
@@ -287,7 +289,7 @@ def exception_of(app: Flask) -> RateLimitExceeded:
     return refused.value
 
 
-def test_the_exception_survives_pickle_and_copy(limited_app: Flask) -> None:
+def test_exception_can_be_pickled_and_copied(limited_app: Flask) -> None:
     refused = exception_of(limited_app)
 
     for twin in (pickle.loads(pickle.dumps(refused)), copy.copy(refused)):
@@ -297,8 +299,8 @@ def test_the_exception_survives_pickle_and_copy(limited_app: Flask) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("accept", ["*/*", "text/html", "text/plain"])
-@pytest.mark.parametrize("response", [None, Response("slower!", 503)], ids=["usual", "given"])
-def test_the_exception_runs_as_a_wsgi_application_as_its_response_does(
+@pytest.mark.parametrize("response", [None, Response("slower!", 503)], ids=["default response", "given response"])
+def test_exception_as_wsgi_application_answers_like_its_response(
     limited_app: Flask, accept: str, method: str, response: Response | None
 ) -> None:
     error = RateLimitExceeded(exception_of(limited_app).decision, "慢一点", response=response)
@@ -310,7 +312,7 @@ def test_the_exception_runs_as_a_wsgi_application_as_its_response_does(
     assert raised[1:] == responded[1:]
 
 
-def test_the_exception_is_gone_when_the_response_is_sent(limited_app: Flask, limited: FlaskClient) -> None:
+def test_exception_is_freed_when_the_response_is_sent(limited_app: Flask, limited: FlaskClient) -> None:
     kept = []
 
     @limited_app.errorhandler(RateLimitExceeded)
@@ -327,7 +329,7 @@ def test_the_exception_is_gone_when_the_response_is_sent(limited_app: Flask, lim
         gc.enable()
 
 
-def test_a_subclass_of_the_exception_may_respond_otherwise(limited_app: Flask) -> None:
+def test_subclass_of_the_exception_can_replace_its_response(limited_app: Flask) -> None:
     class Slower(RateLimitExceeded):
         def get_response(self, *_: object, **__: object) -> Response:
             return Response("slower!", 503)
@@ -340,7 +342,7 @@ def test_a_subclass_of_the_exception_may_respond_otherwise(limited_app: Flask) -
 @pytest.mark.parametrize(
     ("asked", "expected"), [(Request(create_environ(headers={"Accept": "text/plain"})), TEXT), (None, PROBLEM)]
 )
-def test_the_response_of_the_exception_is_negotiated_with_a_request_and_needs_none(
+def test_response_of_the_exception_is_negotiated_with_the_given_request(
     limited_app: Flask, asked: Request | None, expected: str
 ) -> None:
     response: Any = exception_of(limited_app).get_response(asked)
@@ -364,14 +366,14 @@ class Untranslatable:
 
 
 def refuse(app: Flask, path: str = "/", **headers: str) -> Any:
-    """The answer to the second request, in JSON unless asked for else."""
+    """The response to the second request, as JSON unless ``headers`` ask for another type."""
     headers = {name.replace("_", "-"): value for name, value in headers.items()}
     given = {"Accept": "application/json", **headers}
     return [ask(app, path, headers=given) for _ in range(2)][1]
 
 
 def limit(app: Flask, storage: RecordingStorage, level: str, **options: Any) -> None:
-    """A view, by ``options`` of its limiter, of the app or of its settings."""
+    """Add a view with one limiter; ``level`` says where ``options`` are given: limiter, app or setting."""
     app.config.update({f"MULTILIMIT_{name.upper()}": each for name, each in options.items() if level == "setting"})
     MultiLimit(app, storage=storage, **options if level == "app" else {})
     app.add_url_rule("/", "view", limiter(**options if level == "limiter" else {})(view()))
@@ -415,7 +417,7 @@ class TestOnRejected:
         ],
     )
     @pytest.mark.parametrize("level", ["limiter", "app"])
-    def test_the_answer_of_on_rejected_is_the_response(
+    def test_return_value_is_the_response(
         self, app: Flask, storage: RecordingStorage, answer: Any, status: int, text: str | None, level: str
     ) -> None:
         limit(app, storage, level, on_rejected=answer)
@@ -435,7 +437,7 @@ class TestOnRejected:
             (lambda: ("busy", 200, {"Cache-Control": "private"}), "private"),
         ],
     )
-    def test_no_cache_keeps_the_answer_for_others_unless_it_says_so(
+    def test_response_is_not_cached_unless_it_says_so(
         self, app: Flask, storage: RecordingStorage, answer: Any, expected: str
     ) -> None:
         limit(app, storage, "limiter", on_rejected=lambda _: answer())
@@ -443,21 +445,21 @@ class TestOnRejected:
         assert "Cache-Control" not in ask(app).headers
         assert refuse(app).headers.getlist("Cache-Control") == [expected]
 
-    def test_returning_nothing_it_only_looks_on(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_returning_none_leaves_the_default_refusal(self, app: Flask, storage: RecordingStorage) -> None:
         seen: list[Decision] = []
         limit(app, storage, "app", on_rejected=seen.append)
 
         assert refuse(app).status_code == 429
         assert [decision.retry_after for decision in seen] == [60]
 
-    def test_of_the_limiter_goes_before_that_of_the_app(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_callable_of_a_limiter_overrides_that_of_the_app(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage, on_rejected=lambda _: "app", default_limits="1/minute")
         app.add_url_rule("/", "own", limiter(on_rejected=lambda _: "limiter")(view()))
         app.add_url_rule("/other", "other", view())
 
         assert (refuse(app).text, refuse(app, "/other").text) == ("limiter", "app")
 
-    def test_is_that_of_the_limiter_with_the_longest_wait(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_callable_of_the_limiter_with_the_longest_wait_is_used(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage)
         brief = rate_limiter(rules="1/second", on_rejected=lambda _: "brief")
         long = rate_limiter(type=LimitType.IP, rules="1/minute", on_rejected=lambda _: "long")
@@ -465,9 +467,7 @@ class TestOnRejected:
 
         assert refuse(app).text == "long"
 
-    def test_leaves_error_handlers_out_only_if_it_returns_something(
-        self, app: Flask, storage: RecordingStorage
-    ) -> None:
+    def test_error_handler_runs_only_when_it_returns_none(self, app: Flask, storage: RecordingStorage) -> None:
         app.register_error_handler(429, lambda _: ("handled", 429))
         MultiLimit(app, storage=storage)
         app.add_url_rule("/", "looks", limiter(on_rejected=lambda _: None)(view()))
@@ -476,7 +476,7 @@ class TestOnRejected:
         assert refuse(app).text == "handled"
         assert refuse(app, "/a").text == "mine"
 
-    def test_may_refuse_in_another_way(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_exception_with_an_error_handler_is_handled(self, app: Flask, storage: RecordingStorage) -> None:
         def forbid(_: Decision) -> None:
             raise PermissionError
 
@@ -486,7 +486,7 @@ class TestOnRejected:
         assert statuses(app, "/no", "/no") == [404, 403]
 
     @pytest.mark.parametrize("level", ["limiter", "app"])
-    def test_that_fails_leaves_the_default_refusal(
+    def test_exception_without_a_handler_is_logged_and_leaves_the_default_refusal(
         self, app: Flask, storage: RecordingStorage, caplog: pytest.LogCaptureFixture, level: str
     ) -> None:
         limit(app, storage, level, on_rejected=fail)
@@ -500,21 +500,21 @@ class TestOnRejected:
         [5, True, object(), ("a", "b", "c", "d"), {"a": object()}, "\ud800", ("x", {"X-A": "b\nc"})],
         ids=["number", "bool", "object", "tuple", "dict", "surrogate", "field"],
     )
-    def test_that_returns_what_no_view_may_return_leaves_the_default_refusal(
+    def test_invalid_return_value_leaves_the_default_refusal(
         self, app: Flask, storage: RecordingStorage, answer: Any, level: str
     ) -> None:
         limit(app, storage, level, on_rejected=lambda _: answer)
 
         assert_default(refuse(app))
 
-    def test_may_abort(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_abort_is_the_response(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage, unmatched_limits="1/minute", on_rejected=lambda _: abort(418))
 
         assert statuses(app, "/no", "/no") == [404, 418]
 
 
 class TestMessages:
-    def test_a_callable_that_fails_leaves_the_default_message(
+    def test_callable_that_raises_leaves_the_default_message(
         self, app: Flask, storage: RecordingStorage, caplog: pytest.LogCaptureFixture
     ) -> None:
         limit(app, storage, "limiter", message=fail)
@@ -528,14 +528,14 @@ class TestMessages:
         [Untranslatable(), lambda _: Untranslatable(), lambda _: "\ud800", "\ud800"],
         ids=["lazy", "returned lazy", "returned surrogate", "surrogate"],
     )
-    def test_that_cannot_be_made_into_text_leave_the_default_message(
+    def test_message_that_is_no_valid_text_leaves_the_default(
         self, app: Flask, storage: RecordingStorage, message: Any, level: str
     ) -> None:
         limit(app, storage, level, message=message)
 
         assert [detail(app), ask(app, headers={"Accept": "text/plain"}).text.splitlines()[0]] == [ENGLISH] * 2
 
-    def test_text_of_the_limiter_goes_before_the_setting(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_message_of_a_limiter_overrides_the_setting(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_MESSAGE"] = "of the app"
         MultiLimit(app, storage=storage, default_limits="1/minute")
         app.add_url_rule("/", "own", limiter(message="of the limiter")(view()))
@@ -545,7 +545,7 @@ class TestMessages:
         assert refuse(app, "/other").json["detail"] == "of the app"
 
     @pytest.mark.parametrize("level", ["limiter", "setting"])
-    def test_callables_see_the_decision_and_the_request(
+    def test_callable_gets_the_decision_and_can_read_the_request(
         self, app: Flask, storage: RecordingStorage, level: str
     ) -> None:
         def message(decision: Decision) -> str:
@@ -556,9 +556,7 @@ class TestMessages:
         assert detail(app) == "/: default-60s, 60 s"
 
     @pytest.mark.parametrize("level", ["limiter", "setting", "callable"])
-    def test_lazy_translations_are_made_for_each_client(
-        self, app: Flask, storage: RecordingStorage, level: str
-    ) -> None:
+    def test_lazy_translation_is_made_for_each_client(self, app: Flask, storage: RecordingStorage, level: str) -> None:
         words = {"de": "Zu viele Anfragen", "en": "Too many requests"}
         flask_babel.Babel(app, locale_selector=lambda: request.accept_languages.best_match(list(words)))
         lazy = flask_babel.LazyString(lambda: words[str(flask_babel.get_locale())])
@@ -600,12 +598,12 @@ class TestLanguages:
             ("auto", ";;,,\x00nonsense", ENGLISH),
         ],
     )
-    def test_are_the_setting_s_or_the_client_s(
+    def test_language_follows_the_setting_or_accept_language(
         self, speaking: Callable[[str], Flask], locale: str, accepted: str, expected: str
     ) -> None:
         assert detail(speaking(locale), Accept_Language=accepted) == expected
 
-    def test_reach_every_kind_of_body(self, speaking: Callable[[str], Flask]) -> None:
+    def test_text_and_html_bodies_are_translated(self, speaking: Callable[[str], Flask]) -> None:
         app = speaking("zh")
 
         text = refuse(app, Accept="text/plain").text

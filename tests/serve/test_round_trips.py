@@ -1,4 +1,4 @@
-"""A capability adds nothing to the round trips of requests that do not use it: commands counted on a real server."""
+"""A request is one command to the server, counted on a real one, with every feature in use somewhere in the app."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONE = ["EVALSHA"]
 
 @pytest.fixture
 def app(app: Flask, redis_client: redis.Redis, clock: Clock) -> Flask:
-    """With every feature in use somewhere."""
+    """An app in which every feature is in use somewhere."""
     app.config |= {
         "MULTILIMIT_HEADERS": "both",
         "MULTILIMIT_SHADOW_HEADERS": True,
@@ -44,7 +44,7 @@ def app(app: Flask, redis_client: redis.Redis, clock: Clock) -> Flask:
         "exempt": {"exempt_when": lambda: True},
         "dynamic": {"rules": lambda: "50/minute"},
         "kept": {"charge_when": lambda _: True},
-        "given-back": {"charge_when": lambda _: False},
+        "refunded": {"charge_when": lambda _: False},
         "shadow": {"shadow": True, "rules": "1/minute"},
         "wait": {"wait": 5},
         "message": {"message": lambda _: "no", "on_rejected": lambda _: None},
@@ -75,19 +75,21 @@ def app(app: Flask, redis_client: redis.Redis, clock: Clock) -> Flask:
         *((f"/{name}", ONE) for name in ("message", "pair", "own", "ban", "scope", "with-defaults", "default", "api")),
         ("/refused", ONE),
         ("/no", ONE),
-        ("/given-back", ONE * 2),
+        ("/refunded", ONE * 2),
         ("/health", []),
         ("/open", []),
     ],
 )
-def test_a_request_is_one_command(app: Flask, redis_client: redis.Redis, path: str, expected: list[str]) -> None:
+def test_request_sends_one_command_and_another_only_for_a_refund(
+    app: Flask, redis_client: redis.Redis, path: str, expected: list[str]
+) -> None:
     with commands(redis_client) as seen:
         ask(app, path)
 
     assert seen == expected
 
 
-def test_nothing_is_sent_for_what_is_exempt_altogether(app: Flask, redis_client: redis.Redis) -> None:
+def test_options_request_answered_by_flask_sends_no_command(app: Flask, redis_client: redis.Redis) -> None:
     with commands(redis_client) as seen:
         statuses(app, "/plain", "/default", method="OPTIONS")
 

@@ -64,7 +64,7 @@ class Mailer:
         return cls(name)
 
 
-def test_a_service_in_a_view_is_charged_at_every_call(
+def test_function_called_by_a_view_is_charged_at_every_call(
     limited_app: Flask, client: FlaskClient, storage: RecordingStorage
 ) -> None:
     @limited_app.get("/<int:times>")
@@ -79,14 +79,14 @@ def test_a_service_in_a_view_is_charged_at_every_call(
 
 @pytest.mark.parametrize("service", [send_mail, limited_service(rules="3/minute")], ids=["global", "argument"])
 @pytest.mark.parametrize("takes_anything", [False, True])
-def test_a_service_of_a_limited_view_is_charged_at_every_call_and_only_then(
+def test_function_called_by_a_limited_view_is_charged_only_when_called(
     limited_app: Flask,
     client: FlaskClient,
     storage: RecordingStorage,
     service: Callable[[], str],
     takes_anything: bool,
 ) -> None:
-    """The view closes over the service, as a decorator would over what it wraps; but it only calls it."""
+    """The view closes over the function, as a decorator closes over what it wraps, but it only calls it."""
 
     def view(times: int) -> str:
         return " ".join(service() for _ in range(times))
@@ -103,7 +103,7 @@ def test_a_service_of_a_limited_view_is_charged_at_every_call_and_only_then(
     assert storage.windows == [[3600], [3600], [60], [60]]
 
 
-def test_outside_a_request_an_app_context_is_enough(limited_app: Flask) -> None:
+def test_function_outside_a_request_needs_only_an_app_context(limited_app: Flask) -> None:
     with limited_app.app_context():
         assert [send_mail() for _ in range(3)] == ["sent"] * 3
         with pytest.raises(RateLimitExceeded) as refused:
@@ -112,8 +112,12 @@ def test_outside_a_request_an_app_context_is_enough(limited_app: Flask) -> None:
     assert refused.value.decision.retry_after == 60
 
 
-@pytest.mark.parametrize(("kept", "testing"), [(False, False), (True, False), (False, True)])
-def test_a_command_says_once_that_its_quotas_end_with_it_unless_a_server_keeps_them_or_it_is_tested(
+@pytest.mark.parametrize(
+    ("kept", "testing"),
+    [(False, False), (True, False), (False, True)],
+    ids=["in memory", "on a server", "in a test"],
+)
+def test_command_warns_once_that_quotas_in_memory_end_with_it(
     app: Flask, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture, kept: bool, testing: bool
 ) -> None:
     app.testing = testing
@@ -126,18 +130,16 @@ def test_a_command_says_once_that_its_quotas_end_with_it_unless_a_server_keeps_t
 
     app.test_cli_runner().invoke(args=["mail"], catch_exceptions=False)
 
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == (0 if kept or testing else 1)
-    assert all('STORAGE_URI=memory://, the quotas of the command "mail" are lost when it ends' in each for each in told)
+    logged = [record.getMessage() for record in caplog.records]
+    warning = 'STORAGE_URI=memory://, the quotas of the command "mail" are lost when it ends'
+    assert [warning in each for each in logged] == ([] if kept or testing else [True])
 
 
-def test_a_worker_started_by_a_program_of_click_gets_no_warning_about_commands(
-    limited_app: Flask, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_worker_started_by_a_click_program_is_not_warned(limited_app: Flask, caplog: pytest.LogCaptureFixture) -> None:
     limited_app.testing = False
 
     @click.command()
-    def worker() -> None:  # as that of Celery, which lives on
+    def worker() -> None:  # like the long-lived worker of Celery
         with limited_app.app_context():
             send_mail()
 
@@ -146,7 +148,7 @@ def test_a_worker_started_by_a_program_of_click_gets_no_warning_about_commands(
     assert not caplog.records
 
 
-def test_a_long_lived_app_context_keeps_only_the_latest_decision(limited_app: Flask) -> None:
+def test_long_lived_app_context_keeps_only_the_latest_decision(limited_app: Flask) -> None:
     service = limited_service(rules="1000/minute")
 
     with limited_app.app_context():
@@ -158,12 +160,12 @@ def test_a_long_lived_app_context_keeps_only_the_latest_decision(limited_app: Fl
         assert len(record.decisions) == 1
 
 
-def test_without_any_app_the_error_tells_what_to_do() -> None:
+def test_call_without_an_app_context_is_an_error_that_names_the_remedy() -> None:
     with pytest.raises(RuntimeError, match=r'test_services:send_mail" is rate limited and needs an app.*app_context'):
         send_mail()
 
 
-def test_an_app_without_multilimit_is_an_error_that_tells_what_to_do(app: Flask) -> None:
+def test_call_in_an_app_without_multilimit_is_an_error_that_names_the_remedy(app: Flask) -> None:
     with (
         app.app_context(),
         pytest.raises(ConfigurationError, match=r"send_mail.*'shop' has no MultiLimit.*MultiLimit\(app\)"),
@@ -172,7 +174,7 @@ def test_an_app_without_multilimit_is_an_error_that_tells_what_to_do(app: Flask)
 
 
 @pytest.mark.parametrize("kind", [LimitType.IP, LimitType.USER])
-def test_a_type_that_needs_a_request_says_so_outside_of_one(app: Flask, kind: LimitType) -> None:
+def test_limit_by_ip_or_user_outside_a_request_is_an_error(app: Flask, kind: LimitType) -> None:
     MultiLimit(app, user_loader=lambda: None)
 
     @rate_limiter(type=kind)
@@ -185,7 +187,7 @@ def test_a_type_that_needs_a_request_says_so_outside_of_one(app: Flask, kind: Li
         service()
 
 
-def test_flask_login_outside_a_request_knows_nobody_and_says_so(app: Flask) -> None:
+def test_limit_by_flask_login_user_outside_a_request_is_an_error(app: Flask) -> None:
     from flask_login import LoginManager
 
     LoginManager(app)
@@ -198,7 +200,7 @@ def test_flask_login_outside_a_request_knows_nobody_and_says_so(app: Flask) -> N
         service()
 
 
-def test_user_limits_work_outside_a_request_when_the_loader_does(app: Flask, storage: RecordingStorage) -> None:
+def test_limit_by_user_works_outside_a_request_when_the_user_loader_does(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, user_loader=lambda: 7)
 
     @rate_limiter(type=LimitType.USER, scope="jobs")
@@ -210,7 +212,7 @@ def test_user_limits_work_outside_a_request_when_the_loader_does(app: Flask, sto
     assert storage.keys_asked == [["rate_limit:{jobs}:user:7:sliding_window:60000"]]
 
 
-def test_recursion_is_charged_at_every_level_in_one_check_each(limited_app: Flask, storage: RecordingStorage) -> None:
+def test_recursive_function_is_charged_once_at_every_level(limited_app: Flask, storage: RecordingStorage) -> None:
     with limited_app.app_context():
         assert countdown(2) == 0
         with pytest.raises(RateLimitExceeded):
@@ -219,9 +221,7 @@ def test_recursion_is_charged_at_every_level_in_one_check_each(limited_app: Flas
     assert storage.windows == [[60, 3600]] * 4
 
 
-def test_a_covered_limiter_called_again_by_the_function_is_charged(
-    limited_app: Flask, storage: RecordingStorage
-) -> None:
+def test_inner_limiter_is_charged_when_the_function_calls_itself(limited_app: Flask, storage: RecordingStorage) -> None:
     @rate_limiter(rules="100/hour")
     def service(times: int) -> None:
         for _ in range(times):
@@ -235,9 +235,7 @@ def test_a_covered_limiter_called_again_by_the_function_is_charged(
     assert storage.windows == [[60, 3600], [3600], [3600]]
 
 
-def test_a_function_that_comes_back_by_a_limiter_further_up_is_charged_by_both(
-    limited_app: Flask, storage: RecordingStorage
-) -> None:
+def test_inner_call_through_an_outer_limiter_is_charged_by_both(limited_app: Flask, storage: RecordingStorage) -> None:
     @rate_limiter(rules="100/hour")
     def below(*, back: bool) -> None:
         if back:
@@ -255,7 +253,7 @@ def test_a_function_that_comes_back_by_a_limiter_further_up_is_charged_by_both(
     assert storage.windows == [[86400, 60, 3600], [60, 3600]]
 
 
-def test_methods_share_one_quota_for_all_objects(limited_app: Flask) -> None:
+def test_method_has_one_quota_for_all_objects(limited_app: Flask) -> None:
     first, second = Mailer("a"), Mailer("b")
 
     with limited_app.app_context():
@@ -264,7 +262,7 @@ def test_methods_share_one_quota_for_all_objects(limited_app: Flask) -> None:
             first.send("z")
 
 
-def test_static_and_class_methods_are_limited_below_their_decorator(limited_app: Flask) -> None:
+def test_static_and_class_methods_can_be_limited(limited_app: Flask) -> None:
     with limited_app.app_context():
         assert [Mailer.check("x"), Mailer("a").check("y")] == ["x", "y"]
         assert Mailer.make("x").name == "x"
@@ -272,7 +270,7 @@ def test_static_and_class_methods_are_limited_below_their_decorator(limited_app:
             Mailer.check("z")
 
 
-def test_async_services_are_charged_at_every_call(limited_app: Flask, storage: RecordingStorage) -> None:
+def test_async_function_is_charged_at_every_call(limited_app: Flask, storage: RecordingStorage) -> None:
     @rate_limiter(rules="5/minute")
     @rate_limiter(rules="100/hour")
     async def service(number: int) -> int:
@@ -290,7 +288,7 @@ def test_async_services_are_charged_at_every_call(limited_app: Flask, storage: R
     assert storage.windows == [[60, 3600]] * 6
 
 
-def test_a_limited_call_in_another_thread_is_charged(limited_app: Flask, storage: RecordingStorage) -> None:
+def test_call_in_another_thread_is_charged(limited_app: Flask, storage: RecordingStorage) -> None:
     @rate_limiter(rules="100/hour")
     def service(again: bool) -> None:
         if again:
@@ -306,7 +304,7 @@ def test_a_limited_call_in_another_thread_is_charged(limited_app: Flask, storage
 
 
 @pytest.mark.parametrize("foreign", FOREIGN.values(), ids=FOREIGN.keys())
-def test_services_below_one_foreign_decorator_keep_quotas_of_their_own(
+def test_functions_below_the_same_decorator_have_separate_quotas(
     limited_app: Flask, storage: RecordingStorage, foreign: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> None:
     @rate_limiter(rules="1/minute")
@@ -325,9 +323,7 @@ def test_services_below_one_foreign_decorator_keep_quotas_of_their_own(
     assert storage.keys_asked[0] != storage.keys_asked[1]
 
 
-def test_limited_functions_before_the_request_and_in_error_handlers_are_charged(
-    limited_app: Flask, client: FlaskClient
-) -> None:
+def test_limited_before_request_function_is_charged_for_every_request(limited_app: Flask, client: FlaskClient) -> None:
     @limited_app.before_request
     @rate_limiter(type=LimitType.IP, rules="2/minute", scope="everything")
     def guard() -> None: ...
@@ -337,7 +333,7 @@ def test_limited_functions_before_the_request_and_in_error_handlers_are_charged(
     assert [client.get(path).status_code for path in ("/", "/nowhere", "/")] == [200, 404, 429]
 
 
-def test_made_up_methods_leave_no_plans_behind(limited_app: Flask, client: FlaskClient) -> None:
+def test_made_up_methods_leave_no_plans_in_memory(limited_app: Flask, client: FlaskClient) -> None:
     limited_app.before_request(rate_limiter(type=LimitType.IP, rules="1000/minute", scope="everything")(lambda: None))
     limited_app.url_map.add(routing.Rule("/any", endpoint="any"))
     limited_app.endpoint("any")(rate_limiter(rules="3/minute")(view()))
@@ -349,7 +345,7 @@ def test_made_up_methods_leave_no_plans_behind(limited_app: Flask, client: Flask
     assert len(gate_of(limited_app).plans._endpoints) == plans
 
 
-def test_a_limited_view_called_by_another_counts_under_its_own_name(
+def test_limited_view_called_by_another_view_has_another_scope(
     limited_app: Flask, client: FlaskClient, storage: RecordingStorage
 ) -> None:
     one = rate_limiter(rules="3/minute")(view())

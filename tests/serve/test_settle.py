@@ -1,4 +1,4 @@
-"""What a request really cost: said by the response, by the view, or when a stream is closed."""
+"""`settle`: the charge becomes what a request really cost, by the response, the view, or the end of a stream."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def app() -> Flask:
 
 
 def serve(app: Flask, view: Callable[[], Any], **options: Any) -> Callable[..., TestResponse]:
-    """Let the app answer / by ``view``, with a limiter of 1000 units in an hour that takes 100 before it is settled."""
+    """Serve ``view`` at /, with a limiter of 1000 units an hour that charges 100 before it is settled."""
     options = {"rules": TOKENS, "cost": 100, **options}
     app.add_url_rule("/", "view", rate_limiter(**options)(view))
     client = app.test_client()
@@ -59,7 +59,7 @@ def left(app: Flask) -> int:
 
 
 def shown(response: Any) -> list[int]:
-    """What is left of each limit, by the header field."""
+    """What is left of each limit, as the header field says."""
     return [int(found) for found in re.findall(r"r=(\d+)", response.headers["RateLimit"])]
 
 
@@ -71,16 +71,16 @@ def storage(app: Flask) -> Any:
 
 @pytest.fixture
 def events(app: Flask) -> Iterator[list[Event]]:
-    told: list[Event] = []
-    with limit_event.connected_to(lambda _, event: told.append(event), app):
-        yield told
+    found: list[Event] = []
+    with limit_event.connected_to(lambda _, event: found.append(event), app):
+        yield found
 
 
-def saying(*said: int) -> Callable[[], str]:
-    """A view that says so."""
+def settling_at(*settled: int) -> Callable[[], str]:
+    """A view that calls ``settle`` with each of these."""
 
     def view() -> str:
-        for units in said:
+        for units in settled:
             settle(units)
         return "ok"
 
@@ -88,14 +88,14 @@ def saying(*said: int) -> Callable[[], str]:
 
 
 @pytest.mark.parametrize(("cost", "expected"), [(0, 1000), (100, 900)])
-def test_a_view_that_says_nothing_is_charged_the_estimate(app: Flask, cost: int, expected: int) -> None:
+def test_view_that_does_not_settle_is_charged_the_estimate(app: Flask, cost: int, expected: int) -> None:
     get = serve(app, lambda: "ok", cost=cost, settle=True)
 
     assert (shown(get()), left(app)) == ([expected], expected)
 
 
 @pytest.mark.parametrize("units", [0, 40, 100, 340, 1500])
-def test_a_response_is_charged_what_it_says_and_its_header_fields_show_what_is_left(app: Flask, units: int) -> None:
+def test_settle_callable_decides_the_charge_and_header_fields_show_the_rest(app: Flask, units: int) -> None:
     get = serve(app, lambda: jsonify(tokens=units), settle=lambda response: response.json["tokens"])
 
     assert shown(get()) == [left(app)] == [max(1000 - units, 0)]
@@ -118,14 +118,14 @@ def test_no_header_field_is_negative_while_a_debt_refuses(dialect: str) -> None:
 
 
 @pytest.mark.parametrize("cost", [0, lambda: 0])
-def test_without_an_estimate_requests_pass_while_one_unit_is_free_and_pay_what_they_took(app: Flask, cost: Any) -> None:
+def test_request_without_an_estimate_passes_while_one_unit_is_free(app: Flask, cost: Any) -> None:
     get = serve(app, lambda: "ok", cost=cost, settle=lambda _: 400)
 
     assert [shown(get()) for _ in range(3)] == [[600], [200], [0]]
     assert get().status_code == 429
 
 
-def test_header_fields_after_a_debt_say_when_the_next_unit_comes_back(app: Flask) -> None:
+def test_header_fields_during_a_debt_show_when_the_next_unit_is_free(app: Flask) -> None:
     rules = [Rule(3600, 1000, algorithm="sliding_window_counter"), Rule(3600, 1000, algorithm="gcra", burst=500)]
     get = serve(app, lambda: "ok", rules=rules, cost=0, settle=lambda _: 1380)
 
@@ -135,7 +135,7 @@ def test_header_fields_after_a_debt_say_when_the_next_unit_comes_back(app: Flask
 
 
 @pytest.mark.parametrize("cost", [0, 100])
-def test_a_request_takes_one_slot_whatever_its_estimate(app: Flask, cost: int) -> None:
+def test_request_takes_one_slot_for_any_estimate(app: Flask, cost: int) -> None:
     def view() -> str:
         return str([status.remaining for status in current_decision.statuses])
 
@@ -144,13 +144,13 @@ def test_a_request_takes_one_slot_whatever_its_estimate(app: Flask, cost: int) -
     assert get().text == f"[1, {1000 - cost}]"
 
 
-def test_a_view_says_what_it_cost_and_its_last_word_counts(app: Flask) -> None:
-    get = serve(app, saying(7, 250), settle=True)
+def test_last_settle_of_a_view_counts(app: Flask) -> None:
+    get = serve(app, settling_at(7, 250), settle=True)
 
     assert shown(get()) == [left(app)] == [750]
 
 
-def test_a_field_of_the_response_says_what_it_cost_and_no_client_sees_it(app: Flask) -> None:
+def test_settle_header_decides_the_charge_and_is_removed(app: Flask) -> None:
     get = serve(app, lambda: Response("ok", headers={"X-Tokens": "340"}), settle="header:X-Tokens")
 
     response = get()
@@ -159,7 +159,7 @@ def test_a_field_of_the_response_says_what_it_cost_and_no_client_sees_it(app: Fl
     assert left(app) == 660
 
 
-def test_a_field_of_the_response_stays_if_told_to(app: Flask) -> None:
+def test_settle_header_is_sent_to_the_client_with_option_keep(app: Flask) -> None:
     app.config["MULTILIMIT_LIMITS"] = {
         "view": {"rules": "5000/hour", "cost": 10, "settle": "header:X-Tokens", "settle_header": "keep"}
     }
@@ -173,7 +173,7 @@ def test_a_field_of_the_response_stays_if_told_to(app: Flask) -> None:
     assert (response.headers["X-Tokens"], left(other)) == ("340", 4660)
 
 
-def test_a_field_of_the_response_settles_every_limiter_that_reads_it(app: Flask) -> None:
+def test_one_header_settles_every_limiter_that_reads_it(app: Flask) -> None:
     view = rate_limiter(rules=Rule(60, 500), scope="also", name="also", cost=10, settle="header:X-Tokens")(
         lambda: Response("ok", headers={"X-Tokens": "340"})
     )
@@ -186,7 +186,7 @@ def test_a_field_of_the_response_settles_every_limiter_that_reads_it(app: Flask)
 
 @pytest.mark.parametrize("answer", [404, Response("elsewhere", 302), Response("ok", 200)])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_an_error_page_is_settled_like_any_response(app: Flask, answer: Any, method: str) -> None:
+def test_aborted_view_is_settled_like_any_response(app: Flask, answer: Any, method: str) -> None:
     def view() -> str:
         settle(3)
         abort(answer)
@@ -194,10 +194,12 @@ def test_an_error_page_is_settled_like_any_response(app: Flask, answer: Any, met
     assert shown(serve(app, view, settle=True)(method=method)) == [997]
 
 
-def streaming(said: list[int]) -> Callable[[], Response]:
+def streaming(settled: list[int]) -> Callable[[], Response]:
+    """A view that streams a character after each ``settle``."""
+
     def view() -> Response:
         def generate() -> Iterator[str]:
-            for units in said:
+            for units in settled:
                 settle(units)
                 yield "x"
 
@@ -206,7 +208,7 @@ def streaming(said: list[int]) -> Callable[[], Response]:
     return view
 
 
-def test_a_stream_is_settled_when_it_has_been_sent(app: Flask) -> None:
+def test_stream_is_settled_after_it_is_sent(app: Flask) -> None:
     get = serve(app, streaming([10, 20, 640]), settle=True)
 
     with get(buffered=False) as response:
@@ -221,7 +223,7 @@ def length(announced: int) -> dict[str, str]:
 
 
 class Parts:
-    """An iterator that is no generator, with a name for what it reads that a part of a file uses as well."""
+    """An iterator that is no generator; its attribute has the name that werkzeug uses for a part of a file."""
 
     def __init__(self, iterable: Iterable[bytes]) -> None:
         self.iterable = iter(iterable)
@@ -246,7 +248,7 @@ class Parts:
     ],
     ids=["generator", "iterator", "map", "closing", "closing-twice"],
 )
-def test_a_stream_that_announces_its_length_is_settled_when_it_has_been_sent(
+def test_stream_with_content_length_is_settled_after_it_is_sent(
     app: Flask, wrap: Callable[..., Any], status: int, *, direct_passthrough: bool
 ) -> None:
     def view() -> Response:
@@ -272,23 +274,23 @@ def aborted_stream() -> Response:
     abort(Response(stream_with_context(generate()), headers=length(3)))
 
 
-def test_a_stream_that_ends_a_view_by_abort_is_settled_when_it_has_been_sent(app: Flask) -> None:
+def test_stream_passed_to_abort_is_settled_after_it_is_sent(app: Flask) -> None:
     response = serve(app, aborted_stream, settle=True)(buffered=True)
 
     assert (shown(response), left(app)) == ([900], 360)
 
 
-class OfServer(Parts):
-    """A file that the server passes to the system."""
+class ServerFileWrapper(Parts):
+    """A file wrapper of a server."""
 
     def __init__(self, file: IO[bytes], _: int) -> None:
         super().__init__(file)
 
 
-@pytest.mark.parametrize("wrapper", [None, OfServer, lambda file, _: file])
+@pytest.mark.parametrize("wrapper", [None, ServerFileWrapper, lambda file, _: file])
 @pytest.mark.parametrize(("headers", "status"), [({}, 200), ({"Range": "bytes=0-1"}, 206)])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_header_fields_of_a_file_show_what_is_left_after_its_settlement(
+def test_header_fields_of_a_sent_file_show_the_quota_after_settlement(
     app: Flask, wrapper: Any, headers: dict[str, str], status: int, method: str
 ) -> None:
     def view() -> Response:
@@ -301,7 +303,7 @@ def test_header_fields_of_a_file_show_what_is_left_after_its_settlement(
     assert (response.status_code, shown(response)) == (status, [997])
 
 
-def test_a_client_that_hangs_up_pays_for_what_was_said_until_then(app: Flask) -> None:
+def test_client_that_disconnects_pays_the_units_settled_so_far(app: Flask) -> None:
     get = serve(app, streaming([10, 20, 640]), settle=True)
 
     with get(buffered=False) as response:
@@ -312,7 +314,9 @@ def test_a_client_that_hangs_up_pays_for_what_was_said_until_then(app: Flask) ->
     assert left(app) == 980
 
 
-def test_nobody_waits_for_the_settlement_of_a_stream(app: Flask, storage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_do_not_wait_for_the_settlement_of_a_stream(
+    app: Flask, storage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app.config["TESTING"] = False
     get = serve(app, streaming([10, 640]), settle=True)
     answers, is_settled, settle_there = threading.Event(), threading.Event(), storage.settle
@@ -332,7 +336,7 @@ def test_nobody_waits_for_the_settlement_of_a_stream(app: Flask, storage: Any, m
     assert is_settled.wait(10)
 
 
-def test_a_callable_is_called_when_a_stream_is_closed(app: Flask) -> None:
+def test_settle_callable_runs_when_the_stream_is_closed(app: Flask) -> None:
     sent = list[str]()
 
     def view() -> Response:
@@ -351,33 +355,33 @@ def test_a_callable_is_called_when_a_stream_is_closed(app: Flask) -> None:
     assert left(app) == 997
 
 
-def test_a_generator_without_its_request_is_told_to_keep_it() -> None:
+def test_settle_without_a_request_is_an_error_that_suggests_stream_with_context() -> None:
     with pytest.raises(RuntimeError, match="stream_with_context"):
         settle(3)
 
 
 @pytest.mark.parametrize(
-    ("says", "lines"),
+    ("returns", "lines"),
     [
         *((lambda _, units=units: units, 1) for units in (-1, True, "12", 1.5, float("nan"), [3])),
         (lambda _: 1 // 0, 1),
         (lambda _: None, 0),
     ],
 )
-def test_a_callable_that_fails_or_says_nothing_of_use_leaves_the_estimate(
-    app: Flask, says: Any, lines: int, caplog: pytest.LogCaptureFixture
+def test_settle_callable_that_fails_or_returns_no_units_leaves_the_estimate(
+    app: Flask, returns: Any, lines: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    response = serve(app, lambda: "ok", settle=says)()
+    response = serve(app, lambda: "ok", settle=returns)()
 
     assert (response.status_code, left(app)) == (200, 900)
     assert ["so the estimate stands" in each for each in caplog.messages] == [True] * lines
 
 
-@pytest.mark.parametrize("nonsense", [-1, True, "12", 1.5, None])
-def test_a_view_that_says_nonsense_hears_of_it(app: Flask, nonsense: Any) -> None:
+@pytest.mark.parametrize("units", [-1, True, "12", 1.5, None])
+def test_settle_with_an_invalid_number_is_an_error_in_the_view(app: Flask, units: Any) -> None:
     def view() -> str:
         with pytest.raises(ConfigurationError, match="whole number"):
-            settle(nonsense)
+            settle(units)
         return "ok"
 
     serve(app, view, settle=True)()
@@ -385,13 +389,15 @@ def test_a_view_that_says_nonsense_hears_of_it(app: Flask, nonsense: Any) -> Non
     assert left(app) == 900
 
 
-def test_a_word_of_astronomic_size_is_bounded(app: Flask) -> None:
-    get = serve(app, saying(10**30), settle=True)
+def test_settle_with_an_astronomic_number_is_bounded(app: Flask) -> None:
+    get = serve(app, settling_at(10**30), settle=True)
 
     assert [get().status_code for _ in range(2)] == [200, 429]
 
 
-def test_units_beyond_what_a_sliding_window_keeps_are_said_once(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+def test_units_beyond_the_maximum_of_a_sliding_window_are_logged_once(
+    app: Flask, caplog: pytest.LogCaptureFixture
+) -> None:
     get = serve(app, lambda: "ok", rules=Rule(3600, 50_000), settle=lambda _: 12_000)
 
     for _ in range(3):
@@ -403,7 +409,7 @@ def test_units_beyond_what_a_sliding_window_keeps_are_said_once(app: Flask, capl
     assert "such as sliding_window_counter" in line
 
 
-def test_several_limiters_that_settle_are_told_by_name(app: Flask) -> None:
+def test_settle_needs_a_name_when_several_limiters_settle(app: Flask) -> None:
     @app.get("/")
     @rate_limiter(rules=Rule(60, 1000), scope="tokens", cost=10, settle=True, name="tokens")
     @rate_limiter(rules=Rule(60, 500), scope="queries", cost=10, settle=True, name="queries")
@@ -420,7 +426,7 @@ def test_several_limiters_that_settle_are_told_by_name(app: Flask) -> None:
     assert shown(app.test_client().get("/")) == [700, 496, 49]
 
 
-def test_slots_of_the_same_limiter_are_given_back_as_ever(app: Flask) -> None:
+def test_slots_of_a_limiter_that_settles_are_released(app: Flask) -> None:
     def view() -> str:
         settle(0)
         return str(current_decision.statuses[1].remaining)
@@ -430,7 +436,7 @@ def test_slots_of_the_same_limiter_are_given_back_as_ever(app: Flask) -> None:
     assert [get().text for _ in range(3)] == ["199", "199", "199"]
 
 
-def test_a_storage_that_does_not_answer_leaves_the_estimate(
+def test_estimate_stays_when_storage_fails_to_settle(
     app: Flask, storage: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     get = serve(app, lambda: "ok", settle=lambda _: 30)
@@ -448,9 +454,7 @@ def test_a_storage_that_does_not_answer_leaves_the_estimate(
     assert "could not settle" in caplog.text
 
 
-def test_one_command_settles_all_rules_of_all_limiters(
-    app: Flask, storage: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_call_of_the_storage_settles_all_rules(app: Flask, storage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     @app.get("/all")
     @rate_limiter(rules=[Rule(60, 1000), Rule(3600, 9000)], cost=10, settle=lambda _: 3, name="tokens")
     @rate_limiter(rules=Rule(60, 500), scope="failures", charge_when=[401], name="failures")
@@ -465,7 +469,7 @@ def test_one_command_settles_all_rules_of_all_limiters(
     assert [charge.units for charge in charges] == [3, 3, 0]
 
 
-def test_each_of_two_settlements_of_a_request_is_an_event_with_its_own_units(app: Flask, events: list[Event]) -> None:
+def test_each_settlement_of_a_request_is_an_event_with_its_units(app: Flask, events: list[Event]) -> None:
     def view() -> Response:
         def parts() -> Iterator[str]:
             yield "ok"
@@ -485,7 +489,7 @@ def test_each_of_two_settlements_of_a_request_is_an_event_with_its_own_units(app
 
 
 @pytest.mark.parametrize(("cost", "outcome"), [(0, "settled"), (3, "refunded")])
-def test_a_request_that_took_nothing_is_refunded_only_what_it_was_charged(
+def test_settlement_at_zero_is_a_refund_only_when_units_were_charged(
     app: Flask, events: list[Event], cost: int, outcome: str
 ) -> None:
     serve(app, lambda: "ok", cost=cost, settle=lambda _: 0)()
@@ -493,7 +497,7 @@ def test_a_request_that_took_nothing_is_refunded_only_what_it_was_charged(
     assert [event.outcome for event in events] == ["allowed", outcome]
 
 
-def test_slots_that_are_given_back_are_no_units(app: Flask, events: list[Event]) -> None:
+def test_refund_event_counts_no_slots(app: Flask, events: list[Event]) -> None:
     def view() -> str:
         app.extensions["multilimit"].refund(current_decision)
         return "ok"
@@ -517,12 +521,12 @@ def test_slots_that_are_given_back_are_no_units(app: Flask, events: list[Event])
         ({"settle": True, "rules": Rule(60, 50_000), "cost": 20_000}, "take fixed_window, sliding_window_counter"),
     ],
 )
-def test_a_mistake_about_settling_is_found_at_the_start(app: Flask, options: dict[str, Any], message: str) -> None:
+def test_invalid_settle_option_is_an_error(app: Flask, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         serve(app, lambda: "ok", **options)()
 
 
-def test_a_function_outside_of_a_request_has_no_response_to_be_settled_by(app: Flask) -> None:
+def test_settle_callable_outside_a_request_is_an_error(app: Flask) -> None:
     service = rate_limiter(rules="5/minute", settle=lambda _: 1)(lambda: "ok")
 
     with app.app_context(), pytest.raises(ConfigurationError, match="settle needs the response of a request"):
@@ -543,7 +547,7 @@ def left_of(app: Flask, name: str) -> int:
     return int(limiter.peek(hits_for(Rule(3600, 1000), scope=name)).remaining)
 
 
-def test_a_task_outside_of_requests_says_what_it_really_cost(app: Flask) -> None:
+def test_task_outside_a_request_is_charged_the_settled_units(app: Flask) -> None:
     def work(units: int) -> None:
         settle(units + 1)
         settle(units)
@@ -556,23 +560,23 @@ def test_a_task_outside_of_requests_says_what_it_really_cost(app: Flask) -> None
         assert left_of(app, "service") == 657
 
 
-def test_a_task_that_says_nothing_pays_its_estimate_and_one_that_fails_what_it_said(app: Flask) -> None:
-    def work(said: int) -> None:
-        if said:
-            settle(said)
+def test_task_that_raises_is_charged_settled_units_or_its_estimate(app: Flask) -> None:
+    def work(units: int) -> None:
+        if units:
+            settle(units)
         raise ZeroDivisionError
 
     task = limited(work)
     with app.app_context():
-        for said in (0, 7):
+        for units in (0, 7):
             with pytest.raises(ZeroDivisionError):
-                task(said)
+                task(units)
 
         assert left_of(app, "service") == 983
 
 
-def test_a_service_speaks_for_itself_and_the_view_that_calls_it_for_itself(app: Flask) -> None:
-    service = limited(saying(30))
+def test_view_and_function_that_it_calls_settle_separately(app: Flask) -> None:
+    service = limited(settling_at(30))
 
     def view() -> str:
         settle(200)
@@ -583,7 +587,7 @@ def test_a_service_speaks_for_itself_and_the_view_that_calls_it_for_itself(app: 
     assert shown(serve(app, view, settle=True)()) == [left(app), left_of(app, "service")] == [800, 940]
 
 
-def test_the_word_of_a_view_after_its_service_does_not_settle_the_service(app: Flask) -> None:
+def test_settle_of_a_view_after_a_function_call_leaves_the_function(app: Flask) -> None:
     service = limited(lambda: None)
 
     def view() -> str:
@@ -596,8 +600,8 @@ def test_the_word_of_a_view_after_its_service_does_not_settle_the_service(app: F
     assert [left(app), left_of(app, "service")] == [800, 990]
 
 
-def test_a_service_in_a_service_speaks_for_itself(app: Flask) -> None:
-    inner = limited(saying(3), "inner")
+def test_nested_functions_settle_separately(app: Flask) -> None:
+    inner = limited(settling_at(3), "inner")
 
     def call() -> None:
         inner()
@@ -610,15 +614,15 @@ def test_a_service_in_a_service_speaks_for_itself(app: Flask) -> None:
         assert [left_of(app, name) for name in ("inner", "outer")] == [997, 800]
 
 
-def test_a_helper_that_is_limited_otherwise_speaks_for_its_caller(app: Flask) -> None:
-    helper = limited(saying(40), "helper", settle=None, rules=Concurrent(2), cost=1)
+def test_settle_in_a_function_without_that_option_settles_its_caller(app: Flask) -> None:
+    helper = limited(settling_at(40), "helper", settle=None, rules=Concurrent(2), cost=1)
     with app.app_context():
         limited(helper, "outer")()
 
         assert left_of(app, "outer") == 960
 
 
-def test_a_generator_is_settled_when_it_ends_or_is_closed(app: Flask) -> None:
+def test_generator_is_settled_when_it_ends_or_is_closed(app: Flask) -> None:
     def parts() -> Iterator[int]:
         for part in (100, 200, 300):
             settle(part)
@@ -636,7 +640,7 @@ def test_a_generator_is_settled_when_it_ends_or_is_closed(app: Flask) -> None:
         assert left_of(app, "service") == 600
 
 
-def test_a_coroutine_is_settled_when_it_ends(app: Flask) -> None:
+def test_coroutine_is_settled_when_it_ends(app: Flask) -> None:
     async def work(units: int) -> None:
         await asyncio.sleep(0)
         settle(units)
@@ -651,7 +655,7 @@ def test_a_coroutine_is_settled_when_it_ends(app: Flask) -> None:
         assert left_of(app, "service") == 877
 
 
-def test_a_task_names_the_limiter_that_it_speaks_for(app: Flask) -> None:
+def test_task_with_two_settling_limiters_must_name_one(app: Flask) -> None:
     def work() -> None:
         with pytest.raises(ConfigurationError, match="give name="):
             settle(3)
@@ -664,7 +668,7 @@ def test_a_task_names_the_limiter_that_it_speaks_for(app: Flask) -> None:
         assert [left_of(app, name) for name in ("tokens", "queries")] == [700, 990]
 
 
-def test_where_limits_are_switched_off_a_word_changes_nothing() -> None:
+def test_settle_does_nothing_when_limits_are_disabled() -> None:
     off = Flask("off")
     off.config["MULTILIMIT_ENABLED"] = False
     MultiLimit(off)
@@ -678,12 +682,12 @@ def test_where_limits_are_switched_off_a_word_changes_nothing() -> None:
         limited(lambda: settle(3))()
 
 
-# Beside the other options of a limiter
+# Together with the other options of a limiter
 
 
 @pytest.fixture
 def asking(app: Flask) -> Asking:
-    """Makes the view; its requests say what they take."""
+    """Makes a view whose requests say in the query how many units they take."""
 
     def make(**options: Any) -> Callable[..., TestResponse]:
         get = serve(app, lambda: "ok", **{"settle": lambda _: int(request.args["took"]), **options})
@@ -697,13 +701,13 @@ def override(app: Flask, **rules: Any) -> None:
         app.extensions["multilimit"].control.override("view", rule="default-3600s", rules=rules, lasting=True)
 
 
-def test_a_shadow_is_settled_unless_it_would_have_refused(app: Flask, asking: Asking) -> None:
+def test_shadow_is_settled_unless_it_would_have_refused(app: Flask, asking: Asking) -> None:
     get = asking(shadow=True)
 
     assert [(get(units).status_code, left(app)) for units in (950, 340)] == [(200, 50)] * 2
 
 
-def test_each_request_that_a_debt_refuses_is_a_strike(asking: Asking) -> None:
+def test_each_request_refused_by_a_debt_is_a_strike(asking: Asking) -> None:
     get = asking(type=IP, ban=Ban(after=2, within=600, time=7200))
     get(5000)
 
@@ -713,7 +717,7 @@ def test_each_request_that_a_debt_refuses_is_a_strike(asking: Asking) -> None:
     assert int(answers[-1].headers["Retry-After"]) == 7200
 
 
-def test_what_is_reserved_stays_reserved_until_a_debt_takes_it(asking: Asking) -> None:
+def test_reserve_is_kept_until_a_debt_uses_it(asking: Asking) -> None:
     get = asking(reserve=Reserve({"critical": 0.2}, lambda: request.args.get("priority")), cost=10)
     get(795)
 
@@ -722,13 +726,13 @@ def test_what_is_reserved_stays_reserved_until_a_debt_takes_it(asking: Asking) -
 
 
 @pytest.mark.parametrize("rules", [lambda: TOKENS, lambda: "1000/hour"])
-def test_rules_by_request_are_settled(asking: Asking, rules: Any) -> None:
+def test_dynamic_rules_are_settled(asking: Asking, rules: Any) -> None:
     get = asking(rules=rules)
 
     assert [shown(get(340)) for _ in range(2)] == [[660], [320]]
 
 
-def test_an_override_counts_what_was_settled_before_and_is_settled(app: Flask, asking: Asking) -> None:
+def test_override_of_a_count_keeps_settled_units_and_is_settled(app: Flask, asking: Asking) -> None:
     get = asking()
     get(340)
     override(app, count=500)
@@ -738,14 +742,14 @@ def test_an_override_counts_what_was_settled_before_and_is_settled(app: Flask, a
 
 
 @pytest.mark.parametrize("cost", [0, 10])
-def test_an_override_by_another_algorithm_is_settled(app: Flask, asking: Asking, cost: int) -> None:
+def test_override_with_another_algorithm_is_settled(app: Flask, asking: Asking, cost: int) -> None:
     get = asking(cost=cost)
     override(app, algorithm="sliding_window_counter")
 
     assert [shown(get(340)) for _ in range(2)] == [[660], [320]]
 
 
-def test_an_override_during_a_request_leaves_its_settlement_where_it_was_charged(app: Flask) -> None:
+def test_override_during_a_request_does_not_move_its_settlement(app: Flask) -> None:
     def view() -> str:
         override(app, algorithm="token_bucket")
         return "ok"
@@ -753,17 +757,17 @@ def test_an_override_during_a_request_leaves_its_settlement_where_it_was_charged
     serve(app, view, settle=lambda _: 40)()
 
     with app.app_context():
-        as_before = [Hit(hit.key, hit.rule) for hit in hits_for(TOKENS, scope="view")]  # no override finds them
+        as_before = [Hit(hit.key, hit.rule) for hit in hits_for(TOKENS, scope="view")]  # overrides do not change these
         assert app.extensions["multilimit"].limiter.peek(as_before).remaining == 960
 
 
-def test_a_request_that_waited_is_settled_once_at_what_it_took(asking: Asking) -> None:
+def test_request_that_waited_is_settled_once(asking: Asking) -> None:
     get = asking(rules=Rule(0.2, 10, algorithm="fixed_window"), cost=6, wait=5)
 
     assert [shown(get(8)) for _ in range(2)] == [[2], [2]]
 
 
-def test_lists_and_exemptions_leave_nothing_to_settle(app: Flask, asking: Asking) -> None:
+def test_exempt_and_allowed_requests_are_not_settled(app: Flask, asking: Asking) -> None:
     get = asking(exempt_when=lambda: "free" in request.args)
 
     assert get(40, free=1).status_code == 200

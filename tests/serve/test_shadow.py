@@ -1,4 +1,4 @@
-"""`shadow=True`: evaluated, counted, signalled, shown on request, never refusing."""
+"""`shadow=True`: the limiter is checked, counted and signalled, but never refuses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 from flask import Flask
 
 from flask_multilimit import Decision, LimitType, MultiLimit, current_decision, rate_limiter
+from flask_multilimit.engine import Limiter
+from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import limits_checked, request_rejected, shadow_rejected
 from support.asking import ask, policy, statuses, view
 
@@ -19,24 +21,24 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def sent(app: Flask) -> Iterator[list[tuple[str, list[str]]]]:
-    """The name of each signal, and the shadows that would have refused."""
-    told: list[tuple[str, list[str]]] = []
+    """The name of each signal that was sent, and the shadows that would have refused."""
+    found: list[tuple[str, list[str]]] = []
 
     def receiver_of(name: str) -> Any:
         def receive(_app: Flask, *, decision: Decision, **_: Any) -> None:
-            told.append((name, [status.name for status in decision.shadowed]))
+            found.append((name, [status.name for status in decision.shadowed]))
 
         return receive
 
     receivers = {signal: receiver_of(signal.name) for signal in (limits_checked, request_rejected, shadow_rejected)}
     for signal, receiver in receivers.items():
         signal.connect(receiver, app)
-    yield told
+    yield found
     for signal, receiver in receivers.items():
         signal.disconnect(receiver, app)
 
 
-def test_a_shadow_is_signalled_when_it_would_have_refused(
+def test_shadow_is_signalled_when_it_would_have_refused(
     app: Flask, any_storage: Any, sent: list[tuple[str, list[str]]], clock: Clock
 ) -> None:
     MultiLimit(app, storage=any_storage)
@@ -54,23 +56,23 @@ def test_a_shadow_is_signalled_when_it_would_have_refused(
     ]
 
 
-def test_counts_like_the_limit_that_it_tries_out(app: Flask, any_storage: Any) -> None:
-    """What it would have refused is not charged, so it says the same as the limit will once it is in earnest."""
+def test_shadow_counts_like_a_limiter_that_refuses(app: Flask, any_storage: Any) -> None:
+    """It does not charge what it would refuse, so its count is that of the same limiter without ``shadow``."""
     MultiLimit(app, storage=any_storage)
-    tried = rate_limiter(rules="2/minute", shadow=True, scope="trial")
+    shadow = rate_limiter(rules="2/minute", shadow=True, scope="trial")
     real = rate_limiter(rules="2/minute", scope="trial")
-    app.add_url_rule("/", "view", tried(lambda: ",".join(str(status.allowed) for status in current_decision.statuses)))
+    app.add_url_rule("/", "view", shadow(lambda: ",".join(str(status.allowed) for status in current_decision.statuses)))
     app.add_url_rule("/real", "real", real(view()))
 
     assert [ask(app).text for _ in range(3)] == ["True", "True", "False"]
     assert statuses(app, "/real") == [429]
 
 
-def test_a_shadow_is_not_charged_by_what_another_limit_refuses(app: Flask, any_storage: Any, clock: Clock) -> None:
+def test_shadow_is_not_charged_when_another_limit_refuses(app: Flask, any_storage: Any, clock: Clock) -> None:
     app.config["MULTILIMIT_SHADOW_HEADERS"] = True
     MultiLimit(app, storage=any_storage)
-    shadow, earnest = rate_limiter(rules="9/minute", shadow=True), rate_limiter(type=LimitType.IP, rules="1/second")
-    app.add_url_rule("/", "view", shadow(earnest(view())))
+    shadow, real = rate_limiter(rules="9/minute", shadow=True), rate_limiter(type=LimitType.IP, rules="1/second")
+    app.add_url_rule("/", "view", shadow(real(view())))
 
     statuses(app, "/", "/", "/")
     clock.advance(1)
@@ -78,7 +80,7 @@ def test_a_shadow_is_not_charged_by_what_another_limit_refuses(app: Flask, any_s
     assert '"default-60s";r=7' in ask(app).headers["RateLimit"]
 
 
-def test_a_shadow_is_in_header_fields_only_on_request(app: Flask, any_storage: Any) -> None:
+def test_shadow_is_in_header_fields_only_when_configured(app: Flask, any_storage: Any) -> None:
     other = Flask("other")
     other.config["MULTILIMIT_SHADOW_HEADERS"] = True
     for each in (app, other):
@@ -93,7 +95,7 @@ def test_a_shadow_is_in_header_fields_only_on_request(app: Flask, any_storage: A
     assert ask(other, "/alone").headers["RateLimit"] == '"default-60s";r=0;t=60'
 
 
-def test_shadows_of_every_level_refuse_nobody(app: Flask, any_storage: Any, sent: list[tuple[str, list[str]]]) -> None:
+def test_shadows_in_settings_never_refuse(app: Flask, any_storage: Any, sent: list[tuple[str, list[str]]]) -> None:
     shadow = {"rules": "1/minute", "shadow": True}
     app.config |= {"MULTILIMIT_LIMITS": {"view": {**shadow, "rules": "1/hour"}}, "MULTILIMIT_SHADOW_HEADERS": True}
     MultiLimit(app, storage=any_storage, application_limits=shadow, unmatched_limits=shadow)
@@ -104,11 +106,13 @@ def test_shadows_of_every_level_refuse_nobody(app: Flask, any_storage: Any, sent
     assert ("shadow-rejected", ["application-60s", "default-3600s"]) in sent
 
 
-def test_does_not_wait_and_calls_no_one(app: Flask, any_storage: Any) -> None:
-    def never(_: Any) -> Any:
-        raise AssertionError("nobody has been refused")
-
-    MultiLimit(app, storage=any_storage, on_rejected=never)
-    app.add_url_rule("/", "view", rate_limiter(rules="1/minute", shadow=True, wait=30, on_rejected=never)(view()))
+def test_shadow_does_not_wait_or_call_on_rejected(app: Flask, any_storage: Any) -> None:
+    rejected: list[Decision] = []
+    slept: list[float] = []
+    MultiLimit(app, storage=any_storage, on_rejected=rejected.append)
+    gate_of(app).limiter = Limiter(any_storage, sleep=slept.append)
+    limiter = rate_limiter(rules="1/minute", shadow=True, wait=60, on_rejected=rejected.append)
+    app.add_url_rule("/", "view", limiter(view()))
 
     assert statuses(app, "/", "/") == [200, 200]
+    assert (rejected, slept) == ([], [])

@@ -1,4 +1,4 @@
-"""A reserve of what all clients share refuses with 503: the client has done nothing wrong, the service is short."""
+"""A reserve of a quota that all clients share refuses with 503: the service is busy, and no client is at fault."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def refused(app: Flask, **options: Any) -> TestResponse:
     return client.get("/", **options)
 
 
-def test_a_reserve_that_all_clients_share_refuses_with_the_problem_of_a_service_that_is_short() -> None:
+def test_shared_reserve_refuses_with_503_and_its_problem_details() -> None:
     response = refused(shedding())
 
     assert response.status_code == 503
@@ -59,27 +59,27 @@ def test_a_reserve_that_all_clients_share_refuses_with_the_problem_of_a_service_
 
 
 @pytest.mark.parametrize(
-    ("accept", "said"),
+    ("accept", "text"),
     [("text/html", "<h1>Service Unavailable</h1>"), ("text/plain", "The service is busy.")],
 )
-def test_people_read_that_the_service_is_busy(accept: str, said: str) -> None:
-    assert said in refused(shedding(), headers={"Accept": accept}).text
+def test_text_and_html_say_that_the_service_is_busy(accept: str, text: str) -> None:
+    assert text in refused(shedding(), headers={"Accept": accept}).text
 
 
-def test_a_request_of_the_highest_priority_is_refused_likewise_when_nothing_is_left() -> None:
+def test_highest_priority_gets_503_when_nothing_is_left() -> None:
     app = shedding()
     client = app.test_client()
 
     assert [client.get("/?priority=critical").status_code for _ in range(3)] == [200, 200, 503]
 
 
-def test_a_reserve_of_the_quota_of_one_client_refuses_with_429() -> None:
+def test_reserve_of_a_quota_per_client_refuses_with_429() -> None:
     response = refused(shedding(type=IP))
 
     assert (response.status_code, response.get_json()["type"]) == (429, QUOTA)
 
 
-def test_a_client_that_exceeds_its_own_limit_as_well_gets_429() -> None:
+def test_client_that_exceeds_its_own_limit_as_well_gets_429() -> None:
     response = refused(
         app_with(rate_limiter(rules="2/minute", reserve=RESERVE), rate_limiter(type=IP, rules="1/minute"))
     )
@@ -89,7 +89,7 @@ def test_a_client_that_exceeds_its_own_limit_as_well_gets_429() -> None:
 
 
 @pytest.mark.parametrize("handled", [RateLimitExceeded, 429, HTTPException])
-def test_the_error_handler_of_other_refusals_receives_it_with_its_status(handled: Any) -> None:
+def test_error_handler_for_refusals_gets_the_503(handled: Any) -> None:
     app = shedding()
 
     @app.errorhandler(handled)
@@ -104,7 +104,7 @@ def test_the_error_handler_of_other_refusals_receives_it_with_its_status(handled
 
 
 @pytest.mark.parametrize("handled", [503, ServiceUnavailable])
-def test_a_handler_for_503_alone_receives_outages_only(handled: Any) -> None:
+def test_error_handler_for_503_alone_does_not_get_it(handled: Any) -> None:
     app = shedding()
 
     @app.errorhandler(handled)
@@ -114,13 +114,13 @@ def test_a_handler_for_503_alone_receives_outages_only(handled: Any) -> None:
     assert refused(app).get_json()["type"] == REDUCED
 
 
-def test_messages_and_responses_of_the_app_stay() -> None:
+def test_message_and_on_rejected_replace_body_and_status() -> None:
     assert refused(shedding(message="Sale day!")).get_json()["detail"] == "Sale day!"
     assert refused(shedding(on_rejected=lambda _: ("later", 429))).status_code == 429
     assert refused(shedding(on_rejected=lambda _: "later")).status_code == 503
 
 
-def test_the_exception_keeps_its_status_when_it_is_pickled_or_copied() -> None:
+def test_exception_keeps_status_503_when_pickled_or_copied() -> None:
     app = shedding()
     caught: list[RateLimitExceeded] = []
 
@@ -135,7 +135,7 @@ def test_the_exception_keeps_its_status_when_it_is_pickled_or_copied() -> None:
         assert (twin.code, problem(twin)) == (503, problem(caught[0]))
 
 
-def test_documents_of_the_api_name_both_statuses() -> None:
+def test_openapi_documents_both_statuses() -> None:
     app = app_with(
         rate_limiter(rules="100 at once", reserve=RESERVE),
         rate_limiter(type=IP, rules="10/minute", reserve=RESERVE),

@@ -1,4 +1,4 @@
-"""What receivers are told, when, and what becomes of one that raises."""
+"""Signals: which are sent and when, their arguments, and receivers that raise."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Sent(NamedTuple):
 
 @pytest.fixture
 def sent() -> Iterator[list[Sent]]:
-    """Every signal sent, in order."""
+    """The signals that were sent, in order."""
     found: list[Sent] = []
 
     def checked(sender: object, **arguments: Any) -> None:
@@ -46,7 +46,9 @@ def limit(app: Flask, **options: Any) -> FlaskClient:
     return app.test_client()
 
 
-def test_every_decision_is_told_and_every_refusal_again(limited_app: Flask, sent: list[Sent]) -> None:
+def test_check_sends_limits_checked_and_refusal_also_sends_request_rejected(
+    limited_app: Flask, sent: list[Sent]
+) -> None:
     client = limit(limited_app)
 
     client.get("/")
@@ -58,7 +60,7 @@ def test_every_decision_is_told_and_every_refusal_again(limited_app: Flask, sent
     assert sent[0].decision.id != sent[1].decision.id
 
 
-def test_sender_endpoint_and_subjects_are_told(app: Flask, sent: list[Sent]) -> None:
+def test_signal_has_app_endpoint_and_subjects(app: Flask, sent: list[Sent]) -> None:
     MultiLimit(app, user_loader=lambda: request.headers.get("X-User"))
 
     @app.get("/")
@@ -83,7 +85,7 @@ def test_sender_endpoint_and_subjects_are_told(app: Flask, sent: list[Sent]) -> 
     }
 
 
-def test_a_limiter_that_does_not_apply_tells_no_subject(limited_app: Flask, sent: list[Sent]) -> None:
+def test_signal_has_no_subject_of_a_limiter_that_does_not_apply(limited_app: Flask, sent: list[Sent]) -> None:
     exempt = rate_limiter(type=LimitType.IP, exempt_when=lambda: True)
     without_subject = rate_limiter(type=lambda: None, name="tenant")
     limited_app.add_url_rule("/", "view", exempt(without_subject(rate_limiter()(lambda: "ok"))))
@@ -93,7 +95,7 @@ def test_a_limiter_that_does_not_apply_tells_no_subject(limited_app: Flask, sent
     assert sent[0].subjects == {"default": ""}
 
 
-def test_a_check_of_nothing_is_told_to_nobody(limited_app: Flask, sent: list[Sent]) -> None:
+def test_exempt_request_sends_no_signal(limited_app: Flask, sent: list[Sent]) -> None:
     client = limit(limited_app, exempt_when=lambda: True)
 
     client.get("/")
@@ -101,17 +103,17 @@ def test_a_check_of_nothing_is_told_to_nobody(limited_app: Flask, sent: list[Sen
     assert sent == []
 
 
-def test_a_service_is_told_by_its_name(limited_app: Flask, sent: list[Sent]) -> None:
+def test_signal_names_a_function_by_module_and_name(limited_app: Flask, sent: list[Sent]) -> None:
     @rate_limiter()
     def service() -> None: ...
 
     with limited_app.app_context():
         service()
 
-    assert sent[0].endpoint.endswith("test_signals:test_a_service_is_told_by_its_name.<locals>.service")
+    assert sent[0].endpoint.endswith("test_signals:test_signal_names_a_function_by_module_and_name.<locals>.service")
 
 
-def test_a_refusal_is_told_before_error_handlers_run(limited_app: Flask, sent: list[Sent]) -> None:
+def test_refusal_is_signalled_before_error_handlers_run(limited_app: Flask, sent: list[Sent]) -> None:
     seen: list[int] = []
 
     @limited_app.errorhandler(RateLimitExceeded)
@@ -128,7 +130,7 @@ def test_a_refusal_is_told_before_error_handlers_run(limited_app: Flask, sent: l
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_receivers_run_where_the_request_is(limited_app: Flask, is_async: bool) -> None:
+def test_receiver_can_read_the_request(limited_app: Flask, is_async: bool) -> None:
     paths: list[str] = []
 
     def receiver(_: object, **__: object) -> None:
@@ -146,7 +148,7 @@ def test_receivers_run_where_the_request_is(limited_app: Flask, is_async: bool) 
 
 @pytest.mark.parametrize("signal", [limits_checked, request_rejected], ids=lambda signal: signal.name)
 @pytest.mark.parametrize("error", [ZeroDivisionError("broken"), RateLimitExceeded], ids=["error", "refusal"])
-def test_a_receiver_that_raises_changes_no_verdict_and_is_logged(
+def test_receiver_that_raises_is_logged_and_changes_no_decision(
     limited_app: Flask, caplog: pytest.LogCaptureFixture, signal: NamedSignal, error: Exception, sent: list[Sent]
 ) -> None:
     def receiver(_: object, **__: object) -> None:

@@ -1,4 +1,4 @@
-"""Slots of Concurrent rules: taken by the check, given back when the response is closed."""
+"""Slots of Concurrent rules: taken by the check, released when the response is closed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 two_at_once = rate_limiter(rules="2 at once")
 FOR_SLOTS = ("slot", "settle", "concurrency", "hold", "release")
-"""Parts of the names of rooms and functions that slots need."""
+"""Parts of the names of modules and functions that work on slots."""
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def get(app: Flask, path: str = "/", **options: Any) -> TestResponse:
     return app.test_client().get(path, **options)
 
 
-def test_a_slot_is_in_use_until_the_response_is_closed(app: Flask) -> None:
+def test_slot_is_in_use_until_the_response_is_closed(app: Flask) -> None:
     app.add_url_rule("/", "index", two_at_once(lambda: "ok"))
 
     first, second, third = get(app), get(app), get(app)
@@ -82,7 +82,7 @@ def test_a_slot_is_in_use_until_the_response_is_closed(app: Flask) -> None:
     assert len(KEEPER) == 0
 
 
-def test_tests_need_not_close_a_complete_response(app: Flask) -> None:
+def test_complete_response_in_testing_mode_needs_no_close(app: Flask) -> None:
     app.testing = True
     app.add_url_rule("/", "index", two_at_once(lambda: "ok"))
     app.add_url_rule("/stream", "stream", two_at_once(lambda: iter("ab")))
@@ -101,7 +101,7 @@ def answer(app: Flask, path: str = "/", **options: Any) -> Iterator[TestResponse
         yield response
 
 
-def test_a_stream_holds_it_to_the_last_byte_or_until_the_client_hangs_up(app: Flask) -> None:
+def test_stream_holds_its_slot_until_it_is_closed(app: Flask) -> None:
     app.add_url_rule("/", "index", two_at_once(lambda: stream_with_context(iter("ab"))))
 
     with answer(app) as whole:
@@ -132,9 +132,11 @@ async def _wait() -> str:
 
 
 @pytest.mark.parametrize(
-    ("view", "status"), [(_raise, 500), (_abort, 404), (_send, 200), (_wait, 200), (lambda: ("", 204), 204)]
+    ("view", "status"),
+    [(_raise, 500), (_abort, 404), (_send, 200), (_wait, 200), (lambda: ("", 204), 204)],
+    ids=["error", "abort", "file", "async", "empty"],
 )
-def test_a_slot_is_released_whatever_the_view_does(app: Flask, view: Any, status: int) -> None:
+def test_slot_is_released_after_every_kind_of_view(app: Flask, view: Any, status: int) -> None:
     app.add_url_rule("/", "index", two_at_once(view))
 
     for _ in range(5):
@@ -144,9 +146,9 @@ def test_a_slot_is_released_whatever_the_view_does(app: Flask, view: Any, status
         assert in_use(app, "index") == 0
 
 
-def test_a_slot_of_a_response_that_is_never_sent_is_released(app: Flask) -> None:
+def test_slot_of_an_upgrade_response_is_released(app: Flask) -> None:
     class Upgraded(app.response_class):  # type: ignore[name-defined,misc]
-        """As that of a websocket, which has the connection to itself."""
+        """Like the response of a websocket, which takes over the connection."""
 
         def __call__(self, _: Any, start_response: Any) -> list[bytes]:
             start_response("101 Switching Protocols", [])
@@ -158,11 +160,11 @@ def test_a_slot_of_a_response_that_is_never_sent_is_released(app: Flask) -> None
     assert in_use(app, "index") == 0
 
 
-def test_a_slot_of_a_replaced_response_is_released() -> None:
+def test_slot_is_released_when_after_request_replaces_the_response() -> None:
     app = Flask(__name__)
 
     @app.after_request
-    def replace(response: Any) -> Any:  # runs after ours, which was registered later
+    def replace(response: Any) -> Any:  # runs after that of the extension, which is registered later
         return app.response_class("other", headers=response.headers)
 
     app.extensions["ours"] = MultiLimit(app)
@@ -175,7 +177,7 @@ def test_a_slot_of_a_replaced_response_is_released() -> None:
     assert in_use(app, "index") == 0
 
 
-def test_a_response_that_is_dropped_without_being_closed_gives_it_back_soon(app: Flask) -> None:
+def test_slot_of_a_garbage_collected_response_is_released(app: Flask) -> None:
     app.add_url_rule("/", "index", two_at_once(lambda: "ok"))
 
     response = get(app)
@@ -187,14 +189,12 @@ def test_a_response_that_is_dropped_without_being_closed_gives_it_back_soon(app:
 
 
 class Killed(BaseException):
-    """As gevent.Timeout is."""
+    """An exception like gevent.Timeout."""
 
 
 @pytest.mark.parametrize("error", [Killed, RuntimeError, None])
 @pytest.mark.parametrize("testing", [False, True])
-def test_a_slot_of_a_request_whose_teardown_raises_is_released(
-    app: Flask, testing: bool, error: type[BaseException] | None
-) -> None:
+def test_slot_is_released_when_teardown_raises(app: Flask, testing: bool, error: type[BaseException] | None) -> None:
     app.testing = testing
 
     @app.get("/")
@@ -217,7 +217,7 @@ def test_a_slot_of_a_request_whose_teardown_raises_is_released(
     assert in_use(app, "index") == 0
 
 
-def test_a_response_whose_body_cannot_be_sent_keeps_no_slot(app: Flask) -> None:
+def test_slot_is_released_when_the_body_is_not_iterable(app: Flask) -> None:
     body: Any = 42
     app.add_url_rule("/", "index", two_at_once(lambda: Response(body, direct_passthrough=True)))
 
@@ -248,7 +248,7 @@ def file_wrapper(file: IO[bytes], size: int) -> FileWrapper:
 
 
 class TestFiles:
-    """Servers have a class or a function for files that they pass to the system."""
+    """Servers give a class or a function that wraps files: ``wsgi.file_wrapper``."""
 
     def send(self, app: Flask, wrapper: object) -> tuple[Any, io.BytesIO]:
         file = io.BytesIO(b"many bytes")
@@ -257,7 +257,7 @@ class TestFiles:
         return app.wsgi_app(environ, lambda *_: lambda _: None), file
 
     @pytest.mark.parametrize("wrapper", [FileWrapper, Fixed, file_wrapper])
-    def test_hold_it_until_they_are_closed_and_are_sent_as_the_server_knows_them(
+    def test_sent_file_holds_its_slot_until_closed_and_keeps_its_file_wrapper(
         self, app: Flask, wrapper: object
     ) -> None:
         body, file = self.send(app, wrapper)
@@ -269,7 +269,7 @@ class TestFiles:
         assert in_use(app, "index") == 0
         assert file.closed
 
-    def test_give_it_back_soon_if_another_thread_closes_them(self, app: Flask) -> None:
+    def test_slot_is_released_when_another_thread_closes_the_file(self, app: Flask) -> None:
         body, file = self.send(app, FileWrapper)
 
         thread = threading.Thread(target=body.close)
@@ -279,18 +279,18 @@ class TestFiles:
         assert file.closed
         until(lambda: in_use(app, "index") == 0)
 
-    def test_give_it_back_although_they_cannot_be_closed(self, app: Flask) -> None:
+    def test_slot_is_released_when_closing_the_file_raises(self, app: Flask) -> None:
         body, file = self.send(app, FileWrapper)
         file.close = _raise  # type: ignore[assignment, method-assign]
 
         with pytest.raises(RuntimeError, match="broken"):
             body.close()
-        del file.close  # which raises once more when the file is collected
+        del file.close  # it would raise again when the file is garbage collected
 
         assert in_use(app, "index") == 0
 
 
-def test_each_request_that_gets_the_same_response_object_holds_its_own(app: Flask) -> None:
+def test_requests_that_share_a_response_object_hold_separate_slots(app: Flask) -> None:
     shared = Response("ok")
     app.add_url_rule("/", "index", two_at_once(lambda: shared))
     app.add_url_rule("/free", "free", lambda: shared)
@@ -304,7 +304,7 @@ def test_each_request_that_gets_the_same_response_object_holds_its_own(app: Flas
         assert in_use(app, "index") == 0
 
 
-def test_a_response_object_that_is_shared_does_not_grow(app: Flask) -> None:
+def test_shared_response_object_makes_no_more_calls_each_time(app: Flask) -> None:
     shared = Response("ok")
     app.add_url_rule("/", "index", two_at_once(lambda: shared))
     get(app).close()
@@ -316,7 +316,7 @@ def test_a_response_object_that_is_shared_does_not_grow(app: Flask) -> None:
     assert len(calls_during(lambda: get(app).close())) == len(once)
 
 
-def test_a_refused_request_holds_nothing(app: Flask) -> None:
+def test_refused_request_holds_no_slot(app: Flask) -> None:
     app.add_url_rule("/", "index", rate_limiter(rules=["2/minute", "2 at once"])(lambda: "ok"))
 
     held = [get(app) for _ in range(2)]
@@ -331,7 +331,7 @@ def test_a_refused_request_holds_nothing(app: Flask) -> None:
     assert len(KEEPER) == 0
 
 
-def test_a_function_holds_it_until_it_returns(app: Flask) -> None:
+def test_function_holds_its_slot_until_it_returns(app: Flask) -> None:
     inside: list[int] = []
 
     @rate_limiter(rules="1 at once", scope="export")
@@ -350,7 +350,7 @@ def test_a_function_holds_it_until_it_returns(app: Flask) -> None:
     assert len(KEEPER) == 0
 
 
-def test_an_async_function_holds_it_until_it_was_awaited(app: Flask) -> None:
+def test_async_function_holds_its_slot_until_it_was_awaited(app: Flask) -> None:
     @rate_limiter(rules="1 at once", scope="export")
     async def export() -> int:
         await asyncio.sleep(0)
@@ -369,7 +369,7 @@ def test_an_async_function_holds_it_until_it_was_awaited(app: Flask) -> None:
     assert len(KEEPER) == 0
 
 
-def test_a_function_that_a_view_calls_gives_it_back_before_the_view_ends(app: Flask) -> None:
+def test_function_called_by_a_view_releases_its_slot_before_the_view_ends(app: Flask) -> None:
     @rate_limiter(rules="1 at once", scope="export")
     def export() -> None: ...
 
@@ -383,7 +383,7 @@ def test_a_function_that_a_view_calls_gives_it_back_before_the_view_ends(app: Fl
 
 
 @pytest.mark.parametrize("in_a_request", [False, True])
-def test_requests_that_a_function_makes_hold_their_own(in_a_request: bool) -> None:
+def test_requests_made_by_a_function_hold_their_own_slots(in_a_request: bool) -> None:
     app = Flask(__name__)
     ours = MultiLimit(app, application_limits="2 at once")
     seen: list[tuple[list[int], int]] = []
@@ -402,10 +402,10 @@ def test_requests_that_a_function_makes_hold_their_own(in_a_request: bool) -> No
     with app.test_request_context() if in_a_request else app.app_context():
         job()
         assert seen == [([200] * 3, 2)]
-        assert len(KEEPER) == 0  # what the function has taken after these requests, it has given back
+        assert len(KEEPER) == 0  # the slot that the function took after these requests is released, too
 
 
-def test_a_block_holds_it_to_its_end(app: Flask) -> None:
+def test_limit_block_holds_its_slot_until_it_ends(app: Flask) -> None:
     limit = app.extensions["ours"].limit
 
     with app.app_context():
@@ -417,7 +417,7 @@ def test_a_block_holds_it_to_its_end(app: Flask) -> None:
             pass
 
 
-def test_a_check_in_a_view_holds_it_until_the_response_is_closed_or_it_is_released(app: Flask) -> None:
+def test_check_in_a_view_holds_its_slot_until_close_or_release(app: Flask) -> None:
     ours = app.extensions["ours"]
 
     @app.get("/<how>")
@@ -433,7 +433,7 @@ def test_a_check_in_a_view_holds_it_until_the_response_is_closed_or_it_is_releas
         assert (first.text, second.text) == ("True", "True")
 
 
-def test_a_check_in_a_view_with_another_decorator_between_its_limiters_holds_it_as_long(app: Flask) -> None:
+def test_check_in_a_view_with_split_limiters_holds_its_slot_until_close(app: Flask) -> None:
     @app.get("/")
     @rate_limiter(rules="9/minute")
     @with_wraps
@@ -447,7 +447,7 @@ def test_a_check_in_a_view_with_another_decorator_between_its_limiters_holds_it_
     assert len(KEEPER) == 0
 
 
-def test_a_thread_with_a_copied_request_context_holds_its_own_until_the_end_of_each_call(app: Flask) -> None:
+def test_thread_with_a_copied_request_context_holds_its_slot_until_its_call_ends(app: Flask) -> None:
     ours, inside = app.extensions["ours"], []
 
     @app.get("/")
@@ -469,7 +469,7 @@ def test_a_thread_with_a_copied_request_context_holds_its_own_until_the_end_of_e
     assert len(KEEPER) == 0
 
 
-def test_a_request_that_a_test_preserves_holds_what_is_taken_until_its_end(app: Flask) -> None:
+def test_preserved_request_holds_slots_until_the_client_block_ends(app: Flask) -> None:
     app.add_url_rule("/", "index", two_at_once(lambda: "ok"))
 
     with app.test_client() as client:
@@ -480,7 +480,7 @@ def test_a_request_that_a_test_preserves_holds_what_is_taken_until_its_end(app: 
     assert len(KEEPER) == 0
 
 
-def test_a_context_that_is_garbage_without_being_torn_down_gives_them_back(app: Flask) -> None:
+def test_slot_of_a_garbage_collected_context_is_released(app: Flask) -> None:
     def work() -> None:
         app.test_request_context().push()
         assert app.extensions["ours"].check("1 at once", scope="work").allowed
@@ -492,8 +492,8 @@ def test_a_context_that_is_garbage_without_being_torn_down_gives_them_back(app: 
     until(lambda: len(KEEPER) == 0)
 
 
-def check_later(app: Flask, begin: Callable[[Callable[[], None]], None]) -> None:
-    """Make a check in a thread, in the context in which ``begin`` has called what it is given, when that has ended."""
+def check_after_end(app: Flask, begin: Callable[[Callable[[], None]], None]) -> None:
+    """A thread that ``begin`` starts, with a copy of its context, makes a check after ``begin`` has ended."""
     threads: list[threading.Thread] = []
     ended, decisions = threading.Event(), []
 
@@ -510,13 +510,13 @@ def check_later(app: Flask, begin: Callable[[Callable[[], None]], None]) -> None
     ended.set()
     threads[0].join()
     assert decisions[0].allowed
-    assert len(KEEPER) == 0  # it is renewed no more
+    assert len(KEEPER) == 0  # it is not renewed
     with app.app_context():
         app.extensions["ours"].release(decisions[0])
         assert app.extensions["ours"].check("1 at once", scope="work").allowed
 
 
-def test_work_that_outlives_its_request_holds_nothing_for_ever(app: Flask) -> None:
+def test_thread_that_outlives_its_request_does_not_hold_slots(app: Flask) -> None:
     started: list[Callable[[], None]] = []
 
     @app.get("/")
@@ -529,15 +529,15 @@ def test_work_that_outlives_its_request_holds_nothing_for_ever(app: Flask) -> No
         started.append(start)
         get(app).close()
 
-    check_later(app, begin)
+    check_after_end(app, begin)
 
 
-def test_work_that_outlives_its_function_holds_nothing_for_ever(app: Flask) -> None:
+def test_thread_that_outlives_its_function_does_not_hold_slots(app: Flask) -> None:
     with app.app_context():
-        check_later(app, rate_limiter(rules="5 at once", scope="service")(lambda start: start()))
+        check_after_end(app, rate_limiter(rules="5 at once", scope="service")(lambda start: start()))
 
 
-def test_a_slot_taken_while_the_work_ends_is_not_held(app: Flask) -> None:
+def test_slot_taken_while_its_holder_ends_is_not_held(app: Flask) -> None:
     holder = Holder()
     with app.app_context(), holding(holder):
         limiter = app.extensions["ours"].limiter
@@ -553,7 +553,7 @@ def test_a_slot_taken_while_the_work_ends_is_not_held(app: Flask) -> None:
     assert len(KEEPER) == 0
 
 
-def test_a_task_that_outlives_its_async_function_holds_nothing_for_ever(app: Flask) -> None:
+def test_task_that_outlives_its_async_function_does_not_hold_slots(app: Flask) -> None:
     async def work() -> None:
         await asyncio.sleep(0.01)
         assert app.extensions["ours"].check("1 at once", scope="work").allowed
@@ -572,15 +572,13 @@ def test_a_task_that_outlives_its_async_function_holds_nothing_for_ever(app: Fla
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_child_that_leaves_the_block_of_its_parent_gives_nothing_back(
-    server: Server, redis_client: redis.Redis
-) -> None:
+def test_forked_child_does_not_release_the_slot_of_its_parent(server: Server, redis_client: redis.Redis) -> None:
     app = Flask(__name__)
     multilimit = MultiLimit(app, storage=server.url)
     key = hits_for("1 at once", scope="export")[0].key
     redis_client.delete(key)
 
-    class InTheChild(Exception):  # noqa: N818 - nothing is wrong
+    class InTheChild(Exception):  # noqa: N818 - not an error
         pass
 
     try:
@@ -597,7 +595,7 @@ def test_a_child_that_leaves_the_block_of_its_parent_gives_nothing_back(
 
 
 @pytest.mark.parametrize("how", ["release", "refund"])
-def test_a_slot_released_early_is_released_once(server: Server, redis_client: redis.Redis, how: str) -> None:
+def test_slot_released_early_is_released_once(server: Server, redis_client: redis.Redis, how: str) -> None:
     app = Flask(__name__)
     multilimit = MultiLimit(app, storage=server.url)
     redis_client.delete(hits_for("2 at once", scope="early")[0].key)
@@ -607,7 +605,7 @@ def test_a_slot_released_early_is_released_once(server: Server, redis_client: re
         getattr(multilimit, how)(multilimit.check("2 at once", scope="early"))
         return "ok"
 
-    get(app).close()  # of the first request, the storage learns the scripts
+    get(app).close()  # loads the scripts
     redis_client.config_resetstat()
     get(app).close()
     multilimit.close()
@@ -616,9 +614,9 @@ def test_a_slot_released_early_is_released_once(server: Server, redis_client: re
 
 
 @pytest.mark.parametrize("how", ["release", "refund"])
-def test_the_slot_of_a_view_is_given_back_after_an_outage_whatever_was_given_back_before(how: str) -> None:
+def test_slot_of_a_view_is_released_after_an_outage(how: str) -> None:
     app = Flask(__name__)
-    storage = Storage()
+    storage = FailingReleases()
     app.extensions["ours"] = multilimit = MultiLimit(app, storage=storage)
 
     @app.before_request
@@ -635,8 +633,8 @@ def test_the_slot_of_a_view_is_given_back_after_an_outage_whatever_was_given_bac
     assert in_use(app, "index") == 0
 
 
-class Storage(MemoryStorage):
-    """Cannot be reached for releases, now and then."""
+class FailingReleases(MemoryStorage):
+    """A storage whose releases fail when ``fails`` is set."""
 
     fails = False
 
@@ -658,7 +656,7 @@ def test_header_fields_and_body_describe_slots(app: Flask) -> None:
         assert refused.json["violations"] == [{"policy": "default-at-once", "limit": 2, "unit": "concurrent-requests"}]
 
 
-def test_charge_when_with_slots_by_request_is_logged_and_the_fallback_applies(
+def test_charge_when_with_dynamic_concurrent_rule_is_logged_and_falls_back(
     app: Flask, caplog: pytest.LogCaptureFixture
 ) -> None:
     limiter = rate_limiter(rules=lambda: "1 at once", fallback="100/minute", charge_when=lambda _: True)
@@ -670,7 +668,7 @@ def test_charge_when_with_slots_by_request_is_logged_and_the_fallback_applies(
     assert caplog.text.count("charge_when has no effect on a Concurrent rule") == 1
 
 
-def test_a_concurrent_rule_on_a_storage_without_slots_is_an_error_at_the_first_request(tmp_path: Path) -> None:
+def test_concurrent_rule_on_a_storage_without_slots_is_an_error_at_the_first_request(tmp_path: Path) -> None:
     app = Flask(__name__)
     app.testing = True
     MultiLimit(app, storage=own_storage()["SqliteStorage"](tmp_path / "quotas.db"))
@@ -681,7 +679,7 @@ def test_a_concurrent_rule_on_a_storage_without_slots_is_an_error_at_the_first_r
         app.test_client().get("/")
 
 
-def test_a_shadow_refuses_nobody_and_is_counted(app: Flask) -> None:
+def test_concurrent_shadow_counts_slots_and_never_refuses(app: Flask) -> None:
     app.add_url_rule(
         "/", "index", rate_limiter(rules="1 at once", shadow=True)(lambda: str(current_decision.shadowed != ()))
     )
@@ -692,7 +690,7 @@ def test_a_shadow_refuses_nobody_and_is_counted(app: Flask) -> None:
     assert in_use(app, "index") == 0
 
 
-def test_a_request_without_slots_makes_no_call_for_them() -> None:
+def test_request_without_concurrent_rules_makes_no_calls_for_slots() -> None:
     def called(rules: list[str]) -> list[str]:
         app = Flask(__name__)
         MultiLimit(app)

@@ -1,4 +1,4 @@
-"""Any number of limiters, in any mix with decorators that are not ours: one check, where the outermost one stands."""
+"""Stacked limiters, mixed with other decorators: one check, at the outermost limiter."""
 
 from __future__ import annotations
 
@@ -43,9 +43,11 @@ def test_stacked_limiters_are_one_check_outermost_first(
 
 
 @pytest.mark.parametrize("foreign", OPEN.values(), ids=OPEN.keys())
-class TestDecoratorsThatTellWhatTheyWrap:
+class TestTransparentDecorators:
+    """Decorators that say which function they wrap, such as those with functools.wraps."""
+
     @pytest.mark.parametrize("other", OPEN.values(), ids=OPEN.keys())
-    def test_two_kinds_at_every_place_leave_one_check(
+    def test_limiters_mixed_with_two_transparent_decorators_are_one_check(
         self,
         limited_app: Flask,
         client: FlaskClient,
@@ -74,10 +76,10 @@ class TestDecoratorsThatTellWhatTheyWrap:
 
 
 @pytest.mark.parametrize("opaque", OPAQUE.values(), ids=OPAQUE.keys())
-class TestDecoratorsThatTellNothing:
-    """What is below counts as a function that the view calls: where it stands, by its own name."""
+class TestOpaqueDecorators:
+    """Decorators that do not say what they wrap: limiters below are those of a function that the view calls."""
 
-    def test_between_two_limiters_leave_each_its_own_check(
+    def test_limiters_on_both_sides_have_separate_checks(
         self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage, opaque: Decorator
     ) -> None:
         limited = rate_limiter(rules="10/minute")(opaque(rate_limiter(rules="100/hour")(view())))
@@ -86,7 +88,7 @@ class TestDecoratorsThatTellNothing:
         assert client.get("/").text == "ok"
         assert storage.windows == [[60], [3600]]
 
-    def test_outside_all_limiters_leave_every_other_limit_in_force(
+    def test_outermost_opaque_decorator_leaves_all_limits_in_force(
         self, app: Flask, storage: RecordingStorage, opaque: Decorator
     ) -> None:
         MultiLimit(app, storage=storage, application_limits="90/hour", default_limits="50 per 2 hours")
@@ -99,7 +101,7 @@ class TestDecoratorsThatTellNothing:
         assert "{endpoint}" in storage.keys_asked[0][1]
         assert "{endpoint}" not in storage.keys_asked[1][0]
 
-    def test_inside_all_limiters_change_nothing(
+    def test_innermost_opaque_decorator_changes_nothing(
         self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage, opaque: Decorator
     ) -> None:
         limited_app.add_url_rule("/", "endpoint", rate_limiter(rules="10/minute")(opaque(view())))
@@ -108,8 +110,8 @@ class TestDecoratorsThatTellNothing:
         assert storage.keys_asked == [["rate_limit:{endpoint}:default::sliding_window:60000"]]
 
 
-class TestWhatMerelyHoldsALimitedFunction:
-    """Only a guess would say that it wraps it: all limits that stand elsewhere hold, and are checked before."""
+class TestViewsThatHoldLimitedFunctions:
+    """A view that may or may not call the function: the limits of the view itself apply, and are checked first."""
 
     @pytest.fixture
     def limited_app(self, app: Flask, storage: RecordingStorage) -> Flask:
@@ -134,7 +136,7 @@ class TestWhatMerelyHoldsALimitedFunction:
         return {"closure": closure, "object": Page}
 
     @pytest.mark.parametrize("kind", ["closure", "object"])
-    def test_keeps_its_own_limits(
+    def test_view_that_holds_a_limited_function_keeps_its_own_limits(
         self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage, kind: str
     ) -> None:
         limited_app.add_url_rule("/", "view", self.holders()[kind](limited_service(rules="10/minute", scope="mail")))
@@ -145,7 +147,7 @@ class TestWhatMerelyHoldsALimitedFunction:
         assert storage.keys_asked[-1] == ["rate_limit:{mail}:default::sliding_window:60000"]
 
     @pytest.mark.parametrize("kind", ["closure", "object"])
-    def test_is_not_exempt_because_of_it(
+    def test_view_that_holds_an_exempt_function_is_not_exempt(
         self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage, kind: str
     ) -> None:
         limited_app.add_url_rule("/", "view", self.holders()[kind](exempt(lambda: "done")))
@@ -153,7 +155,9 @@ class TestWhatMerelyHoldsALimitedFunction:
         assert client.get("/").text == "nothing sent"
         assert storage.windows == [[3600, 10800]]
 
-    def test_may_be_limited_itself_beside_a_routed_view(self, limited_app: Flask, client: FlaskClient) -> None:
+    def test_limited_function_that_calls_a_view_does_not_limit_the_view(
+        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+    ) -> None:
         served = view()
         limited_app.add_url_rule("/", "view", served)
 
@@ -162,9 +166,10 @@ class TestWhatMerelyHoldsALimitedFunction:
             return served(*args, **kwargs)
 
         assert client.get("/").text == "ok"
+        assert storage.windows == [[3600, 10800]]
 
 
-def test_a_decorator_that_copies_attributes_tells_what_it_wraps(
+def test_decorator_that_copies_attributes_is_transparent(
     limited_app: Flask, client: FlaskClient, storage: RecordingStorage
 ) -> None:
     limited = copying_attributes(rate_limiter(rules="10/minute")(view()))
@@ -174,7 +179,7 @@ def test_a_decorator_that_copies_attributes_tells_what_it_wraps(
     assert storage.windows == [[3600, 60]]
 
 
-def test_an_object_whose_call_is_limited_is_a_view_of_one_check(app: Flask, storage: RecordingStorage) -> None:
+def test_view_object_with_a_limited_call_is_one_check(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, application_limits="90/hour", default_limits="50 per 2 hours")
 
     class Page:
@@ -208,7 +213,7 @@ def test_decorators_between_limiters_run_after_the_check(
     assert ran == [1]
 
 
-def test_a_decorator_that_calls_twice_is_charged_once(
+def test_view_called_twice_by_a_decorator_is_charged_once(
     limited_app: Flask, client: FlaskClient, storage: RecordingStorage
 ) -> None:
     limited = retrying(rate_limiter(rules="100/hour")(rate_limiter(rules="1000/day")(view())))
@@ -237,7 +242,7 @@ def synchronous(view: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     "between", [lambda view: view, awaiting, synchronous], ids=["nothing", "awaits", "ensure_sync"]
 )
-def test_an_async_view_is_one_check_whatever_stands_between_its_limiters(
+def test_async_view_is_one_check_with_a_decorator_between_limiters(
     limited_app: Flask, client: FlaskClient, storage: RecordingStorage, between: Callable[..., Any]
 ) -> None:
     @rate_limiter(rules="2/minute")
@@ -257,7 +262,7 @@ async def _service() -> str:
 
 
 @pytest.mark.parametrize("foreign", FOREIGN.values(), ids=FOREIGN.keys())
-def test_async_functions_below_a_decorator_that_does_not_await(
+def test_async_function_below_a_synchronous_decorator_is_limited(
     limited_app: Flask, storage: RecordingStorage, foreign: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> None:
     service = rate_limiter(rules="10/minute")(foreign(rate_limiter(rules="100/hour")(_service)))
@@ -272,7 +277,7 @@ async def _awaited(function: Callable[[], Any]) -> Any:
     return await function()
 
 
-def test_limited_functions_side_by_side_are_checked_where_they_stand(
+def test_limited_functions_that_a_wrapper_chooses_from_are_checked_when_called(
     limited_app: Flask, client: FlaskClient, storage: RecordingStorage
 ) -> None:
     def either(one: Callable[[], str], other: Callable[[], str]) -> Callable[..., str]:
@@ -301,7 +306,7 @@ def test_arguments_and_result_pass_through(limited_app: Flask, client: FlaskClie
     assert (response.status_code, response.json) == (201, {"first": 1, "second": "two"})
 
 
-def test_the_decorated_function_keeps_its_name_and_documentation() -> None:
+def test_decorated_function_keeps_its_name_and_docstring() -> None:
     @rate_limiter()
     @rate_limiter(type=LimitType.IP, rules="1/second")
     def documented() -> None:
@@ -310,7 +315,7 @@ def test_the_decorated_function_keeps_its_name_and_documentation() -> None:
     assert (documented.__name__, documented.__doc__) == ("documented", "Explain.")
 
 
-def test_a_view_may_use_proxies_imported_in_its_factory(limited_app: Flask, client: FlaskClient) -> None:
+def test_limited_view_can_close_over_flask_proxies(limited_app: Flask, client: FlaskClient) -> None:
     from flask import g, request, session
 
     @limited_app.get("/")
@@ -321,7 +326,7 @@ def test_a_view_may_use_proxies_imported_in_its_factory(limited_app: Flask, clie
     assert client.get("/").text == "/FalseFalse"
 
 
-def test_objects_a_view_closes_over_are_not_touched(limited_app: Flask, client: FlaskClient) -> None:
+def test_objects_that_a_limited_view_closes_over_are_not_inspected(limited_app: Flask, client: FlaskClient) -> None:
     class Touchy:
         def __getattr__(self, name: str) -> Any:
             raise LookupError(name)
@@ -339,7 +344,7 @@ def test_objects_a_view_closes_over_are_not_touched(limited_app: Flask, client: 
     assert client.get("/").text == "ok"
 
 
-def test_a_closure_that_is_not_filled_yet_is_no_obstacle(limited_app: Flask, client: FlaskClient) -> None:
+def test_limited_view_can_close_over_a_name_defined_later(limited_app: Flask, client: FlaskClient) -> None:
     @limited_app.get("/")
     @rate_limiter()
     def show(**_: Any) -> str:

@@ -1,4 +1,4 @@
-"""Streams on real servers: a client that hangs up in the middle frees its slot, and pays for what it got."""
+"""Streams on real servers: a client that disconnects releases its slot, and pays for what was sent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SENT_AS = {
     "waitress": "ReadOnlyFileBasedBuffer",
     "uwsgi": "_Body",
 }
-"""What each server is given to send a file."""
+"""The class of the body with which each server sends a file."""
 
 
 @pytest.fixture(params=SERVERS)
@@ -71,12 +71,12 @@ def wait_for(program: Program, in_use: str) -> None:
     until(lambda: program.get("/in-use").text == in_use, PATIENCE, every=0.05)
 
 
-def test_a_client_that_hangs_up_pays_for_what_was_sent_until_then(program: Program) -> None:
+def test_client_that_disconnects_pays_for_what_was_sent(program: Program) -> None:
     stream = begin_stream(program, "/tokens")
     sent = 0
     while sent < 10_000:
         sent += len(stream.recv(4096))
-    assert program.get("/tokens-used").text == "5000"  # the estimate, until it ends
+    assert program.get("/tokens-used").text == "5000"  # the estimate, until the stream ends
 
     stream.close()
 
@@ -84,7 +84,7 @@ def test_a_client_that_hangs_up_pays_for_what_was_sent_until_then(program: Progr
     assert sent // 1100 <= int(program.get("/tokens-used").text) < 900
 
 
-def test_a_client_that_hangs_up_frees_its_slot(program: Program) -> None:
+def test_slot_is_released_when_the_client_disconnects(program: Program) -> None:
     first, second = begin_stream(program), begin_stream(program)
     wait_for(program, "2")
     assert program.get("/").status == 429
@@ -95,7 +95,7 @@ def test_a_client_that_hangs_up_frees_its_slot(program: Program) -> None:
     wait_for(program, "0")
 
 
-def test_a_stream_that_pauses_frees_its_slot_when_it_writes_again(program: Program) -> None:
+def test_slot_of_a_paused_stream_is_released_at_its_next_write(program: Program) -> None:
     stream = begin_stream(program, "/?pause=0.5")
     wait_for(program, "1")
 
@@ -105,10 +105,10 @@ def test_a_stream_that_pauses_frees_its_slot_when_it_writes_again(program: Progr
 
 
 @pytest.mark.parametrize(("program", "sent_as"), SENT_AS.items(), indirect=["program"])
-def test_a_file_holds_one_to_its_last_byte_and_is_sent_as_the_server_knows_it(
+def test_file_holds_its_slot_to_the_last_byte_and_keeps_its_file_wrapper(
     program: Program, sent_as: str, tmp_path: Path
 ) -> None:
-    content = bytes(range(256)) * 160_000  # more than the buffers on the way take
+    content = bytes(range(256)) * 160_000  # more than fits into the buffers of the connection
     (tmp_path / "file").write_bytes(content)
 
     connection = http.client.HTTPConnection("127.0.0.1", program.port, timeout=PATIENCE)
@@ -124,7 +124,7 @@ def test_a_file_holds_one_to_its_last_byte_and_is_sent_as_the_server_knows_it(
     connection.close()
 
 
-def test_a_client_that_hangs_up_in_the_middle_of_a_file_frees_its_slot(program: Program, tmp_path: Path) -> None:
+def test_slot_of_a_file_is_released_when_the_client_disconnects(program: Program, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(40_000_000))
     connection = begin_stream(program, "/file")
     wait_for(program, "1")
@@ -134,15 +134,15 @@ def test_a_client_that_hangs_up_in_the_middle_of_a_file_frees_its_slot(program: 
     wait_for(program, "0")
 
 
-def test_streams_that_end_and_views_that_raise_keep_none(program: Program) -> None:
+def test_finished_streams_and_failed_views_release_their_slots(program: Program) -> None:
     for _ in range(3):
         assert program.get("/?seconds=0.1").status == 200
-        wait_for(program, "0")  # it is given back after the last byte, which the client may have before
+        wait_for(program, "0")  # the slot is released after the client has the last byte
         assert program.get("/raises").status == 500
         wait_for(program, "0")
 
 
-def test_requests_that_end_together_keep_none(program: Program) -> None:
+def test_requests_that_end_together_release_their_slots(program: Program) -> None:
     statuses = {reply.status for reply in program.get_all(["/?seconds=0.01", "/raises"] * 30)}
 
     assert statuses <= {200, 429, 500}

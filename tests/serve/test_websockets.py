@@ -50,40 +50,40 @@ def connect(program: Program, path: str = "/echo") -> Any:
     return simple_websocket.Client.connect(f"ws://127.0.0.1:{program.port}{path}")
 
 
-def says(client: Any, text: str) -> str | None:
-    """What comes back; ``None`` when the connection ends."""
+def answer_to(client: Any, text: str) -> str | None:
+    """The next message of the server; ``None`` when the connection ends."""
     try:
         client.send(text)
-        told: str = client.receive(timeout=PATIENCE)
+        answer: str = client.receive(timeout=PATIENCE)
     except simple_websocket.ConnectionClosed:
         return None
-    return told
+    return answer
 
 
 def wait_for(program: Program, in_use: str) -> None:
     until(lambda: program.get("/in-use").text == in_use, PATIENCE, every=0.05)
 
 
-def test_a_connection_holds_its_slot_until_it_ends(program: Program) -> None:
+def test_websocket_holds_its_slot_until_it_ends(program: Program) -> None:
     first = connect(program)
-    assert says(first, "one") == "one"
+    assert answer_to(first, "one") == "one"
     assert program.get("/in-use").text == "1"
 
     assert program.get("/echo", HANDSHAKE).status == 429
-    assert says(first, "still there") == "still there"
+    assert answer_to(first, "still there") == "still there"
 
     first.close()
     wait_for(program, "0")
     later = connect(program)
-    assert says(later, "three") == "three"
+    assert answer_to(later, "three") == "three"
     later.close()
     wait_for(program, "0")
 
 
-def test_a_refused_handshake_is_an_http_response_with_the_fields_of_a_refusal(program: Program) -> None:
+def test_refused_handshake_is_a_429_response(program: Program) -> None:
     for _ in range(2):
         client = connect(program, "/rated")
-        assert [says(client, "hello"), says(client, "again")] == ["hello", None]
+        assert [answer_to(client, "hello"), answer_to(client, "again")] == ["hello", None]
 
     refused = program.get("/rated", HANDSHAKE)
 
@@ -91,16 +91,16 @@ def test_a_refused_handshake_is_an_http_response_with_the_fields_of_a_refusal(pr
     assert json.loads(refused.text)["violated-policies"] == ["default-60s"]
 
 
-def test_messages_may_be_limited_by_closing_with_a_status(program: Program) -> None:
+def test_messages_can_be_limited_by_closing_the_websocket(program: Program) -> None:
     client = connect(program, "/messages")
 
-    assert [says(client, text) for text in ("one", "two", "three")] == ["one", "two", None]
+    assert [answer_to(client, text) for text in ("one", "two", "three")] == ["one", "two", None]
     assert client.close_reason == 1013
 
 
-def test_a_view_that_raises_keeps_no_slot(program: Program) -> None:
+def test_websocket_view_that_raises_releases_its_slot(program: Program) -> None:
     for _ in range(3):
         client = connect(program, "/raises")
-        assert says(client, "hello") == "hello"
+        assert answer_to(client, "hello") == "hello"
         client.send("now")
         wait_for(program, "0")

@@ -1,4 +1,4 @@
-"""When limits are checked: once, where the view is reached, or else where the request ends."""
+"""When limits are checked: once, when the view is reached, or else when the request ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def login_required(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if "Authorization" not in request.headers:
-            return "who are you?", 401
+            return "login required", 401
         return function(*args, **kwargs)
 
     return wrapped
@@ -64,13 +64,13 @@ def never_called(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-OWN, OTHERS = 1, [3600, 60]
-"""The window of the view's own limiter, and those of the app and of its blueprint."""
+OWN, SHARED = 1, [3600, 60]
+"""The window of the limiter on the view, and those of the app and of its blueprint."""
 
 
 @pytest.fixture
 def limited(app: Flask, storage: RecordingStorage) -> Callable[[Callable[..., Any]], Flask]:
-    """An app with one view that has limits of its own, below another decorator."""
+    """An app with one view that has a limit of its own, below another decorator."""
     app.testing = False
     MultiLimit(app, storage=storage, application_limits="3/hour")
     blueprint = rate_limiter(rules="100/minute")(Blueprint("pages", __name__))
@@ -86,26 +86,26 @@ def limited(app: Flask, storage: RecordingStorage) -> Callable[[Callable[..., An
 @pytest.mark.parametrize(
     ("decorator", "status"), [(login_required, 401), (aborting, 401), (failing, 500), (never_called, 200)]
 )
-def test_limits_that_are_not_of_the_view_count_whatever_the_request_ends_in(
+def test_shared_limits_are_charged_when_a_decorator_ends_the_request(
     limited: Callable[..., Flask], storage: RecordingStorage, decorator: Callable[..., Any], status: int
 ) -> None:
     app = limited(decorator)
 
     assert statuses(app, *"////") == [status, status, status, 429]
-    assert storage.windows == [OTHERS] * 4
+    assert storage.windows == [SHARED] * 4
 
 
 @pytest.mark.parametrize("decorator", [login_required, aborting])
-def test_a_view_that_is_reached_is_one_check(
+def test_request_that_reaches_the_view_is_one_check(
     limited: Callable[..., Flask], storage: RecordingStorage, decorator: Callable[..., Any]
 ) -> None:
     app = limited(decorator)
 
     assert [ask(app, headers={"Authorization": "me"}).status_code for _ in range(4)] == [200, 200, 200, 429]
-    assert storage.windows == [[*OTHERS, OWN]] * 4
+    assert storage.windows == [[*SHARED, OWN]] * 4
 
 
-def test_header_fields_tell_of_the_limits_that_were_checked(limited: Callable[..., Flask]) -> None:
+def test_header_fields_show_shared_limits_when_the_view_is_not_reached(limited: Callable[..., Flask]) -> None:
     app = limited(never_called)
 
     answers = [ask(app) for _ in range(4)]
@@ -120,7 +120,7 @@ def _closing(closed: list[str]) -> Response:
     return response
 
 
-def test_a_response_that_is_not_sent_is_closed(app: Flask, storage: RecordingStorage) -> None:
+def test_response_replaced_by_a_refusal_is_closed(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, application_limits="1/hour")
     closed: list[str] = []
 
@@ -138,7 +138,7 @@ def test_a_response_that_is_not_sent_is_closed(app: Flask, storage: RecordingSto
 
 @pytest.mark.parametrize(("ending", "status"), [(lambda: redirect("/login"), 302), (lambda: abort(403), 403)])
 @pytest.mark.parametrize("decorated", [True, False])
-def test_a_request_that_a_before_request_function_ends_counts_the_limits_that_are_not_its_views_own(
+def test_shared_limits_are_charged_when_before_request_ends_the_request(
     app: Flask, storage: RecordingStorage, ending: Callable[[], Any], status: int, decorated: bool
 ) -> None:
     limits: dict[str, Any] = {"application_limits" if decorated else "default_limits": "2/hour"}
@@ -150,29 +150,29 @@ def test_a_request_that_a_before_request_function_ends_counts_the_limits_that_ar
     assert storage.windows == [[3600]] * 3
 
 
-class TestUsersThatAreFoundOnTheWay:
-    """Limits that stand on no decorator are checked after every ``before_request`` function."""
+class TestUsersLoadedBeforeTheView:
+    """Limits of the app are checked after every ``before_request`` function."""
 
     @pytest.fixture
     def by_user(self, app: Flask, storage: RecordingStorage) -> MultiLimit:
         return MultiLimit(
             app,
             storage=storage,
-            user_loader=lambda: g.user,  # AttributeError when it is asked too soon
+            user_loader=lambda: g.user,  # AttributeError when it is called too early
             default_limits={"type": "user", "rules": "1/minute"},
         )
 
-    def find(self) -> None:
+    def load_user(self) -> None:
         g.user = request.headers["X-User"]
 
     def as_user(self, app: Flask, name: str) -> int:
         return ask(app, headers={"X-User": name}).status_code
 
     @pytest.mark.usefixtures("by_user")
-    def test_by_a_blueprint_in_a_blueprint(self, app: Flask) -> None:
+    def test_user_loaded_by_a_nested_blueprint_is_limited(self, app: Flask) -> None:
         outer, inner = Blueprint("outer", __name__), Blueprint("inner", __name__)
         inner.get("/", endpoint="view")(view())
-        inner.before_request(self.find)
+        inner.before_request(self.load_user)
         outer.register_blueprint(inner)
         app.register_blueprint(outer)
 
@@ -180,23 +180,23 @@ class TestUsersThatAreFoundOnTheWay:
 
     @pytest.mark.usefixtures("by_user")
     @pytest.mark.parametrize("decorated", [True, False])
-    def test_by_the_app(self, app: Flask, decorated: bool) -> None:
+    def test_user_loaded_by_the_app_is_limited(self, app: Flask, decorated: bool) -> None:
         limited = rate_limiter(type=LimitType.USER, rules="1/hour")(view())
         app.get("/", endpoint="view")(limited if decorated else view())
-        app.before_request(self.find)
+        app.before_request(self.load_user)
 
         assert [self.as_user(app, name) for name in ("ann", "bob", "ann")] == [200, 200, 429]
 
 
-class TestWhoIsNotFoundOut:
-    """Nothing escapes the limits because the user, or what else there is to count by, cannot be found out."""
+class TestUnknownUsers:
+    """Limits apply to a request whose user, or another subject, cannot be determined."""
 
     BY_USER_AND_ADDRESS: ClassVar = [{"type": "user", "rules": "9/minute"}, {"type": "ip", "rules": "2/hour"}]
 
     @pytest.fixture(autouse=True)
     def by_user_and_address(self, app: Flask, storage: RecordingStorage) -> None:
         def user() -> str:
-            return str(g.user)  # AttributeError before it is known
+            return str(g.user)  # AttributeError before it is loaded
 
         MultiLimit(app, storage=storage, user_loader=user, default_limits=self.BY_USER_AND_ADDRESS)
 
@@ -205,7 +205,7 @@ class TestWhoIsNotFoundOut:
             abort(401)
         g.user = request.headers["X-User"]
 
-    def test_a_request_that_ends_before_keeps_its_answer_and_counts_as_one_of_nobody(
+    def test_request_ended_by_before_request_is_charged_as_anonymous(
         self, app: Flask, storage: RecordingStorage
     ) -> None:
         app.get("/", endpoint="view")(view())
@@ -217,13 +217,13 @@ class TestWhoIsNotFoundOut:
             "rate_limit:{view}:ip:127.0.0.1:sliding_window:3600000",
         ]
 
-    def test_a_request_that_ends_in_a_decorator_counts_the_limits_beside_the_view(self, app: Flask) -> None:
+    def test_request_ended_by_a_decorator_is_charged_by_default_limits(self, app: Flask) -> None:
         app.get("/", endpoint="view")(login_required(rate_limiter(rules="9/second", with_defaults=True)(view())))
 
         assert statuses(app, "/", "/", "/") == [401, 401, 429]
 
     @pytest.mark.parametrize("limited", [True, False])
-    def test_an_error_of_the_user_loader_counts_before_it_ends_the_request(
+    def test_request_is_charged_when_the_user_loader_raises(
         self, app: Flask, storage: RecordingStorage, limited: bool
     ) -> None:
         app.testing = False
@@ -244,7 +244,7 @@ class TestWhoIsNotFoundOut:
         ],
         ids=["type", "part of a type", "exempt_when", "cost", "priority"],
     )
-    def test_a_callable_that_needs_the_unknown_user_costs_no_other_limit(
+    def test_callable_that_needs_the_user_leaves_other_limits_in_force(
         self, app: Flask, storage: RecordingStorage, unknown: dict[str, Any]
     ) -> None:
         blueprint = rate_limiter(rules="5 per 7 seconds", **unknown)(Blueprint("pages", __name__))
@@ -256,7 +256,7 @@ class TestWhoIsNotFoundOut:
         assert statuses(app, "/", "/", "/") == [401, 401, 429]
         assert storage.windows == [[3600] if "type" in unknown else [7, 3600]] * 3
 
-    def test_lists_of_users_ask_nobody_who_is_unknown(self, storage: RecordingStorage) -> None:
+    def test_user_lists_leave_limits_in_force_for_unknown_users(self, storage: RecordingStorage) -> None:
         other = Flask("other")
         MultiLimit(other, storage=storage, user_loader=lambda: g.user, allow=["user:ann"], application_limits="2/hour")
         other.get("/", endpoint="view")(view())
@@ -271,18 +271,24 @@ def raises() -> Any:
 
 
 class Undecided:
-    """Neither true nor false, and no value that a callable may return."""
+    """A value without a truth value, which no callable may return."""
 
     def __bool__(self) -> bool:
         raise TypeError("undecided")
 
 
-IMPOSSIBLE = [raises, *(lambda value=value: value for value in (2.5, True, [7], Undecided()))]
-"""Callables that give nothing that any limiter can use."""
+IMPOSSIBLE = [
+    pytest.param(raises, id="raises"),
+    pytest.param(lambda: 2.5, id="float"),
+    pytest.param(lambda: True, id="bool"),
+    pytest.param(lambda: [7], id="list"),
+    pytest.param(Undecided, id="no truth value"),
+]
+"""Callables that raise, or return a value that no limiter accepts."""
 
 
-class TestACallableThatFails:
-    """Whatever it does, a client that makes it fail is limited by all other limits, and may be banned."""
+class TestFailingCallables:
+    """A client that makes a callable fail is still limited by all other limits, and can be banned."""
 
     FAILING: ClassVar[dict[str, Callable[[Callable[[], Any]], dict[str, Any]]]] = {
         "cost": lambda fails: {"type": LimitType.IP, "cost": fails},
@@ -304,7 +310,7 @@ class TestACallableThatFails:
 
     @pytest.mark.parametrize("fails", IMPOSSIBLE)
     @pytest.mark.parametrize("what", FAILING)
-    def test_its_client_is_refused_and_banned_by_the_other_limits(
+    def test_other_limits_refuse_and_ban_the_client(
         self, app: Flask, any_storage: Any, what: str, fails: Callable[[], Any]
     ) -> None:
         app = self.limited(app, any_storage, what, fails)
@@ -314,7 +320,7 @@ class TestACallableThatFails:
 
     @pytest.mark.parametrize("fails", IMPOSSIBLE)
     @pytest.mark.parametrize("what", ["cost", "settled cost", "priority", "user"])
-    def test_its_own_limiter_is_asked_for_one_unit_of_what_is_not_reserved(
+    def test_limiter_with_the_callable_charges_one_unreserved_unit(
         self, app: Flask, any_storage: Any, what: str, fails: Callable[[], Any]
     ) -> None:
         app = self.limited(app, any_storage, what, fails, count=4 if what == "priority" else 2)
@@ -322,7 +328,7 @@ class TestACallableThatFails:
         assert statuses(app, "/", "/", "/") == [500, 500, 429]
 
     @pytest.mark.parametrize("fails", IMPOSSIBLE)
-    def test_a_priority_that_fails_leaves_the_cost_as_it_is(
+    def test_failing_priority_does_not_change_the_cost(
         self, app: Flask, any_storage: Any, fails: Callable[[], Any]
     ) -> None:
         app.testing = False
@@ -334,7 +340,7 @@ class TestACallableThatFails:
         assert statuses(app, "/", "/", "/") == [500, 500, 429]
 
     @pytest.mark.parametrize("fails", [raises, Undecided])
-    def test_a_condition_that_fails_exempts_nobody(
+    def test_failing_exempt_when_exempts_no_client(
         self, app: Flask, any_storage: Any, fails: Callable[[], Any]
     ) -> None:
         app.testing = False
@@ -344,9 +350,7 @@ class TestACallableThatFails:
         assert statuses(app, "/", "/", "/") == [500, 500, 429]
 
     @pytest.mark.parametrize(("cost", "count"), [(-1, 2), ("1", 2), (None, 2), (10_001, 20_000)])
-    def test_a_cost_that_its_limiter_does_not_take_is_one_unit(
-        self, app: Flask, any_storage: Any, cost: Any, count: int
-    ) -> None:
+    def test_invalid_cost_is_charged_as_one_unit(self, app: Flask, any_storage: Any, cost: Any, count: int) -> None:
         app = self.limited(app, any_storage, "cost", lambda: cost, count=count)
 
         answer = ask(app)
@@ -355,7 +359,9 @@ class TestACallableThatFails:
         assert f'"ip-60s";r={count - 1}' in answer.headers["RateLimit"]
         assert statuses(app, "/", "/other", "/other") == [500, 200, 429]
 
-    def test_rules_that_an_override_cannot_change_leave_all_other_limits(self, app: Flask, any_storage: Any) -> None:
+    def test_dynamic_rules_that_an_override_cannot_change_leave_other_limits(
+        self, app: Flask, any_storage: Any
+    ) -> None:
         app.testing = False
         multilimit = MultiLimit(app, storage=any_storage, application_limits="3/hour")
         app.get("/", endpoint="view")(rate_limiter(rules=lambda: Rule(60, 50, lease=10), type=LimitType.IP)(view()))
@@ -366,7 +372,7 @@ class TestACallableThatFails:
 
     @pytest.mark.parametrize("fails", IMPOSSIBLE)
     @pytest.mark.parametrize("what", FAILING)
-    def test_a_request_that_ends_before_its_view_keeps_its_answer(
+    def test_request_ended_by_before_request_keeps_its_answer_and_is_limited(
         self, app: Flask, any_storage: Any, what: str, fails: Callable[[], Any]
     ) -> None:
         MultiLimit(
@@ -377,12 +383,12 @@ class TestACallableThatFails:
             default_limits={"rules": "100/minute", **self.FAILING[what](fails)},
         )
         app.get("/", endpoint="view")(view())
-        app.before_request(lambda: ("who are you?", 401))
+        app.before_request(lambda: ("login required", 401))
 
         assert statuses(app, "/", "/", "/") == [401, 401, 429]
 
     @pytest.mark.parametrize("fails", IMPOSSIBLE)
-    def test_a_user_of_whom_lists_know_nothing_is_limited_as_nobody(
+    def test_failing_user_loader_with_user_lists_leaves_application_limits(
         self, app: Flask, any_storage: Any, fails: Callable[[], Any]
     ) -> None:
         app.testing = False
@@ -393,7 +399,7 @@ class TestACallableThatFails:
 
     @pytest.mark.parametrize("fails", IMPOSSIBLE)
     @pytest.mark.parametrize("what", FAILING)
-    def test_its_client_is_refused_by_the_other_limits_of_a_function_that_is_no_view(
+    def test_other_limits_of_a_function_refuse_and_ban_the_client(
         self, app: Flask, any_storage: Any, what: str, fails: Callable[[], Any]
     ) -> None:
         app.testing = False
@@ -405,7 +411,7 @@ class TestACallableThatFails:
         assert statuses(app, "/", "/", "/", "/") == [500, 500, 429, 429]
         assert ask(app).headers["Retry-After"] == "7200"
 
-    def test_a_function_outside_of_requests_raises_what_its_callable_raised_and_charges_nothing(
+    def test_function_outside_a_request_raises_the_error_and_charges_nothing(
         self, app: Flask, any_storage: Any
     ) -> None:
         MultiLimit(app, storage=any_storage)
@@ -419,7 +425,7 @@ class TestACallableThatFails:
                     failing()
             assert [other(), other()] == ["ok", "ok"]
 
-    def test_a_bad_value_is_told_in_the_error(self, app: Flask) -> None:
+    def test_error_names_the_limiter_and_the_invalid_cost(self, app: Flask) -> None:
         app = self.limited(app, "memory://", "cost", lambda: -1)
         app.testing = True
 
@@ -430,7 +436,7 @@ class TestACallableThatFails:
 @pytest.mark.parametrize("cost", [10_001, 10**9, 10**9 + 1, 10**400], ids=lambda cost: f"1e{len(str(cost)) - 1}")
 @pytest.mark.parametrize("count", [5, 1000, 10_000])
 @pytest.mark.parametrize("algorithm", [*RATES, "concurrency"])
-def test_a_cost_above_the_count_is_refused_however_large(
+def test_cost_above_the_count_is_refused_without_retry_after(
     app: Flask, any_storage: Any, algorithm: str, count: int, cost: int
 ) -> None:
     MultiLimit(app, storage=any_storage)
@@ -445,7 +451,7 @@ def test_a_cost_above_the_count_is_refused_however_large(
     assert statuses(app, "/") == [200]
 
 
-def test_a_view_that_calls_itself_counts_the_request_once(app: Flask, storage: RecordingStorage) -> None:
+def test_view_that_calls_itself_is_charged_once(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, application_limits="9/hour")
 
     @app.get("/")
@@ -457,7 +463,7 @@ def test_a_view_that_calls_itself_counts_the_request_once(app: Flask, storage: R
     assert storage.windows == [[3600, 1]]
 
 
-def test_a_view_called_again_after_a_refusal_is_checked_again(
+def test_view_called_again_after_a_refusal_is_checked_again(
     app: Flask, storage: RecordingStorage, clock: Clock
 ) -> None:
     def patient(view: Callable[..., Any]) -> Callable[..., Any]:
@@ -479,8 +485,8 @@ def test_a_view_called_again_after_a_refusal_is_checked_again(
     assert ask(app).headers["RateLimit"].startswith('"application-3600s";r=6;')
 
 
-def test_an_environment_that_runs_twice_is_two_requests(app: Flask, storage: RecordingStorage) -> None:
-    """As a fallback of single page apps does: what is not there is asked again, as the index."""
+def test_wsgi_environment_served_twice_is_checked_twice(app: Flask, storage: RecordingStorage) -> None:
+    """Single page apps do this: the index is served in place of a page that is not found."""
     MultiLimit(app, storage=storage, default_limits="5/minute", unmatched_limits="5/hour")
     app.get("/index.html", endpoint="index")(view())
     inner = app.wsgi_app
@@ -500,7 +506,7 @@ def test_an_environment_that_runs_twice_is_two_requests(app: Flask, storage: Rec
     assert answer.headers["RateLimit"] == '"default-60s";r=4;t=48'
 
 
-def test_header_fields_may_be_replaced_by_a_dict(app: Flask, storage: RecordingStorage) -> None:
+def test_response_with_a_plain_dict_of_headers_gets_rate_limit_fields(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage)
 
     response = Response("ok")

@@ -1,4 +1,4 @@
-"""Counts are exact whatever serves: forked workers, threads, greenlets, async views, children of a process."""
+"""Counts are exact with forked workers, threads, greenlets, async views, and child processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 LIMIT = 50
-"""As in counting.py, which is not imported: that would make its app here."""
+"""As in counting.py, which is not imported because that would create its app here."""
 USERS = 4
 THREADS = 16
 CHILDREN = 3
@@ -41,7 +41,7 @@ WORKERS = {
 
 @pytest.fixture
 def uri(request: pytest.FixtureRequest) -> str:
-    """Of an empty server, or an empty cluster."""
+    """The URI of an empty server, or of an empty cluster."""
     if request.param == "cluster":
         return str(request.getfixturevalue("cluster").uri)
     request.getfixturevalue("redis_client")
@@ -61,7 +61,7 @@ def uri(request: pytest.FixtureRequest) -> str:
     ],
     indirect=["uri"],
 )
-def test_workers_admit_the_count_and_no_reply_is_anothers(uri: str, workers: str, path: str) -> None:
+def test_gunicorn_workers_admit_exactly_the_count(uri: str, workers: str, path: str) -> None:
     environment = {"FLASK_MULTILIMIT_STORAGE_URI": uri, "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10"}
     arguments = ("--chdir", str(Path(__file__).parent), "--bind", "127.0.0.1:0", *WORKERS[workers])
     with Program("gunicorn", *arguments, "counting:app", environment=environment) as program:
@@ -69,7 +69,7 @@ def test_workers_admit_the_count_and_no_reply_is_anothers(uri: str, workers: str
         for number in range(100):  # until more than one of the workers has begun
             users = [f"user-{number}-{n}" for n in range(USERS)]
             replies = program.get_all([f"{path}?who={user}" for user in users * (LIMIT + 10)])
-            for n in range(USERS):  # a reply that is another's would be missing, or there twice
+            for n in range(USERS):  # a reply of another request would be missing there, and doubled here
                 own = replies[n::USERS]
                 left = [_left(reply.headers["RateLimit"]) for reply in own if reply.status == 200]
                 assert sorted(left) == list(range(LIMIT))
@@ -89,7 +89,7 @@ def _left(field: str) -> int:
 
 @pytest.fixture(params=["unix", "tcp", "sentinel", "client"])
 def limiter(request: pytest.FixtureRequest, server: Server, redis_client: redis.Redis) -> Iterator[Limiter]:
-    """Over each kind of connection: a wire, or a client's own way."""
+    """A limiter over each kind of connection."""
     assert redis_client.dbsize() == 0
     with SentinelServer(server.binary, server.port, quorum=2) as sentinel:
         make: dict[str, Callable[[], object]] = {
@@ -102,7 +102,7 @@ def limiter(request: pytest.FixtureRequest, server: Server, redis_client: redis.
             yield limiter
 
 
-def test_threads_admit_the_count_together(limiter: Limiter) -> None:
+def test_threads_admit_exactly_the_count(limiter: Limiter) -> None:
     def ask(thread: int) -> list[int]:
         return _ask(limiter, f"thread-{thread}", 200)
 
@@ -112,7 +112,7 @@ def test_threads_admit_the_count_together(limiter: Limiter) -> None:
     assert sorted(left) == list(range(200))
 
 
-def test_parent_and_children_share_no_connection(limiter: Limiter) -> None:
+def test_forked_processes_admit_exactly_the_count(limiter: Limiter) -> None:
     total = (CHILDREN + 1) * CHECKS
     limiter.check(hits(scope="before-the-fork"))
     limiter.check_many([hits(scope="before-the-fork")])
@@ -129,7 +129,7 @@ def test_parent_and_children_share_no_connection(limiter: Limiter) -> None:
 
 
 def _ask(limiter: Limiter, who: str, count: int) -> list[int]:
-    """What is left of a limit of all, after each check; of one's own limit it must be one less each time."""
+    """What is left of the shared limit after each check; the limit of ``who`` must have one unit less each time."""
     plan = (*hits("1000/hour", scope="own", subject=who), *hits(f"{count}/hour"))
     decisions = [
         *(limiter.check(plan) for _ in range(CHECKS // 2)),

@@ -1,4 +1,4 @@
-"""Streams that go on until the client hangs up; how many are under way, and what they have cost."""
+"""Streams that run until the client disconnects; how many run at once, and what they have cost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = Flask(__name__)
 multilimit = MultiLimit(app, storage=os.environ["STORAGE_URI"])
 
 SECONDS = 20.0
-"""After which a stream ends by itself."""
+"""A stream ends by itself after this time."""
 
 
 @app.get("/")
@@ -70,10 +70,10 @@ def in_use() -> str:
     return str(2 - decision.remaining)
 
 
-def tell_of_bodies(
+def name_bodies(
     serve: Callable[..., Iterable[bytes]], environ: dict[str, Any], start_response: Callable[..., Any]
 ) -> Iterable[bytes]:
-    """Tell the client in a header field what the server is given to send."""
+    """Name the class of the body that the server sends in a header field."""
     answers: list[tuple[str, list[tuple[str, str]]]] = []
     body = serve(environ, lambda status, headers, *_: answers.append((status, headers)))
     ((status, headers),) = answers
@@ -81,4 +81,4 @@ def tell_of_bodies(
     return body
 
 
-app.wsgi_app = partial(tell_of_bodies, app.wsgi_app)  # type: ignore[method-assign]
+app.wsgi_app = partial(name_bodies, app.wsgi_app)  # type: ignore[method-assign]

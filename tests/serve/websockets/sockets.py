@@ -42,7 +42,7 @@ def messages(ws: Any) -> None:
 @rate_limiter(rules="1 at once", scope="echo")
 def raises(ws: Any) -> None:
     ws.send(ws.receive())
-    ws.receive()  # otherwise the client may read the message together with what the server says of the error
+    ws.receive()  # otherwise the client may read the message together with the error page of the server
     raise RuntimeError("broken")
 
 
