@@ -373,7 +373,7 @@ def _end_with(result: Any, holder: Holder) -> Any:
 def _end_later(holder: Holder) -> None:
     """End ``holder`` in another thread: garbage is collected at any point of any code, perhaps inside of a lock."""
     if not holder.ended:
-        KEEPER.later(holder.end)
+        KEEPER.call_soon(holder.end)
 
 
 async def _await_and_end(coroutine: CoroutineType[Any, Any, Any], holder: Holder) -> Any:

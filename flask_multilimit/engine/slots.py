@@ -1,8 +1,8 @@
 """The slots of ``Concurrent`` rules that this process holds: renewed while their work goes on, then released.
 
-One thread per process renews slots that are held for long, hundreds of each storage in one command. It runs while slots
-are held. If the storage supports it, no thread waits for the answer to a release: the next check reads it, or the
-background thread a second later. Slots that were not released are released again, those of each storage together.
+While slots are held, one thread per process renews those that are held for long, up to 500 units of a storage in one
+command. If the storage supports it, nobody waits for the answer to a release: the next check reads it, or a second
+later the thread. If a release fails, the thread repeats it, those of one storage together.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ RENEWALS = 3
 RETRY_SECONDS = 1.0
 """Time between two attempts of a release that fails, until the slots expire. The second attempt is made at once."""
 CONFIRM_SECONDS = 1.0
-"""Time after which the answer to a release is read, if no check has done so."""
+"""Time after which the thread reads the answer to a release, if no check has read it."""
 SILENT_SECONDS = 10.0
-"""Time after a warning of lost releases in which there is no other."""
+"""Time after a warning of failed releases in which there is no other warning."""
 RENEWED_AT_ONCE = 500
-"""The most units that one command renews. No other command waits for more, nor does a renewal reach the timeout of the
-storage because there are many."""
+"""The most units that one command renews: it must neither delay other commands nor reach the storage's timeout."""
 LINGER_SECONDS = 10.0
 """How long the idle thread waits for more work."""
 
@@ -41,7 +40,7 @@ _logger = SafeLogger()
 
 
 class _Held:  # made at every request: an __init__ would be one more call
-    """The slots that one check holds. Called with the reason if their release was lost."""
+    """The slots that one check holds. The storage calls it, as :data:`.Lost`, if their release failed."""
 
     __slots__ = ("due", "keeper", "slots", "storage", "timeout")
 
@@ -53,7 +52,7 @@ class _Held:  # made at every request: an __init__ would be one more call
     """When the slots are renewed for the first time."""
 
     def __call__(self, error: StorageError) -> None:
-        self.keeper.release_later(self, error)
+        self.keeper.retry_release(self, error)
 
     @property
     def check_id(self) -> bytes:
@@ -61,17 +60,17 @@ class _Held:  # made at every request: an __init__ would be one more call
 
 
 class _Renewed(NamedTuple):
-    """What the thread knows about slots that it has tried to renew."""
+    """The latest attempt to renew the slots of one check."""
 
     due: float
-    """When they are renewed again."""
+    """When to renew them again."""
     failing: bool
     """Whether the last renewal has failed."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class _Lost:
-    """Slots of one check whose release has failed and is tried again."""
+class _Unreleased:
+    """Slots of one check that are to be released again."""
 
     storage: KeepsSlots
     slots: tuple[Slot, ...]
@@ -81,7 +80,7 @@ class _Lost:
 
 
 class Keeper:
-    """Holds the slots of one process. Thread-safe, fork-safe: slots of the parent stay the parent's."""
+    """Holds the slots of one process. Thread-safe, fork-safe: a child does not hold the slots of its parent."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -93,10 +92,10 @@ class Keeper:
     def _begin(self) -> None:
         self._held: dict[bytes, _Held] = {}
         self._renewed: dict[bytes, _Renewed] = {}
-        self._lost: dict[bytes, _Lost] = {}
+        self._unreleased: dict[bytes, _Unreleased] = {}
         self._unconfirmed: dict[int, KeepsSlots] = {}
-        self._renewing: int | None = None  # id() of a storage
-        self._late: deque[Callable[[], None]] = deque()
+        self._renewing: int | None = None  # id() of the storage whose answer to a renewal is awaited
+        self._soon: deque[Callable[[], None]] = deque()
         self._silent_until = 0.0
         self._lingers = False
 
@@ -104,29 +103,29 @@ class Keeper:
         self._begin()
 
     def hold(self, storage: KeepsSlots, decision: Decision) -> None:
-        """Renew what ``decision`` has taken until it is released."""
+        """Renew the slots that ``decision`` has taken until they are released."""
         check_id, hits = decision.check_id, decision.hits
         try:  # as memoized() does, with one call fewer
-            only, timeout, pause = hits.cache[_usual]  # type: ignore[attr-defined]
+            only, timeout, pause = hits.cache[_hold_parameters]  # type: ignore[attr-defined]
         except (KeyError, AttributeError):
-            only, timeout, pause = memoized(hits, _usual)
+            only, timeout, pause = memoized(hits, _hold_parameters)
         slots: tuple[Slot, ...]
         if only is not None and decision.reply[ALLOWED] > 0 and not decision.settled and check_id != PEEK_ID:
-            slots = (_slot_of((check_id, only)),)  # as usual, without a call of a function
+            slots = (_slot_of((check_id, only)),)  # the usual case, without a Python call
         elif not (slots := slots_of(decision)):
             return
         due = self._clock() + pause
         self._held[check_id] = held = _Held()
         held.keeper, held.storage, held.slots, held.timeout, held.due = self, storage, slots, timeout, due
-        if due < self.beat.wakes_at:  # saves a call in nearly every request
+        if due < self.beat.wakes_at:  # seldom: this saves a call
             self.beat.wake(due)
 
     def holds(self, decision: Decision) -> bool:
-        """Whether this process holds what ``decision`` has taken."""
+        """Whether this process holds the slots that ``decision`` has taken."""
         return decision.check_id in self._held
 
     def release(self, decision: Decision) -> bool:
-        """Give back what ``decision`` has taken; whether this process held it."""
+        """Release the slots that ``decision`` has taken. Return whether this process held them."""
         held = self._held.pop(decision.check_id, None)
         if held is None:
             return False
@@ -141,8 +140,8 @@ class Keeper:
         return True
 
     def release_all(self, decisions: list[Decision]) -> None:
-        """Give back what this process holds by ``decisions``, and empty the list. What was released or refunded before
-        is not held any more, nor is what was taken before a fork. If a release raises, the others are made first."""
+        """Release the slots of ``decisions`` that this process holds, and empty the list. It does not hold what was
+        released or refunded before, or taken before a fork. If a release raises, the others are made nevertheless."""
         try:
             while decisions:
                 self.release(decisions.pop())
@@ -151,17 +150,17 @@ class Keeper:
                 self.release_all(decisions)
 
     def release_unheld(self, storage: Storage, decision: Decision) -> None:
-        """Give back what ``decision`` has taken of ``storage``, if anything, although this process does not hold it."""
+        """Release slots that ``decision`` has taken from ``storage`` although this process does not hold them."""
         if slots_of(decision):
             self.hold(require_slots(storage), decision)
             self.release(decision)
 
     def let_expire(self, decision: Decision) -> None:
-        """Renew its slots no more, and do not release them."""
+        """Stop renewing the slots of ``decision``, and do not release them."""
         self._held.pop(decision.check_id, None)
 
     def forget(self, decision: Decision, keys: Collection[str]) -> None:
-        """Its slots of ``keys`` were refunded. Others are still held."""
+        """Stop holding the slots of ``decision`` in ``keys``, which were refunded. Its other slots are still held."""
         held = self._held.get(decision.check_id)
         if held is None:
             return
@@ -170,48 +169,48 @@ class Keeper:
             held.slots = still_held
         else:
             self._held.pop(decision.check_id, None)
-        if now >= held.due:  # a renewal may have taken them again since the refund
-            self._release_once_more(held, [slot for slot in slots if slot.hit.key in keys], now)
+        if now >= held.due:  # a renewal may have taken them again after the refund
+            self._schedule_release(held, [slot for slot in slots if slot.hit.key in keys], now)
             self.beat.wake(now)
 
     def forget_all(self, storage: Storage) -> None:
-        """``storage`` is no longer used."""
+        """Neither renew nor release slots of ``storage`` any more, because it was closed."""
         self._unconfirmed.pop(id(storage), None)
         if self._renewing == id(storage):
             self._renewing = None
-        kept: list[dict[bytes, Any]] = [self._held, self._lost]
-        for slots in kept:
-            for check_id, each in list(slots.items()):
+        both: list[dict[bytes, Any]] = [self._held, self._unreleased]
+        for by_check in both:
+            for check_id, each in list(by_check.items()):
                 if each.storage is storage:
-                    slots.pop(check_id, None)
+                    by_check.pop(check_id, None)
 
-    def later(self, release: Callable[[], None]) -> None:
-        """Call ``release`` soon, in the thread of the keeper. What it raises is logged."""
-        self._late.append(release)
+    def call_soon(self, release: Callable[[], None]) -> None:
+        """Call ``release`` soon, in the thread. If it raises, that is logged."""
+        self._soon.append(release)
         self.beat.wake(self._clock())
 
     def __len__(self) -> int:
-        """Checks whose slots are held, or could not be released yet."""
-        return len(self._held) + len(self._lost)
+        """The number of checks whose slots are held, or could not be released yet."""
+        return len(self._held) + len(self._unreleased)
 
     def _confirm_soon(self, storage: KeepsSlots) -> None:
         self._unconfirmed[id(storage)] = storage
         self.beat.wake(self._clock() + CONFIRM_SECONDS)
 
-    def release_later(self, held: _Held, error: StorageError) -> None:
-        """Try again at once, in the thread, because ``error`` may have kept the slots from being released."""
+    def retry_release(self, held: _Held, error: StorageError) -> None:
+        """Release the slots of ``held`` again at once, in the thread: ``error`` may have prevented their release."""
         now = self._clock()
         self._warn(held, error, now)
-        self._release_once_more(held, held.slots, now)
+        self._schedule_release(held, held.slots, now)
         self.beat.wake(now)
 
-    def _release_once_more(self, held: _Held, slots: Iterable[Slot], now: float) -> None:
-        before = self._lost.get(held.check_id)
-        together = (*slots, *(before.slots if before is not None else ()))
-        self._lost[held.check_id] = _Lost(held.storage, together, now, now + held.timeout)
+    def _schedule_release(self, held: _Held, slots: Iterable[Slot], now: float) -> None:
+        scheduled = self._unreleased.get(held.check_id)
+        all_slots = (*slots, *(scheduled.slots if scheduled is not None else ()))
+        self._unreleased[held.check_id] = _Unreleased(held.storage, all_slots, now, now + held.timeout)
 
     def _warn(self, held: _Held, error: StorageError, now: float) -> None:
-        """Once for all slots that are lost together, with a connection or with the server."""
+        """Warn once for all releases that fail together, with a connection or with the server."""
         if now < self._silent_until:
             return
         self._silent_until = now + SILENT_SECONDS
@@ -227,10 +226,10 @@ class Keeper:
     # The thread
 
     def _work(self) -> float | None:
-        """The task of the beat. Without slots, its thread lingers for a while."""
+        """The task of the beat. Without slots, the thread lingers for a while before it ends."""
         self.renew_due()
         dues = [self._due_of(held) for held in list(self._held.values())]
-        dues += [lost.due for lost in list(self._lost.values())]
+        dues += [each.due for each in list(self._unreleased.values())]
         self._lingers = not dues and not self._lingers
         if self._lingers:
             return LINGER_SECONDS
@@ -242,23 +241,25 @@ class Keeper:
 
     def renew_due(self) -> None:
         """Renew the slots that are due, and try again to release what could not be released."""
-        while self._late:
-            _attempt(self._late.popleft())
+        while self._soon:
+            _call_and_log(self._soon.popleft())
         now = self._clock()
-        for storage, together in _by_storage([held for held in list(self._held.values()) if self._due_of(held) <= now]):
-            self._renew(storage, together, now)
+        due = [held for held in list(self._held.values()) if self._due_of(held) <= now]
+        for storage, some in _by_storage(due):
+            self._renew(storage, some, now)
         for check_id in list(self._renewed):
             if check_id not in self._held:
                 self._renewed.pop(check_id, None)
-        for lost_storage, lost in _by_storage([lost for lost in list(self._lost.values()) if lost.due <= now]):
-            self._release_again(lost_storage, lost)
-        while self._unconfirmed:  # last, because it waits for a storage that stalls
+        failed = [each for each in list(self._unreleased.values()) if each.due <= now]
+        for storage, releases in _by_storage(failed):
+            self._retry_releases(storage, releases)
+        while self._unconfirmed:  # last, because this waits for a storage that stalls
             _, unconfirmed = self._unconfirmed.popitem()
-            _attempt(partial(_confirm, cast("Storage", unconfirmed)))
+            _call_and_log(partial(_confirm, cast("Storage", unconfirmed)))
 
-    def _renew(self, storage: KeepsSlots, together: list[_Held], now: float) -> None:
+    def _renew(self, storage: KeepsSlots, due: list[_Held], now: float) -> None:
         failures = list[tuple[list[_Held], Exception]]()
-        for each in _batches(together):
+        for each in _batches(due):
             batch = [held for held in each if held.check_id in self._held]
             sent = [(held, held.slots) for held in batch]
             if not sent:
@@ -266,60 +267,61 @@ class Keeper:
             self._renewing = id(storage)
             try:
                 storage.renew([slot for _, slots in sent for slot in slots])
-            except Exception as error:  # whatever it is, other slots are renewed
+            except Exception as error:  # the other batches are renewed whatever it is
                 failures.append((batch, error))
             else:
                 for held in batch:
                     self._renewed[held.check_id] = _Renewed(now + held.timeout / RENEWALS, False)
-            self._release_meanwhile(sent)
+            self._undo_late_renewals(sent)
         if failures:
-            self._note_failures(failures, now)
+            self._record_failures(failures, now)
 
-    def _release_meanwhile(self, sent: list[tuple[_Held, tuple[Slot, ...]]]) -> None:
-        """Release again what was released or refunded while its renewal was on the way: if the renewal came last, it
-        has taken the slots again. A renewal that failed may have been made, too."""
-        if self._renewing is None:  # the storage is no longer used
+    def _undo_late_renewals(self, sent: list[tuple[_Held, tuple[Slot, ...]]]) -> None:
+        """Release again the slots that were released or refunded while their renewal was under way: if the renewal
+        came last, it has taken them again. Even a renewal that failed may have done so."""
+        if self._renewing is None:  # the storage was closed
             return
         self._renewing = None
         for held, slots in sent:
             kept = held.slots if held.check_id in self._held else ()
             if kept is not slots and (gone := [slot for slot in slots if slot not in kept]):
-                self._release_once_more(held, gone, self._clock())
+                self._schedule_release(held, gone, self._clock())
 
-    def _note_failures(self, failures: list[tuple[list[_Held], Exception]], now: float) -> None:
-        """Log all commands of one round that failed in one line, unless they failed before, too."""
+    def _record_failures(self, failures: list[tuple[list[_Held], Exception]], now: float) -> None:
+        """Log the renewals of one round that failed in one line, unless all of them failed the last time, too. Schedule
+        their next attempts."""
         failed = [held for batch, _ in failures for held in batch]
         before = [self._renewed.get(held.check_id) for held in failed]
         if not all(renewed is not None and renewed.failing for renewed in before):
-            error = next((error for _, error in failures if _fault(error)), failures[0][1])
+            error = next((error for _, error in failures if _if_unexpected(error)), failures[0][1])
             _logger.warning(
                 "Rate limits: could not renew slots (%d): %s. Trying again until they expire.",
                 len(failed),
                 error,
-                error=_fault(error),
+                error=_if_unexpected(error),
             )
         for held in failed:
             self._renewed[held.check_id] = _Renewed(now + min(RETRY_SECONDS, held.timeout / RENEWALS), True)
 
-    def _release_again(self, storage: KeepsSlots, together: list[_Lost]) -> None:
-        """This waits for the answer: the connection that is used may be lost, too."""
+    def _retry_releases(self, storage: KeepsSlots, releases: list[_Unreleased]) -> None:
+        """Release slots again, and wait for the answer: this connection may be lost, too."""
         try:
-            storage.release([slot for lost in together for slot in lost.slots])
+            storage.release([slot for each in releases for slot in each.slots])
         except Exception as error:
-            if _fault(error):  # other failures were logged the first time
+            if _if_unexpected(error):  # other failures were logged the first time
                 _logger.warning(
                     "Rate limits: slots could not be released: %s. Trying again until they expire.",
                     error,
                     error=error,
                 )
             now = self._clock()
-            for lost in together:
-                lost.due = now + RETRY_SECONDS
-            together = [lost for lost in together if lost.due >= lost.expires]
-        for lost in together:
-            check_id = lost.slots[0].check_id
-            if self._lost.get(check_id) is lost:  # another thread may have added slots
-                self._lost.pop(check_id, None)
+            for each in releases:
+                each.due = now + RETRY_SECONDS
+            releases = [each for each in releases if each.due >= each.expires]
+        for each in releases:
+            check_id = each.slots[0].check_id
+            if self._unreleased.get(check_id) is each:  # another thread may have added slots
+                self._unreleased.pop(check_id, None)
 
 
 def slots_of(decision: Decision) -> tuple[Slot, ...]:
@@ -327,47 +329,46 @@ def slots_of(decision: Decision) -> tuple[Slot, ...]:
     check_id = decision.check_id
     if decision.reply[ALLOWED] <= 0 or check_id == PEEK_ID:
         return ()
-    holding = memoized(decision.hits, _holding)
+    holding = memoized(decision.hits, _slot_hits)
     if not decision.settled and not holding.has_shadows:  # nearly always, and charges take longer
         return tuple([_slot_of((check_id, hit)) for hit in holding.hits])
     return tuple([Slot(check_id, charge.hit) for charge in decision.charges if charge.hit.rule.holds_slots])
 
 
 _slot_of: Callable[[tuple[bytes, Hit]], Slot] = from_fields(Slot)
-"""Makes a slot from the tuple of its fields, cheaply: every request that takes one makes one."""
+"""Makes a slot from the tuple of its fields, cheaply: every request that takes a slot makes one."""
 
 
-class _Holding(NamedTuple):
+class _SlotHits(NamedTuple):
     """The hits of a check that take slots."""
 
     hits: tuple[Hit, ...]
     has_shadows: bool
 
 
-def _holding(hits: tuple[Hit, ...]) -> _Holding:
-    found = tuple(hit for hit in hits if hit.cost and hit.rule.holds_slots)
-    return _Holding(found, any(hit.shadow for hit in found))
+def _slot_hits(hits: tuple[Hit, ...]) -> _SlotHits:
+    some = tuple(hit for hit in hits if hit.cost and hit.rule.holds_slots)
+    return _SlotHits(some, any(hit.shadow for hit in some))
 
 
-def _usual(hits: tuple[Hit, ...]) -> tuple[Hit | None, float, float]:
+def _hold_parameters(hits: tuple[Hit, ...]) -> tuple[Hit | None, float, float]:
     """The hit that takes a slot, if it is the only one and no shadow; the shortest timeout; the time between two
-    renewals."""
-    found, has_shadows = memoized(hits, _holding)
-    only = found[0] if len(found) == 1 and not has_shadows else None
-    timeout = min([hit.rule.time for hit in found], default=0)
-    return only, timeout, timeout / RENEWALS  # a plain tuple is unpacked in a third of the time
+    renewals. A plain tuple, because it is unpacked in a third of the time."""
+    some, has_shadows = memoized(hits, _slot_hits)
+    only = some[0] if len(some) == 1 and not has_shadows else None
+    timeout = min([hit.rule.time for hit in some], default=0)
+    return only, timeout, timeout / RENEWALS
 
 
-def _fault(error: Exception) -> Exception | None:
-    """``error`` if it is a bug in a storage, to be logged with its traceback."""
+def _if_unexpected(error: Exception) -> Exception | None:
+    """``error`` if it is no :class:`StorageError`: a bug, to be logged with its traceback."""
     return None if isinstance(error, StorageError) else error
 
 
-def _attempt(release: Callable[[], None]) -> None:
-    """Call ``release`` in the thread of the keeper, which lives on if it raises."""
+def _call_and_log(release: Callable[[], None]) -> None:
     try:
         release()
-    except Exception:  # a bug in a storage: a storage that does not answer is asked again
+    except Exception:  # a bug in a storage: after a StorageError, a release is repeated
         _logger.exception("Rate limits: slots could not be released. They expire after their timeout.")
 
 
@@ -377,20 +378,20 @@ def _confirm(storage: Storage) -> None:
             layer.confirm()
 
 
-_Of = TypeVar("_Of", _Held, _Lost)
+_SlotsOfCheck = TypeVar("_SlotsOfCheck", _Held, _Unreleased)
 
 
-def _by_storage(each_of: Iterable[_Of]) -> list[tuple[KeepsSlots, list[_Of]]]:
-    found: dict[int, tuple[KeepsSlots, list[_Of]]] = {}
-    for each in each_of:
-        found.setdefault(id(each.storage), (each.storage, []))[1].append(each)
-    return list(found.values())
+def _by_storage(some: Iterable[_SlotsOfCheck]) -> list[tuple[KeepsSlots, list[_SlotsOfCheck]]]:
+    groups: dict[int, tuple[KeepsSlots, list[_SlotsOfCheck]]] = {}
+    for each in some:
+        groups.setdefault(id(each.storage), (each.storage, []))[1].append(each)
+    return list(groups.values())
 
 
-def _batches(together: Iterable[_Held]) -> Iterator[list[_Held]]:
-    """Parts of :data:`RENEWED_AT_ONCE` units at most, or of one check that has taken more."""
+def _batches(due: Iterable[_Held]) -> Iterator[list[_Held]]:
+    """Batches of at most :data:`RENEWED_AT_ONCE` units, or of one check that has taken more."""
     batch, units = list[_Held](), 0
-    for held in together:
+    for held in due:
         cost = sum([slot.hit.cost for slot in held.slots])
         if batch and units + cost > RENEWED_AT_ONCE:
             yield batch
@@ -402,7 +403,7 @@ def _batches(together: Iterable[_Held]) -> Iterator[list[_Held]]:
 
 
 def require_slots(storage: Storage) -> KeepsSlots:
-    """``storage`` itself. Raises :class:`ConfigurationError` if a layer of it keeps no slots."""
+    """Return ``storage``. Raise :class:`ConfigurationError` if one of its layers keeps no slots."""
     layer = next((layer for layer in layers_of(storage) if not isinstance(layer, KeepsSlots)), None)
     if layer is None:
         return cast("KeepsSlots", storage)

@@ -46,7 +46,7 @@ class RequestHolder(Holder):
     def __del__(self) -> None:
         # Threads that share a context ended at the same instant, and Flask tore nothing down.
         if self.decisions or self.at_end:
-            KEEPER.later(self.end)
+            KEEPER.call_soon(self.end)
 
 
 def holder_of_request() -> Holder | None:
@@ -136,7 +136,7 @@ def _ends_when_closed(body: Any, slots: RequestHolder) -> bool:
             if threading.get_ident() == thread:
                 slots.end()
             else:  # waitress closes files in the thread that serves all connections, and they must not wait
-                KEEPER.later(slots.end)
+                KEEPER.call_soon(slots.end)
 
     try:
         body.close = close_and_release
@@ -173,5 +173,5 @@ class _Body:
 
     def __del__(self) -> None:
         if self._slots is not None:  # garbage may be collected at any point of any code, so another thread releases
-            KEEPER.later(self._slots.end)
+            KEEPER.call_soon(self._slots.end)
             self._slots = None

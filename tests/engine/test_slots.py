@@ -264,7 +264,7 @@ def test_keeper_thread_survives_exceptions_of_its_calls(
     keeper.hold(broken := Broken(), broken.check(SHORT))
     keeper.hold(sound, sound.check(SHORT))
 
-    keeper.later(fail)
+    keeper.call_soon(fail)
 
     until(lambda: sound.renewed)
     assert "KeyError" in caplog.text
