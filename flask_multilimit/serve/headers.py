@@ -1,8 +1,8 @@
 """Header fields that show a client what is left of its quotas, in one of several dialects.
 
 A dialect is a function of hits, their standings (remaining, retry_after, reset_after; times in microseconds) and what
-else is said (:class:`Aside`), which returns fields. To add one, write it, and give it a name in :data:`DIALECTS` and in
-``Settings.headers``.
+else is said (:class:`Aside`), which returns fields. To add one, write it, give it a name in :data:`DIALECTS` and in
+``Settings.headers``, and describe its fields in :data:`FIELDS`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,6 @@ class Aside(NamedTuple):
     """The seconds in ``Retry-After``."""
     secret: bytes = b""
     """The key for partition keys; empty: none are sent."""
-
-
-_NAMES = frozenset(
-    ["cache-control", "retry-after", "ratelimit", "ratelimit-policy"]
-    + [f"{prefix}-{what}" for prefix in ("ratelimit", "x-ratelimit") for what in ("limit", "remaining", "reset")]
-)
-"""The names of all fields that are set here, in lower case."""
 
 
 def describe(response: Response, decisions: Sequence[Decision], settings: Settings, secret: bytes = b"") -> None:
@@ -350,3 +343,6 @@ FIELDS: dict[object, tuple[tuple[str, str, str], ...]] = {
     ),
 }
 """The fields of each dialect, as documents of an API describe them: name, type, and what it says."""
+
+_NAMES = {"cache-control", "retry-after"} | {name.lower() for fields in FIELDS.values() for name, _, _ in fields}
+"""The names of all fields that are set here, in lower case."""
