@@ -204,7 +204,7 @@ def test_all_endpoints_of_httpbin_are_limited(httpbin: Httpbin) -> None:
     assert limits["unmatched"]
 
 
-def test_top_tells_who_is_refused_where_by_which_rule_and_how_often(httpbin: Httpbin) -> None:
+def test_top_shows_who_is_refused_where_and_by_which_rule(httpbin: Httpbin) -> None:
     night, app = httpbin.night, httpbin.app
     top = told(app, "top --minutes 60 --once --json")
 
@@ -227,7 +227,7 @@ NAMES = {"key-0": SCRAPER}
 FOUND = (SCRAPER, GUESSER, SCANNER, SLOW)
 
 
-def test_totals_are_what_was_sent_and_rates_are_within_five_percent_of_it(httpbin: Httpbin) -> None:
+def test_totals_and_rates_match_the_sent_requests(httpbin: Httpbin) -> None:
     night, app = httpbin.night, httpbin.app
     banned = night.count(GUESSER, 429) + night.count(SCANNER, 429) - 8
     for now in (told(app, "top --minutes 60 --once --json"), night.get("now?minutes=60")):
@@ -242,14 +242,14 @@ def test_totals_are_what_was_sent_and_rates_are_within_five_percent_of_it(httpbi
     assert len(night.sent) == len(night.passed()) + banned + night.count(SCRAPER, 429) + night.count(SLOW, 429) + 8
 
 
-def test_slots_are_those_of_the_slow_client(httpbin: Httpbin) -> None:
+def test_slots_in_use_are_those_of_the_slow_client(httpbin: Httpbin) -> None:
     (slot,) = httpbin.slots
 
     assert (slot["endpoint"], slot["shown"], slot["limit"]) == ("delay_response", SLOW, 2)
     assert 0 < slot["used"] <= 2
 
 
-def test_all_workers_and_commands_give_the_same_numbers(httpbin: Httpbin) -> None:
+def test_workers_and_commands_show_the_same_numbers(httpbin: Httpbin) -> None:
     night, app = httpbin.night, httpbin.app
     top = told(app, "top --minutes 60 --once --json")
 
@@ -263,7 +263,7 @@ def test_all_workers_and_commands_give_the_same_numbers(httpbin: Httpbin) -> Non
         assert (len(workers["workers"]), workers["current"], workers["same_limits"]) == (3, 3, 3)
 
 
-def test_a_deploy_by_hup_shows_the_whole_hour_in_all_new_workers(httpbin: Httpbin) -> None:
+def test_new_workers_after_hup_show_the_whole_hour(httpbin: Httpbin) -> None:
     night, before = httpbin.night, _workers(httpbin)
     amounts = _amounts(told(httpbin.app, "top --minutes 60 --once --json"))
     os.kill(night.served.pid, signal.SIGHUP)
@@ -286,7 +286,7 @@ def _workers(httpbin: Httpbin) -> set[int]:
 
 
 @pytest.mark.parametrize("who", FOUND)
-def test_why_tells_how_often_a_client_was_refused_and_what_lifts_it(httpbin: Httpbin, who: str) -> None:
+def test_why_and_client_page_show_refusals_and_remedy(httpbin: Httpbin, who: str) -> None:
     night, app = httpbin.night, httpbin.app
     why, page = told(app, f"why {who} --json"), night.get(f"subject?who={who}")["found"]
 
@@ -295,7 +295,7 @@ def test_why_tells_how_often_a_client_was_refused_and_what_lifts_it(httpbin: Htt
     assert why["verdict"]["text"].startswith({SLOW: "passes"}.get(who, "refused"))
 
 
-def test_bans_are_those_that_began_and_unban_lifts_one(httpbin: Httpbin) -> None:
+def test_bans_lists_bans_that_began_and_unban_lifts_one(httpbin: Httpbin) -> None:
     night, app = httpbin.night, httpbin.app
     assert {each["who"] for each in told(app, "bans --json")["bans"]} == {GUESSER, SCANNER}
 
@@ -311,11 +311,11 @@ def test_bans_are_those_that_began_and_unban_lifts_one(httpbin: Httpbin) -> None
     until(lambda: night.served.get("/wp.php", {"X-Forwarded-For": SCANNER}).status == 404)
 
 
-def test_limits_that_many_endpoints_inherit_are_listed_once(httpbin: Httpbin) -> None:
+def test_inherited_limits_are_listed_once(httpbin: Httpbin) -> None:
     assert told(httpbin.app, "limits").count("1000 per hour") == 1
 
 
-def test_a_change_is_in_force_in_all_workers(httpbin: Httpbin) -> None:
+def test_change_is_in_force_in_all_workers(httpbin: Httpbin) -> None:
     night = httpbin.night
     before = night.get("now")["workers"]["version"]
 

@@ -345,7 +345,7 @@ def uri(server: Server) -> Iterator[str]:
         client.flushall()
 
 
-def test_no_attack_succeeds(uri: str, record_property: Callable[[str, object], None]) -> None:
+def test_attack_breaks_no_promise(uri: str, record_property: Callable[[str, object], None]) -> None:
     siege = besieged(uri, 7)
 
     breaches = attack(siege, QUICK)
@@ -360,7 +360,7 @@ def test_no_attack_succeeds(uri: str, record_property: Callable[[str, object], N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_no_long_attack_succeeds(uri: str, seed: int) -> None:
+def test_long_attack_breaks_no_promise(uri: str, seed: int) -> None:
     siege = besieged(uri, seed)
 
     assert attack(siege, SLOW) == []
@@ -368,7 +368,7 @@ def test_no_long_attack_succeeds(uri: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("hole", ["no limits", "raw text", "an error"])
-def test_the_attack_finds_a_hole(uri: str, monkeypatch: pytest.MonkeyPatch, hole: str) -> None:
+def test_attack_detects_each_kind_of_hole(uri: str, monkeypatch: pytest.MonkeyPatch, hole: str) -> None:
     siege = besieged(uri, 7, MULTILIMIT_ENABLED=hole != "no limits")
     if hole == "raw text":
         monkeypatch.setattr("flask_multilimit.operate.dashboard.shell.visible_page", lambda page: page)
@@ -382,5 +382,5 @@ def test_the_attack_finds_a_hole(uri: str, monkeypatch: pytest.MonkeyPatch, hole
     assert any(told in each for each in breaches)
 
 
-def test_every_command_that_only_reads_is_attacked() -> None:
+def test_attacked_commands_exist() -> None:
     assert set(READ_ONLY) <= set(COMMANDS)

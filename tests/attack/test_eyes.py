@@ -80,7 +80,7 @@ def require_safe(text: str) -> None:
     assert not [line for line in text.splitlines() if line.startswith("FORGED")]  # a cell may be wrapped there
 
 
-def test_no_command_obeys_or_forges(hostile: House) -> None:
+def test_commands_print_no_control_characters_or_forged_lines(hostile: House) -> None:
     seen = ""
     for name in COMMANDS:
         for arguments in ARGUMENTS.get(name, [()]):
@@ -93,7 +93,7 @@ def test_no_command_obeys_or_forges(hostile: House) -> None:
     assert seen.count("FORGED") > 50  # hostile text was there
 
 
-def test_no_page_obeys_or_forges(hostile: House) -> None:
+def test_pages_show_no_control_characters(hostile: House) -> None:
     operator, seen = hostile.operator(), ""
     query = dict.fromkeys(("who", "endpoint", "q", "sort", "kind", "done", "undone", "minutes", "rule", "lang"), EVIL)
     for rule in hostile.app.url_map.iter_rules():
@@ -109,7 +109,7 @@ def test_no_page_obeys_or_forges(hostile: House) -> None:
     assert seen.count("FORGED") > 10
 
 
-def test_no_log_line_obeys_or_forges(hostile: House) -> None:
+def test_log_has_no_control_characters_or_forged_lines(hostile: House) -> None:
     def fails(*_: object, **__: object) -> None:
         raise ValueError(EVIL)
 
@@ -125,7 +125,7 @@ def test_no_log_line_obeys_or_forges(hostile: House) -> None:
     assert "ValueError" in log
 
 
-def test_no_message_of_a_command_obeys_or_forges(hostile: House) -> None:
+def test_command_error_has_no_control_characters_or_forged_lines(hostile: House) -> None:
     def fails() -> None:
         raise click.ClickException(EVIL)
 
@@ -135,11 +135,11 @@ def test_no_message_of_a_command_obeys_or_forges(hostile: House) -> None:
 
 
 @pytest.mark.parametrize("kind", [ConfigurationError, StorageError])
-def test_no_message_of_an_error_obeys_or_forges(kind: type[Exception]) -> None:
+def test_exception_text_has_no_control_characters_or_forged_lines(kind: type[Exception]) -> None:
     require_safe(str(kind(f"no limiter of {EVIL}")))
 
 
-def test_no_log_line_of_the_bridge_obeys_or_forges(caplog: pytest.LogCaptureFixture) -> None:
+def test_bridge_log_has_no_control_characters_or_forged_lines(caplog: pytest.LogCaptureFixture) -> None:
     from flask import Flask
 
     app = Flask("shop")

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from flask_multilimit.operate.command_line import COMMANDS, Commands
 
 
-def of(name: str) -> click.Command:
+def command_called(name: str) -> click.Command:
     group = Commands()
     found = group.get_command(click.Context(group), name)
     assert found is not None
@@ -20,21 +20,21 @@ def of(name: str) -> click.Command:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_is_paragraphs_with_one_margin(name: str) -> None:
-    paragraphs = cleandoc(of(name).help or "").split("\n\n")
+def test_command_help_is_paragraphs_with_one_margin(name: str) -> None:
+    paragraphs = cleandoc(command_called(name).help or "").split("\n\n")
 
     assert [text for text in paragraphs if text[:1].isspace() or re.search(r'"\s"', text)] == []
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_an_option_with_a_converter_of_its_own_says_what_it_takes(name: str) -> None:
+def test_option_with_its_own_converter_has_a_metavar(name: str) -> None:
     """Otherwise click would show the name of the function."""
-    options = [each for each in of(name).params if isinstance(each.type, click.types.FuncParamType)]
+    options = [each for each in command_called(name).params if isinstance(each.type, click.types.FuncParamType)]
 
     assert [each.name for each in options if each.metavar is None] == []
 
 
-def test_the_group_names_every_command() -> None:
+def test_group_help_lists_every_command() -> None:
     told = CliRunner().invoke(Commands(), ["--help"]).output
 
     assert [line.split()[0] for line in told.partition("Commands:\n")[2].splitlines()] == sorted(COMMANDS)

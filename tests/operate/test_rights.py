@@ -64,8 +64,8 @@ def acl(client: Any, *arguments: str) -> Any:
     return client.execute_command("ACL", *arguments)
 
 
-def refused(client: Any) -> list[Any]:
-    """What the server has refused to do, but for the greeting of redis-py, which does without."""
+def refused_commands(client: Any) -> list[Any]:
+    """The commands that the server refused, except the greeting of redis-py, which is optional."""
     return [each["object"] for each in client.acl_log() if each["object"] != "client|setinfo"]
 
 
@@ -80,12 +80,12 @@ def served(app: Flask) -> Flask:
     return app
 
 
-def test_a_worker_serves_counts_follows_and_puts_back(server: Server, admin: Any) -> None:
+def test_worker_user_may_do_everything_a_worker_does(server: Server, admin: Any) -> None:
     app = served(made(uri_of(server, admin, "worker", WORKER)))
     until(lambda: any("traffic" in key for key in map(str, admin.keys())))
     with app.app_context():
         app.extensions["multilimit"].control.deny("198.51.100.1", lasting=True)
-    assert refused(admin) == []
+    assert refused_commands(admin) == []
 
     server.kill()
     server.restart()
@@ -96,15 +96,15 @@ def test_a_worker_serves_counts_follows_and_puts_back(server: Server, admin: Any
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.partition(" ")[0])
-def test_an_operator_may_run_every_command(server: Server, admin: Any, command: str) -> None:
+def test_operator_user_may_run_every_command(server: Server, admin: Any, command: str) -> None:
     run = Command(SHOP, uri_of(server, admin, "operator", OPERATOR))
 
     done = run(*command.split())
 
-    assert (done.code, refused(admin)) == (0, []), done.err
+    assert (done.code, refused_commands(admin)) == (0, []), done.err
 
 
-def test_an_operator_may_see_every_page_and_change_limits_there(server: Server, admin: Any) -> None:
+def test_operator_user_may_see_every_page_and_change_limits(server: Server, admin: Any) -> None:
     app = served(made(uri_of(server, admin, "operator", OPERATOR)))
     ada = browser_of("ada", app)
 
@@ -112,10 +112,10 @@ def test_an_operator_may_see_every_page_and_change_limits_there(server: Server, 
     with app.app_context():
         app.extensions["multilimit"].control.deny("198.51.100.1", lasting=True)
     assert "198.51.100.1" in ada.get(ROOT + "history").text
-    assert refused(admin) == []
+    assert refused_commands(admin) == []
 
 
-def test_a_page_that_its_user_may_not_see_does_not_say_that_the_storage_is_away(server: Server, admin: Any) -> None:
+def test_page_that_lacks_a_right_does_not_say_storage_is_down(server: Server, admin: Any) -> None:
     app = served(made(uri_of(server, admin, "worker", WORKER)))
 
     page = browser_of("ada", app).get(f"{ROOT}history").text
@@ -125,7 +125,7 @@ def test_a_page_that_its_user_may_not_see_does_not_say_that_the_storage_is_away(
     assert "Meanwhile" not in page
 
 
-def test_a_right_that_a_command_lacks_is_named(server: Server, admin: Any) -> None:
+def test_command_names_the_right_it_lacks(server: Server, admin: Any) -> None:
     run = Command(SHOP, uri_of(server, admin, "worker", RIGHTS))("keys")
 
     assert run.code == 1
@@ -133,7 +133,7 @@ def test_a_right_that_a_command_lacks_is_named(server: Server, admin: Any) -> No
     assert run.err.rstrip().endswith("(the server's user needs the right +scan)")
 
 
-def test_top_needs_no_right_to_list_keys(server: Server, admin: Any) -> None:
+def test_top_works_without_the_right_to_list_keys(server: Server, admin: Any) -> None:
     run = Command(SHOP, uri_of(server, admin, "worker", WORKER))("top", "--once")
 
     assert run.code == 0

@@ -77,13 +77,13 @@ def one_function(app: Flask, limiter: Limiter) -> None:
         ),
     ],
 )
-def test_the_first_request_names_the_differences_that_this_app_may_see(
+def test_first_request_warns_of_differences_that_affect_the_app(
     declare: Callable[[Flask, Limiter], Any], options: dict[str, Any], named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert named_at_start(caplog, declare, **options) == named
 
 
-def test_unknown_settings_are_named_with_the_nearest_known_one_if_there_is_one(
+def test_unknown_settings_are_logged_with_the_nearest_known_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     app = Flask("shop")

@@ -30,7 +30,7 @@ app.get("/", endpoint="report")(rate_limiter(type=IP, rules=["2/minute", "2 at o
 """
 
 
-def test_check_tells_what_is_left_and_that_a_request_would_pass(on_server: Command, shop: FlaskClient) -> None:
+def test_check_shows_what_is_left_and_that_a_request_would_pass(on_server: Command, shop: FlaskClient) -> None:
     call(shop, "/update", 2)
 
     run = on_server("check", "update", "--ip", "203.0.113.7")
@@ -41,7 +41,7 @@ def test_check_tells_what_is_left_and_that_a_request_would_pass(on_server: Comma
     assert "default-86400s   everyone     1000 per day     998 " in run.out
 
 
-def test_check_and_why_say_how_many_units_a_debt_is_over(on_server: Command) -> None:
+def test_check_and_why_show_a_debt_as_units_over(on_server: Command) -> None:
     limiter = Limiter(on_server.environment["FLASK_MULTILIMIT_STORAGE_URI"])
     wanted = hits_for("3 per 20 seconds", scope="update", type="ip", subject="203.0.113.7")
     limiter.settle(limiter.check(wanted), 1343)
@@ -57,7 +57,7 @@ def test_check_and_why_say_how_many_units_a_debt_is_over(on_server: Command) -> 
         assert (rule["used"], rule["remaining"], rule["debt"]) == (1343, 0, 1340)
 
 
-def test_check_tells_that_it_is_not_known_when_a_slot_is_free(on_server: Command, tmp_path: Path) -> None:
+def test_check_says_that_wait_for_a_slot_is_not_known(on_server: Command, tmp_path: Path) -> None:
     file = tmp_path / "reports.py"
     file.write_text(REPORTS)
     uri = on_server.environment["FLASK_MULTILIMIT_STORAGE_URI"]
@@ -99,7 +99,7 @@ def test_check_tells_that_it_is_not_known_when_a_slot_is_free(on_server: Command
         (["allow", "203.0.113.7", "--lasting"], "pass\n", "allowed (allow "),
     ],
 )
-def test_check_asks_the_lists_first(
+def test_check_reports_list_entry_before_limits(
     on_server: Command, shop: FlaskClient, listing: list[str], verdict: str, said: str
 ) -> None:
     call(shop, "/update", 4)
@@ -119,7 +119,7 @@ def test_check_asks_the_lists_first(
     assert answer["retry_after"] == (0 if allowed else answer["listed"]["ends_in"])
 
 
-def test_check_asks_the_lists_about_each_subject_that_is_given(on_server: Command) -> None:
+def test_check_looks_up_each_given_subject_in_lists(on_server: Command) -> None:
     on_server("ban", "user:42", "--for", "2h", "--yes")
 
     told = {
@@ -135,7 +135,7 @@ def ask_for_secrets(shop: FlaskClient, times: int) -> list[int]:
     return [shop.post("/secret", environ_base=ADDRESS).status_code for _ in range(times)]
 
 
-def test_check_tells_how_many_strikes_are_left(on_server: Command, shop: FlaskClient) -> None:
+def test_check_shows_strikes_left_before_a_ban(on_server: Command, shop: FlaskClient) -> None:
     assert ask_for_secrets(shop, 2) == [200, 429]
 
     run = on_server("check", "secret", "--ip", "203.0.113.7", columns=120)
@@ -160,7 +160,7 @@ def test_check_tells_how_many_strikes_are_left(on_server: Command, shop: FlaskCl
     }
 
 
-def test_check_tells_of_a_ban_and_reset_ends_it(on_server: Command, shop: FlaskClient) -> None:
+def test_check_shows_a_ban_and_reset_ends_it(on_server: Command, shop: FlaskClient) -> None:
     assert ask_for_secrets(shop, 3) == [200, 429, 429]
 
     check = on_server("check", "secret", "--ip", "203.0.113.7", columns=120)
@@ -176,7 +176,7 @@ def test_check_tells_of_a_ban_and_reset_ends_it(on_server: Command, shop: FlaskC
     assert ask_for_secrets(shop, 1) == [200]
 
 
-def test_check_tells_who_refuses_and_for_how_long(on_server: Command, shop: FlaskClient) -> None:
+def test_check_shows_the_refusing_rule_and_its_wait(on_server: Command, shop: FlaskClient) -> None:
     assert call(shop, "/update", 4) == [200, 200, 200, 429]
 
     run = on_server("check", "update", "--ip", "203.0.113.7")
@@ -225,14 +225,14 @@ def test_check_charges_nothing(on_server: Command, shop: FlaskClient) -> None:
     assert call(shop, "/update", 3) == [200, 200, 200]
 
 
-def test_check_names_the_limits_whose_subject_is_not_given(on_server: Command) -> None:
+def test_check_names_limits_whose_subject_is_not_given(on_server: Command) -> None:
     run = on_server("check", "api.search", "--ip", "203.0.113.7")
 
     assert "would pass, as far as checked" in run.out
     assert "user (--user), user+ip (--user and\n--ip), api_key (--subject api_key=...)." in run.out
 
 
-def test_check_knows_types_of_ones_own_and_several_together(on_server: Command, shop: FlaskClient) -> None:
+def test_check_finds_quotas_of_custom_and_combined_types(on_server: Command, shop: FlaskClient) -> None:
     shop.get("/api/search/x", environ_base=ADDRESS, headers={"X-User": "ann", "X-Api-Key": "abc"})
 
     arguments = ("--user", "ann", "--ip", "203.0.113.7", "--subject", "api_key=abc")
@@ -250,7 +250,7 @@ def test_check_knows_types_of_ones_own_and_several_together(on_server: Command, 
     assert "ann + 203.0.113.7" in run.out
 
 
-def test_check_knows_who_is_not_logged_in(on_server: Command, shop: FlaskClient) -> None:
+def test_check_finds_quota_of_anonymous_users(on_server: Command, shop: FlaskClient) -> None:
     call(shop, "/api/items")
 
     answer = on_server("check", "api.items", "--subject", "anonymous=203.0.113.7", "--json").json["requests"][0]
@@ -258,14 +258,14 @@ def test_check_knows_who_is_not_logged_in(on_server: Command, shop: FlaskClient)
     assert {rule["name"]: rule["remaining"] for rule in answer["rules"]}["user-3600s"] == 9
 
 
-def test_a_view_without_limits_says_so(on_server: Command) -> None:
+def test_check_says_when_a_view_has_no_limits(on_server: Command) -> None:
     assert on_server("check", "health").out == "health GET  has no limits\n"
 
 
-class TestMethods:
+class TestLimitOfOneMethod:
     """A view that takes GET and POST, with a limit of POST only."""
 
-    def test_check_asks_for_each(self, on_server: Command, shop: FlaskClient) -> None:
+    def test_check_shows_each_method_separately(self, on_server: Command, shop: FlaskClient) -> None:
         assert [shop.post("/login", environ_base=ADDRESS).status_code for _ in range(3)] == [200, 200, 429]
 
         told = on_server("check", "login", "--ip", "203.0.113.7").out
@@ -279,7 +279,7 @@ class TestMethods:
             (["POST"], False),
         ]
 
-    def test_a_named_method_is_checked_alone(self, on_server: Command, shop: FlaskClient) -> None:
+    def test_check_with_a_method_shows_only_that_method(self, on_server: Command, shop: FlaskClient) -> None:
         for _ in range(3):
             shop.post("/login", environ_base=ADDRESS)
 
@@ -290,7 +290,7 @@ class TestMethods:
         assert get.startswith("login GET  a request would pass\n")
         assert "GET" not in post
 
-    def test_reset_reaches_them_all(self, on_server: Command, shop: FlaskClient) -> None:
+    def test_reset_covers_all_methods(self, on_server: Command, shop: FlaskClient) -> None:
         for _ in range(3):
             shop.post("/login", environ_base=ADDRESS)
 
@@ -299,7 +299,7 @@ class TestMethods:
         assert run.out == "Reset: ip-60s.\n"
         assert on_server("check", "login", "--ip", "203.0.113.7", "--json").json["allowed"] is True
 
-    def test_a_method_the_view_does_not_take_is_an_error(self, on_server: Command) -> None:
+    def test_method_that_the_view_does_not_take_is_an_error(self, on_server: Command) -> None:
         run = on_server("check", "login", "--method", "PUT")
 
         assert run.code == 1
@@ -317,7 +317,7 @@ def test_check_says_when_rules_depend_on_the_request(on_server: Command) -> None
     assert asked["by_request"] == ["api_key"]
 
 
-def test_memory_of_this_process_is_looked_at() -> None:
+def test_check_reads_memory_storage_of_its_own_process() -> None:
     app = Flask("shop")
     MultiLimit(app)
     app.get("/", endpoint="view")(rate_limiter(rules="1/hour")(lambda: "ok"))
@@ -349,9 +349,17 @@ def test_memory_of_this_process_is_looked_at() -> None:
             "not known: the rules of ip depend on the request",
         ),
     ],
-    ids=["nobody", "everyone", "no others", "no limits", "another type", "known rules", "rules by request"],
+    ids=[
+        "no subject",
+        "no subject and a shared limit",
+        "shared limit",
+        "no limits",
+        "other type",
+        "rules of subject",
+        "rules of request",
+    ],
 )
-def test_the_verdict_says_what_was_not_checked(
+def test_check_verdict_says_what_was_not_checked(
     declared: list[tuple[LimitType, Any]], arguments: list[str], state: str, verdict: str
 ) -> None:
     app = Flask("shop")

@@ -23,30 +23,30 @@ if TYPE_CHECKING:
 ADDRESS = {"REMOTE_ADDR": "203.0.113.7"}
 
 
-def soon_answers(shop: FlaskClient, path: str, status: int) -> None:
+def wait_for_status(shop: FlaskClient, path: str, status: int) -> None:
     deadline = time.monotonic() + 20
     while shop.get(path, environ_base=ADDRESS).status_code != status:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
-def test_a_limit_is_changed_and_taken_back(on_server: Command, shop: FlaskClient) -> None:
+def test_set_changes_a_limit_and_unset_restores_it(on_server: Command, shop: FlaskClient) -> None:
     assert [shop.get("/update", environ_base=ADDRESS).status_code for _ in range(4)] == [200, 200, 200, 429]
 
     run = on_server(
         "set", "update", "ip-20s", "50 per 20 seconds", "--for", "2h", "--reason", "night", "--yes", "--json"
     )
-    soon_answers(shop, "/update", 200)
+    wait_for_status(shop, "/update", 200)
     (entry,) = on_server("entries", "--json").json["entries"]
     assert (run.json["changed"], entry["id"], entry["reason"]) == (True, run.json["entry"]["id"], "night")
     assert "50 per 20s" in str(run.json["endpoints"][0]["after"])
 
     assert on_server("unset", entry["id"], "--yes").code == 0
-    soon_answers(shop, "/update", 429)
+    wait_for_status(shop, "/update", 429)
     assert [each["what"] for each in on_server("history", "--json").json["changes"]] == ["undo", "set"]
 
 
-def test_a_change_says_which_one_it_replaces(on_server: Command) -> None:
+def test_set_says_which_change_it_replaces(on_server: Command) -> None:
     change = ("set", "update", "ip-20s", "50 per 20 seconds", "--lasting", "--yes")
     first = on_server(*change, "--json").json
 
@@ -65,7 +65,7 @@ def test_a_change_says_which_one_it_replaces(on_server: Command) -> None:
         (("5 per 20 seconds",), ("RULE '5 per 20 seconds'. ", "--limit '5 per 20 seconds' --type default. ")),
     ],
 )
-def test_rules_in_place_of_the_name_of_a_rule_are_an_error_that_shows_both_commands(
+def test_set_without_a_rule_name_is_an_error_that_shows_both_commands(
     on_server: Command, given: tuple[str, ...], commands: tuple[str, ...]
 ) -> None:
     run = on_server("set", "update", *given, "--for", "2h", "--yes")
@@ -74,13 +74,13 @@ def test_rules_in_place_of_the_name_of_a_rule_are_an_error_that_shows_both_comma
     assert (run.code, [each in told for each in commands]) == (2, [True, True]), run.err
 
 
-def test_the_name_of_a_rule_without_a_change_is_an_error_that_names_the_changes(on_server: Command) -> None:
+def test_set_without_a_change_is_an_error_that_lists_the_options(on_server: Command) -> None:
     run = on_server("set", "update", "ip-20s", "--for", "2h", "--yes")
 
     assert (run.code, "nothing given; give one of rules, times" in " ".join(run.err.split())) == (1, True), run.err
 
 
-def test_a_count_below_the_number_of_workers_says_that_nobody_passes_in_an_outage(on_server: Command) -> None:
+def test_set_warns_when_count_is_below_number_of_workers(on_server: Command) -> None:
     on_server.environment["FLASK_MULTILIMIT_WORKERS"] = "4"
     change = ("set", "update", "ip-20s", "{} per 20 seconds", "--for", "1h", "--dry-run")
 
@@ -90,7 +90,7 @@ def test_a_count_below_the_number_of_workers_says_that_nobody_passes_in_an_outag
     assert (told in few, told in enough) == (True, False)
 
 
-def test_a_ban_of_a_part_of_an_ipv6_client_says_so(on_server: Command) -> None:
+def test_ban_and_deny_of_one_ipv6_address_warn_of_the_others(on_server: Command) -> None:
     said = "The client may use any other address of it."
 
     def noted(command: str, who: str) -> bool:
@@ -104,9 +104,7 @@ def test_a_ban_of_a_part_of_an_ipv6_client_says_so(on_server: Command) -> None:
     assert not noted("ban", "203.0.113.7")
 
 
-def test_a_lasting_change_says_that_the_server_keeps_nothing_on_disk(
-    on_server: Command, redis_client: redis.Redis
-) -> None:
+def test_lasting_change_warns_when_server_keeps_nothing_on_disk(on_server: Command, redis_client: redis.Redis) -> None:
     forgets = "The server keeps nothing on disk."
 
     assert forgets in on_server("deny", "203.0.113.7", "--lasting", "--dry-run").out
@@ -120,7 +118,7 @@ def test_a_lasting_change_says_that_the_server_keeps_nothing_on_disk(
         redis_client.config_set("appendonly", "no")
 
 
-def test_a_dry_run_shows_and_changes_nothing(on_server: Command) -> None:
+def test_dry_run_shows_a_change_without_making_it(on_server: Command) -> None:
     run = on_server("set", "update", "ip-20s", "50 per 20 seconds", "--lasting", "--dry-run")
 
     assert run.code == 0
@@ -128,12 +126,12 @@ def test_a_dry_run_shows_and_changes_nothing(on_server: Command) -> None:
     assert on_server("entries").out.startswith("No changes")
 
 
-def test_asks_before_it_changes_anything(on_server: Command) -> None:
+def test_command_changes_nothing_when_answer_is_no(on_server: Command) -> None:
     assert on_server("deny", "203.0.113.9", "--lasting", answer="n\n").code == 1
     assert on_server("entries", "--json").json["entries"] == []
 
 
-def test_asks_twice_before_it_locks_everyone_out_and_scripts_force_it(on_server: Command) -> None:
+def test_denying_everyone_asks_twice_and_scripts_need_force(on_server: Command) -> None:
     assert on_server("deny", "0.0.0.0/0", "--lasting", answer="y\nn\n").code == 1
     assert "--force" in on_server("deny", "0.0.0.0/0", "--lasting", "--yes").err
     assert on_server("entries", "--json").json["entries"] == []
@@ -156,7 +154,7 @@ def test_asks_twice_before_it_locks_everyone_out_and_scripts_force_it(on_server:
         ("unset 12345678", "nothing is changed, so there is nothing to undo"),
     ],
 )
-def test_a_wrong_change_is_an_error_and_stores_nothing(on_server: Command, command: str, message: str) -> None:
+def test_invalid_change_is_an_error_and_stores_nothing(on_server: Command, command: str, message: str) -> None:
     run = on_server(*command.split(), "--yes")
 
     assert run.code in {1, 2}
@@ -164,14 +162,14 @@ def test_a_wrong_change_is_an_error_and_stores_nothing(on_server: Command, comma
     assert on_server("entries", "--json").json["entries"] == []
 
 
-def test_on_memory_it_says_that_it_would_reach_nobody(on_memory: Command) -> None:
+def test_change_on_memory_storage_is_an_error(on_memory: Command) -> None:
     run = on_memory("ban", "203.0.113.9", "--for", "1h", "--yes")
 
     assert run.code == 1
     assert "is separate in each process" in " ".join(run.err.split())
 
 
-def test_where_the_user_has_no_name_the_author_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_author_is_empty_when_system_user_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody() -> str:
         raise KeyError("getpwuid(): uid not found: 4711")
 
@@ -180,13 +178,13 @@ def test_where_the_user_has_no_name_the_author_is_empty(monkeypatch: pytest.Monk
     assert user_name() == ""
 
 
-def _on_a_full_disk(path: Path, text: str, **_: str) -> NoReturn:
+def _write_on_full_disk(path: Path, text: str, **_: str) -> NoReturn:
     path.write_bytes(text[:10].encode())
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class TestExportAndImport:
-    def test_what_was_exported_is_in_force_again_as_it_was(
+    def test_import_restores_exported_entries(
         self, on_server: Command, redis_client: redis.Redis, tmp_path: Path
     ) -> None:
         on_server("deny", "203.0.113.7", "--lasting", "--reason", "scraper", "--author", "ann", "--yes")
@@ -206,9 +204,7 @@ class TestExportAndImport:
             ("import", "entries: 3", "restored")
         ]
 
-    def test_an_import_keeps_what_is_there_for_others_and_replaces_the_same(
-        self, on_server: Command, tmp_path: Path
-    ) -> None:
+    def test_import_replaces_entries_of_same_client_and_keeps_others(self, on_server: Command, tmp_path: Path) -> None:
         file = tmp_path / "entries.json"
         on_server("deny", "203.0.113.7", "--lasting", "--yes")
         on_server("entries", "--export", str(file))
@@ -229,7 +225,7 @@ class TestExportAndImport:
             ({"kind": "deny", "who": "203.0.113.7", "note": "hm"}, "note"),
         ],
     )
-    def test_an_entry_that_does_not_fit_imports_nothing(
+    def test_import_with_one_invalid_entry_stores_nothing(
         self, on_server: Command, tmp_path: Path, entry: dict[str, str], why: str
     ) -> None:
         good = {"kind": "deny", "who": "203.0.113.7", "id": "00000001", "since": 1.0}
@@ -241,12 +237,12 @@ class TestExportAndImport:
         assert (run.code, why in " ".join(run.err.split())) == (1, True), run.err
         assert on_server("entries").out.startswith("No changes")
 
-    def test_an_export_that_does_not_fit_on_the_disk_says_so_and_keeps_the_last_one(
+    def test_export_to_full_disk_is_an_error_and_keeps_old_file(
         self, on_server: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         file = tmp_path / "entries.json"
         file.write_text("the last one")
-        monkeypatch.setattr(Path, "write_text", _on_a_full_disk)
+        monkeypatch.setattr(Path, "write_text", _write_on_full_disk)
 
         run = on_server("entries", "--export", str(file))
 
@@ -254,7 +250,7 @@ class TestExportAndImport:
         assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("entries.json", b"the last one")]
 
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
-    def test_an_export_goes_through_a_pipe_and_does_not_replace_it(self, on_server: Command, tmp_path: Path) -> None:
+    def test_export_writes_to_a_pipe_without_replacing_it(self, on_server: Command, tmp_path: Path) -> None:
         pipe = tmp_path / "pipe"
         os.mkfifo(pipe)
         reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -266,7 +262,7 @@ class TestExportAndImport:
         assert pipe.is_fifo()
         os.close(reader)
 
-    def test_an_export_follows_a_link(self, on_server: Command, tmp_path: Path) -> None:
+    def test_export_follows_a_symlink(self, on_server: Command, tmp_path: Path) -> None:
         file, link = tmp_path / "entries.json", tmp_path / "latest"
         link.symlink_to(file)
 
@@ -274,7 +270,7 @@ class TestExportAndImport:
 
         assert (link.is_symlink(), "format" in file.read_text()) == (True, True)
 
-    def test_an_import_says_in_json_what_it_changed(self, on_server: Command, tmp_path: Path) -> None:
+    def test_import_reports_its_changes_as_json(self, on_server: Command, tmp_path: Path) -> None:
         file = tmp_path / "entries.json"
         on_server("deny", "203.0.113.7", "--lasting", "--yes")
         file.write_text(on_server("entries", "--export", "-").out)
@@ -284,11 +280,15 @@ class TestExportAndImport:
         assert run.json == {"schema": 2, "imported": 1, "changed": True}
 
     @pytest.mark.parametrize("content", ["", "[", "[]", "null", "\0"])
-    def test_a_file_that_is_no_export_changes_nothing(self, on_server: Command, tmp_path: Path, content: str) -> None:
+    def test_import_of_another_file_is_an_error_and_stores_nothing(
+        self, on_server: Command, tmp_path: Path, content: str
+    ) -> None:
         file = tmp_path / "entries.json"
         file.write_text(content)
 
         assert on_server("entries", "--import", str(file)).code == 1
+
+        assert on_server("entries", "--json").json["entries"] == []
 
 
 class TestUnset:
@@ -306,7 +306,7 @@ class TestUnset:
             ("allow user:42 --lasting", "user:42"),
         ],
     )
-    def test_takes_what_the_change_was_given(self, on_server: Command, made: str, undone: str) -> None:
+    def test_unset_takes_the_same_arguments_as_the_change(self, on_server: Command, made: str, undone: str) -> None:
         assert on_server(*made.split(), "--yes", "--force").code == 0
         assert len(on_server("entries", "--json").json["entries"]) == 1
 
@@ -314,7 +314,7 @@ class TestUnset:
 
         assert (run.code, on_server("entries", "--json").json["entries"]) == (0, []), run.err
 
-    def test_names_the_changes_where_several_or_none_fit(self, on_server: Command) -> None:
+    def test_unset_is_an_error_unless_exactly_one_change_fits(self, on_server: Command) -> None:
         on_server("set", "update", "--limit", "11/second", "--type", "ip", "--lasting", "--yes", "--force")
         on_server("set", "update", "--off", "--lasting", "--yes", "--force")
 
@@ -326,7 +326,7 @@ class TestUnset:
         assert len(on_server("entries", "--json").json["entries"]) == 2
 
 
-def test_only_an_unban_that_finds_a_ban_is_a_change(on_server: Command) -> None:
+def test_unban_reports_changed_only_when_it_lifts_a_ban(on_server: Command) -> None:
     on_server("ban", "203.0.113.9", "--for", "1h", "--yes")
     arguments = ("unban", "203.0.113.9", "--json")
 
@@ -335,7 +335,7 @@ def test_only_an_unban_that_finds_a_ban_is_a_change(on_server: Command) -> None:
     assert changed == [False, True, False]
 
 
-def test_a_history_that_cannot_be_written_hides_no_unban(on_server: Command, shop: FlaskClient) -> None:
+def test_unban_succeeds_when_history_cannot_be_written(on_server: Command, shop: FlaskClient) -> None:
     client = {"REMOTE_ADDR": "203.0.113.7"}
     assert [shop.post("/secret", environ_base=client).status_code for _ in range(4)] == [200, 429, 429, 429]
 
@@ -345,7 +345,7 @@ def test_a_history_that_cannot_be_written_hides_no_unban(on_server: Command, sho
     assert run.err == "Lifted, but the history does not show it: reason='\\udc80': give text\n"
 
 
-def test_history_says_whose_change_was_replaced(on_server: Command) -> None:
+def test_history_names_author_of_replaced_change(on_server: Command) -> None:
     on_server("set", "update", "ip-20s", "50 per 20 seconds", "--lasting", "--yes", "--author", "ann")
     on_server("set", "update", "ip-20s", "60 per 20 seconds", "--lasting", "--yes", "--author", "bob")
 
@@ -366,7 +366,7 @@ app.get("/")(lambda: "ok")
 
 
 @pytest.mark.slow
-def test_no_command_leaves_a_worker_in_the_metrics(on_server: Command, tmp_path: Path) -> None:
+def test_commands_leave_no_worker_in_the_metrics(on_server: Command, tmp_path: Path) -> None:
     (tmp_path / "shown.py").write_text(APP_WITH_METRICS)
     metrics = tmp_path / "metrics"
     metrics.mkdir()

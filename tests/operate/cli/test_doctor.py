@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PASSWORD = "hunter2"
 
 
-def test_a_healthy_server(on_server: Command, server: Server) -> None:
+def test_doctor_finds_no_problems_on_a_healthy_server(on_server: Command, server: Server) -> None:
     run = on_server("doctor")
 
     assert run.code == 0
@@ -49,7 +49,7 @@ def test_doctor_prints_json(on_server: Command) -> None:
     assert all(set(found) == {"name", "level", "text", "remedy"} for found in run.json["findings"])
 
 
-def test_no_server_is_wrong(tmp_path: Path) -> None:
+def test_doctor_reports_unreachable_server_with_remedy(tmp_path: Path) -> None:
     run = Command(SHOP, f"unix://{tmp_path}/none")("doctor")
 
     assert run.code == 1
@@ -58,7 +58,7 @@ def test_no_server_is_wrong(tmp_path: Path) -> None:
     assert run.out.endswith("\n1 problem found.\n")
 
 
-def test_a_password_is_never_shown(server_binaries: dict[str, Binary]) -> None:
+def test_doctor_and_keys_never_show_a_password(server_binaries: dict[str, Binary]) -> None:
     def with_password(password: str) -> Command:
         return Command(SHOP, strict.tcp_url.replace("redis://", f"redis://:{password}@"))
 

@@ -81,14 +81,14 @@ WITHOUT LIMITS: 2 endpoints
 """
 
 
-def test_every_endpoint_stands_there_with_its_limits_and_those_without(on_memory: Command) -> None:
+def test_limits_lists_every_endpoint_with_and_without_limits(on_memory: Command) -> None:
     run = on_memory("limits")
 
     assert run.code == 0
     assert run.out == SCREEN
 
 
-def test_json_says_the_same(on_memory: Command) -> None:
+def test_limits_json_lists_the_same_endpoints(on_memory: Command) -> None:
     listed = on_memory("limits", "--json").json
 
     assert listed["schema"] == 2
@@ -112,13 +112,13 @@ def test_json_says_the_same(on_memory: Command) -> None:
     ]
 
 
-def test_a_ban_in_json_has_its_numbers(on_memory: Command) -> None:
+def test_limits_json_shows_the_numbers_of_a_ban(on_memory: Command) -> None:
     (endpoint,) = on_memory("limits", "--json", "--endpoint", "secret").json["endpoints"]
 
     assert endpoint["limits"][-1]["ban"] == {"after": 2, "within": 600, "time": 3600, "factor": 2, "most": 86_400}
 
 
-def test_a_limit_in_json_has_these_fields_and_no_others(on_memory: Command) -> None:
+def test_limit_in_json_has_exactly_these_fields(on_memory: Command) -> None:
     (endpoint,) = (each for each in on_memory("limits", "--json").json["endpoints"] if each["endpoint"] == "api.items")
 
     limit = endpoint["limits"][-1]
@@ -176,14 +176,14 @@ def test_a_limit_in_json_has_these_fields_and_no_others(on_memory: Command) -> N
         (["--endpoint", "nothing"], []),
     ],
 )
-def test_the_list_can_be_narrowed(on_memory: Command, arguments: list[str], expected: list[str]) -> None:
+def test_limits_can_be_filtered(on_memory: Command, arguments: list[str], expected: list[str]) -> None:
     listed = on_memory("limits", *arguments, "--json").json
 
     assert [endpoint["endpoint"] for endpoint in listed["endpoints"]] == expected
     assert listed["unmatched"] == []
 
 
-def test_a_type_shows_its_own_limiters_alone(on_memory: Command) -> None:
+def test_type_filter_shows_only_limits_of_that_type(on_memory: Command) -> None:
     listed = on_memory("limits", "--type", "ip", "--json").json
 
     limits = [limit for endpoint in listed["endpoints"] for limit in (*endpoint["limits"], *listed["unmatched"])]
@@ -191,7 +191,7 @@ def test_a_type_shows_its_own_limiters_alone(on_memory: Command) -> None:
     assert all(endpoint["limits"] for endpoint in listed["endpoints"])
 
 
-def test_a_type_is_found_among_several_of_one_limiter(tmp_path: Path) -> None:
+def test_type_filter_finds_parts_of_combined_types(tmp_path: Path) -> None:
     app = tmp_path / "documents.py"
     app.write_text(
         "from flask import Flask\nfrom flask_multilimit import IP, MultiLimit, rate_limiter\napp = Flask('documents')\n"
@@ -208,7 +208,7 @@ def test_a_type_is_found_among_several_of_one_limiter(tmp_path: Path) -> None:
     assert (found("ip"), found("ip+reads"), found("page"), found("turns")) == (["one"], ["one"], ["two"], ["two"])
 
 
-def test_a_type_that_nothing_has_is_an_error_and_one_of_all_apps_is_none(on_memory: Command) -> None:
+def test_unknown_type_is_an_error_and_unused_type_matches_nothing(on_memory: Command) -> None:
     run = on_memory("limits", "--type", "api_kye")
 
     assert run.code == 1
@@ -217,17 +217,17 @@ def test_a_type_that_nothing_has_is_an_error_and_one_of_all_apps_is_none(on_memo
     assert on_memory("limits", "--type", "ip", "--unlimited").code == 2
 
 
-def test_nothing_found_is_said(on_memory: Command) -> None:
+def test_limits_says_when_nothing_matches(on_memory: Command) -> None:
     assert on_memory("limits", "--endpoint", "nothing").out == "No endpoint matches.\n"
     assert 'no blueprint is called "apis"; the app has api' in on_memory("limits", "--blueprint", "apis").err
 
 
-def test_a_wider_screen_is_used(on_memory: Command) -> None:
+def test_limits_uses_a_wider_screen(on_memory: Command) -> None:
     assert "SHADOW: never refuses; burst 5\n" in on_memory("limits", columns=132).out
 
 
 @pytest.mark.slow
-def test_a_wrong_declaration_is_one_line_without_a_traceback(tmp_path: Path) -> None:
+def test_wrong_declaration_is_an_error_without_traceback(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(
         "from flask import Flask\n"
         "from flask_multilimit import MultiLimit, USER, rate_limiter\n"
@@ -242,7 +242,7 @@ def test_a_wrong_declaration_is_one_line_without_a_traceback(tmp_path: Path) -> 
     assert "type=LimitType.USER needs to know the user; pass user_loader=" in run.err
 
 
-def test_an_override_of_unmatched_requests_is_listed(on_server: Command, shop: FlaskClient) -> None:
+def test_limits_lists_an_override_of_unmatched_requests(on_server: Command, shop: FlaskClient) -> None:
     on_server("set", "unmatched", "ip-60s", "3/minute", "--lasting", "--yes")
     shop.get("/nothing-here")
 
@@ -253,7 +253,7 @@ def test_an_override_of_unmatched_requests_is_listed(on_server: Command, shop: F
     assert "ip-60s           ip       3 per minute " in on_server("limits").out.partition("unmatched  ")[2]
 
 
-def test_endpoints_that_inherit_the_same_limits_are_listed_together_and_no_word_is_broken(tmp_path: Path) -> None:
+def test_limits_lists_endpoints_with_the_same_limits_together(tmp_path: Path) -> None:
     app = tmp_path / "pages.py"
     app.write_text(
         "from flask import Flask\nfrom flask_multilimit import IP, Ban, MultiLimit, rate_limiter\n"

@@ -41,7 +41,7 @@ def some_traffic(on_server: Command, redis_client: redis.Redis) -> None:
 
 
 @pytest.mark.usefixtures("some_traffic")
-def test_top_prints_one_screen(on_server: Command) -> None:
+def test_top_once_prints_one_screen(on_server: Command) -> None:
     out = on_server("top", "--once").out
 
     assert "(75.0%)" in out
@@ -49,7 +49,7 @@ def test_top_prints_one_screen(on_server: Command) -> None:
 
 
 @pytest.mark.usefixtures("some_traffic")
-def test_top_as_json(on_server: Command) -> None:
+def test_top_prints_json(on_server: Command) -> None:
     told = on_server("top", "--json", "--minutes", "1").json
 
     assert told["schema"] == 2
@@ -57,11 +57,11 @@ def test_top_as_json(on_server: Command) -> None:
     assert told["seconds"] <= 60
 
 
-def test_top_of_nothing(on_server: Command) -> None:
+def test_top_says_when_there_were_no_checks(on_server: Command) -> None:
     assert "No checks in this time." in on_server("top", "--once").out
 
 
-def test_top_where_nothing_is_counted(on_server: Command) -> None:
+def test_top_is_an_error_when_traffic_is_switched_off(on_server: Command) -> None:
     on_server.environment["FLASK_MULTILIMIT_TRAFFIC"] = "false"
 
     run = on_server("top")
@@ -70,7 +70,7 @@ def test_top_where_nothing_is_counted(on_server: Command) -> None:
     assert "MULTILIMIT_TRAFFIC is False: nothing is counted." in run.err
 
 
-def test_top_without_a_server(tmp_path: Path) -> None:
+def test_top_is_an_error_without_a_server(tmp_path: Path) -> None:
     run = Command(SHOP, f"unix://{tmp_path}/none")("top", "--once")
 
     assert run.code == 1
@@ -79,7 +79,7 @@ def test_top_without_a_server(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("some_traffic")
-def test_top_lives_and_ends_with_q(on_server: Command) -> None:
+def test_top_refreshes_until_q_is_pressed(on_server: Command) -> None:
     main, terminal = pty.openpty()
     process = on_server.started("top", stdin=terminal, stdout=terminal, stderr=terminal)
     shown = b""
@@ -95,7 +95,7 @@ def test_top_lives_and_ends_with_q(on_server: Command) -> None:
     os.close(terminal)
 
 
-def test_config_tells_where_each_setting_comes_from(on_server: Command) -> None:
+def test_config_shows_the_source_of_each_setting(on_server: Command) -> None:
     found = {each["name"]: each for each in on_server("config", "--json").json["settings"]}
 
     assert found["MULTILIMIT_STORAGE_URI"]["source"] == "environment (FLASK_MULTILIMIT_STORAGE_URI)"
@@ -110,14 +110,14 @@ def test_config_hides_passwords() -> None:
     assert "redis://" in run.out
 
 
-def test_alerts_are_printed(on_server: Command) -> None:
+def test_alerts_prints_rules_with_the_given_namespace(on_server: Command) -> None:
     rules = yaml.safe_load(on_server("alerts", "--namespace", "shop", columns=200).out)
 
     assert len(rules["groups"][0]["rules"]) == 6
     assert "shop_checks_total" in rules["groups"][0]["rules"][0]["expr"]
 
 
-def test_own_alerts_and_the_dashboard_name_requests_without_a_route(app: Flask) -> None:
+def test_alerts_and_grafana_include_unmatched_requests(app: Flask) -> None:
     app.config["MULTILIMIT_UNMATCHED_LIMITS"] = "10/minute"
     MultiLimit(app)
     run = app.test_cli_runner().invoke
@@ -126,7 +126,7 @@ def test_own_alerts_and_the_dashboard_name_requests_without_a_route(app: Flask) 
     assert '"value": "unmatched"' in run(args=["multilimit", "grafana"]).output
 
 
-def test_the_dashboard_is_printed_with_the_limited_endpoints(on_server: Command) -> None:
+def test_grafana_prints_a_dashboard_of_the_limited_endpoints(on_server: Command) -> None:
     board = json.loads(on_server("grafana", columns=300).out)
 
     endpoints = [option["value"] for option in board["templating"]["list"][1]["options"]]
@@ -134,7 +134,7 @@ def test_the_dashboard_is_printed_with_the_limited_endpoints(on_server: Command)
     assert board["title"].startswith("Rate limits of ")
 
 
-def test_the_schema_of_a_file_of_limits_is_printed(app: Flask) -> None:
+def test_schema_prints_json_schema_of_a_limits_file(app: Flask) -> None:
     MultiLimit(app)
 
     result = app.test_cli_runner().invoke(args=["multilimit", "schema"])

@@ -29,14 +29,14 @@ app.get("/", endpoint="view")(rate_limiter(type=IP, rules=lambda: None)(lambda: 
 """
 
 
-def passes_within_seconds(shop: FlaskClient, path: str) -> None:
+def wait_until_admitted(shop: FlaskClient, path: str) -> None:
     deadline = time.monotonic() + 10
     while call(shop, path) != [200]:
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
-def test_reset_asks_and_then_the_next_request_passes(on_server: Command, shop: FlaskClient) -> None:
+def test_reset_admits_next_request_after_confirmation(on_server: Command, shop: FlaskClient) -> None:
     assert call(shop, "/update", 4)[-1] == 429
 
     run = on_server("reset", "update", "--ip", "203.0.113.7", answer="y\n")
@@ -44,13 +44,13 @@ def test_reset_asks_and_then_the_next_request_passes(on_server: Command, shop: F
     assert run.code == 0
     assert "Reset 2 quotas? [y/N]" in run.err
     assert run.out == "Reset: ip-20s, ip-3600s.\n"
-    passes_within_seconds(shop, "/update")  # a process believes its last refusal for one
+    wait_until_admitted(shop, "/update")  # a process believes its last refusal for one
 
 
 @pytest.mark.parametrize(
     ("change", "names"), [("ip-20s 3/minute", "ip-3600s, ip-20s"), ("--off", "ip-20s, ip-3600s")], ids=["rules", "off"]
 )
-def test_reset_during_a_change_reaches_the_quota_that_counts_when_it_ends(
+def test_reset_during_an_override_also_resets_declared_rules(
     on_server: Command, shop: FlaskClient, change: str, names: str
 ) -> None:
     assert call(shop, "/update", 4)[-1] == 429
@@ -67,7 +67,7 @@ class TestResetInTheHistory:
         changes = on_server("history", "--json").json["changes"]
         return [(each["what"], each["entry"], each["author"], each["reason"]) for each in changes]
 
-    def test_says_who_reset_what_where_and_why(self, on_server: Command, shop: FlaskClient) -> None:
+    def test_history_shows_who_reset_what_and_why(self, on_server: Command, shop: FlaskClient) -> None:
         told = ("--yes", "--author", "ann", "--reason", "a mistake")
         for what in (
             ("login", "--ip", "203.0.113.7", "--method", "post"),
@@ -86,7 +86,7 @@ class TestResetInTheHistory:
             ("reset", "203.0.113.7 at login (POST)", "ann", "a mistake"),
         ]
 
-    def test_names_the_user_of_the_machine_if_nobody_else(self, on_server: Command, shop: FlaskClient) -> None:
+    def test_author_is_the_system_user_by_default(self, on_server: Command, shop: FlaskClient) -> None:
         shop.get("/api/items", headers={"X-User": "ann"})
 
         on_server("reset", "api.items", "--user", "ann", "--yes")
@@ -94,7 +94,7 @@ class TestResetInTheHistory:
         assert self.history(on_server) == [("reset", "user:ann at api.items", user_name(), "")]
 
     @pytest.mark.parametrize("arguments", [("--dry-run",), ("--yes",)], ids=["dry run", "nothing used"])
-    def test_says_nothing_where_nothing_was_reset(
+    def test_history_is_empty_when_nothing_was_reset(
         self, on_server: Command, shop: FlaskClient, arguments: tuple[str, ...]
     ) -> None:
         if "--dry-run" in arguments:
@@ -105,7 +105,7 @@ class TestResetInTheHistory:
 
         assert self.history(on_server) == []
 
-    def test_a_history_that_cannot_be_written_hides_no_reset(
+    def test_reset_succeeds_when_history_cannot_be_written(
         self, on_server: Command, shop: FlaskClient, redis_client: redis.Redis
     ) -> None:
         redis_client.hset("rate_limit:{control}:document", mapping={"stamp": "9-x", "document": "{"})
@@ -116,14 +116,14 @@ class TestResetInTheHistory:
         assert (run.code, run.out) == (0, "Reset: ip-20s, ip-3600s.\n")
         assert "Reset, but the history does not show it: the control document is not JSON" in run.err
 
-    def test_shows_a_subject_that_no_storage_takes_with_escapes(self, on_server: Command, shop: FlaskClient) -> None:
+    def test_invalid_unicode_of_a_subject_is_escaped(self, on_server: Command, shop: FlaskClient) -> None:
         assert shop.get("/api/items", environ_overrides={"HTTP_X_USER": "\udc80"}).status_code == 200
 
         on_server("reset", "api.items", "--user", "\udc80", "--yes")
 
         assert self.history(on_server) == [("reset", "user:\\udc80 at api.items", user_name(), "")]
 
-    def test_is_not_written_where_changes_are_switched_off(self, on_server: Command, shop: FlaskClient) -> None:
+    def test_history_is_not_written_when_control_is_switched_off(self, on_server: Command, shop: FlaskClient) -> None:
         call(shop, "/update")
         on_server.environment["FLASK_MULTILIMIT_CONTROL"] = "false"
 
@@ -134,7 +134,7 @@ class TestResetInTheHistory:
         assert self.history(on_server) == []
 
 
-def test_rules_by_request_are_not_known_to_commands(on_server: Command, tmp_path: Path) -> None:
+def test_reset_is_an_error_when_rules_depend_on_the_request(on_server: Command, tmp_path: Path) -> None:
     app = tmp_path / "free.py"
     app.write_text(FREE)
     on_free = Command(app, on_server.environment["FLASK_MULTILIMIT_STORAGE_URI"])
@@ -149,7 +149,7 @@ def test_rules_by_request_are_not_known_to_commands(on_server: Command, tmp_path
 
 
 @pytest.mark.parametrize("place", ["update", "--all"])
-def test_only_a_reset_of_what_was_used_is_a_change(on_server: Command, shop: FlaskClient, place: str) -> None:
+def test_reset_reports_changed_only_when_something_was_used(on_server: Command, shop: FlaskClient, place: str) -> None:
     call(shop, "/update")
     arguments = ("reset", place, "--ip", "203.0.113.7", "--json")
 
@@ -158,7 +158,7 @@ def test_only_a_reset_of_what_was_used_is_a_change(on_server: Command, shop: Fla
     assert changed == [False, True, False]
 
 
-def test_reset_does_nothing_without_a_yes(on_server: Command, shop: FlaskClient) -> None:
+def test_reset_changes_nothing_when_answer_is_no(on_server: Command, shop: FlaskClient) -> None:
     assert call(shop, "/update", 4)[-1] == 429
 
     run = on_server("reset", "update", "--ip", "203.0.113.7", answer="n\n")
@@ -167,7 +167,7 @@ def test_reset_does_nothing_without_a_yes(on_server: Command, shop: FlaskClient)
     assert call(shop, "/update") == [429]
 
 
-def test_reset_takes_what_everyone_shares_only_when_told(on_server: Command, shop: FlaskClient) -> None:
+def test_reset_keeps_shared_quotas_unless_everyone_is_given(on_server: Command, shop: FlaskClient) -> None:
     call(shop, "/update", 3)
     on_server("reset", "update", "--ip", "203.0.113.7", "--yes")
     (before,) = on_server("check", "update", "--json").json["requests"]
@@ -180,7 +180,7 @@ def test_reset_takes_what_everyone_shares_only_when_told(on_server: Command, sho
     assert [rule["remaining"] for rule in after["rules"]] == [5000, 1000]
 
 
-def test_reset_finds_a_subject_everywhere_and_nobody_else(on_server: Command, shop: FlaskClient) -> None:
+def test_reset_all_resets_one_subject_at_every_endpoint(on_server: Command, shop: FlaskClient) -> None:
     for path in ("/update", "/api/items", "/nowhere"):
         call(shop, path)
         shop.get(path, environ_base={"REMOTE_ADDR": "203.0.113.70"})
@@ -199,7 +199,7 @@ def test_reset_finds_a_subject_everywhere_and_nobody_else(on_server: Command, sh
     assert f"Reset: {len(gone)} quotas." in run.out
 
 
-def test_reset_of_everything_asks_and_leaves_what_is_changed(on_server: Command, shop: FlaskClient) -> None:
+def test_reset_everything_asks_first_and_keeps_changes(on_server: Command, shop: FlaskClient) -> None:
     call(shop, "/update")
     on_server("deny", "192.0.2.1", "--lasting", "--yes")
 
@@ -212,7 +212,7 @@ def test_reset_of_everything_asks_and_leaves_what_is_changed(on_server: Command,
     assert on_server("reset", "--everything", "--yes").out == "Nothing to reset: nothing is used.\n"
 
 
-def test_each_key_with_its_use_and_its_time(on_server: Command, shop: FlaskClient) -> None:
+def test_keys_shows_use_and_expiry_of_each_key(on_server: Command, shop: FlaskClient) -> None:
     for _ in range(2):
         shop.get("/update", environ_base={"REMOTE_ADDR": "203.0.113.7"})
 
@@ -224,7 +224,7 @@ def test_each_key_with_its_use_and_its_time(on_server: Command, shop: FlaskClien
     assert lines[-1] == "4 keys."
 
 
-def test_the_use_is_known_for_every_algorithm(on_server: Command, shop: FlaskClient) -> None:
+def test_keys_shows_use_of_token_buckets_and_rules_by_request(on_server: Command, shop: FlaskClient) -> None:
     shop.get("/api/search/x", headers={"X-User": "ann", "X-Api-Key": "abc"})
 
     keys = {key["key"]: key for key in on_server("keys", "--json").json["keys"]}
@@ -237,7 +237,7 @@ def test_the_use_is_known_for_every_algorithm(on_server: Command, shop: FlaskCli
     assert by_request["rule"] is None
 
 
-def test_prefix_and_limit(on_server: Command, shop: FlaskClient, server: Server) -> None:
+def test_keys_can_be_cut_off_and_use_another_prefix(on_server: Command, shop: FlaskClient, server: Server) -> None:
     shop.get("/update")
     server.client().set("rate*other", "not ours")
 
@@ -250,12 +250,12 @@ def test_prefix_and_limit(on_server: Command, shop: FlaskClient, server: Server)
     assert "1 without a TTL: these are not ours" in other
 
 
-def test_a_prefix_that_no_key_can_have_is_an_error(on_server: Command) -> None:
+def test_keys_refuses_a_prefix_that_is_not_valid_unicode(on_server: Command) -> None:
     run = on_server("keys", "--prefix", "\udc80")
 
     assert run.code == 2
     assert run.err.splitlines()[-1] == "Error: Invalid value for '--prefix': '\\udc80' is not valid Unicode"
 
 
-def test_an_empty_storage(on_server: Command) -> None:
+def test_keys_says_when_storage_is_empty(on_server: Command) -> None:
     assert on_server("keys").out == "No key begins with rate_limit:\n"

@@ -66,7 +66,7 @@ def test_simulate_prints_json(on_memory: Command, log: Path) -> None:
     assert report["files"][0]["malformed"] == 1
 
 
-def test_a_subject_is_read_from_a_field_of_the_log(on_memory: Command, log: Path) -> None:
+def test_simulate_reads_subjects_from_a_log_field(on_memory: Command, log: Path) -> None:
     given = ("--subject", "api_key=User-Agent", "--rules", "api_key=2/hour")
     (report,) = on_memory("simulate", "--json", str(log), *given).json["reports"]
 
@@ -74,7 +74,7 @@ def test_a_subject_is_read_from_a_field_of_the_log(on_memory: Command, log: Path
     assert refused["api_key-3600s"] == 2, "all of the log have one user agent"
 
 
-def test_lists_of_a_file(on_memory: Command, log: Path, tmp_path: Path) -> None:
+def test_simulate_applies_lists_of_a_limits_file(on_memory: Command, log: Path, tmp_path: Path) -> None:
     limits = tmp_path / "limits.json"
     limits.write_text('{"allow": ["203.0.113.7"], "deny": ["203.0.113.8"]}')
 
@@ -128,7 +128,7 @@ def token_log(tmp_path: Path) -> Path:
     return written(tmp_path / "tokens.json", map(json.dumps, lines))
 
 
-def test_simulate_settles_by_what_requests_really_cost(on_memory: Command, token_log: Path, tmp_path: Path) -> None:
+def test_simulate_settles_at_the_real_cost_in_the_log(on_memory: Command, token_log: Path, tmp_path: Path) -> None:
     (tmp_path / "limits.toml").write_text(TOKENS_A_MINUTE)
     asked = ("simulate", str(token_log), "--limits", str(tmp_path / "limits.toml"))
 
@@ -152,7 +152,7 @@ def test_simulate_shows_two_sets_of_limits_side_by_side(on_memory: Command, log:
     assert re.search(r"^api\.search +4 +0 +3$", out, re.MULTILINE)
 
 
-def test_simulate_narrows_down_to_an_endpoint_and_a_span(on_memory: Command, log: Path) -> None:
+def test_simulate_can_be_limited_to_an_endpoint_and_a_time_span(on_memory: Command, log: Path) -> None:
     span = ("--since", "2026-11-22T00:00:02", "--until", "2026-11-22 00:00:06")
     (report,) = on_memory("simulate", "--json", "--endpoint", "update", *span, str(log)).json["reports"]
 
@@ -161,7 +161,7 @@ def test_simulate_narrows_down_to_an_endpoint_and_a_span(on_memory: Command, log
     assert report["files"][0]["outside"] == 9
 
 
-def test_shares_are_those_of_the_endpoint(on_memory: Command, log: Path) -> None:
+def test_simulate_reports_shares_of_the_chosen_endpoint(on_memory: Command, log: Path) -> None:
     """Else those who really succeeded at one endpoint would be a part of all that was refused anywhere."""
     strict = log.with_name("strict.json")
     written(strict, ['{"limits": {"api.*": {"type": "ip", "rules": "1/minute"}}}'])
@@ -177,7 +177,7 @@ def test_shares_are_those_of_the_endpoint(on_memory: Command, log: Path) -> None
     assert (report["requests"], report["admitted"], report["refused"], report["succeeded_before"]) == (4, 1, 3, 3)
 
 
-def test_what_was_really_refused_is_counted_by_endpoint(on_memory: Command, log: Path) -> None:
+def test_simulate_counts_real_refusals_by_endpoint(on_memory: Command, log: Path) -> None:
     written(log, [line(0, "/update", status=429), *(line(0, "/api/search/1", status=each) for each in (200, 429, 429))])
 
     def really_refused(*options: str) -> tuple[int, int]:
@@ -188,7 +188,7 @@ def test_what_was_really_refused_is_counted_by_endpoint(on_memory: Command, log:
     assert really_refused() == (3, 3)
 
 
-def test_an_empty_log(on_memory: Command, tmp_path: Path) -> None:
+def test_simulate_says_when_log_is_empty(on_memory: Command, tmp_path: Path) -> None:
     assert on_memory("simulate", str(written(tmp_path / "empty.log", []))).out == "No requests.\n"
 
 
@@ -220,7 +220,7 @@ def test_suggest_chooses_the_count_of_a_calendar(on_memory: Command, log: Path) 
     assert "Requests in any calendar day in Asia/Tokyo:" in page
 
 
-def test_suggest_in_json(on_memory: Command, log: Path) -> None:
+def test_suggest_prints_json(on_memory: Command, log: Path) -> None:
     found = on_memory("suggest", "--json", str(log), "--endpoint", "update", "--refuse-at-most", "0.1")
 
     (choice,) = found.json["suggestion"]["for_requests"]
@@ -237,7 +237,7 @@ def test_suggest_in_json(on_memory: Command, log: Path) -> None:
         ("agent", 'type=agent, name="agent"'),
     ],
 )
-def test_suggest_for_a_type(on_memory: Command, log: Path, type_: str, declared: str) -> None:
+def test_suggest_declares_the_given_type(on_memory: Command, log: Path, type_: str, declared: str) -> None:
     run = on_memory("suggest", str(log), "--type", type_, "--subject", "agent=User-Agent", columns=140)
 
     assert (run.code, f"rate_limiter({declared}, rules=[Rule(time=60, count=" in run.out) == (0, True), run.err
@@ -266,9 +266,7 @@ def test_suggest_for_a_type(on_memory: Command, log: Path, type_: str, declared:
         ("suggest LOG --cost-field units --png x.png", "leave out --cost-field"),
     ],
 )
-def test_what_makes_no_sense_is_an_error_with_its_remedy(
-    on_memory: Command, log: Path, command: str, message: str
-) -> None:
+def test_wrong_option_is_an_error_with_a_remedy(on_memory: Command, log: Path, command: str, message: str) -> None:
     run = on_memory(*(str(log) if word == "LOG" else word for word in command.split()))
 
     assert run.code != 0
@@ -279,7 +277,7 @@ def test_what_makes_no_sense_is_an_error_with_its_remedy(
 
 
 @pytest.mark.parametrize(("command", "options"), [("simulate", ["--png"]), ("suggest", ["--html", "--png"])])
-def test_pages_and_pictures_change_nothing_on_the_screen(
+def test_html_and_png_options_leave_the_screen_unchanged(
     on_memory: Command, log: Path, tmp_path: Path, command: str, options: list[str]
 ) -> None:
     pytest.importorskip("matplotlib", reason="the picture is drawn with the extra `plot`")
@@ -293,7 +291,7 @@ def test_pages_and_pictures_change_nothing_on_the_screen(
 
 
 @pytest.mark.parametrize(("command", "option"), [("simulate", "--png"), ("suggest", "--html"), ("suggest", "--png")])
-def test_a_file_that_cannot_be_written_is_named(on_memory: Command, log: Path, command: str, option: str) -> None:
+def test_error_names_the_file_that_cannot_be_written(on_memory: Command, log: Path, command: str, option: str) -> None:
     if option == "--png":
         pytest.importorskip("matplotlib", reason="the picture is drawn with the extra `plot`")
     run = on_memory(command, str(log), option, "nowhere/file")
@@ -305,7 +303,7 @@ def test_a_file_that_cannot_be_written_is_named(on_memory: Command, log: Path, c
 
 
 @pytest.mark.slow
-def test_a_log_can_be_stopped_and_what_is_known_is_shown(on_memory: Command, tmp_path: Path) -> None:
+def test_simulate_shows_a_partial_report_when_interrupted(on_memory: Command, tmp_path: Path) -> None:
     """The log is a pipe that this test fills: what follows the first Ctrl-C is not read to its end."""
     pipe = tmp_path / "access.log"
     os.mkfifo(pipe)
@@ -325,7 +323,7 @@ def test_a_log_can_be_stopped_and_what_is_known_is_shown(on_memory: Command, tmp
 
 
 @pytest.mark.slow
-def test_a_terminal_shows_progress(on_memory: Command, log: Path) -> None:
+def test_simulate_shows_progress_on_a_terminal(on_memory: Command, log: Path) -> None:
     terminal, end = pty.openpty()
 
     with on_memory.started("simulate", str(log), stdout=subprocess.DEVNULL, stderr=end) as process:

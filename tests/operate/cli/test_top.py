@@ -81,20 +81,20 @@ def lines(columns: int, rows: int = 40, *slots: SlotsInUse, **changed: Any) -> l
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120, 200])
 @pytest.mark.parametrize("rows", [5, 12, 24, 60])
-def test_the_screen_fits(columns: int, rows: int) -> None:
+def test_screen_fits_any_terminal_size(columns: int, rows: int) -> None:
     shown = [line for line in lines(columns, rows) if "\x1b" not in line]
 
     assert len(shown) <= rows
     assert max(map(len, shown)) <= columns
 
 
-def test_a_narrow_screen_still_says_who_is_refused() -> None:
+def test_narrow_screen_shows_refused_clients() -> None:
     shown = [line for line in lines(44) if "203.0" in line]
 
     assert shown == [f"100     203.0.113.7   ip-60s  search  {SINCE[:5]}…"]
 
 
-def test_a_wide_screen_has_totals_storage_rates_and_subjects() -> None:
+def test_wide_screen_shows_totals_storage_rates_and_subjects() -> None:
     text = "\n".join(lines(120))
 
     assert "47.5 passed, 7.50 refused a second (13.4%), 1.00 banned or denied" in text
@@ -105,7 +105,7 @@ def test_a_wide_screen_has_totals_storage_rates_and_subjects() -> None:
     assert SINCE in text
 
 
-def test_a_rare_refusal_is_not_shown_as_nothing() -> None:
+def test_rate_of_rare_refusals_is_not_shown_as_zero() -> None:
     rare = EndpointTraffic("login", amounts(refused=0.003), series())
 
     assert ["login", "<0.01", "0"] in [line.split() for line in lines(90, endpoints=(rare,), totals=amounts())]
@@ -118,7 +118,7 @@ def test_rows_that_do_not_fit_are_counted() -> None:
     assert "+324 more" in lines(80, 30, endpoints=many, paging=Paging(1, 14, 300 + len(many)))
 
 
-def test_bans_in_force_have_a_line_where_there_are_any() -> None:
+def test_bans_in_force_are_shown_on_one_line() -> None:
     bans = (BansBegunInForce("login", "ip-ban", 2), BansBegunInForce("signup", "ip-ban", 1))
 
     assert lines(120, bans_in_force=bans)[2] == "3 bans in force: login by ip-ban 2, signup by ip-ban 1"
@@ -126,7 +126,7 @@ def test_bans_in_force_have_a_line_where_there_are_any() -> None:
     assert "in force" not in "".join(lines(120))
 
 
-def test_slots_in_use_have_a_table_where_there_are_any() -> None:
+def test_slots_in_use_are_shown_in_a_table() -> None:
     slots = SlotsInUse("report", 4, 5, "user", "ada", "ada"), SlotsInUse("mail", 3, None, "default", "", "everyone")
 
     shown = [line.split() for line in lines(80, 40, *slots)]
@@ -136,18 +136,14 @@ def test_slots_in_use_have_a_table_where_there_are_any() -> None:
     assert "SLOTS" not in "".join(lines(80))
 
 
-def test_a_time_without_checks_says_so() -> None:
-    assert "No checks in this time." in lines(80, endpoints=())
-
-
-def test_a_storage_that_is_away_is_shown_with_its_error() -> None:
+def test_storage_that_is_down_is_shown_with_its_error() -> None:
     away = replace(STORAGE, state="failed", error="timed out", milliseconds=None)
 
     assert "storage down: timed out" in "\n".join(lines(80, storage=away))
 
 
 @pytest.mark.parametrize("columns", [40, 80, 160])
-def test_one_line_says_how_many_workers_are_up_to_date(columns: int) -> None:
+def test_one_line_shows_how_many_workers_are_up_to_date(columns: int) -> None:
     both = tuple(WorkerInForce(f"host:{n}", n, n == 2, AT) for n in (1, 2))
     shown = lines(columns, workers=Workers(2, 1, 1, both))
 

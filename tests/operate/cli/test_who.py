@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("address", ["203.0.113.7:50001", "[::ffff:203.0.113.7]:50001", "::ffff:203.0.113.7"])
-def test_an_address_may_have_its_port_as_proxies_write_it(on_server: Command, shop: FlaskClient, address: str) -> None:
+def test_address_may_have_a_port(on_server: Command, shop: FlaskClient, address: str) -> None:
     assert call(shop, "/update", 3) == [200, 200, 200]
 
     (answer,) = on_server("check", "update", "--ip", address, "--json").json["requests"]
@@ -22,7 +22,7 @@ def test_an_address_may_have_its_port_as_proxies_write_it(on_server: Command, sh
 
 
 @pytest.mark.parametrize("address", ["2001:db8::1", "2001:db8::/64"])
-def test_an_ipv6_client_may_be_given_as_it_is_shown(on_server: Command, shop: FlaskClient, address: str) -> None:
+def test_ipv6_client_may_be_given_as_address_or_network(on_server: Command, shop: FlaskClient, address: str) -> None:
     client = {"REMOTE_ADDR": "2001:db8::2"}
     assert [shop.get("/update", environ_base=client).status_code for _ in range(3)] == [200, 200, 200]
 
@@ -60,7 +60,7 @@ def test_an_ipv6_client_may_be_given_as_it_is_shown(on_server: Command, shop: Fl
         ),
     ],
 )
-def test_a_wrong_name_of_a_client_or_none_is_one_line(
+def test_wrong_or_missing_subject_or_place_is_an_error(
     on_memory: Command, arguments: tuple[str, ...], message: str
 ) -> None:
     run = on_memory(*arguments)
@@ -73,7 +73,7 @@ def test_a_wrong_name_of_a_client_or_none_is_one_line(
 @pytest.mark.parametrize(
     "command", ["check update --ip 203.0.113.7", "reset update --ip 203.0.113.7 --yes", "keys", "top --once"]
 )
-def test_memory_of_other_processes_is_an_error_and_no_guess(on_memory: Command, command: str) -> None:
+def test_command_is_an_error_when_storage_is_memory_of_other_processes(on_memory: Command, command: str) -> None:
     run = on_memory(*command.split())
 
     assert (run.code, run.out) == (1, "")
