@@ -66,7 +66,7 @@ def test_install_is_an_error_once_a_module_has_imported_flask_limiter(before: st
     assert "__main__ has imported flask_limiter already" in run(f"{before}; {INSTALL}")
 
 
-def test_the_plugin_that_the_flask_command_loads_does_not_prevent_install() -> None:
+def test_plugin_loaded_by_the_flask_command_does_not_prevent_install() -> None:
     """Its group of commands holds the plugin, and no module does."""
     plugins = "from importlib.metadata import entry_points; plugins = entry_points(group='flask.commands')"
     loaded = "group = {each.name: each.load() for each in plugins if each.value.startswith('flask_limiter')}"
@@ -76,7 +76,7 @@ def test_the_plugin_that_the_flask_command_loads_does_not_prevent_install() -> N
     assert told.startswith("limiter flask_multilimit.compat.flask_limiter")
 
 
-def test_commands_run_where_a_plugin_of_flask_imports_flask_limiter(tmp_path: Path) -> None:
+def test_commands_run_although_a_flask_plugin_imports_flask_limiter(tmp_path: Path) -> None:
     """As the documentation has it for Flask-AppBuilder."""
     app = "from flask import Flask; from flask_limiter import Limiter; app = Flask('shop'); Limiter(str, app=app)"
     (tmp_path / "shop.py").write_text(INSTALL + app)

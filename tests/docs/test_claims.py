@@ -1,4 +1,4 @@
-"""What pages say about their examples is so."""
+"""What pages say about their examples is true."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _members(client: redis.Redis) -> dict[str, Any]:
 
 
 class TestCheck:
-    def test_keys_are_those_of_the_page(self, run: Run, redis_client: redis.Redis) -> None:
+    def test_stored_keys_are_those_of_the_page(self, run: Run, redis_client: redis.Redis) -> None:
         page = (ROOT / "docs/explanation/check.md").read_text()
         shown = re.search(r"% keys: update\n```text\n(.*?)```", page, re.DOTALL)
         app = run("docs/explanation/check.md", "update")["app"]
@@ -61,7 +61,7 @@ class TestCheck:
         assert shown is not None
         assert _keys(redis_client) == sorted(shown[1].split())
 
-    def test_a_refusal_writes_nothing(self, run: Run, redis_client: redis.Redis) -> None:
+    def test_refusal_writes_nothing(self, run: Run, redis_client: redis.Redis) -> None:
         app = run("docs/explanation/check.md", "update")["app"]
         statuses(app, "/update", 5, **from_address("203.0.113.7"))
         before = _members(redis_client)
@@ -71,7 +71,7 @@ class TestCheck:
         assert _members(redis_client) == before
         assert [len(members) for members in before.values()] == [5, 5, 5]
 
-    def test_the_warning_reads_as_shown(self) -> None:
+    def test_warning_reads_as_shown(self) -> None:
         page = (ROOT / "docs/explanation/check.md").read_text()
         shown = re.search(r"% warning: idle\n```text\nConfigurationWarning: (.*?)```", page, re.DOTALL)
 
@@ -91,26 +91,26 @@ class TestCheck:
 
 
 class TestReadme:
-    def test_stacking(self, run: Run) -> None:
+    def test_stacked_limits_refuse_with_their_message(self, run: Run) -> None:
         app = run("README.md", "stacking")["app"]
         assert statuses(app, "/messages", 6, method="POST") == [201] * 5 + [429]
         assert app.test_client().post("/messages").get_json()["detail"] == "Slow down, please."
 
 
 class TestTutorial:
-    def test_handler(self, run: Run) -> None:
+    def test_error_handler_answers_as_shown(self, run: Run) -> None:
         client = run("docs/tutorial.md", "handler")["app"].test_client()
         *_, answer = [client.get("/quote") for _ in range(4)]
         assert answer.get_json()["error"] == "You are fast. Please slow down."
         assert 9 < answer.get_json()["wait"] <= 10
 
-    def test_keys(self, run: Run, redis_client: redis.Redis) -> None:
+    def test_stored_keys_are_those_of_the_page(self, run: Run, redis_client: redis.Redis) -> None:
         statuses(run("docs/tutorial.md", "server")["app"], "/quote", 1)
         page = (ROOT / "docs/tutorial.md").read_text()
         assert all(key in page for key in _keys(redis_client))
         assert redis_client.dbsize() == 2
 
-    def test_the_server_takes_one_line_more_and_nothing_else(self) -> None:
+    def test_use_of_a_server_adds_one_line(self) -> None:
         blocks = {block.example: block.text for block in blocks_of(ROOT / "docs/tutorial.md") if block.caption}
         lines = ndiff(blocks["handler"].splitlines(), blocks["server"].splitlines())
         changed = [line for line in lines if not line.startswith("  ")]
@@ -118,7 +118,7 @@ class TestTutorial:
 
 
 class TestRedis:
-    def test_a_server_is_shown_the_certificate_of_the_page(
+    def test_server_accepts_the_certificate_of_the_page(
         self, server: Server, run: Run, certificates: Certificates
     ) -> None:
         uri = run("docs/how-to/redis-access.md", "tls")["app"].config["MULTILIMIT_STORAGE_URI"]
@@ -127,7 +127,7 @@ class TestRedis:
             with contextlib.closing(flask_multilimit.engine.Limiter(storage)) as limiter:
                 assert limiter.check(flask_multilimit.engine.hits_for("2/minute", scope="tls")).allowed
 
-    def test_a_failing_server_is_503(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    def test_request_gets_503_when_server_fails(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
         app = run("docs/how-to/redis.md", "failing")["app"]
         answer = app.test_client().get("/")
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
@@ -135,24 +135,24 @@ class TestRedis:
 
 
 class TestProxies:
-    def test_the_last_entry_counts(self, run: Run) -> None:
+    def test_last_forwarded_address_is_the_client(self, run: Run) -> None:
         app = run("docs/how-to/proxies.md", "proxy")["app"]
         forwarded = [{"X-Forwarded-For": f"198.51.100.{n}, 203.0.113.7"} for n in range(3)]
         assert [statuses(app, "/", 1, headers=headers)[0] for headers in forwarded] == [200, 200, 429]
         assert statuses(app, "/", 1, headers={"X-Forwarded-For": "203.0.113.8"}) == [200]
 
-    def test_ipv6(self, run: Run) -> None:
+    def test_ipv6_addresses_of_one_network_share_a_quota(self, run: Run) -> None:
         app = run("docs/how-to/proxies.md", "proxy")["app"]
         same = ["2001:db8:1:2::1", "2001:db8:1:2:ffff::7", "2001:db8:1:2::3"]
         assert [statuses(app, "/", 1, **from_address(address))[0] for address in same] == [200, 200, 429]
         assert statuses(app, "/", 1, **from_address("::ffff:203.0.113.7")) == [200]
 
-    def test_without_the_field_all_share_one_quota(self, run: Run) -> None:
+    def test_requests_without_the_cdn_field_share_one_quota(self, run: Run) -> None:
         app = run("docs/how-to/proxies.md", "cdn")["app"]
         assert statuses(app, "/", 101)[-1] == 429
         assert statuses(app, "/", 1, headers={"Cf-Connecting-Ip": "203.0.113.7"}) == [200]
 
-    def test_behind_a_network_of_delivery_a_64_is_one_client(self, run: Run) -> None:
+    def test_ipv6_network_is_one_client_behind_a_cdn(self, run: Run) -> None:
         app = run("docs/how-to/proxies.md", "cdn")["app"]
         for number in range(100):
             statuses(app, "/", 1, headers={"Cf-Connecting-Ip": f"2001:db8:1:2::{number:x}"})
@@ -160,7 +160,7 @@ class TestProxies:
 
 
 class TestUsers:
-    def test_session(self, run: Run) -> None:
+    def test_user_of_a_session_has_own_quota(self, run: Run) -> None:
         client = run("docs/how-to/users.md", "loader")["app"].test_client()
         anonymous = [client.get("/inbox").status_code for _ in range(4)]
         with client.session_transaction() as session:
@@ -168,7 +168,7 @@ class TestUsers:
         assert anonymous == [200, 200, 200, 429]
         assert client.get("/inbox").status_code == 200
 
-    def test_flask_login(self, run: Run) -> None:
+    def test_user_of_flask_login_has_own_quota(self, run: Run) -> None:
         app = run("docs/how-to/users.md", "flask-login")["app"]
         ann, bob = app.test_client(), app.test_client()
         ann.post("/login/ann")
@@ -176,14 +176,14 @@ class TestUsers:
         assert [ann.get("/inbox").status_code for _ in range(4)] == [200, 200, 200, 429]
         assert bob.get("/inbox").status_code == 200
 
-    def test_token(self, run: Run) -> None:
+    def test_user_of_a_token_has_own_quota(self, run: Run) -> None:
         app = run("docs/how-to/users.md", "token")["app"]
         ann, bob = ({"Authorization": f"Bearer token-of-{name}"} for name in ("ann", "bob"))
         assert statuses(app, "/inbox", 4, headers=ann) == [200, 200, 200, 429]
         assert statuses(app, "/inbox", 1, headers=bob) == [200]
         assert statuses(app, "/inbox", 1, headers={"Authorization": "Bearer forged"}) == [401]
 
-    def test_exempt(self, run: Run) -> None:
+    def test_known_user_is_exempt(self, run: Run) -> None:
         app = run("docs/how-to/users.md", "exempt")["app"]
         assert statuses(app, "/search", 3) == [200, 200, 429]
         assert statuses(app, "/search", 5, headers={"X-User": "ann"}) == [200] * 5
@@ -192,57 +192,57 @@ class TestUsers:
 class TestManyEndpoints:
     PAGE = "docs/how-to/many-endpoints.md"
 
-    def test_blueprint(self, run: Run) -> None:
+    def test_limits_of_a_blueprint_apply_to_its_views(self, run: Run) -> None:
         app = run(self.PAGE, "blueprint")["app"]
         assert statuses(app, "/api/users", 4) == [200, 200, 200, 429]
         assert statuses(app, "/api/export", 2) == [200, 429]
 
-    def test_app_and_defaults(self, run: Run) -> None:
+    def test_application_default_and_unmatched_limits_apply(self, run: Run) -> None:
         app = run(self.PAGE, "app")["app"]
         assert statuses(app, "/", 3) == [200, 200, 429]
         assert statuses(app, "/news", 4) == [200, 200, 200, 429]  # 2 + 3 are the 5 of the app
         assert statuses(app, "/nowhere", 4, **from_address("203.0.113.7")) == [404, 404, 404, 429]
 
-    def test_configuration(self, run: Run) -> None:
+    def test_limits_of_the_configuration_apply(self, run: Run) -> None:
         app = run(self.PAGE, "configuration")["app"]
         assert statuses(app, "/search", 3) == [200, 200, 429]
         assert statuses(app, "/admin/users", 21)[-1] == 429
         assert "RateLimit" not in app.test_client().get("/health").headers
 
-    def test_exempt(self, run: Run) -> None:
+    def test_exempt_view_is_not_limited(self, run: Run) -> None:
         assert statuses(run(self.PAGE, "exempt")["app"], "/health", 3) == [200] * 3
 
 
 class TestWhatCounts:
     PAGE = "docs/how-to/what-counts.md"
 
-    def test_methods(self, run: Run) -> None:
+    def test_each_method_has_its_own_limit(self, run: Run) -> None:
         app = run(self.PAGE, "methods")["app"]
         assert statuses(app, "/notes", 2, method="POST") == [200, 429]
         assert statuses(app, "/notes", 5) == [200] * 4 + [429]
 
-    def test_cost(self, run: Run) -> None:
+    def test_request_is_charged_its_cost(self, run: Run) -> None:
         client = run(self.PAGE, "cost")["app"].test_client()
         pages = [4, 7, 6, 1]
         assert [client.get(f"/render?pages={n}").status_code for n in pages] == [200, 429, 200, 429]
 
-    def test_a_cost_above_the_count(self, run: Run) -> None:
+    def test_cost_above_the_count_has_no_retry_after(self, run: Run) -> None:
         answer = run(self.PAGE, "cost")["app"].test_client().get("/render?pages=11")
         assert answer.status_code == 429
         assert "Retry-After" not in answer.headers
 
-    def test_exempt(self, run: Run) -> None:
+    def test_exempt_network_is_not_limited(self, run: Run) -> None:
         app = run(self.PAGE, "exempt")["app"]
         assert statuses(app, "/", 3, **from_address("10.0.0.7")) == [200] * 3
         assert statuses(app, "/", 2) == [200, 429]
 
-    def test_together(self, run: Run) -> None:
+    def test_each_address_has_a_quota_for_each_document(self, run: Run) -> None:
         app = run(self.PAGE, "together")["app"]
         assert statuses(app, "/documents/a", 2) == [200, 429]
         assert statuses(app, "/documents/b", 1) == [200]
         assert statuses(app, "/documents/a", 1, **from_address("203.0.113.7")) == [200]
 
-    def test_decorators(self, run: Run) -> None:
+    def test_hidden_limiter_does_not_replace_default_limits(self, run: Run) -> None:
         app = run(self.PAGE, "decorators")["app"]
         fields = {path: app.test_client().get(path).headers["RateLimit-Policy"] for path in ("/wrapped", "/hidden")}
         assert fields == {
@@ -269,7 +269,7 @@ class TestLoginProtection:
 
 
 class TestDynamicRules:
-    def test_plans(self, run: Run) -> None:
+    def test_customers_have_the_rules_of_their_plans(self, run: Run) -> None:
         namespace = run("docs/how-to/dynamic-rules.md", "plans")
         app, ann, bob = namespace["app"], {"X-Api-Key": "key-of-ann"}, {"X-Api-Key": "key-of-bob"}
         assert statuses(app, "/items", 4, headers=ann) == [200, 200, 200, 429]
@@ -284,7 +284,7 @@ class TestDynamicRules:
 
 
 class TestShadow:
-    def test_a_limit_on_trial(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    def test_limit_in_shadow_refuses_nothing(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
         app = run("docs/how-to/shadow.md", "shadow")["app"]
         assert statuses(app, "/search", 3) == [200] * 3
         assert caplog.messages == ["trial-10s would have refused at search"] * 2
@@ -303,31 +303,31 @@ class TestResponses:
             ("text/plain", "text/plain"),
         ],
     )
-    def test_negotiation(self, run: Run, accept: str, kind: str) -> None:
+    def test_body_follows_the_accept_field(self, run: Run, accept: str, kind: str) -> None:
         app = run(self.PAGE, "body")["app"]
         statuses(app, "/", 2)
         assert app.test_client().get("/", headers={"Accept": accept}).mimetype == kind
 
-    def test_message(self, run: Run) -> None:
+    def test_body_shows_the_message(self, run: Run) -> None:
         client = run(self.PAGE, "message")["app"].test_client()
         client.get("/")
         assert client.get("/").get_json(force=True)["detail"] == "Come back in 10 s."
 
-    def test_handler(self, run: Run) -> None:
+    def test_error_handler_names_the_refusing_rule(self, run: Run) -> None:
         client = run(self.PAGE, "handler")["app"].test_client()
         client.get("/")
         answer = client.get("/")
         assert "Refused by ip-60s." in answer.text
         assert answer.headers["Retry-After"] == "60"
 
-    def test_problem(self, run: Run) -> None:
+    def test_problem_of_an_error_handler_has_more_members(self, run: Run) -> None:
         client = run(self.PAGE, "problem")["app"].test_client()
         client.get("/")
         answer = client.get("/")
         assert answer.mimetype == "application/problem+json"
         assert answer.get_json()["instance"] == "/"
 
-    def test_on_rejected(self, run: Run) -> None:
+    def test_on_rejected_redirects(self, run: Run) -> None:
         client = run(self.PAGE, "on-rejected")["app"].test_client()
         client.get("/download")
         assert client.get("/download").location == "/waiting-room"
@@ -340,7 +340,7 @@ class TestResponses:
         body: Any = {"input_stream": io.BytesIO(b"x" * 400_000), "environ_overrides": chunked}
         assert statuses(app, "/upload", 1, method="POST", **body) == [411]
 
-    def test_cors(self, run: Run) -> None:
+    def test_cors_exposes_the_header_fields(self, run: Run) -> None:
         client = run(self.PAGE, "cors")["app"].test_client()
         preflight = client.options("/")
         client.get("/")
@@ -353,19 +353,19 @@ class TestResponses:
 class TestLogging:
     PAGE = "docs/how-to/logging-rejections.md"
 
-    def test_lines(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    def test_rejection_is_logged_as_shown(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
         statuses(run(self.PAGE, "log")["app"], "/quote", 2)
         line = r"rate limit: quote refused by ip-60s, retry in \d\d\.\d s, check [0-9a-f-]{36}"
         assert re.fullmatch(line, caplog.messages[0])
         assert re.search(line, (ROOT / self.PAGE).read_text())
 
-    def test_pseudonyms(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    def test_subjects_are_logged_as_pseudonyms(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
         statuses(run(self.PAGE, "pseudonyms")["app"], "/quote", 2)
         line = r"rate limit: quote refused for ip=[0-9a-f]{12}"
         assert re.fullmatch(line, caplog.messages[0])
         assert re.search(line, (ROOT / self.PAGE).read_text())
 
-    def test_count(self, run: Run) -> None:
+    def test_checks_are_counted_by_outcome(self, run: Run) -> None:
         namespace = run(self.PAGE, "count")
         statuses(namespace["app"], "/quote", 3)
         assert namespace["checks"] == {("quote", "allowed"): 1, ("quote", "refused"): 2}
@@ -374,11 +374,11 @@ class TestLogging:
 class TestServices:
     PAGE = "docs/how-to/services.md"
 
-    def test_service(self, run: Run) -> None:
+    def test_view_answers_202_when_service_is_over_its_limit(self, run: Run) -> None:
         app = run(self.PAGE, "service")["app"]
         assert statuses(app, "/invite/ann", 4, method="POST") == [200, 200, 202, 202]
 
-    def test_scope(self, run: Run) -> None:
+    def test_functions_of_one_scope_share_a_quota(self, run: Run) -> None:
         namespace = run(self.PAGE, "scope")
         with namespace["app"].app_context():
             namespace["send_mail"]("ann")
@@ -386,27 +386,27 @@ class TestServices:
             with pytest.raises(flask_multilimit.RateLimitExceeded):
                 namespace["send_mail"]("ann")
 
-    def test_method(self, run: Run) -> None:
+    def test_limited_method_raises_when_refused(self, run: Run) -> None:
         namespace = run(self.PAGE, "method")
         with namespace["app"].app_context():
             namespace["Exporter"]().export()
             with pytest.raises(flask_multilimit.RateLimitExceeded):
                 namespace["Exporter"]().export()
 
-    def test_error_handler(self, run: Run) -> None:
+    def test_error_handler_limits_missing_items_only(self, run: Run) -> None:
         app = run(self.PAGE, "error-handler")["app"]
         assert statuses(app, "/wp-login.php", 9) == [404] * 9
         assert statuses(app, "/items/2", 2) == [404, 429]
         assert statuses(app, "/items/1", 1) == [200]
 
-    def test_command(self, run: Run) -> None:
+    def test_command_says_when_it_runs_too_soon(self, run: Run) -> None:
         runner = run(self.PAGE, "command")["app"].test_cli_runner()
         assert runner.invoke(args=["rebuild"]).output == "rebuilt\n"
         assert runner.invoke(args=["rebuild"]).output == "too soon, wait 60 s\n"
 
 
 class TestLimitsInViews:
-    def test_inside(self, run: Run) -> None:
+    def test_limits_inside_a_view_apply(self, run: Run) -> None:
         client = run("docs/how-to/limits-in-views.md", "inside")["app"].test_client()
         mails = [client.post("/mail", data={"to": "ann"}).status_code for _ in range(3)]
         assert mails == [200, 200, 429]
@@ -416,14 +416,14 @@ class TestLimitsInViews:
 
 
 class TestEngine:
-    def test_send(self, run: Run) -> None:
+    def test_engine_limits_a_function(self, run: Run) -> None:
         send = run("docs/how-to/without-flask.md")["send"]
         assert [send("m", "ann")[:4] for _ in range(3)] == ["sent", "sent", "wait"]
 
-    def test_async_view(self, run: Run) -> None:
+    def test_async_view_is_limited(self, run: Run) -> None:
         assert statuses(run("docs/how-to/async.md", "view")["app"], "/ask", 3) == [200, 200, 429]
 
-    def test_in_a_thread(self, run: Run) -> None:
+    def test_async_function_is_limited_through_a_thread(self, run: Run) -> None:
         allowed = run("docs/how-to/async.md", "thread")["allowed"]
 
         async def three() -> list[bool]:
@@ -438,7 +438,7 @@ class TestOwnAlgorithm:
     def test_the_twins_agree(self, run: Run, redis_client: redis.Redis) -> None:
         run(self.PAGE)["test_the_twins_agree"](redis_client)
 
-    def test_three_then_quiet(self, run: Run) -> None:
+    def test_own_algorithm_admits_three_requests(self, run: Run) -> None:
         app = run(self.PAGE)["app"]
         assert statuses(app, "/reset-password", 4, method="POST") == [200, 200, 200, 429]
 
@@ -446,30 +446,30 @@ class TestOwnAlgorithm:
 class TestCustomers:
     PAGE = "docs/how-to/customers.md"
 
-    def test_a_browser_gets_a_page(self, run: Run) -> None:
+    def test_browser_gets_a_page(self, run: Run) -> None:
         app = run(self.PAGE)["app"]
 
         assert "<meter" in ask(app, "/rate_limit", headers={"Accept": "text/html", "X-User": "ada"}).text
 
-    def test_a_client_sees_the_chosen_limits_by_their_labels(self, run: Run) -> None:
+    def test_client_sees_the_chosen_limits_with_labels(self, run: Run) -> None:
         app = run(self.PAGE, "labels")["app"]
 
         found = json.loads(ask(app, "/account/limits").text)["resources"]
 
         assert {name: each["label"] for name, each in found.items()} == {"api.search:ip-86400s": "Searches per day"}
 
-    def test_a_page_of_the_app_shows_the_same(self, run: Run) -> None:
+    def test_page_of_the_app_shows_what_is_left(self, run: Run) -> None:
         app = run(self.PAGE, "own-page")["app"]
         statuses(app, "/search", 1)
 
         assert ask(app, "/account").text == "<p>ip-86400s: 999 left</p>"
 
-    def test_the_blueprint_can_be_limited(self, run: Run) -> None:
+    def test_blueprint_can_be_limited(self, run: Run) -> None:
         app = run(self.PAGE, "limited")["app"]
 
         assert ask(app, "/rate_limit").headers["RateLimit-Policy"] == '"ip-60s";q=60;w=60'
 
-    def test_support_sees_a_customer_by_the_plan_of_that_customer(self, run: Run) -> None:
+    def test_support_page_uses_the_plan_of_the_customer(self, run: Run) -> None:
         app = run(self.PAGE, "support")["app"]
         statuses(app, "/search", 1, headers={"X-User": "bob"})
 
@@ -498,7 +498,7 @@ class TestDashboard:
             (("ann", "for this example only"), 200),
         ],
     )
-    def test_http_basic_lets_in_who_knows_the_password(
+    def test_http_basic_admits_only_the_operators_password(
         self, run: Run, credentials: tuple[str, str] | None, status: int
     ) -> None:
         app = run(self.PAGE, "basic")["app"]
@@ -508,7 +508,7 @@ class TestDashboard:
         assert answer.status_code == status
         assert ("WWW-Authenticate" in answer.headers) == (status == 401)
 
-    def test_a_visitor_who_may_not_change_sees_no_forms(self, run: Run) -> None:
+    def test_visitor_without_the_right_to_change_sees_no_forms(self, run: Run) -> None:
         app = run(self.PAGE, "may-change")["app"]
 
         page = app.test_client().get("/limits/lists").text
@@ -527,14 +527,14 @@ class TestRealCost:
             *_, last = app.extensions["multilimit"].peek(endpoint).statuses
         return last.remaining, last.debt
 
-    def test_a_chat_pays_the_tokens_that_its_response_names(self, run: Run) -> None:
+    def test_chat_is_charged_the_tokens_of_its_response(self, run: Run) -> None:
         client = run(self.PAGE, "chat")["app"].test_client()
 
         client.post("/chat", json={"prompt": "x" * 400}, headers={"X-Api-Key": "k-ada"})
 
         assert self.left(client, "chat", **{"X-Api-Key": "k-ada"}) == (100_000 - 1200, 0)
 
-    def test_a_response_tells_its_points_in_a_field_that_clients_do_not_see(self, run: Run) -> None:
+    def test_header_field_with_the_cost_is_hidden_from_clients(self, run: Run) -> None:
         client = run(self.PAGE, "header")["app"].test_client()
 
         response = client.get("/graphql")
@@ -542,7 +542,7 @@ class TestRealCost:
         assert "X-Points" not in response.headers
         assert self.left(client, "graphql") == (1000 - 34, 0)
 
-    def test_a_stream_pays_when_it_is_closed(self, run: Run) -> None:
+    def test_stream_is_charged_when_it_is_closed(self, run: Run) -> None:
         app = run(self.PAGE, "stream")["app"]
         app.testing = True  # it is settled before it is closed, and not soon after
         client = app.test_client()
@@ -563,9 +563,7 @@ class TestRealCost:
             ("{ books(first: 500) { title likeIt { likeIt { likeIt { title } } } } }", 1 + 100 * (2 + 2 + 4 + 8)),
         ],
     )
-    def test_a_graphql_query_pays_a_point_for_each_field_that_it_makes_the_app_look_up(
-        self, run: Run, query: str, points: int
-    ) -> None:
+    def test_graphql_query_is_charged_a_point_for_each_field(self, run: Run, query: str, points: int) -> None:
         pytest.importorskip("graphql")
         client = run(self.PAGE, "graphql")["app"].test_client()
 

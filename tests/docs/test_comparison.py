@@ -56,7 +56,7 @@ def rows(page: str) -> dict[str, list[str]]:
         (f"Flask-Limiter {VERSION}, `deduct_when`", flask_limiter, True),
     ],
 )
-def test_the_table_says_what_a_greedy_client_leaves_for_others(
+def test_table_shows_calls_left_after_a_greedy_client(
     page: str, row: str, app_for: Callable[..., Any], deduct: bool
 ) -> None:
     options = {"deduct_when": lambda response: response.status_code != 429} if deduct else {}
@@ -71,7 +71,7 @@ def test_the_table_says_what_a_greedy_client_leaves_for_others(
 @pytest.mark.slow  # it asks a server some two thousand times
 @pytest.mark.filterwarnings("default")  # those of other libraries
 @pytest.mark.parametrize("library", MEASURING["LIBRARIES"])
-def test_the_table_is_what_a_server_measures(server_binaries: dict[str, Binary], library: str) -> None:
+def test_table_matches_measurements_on_a_server(server_binaries: dict[str, Binary], library: str) -> None:
     """``nox -s examples`` installs them all."""
     pytest.importorskip(MEASURING["MODULES"][library])
     app_for = MEASURING["LIBRARIES"][library]
@@ -91,12 +91,12 @@ def test_the_table_is_what_a_server_measures(server_binaries: dict[str, Binary],
     assert [*measured, str(commands)] == rows("README.md")[row]
 
 
-def test_flask_limiter_goes_by_the_unit_of_a_window_and_not_by_its_length() -> None:
+def test_flask_limiter_orders_limits_by_unit_and_not_by_length() -> None:
     assert left(flask_limiter("memory://", Limits("90 minutes", "hour", True))) == EVERYONE - CALLS
     assert left(multilimit("memory://", Limits("90 minutes", "hour", True))) == EXPECTED
 
 
-def test_moving_windows_are_not_the_default_of_flask_limiter() -> None:
+def test_flask_limiter_uses_fixed_windows_by_default() -> None:
     assert type(Limiter(lambda: "x", app=Flask("shop"), storage_uri="memory://").limiter).__name__ == (
         "FixedWindowRateLimiter"
     )
@@ -120,7 +120,7 @@ def pass_at_once(app: Flask, limit: Callable[[Any], Any]) -> int:
         return list(pool.map(ask, range(AT_ONCE))).count(200)
 
 
-def test_requests_that_run_at_once_pass_a_limit_that_is_charged_after_the_view() -> None:
+def test_concurrent_requests_pass_a_limit_charged_after_the_view() -> None:
     theirs, ours = Flask("theirs"), Flask("ours")
     limiter = Limiter(lambda: str(request.remote_addr), app=theirs, storage_uri="memory://", strategy="moving-window")
     MultiLimit(ours)

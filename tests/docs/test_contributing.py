@@ -14,13 +14,13 @@ RECIPES = dict(re.findall(r"^### Add (.*?)\n(.*?)(?=^###? |\Z)", PAGE, re.DOTALL
 
 
 @pytest.mark.parametrize("path", sorted(set(PATH.findall(PAGE))))
-def test_a_path_exists_or_is_new(path: str) -> None:
+def test_path_in_contributing_exists_or_is_new(path: str) -> None:
     folder, _, name = path.rstrip("/").rpartition("/")
     assert (ROOT / path).exists() or (name.startswith("NAME.") and (ROOT / folder).is_dir())
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_is_short(recipe: str) -> None:
+def test_recipe_names_at_most_five_files(recipe: str) -> None:
     table, _, prose = RECIPES[recipe].partition("\n\nRead ")
     change, read = PATH.findall(table), PATH.findall(prose)
 
@@ -28,7 +28,7 @@ def test_a_recipe_is_short(recipe: str) -> None:
     assert 1 <= len(read) <= 5
 
 
-def test_there_is_a_recipe_for_each_of_the_usual_additions() -> None:
+def test_every_usual_addition_has_a_recipe() -> None:
     assert {
         "a storage",
         "an algorithm",

@@ -1,4 +1,4 @@
-"""The pages about other extensions say what is so."""
+"""What the pages about other extensions say is true."""
 
 # mypy: disable-error-code="import-untyped"
 from __future__ import annotations
@@ -38,21 +38,23 @@ def ban(app: Flask, address: str) -> None:
 class TestUsersOfExtensions:
     PAGE = "docs/how-to/users-of-extensions.md"
 
-    def expect_a_quota_each(self, app: Flask, ann: Mapping[str, str], bob: Mapping[str, str], prefix: str = "") -> None:
+    def expect_a_quota_for_each(
+        self, app: Flask, ann: Mapping[str, str], bob: Mapping[str, str], prefix: str = ""
+    ) -> None:
         for who in (ann, bob):
             assert statuses(app, f"{prefix}/inbox", 3, who) == [200, 200, 429]
             assert statuses(app, f"{prefix}/profile", 4, who) == [200, 200, 200, 429]
 
-    def test_flask_jwt_extended(self, run: Run) -> None:
+    def test_user_of_flask_jwt_extended_has_own_quota(self, run: Run) -> None:
         app: Flask = run(self.PAGE, "jwt")["app"]
         tokens = {name: app.test_client().post(f"/login/{name}").get_json()["token"] for name in ("ann", "bob")}
         headers = {name: {"Authorization": f"Bearer {token}"} for name, token in tokens.items()}
 
-        self.expect_a_quota_each(app, headers["ann"], headers["bob"])
+        self.expect_a_quota_for_each(app, headers["ann"], headers["bob"])
         assert statuses(app, "/profile", 4, {}) == [401, 401, 401, 429], "by address"
         assert statuses(app, "/profile", 1, {"Authorization": "Bearer nonsense"}) == [429], "by address, too"
 
-    def test_refresh_tokens_of_flask_jwt_extended_name_the_user(self, run: Run) -> None:
+    def test_refresh_token_of_flask_jwt_extended_identifies_the_user(self, run: Run) -> None:
         app: Flask = run(self.PAGE, "jwt")["app"]
         app.post("/refresh")(jwt_required(refresh=True)(get_jwt_identity))
         with app.app_context():
@@ -64,7 +66,7 @@ class TestUsersOfExtensions:
         assert answers[0].text == "ann"
         assert statuses(app, "/profile", 1, headers) == [422], "where an access token is needed"
 
-    def test_an_expired_token_of_flask_jwt_extended_lets_its_client_log_in_again(self, run: Run) -> None:
+    def test_client_with_expired_token_can_log_in_again(self, run: Run) -> None:
         app: Flask = run(self.PAGE, "jwt")["app"]
         with app.app_context():
             headers = {"Authorization": f"Bearer {create_access_token('ann', expires_delta=timedelta(-1))}"}
@@ -72,18 +74,18 @@ class TestUsersOfExtensions:
         assert app.test_client().post("/login/ann", headers=headers).status_code == 200
         assert statuses(app, "/profile", 4, headers) == [401, 401, 401, 429], "by address"
 
-    def test_flask_httpauth(self, run: Run) -> None:
+    def test_user_of_flask_httpauth_has_own_quota(self, run: Run) -> None:
         app: Flask = run(self.PAGE, "httpauth")["app"]
 
         def basic(name: str, password: str) -> Mapping[str, str]:
             return {"Authorization": "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()}
 
-        self.expect_a_quota_each(app, basic("ann", "secret of ann"), basic("bob", "secret of bob"))
+        self.expect_a_quota_for_each(app, basic("ann", "secret of ann"), basic("bob", "secret of bob"))
         assert statuses(app, "/profile", 4, basic("ann", "guessed")) == [401, 401, 401, 429]
 
     @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore")
-    def test_flask_appbuilder(self, run: Run) -> None:
+    def test_user_of_flask_appbuilder_has_own_quota(self, run: Run) -> None:
         namespace = run(self.PAGE, "appbuilder")
         app: Flask = namespace["app"]
         security = namespace["appbuilder"].sm
@@ -98,7 +100,7 @@ class TestUsersOfExtensions:
             )
             headers[name] = {"Authorization": f"Bearer {answer.get_json()['access_token']}"}
 
-        self.expect_a_quota_each(app, headers["ann"], headers["bob"], "/api/v1/messages")
+        self.expect_a_quota_for_each(app, headers["ann"], headers["bob"], "/api/v1/messages")
         refresh = {"Authorization": f"Bearer {answer.get_json()['refresh_token']}"}
         assert app.test_client().post("/api/v1/security/refresh", headers=refresh).status_code == 200
         login = {"username": "ann", "password": "secret", "provider": "db"}
@@ -109,7 +111,7 @@ class TestUsersOfExtensions:
 class TestSocketIO:
     PAGE = "docs/how-to/flask-socketio.md"
 
-    def test_events(self, run: Run) -> None:
+    def test_events_are_limited_and_banned_clients_disconnected(self, run: Run) -> None:
         namespace = run(self.PAGE, "events")
         app, socketio = namespace["app"], namespace["socketio"]
         client, other, refused = (socketio.test_client(app) for _ in range(3))
@@ -128,7 +130,7 @@ class TestSocketIO:
 
         assert other.is_connected() is False
 
-    def test_handshakes(self, run: Run) -> None:
+    def test_handshakes_are_limited_and_banned_clients_refused(self, run: Run) -> None:
         app: Flask = run(self.PAGE, "handshakes")["app"]
         client = app.test_client()
 
@@ -167,7 +169,7 @@ print(sorted(each.value for each in asked))
 """
 
 
-def test_async_views_of_bare_flask_do_not_work_under_gevent() -> None:
+def test_async_views_of_bare_flask_fail_under_gevent() -> None:
     ran = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", BOTH_AT_ONCE], capture_output=True, text=True, check=True
     )
@@ -189,9 +191,7 @@ SAID = "Too many requests: at most 100 per minute for each address."
         ("restx", "/swagger.json"),
     ],
 )
-def test_the_document_that_is_served_is_valid_and_says_what_a_refused_client_gets(
-    run: Run, example: str, path: str
-) -> None:
+def test_served_api_document_is_valid_and_describes_refusals(run: Run, example: str, path: str) -> None:
     app: Flask = run(API_DOCUMENTS, example)["app"]
 
     document = json.loads(ask(app, path).text)

@@ -1,4 +1,4 @@
-"""The figures of the documentation are those of one run of the benchmarks, and nobody's hand has been at them."""
+"""The figures of the documentation come from one run of the benchmarks, without edits by hand."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def pages(benchmarks: Any) -> dict[str, str]:
     return {str(page): page.read_text(encoding="utf-8") for page in benchmarks("page").PAGES}
 
 
-def test_the_pages_say_what_was_measured(benchmarks: Any, pages: dict[str, str]) -> None:
+def test_pages_show_the_measured_figures(benchmarks: Any, pages: dict[str, str]) -> None:
     results = benchmarks("results").Results.from_json(FIGURES.read_text(encoding="utf-8"))
     assert {page: benchmarks("page").filled(text, results) for page, text in pages.items()} == pages
 
 
-def test_nothing_is_measured_that_no_page_shows(benchmarks: Any, pages: dict[str, str]) -> None:
+def test_every_table_is_shown_on_one_page(benchmarks: Any, pages: dict[str, str]) -> None:
     shown = [found["name"] for text in pages.values() for found in benchmarks("page").BLOCK.finditer(text)]
     assert sorted(shown) == sorted(["machine", *(table.name for table in benchmarks("tables").TABLES)])
 
 
-def test_every_table_has_a_figure_of_ours(benchmarks: Any) -> None:
+def test_figures_cover_every_table_and_survive_json(benchmarks: Any) -> None:
     results = benchmarks("results").Results.from_json(FIGURES.read_text(encoding="utf-8"))
     assert results.parts == {table.part for table in benchmarks("tables").TABLES}
     assert results.from_json(results.to_json()) == results
@@ -44,7 +44,7 @@ def test_every_part_can_be_measured_alone(benchmarks: Any) -> None:
     assert set(benchmarks("__main__").PARTS) == {table.part for table in benchmarks("tables").TABLES}
 
 
-def test_a_part_that_is_measured_anew_leaves_the_others_as_they_were(benchmarks: Any) -> None:
+def test_new_measurement_of_a_part_keeps_other_parts(benchmarks: Any) -> None:
     results, figure = benchmarks("results").Results, benchmarks("results").Figure
     earlier = results(
         {"load": 2.0, "date": "2026-01-01", "cores": 2},
@@ -60,7 +60,7 @@ def test_a_part_that_is_measured_anew_leaves_the_others_as_they_were(benchmarks:
     assert benchmarks("results").differing(now.machine, {**earlier.machine, "cores": 4}) == ["cores"]
 
 
-def test_the_figures_say_which_library_is_faster(benchmarks: Any) -> None:
+def test_table_says_which_library_is_faster(benchmarks: Any) -> None:
     table = next(table for table in benchmarks("tables").TABLES if table.name == "memory")
     figure, ours = benchmarks("results").Figure, benchmarks("contenders").OURS
     figures = [
@@ -76,7 +76,7 @@ def test_the_figures_say_which_library_is_faster(benchmarks: Any) -> None:
     assert "Ahead of us: them (1 rule: 1.5 to our 2)." in text
 
 
-def test_a_part_gives_figures(benchmarks: Any) -> None:
+def test_memory_part_measures_every_case(benchmarks: Any) -> None:
     figures = list(benchmarks("in_memory").measure(benchmarks("setting").Setting(quick=True)))
 
     cases = ("1 rule", "3 rules", "10 rules")

@@ -116,7 +116,7 @@ def test_both_apps_answer_what_the_page_says(before: Flask, after: Flask) -> Non
         assert said_of_ours == bold.format(ours), requests
 
 
-def test_every_option_of_theirs_stands_in_the_page() -> None:
+def test_reference_lists_every_option_of_flask_limiter() -> None:
     import inspect
 
     from flask_limiter import Limiter

@@ -39,7 +39,7 @@ app.get("/")(lambda: "RELEASE")
 
 
 @pytest.mark.slow
-def test_a_deploy_by_hup_serves_the_new_code(tmp_path: Path) -> None:
+def test_deploy_by_hup_serves_the_new_code(tmp_path: Path) -> None:
     (tmp_path / "gunicorn.conf.py").write_text(config_of_the_page(), encoding="utf-8")
     (tmp_path / "shop.py").write_text(DEPLOYED.replace("RELEASE", "first"), encoding="utf-8")
     arguments = ("gunicorn", "-b", "127.0.0.1:0", "-w", "3", "-c", f"{tmp_path}/gunicorn.conf.py", "shop:app")
@@ -61,7 +61,7 @@ def config_of_the_page() -> str:
 
 
 @pytest.mark.slow
-def test_gunicorn_starts_no_worker_with_a_limit_of_a_name_that_is_gone(tmp_path: Path) -> None:
+def test_gunicorn_starts_no_worker_when_a_limit_names_no_endpoint(tmp_path: Path) -> None:
     (tmp_path / "gunicorn.conf.py").write_text(config_of_the_page(), encoding="utf-8")
     (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
 

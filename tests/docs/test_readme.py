@@ -33,13 +33,13 @@ def _asked(port: int, path: str) -> str:
     return received.decode().replace("\r\n", "\n")
 
 
-def test_the_quick_start_is_the_app_that_the_first_command_serves() -> None:
+def test_quick_start_is_the_example_that_the_first_command_serves() -> None:
     (command,) = re.findall(r"^\$ pip install \. && flask --app examples/(\w+) run$", README.read_text(), re.MULTILINE)
 
     assert (EXAMPLES / f"{command}.py").read_text().endswith(f'"""\n\n{_shown("example")}')
 
 
-def test_curl_prints_what_is_shown() -> None:
+def test_curl_output_is_as_shown() -> None:
     command, _, output = _shown("curl").partition("\n")
     url = re.fullmatch(r"\$ curl -i http://127\.0\.0\.1:5000(/\w+)", command)
     assert url is not None
@@ -59,11 +59,11 @@ def _without_times(field: str) -> str:
     return re.sub(r"t=\d+", "t=", field)
 
 
-def test_all_pages_that_begin_with_the_quick_start_show_the_same() -> None:
+def test_index_page_shows_the_same_quick_start() -> None:
     assert [block for block in blocks_of(ROOT / "docs" / "index.md") if block.text == _shown("example")]
 
 
-def test_a_release_makes_the_links_of_readme_absolute() -> None:
+def test_release_makes_readme_links_absolute() -> None:
     absolute = runpy.run_path(str(ROOT / ".github" / "absolute_links.py"))["absolute"]
 
     page = absolute(README.read_text(), "https://example.com/shop/repository", "v1.0.0")
@@ -75,7 +75,7 @@ def test_a_release_makes_the_links_of_readme_absolute() -> None:
     assert absolute(page, "https://example.org", "v2") == page
 
 
-def test_installing_from_a_registry_is_not_promised_before_there_is_a_release() -> None:
+def test_readme_says_that_there_is_no_release_until_there_is_one() -> None:
     unreleased = "(Unreleased)" in (ROOT / "CHANGELOG.md").read_text().split("## ", 2)[1]
 
     assert unreleased == ("There is no release yet" in README.read_text())

@@ -32,7 +32,9 @@ BODIES = [
 
 
 @pytest.mark.parametrize(("page", "example", "path", "before"), SHOWN)
-def test_status_and_fields(run: Callable[..., dict[str, Any]], page: str, example: str, path: str, before: int) -> None:
+def test_response_on_the_page_is_what_the_app_sends(
+    run: Callable[..., dict[str, Any]], page: str, example: str, path: str, before: int
+) -> None:
     status, *fields = _block_after("response", page, example).splitlines()
 
     response = _call(run(page, example)["app"], path, before)
@@ -43,7 +45,7 @@ def test_status_and_fields(run: Callable[..., dict[str, Any]], page: str, exampl
 
 
 @pytest.mark.parametrize(("page", "example", "path", "before"), BODIES)
-def test_a_body_on_the_page_is_what_the_app_sends(
+def test_body_on_the_page_is_what_the_app_sends(
     run: Callable[..., dict[str, Any]], page: str, example: str, path: str, before: int
 ) -> None:
     response = _call(run(page, example)["app"], path, before)
@@ -51,7 +53,7 @@ def test_a_body_on_the_page_is_what_the_app_sends(
     assert response.get_json(force=True) == json.loads(_block_after("body", page, example))
 
 
-def test_every_response_that_is_shown_is_checked() -> None:
+def test_every_response_on_a_page_is_checked() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     marks = [
         (str(page.relative_to(ROOT)), example)

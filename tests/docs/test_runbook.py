@@ -116,7 +116,7 @@ def told(app: Flask, line: str) -> Any:
     return json.loads(result.output) if "--json" in line else result.output
 
 
-def test_every_worker_gives_the_same_page_and_so_does_the_command(shop: tuple[Night, Flask]) -> None:
+def test_workers_and_top_show_the_same_traffic(shop: tuple[Night, Flask]) -> None:
     night, app = shop
     top = told(app, "top --minutes 60 --once --json")
     for _ in range(12):
@@ -129,7 +129,7 @@ def test_every_worker_gives_the_same_page_and_so_does_the_command(shop: tuple[Ni
         }
 
 
-def test_one_command_says_why_and_the_page_says_the_same(shop: tuple[Night, Flask]) -> None:
+def test_why_and_client_page_give_the_same_verdict(shop: tuple[Night, Flask]) -> None:
     night, app = shop
     for who, named in ((GUESSER, GUESSER), (SCANNER, SCANNER), ("key-0", "api_key:key-0")):
         why = told(app, f"why {named} --json")
@@ -151,7 +151,7 @@ def lines() -> list[tuple[str, str]]:
     return re.findall(r"^\| [^|]+ \| `([^`]+)` \| ([A-Z]\w+)", text, re.MULTILINE)
 
 
-def test_every_line_of_the_runbook_works_and_lets_the_client_pass_again(shop: tuple[Night, Flask]) -> None:
+def test_runbook_commands_work_and_admit_the_client_again(shop: tuple[Night, Flask]) -> None:
     night, app = shop
 
     for line, page in lines():

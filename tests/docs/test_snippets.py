@@ -32,25 +32,25 @@ LANGUAGES = {
 
 
 @pytest.mark.parametrize(("page", "example"), EXAMPLES, ids=[f"{page}-{example}" for page, example in EXAMPLES])
-def test_an_example_runs(run: Callable[..., dict[str, Any]], page: str, example: str) -> None:
+def test_python_of_an_example_runs(run: Callable[..., dict[str, Any]], page: str, example: str) -> None:
     if example == "graphql":
         pytest.importorskip("graphql")
     run(page, example)
 
 
-def test_no_block_has_a_language_that_nobody_checks() -> None:
+def test_every_code_block_has_a_known_language() -> None:
     blocks = [block for page in PAGES for block in blocks_of(page)]
     assert not [str(block) for block in blocks if block.language not in LANGUAGES]
 
 
-def test_every_file_of_limits_says_what_can_be_said() -> None:
+def test_every_limits_file_on_a_page_is_valid() -> None:
     blocks = [block for page in PAGES for block in blocks_of(page) if block.language == "toml"]
     assert blocks
     for block in blocks:
         validated(LimitsFile, str(block), parse_toml(block.text))
 
 
-def test_files_that_commands_name_exist() -> None:
+def test_files_named_in_commands_exist() -> None:
     missing = [
         f"{block}: {word}" for page in PAGES for block in blocks_of(page) for word in _files(block) if not _exists(word)
     ]

@@ -35,7 +35,7 @@ def test_every_session_of_nox_has_a_job() -> None:
     assert ["tests", *_listed("session:", TESTS)] == _listed("nox.options.sessions =", NOXFILE)
 
 
-def test_every_python_that_the_package_names_is_tested_everywhere() -> None:
+def test_every_supported_python_is_tested() -> None:
     named = re.findall(r"^    Programming Language :: Python :: (3\.\d+)$", SETUP, re.MULTILINE)
     supported = re.search(r"^SUPPORTED=\((.*)\)$", CI, re.MULTILINE)
 
@@ -71,7 +71,7 @@ def _jobs(workflow: str) -> dict[str, dict[str, Any]]:
     return jobs
 
 
-def test_ci_installs_every_program_that_a_test_asks_for() -> None:
+def test_ci_installs_every_program_that_tests_need() -> None:
     assert ASKED
     assert set(PACKAGES) >= ASKED
 
@@ -79,7 +79,7 @@ def test_ci_installs_every_program_that_a_test_asks_for() -> None:
 @pytest.mark.parametrize(
     ("job", "condition"), [("tests", None), ("slow", None), ("checks", "matrix.session == 'oldest'")]
 )
-def test_every_job_that_runs_the_tests_installs_the_programs_that_they_ask_for(job: str, condition: str | None) -> None:
+def test_job_installs_every_program_that_tests_need(job: str, condition: str | None) -> None:
     (step,) = (step for step in _jobs("tests.yml")[job]["steps"] if "apt-get install" in step.get("run", ""))
 
     assert step.get("if") == condition
@@ -87,7 +87,7 @@ def test_every_job_that_runs_the_tests_installs_the_programs_that_they_ask_for(j
     assert packages == {PACKAGES[name] for name in ASKED}
 
 
-def test_only_what_has_passed_the_tests_is_released() -> None:
+def test_release_is_published_only_after_the_tests() -> None:
     jobs = _jobs("release.yml")
 
     assert jobs["tests"]["uses"] == "$/.github/workflows/tests.yml"
@@ -104,9 +104,7 @@ def test_only_what_has_passed_the_tests_is_released() -> None:
     ],
     ids=["all agree", "no date", "not in the changelog", "another version was built"],
 )
-def test_a_release_needs_a_tag_a_version_and_a_changelog_that_agree(
-    tmp_path: Path, tag: str, heading: str, agrees: bool
-) -> None:
+def test_release_needs_agreeing_tag_version_and_changelog(tmp_path: Path, tag: str, heading: str, agrees: bool) -> None:
     (step,) = (step for step in _jobs("release.yml")["build"]["steps"] if "changelog" in step.get("name", ""))
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "flask_multilimit-1.2.0.tar.gz").touch()
@@ -117,7 +115,7 @@ def test_a_release_needs_a_tag_a_version_and_a_changelog_that_agree(
     assert (done.returncode == 0) is agrees
 
 
-def test_a_release_is_made_with_the_tools_that_the_checks_have_used() -> None:
+def test_release_uses_the_tools_of_the_checks() -> None:
     tools = re.search(r"^RELEASE_TOOLS = (\[.*?^\])$", NOXFILE, re.MULTILINE | re.DOTALL)
 
     assert tools is not None

@@ -76,9 +76,7 @@ def statuses(replies: list[Reply]) -> dict[int, int]:
     return dict(Counter(reply.status for reply in replies))
 
 
-def test_exactly_fifty_are_admitted_in_ten_seconds_by_all_processes_together(
-    demo: Program, redis_client: redis.Redis
-) -> None:
+def test_processes_together_admit_exactly_fifty_in_ten_seconds(demo: Program, redis_client: redis.Redis) -> None:
     for _ in range(TRIES):
         redis_client.flushall()
         before = len(demo.log)
@@ -98,7 +96,7 @@ def test_exactly_fifty_are_admitted_in_ten_seconds_by_all_processes_together(
     assert 1 <= int(refused.headers["Retry-After"]) <= 10
 
 
-def test_memory_in_several_processes_is_warned_of() -> None:
+def test_memory_storage_in_several_processes_is_logged_once() -> None:
     with gunicorn("demo:app", workers=2, threads=1) as demo:
         demo.get()
         log = demo.log
@@ -115,7 +113,7 @@ def app_of(name: str) -> Flask:
     return cast("Flask", runpy.run_path(str(EXAMPLES / name))["app"])
 
 
-def test_a_user_of_the_demo_may_call_twice_a_second() -> None:
+def test_user_of_the_demo_may_call_twice_a_second() -> None:
     app = app_of("demo.py")
     ann = {"X-User": "ann"}
 
@@ -127,7 +125,7 @@ def test_a_user_of_the_demo_may_call_twice_a_second() -> None:
         assert client.get("/", headers=ann).status_code == 200
 
 
-def test_the_demo_as_a_whole_takes_fifty_calls_in_ten_seconds() -> None:
+def test_users_of_the_demo_share_fifty_calls_in_ten_seconds() -> None:
     app = app_of("demo.py")
 
     with freeze(app) as clock:

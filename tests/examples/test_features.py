@@ -80,10 +80,10 @@ class TestLoginProtection:
     def login(self, get: Client, account: str, password: str) -> TestResponse:
         return get("/login", form={"account": account, "password": password}, Accept="text/plain")
 
-    def test_logging_in_is_not_limited(self, get: Client) -> None:
+    def test_successful_logins_are_not_limited(self, get: Client) -> None:
         assert [self.login(get, "ann", "correct-horse").status_code for _ in range(25)] == [200] * 25
 
-    def test_five_guesses_are_tried_on_one_account(self, get: Client) -> None:
+    def test_account_is_locked_after_five_guesses(self, get: Client) -> None:
         replies = [self.login(get, spelling, "guess") for spelling in ("ann", "Ann", " ANN ", "ann", "aNN", "ann")]
 
         assert [reply.status_code for reply in replies] == [401] * 5 + [429]
@@ -92,12 +92,12 @@ class TestLoginProtection:
         assert self.login(get, "ann", "correct-horse").status_code == 429, "also the right password has to wait"
         assert self.login(get, "bob", "battery-staple").status_code == 200
 
-    def test_a_login_forgives_the_failures_of_its_account(self, get: Client) -> None:
+    def test_login_refunds_the_failures_of_its_account(self, get: Client) -> None:
         for _ in range(3):
             assert [self.login(get, "ann", "guess").status_code for _ in range(4)] == [401] * 4
             assert self.login(get, "ann", "correct-horse").status_code == 200
 
-    def test_twenty_guesses_are_tried_from_one_address(self, get: Client) -> None:
+    def test_address_is_refused_after_twenty_guesses(self, get: Client) -> None:
         replies = [self.login(get, f"account {n}", "guess").status_code for n in range(21)]
 
         assert replies == [401] * 20 + [429]
@@ -110,11 +110,11 @@ class TestScanners:
     def get(self) -> Client:
         return Client(load(EXAMPLES / "scanners.py").app)
 
-    def test_a_few_pages_that_do_not_exist_are_nothing(self, get: Client) -> None:
+    def test_five_missing_pages_are_not_refused(self, get: Client) -> None:
         assert [get(page).status_code for page in self.PAGES[:5]] == [404] * 5
         assert get("/").status_code == 200
 
-    def test_a_scanner_is_refused_everywhere(self, get: Client) -> None:
+    def test_scanner_is_refused_everywhere(self, get: Client) -> None:
         replies = [get(page) for page in self.PAGES]
         index = get("/", Accept="application/json")
 
@@ -126,7 +126,7 @@ class TestScanners:
         assert index.headers["RateLimit-Policy"].endswith('"visitors-ban";q=0')
         assert '"title": "Abnormal Usage Detected"' in index.text
 
-    def test_visitors_of_real_pages_are_not_limited_to_five(self, get: Client) -> None:
+    def test_visitors_of_existing_pages_are_not_refused(self, get: Client) -> None:
         assert [get("/").status_code for _ in range(20)] == [200] * 20
 
 
@@ -142,12 +142,12 @@ class TestPasswordGuessers:
     def login(self, get: Client, password: str) -> TestResponse:
         return get("/login", form={"account": "ann", "password": password}, Accept="text/plain")
 
-    def test_logins_are_not_counted(self, example: Any) -> None:
+    def test_successful_logins_are_not_counted(self, example: Any) -> None:
         get = Client(example.app)
         assert [self.login(get, "correct-horse").status_code for _ in range(20)] == [200] * 20
         assert example.banned == []
 
-    def test_a_guesser_is_banned_and_the_owner_of_the_password_waits_too(self, example: Any) -> None:
+    def test_guesser_is_banned_even_with_the_right_password(self, example: Any) -> None:
         get = Client(example.app)
         replies = [self.login(get, f"guess {n}") for n in range(9)]
         right = self.login(get, "correct-horse")
@@ -177,23 +177,23 @@ class TestApiTiers:
         assert '"customer-60s";q=3;w=60, "customer-86400s";q=100;w=86400' in ann[0].headers["RateLimit-Policy"]
         assert '"customer-60s";q=30;w=60' in bob[0].headers["RateLimit-Policy"]
 
-    def test_an_export_takes_three_of_the_same_quota(self, get: Client) -> None:
+    def test_export_costs_three_units_of_the_same_quota(self, get: Client) -> None:
         assert [get(path, X_Api_Key="key-of-ann").status_code for path in ("/export", "/items")] == [200, 429]
 
-    def test_another_tier_holds_at_once(self, get: Client) -> None:
+    def test_new_tier_applies_at_once(self, get: Client) -> None:
         for _ in range(2):
             get("/items", X_Api_Key="key-of-ann")
 
         assert get("/tier/gold", form={}, X_Api_Key="key-of-ann").text == "ann is gold now.\n"
         assert [get("/items", X_Api_Key="key-of-ann").status_code for _ in range(5)] == [200] * 5
 
-    def test_a_tier_that_does_not_exist_leaves_the_last_rules(self, get: Client) -> None:
+    def test_unknown_tier_keeps_the_last_rules(self, get: Client) -> None:
         assert get("/items", X_Api_Key="key-of-ann").status_code == 200
         get("/tier/diamond", form={}, X_Api_Key="key-of-ann")
 
         assert [get("/items", X_Api_Key="key-of-ann").status_code for _ in range(2)] == [200, 429]
 
-    def test_keys_are_not_guessed_at_will(self, get: Client) -> None:
+    def test_guesses_of_api_keys_are_limited(self, get: Client) -> None:
         assert [get("/items", X_Api_Key=f"key {n}").status_code for n in range(11)] == [401] * 10 + [429]
 
 
@@ -212,17 +212,17 @@ class TestAppFactory:
         assert self.names(get("/shop/items")) == ["application-60s", "ip-30s", "ip-60s"]
         assert self.names(get("/health")) == []
 
-    def test_a_limit_in_the_code_holds_beside_them(self, get: Client) -> None:
+    def test_limit_in_code_applies_beside_the_file(self, get: Client) -> None:
         assert [get("/admin/report", form={}, X_User=user).status_code for user in ("ann", "bob")] == [200, 429]
 
-    def test_every_app_that_it_makes_is_on_its_own(self) -> None:
+    def test_apps_of_the_factory_are_independent(self) -> None:
         module = load(EXAMPLES / "app_factory" / "__init__.py")
         one, two = module.create_app(), module.create_app({"MULTILIMIT_ENABLED": False})
 
         assert [one.test_client().get("/nowhere").status_code for _ in range(6)] == [404] * 5 + [429]
         assert [two.test_client().get("/nowhere").status_code for _ in range(6)] == [404] * 6
 
-    def test_the_command_of_its_first_lines_finds_it(self) -> None:
+    def test_flask_command_finds_the_app(self) -> None:
         command = [sys.executable, "-m", "flask", "--app", "examples/app_factory", "routes"]
         output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=30).stdout
 
@@ -253,28 +253,28 @@ class TestTokens:
     def left(self, key: str = "k-ada") -> Any:
         return json.loads(Client(sys.modules["example_tokens"].app)("/left", X_Api_Key=key).text)
 
-    def test_an_answer_is_charged_what_it_took(self, port: int) -> None:
+    def test_answer_is_charged_its_tokens(self, port: int) -> None:
         status, text = self.chat(port, 4)
 
         assert (status, len(text.split())) == (200, 20)
         waiting.until(lambda: self.left() == {"left": 600 - 3 * 24, "over": 0}, 10)
         assert self.left("k-bob")["left"] == 600
 
-    def test_more_than_is_left_is_a_debt_that_refuses_the_next(self, port: int) -> None:
+    def test_debt_refuses_the_next_request(self, port: int) -> None:
         self.chat(port, 50)
         waiting.until(lambda: self.left() == {"left": 0, "over": 300}, 10)
 
         assert self.chat(port, 1)[0] == 429
         assert self.chat(port, 1, key="k-bob")[0] == 200
 
-    def test_a_client_that_hangs_up_pays_for_what_was_sent(self, port: int) -> None:
+    def test_interrupted_answer_is_charged_what_was_sent(self, port: int) -> None:
         sys.modules["example_tokens"].model.seconds = 0.002
         self.chat(port, 30, read=20)
 
         waiting.until(lambda: self.left()["left"] not in {550, 600}, 10)
         assert 600 - 3 * 30 * 6 < self.left()["left"] < 600
 
-    def test_a_stranger_is_sent_away_before_the_model_is_asked(self, port: int) -> None:
+    def test_unknown_api_key_is_refused_with_401(self, port: int) -> None:
         assert self.chat(port, 1, key="k-eve")[0] == 401
 
 
@@ -300,19 +300,19 @@ class TestPlans:
         found = json.loads(client.get("/rate_limit", headers=self.ADA).text)["resources"].values()
         return {each["label"]: (each["remaining"], each["limit"]) for each in found}
 
-    def test_a_customer_pays_the_tokens_it_took_and_sees_what_is_left(self, client: FlaskClient) -> None:
+    def test_customer_is_charged_tokens_and_sees_what_is_left(self, client: FlaskClient) -> None:
         assert self.chat(client, 10) == 200
 
         assert self.left(client) == {"Tokens this month": (970, 1000), "Requests a minute": (2, 3)}
         page = client.get("/rate_limit", headers={**self.ADA, "Accept": "text/html"}).text
         assert re.search(r"resets on 15 \w+( \d{4})?, 00:00 in Berlin", page)
 
-    def test_a_request_beyond_the_rate_costs_no_tokens(self, client: FlaskClient) -> None:
+    def test_refused_request_costs_no_tokens(self, client: FlaskClient) -> None:
         assert [self.chat(client, 10) for _ in range(4)] == [200, 200, 200, 429]
 
         assert self.left(client)["Tokens this month"] == (910, 1000)
 
-    def test_an_upgrade_in_the_middle_of_a_month_adds_tokens_and_forgets_none(self, client: FlaskClient) -> None:
+    def test_upgrade_adds_tokens_and_keeps_what_was_used(self, client: FlaskClient) -> None:
         assert self.chat(client, 400) == 200  # a debt of 200
         assert self.chat(client, 1) == 429
 
@@ -321,7 +321,7 @@ class TestPlans:
         assert self.chat(client, 1) == 200
         assert self.left(client)["Tokens this month"] == (100_000 - 1_203, 100_000)
 
-    def test_support_sees_the_plan_of_a_customer_and_customers_do_not(self, client: FlaskClient) -> None:
+    def test_only_support_sees_the_plan_of_a_customer(self, client: FlaskClient) -> None:
         self.chat(client, 10)
 
         found = json.loads(client.get("/support/ada", headers={"X-Api-Key": "k-support"}).text)
@@ -330,7 +330,7 @@ class TestPlans:
         assert client.get("/support/ada", headers=self.ADA).status_code == 401
         assert client.get("/support/eve", headers={"X-Api-Key": "k-support"}).status_code == 404
 
-    def test_a_plan_that_cannot_be_read_leaves_customers_the_last_one(self, example: Any, client: FlaskClient) -> None:
+    def test_unreadable_plan_keeps_the_last_one(self, example: Any, client: FlaskClient) -> None:
         client.post("/upgrade", headers=self.ADA)
         self.chat(client, 10)
         with Session(example.engine) as session:
@@ -358,13 +358,13 @@ class TestLimitedJob:
 
     SENT = ["ann: sent", "bob: sent", "ann: sent", "eve: sent", "ann: had enough for today", "bob: sent", "ida: sent"]  # noqa: RUF012
 
-    def test_waits_for_the_mail_server_and_skips_who_had_enough(self) -> None:
+    def test_job_waits_for_mail_server_and_skips_clients_over_quota(self) -> None:
         lines, seconds = self.run()
 
         assert lines == self.SENT
         assert seconds > 0.5
 
-    def test_shares_its_quotas_with_every_job_on_the_same_server(self, server: Server) -> None:
+    def test_jobs_on_one_server_share_quotas(self, server: Server) -> None:
         server.client().flushall()
 
         assert self.run(server.url)[0] == self.SENT

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from support.servers import Server
 
 
-def test_every_example_tells_how_to_run_it() -> None:
+def test_every_example_says_how_to_run_it() -> None:
     for example in EXAMPLES.glob("*.py"):
         command = rf"^    (flask --app examples/{example.stem} run|python examples/{example.name})"
         assert re.search(command, example.read_text(), re.MULTILINE), example
@@ -37,7 +37,7 @@ def rejection(**environment: str) -> str:
     return line
 
 
-def test_rejections_are_logged_under_pseudonyms_that_a_key_decides() -> None:
+def test_rejections_are_logged_under_keyed_pseudonyms() -> None:
     line = rejection(key="of this test")
 
     expected = blake2b(b"127.0.0.1", key=b"of this test", digest_size=6).hexdigest()
@@ -56,7 +56,7 @@ def test_rejections_are_logged_under_pseudonyms_that_a_key_decides() -> None:
     ],
     ids=["default", "none", "plain"],
 )
-def test_how_subjects_are_logged_is_a_choice(environment: dict[str, str], expected: str) -> None:
+def test_setting_chooses_how_subjects_are_logged(environment: dict[str, str], expected: str) -> None:
     assert re.search(f" subjects={expected} check=", rejection(**environment))
 
 
@@ -66,7 +66,7 @@ def run_service(*arguments: str) -> list[str]:
     return finished.stdout.splitlines()
 
 
-def test_the_service_limits_without_flask(server: Server) -> None:
+def test_service_is_limited_without_flask(server: Server) -> None:
     expected = [
         "ann: allowed, 2 left",
         "ann: allowed, 1 left",
@@ -81,7 +81,7 @@ def test_the_service_limits_without_flask(server: Server) -> None:
     assert run_service(server.url) == expected
 
 
-def test_the_service_uses_nothing_of_flask() -> None:
+def test_service_imports_nothing_of_flask() -> None:
     source = (EXAMPLES / "service_without_flask.py").read_text()
 
     imported = re.findall(r"^(?:from|import) (\S+)", source, re.MULTILINE)
@@ -101,7 +101,7 @@ def compare(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_example_prints_what_each_algorithm_admits() -> None:
+def test_comparison_prints_what_each_algorithm_admits() -> None:
     result = compare()
 
     assert result.returncode == 0, result.stderr
@@ -111,7 +111,7 @@ def test_the_example_prints_what_each_algorithm_admits() -> None:
 
 
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="the picture is drawn with the extra `plot`")
-def test_the_example_draws_a_picture(tmp_path: Path) -> None:
+def test_comparison_draws_a_picture(tmp_path: Path) -> None:
     result = compare(str(tmp_path / "picture.png"))
 
     assert result.returncode == 0, result.stderr
@@ -119,7 +119,7 @@ def test_the_example_draws_a_picture(tmp_path: Path) -> None:
     assert (tmp_path / "picture.png").stat().st_size < SMALL
 
 
-def test_without_matplotlib_it_names_the_extra(tmp_path: Path) -> None:
+def test_comparison_names_the_extra_when_matplotlib_is_missing(tmp_path: Path) -> None:
     (tmp_path / "matplotlib.py").write_text("raise ImportError('no matplotlib')\n")
     result = subprocess.run(
         [sys.executable, str(COMPARISON), str(tmp_path / "picture.png")],
@@ -134,7 +134,7 @@ def test_without_matplotlib_it_names_the_extra(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_the_picture_of_the_documentation_is_there_and_small() -> None:
+def test_picture_of_the_documentation_exists_and_is_small() -> None:
     assert 0 < PICTURE.stat().st_size < SMALL
 
 
@@ -144,7 +144,7 @@ PATIENCE = 60.0
 """Seconds, as long as a newcomer should wait at most."""
 
 
-def test_the_dashboard_example_shows_traffic_within_a_minute() -> None:
+def test_dashboard_example_shows_traffic_within_a_minute() -> None:
     deadline = time.monotonic() + PATIENCE
     with flask_run("dashboard") as served:
         assert "/multilimit/" in served.get("/").text

@@ -1,4 +1,4 @@
-"""A cluster whose slots move, whose servers die, and whose word cannot be relied on."""
+"""A cluster whose hash slots move, whose servers die, and whose replies cannot be trusted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLAN = hits("50/minute; 500/hour; 5000/day", scope="api")
 """In one slot."""
 SLOT = key_slot(PLAN[0].key.encode())
 LONG = 30.0
-"""Seconds for which a test waits for what must come about."""
+"""Seconds that a test waits at most."""
 
 
 @pytest.fixture(params=RATES)
@@ -89,7 +89,7 @@ def own_cluster(server_binaries: dict[str, Binary], *, replicas: int = 0) -> Clu
 # Slots that move
 
 
-def test_a_hash_slot_that_has_moved_is_found_and_stays_found(limiter: Limiter, move: Move) -> None:
+def test_moved_hash_slot_is_found_and_remembered(limiter: Limiter, move: Move) -> None:
     limiter.check(PLAN)
     move.finish()
 
@@ -102,9 +102,7 @@ def test_a_hash_slot_that_has_moved_is_found_and_stays_found(limiter: Limiter, m
 
 
 @pytest.mark.parametrize("moved", [(), (0,), (1, 2), (0, 1, 2)], ids=str)
-def test_while_a_hash_slot_moves_every_check_is_answered_and_counted_once(
-    limiter: Limiter, move: Move, moved: tuple[int, ...]
-) -> None:
+def test_checks_during_a_hash_slot_move_are_counted_once(limiter: Limiter, move: Move, moved: tuple[int, ...]) -> None:
     limiter.check(PLAN)
     move.begin()
     for place in moved:
@@ -120,7 +118,7 @@ def test_while_a_hash_slot_moves_every_check_is_answered_and_counted_once(
     assert remaining(seen) == remaining(limiter.peek(PLAN)) == [47, 498, 4998]
 
 
-def test_a_new_subject_is_counted_while_its_hash_slot_moves(limiter: Limiter, move: Move, algorithm: str) -> None:
+def test_new_subject_is_counted_while_its_hash_slot_moves(limiter: Limiter, move: Move, algorithm: str) -> None:
     """Keys that are nowhere yet: neither server takes all of them in one command."""
     plan = hits([rule(algorithm, 30, 9), rule(algorithm, 60, 9), rule("sliding_window", 90, 9)], scope="api")
     move.begin()
@@ -134,7 +132,7 @@ def test_a_new_subject_is_counted_while_its_hash_slot_moves(limiter: Limiter, mo
 
 
 @pytest.mark.parametrize("tight", [0, 1, 2])
-def test_a_refusal_takes_nothing_while_a_hash_slot_moves(limiter: Limiter, move: Move, tight: int) -> None:
+def test_refusal_charges_nothing_while_a_hash_slot_moves(limiter: Limiter, move: Move, tight: int) -> None:
     rules = [rule("fixed_window", 60, 9), rule("sliding_window", 60, 9), rule("token_bucket", 60, 9)]
     rules[tight] = rule(rules[tight].algorithm, 60, 1)
     plan = hits(rules, scope="api")
@@ -149,7 +147,7 @@ def test_a_refusal_takes_nothing_while_a_hash_slot_moves(limiter: Limiter, move:
     assert remaining(refused) == remaining(limiter.peek(plan)) == [8 if at != tight else 0 for at in range(3)]
 
 
-def test_a_reset_reaches_both_servers_while_a_hash_slot_moves(limiter: Limiter, move: Move) -> None:
+def test_reset_reaches_both_servers_while_a_hash_slot_moves(limiter: Limiter, move: Move) -> None:
     limiter.check(PLAN)
     move.begin()
     move.key(PLAN[0])
@@ -160,7 +158,7 @@ def test_a_reset_reaches_both_servers_while_a_hash_slot_moves(limiter: Limiter, 
     assert remaining(limiter.peek(PLAN)) == [50, 500, 5000]
 
 
-def test_a_repeated_check_charges_once_wherever_the_hash_slot_is(limiter: Limiter, move: Move) -> None:
+def test_repeated_check_is_charged_once_while_its_hash_slot_moves(limiter: Limiter, move: Move) -> None:
     check_id = uuid4()
     limiter.check(PLAN, check_id=check_id)
     move.begin()
@@ -173,8 +171,8 @@ def test_a_repeated_check_charges_once_wherever_the_hash_slot_is(limiter: Limite
     assert remaining(limiter.peek(PLAN)) == [49, 499, 4999]
 
 
-def test_resharding_under_load_neither_loses_nor_invents_a_unit(cluster: Cluster) -> None:
-    """Slots wander between two servers while many threads use limits up, and are refused by others."""
+def test_resharding_under_load_counts_every_unit_once(cluster: Cluster) -> None:
+    """Hash slots move to and fro between two servers while many threads use limits up, and are refused by others."""
     limiter = Limiter(storage_from_uri(cluster.uri, timeout=10))
     plan = hits("400/hour; 1000/day", scope="api") + hits("100000/hour", scope="application")
     refusing = plan + hits("1/hour", scope="shop")
@@ -200,7 +198,7 @@ def test_resharding_under_load_neither_loses_nor_invents_a_unit(cluster: Cluster
     done.set()
     for thread in threads:
         thread.join(LONG)
-    while limiter.check(plan).allowed:  # whatever the wandering has left
+    while limiter.check(plan).allowed:  # use up what is left
         admitted.append(1)
 
     assert not failures
@@ -209,9 +207,7 @@ def test_resharding_under_load_neither_loses_nor_invents_a_unit(cluster: Cluster
     limiter.close()
 
 
-def test_a_hash_slot_without_an_owner_is_an_error_with_a_remedy_until_it_has_one(
-    cluster: Cluster, limiter: Limiter
-) -> None:
+def test_hash_slot_without_an_owner_is_an_error_with_a_remedy(cluster: Cluster, limiter: Limiter) -> None:
     limiter.check(PLAN)
     owner = cluster.owner(PLAN[0].key)
     cluster.client_of(owner).execute_command("CLUSTER", "DELSLOTS", SLOT)  # type: ignore[no-untyped-call]
@@ -240,7 +236,7 @@ def answered(limiter: Limiter, plan: tuple[Hit, ...]) -> Decision:
                 raise
 
 
-def test_a_shard_fails_over_and_its_limits_hold_again(server_binaries: dict[str, Binary]) -> None:
+def test_limits_of_a_shard_apply_after_its_fail_over(server_binaries: dict[str, Binary]) -> None:
     with own_cluster(server_binaries, replicas=1) as cluster:
         limiter = Limiter(storage_from_uri(cluster.uri, timeout=0.5))
         theirs, ours = hits("5/hour", scope="shop"), hits("5/hour", scope="application")
@@ -259,7 +255,7 @@ def test_a_shard_fails_over_and_its_limits_hold_again(server_binaries: dict[str,
         limiter.close()
 
 
-def test_under_load_a_fail_over_is_no_error_and_no_hole(server_binaries: dict[str, Binary]) -> None:
+def test_fail_over_under_load_causes_no_errors_and_no_extra_units(server_binaries: dict[str, Binary]) -> None:
     """Guarded, as in an app, by a plan whose other half lies on a server that lives."""
     with own_cluster(server_binaries, replicas=1) as cluster:
         changes = list[str]()
@@ -292,16 +288,14 @@ def test_under_load_a_fail_over_is_no_error_and_no_hole(server_binaries: dict[st
             thread.join(LONG)
 
         assert not failures
-        assert changes == ["failed", "working"], "the half that lives has been taken for the whole"
+        assert changes == ["failed", "working"], "a check of the living half must not count as recovery"
         assert sum(decision.allowed for decision in decisions) == 40
         assert remaining(answered(limiter, shared + own)) == [100_000 - 40, 0]
         limiter.close()
 
 
 @pytest.mark.parametrize("back_first", [0, 2])
-def test_a_storage_is_back_when_all_servers_are_that_a_failed_check_needs(
-    server_binaries: dict[str, Binary], back_first: int
-) -> None:
+def test_storage_is_back_only_when_every_needed_server_is(server_binaries: dict[str, Binary], back_first: int) -> None:
     """Also when there is nothing to be charged later, which would need them all."""
     with own_cluster(server_binaries) as cluster:
         changes = list[str]()
@@ -332,8 +326,8 @@ def test_a_storage_is_back_when_all_servers_are_that_a_failed_check_needs(
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["asked second", "asked first"])
-def test_a_frozen_shard_takes_nothing_from_the_others(server_binaries: dict[str, Binary], first: bool) -> None:
-    """What was charged to the living is given back although the time is up."""
+def test_check_on_a_frozen_shard_refunds_the_other_shards(server_binaries: dict[str, Binary], first: bool) -> None:
+    """What was charged on the living servers is refunded although the deadline has passed."""
     with own_cluster(server_binaries) as cluster:
         limiter = Limiter(storage_from_uri(cluster.uri, timeout=0.2))
         living, dead = hits("9/hour; 9/day", scope="application"), hits("9/hour", scope="shop")
@@ -354,7 +348,7 @@ def test_a_frozen_shard_takes_nothing_from_the_others(server_binaries: dict[str,
         limiter.close()
 
 
-def test_servers_that_are_gone_do_not_matter_as_long_as_one_is_there(cluster: Cluster) -> None:
+def test_dead_servers_in_the_uri_are_skipped(cluster: Cluster) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     uri = cluster.uri.replace("redis+cluster://", f"redis+cluster://127.0.0.1:{port},")
@@ -364,7 +358,7 @@ def test_servers_that_are_gone_do_not_matter_as_long_as_one_is_there(cluster: Cl
     limiter.close()
 
 
-def test_a_frozen_server_at_the_head_of_the_address_is_asked_once(cluster: Cluster) -> None:
+def test_frozen_first_server_of_the_uri_is_asked_only_once(cluster: Cluster) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = cluster.uri.replace("redis+cluster://", f"redis+cluster://127.0.0.1:{silent.getsockname()[1]},")
         limiter = Limiter(storage_from_uri(uri, timeout=0.3))
@@ -375,7 +369,7 @@ def test_a_frozen_server_at_the_head_of_the_address_is_asked_once(cluster: Clust
         limiter.close()
 
 
-# Servers that talk nonsense
+# Servers that send wrong replies
 
 
 class LyingShard(Liar):
@@ -411,7 +405,7 @@ class LyingShard(Liar):
 
 @pytest.mark.parametrize("word", ["MOVED", "ASK"])
 @pytest.mark.parametrize("host", ["127.0.0.1", ""], ids=["host", "no host"])
-def test_a_storm_of_redirections_ends_in_an_error_with_a_remedy(word: str, host: str) -> None:
+def test_endless_redirections_are_an_error_with_a_remedy(word: str, host: str) -> None:
     with LyingShard(lambda port: f"-{word} {SLOT} {host}:{port}\r\n".encode()) as liar:
         limiter = Limiter(storage_from_uri(f"redis+cluster://127.0.0.1:{liar.port}", timeout=5))
 
@@ -426,7 +420,7 @@ def test_a_storm_of_redirections_ends_in_an_error_with_a_remedy(word: str, host:
 
 
 @pytest.mark.parametrize("reply", [b"+OK\r\n", b"*0\r\n", b"$-1\r\n"])
-def test_a_reply_that_cannot_be_understood_is_a_storage_error(reply: bytes) -> None:
+def test_malformed_reply_is_a_storage_error(reply: bytes) -> None:
     with LyingShard(lambda _: reply) as liar:
         limiter = Limiter(storage_from_uri(f"redis+cluster://127.0.0.1:{liar.port}", timeout=5))
 
@@ -435,7 +429,7 @@ def test_a_reply_that_cannot_be_understood_is_a_storage_error(reply: bytes) -> N
         limiter.close()
 
 
-def test_a_check_that_another_server_may_have_charged_is_asked_again_under_its_id(cluster: Cluster) -> None:
+def test_check_without_a_reply_is_repeated_elsewhere_under_its_id(cluster: Cluster) -> None:
     with LyingShard(lambda _: b"") as liar:
         uri = cluster.uri.replace("redis+cluster://", f"redis+cluster://127.0.0.1:{liar.port},")
         limiter = Limiter(storage_from_uri(uri, timeout=5))
@@ -447,7 +441,7 @@ def test_a_check_that_another_server_may_have_charged_is_asked_again_under_its_i
         limiter.close()
 
 
-def test_a_check_that_nobody_could_recognise_is_not_asked_again_elsewhere(cluster: Cluster) -> None:
+def test_check_that_keeps_no_id_is_not_repeated_elsewhere(cluster: Cluster) -> None:
     with LyingShard(lambda _: b"") as liar:
         uri = cluster.uri.replace("redis+cluster://", f"redis+cluster://127.0.0.1:{liar.port},")
         limiter = Limiter(storage_from_uri(uri, timeout=5))
@@ -462,7 +456,7 @@ def test_a_check_that_nobody_could_recognise_is_not_asked_again_elsewhere(cluste
         limiter.close()
 
 
-def test_a_fork_while_hash_slots_are_learned_does_not_lock_the_child() -> None:
+def test_fork_while_hash_slots_are_learned_does_not_lock_the_child() -> None:
     with LyingShard(lambda _: b"+OK\r\n") as liar:
         liar.silent = threading.Event()
         limiter = Limiter(storage_from_uri(f"redis+cluster://127.0.0.1:{liar.port}", timeout=LONG))

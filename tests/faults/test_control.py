@@ -1,4 +1,4 @@
-"""Limits that are changed while the storage fails: a change is refused or stored, and what held before holds on."""
+"""Limits that are changed while the storage fails: a change is refused or stored, and earlier changes stay in force."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Changes:
 
 
 @pytest.mark.parametrize("fault", [Server.kill, Server.suspend], ids=["killed", "frozen"])
-def test_a_fail_over_in_the_middle_of_changes(binary: Binary, fault: Callable[[Server], None]) -> None:
+def test_changes_during_a_fail_over_are_stored_or_errors(binary: Binary, fault: Callable[[Server], None]) -> None:
     """Two changes may be lost or stored: the one in progress when the primary fails, and the one before it, for a
     replica follows a little behind."""
     with Trio(binary) as trio:
@@ -136,7 +136,7 @@ def test_a_fail_over_in_the_middle_of_changes(binary: Binary, fault: Callable[[S
     [(Server.suspend, Server.resume, [FIRST]), (Server.kill, Server.restart, [])],
     ids=["frozen", "restarted empty"],
 )
-def test_an_outage_in_the_middle_of_a_change(
+def test_change_during_an_outage_is_an_error_and_stores_nothing(
     binary: Binary, begin: Callable[[Server], None], end: Callable[[Server], None], told: list[str]
 ) -> None:
     with Server(binary, tcp=True) as server:
@@ -159,7 +159,7 @@ def test_an_outage_in_the_middle_of_a_change(
         assert denied_by_all(shops, FIRST)
 
 
-def test_a_worker_that_was_cut_off_learns_the_newest_changes(binary: Binary) -> None:
+def test_disconnected_worker_learns_the_newest_changes_afterwards(binary: Binary) -> None:
     with Server(binary) as server, FaultProxy(server.url.removeprefix("unix://")) as proxy:
         shop, far = made(server.url), made(proxy.url)
         shop.control.deny(FIRST, lasting=True)

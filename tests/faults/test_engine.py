@@ -1,4 +1,4 @@
-"""Every fault against a guarded limiter: no error, no wait, no fresh quota, nothing forgotten, and back at once."""
+"""Every fault against a guarded limiter: no errors, no waits, no extra units, nothing forgotten, quick recovery."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def is_working(limiter: Limiter) -> bool:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_limits_hold_during_a_fault_and_after_it(
+def test_limits_apply_during_and_after_a_fault(
     fault: Fault, world: World, open_guarded: Callable[..., Limiter], changes: list[Health]
 ) -> None:
     limiter, plan = open_guarded(world.proxy.url, timeout=0.1), hits(LIMIT)
@@ -86,7 +86,7 @@ def test_limits_hold_during_a_fault_and_after_it(
 
 @pytest.mark.parametrize("policy", ["local", "deny"])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_no_fault_keeps_a_slot(
+def test_slots_are_free_again_after_a_fault(
     fault: Fault, policy: OnStorageError, world: World, open_guarded: Callable[..., Limiter]
 ) -> None:
     """A check without a reply may be charged, even later: whether it was admitted here or not, its slots come back."""
@@ -125,7 +125,7 @@ def in_threads(many: int, act: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["sliding_window", "token_bucket"])
-def test_a_server_that_stumbles_is_not_taken_for_dead(
+def test_short_stall_of_the_server_is_no_outage(
     world: World, open_guarded: Callable[..., Limiter], changes: list[Health], algorithm: str
 ) -> None:
     limiter, plan = open_guarded(world.proxy.url, timeout=0.5), hits(Rule(3600, 10, algorithm=algorithm))
@@ -139,7 +139,7 @@ def test_a_server_that_stumbles_is_not_taken_for_dead(
     assert limiter.peek(plan).remaining in ({8} if algorithm == "sliding_window" else {7, 8})
 
 
-def test_connections_cut_in_silence_are_no_outage(
+def test_silently_cut_connections_are_no_outage(
     world: World, open_guarded: Callable[..., Limiter], changes: list[Health]
 ) -> None:
     limiter, together = open_guarded(world.proxy.url, timeout=0.5), threading.Barrier(4)
@@ -154,7 +154,7 @@ def test_connections_cut_in_silence_are_no_outage(
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_a_check_without_a_free_connection_waits_for_one(
+def test_check_waits_for_a_free_connection(
     world: World, open_guarded: Callable[..., Limiter], changes: list[Health], most: int
 ) -> None:
     limiter = open_guarded(f"{world.proxy.url}?max_connections={most}", timeout=5)
@@ -172,7 +172,7 @@ def test_a_check_without_a_free_connection_waits_for_one(
     assert len(limiter.check_many([hits("1000/hour")] * 2)) == 2
 
 
-def test_a_check_that_waits_in_vain_for_a_connection_says_why(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_says_when_no_connection_becomes_free(world: World, caplog: pytest.LogCaptureFixture) -> None:
     storage = RedisStorage.from_url(f"{world.proxy.url}?max_connections=1", timeout=0.05)
     taken = storage.client.pubsub()
     taken.subscribe("news")
@@ -185,7 +185,7 @@ def test_a_check_that_waits_in_vain_for_a_connection_says_why(world: World, capl
     limiter.close()
 
 
-def test_an_outage_ends_for_a_single_connection_too(
+def test_outage_ends_with_only_one_connection(
     world: World, open_guarded: Callable[..., Limiter], changes: list[Health]
 ) -> None:
     limiter, plan = open_guarded(f"{world.proxy.url}?max_connections=1", timeout=0.1), hits("10/hour")
@@ -199,7 +199,7 @@ def test_an_outage_ends_for_a_single_connection_too(
     assert limiter.peek(plan).remaining == 6
 
 
-def test_the_way_back_is_one_probe_and_one_charge_for_each_check(
+def test_recovery_costs_one_probe_and_one_charge_for_each_check(
     world: World, open_guarded: Callable[..., Limiter]
 ) -> None:
     limiter, plan, many = open_guarded(world.proxy.url, timeout=5), hits("100000/hour"), 1000
@@ -224,7 +224,7 @@ def test_the_way_back_is_one_probe_and_one_charge_for_each_check(
     assert limiter.peek(plan).remaining == 100_000 - 1 - many - len(after)
 
 
-def test_two_first_failures_at_once_are_one_outage(
+def test_concurrent_first_failures_are_one_outage(
     world: World, open_guarded: Callable[..., Limiter], changes: list[Health]
 ) -> None:
     limiter, together, took = open_guarded(world.proxy.url, timeout=0.1), threading.Barrier(8), list[float]()

@@ -25,7 +25,7 @@ def service(binary: Binary) -> Iterator[Service]:
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.name in UNDER_LOAD], ids=lambda each: each.name)
-def test_users_see_their_limits_and_nothing_else(service: Service, fault: Fault) -> None:
+def test_users_see_only_their_limits_during_a_fault(service: Service, fault: Fault) -> None:
     lines = len(service.program.log.splitlines())
 
     seen = service.suffer(fault)

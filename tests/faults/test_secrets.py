@@ -1,4 +1,4 @@
-"""Whatever goes wrong with a storage URI: nothing that is said about it tells a password."""
+"""Nothing that is said about a storage URI shows its password, even if the URI or the server is wrong."""
 
 from __future__ import annotations
 
@@ -130,9 +130,9 @@ def _all_of(error: BaseException) -> Iterator[str]:
     yield "".join(traceback.format_exception(error))
 
 
-@pytest.mark.parametrize("secret", [QUOTED, PASSWORD], ids=["percent-encoded", "as it is"])
+@pytest.mark.parametrize("secret", [QUOTED, PASSWORD], ids=["percent-encoded", "not encoded"])
 @pytest.mark.parametrize("uri", [*WELL_FORMED.values(), *MALFORMED])
-def test_no_error_log_or_repr_shows_a_password(
+def test_errors_logs_and_reprs_show_no_password(
     ports: dict[str, int], uri: str, secret: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
@@ -143,7 +143,7 @@ def test_no_error_log_or_repr_shows_a_password(
 
 
 @pytest.mark.parametrize("name", ["wrong password", "no sentinel"])
-def test_no_command_shows_a_password(ports: dict[str, int], name: str) -> None:
+def test_command_shows_no_password(ports: dict[str, int], name: str) -> None:
     command = Command(SHOP, WELL_FORMED[name].format(secret=QUOTED, **ports))
     command.environment["FLASK_MULTILIMIT_STORAGE_TIMEOUT"] = "1"
 
@@ -152,7 +152,7 @@ def test_no_command_shows_a_password(ports: dict[str, int], name: str) -> None:
         assert TOLD.search(run.out + run.err) is None
 
 
-def test_a_command_with_a_malformed_uri_shows_no_password() -> None:
+def test_command_with_a_malformed_uri_shows_no_password() -> None:
     run = Command(SHOP, MALFORMED[0].format(secret=QUOTED)).alone("doctor")
 
     assert "storage URI" in run.err

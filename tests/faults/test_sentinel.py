@@ -62,14 +62,14 @@ def sentinel(binary: Binary, primary: Server) -> Iterator[SentinelServer]:
 
 
 @pytest.fixture
-def silent() -> Iterator[int]:
+def silent_port() -> Iterator[int]:
     """A port where connections are accepted, and nothing is ever said."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
 
 
 @pytest.fixture
-def nobody() -> int:
+def refusing_port() -> int:
     """A port that refuses."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
@@ -82,7 +82,7 @@ def sentinel_of_redis_py(*ports: int, **options: Any) -> Any:
 # Where the primary is
 
 
-def test_quotas_lie_in_the_primary(
+def test_quotas_are_kept_on_the_primary(
     primary: Server, sentinel: SentinelServer, open_limiter: Callable[..., Limiter]
 ) -> None:
     limiter = open_limiter(f"redis+sentinel://127.0.0.1:{sentinel.port}/{SERVICE}/3")
@@ -96,7 +96,7 @@ def test_quotas_lie_in_the_primary(
     assert primary.client(db=3).dbsize() == 0
 
 
-def test_checks_leave_a_primary_that_still_runs_when_the_sentinels_name_another(
+def test_checks_move_to_the_primary_that_sentinels_name(
     binary: Binary, primary: Server, open_limiter: Callable[..., Limiter]
 ) -> None:
     with (
@@ -115,7 +115,7 @@ def test_checks_leave_a_primary_that_still_runs_when_the_sentinels_name_another(
 
 
 @pytest.mark.parametrize("ends", ["closed", "garbage"])
-def test_the_thread_that_asks_the_sentinels_ends_with_its_limiter(sentinel: SentinelServer, ends: str) -> None:
+def test_sentinel_thread_ends_with_its_limiter(sentinel: SentinelServer, ends: str) -> None:
     def asking() -> set[threading.Thread]:
         return {thread for thread in threading.enumerate() if thread.name == "multilimit-sentinel"}
 
@@ -134,7 +134,7 @@ def test_the_thread_that_asks_the_sentinels_ends_with_its_limiter(sentinel: Sent
     until(lambda: not asking() & threads)
 
 
-def test_a_master_of_redis_py_serves_as_well(sentinel: SentinelServer) -> None:
+def test_master_client_of_redis_py_can_be_the_storage(sentinel: SentinelServer) -> None:
     known = sentinel_of_redis_py(sentinel.port, socket_timeout=10)
     with contextlib.closing(known.master_for(SERVICE, socket_timeout=10)) as client:
         limiter = bare(client)
@@ -147,20 +147,24 @@ def test_a_master_of_redis_py_serves_as_well(sentinel: SentinelServer) -> None:
 
 
 @pytest.mark.parametrize("silent_ones", [1, 2])
-def test_a_sentinel_that_is_gone_or_silent_does_not_use_up_the_time(
-    sentinel: SentinelServer, nobody: int, silent: int, silent_ones: int, open_limiter: Callable[..., Limiter]
+def test_dead_and_silent_sentinels_do_not_use_up_the_deadline(
+    sentinel: SentinelServer,
+    refusing_port: int,
+    silent_port: int,
+    silent_ones: int,
+    open_limiter: Callable[..., Limiter],
 ) -> None:
-    hosts = [*[silent] * silent_ones, nobody, sentinel.port]
+    hosts = [*[silent_port] * silent_ones, refusing_port, sentinel.port]
     places = ",".join(f"127.0.0.1:{port}" for port in hosts)
     limiter = open_limiter(f"redis+sentinel://{places}/{SERVICE}", timeout=2)
 
     assert limiter.check(hits(scope="patience")).allowed
 
 
-def test_the_sentinel_that_answered_is_asked_first_the_next_time(
-    primary: Server, sentinel: SentinelServer, silent: int, open_limiter: Callable[..., Limiter]
+def test_sentinel_that_answered_is_asked_first_next_time(
+    primary: Server, sentinel: SentinelServer, silent_port: int, open_limiter: Callable[..., Limiter]
 ) -> None:
-    limiter = open_limiter(f"redis+sentinel://127.0.0.1:{silent},127.0.0.1:{sentinel.port}/{SERVICE}", timeout=4)
+    limiter = open_limiter(f"redis+sentinel://127.0.0.1:{silent_port},127.0.0.1:{sentinel.port}/{SERVICE}", timeout=4)
     limiter.check(hits(scope="next"))
     primary.client().client_kill_filter(_type="normal", skipme=True)
     start = time.monotonic()
@@ -169,23 +173,21 @@ def test_the_sentinel_that_answered_is_asked_first_the_next_time(
     assert time.monotonic() - start < 1.5  # the silent one would have taken half of the four seconds
 
 
-def test_a_sentinel_behind_the_times_is_asked_last_the_next_time(
-    binary: Binary, sentinel: SentinelServer, nobody: int, open_limiter: Callable[..., Limiter]
+def test_outdated_sentinel_is_asked_last_next_time(
+    binary: Binary, sentinel: SentinelServer, refusing_port: int, open_limiter: Callable[..., Limiter]
 ) -> None:
-    with SentinelServer(binary, nobody, quorum=2) as stale:
+    with SentinelServer(binary, refusing_port, quorum=2) as stale:
         places = f"127.0.0.1:{stale.port},127.0.0.1:{sentinel.port}"
         limiter = open_limiter(f"redis+sentinel://{places}/{SERVICE}")
 
         plan = hits(rule("fixed_window"), scope="stale")  # which is not repeated when the connection is lost
 
-        with pytest.raises(StorageError, match=f"127.0.0.1:{nobody}"):
+        with pytest.raises(StorageError, match=f"127.0.0.1:{refusing_port}"):
             limiter.check(plan)
         assert limiter.check(plan).allowed
 
 
-def test_users_and_passwords_are_those_of_server_and_sentinel(
-    binary: Binary, open_limiter: Callable[..., Limiter]
-) -> None:
+def test_server_and_sentinel_get_their_own_credentials(binary: Binary, open_limiter: Callable[..., Limiter]) -> None:
     with Server(binary, tcp=True) as server:
         lines = (
             f"sentinel auth-pass {SERVICE} {SECRETS['password']}",
@@ -215,7 +217,7 @@ def test_users_and_passwords_are_those_of_server_and_sentinel(
 # What can be wrong
 
 
-def test_a_wrong_name_of_the_service_is_an_error_that_says_so(
+def test_unknown_service_name_is_an_error_with_a_remedy(
     sentinel: SentinelServer, open_limiter: Callable[..., Limiter]
 ) -> None:
     limiter = open_limiter(f"redis+sentinel://127.0.0.1:{sentinel.port}/limit%20s")
@@ -226,23 +228,23 @@ def test_a_wrong_name_of_the_service_is_an_error_that_says_so(
     assert "sentinel monitor NAME" in caught.value.remedy
 
 
-def test_no_sentinel_within_reach_is_an_error_in_time_that_names_them(
-    nobody: int, silent: int, open_limiter: Callable[..., Limiter]
+def test_unreachable_sentinels_are_named_in_an_error_in_time(
+    refusing_port: int, silent_port: int, open_limiter: Callable[..., Limiter]
 ) -> None:
-    limiter = open_limiter(f"redis+sentinel://127.0.0.1:{silent},127.0.0.1:{nobody}/{SERVICE}", timeout=0.1)
+    limiter = open_limiter(f"redis+sentinel://127.0.0.1:{silent_port},127.0.0.1:{refusing_port}/{SERVICE}", timeout=0.1)
     start = time.monotonic()
 
     with pytest.raises(StorageError) as caught:
         limiter.check(hits())
 
     assert time.monotonic() - start < ANSWERED
-    assert all(f"127.0.0.1:{port}" in str(caught.value) for port in (silent, nobody))
+    assert all(f"127.0.0.1:{port}" in str(caught.value) for port in (silent_port, refusing_port))
     assert "whether the sentinels run" in caught.value.remedy
 
 
-def test_a_wrong_name_tells_no_passwords_of_a_client_of_redis_py(nobody: int) -> None:
+def test_error_of_a_redis_py_client_shows_no_passwords(refusing_port: int) -> None:
     """Some versions of redis-py write its sentinels with all they know into the error."""
-    known = sentinel_of_redis_py(nobody, sentinel_kwargs={"password": SECRETS["sentinel"], "socket_timeout": 1})
+    known = sentinel_of_redis_py(refusing_port, sentinel_kwargs={"password": SECRETS["sentinel"], "socket_timeout": 1})
     client = known.master_for(SERVICE, password=SECRETS["password"], retry=Retry(NoBackoff(), 0))
 
     with pytest.raises(StorageError, match=f"No master found for '{SERVICE}'") as caught:
@@ -270,7 +272,7 @@ def test_a_wrong_name_tells_no_passwords_of_a_client_of_redis_py(nobody: int) ->
     ],
 )
 @pytest.mark.parametrize("scheme", ["redis+sentinel", "rediss+sentinel"])
-def test_a_malformed_uri_is_an_error_at_once_that_says_what_is_wrong(scheme: str, rest: str, told: str) -> None:
+def test_malformed_uri_is_an_error_that_says_what_is_wrong(scheme: str, rest: str, told: str) -> None:
     with pytest.raises(ConfigurationError, match=f"storage URI '{scheme.replace('+', '.')}") as caught:
         storage_from_uri(f"{scheme}://{rest}")
 
@@ -285,11 +287,11 @@ def test_a_malformed_uri_is_an_error_at_once_that_says_what_is_wrong(scheme: str
         "rediss+sentinel://me:p%40ss@a:1,b:2,c/my%2Flimits/0?sentinel_username=me&sentinel_password=x",
     ],
 )
-def test_a_storage_is_made_without_a_connection(uri: str) -> None:
+def test_storage_is_created_without_a_connection(uri: str) -> None:
     storage_from_uri(uri).close()
 
 
-def test_a_client_that_looks_for_primaries_is_no_primary() -> None:
+def test_sentinel_object_is_refused_as_a_storage() -> None:
     with pytest.raises(ConfigurationError, match="master_for"):
         Limiter(sentinel_of_redis_py(26379))
 
@@ -351,7 +353,7 @@ def trio(binary: Binary) -> Iterator[Trio]:
         yield trio
 
 
-def test_a_fail_over_under_load(
+def test_fail_over_under_load_causes_no_errors(
     trio: Trio, fault: Callable[[Server], None], open_guarded: Callable[..., Limiter], changes: list[Health]
 ) -> None:
     limiter = open_guarded(trio.url)
@@ -417,7 +419,7 @@ class Settling(Tasks):
                     self._limiter.settle(decision, units)
 
 
-def test_a_fail_over_settles_nothing_twice(
+def test_fail_over_settles_nothing_twice(
     trio: Trio, fault: Callable[[Server], None], open_guarded: Callable[..., Limiter], changes: list[Health]
 ) -> None:
     """A replica may not have heard of the last charges and settlements: these are lost, or leave the estimate."""
@@ -456,7 +458,7 @@ class Work(Tasks):
                     self.done += 1
 
 
-def test_a_fail_over_loses_no_slot(
+def test_fail_over_loses_no_slot(
     trio: Trio, fault: Callable[[Server], None], open_guarded: Callable[..., Limiter], changes: list[Health]
 ) -> None:
     """A replica may not have heard of the slots that were taken last: as many can be too many, for a moment."""
@@ -484,7 +486,7 @@ def _well_connected(limiter: Limiter, admin: redis.Redis) -> Limiter:
     plan = hits("100000/hour", scope="idle")
     uses: list[Callable[[], object]] = [lambda: limiter.check(plan), lambda: limiter.check_many([plan])] * THREADS
     wanted = len(admin.client_list()) + len(uses)
-    admin.client_pause(60_000, all=False)  # so that nobody gives a connection back
+    admin.client_pause(60_000, all=False)  # so that no connection is given back
     threads = [threading.Thread(target=use) for use in uses]
     for thread in threads:
         thread.start()

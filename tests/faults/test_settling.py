@@ -101,7 +101,7 @@ def service(binary: Binary) -> Iterator[Service]:
 
 @pytest.mark.parametrize("endpoint", ["together", "fixed_window"])
 @pytest.mark.parametrize("fault", [each for each in FAULTS if each.name in SUFFERED], ids=lambda each: each.name)
-def test_no_fault_settles_twice_and_what_is_lost_leaves_the_estimate(
+def test_fault_never_settles_twice_and_a_lost_settlement_leaves_the_estimate(
     service: Service, fault: Fault, endpoint: str
 ) -> None:
     number = next(service.names)

@@ -28,7 +28,7 @@ class World:
 
     @property
     def admin(self) -> redis.Redis:
-        """A client that is on no fault's way."""
+        """A client that no fault affects."""
         return self.server.client()
 
 
@@ -70,17 +70,17 @@ def _configured(name: str, setting: str, wrong: str, right: str) -> Fault:
     )
 
 
-def _close_the_door(world: World) -> None:
+def _require_password(world: World) -> None:
     admin = world.admin
     admin.config_set("requirepass", "secret")
     admin.client_kill_filter(_type="normal", skipme=True)
 
 
-def _open_the_door(world: World) -> None:
+def _drop_password(world: World) -> None:
     world.server.client(password="secret").config_set("requirepass", "")
 
 
-def _keep_busy(world: World) -> None:
+def _run_an_endless_script(world: World) -> None:
     world.admin.config_set("lua-time-limit", 20)
     busy = world.server.client(socket_timeout=60)
 
@@ -92,11 +92,11 @@ def _keep_busy(world: World) -> None:
     time.sleep(0.1)
 
 
-def _set_free(world: World) -> None:
+def _kill_the_script(world: World) -> None:
     world.admin.script_kill()
 
 
-def _fail_to_save(world: World) -> None:
+def _make_saving_fail(world: World) -> None:
     admin = world.admin
     (world.server.folder / "dump.rdb").mkdir()
     admin.config_set("save", "3600 1")
@@ -104,8 +104,8 @@ def _fail_to_save(world: World) -> None:
     until(lambda: admin.info("persistence")["rdb_last_bgsave_status"] == "err")
 
 
-def _save_no_more(world: World) -> None:
-    """Else it would refuse to end, for it could not save before."""
+def _stop_saving(world: World) -> None:
+    """Otherwise the server would refuse to stop, because its last save failed."""
     world.admin.config_set("save", "")
     (world.server.folder / "dump.rdb").rmdir()
 
@@ -140,14 +140,14 @@ FAULTS = (
         lambda world: world.admin.replicaof("127.0.0.1", 1),
         lambda world: world.admin.replicaof("NO", "ONE"),
     ),
-    Fault("a script that does not end (BUSY)", _keep_busy, _set_free),
-    Fault("disk full (MISCONF)", _fail_to_save, _save_no_more),
+    Fault("a script that does not end (BUSY)", _run_an_endless_script, _kill_the_script),
+    Fault("disk full (MISCONF)", _make_saving_fail, _stop_saving),
     Fault(
         "ACL change (NOPERM)",
         lambda world: _set_rights(world, "-evalsha -eval"),
         lambda world: _set_rights(world, "+@all"),
     ),
-    Fault("password change (NOAUTH)", _close_the_door, _open_the_door),
+    Fault("password change (NOAUTH)", _require_password, _drop_password),
     _through_proxy("reset on connect", "reset"),
     _through_proxy("blackhole", "blackhole"),
     _through_proxy("lost replies", "lost reply"),

@@ -1,4 +1,4 @@
-"""Whatever a command that changes limits is given: done, or a clear error and nothing stored. Never a traceback."""
+"""Random input to commands that change limits: done, or a clear error and nothing stored. Never a traceback."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def entries(app: Flask) -> tuple[Any, ...]:
 
 @tries(2)
 @given(st.lists(commands(), min_size=1, max_size=4))
-def test_a_command_does_what_it_says_or_stores_nothing(many: list[list[str]]) -> None:
+def test_random_command_succeeds_or_is_an_error_that_stores_nothing(many: list[list[str]]) -> None:
     app = made()
     for arguments in many:
         before = entries(app)
@@ -114,7 +114,7 @@ def test_a_command_does_what_it_says_or_stores_nothing(many: list[list[str]]) ->
     assert app.test_client().get("/", environ_base={"REMOTE_ADDR": "192.0.2.77"}).status_code in {200, 403, 429}
 
 
-def test_some_of_them_do_something() -> None:
+def test_valid_commands_store_entries() -> None:
     app = made()
     for arguments in (
         ["deny", "203.0.113.7"],

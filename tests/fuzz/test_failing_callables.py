@@ -1,4 +1,4 @@
-"""Whatever a client sends and however callables fail: nobody has more than the loosest rules declared for it.
+"""Clients and callables of rules that fail at random: no client gets looser rules than those declared for it.
 
 A model knows the plan of each subject, and notes what the callable has answered for it. Each request that reaches the
 view was checked by the last good rules of its own subject, or else by the fallback. Where several clients may be one
@@ -97,7 +97,7 @@ class Shop:
 @pytest.mark.parametrize("type_", TYPES)
 @tries()
 @given(data=st.data())
-def test_nobody_ever_has_more_than_the_loosest_rules_declared_for_it(type_: str, fallback: Any, data: Any) -> None:
+def test_client_never_gets_looser_rules_than_declared_for_it(type_: str, fallback: Any, data: Any) -> None:
     shop = Shop(type_, fallback)
     for _ in range(data.draw(st.integers(1, 12))):
         key = data.draw(st.sampled_from(KEYS))

@@ -1,4 +1,4 @@
-"""Whatever a server answers, a check is decided, or is a StorageError, in time; and Flask's users see limits only."""
+"""Random replies of a server: a check is decided, or a StorageError, in time; and users of Flask see only limits."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def liar() -> Iterator[Liar]:
 @tries()
 @given(replies)
 @example(b"*5\r\n:1\r\n:0\r\n:1\r\n,nan\r\n:0\r\n")
-def test_any_reply_is_a_decision_or_a_storage_error_in_time(liar: Liar, reply: bytes) -> None:
+def test_random_reply_is_a_decision_or_a_storage_error_in_time(liar: Liar, reply: bytes) -> None:
     liar.answer = lambda _: [reply]
     limiter = Limiter(RedisStorage.from_url(liar.url, timeout=TIMEOUT))
     begin = time.monotonic()
@@ -85,7 +85,7 @@ def test_any_reply_is_a_decision_or_a_storage_error_in_time(liar: Liar, reply: b
 @tries(0.5)
 @given(replies)
 @example(b"*4\r\n:0\r\n:0\r\n:0\r\n,inf\r\n")
-def test_a_broken_reply_shows_users_nothing_but_limits(liar: Liar, reply: bytes) -> None:
+def test_users_see_only_limits_when_a_reply_is_random(liar: Liar, reply: bytes) -> None:
     liar.answer = lambda _: [reply]
     app = Flask("fuzzed")
     app.config.update(MULTILIMIT_STORAGE_URI=liar.url, MULTILIMIT_STORAGE_TIMEOUT=TIMEOUT)

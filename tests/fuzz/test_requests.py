@@ -1,4 +1,4 @@
-"""Whatever a client sends, it is limited: never an error of ours, and nothing of it comes back as markup."""
+"""Random requests are limited: they never cause an error of ours, and no answer repeats their text as markup."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def client() -> FlaskClient:
 
 @tries(5)
 @given(headers)
-def test_any_header_fields_get_a_proper_answer(client: FlaskClient, headers: dict[str, str]) -> None:
+def test_random_header_fields_get_a_valid_answer(client: FlaskClient, headers: dict[str, str]) -> None:
     environ = {_in_environ(name): value for name, value in headers.items()}
 
     response = client.get("/", environ_overrides=environ)
@@ -95,7 +95,7 @@ def test_any_header_fields_get_a_proper_answer(client: FlaskClient, headers: dic
 @given(subjects)
 @example("x" * 1_000_000)
 @example("\ud800" * 100_000)
-def test_any_subject_is_limited(client: FlaskClient, subject: str) -> None:
+def test_random_subject_is_limited(client: FlaskClient, subject: str) -> None:
     assert client.get("/subject", environ_overrides={"subject": subject}).status_code == 200
 
 

@@ -1,4 +1,4 @@
-"""Whatever is written in a configuration is taken, or is a ConfigurationError that tells no password."""
+"""Random configurations are taken, or are a ConfigurationError that shows no password."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def said_of(act: Callable[[], object]) -> str:
 
 @tries(3)
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, anything | too_long_to_show)))
-def test_a_rule_of_anything_is_a_rule_or_a_configuration_error(given: dict[str, Any]) -> None:
+def test_random_arguments_are_a_rule_or_a_configuration_error(given: dict[str, Any]) -> None:
     with contextlib.suppress(ConfigurationError):
         assert Rule(**given).quota.window > 0
 
 
 @tries()
 @given(anything | too_long_to_show)
-def test_rules_of_anything_are_rules_or_a_configuration_error(given: Any) -> None:
+def test_random_value_is_rules_or_a_configuration_error(given: Any) -> None:
     with contextlib.suppress(ConfigurationError):
         assert all(isinstance(rule, Rule) for rule in rules_from(given))
 
@@ -71,7 +71,7 @@ def test_rules_of_anything_are_rules_or_a_configuration_error(given: Any) -> Non
 @given(st.sampled_from(OPTIONS), anything | too_long_to_show)
 @example("wait", 10**5000)
 @example("cost", 10**5000)
-def test_an_option_of_anything_makes_a_limiter_or_is_a_configuration_error(option: str, given: Any) -> None:
+def test_random_option_is_a_limiter_or_a_configuration_error(option: str, given: Any) -> None:
     with contextlib.suppress(ConfigurationError):
         rate_limiter(**{option: given}).at("fuzzed")
 
@@ -125,13 +125,13 @@ uris = st.builds(
 @tries(5)
 @given(uris)
 @example(f"redis://:{SECRET}@?{SECRET}=1")
-def test_a_uri_is_taken_or_is_a_configuration_error_that_tells_no_password(uri: str) -> None:
+def test_error_for_a_random_uri_shows_no_password(uri: str) -> None:
     assert SECRET not in said_of(lambda: storage_from_uri(uri).close())
 
 
 @tries(2)
 @given(st.text(max_size=30) | st.builds("{}://{}".format, schemes, st.text(max_size=20)))
-def test_any_text_is_a_storage_or_a_configuration_error(uri: str) -> None:
+def test_random_uri_is_a_storage_or_a_configuration_error(uri: str) -> None:
     with contextlib.suppress(ConfigurationError):
         storage_from_uri(uri).close()
 
@@ -147,7 +147,7 @@ names = st.sampled_from([PREFIX + name.upper() for name in Settings.model_fields
 @example({"MULTILIMIT_STORAGE_URI": f"redis://:{SECRET}@localhost".encode()})
 @example({"MULTILIMIT_STORAGE_URI": [f"redis://:{SECRET}@localhost"]})
 @example({"MULTILIMIT_APPLICATION_LIMITS": [{}, {}]})
-def test_any_configuration_makes_an_extension_or_is_a_configuration_error(config: dict[str, Any]) -> None:
+def test_random_configuration_is_an_extension_or_a_configuration_error(config: dict[str, Any]) -> None:
     app = Flask("fuzzed")
     app.config.update(config)
 

@@ -227,7 +227,9 @@ asked = st.lists(
 @example(["limiter", "opaque cache", "pair"], ["/", "/"], None)
 @example(["names", "pair"], ["/", "/"], None)
 @example(["object", "names"], ["/"], None)
-def test_each_limit_that_applies_counts_once_or_refuses(kinds: list[str], paths: list[str], scarce: int | None) -> None:
+def test_every_limit_of_a_random_stack_counts_once_or_refuses(
+    kinds: list[str], paths: list[str], scarce: int | None
+) -> None:
     storage = ChargedStorage(Clock(1_700_000_000_000_000))
     app, shop = Flask("shop"), Blueprint("shop", "shop")
     app.testing = True

@@ -1,4 +1,4 @@
-"""Every argument of the public names: what makes no sense there is an error that shows it."""
+"""Every argument of the public names: a wrong value is an error that shows it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Thing:
 
 
 NONSENSE: dict[str, Any] = {"a thing": Thing(), "nan": math.nan, "bytes": b"x", "numbers": {5: 5}, "complex": 1j}
-"""There is no argument for which one of them makes sense."""
+"""Wrong for every argument."""
 
 
 class World(NamedTuple):
@@ -254,7 +254,7 @@ def arguments_of(call: Callable[..., Any]) -> set[str]:
 
 @pytest.mark.parametrize("nonsense", list(NONSENSE.values()), ids=list(NONSENSE))
 @pytest.mark.parametrize("name", list(CALLS))
-def test_nonsense_is_an_error_that_shows_it(world: World, name: str, nonsense: Any) -> None:
+def test_wrong_argument_is_an_error_that_shows_it(world: World, name: str, nonsense: Any) -> None:
     with world.app.app_context():
         call = CALLS[name](world)
     for argument in arguments_of(call) - NOT_TRIED.get(name, set()):
@@ -268,7 +268,7 @@ def test_nonsense_is_an_error_that_shows_it(world: World, name: str, nonsense: A
 
 
 @pytest.mark.parametrize("given", [5, "mail", b"", {}, [5], [plan()]], ids=repr)
-def test_objects_that_are_no_hits_are_an_error_wherever_hits_are_taken(given: Any) -> None:
+def test_value_that_is_not_hits_is_an_error(given: Any) -> None:
     limiter = Limiter()
     decision = limiter.check(plan())
 
@@ -278,7 +278,7 @@ def test_objects_that_are_no_hits_are_an_error_wherever_hits_are_taken(given: An
             call(given)
 
 
-def test_a_generator_of_hits_that_was_used_up_is_an_error() -> None:
+def test_exhausted_generator_of_hits_is_an_error() -> None:
     limiter, hits = Limiter(), (hit for hit in plan())
     limiter.check(hits)
 
@@ -286,7 +286,7 @@ def test_a_generator_of_hits_that_was_used_up_is_an_error() -> None:
         limiter.check(hits)
 
 
-def test_an_error_in_a_generator_of_hits_is_not_replaced() -> None:
+def test_error_inside_a_generator_of_hits_is_raised_unchanged() -> None:
     nothing: Any = None
 
     with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'ours'"):
@@ -294,14 +294,14 @@ def test_an_error_in_a_generator_of_hits_is_not_replaced() -> None:
 
 
 @pytest.mark.parametrize("share", [math.nan, 5, -0.1, "5", True])
-def test_a_share_that_no_report_could_exceed_is_an_error(world: World, share: Any) -> None:
+def test_assert_admits_refuses_an_invalid_share(world: World, share: Any) -> None:
     report = simulate(world.app, read_logs(world.log))
 
     with pytest.raises(ConfigurationError, match="give a share"):
         assert_admits(report, refuse_at_most=share)
 
 
-def test_requests_that_are_not_from_logs_are_an_error(world: World) -> None:
+def test_simulate_refuses_requests_that_are_not_from_logs(world: World) -> None:
     requests: Any = [next(iter(read_logs(world.log))), "GET /"]
 
     assert isinstance(requests[0], LoggedRequest)

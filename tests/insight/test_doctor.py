@@ -61,7 +61,7 @@ def hidden(app: Flask) -> list[Finding]:
     ],
     ids=["function", "object", "bound method", "several", "partial", "below a limiter"],
 )
-def test_a_limiter_below_a_decorator_that_does_not_tell_what_it_wraps_is_a_hint(
+def test_limiter_below_a_decorator_without_wraps_is_a_hint(
     app: Flask, decorate: Callable[[Any], Callable[..., Any]]
 ) -> None:
     app.add_url_rule("/", "shown", decorate(LIMITER(view())))
@@ -73,7 +73,7 @@ def test_a_limiter_below_a_decorator_that_does_not_tell_what_it_wraps_is_a_hint(
     assert "functools.wraps" in str(found.remedy)
 
 
-def test_a_hidden_limiter_on_a_method_of_a_class_is_found(app: Flask) -> None:
+def test_hidden_limiter_on_a_method_of_a_view_class_is_found(app: Flask) -> None:
     class Items(MethodView):
         get = without_wraps(LIMITER(lambda _: "items"))
 
@@ -83,7 +83,7 @@ def test_a_hidden_limiter_on_a_method_of_a_class_is_found(app: Flask) -> None:
 
 
 @pytest.mark.parametrize("decorate", [with_wraps, with_wrapt, functools.cache, functools.partial, LIMITER])
-def test_decorators_that_tell_what_they_wrap_hide_nothing(app: Flask, decorate: Callable[[Any], Any]) -> None:
+def test_decorators_with_wraps_hide_no_limiter(app: Flask, decorate: Callable[[Any], Any]) -> None:
     app.add_url_rule("/", "shown", decorate(rate_limiter(rules="9/hour")(view())))
     app.add_url_rule("/bare", "bare", without_wraps(view()))
 
@@ -96,7 +96,7 @@ def declared(app: Flask, **limits: Any) -> Finding:
     return found
 
 
-def test_endpoints_without_limits_are_a_hint_unless_somebody_has_exempted_them(app: Flask) -> None:
+def test_endpoints_without_limits_are_a_hint_unless_exempt(app: Flask) -> None:
     off = Blueprint("off", __name__)
     off.add_url_rule("/off", "shown", view())
     app.register_blueprint(exempt(off))
@@ -118,7 +118,7 @@ def test_endpoints_without_limits_are_a_hint_unless_somebody_has_exempted_them(a
         ({"MULTILIMIT_DENY": ["api_key:x"]}, {}, 'MULTILIMIT_DENY: "api_key:x": no limiter of this app has a type'),
     ],
 )
-def test_a_setting_for_which_no_request_is_served_is_wrong(
+def test_setting_that_prevents_every_request_is_reported_as_wrong(
     app: Flask, before: dict[str, Any], after: dict[str, Any], text: str
 ) -> None:
     app.config.update(before)
@@ -140,7 +140,7 @@ def test_limits_of_the_bridge_are_counted(app: Flask) -> None:
     assert found.text == "1 endpoint limited, 1 without any limit: static."
 
 
-def test_limits_of_flask_limiter_are_not_counted_and_it_says_so(app: Flask) -> None:
+def test_doctor_says_that_limits_of_flask_limiter_are_not_counted(app: Flask) -> None:
     app.extensions["limiter"] = {object()}
 
     found = declared(app)
@@ -150,7 +150,7 @@ def test_limits_of_flask_limiter_are_not_counted_and_it_says_so(app: Flask) -> N
     )
 
 
-def test_where_each_endpoint_has_a_limit_all_is_well(app: Flask) -> None:
+def test_declarations_are_ok_when_each_endpoint_has_a_limit(app: Flask) -> None:
     found = declared(app, default_limits="5/minute")
 
     assert (found.level, found.text) == ("ok", "1 endpoint limited, none without limits.")
@@ -164,7 +164,7 @@ def test_where_each_endpoint_has_a_limit_all_is_well(app: Flask) -> None:
         (0.06, 0.07, "warning", "Every limited request takes one round trip: move the server closer to the app."),
     ],
 )
-def test_the_first_trip_which_has_to_connect_is_told_apart(
+def test_latency_of_the_connecting_round_trip_is_judged_separately(
     connecting: float, slowest: float, level: Level, remedy: str
 ) -> None:
     found = examine_latency([connecting, *[0.001] * 6, slowest], 0.1)
@@ -232,7 +232,7 @@ def on_server(server: Server, redis_client: redis.Redis, shop: Callable[..., Sho
         ({}, {"MULTILIMIT_ENABLED": False}, "enabled", "warning", "nothing is limited"),
     ],
 )
-def test_settings_and_the_environment_are_looked_at(
+def test_settings_and_environment_are_examined(
     shop: Callable[..., Shop],
     monkeypatch: pytest.MonkeyPatch,
     environment: dict[str, str],
@@ -253,7 +253,7 @@ def test_settings_and_the_environment_are_looked_at(
     ("proxies", "level", "text"),
     [(2, "ok", "from 2 proxies"), (0, "warning", "has x_for=0. All clients would share the proxy's quota.")],
 )
-def test_proxyfix_is_seen(shop: Callable[..., Shop], proxies: int, level: Level, text: str) -> None:
+def test_proxyfix_is_recognised(shop: Callable[..., Shop], proxies: int, level: Level, text: str) -> None:
     behind = shop()
     behind.app.wsgi_app = ProxyFix(behind.app.wsgi_app, x_for=proxies)  # type: ignore[method-assign]
 
@@ -262,7 +262,7 @@ def test_proxyfix_is_seen(shop: Callable[..., Shop], proxies: int, level: Level,
     assert (found.level, text in found.text) == (level, True), found
 
 
-def test_user_limits_and_no_way_to_know_the_user(app: Flask) -> None:
+def test_user_limits_without_a_user_loader_are_wrong(app: Flask) -> None:
     MultiLimit(app)
     app.add_url_rule("/", "items", rate_limiter(type=USER, rules="1/minute")(view()))
 
@@ -272,7 +272,7 @@ def test_user_limits_and_no_way_to_know_the_user(app: Flask) -> None:
 
 
 @pytest.mark.parametrize(("user", "level"), [(None, "warning"), ("ann", "ok")])
-def test_user_limits_that_have_seen_no_user(on_server: Shop, user: str | None, level: Level) -> None:
+def test_user_limits_that_never_saw_a_user_are_a_warning(on_server: Shop, user: str | None, level: Level) -> None:
     statuses(on_server.app, "/items")
     statuses(on_server.app, "/items", headers={"X-User": user} if user else {})
 
@@ -334,7 +334,7 @@ OPERATOR = f"{WORKER} {RIGHTS_OF_OPERATORS}"
           for each in ("hget", "hset", "xadd", "xrevrange", "scan", "pttl", "info")),
     ],
 )  # fmt: skip
-def test_a_right_that_is_lacking_is_named_with_what_it_is_for(
+def test_missing_right_is_named_with_its_purpose(
     as_user: Callable[[str], Shop], rights: str, name: str, level: Level, text: str, remedy: str
 ) -> None:
     found = as_user(rights).finding(name)
@@ -342,7 +342,7 @@ def test_a_right_that_is_lacking_is_named_with_what_it_is_for(
     assert (found.level, text in found.text, remedy in (found.remedy or "")) == (level, True, True), found
 
 
-def test_who_lacks_no_right_is_told_of_none(as_user: Callable[[str], Shop]) -> None:
+def test_user_with_all_rights_has_no_finding(as_user: Callable[[str], Shop]) -> None:
     assert as_user(OPERATOR).findings("rights") == []
 
 
@@ -354,7 +354,7 @@ def test_who_lacks_no_right_is_told_of_none(as_user: Callable[[str], Shop]) -> N
         ("noeviction", "ok", "refuses writes, and forgets nothing"),
     ],
 )
-def test_a_server_that_evicts_is_named(
+def test_eviction_policy_of_the_server_is_reported(
     strict_server: Server, as_user: Callable[[str], Shop], policy: str, level: Level, text: str
 ) -> None:
     with strict_server.client(password=PASSWORD) as client:
@@ -366,7 +366,9 @@ def test_a_server_that_evicts_is_named(
     assert (found.level, text in found.text) == (level, True)
 
 
-def test_a_replica_is_named(server_binaries: dict[str, Binary], server: Server, shop: Callable[..., Shop]) -> None:
+def test_replica_is_reported_as_wrong(
+    server_binaries: dict[str, Binary], server: Server, shop: Callable[..., Shop]
+) -> None:
     host, port = server.tcp_url.removeprefix("redis://").split(":")
     with Server(next(iter(server_binaries.values())), options=["--replicaof", host, port]) as replica:
         found = shop(replica.url).finding("role")
@@ -374,7 +376,7 @@ def test_a_replica_is_named(server_binaries: dict[str, Binary], server: Server, 
     assert (found.level, "primary" in str(found.remedy)) == ("wrong", True)
 
 
-def test_a_primary_is_called_by_the_name_that_sentinels_know(server: Server, shop: Callable[..., Shop]) -> None:
+def test_primary_is_shown_under_its_sentinel_name(server: Server, shop: Callable[..., Shop]) -> None:
     with SentinelServer(server.binary, server.port, quorum=2) as sentinel:
         text = shop(f"redis+sentinel://127.0.0.1:{sentinel.port}/{SERVICE}").finding("storage").text
 
@@ -390,7 +392,7 @@ def control_findings(shop: Shop) -> list[tuple[str, str]]:
     return [each for each in told if "keeps nothing on disk" not in each[1]]
 
 
-def test_changes_are_counted_and_a_server_that_would_forget_them_is_named(on_server: Shop) -> None:
+def test_changes_are_counted_with_a_warning_when_nothing_is_on_disk(on_server: Shop) -> None:
     forgets = "The server keeps nothing on disk: if it and all workers stop, the changes in force are lost."
     assert [each.text for each in on_server.findings("control")] == ["No changes: all limits are as declared."]
 
@@ -401,7 +403,7 @@ def test_changes_are_counted_and_a_server_that_would_forget_them_is_named(on_ser
     assert told == [("warning", forgets), ("ok", "1 change in force.")]
 
 
-def test_a_cluster_that_would_forget_changes_is_named(cluster: Cluster, shop: Callable[..., Shop]) -> None:
+def test_cluster_that_keeps_nothing_on_disk_is_reported(cluster: Cluster, shop: Callable[..., Shop]) -> None:
     forgetful = shop(cluster.uri)
     with forgetful.app.app_context():
         forgetful.control.deny("203.0.113.9", lasting=True)
@@ -409,7 +411,7 @@ def test_a_cluster_that_would_forget_changes_is_named(cluster: Cluster, shop: Ca
     assert any("keeps nothing on disk" in each.text for each in forgetful.findings("control"))
 
 
-def test_an_override_whose_target_is_gone_is_named(on_server: Shop) -> None:
+def test_override_of_a_missing_endpoint_is_a_warning(on_server: Shop) -> None:
     with on_server.app.app_context():
         entry = on_server.control.override("gone", off=True, lasting=True, force=True)
 
@@ -439,7 +441,7 @@ CLASH = {
     ],
     ids=["no json", "newer", "unfit", "ended"],
 )
-def test_changes_that_cannot_be_in_force_are_named(
+def test_changes_that_cannot_be_in_force_are_reported(
     on_server: Shop, redis_client: redis.Redis, document: str, level: Level, text: str
 ) -> None:
     redis_client.hset("rate_limit:{control}:document", mapping={"stamp": "9-x", "document": document})

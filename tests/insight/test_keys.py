@@ -30,7 +30,7 @@ def app_on(storage: str) -> Flask:
     return app
 
 
-def test_slots_are_shown_wherever_they_were_taken(server: Server, redis_client: redis.Redis) -> None:
+def test_slots_of_views_functions_and_checks_are_listed(server: Server, redis_client: redis.Redis) -> None:
     del redis_client  # which empties the server
     app = app_on(server.url)
     multilimit: MultiLimit = app.extensions["multilimit"]
@@ -66,7 +66,7 @@ def test_slots_are_shown_wherever_they_were_taken(server: Server, redis_client: 
     gate_of(app).limiter.close()
 
 
-def test_where_many_quotas_lie_beside_them_slots_are_found(
+def test_slots_are_found_among_many_other_keys(
     server: Server, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys_room, "MOST_OTHER_KEYS", 0)
@@ -82,5 +82,5 @@ def test_where_many_quotas_lie_beside_them_slots_are_found(
     gate_of(app).limiter.close()
 
 
-def test_where_keys_cannot_be_listed_there_are_none() -> None:
+def test_no_slots_are_listed_when_keys_cannot_be() -> None:
     assert slots_in_use(gate_of(app_on("memory://"))) == []

@@ -1,4 +1,4 @@
-"""The list of limits says what requests meet: it asks the plans, also for what is changed while the app runs."""
+"""The list of limits says what applies to requests: it asks the plans, also for changes made while the app runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TestUnmatchedRequests:
     """Listed as overrides make them."""
 
     @pytest.mark.parametrize("endpoint", ["*", "unmatched"])
-    def test_an_overridden_count_shows_the_declared_one(self, app: Flask, endpoint: str) -> None:
+    def test_override_of_unmatched_limits_shows_its_count(self, app: Flask, endpoint: str) -> None:
         MultiLimit(app, unmatched_limits="5/minute")
 
         control_of(app).override(endpoint, rule="default-60s", rules="3/minute", lasting=True)
@@ -55,7 +55,7 @@ class TestUnmatchedRequests:
         assert statuses(app, "/a", "/b", "/c", "/d") == [404, 404, 404, 429]
         assert rules_of(gate_of(app)) == ["default-60s: 3 per minute"]
 
-    def test_an_additional_limit_and_a_limiter_that_is_off(self, app: Flask) -> None:
+    def test_additional_limits_are_listed_and_switched_off_ones_are_not(self, app: Flask) -> None:
         limits = [{"type": "ip", "rules": "5/minute"}, "9/hour"]
         MultiLimit(app, unmatched_limits=limits, user_loader=lambda: request.headers.get("X-User"))
         control = control_of(app)
@@ -70,7 +70,7 @@ class TestUnmatchedRequests:
         assert limits_of(gate, "unmatched")[-1].from_ == f"override {entry.id}"
         assert "users" in {each.name for each in examine(gate)}
 
-    def test_their_keys_are_known(self, app: Flask, redis_client: redis.Redis) -> None:
+    def test_keys_of_overridden_unmatched_limits_have_rules(self, app: Flask, redis_client: redis.Redis) -> None:
         MultiLimit(app, storage=RedisStorage(redis_client), unmatched_limits="5/minute")
         control_of(app).override("*", rule="default-60s", rules="3/minute", lasting=True)
         control_of(app).override("unmatched", limit={"type": "ip", "rules": "7 at once"}, lasting=True)
@@ -88,7 +88,7 @@ class TestUnmatchedRequests:
             response.close()
         gate.limiter.close()
 
-    def test_methods(self, app: Flask) -> None:
+    def test_limits_show_their_methods(self, app: Flask) -> None:
         limits: list[dict[str, Any]] = [
             {"rules": "1/minute", "methods": ["POST", "PROPFIND"]},
             {"rules": "2/hour", "methods": ["GET"], "name": "reads"},
@@ -105,7 +105,7 @@ class TestEndpoints:
     """A limiter is listed for every method that it limits."""
 
     @pytest.mark.parametrize("method", ["HEAD", "OPTIONS"])
-    def test_a_method_that_flask_adds(self, app: Flask, method: str) -> None:
+    def test_limit_of_a_method_that_flask_adds_is_listed(self, app: Flask, method: str) -> None:
         MultiLimit(app)
         limited = rate_limiter(type=IP, rules="1/minute", methods=[method])(view())
         app.add_url_rule("/", "show", limited, provide_automatic_options=False, methods=["GET", "OPTIONS"])
@@ -113,7 +113,7 @@ class TestEndpoints:
         assert statuses(app, "/", "/", method=method) == [200, 429]
         assert methods_of(gate_of(app), "show") == [(method,)]
 
-    def test_a_route_without_methods(self, app: Flask) -> None:
+    def test_limit_of_a_route_without_methods_is_listed(self, app: Flask) -> None:
         MultiLimit(app)
         app.url_map.add(Route("/", endpoint="show"))
         app.view_functions["show"] = rate_limiter(rules="1/minute")(view())
@@ -121,7 +121,7 @@ class TestEndpoints:
         assert statuses(app, "/", "/") == [200, 429]
         assert methods_of(gate_of(app), "show") == [None]
 
-    def test_a_method_of_a_class(self, app: Flask) -> None:
+    def test_limits_of_view_class_methods_are_listed(self, app: Flask) -> None:
         class Page(MethodView):
             @rate_limiter(rules="1/minute")
             def get(self) -> str:

@@ -54,7 +54,7 @@ def merged(given: dict[str, Any], **settings: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", ["2.0", "3.0.3", "3.1.0"])
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_document_stays_valid_and_only_limited_operations_change(version: str, dialect: str) -> None:
+def test_document_stays_valid_and_only_limited_operations_change(version: str, dialect: str) -> None:
     before = document(version)
 
     found = merged(before, MULTILIMIT_HEADERS=dialect)
@@ -69,7 +69,7 @@ def test_a_document_stays_valid_and_only_limited_operations_change(version: str,
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("retry_after", ["seconds", "date"])
-def test_the_fields_of_a_refusal_are_those_that_a_client_gets(dialect: str, retry_after: str) -> None:
+def test_described_header_fields_are_those_of_a_refusal(dialect: str, retry_after: str) -> None:
     settings = {"MULTILIMIT_HEADERS": dialect, "MULTILIMIT_RETRY_AFTER": retry_after}
     app, _ = made(**settings)
     ask(app, "/one")
@@ -83,7 +83,7 @@ def test_the_fields_of_a_refusal_are_those_that_a_client_gets(dialect: str, retr
         assert refusal.headers[name].isdecimal() == (field["schema"]["type"] == "integer")
 
 
-def test_the_schema_is_that_of_the_bodies_clients_get() -> None:
+def test_described_schema_fits_bodies_of_refusals() -> None:
     app, _ = made()
     ask(app, "/one")
     bodies = [ask(app, "/one").get_json(force=True) for _ in range(2)]
@@ -98,7 +98,7 @@ def test_the_schema_is_that_of_the_bodies_clients_get() -> None:
         assert {*body, *(name for each in body["violations"] for name in each)} <= described
 
 
-def test_the_text_says_whose_limits_they_are_and_nothing_of_shadows() -> None:
+def test_description_names_subjects_and_no_shadow_limits() -> None:
     app = Flask("shop", static_folder=None)
     multilimit = MultiLimit(app, application_limits="1000/minute", user_loader=lambda: None)
     app.add_url_rule("/plan", "plan", rate_limiter(type=USER, rules=lambda: "5/minute")(view()))
@@ -113,7 +113,7 @@ def test_the_text_says_whose_limits_they_are_and_nothing_of_shadows() -> None:
     assert "5 per" not in paths["/shadow"]["get"]["responses"]["429"]["description"]
 
 
-def test_what_a_document_says_itself_stays() -> None:
+def test_existing_parts_of_a_document_are_kept() -> None:
     given = document()
     given["paths"]["/items/{item_id}"]["post"]["responses"]["429"] = {"description": "Slow down."}
     given["components"] = {"schemas": {"RateLimitProblem": {"type": "object"}}}
@@ -140,7 +140,7 @@ def test_paths_below_a_prefix_are_found(version: str, prefix: dict[str, Any]) ->
     assert "429" in found["paths"]["/open"]["get"]["responses"]
 
 
-def test_fields_are_only_on_refusals_where_the_settings_say_so() -> None:
+def test_headers_on_refusals_setting_applies_to_the_document() -> None:
     found = merged(document(), MULTILIMIT_HEADERS_ON="refusals")
 
     responses = found["paths"]["/items/{item_id}"]["post"]["responses"]
@@ -148,7 +148,7 @@ def test_fields_are_only_on_refusals_where_the_settings_say_so() -> None:
     assert "RateLimit" in responses["429"]["headers"]
 
 
-def test_limits_of_overrides_are_said_as_they_are_now() -> None:
+def test_description_shows_overridden_limits() -> None:
     app, multilimit = made()
     with app.app_context():
         multilimit.control.override("item", rule="user-60s", rules="3/minute", for_=60)
@@ -158,6 +158,6 @@ def test_limits_of_overrides_are_said_as_they_are_now() -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"openapi": "2"}, {"swagger": "3"}, [], "openapi"])
-def test_anything_but_a_document_is_an_error(given: Any) -> None:
+def test_value_that_is_not_a_document_is_an_error(given: Any) -> None:
     with pytest.raises(ConfigurationError, match="openapi: document="):
         merged(given)

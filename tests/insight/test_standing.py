@@ -68,7 +68,7 @@ def flush(app: Flask) -> None:
 
 
 @pytest.mark.parametrize("path", ["/login", "/nowhere"], ids=["an endpoint", "no route"])
-def test_a_ban_by_a_limiter_is_named_and_lifted(path: str) -> None:
+def test_why_names_a_ban_by_a_limiter_and_unban_lifts_it(path: str) -> None:
     app = app_on()
     endpoint, passes = ("login", 200) if path == "/login" else ("unmatched", 404)
     assert statuses(app, *[path] * 5, environ_base=CLIENT) == [passes, passes, 429, 429, 429]
@@ -105,7 +105,7 @@ def app_with_a_service(ban: Ban | None) -> Flask:
     return app
 
 
-def test_bans_by_limiters_of_functions_and_checks_are_listed_named_and_lifted() -> None:
+def test_bans_of_limited_functions_and_checks_are_listed_and_lifted() -> None:
     app = app_with_a_service(BAN)
     assert statuses(app, *["/mail", "/invite"] * 3, environ_base=CLIENT) == [200, 200, 429, 429, 429, 429]
     flush(app)
@@ -132,7 +132,7 @@ def test_bans_by_limiters_of_functions_and_checks_are_listed_named_and_lifted() 
     assert why(app, "203.0.113.7").elsewhere == ()
 
 
-def test_a_ban_that_an_endpoint_shares_with_a_function_is_listed_once() -> None:
+def test_ban_shared_by_endpoint_and_function_is_listed_once() -> None:
     app = app_on()
     shared = rate_limiter(type=IP, rules="1/minute", ban=BAN, scope="mail")
     send = shared(view())
@@ -150,7 +150,7 @@ def test_a_ban_that_an_endpoint_shares_with_a_function_is_listed_once() -> None:
 
 
 @pytest.mark.parametrize("traffic", [True, False])
-def test_of_several_bans_the_one_that_holds_is_listed_and_none_of_a_shadow(*, traffic: bool) -> None:
+def test_only_bans_in_force_are_listed_and_no_shadow_ban(*, traffic: bool) -> None:
     app = app_on(traffic=traffic)
     limited = rate_limiter(type=IP, rules="1/minute", ban=BAN, name="visitors")(view())
     trial = rate_limiter(type=IP, rules="1/hour", ban=Ban(after=1, within=30, time=600), shadow=True, name="trial")
@@ -172,7 +172,7 @@ def test_of_several_bans_the_one_that_holds_is_listed_and_none_of_a_shadow(*, tr
     assert command(app, "unban", "203.0.113.7", "--yes") == "Lifted: 1 ban started by limiters.\n"
 
 
-def test_limits_of_functions_and_checks_are_not_said_to_pass_whom_they_refused() -> None:
+def test_why_names_functions_and_checks_that_refused_the_client() -> None:
     app = app_with_a_service(None)
     statuses(app, *["/mail", "/invite"] * 2, environ_base=CLIENT)
     flush(app)
@@ -187,7 +187,7 @@ def test_limits_of_functions_and_checks_are_not_said_to_pass_whom_they_refused()
     assert statuses(app, "/mail", "/invite", environ_base=CLIENT) == [200, 200]
 
 
-def test_a_ban_by_a_person_is_named_and_lifted_and_the_history_says_so() -> None:
+def test_why_names_a_ban_by_a_person_and_unban_lifts_it() -> None:
     app = app_on()
     with app.app_context():
         app.extensions["multilimit"].control.ban("203.0.113.7", for_="1h", author="bob", reason="scraper")
@@ -203,7 +203,7 @@ def test_a_ban_by_a_person_is_named_and_lifted_and_the_history_says_so() -> None
         assert [each["what"] for each in app.extensions["multilimit"].control.history()] == ["undo", "set"]
 
 
-def test_a_limit_that_refuses_comes_first_and_the_command_that_resets_it_works() -> None:
+def test_refusing_limit_comes_first_with_a_reset_command_that_works() -> None:
     app = app_on()
     statuses(app, *["/search"] * 5, "/quote", environ_base=CLIENT)
     flush(app)
@@ -220,21 +220,21 @@ def test_a_limit_that_refuses_comes_first_and_the_command_that_resets_it_works()
     assert why(app, "203.0.113.7").state == "passes"
 
 
-def test_a_value_alone_is_understood_where_one_type_fits() -> None:
+def test_value_without_type_is_understood_when_one_type_fits() -> None:
     app = app_on()
 
     assert client_from(gate_of(app), "key-0").text == "api_key:key-0"
     assert why(app, "api_key:key-0").who == why(app, "key-0").who
 
 
-def test_a_value_that_fits_several_types_names_the_choices() -> None:
+def test_value_that_fits_several_types_is_an_error_with_choices() -> None:
     app = app_on(types=("api_key", "tenant"))
 
     with pytest.raises(ConfigurationError, match="api_key:key-0, tenant:key-0"):
         client_from(gate_of(app), "key-0")
 
 
-def test_of_several_types_the_one_that_was_refused_lately_is_meant() -> None:
+def test_value_without_type_means_the_type_refused_lately() -> None:
     app = app_on(types=("api_key", "tenant"))
     statuses(app, "/tenant", "/tenant", headers={"X-Key": "key-0"})
     flush(app)
@@ -242,7 +242,7 @@ def test_of_several_types_the_one_that_was_refused_lately_is_meant() -> None:
     assert client_from(gate_of(app), "key-0").text == "tenant:key-0"
 
 
-def test_command_page_and_api_give_the_same_answer() -> None:
+def test_why_page_and_api_give_the_same_answer() -> None:
     app = app_on()
     statuses(app, *["/login"] * 5, *["/search"] * 2, environ_base=CLIENT)
     flush(app)
@@ -266,7 +266,7 @@ def test_command_page_and_api_give_the_same_answer() -> None:
     assert page.index("Lift") < page.index("Limits that refuse it, ") < page.index("Refused in the last hour")
 
 
-def test_the_verdict_of_the_page_is_in_one_language() -> None:
+def test_verdict_of_the_page_is_in_one_language() -> None:
     app = app_on()
     statuses(app, *["/login", "/nowhere"] * 5, environ_base=CLIENT)
     flush(app)
@@ -285,7 +285,7 @@ def test_the_verdict_of_the_page_is_in_one_language() -> None:
     assert denied.endswith("永久")
 
 
-def test_check_knows_the_requests_without_a_route() -> None:
+def test_check_finds_quotas_of_unmatched_requests() -> None:
     app = app_on()
     statuses(app, "/nowhere", environ_base=CLIENT)
 
@@ -294,7 +294,7 @@ def test_check_knows_the_requests_without_a_route() -> None:
     assert (asked["endpoint"], [each["remaining"] for each in asked["rules"]]) == ("unmatched", [1])
 
 
-def test_why_prints_what_it_found() -> None:
+def test_why_prints_verdict_and_remedy() -> None:
     app = app_on()
     statuses(app, *["/login"] * 5, environ_base=CLIENT)
     flush(app)
@@ -320,7 +320,7 @@ def shared(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("traffic", [True, False], ids=["by traffic", "by keys"])
-def test_every_ban_in_force_is_listed_with_who_and_by_whom(shared: str, traffic: bool) -> None:
+def test_every_ban_in_force_is_listed_with_client_and_origin(shared: str, traffic: bool) -> None:
     app = app_on(shared, traffic=traffic)
     statuses(app, *["/login"] * 5, environ_base=CLIENT)
     statuses(app, *["/nowhere"] * 5, environ_base={"REMOTE_ADDR": "2001:db8::7"})
@@ -342,7 +342,7 @@ def test_every_ban_in_force_is_listed_with_who_and_by_whom(shared: str, traffic:
     gate_of(app).limiter.close()
 
 
-def test_a_lifted_ban_leaves_the_list_and_a_new_one_counts_once(shared: str) -> None:
+def test_lifted_ban_leaves_the_list_and_a_new_one_counts_once(shared: str) -> None:
     app = app_on(shared)
     gate = gate_of(app)
     for lifted in (lambda: command(app, "unban", "203.0.113.7", "--yes"), lambda: gate.reset(all_keys(gate))):
@@ -360,7 +360,7 @@ def test_a_lifted_ban_leaves_the_list_and_a_new_one_counts_once(shared: str) -> 
     gate.limiter.close()
 
 
-def test_bans_are_found_without_a_look_at_all_keys(server: Server, redis_client: redis.Redis) -> None:
+def test_bans_are_found_without_a_scan_of_keys(server: Server, redis_client: redis.Redis) -> None:
     app = app_on(server.url)
     statuses(app, *["/login"] * 5, environ_base=CLIENT)
     flush(app)
@@ -373,8 +373,8 @@ def test_bans_are_found_without_a_look_at_all_keys(server: Server, redis_client:
     gate_of(app).limiter.close()
 
 
-def test_a_client_that_calls_itself_like_another_is_taken_for_nobody_else() -> None:
-    """Subjects of several types are kept as such text; of a type of one, a client may have chosen it."""
+def test_subject_that_looks_like_another_client_is_kept_apart() -> None:
+    """Subjects of combined types are kept as such text, which a client may choose as its own key."""
     app, key = app_on(), '[["user", "bob"]]'
     statuses(app, *["/api_key"] * 3, headers={"X-Key": key})
     flush(app)
@@ -402,7 +402,7 @@ def app_of_pairs(storage: Any, *, rules: str = "1/minute") -> Flask:
     return app
 
 
-class TestSeveralTypes:
+class TestCombinedTypes:
     """A user and an address that are counted together."""
 
     @pytest.mark.parametrize(
@@ -415,25 +415,23 @@ class TestSeveralTypes:
             ),
         ],
     )
-    def test_one_of_them_shows_what_was_refused_and_that_the_other_was_not_asked_for(
-        self, who: str, verdict: str
-    ) -> None:
+    def test_one_subject_of_a_pair_shows_refusals_of_the_pair(self, who: str, verdict: str) -> None:
         found = why(app_of_pairs("memory://"), who)
 
         assert found.verdict == verdict
         assert {each.shown for each in found.refusals} == {"ada + 203.0.113.7"}
 
-    def test_others_were_not_refused(self) -> None:
+    def test_other_user_has_no_refusals(self) -> None:
         assert why(app_of_pairs("memory://"), "user:eve").refusals == ()
 
     @pytest.mark.parametrize("who", [PAIR, PAIR.replace(" ", "")])
-    def test_both_stand_where_their_requests_do(self, who: str) -> None:
+    def test_pair_of_subjects_is_shown_as_banned(self, who: str) -> None:
         found = why(app_of_pairs("memory://"), who)
 
         assert (found.state, found.shown) == ("banned", "ada + 203.0.113.7")
         assert found.lift[0] == f"flask multilimit unban '{PAIR}'"
 
-    def test_a_ban_is_lifted_by_what_the_list_of_bans_says(self, shared: str) -> None:
+    def test_ban_of_a_pair_is_lifted_by_its_listed_name(self, shared: str) -> None:
         app = app_of_pairs(shared)
         (ban,) = until(lambda: bans(gate_of(app)))
 
@@ -457,7 +455,7 @@ class TestDigests:
         flush(app)
         return app
 
-    def test_a_ban_is_lifted_by_the_digest_that_the_list_of_bans_says(self) -> None:
+    def test_ban_is_lifted_by_the_listed_digest(self) -> None:
         app = self.app()
         (ban,) = bans(gate_of(app))
 
@@ -466,7 +464,7 @@ class TestDigests:
         assert bans(gate_of(app)) == []
 
     @pytest.mark.parametrize("endpoint", [None, "tenant"])
-    def test_nothing_else_is_said_of_a_digest(self, endpoint: str | None) -> None:
+    def test_verdict_about_a_digest_is_unknown(self, endpoint: str | None) -> None:
         app = self.app()
         (ban,) = bans(gate_of(app))
 
@@ -475,11 +473,11 @@ class TestDigests:
         assert (found.state, found.requests) == ("unknown", ())
         assert "digest" in found.verdict
 
-    def test_the_subject_itself_is_known(self) -> None:
+    def test_subject_behind_a_digest_is_shown_as_banned(self) -> None:
         assert why(self.app(), f"tenant:{self.KEY}").state == "banned"
 
 
-def amid_the_ban(app: Flask) -> float:
+def middle_of_the_ban(app: Flask) -> float:
     (ban,) = reader_of(gate_of(app).limiter.storage, "rate_limit:").bans().begun
     return min((ban.began + ban.until) / 2, ban.began + 1)
 
@@ -490,15 +488,15 @@ def past(app: Flask, who: str, at: float, endpoint: str | None = None) -> Past:
         return standing_at(gate, client_from(gate, who), memory, at, endpoint=endpoint)
 
 
-def test_a_banned_client_is_told_apart_before_during_and_after_its_ban(shared: str) -> None:
-    """Of its refusals, the seconds are known; the ban counts as the refusal by which it began."""
+def test_past_standing_is_banned_only_during_the_ban(shared: str) -> None:
+    """Refusals are known to the second; the one that starts the ban counts for the ban."""
     app = app_on(shared)
     before = time.time()
     statuses(app, *["/login"] * 9, environ_base=CLIENT)
     flush(app)
     assert until(lambda: bans(gate_of(app)))
     command(app, "unban", "203.0.113.7", "--yes")
-    lifted, at = time.time(), amid_the_ban(app)
+    lifted, at = time.time(), middle_of_the_ban(app)
 
     during = past(app, "203.0.113.7", at)
 
@@ -513,7 +511,7 @@ def test_a_banned_client_is_told_apart_before_during_and_after_its_ban(shared: s
     gate_of(app).limiter.close()
 
 
-def test_the_verdict_says_until_when_how_often_and_since_when() -> None:
+def test_verdict_shows_end_of_ban_and_number_of_refusals() -> None:
     app = app_on()
     statuses(app, *["/login"] * 9, environ_base=CLIENT)
     flush(app)
@@ -532,11 +530,11 @@ def test_the_verdict_says_until_when_how_often_and_since_when() -> None:
 @pytest.mark.parametrize(
     ("text", "ago"), [("5m", 300), ("90s", 90), (" 1h ", 3600)], ids=["minutes", "seconds", "an hour"]
 )
-def test_a_time_is_written_as_how_long_ago(text: str, ago: float) -> None:
+def test_time_can_be_given_as_how_long_ago(text: str, ago: float) -> None:
     assert instant_of(text) == pytest.approx(time.time() - ago, abs=5)
 
 
-def test_a_time_is_written_in_iso_8601_with_or_without_a_zone_or_a_date() -> None:
+def test_time_can_be_given_in_iso_8601_without_zone_or_date() -> None:
     now = datetime.now().replace(second=0, microsecond=0)
 
     assert instant_of(f"{now:%H:%M}") == now.timestamp()
@@ -545,7 +543,7 @@ def test_a_time_is_written_in_iso_8601_with_or_without_a_zone_or_a_date() -> Non
 
 
 @pytest.mark.parametrize(("hour", "day"), [("00:10", 27), ("00:12", 26), ("23:50", 26)])
-def test_a_time_without_a_date_is_the_latest(monkeypatch: pytest.MonkeyPatch, hour: str, day: int) -> None:
+def test_time_without_a_date_is_the_latest_one(monkeypatch: pytest.MonkeyPatch, hour: str, day: int) -> None:
     class AfterMidnight(datetime):
         @classmethod
         def now(cls, tz: Any = None) -> AfterMidnight:  # noqa: ARG003
@@ -557,12 +555,12 @@ def test_a_time_without_a_date_is_the_latest(monkeypatch: pytest.MonkeyPatch, ho
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "25:00", "5", "9" * 100, "1:\x1b[2J", "99999999999d"])
-def test_what_is_no_time_is_an_error_with_examples(text: str) -> None:
+def test_invalid_time_is_an_error_with_examples(text: str) -> None:
     with pytest.raises(ConfigurationError, match="is not a time: write 5m"):
         instant_of(text)
 
 
-def test_before_the_last_hour_nothing_is_known() -> None:
+def test_time_before_the_last_hour_is_an_error() -> None:
     app = app_on()
     statuses(app, "/quote")
     flush(app)
@@ -571,12 +569,12 @@ def test_before_the_last_hour_nothing_is_known() -> None:
         past(app, "203.0.113.7", time.time() - 3700)
 
 
-def test_command_and_api_give_the_same_answer_about_the_past() -> None:
+def test_why_page_and_api_agree_about_the_past() -> None:
     app = app_on()
     statuses(app, *["/login"] * 5, environ_base=CLIENT)
     flush(app)
     assert until(lambda: bans(gate_of(app)))
-    at = datetime.fromtimestamp(amid_the_ban(app)).astimezone().isoformat()
+    at = datetime.fromtimestamp(middle_of_the_ban(app)).astimezone().isoformat()
 
     told = command(app, "why", "203.0.113.7", "--at", at, "--json")
     with app.test_client() as browser:

@@ -12,7 +12,7 @@ from flask_multilimit.insight.text import rate, rule_text
     ("value", "text"),
     [(0, "0"), (0.004, "<0.01"), (0.5, "0.50"), (9.994, "9.99"), (10, "10.0"), (99.94, "99.9"), (1234.5, "1,234")],
 )
-def test_a_rate_has_about_three_digits_and_a_rare_one_is_not_nothing(value: float, text: str) -> None:
+def test_rate_has_three_digits_and_is_never_rounded_to_zero(value: float, text: str) -> None:
     assert rate(value) == text
 
 
@@ -30,10 +30,10 @@ def test_a_rate_has_about_three_digits_and_a_rare_one_is_not_nothing(value: floa
         (172_800, "2 d"),
     ],
 )
-def test_the_time_of_a_rule_is_never_rounded(seconds: float, text: str) -> None:
+def test_time_of_a_rule_is_never_rounded(seconds: float, text: str) -> None:
     assert rule_text(Rule(seconds, 5)) == f"5 per {text}"
 
 
 @pytest.mark.parametrize("rule", [Concurrent(5), Concurrent(5, timeout=300)])
-def test_what_runs_at_once_is_said_without_its_timeout(rule: Rule) -> None:
+def test_concurrent_rule_is_written_without_its_timeout(rule: Rule) -> None:
     assert rule_text(rule) == "5 at once"

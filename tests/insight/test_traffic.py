@@ -69,7 +69,7 @@ def some(passed: int = 3, refused: int = 0) -> Counts:
     return counts
 
 
-def test_amounts_are_summed_up_by_endpoint_and_in_all() -> None:
+def test_amounts_are_summed_by_endpoint_and_in_total() -> None:
     world = World()
     world.happens(some(3, 2), ago=600)
     world.happens(Counts({Check("quote", "shadowed", "storage"): 5, Check("quote", "denied", "list"): 1}))
@@ -86,7 +86,7 @@ def test_amounts_are_summed_up_by_endpoint_and_in_all() -> None:
     assert memory.series("nowhere", "passed") == (0,) * SLICES
 
 
-def test_a_second_that_grows_is_read_again_and_counted_once() -> None:
+def test_growing_bucket_is_read_again_and_counted_once() -> None:
     world = World()
     for _ in range(8):
         world.happens(some(1))
@@ -110,7 +110,7 @@ def test_traffic_older_than_an_hour_is_forgotten() -> None:
     assert list(world.memory.names()) == []
 
 
-def test_nobody_looked_for_a_day() -> None:
+def test_traffic_is_read_anew_after_a_day_without_looks() -> None:
     world = World()
     world.happens(some())
     world.look()
@@ -120,7 +120,7 @@ def test_nobody_looked_for_a_day() -> None:
     assert world.look().total(ALL, "passed") == 7
 
 
-def test_slow_answers_are_waited_for_as_long_as_a_page_may_take_and_the_rest_comes_later() -> None:
+def test_slow_storage_is_read_in_parts_over_several_looks() -> None:
     world = World(seconds_an_answer=0.5)
     for minute in range(60):
         world.happens(some(1), ago=60 * minute)
@@ -136,11 +136,11 @@ def test_slow_answers_are_waited_for_as_long_as_a_page_may_take_and_the_rest_com
     assert max(world.asked) <= 20
 
 
-def test_quick_answers_are_all_read_at_once() -> None:
+def test_fast_storage_is_read_in_one_look() -> None:
     assert World().look().is_complete()
 
 
-def test_two_looks_within_a_second_ask_once() -> None:
+def test_two_looks_within_a_second_ask_storage_once() -> None:
     world = World()
     world.look()
     asked = len(world.asked)
@@ -158,7 +158,7 @@ def test_rates_are_those_of_the_last_minute() -> None:
     assert world.look().rate("search", "passed") == pytest.approx(120 / 50)
 
 
-def test_a_storage_that_goes_away_leaves_what_is_known() -> None:
+def test_traffic_stays_known_while_storage_is_down() -> None:
     world = World()
     world.happens(some(3))
     world.look()
@@ -172,7 +172,7 @@ def test_a_storage_that_goes_away_leaves_what_is_known() -> None:
     assert world.look().problem is None
 
 
-def test_a_storage_that_is_known_to_be_away_is_not_asked() -> None:
+def test_storage_known_to_be_down_is_not_asked() -> None:
     world = World()
     world.monotonic += 10
 
@@ -180,7 +180,7 @@ def test_a_storage_that_is_known_to_be_away_is_not_asked() -> None:
         assert (memory.at, world.asked) == (0.0, [])
 
 
-def test_who_is_refused_most_with_the_latest_series() -> None:
+def test_most_refused_client_has_its_latest_series() -> None:
     world = World()
     world.happens(some(0, 5), ago=1800)
     world.happens(some(0, 4), ago=40)
@@ -194,7 +194,7 @@ def test_who_is_refused_most_with_the_latest_series() -> None:
     assert world.memory.refused_clients(5, lambda _: True, slices=6) == [[(ADA, 8)]]
 
 
-def test_a_ban_that_follows_a_rule_goes_on_with_its_series() -> None:
+def test_ban_continues_the_series_of_the_rule_before_it() -> None:
     world, ban = World(), ADA._replace(rule="ip-ban")
     for ago in range(200, 0, -20):
         world.happens(Counts(refused={ADA if ago == 200 else ban: 3}), ago=ago)
@@ -207,7 +207,7 @@ def test_a_ban_that_follows_a_rule_goes_on_with_its_series() -> None:
     assert [(who, refused) for who, refused, *_ in before] == [(ban, 27), (ADA, 3)]
 
 
-def test_the_second_of_the_first_refusal_is_known() -> None:
+def test_first_refusal_is_known_to_the_second() -> None:
     world = World()
     for pause in (100, 35, 5, 70):
         world.now += pause
@@ -224,7 +224,7 @@ def test_the_second_of_the_first_refusal_is_known() -> None:
     assert (amount, latest, since) == (5, 2, first - 0.5)  # within the second that was told
 
 
-def test_rates_begin_with_the_check_that_started_the_thread() -> None:
+def test_rates_begin_at_the_check_that_started_the_thread() -> None:
     world = World()
     outbox = Outbox(world, PREFIX, logger=logging.getLogger(), clock=lambda: world.now)
     world.now += 1  # since that check
@@ -235,7 +235,7 @@ def test_rates_begin_with_the_check_that_started_the_thread() -> None:
     assert world.look().rate("search", "passed") == pytest.approx(10)
 
 
-def test_an_outage_of_most_of_an_hour_is_no_pause() -> None:
+def test_long_outage_does_not_interrupt_a_series() -> None:
     world = World()
     first = world.now
     outbox = Outbox(world, PREFIX, logger=logging.getLogger(), clock=lambda: world.now)
@@ -249,7 +249,7 @@ def test_an_outage_of_most_of_an_hour_is_no_pause() -> None:
     assert (amount, latest, since) == (990, 990, first - 0.5)
 
 
-def test_a_shorter_time_has_its_own_amounts() -> None:
+def test_shorter_time_span_has_its_own_amounts() -> None:
     world = World()
     world.happens(some(3, 2), ago=1800)
     world.happens(some(4, 1), ago=60)
@@ -270,7 +270,7 @@ def test_rates_are_divided_by_the_time_since_the_first_check() -> None:
     assert world.look().rate("search", "passed") == pytest.approx(10)
 
 
-def test_a_clock_that_steps_back_makes_no_negative_amounts() -> None:
+def test_clock_that_steps_back_makes_no_negative_amounts() -> None:
     world = World()
     world.happens(some(3, 1))
     world.look()

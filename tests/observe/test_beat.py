@@ -28,7 +28,7 @@ def background(monkeypatch: pytest.MonkeyPatch) -> EverySecond:
     return EverySecond(logging.getLogger("test"))
 
 
-def test_tasks_run_while_there_is_something_to_do_and_a_while_longer(background: EverySecond) -> None:
+def test_tasks_run_while_busy_and_some_idle_turns_longer(background: EverySecond) -> None:
     task = Task(True, False, True)
     background.add(task)
 
@@ -38,7 +38,7 @@ def test_tasks_run_while_there_is_something_to_do_and_a_while_longer(background:
     assert task.calls == [False] * (3 + room.IDLE_TURNS)
 
 
-def test_tasks_run_again_as_long_after_the_next_start(background: EverySecond) -> None:
+def test_tasks_run_as_long_again_after_the_next_start(background: EverySecond) -> None:
     task = Task()
     background.add(task)
     for _ in range(2):
@@ -48,13 +48,13 @@ def test_tasks_run_again_as_long_after_the_next_start(background: EverySecond) -
     assert task.calls == [False] * (2 * room.IDLE_TURNS)
 
 
-def test_without_tasks_there_is_no_thread(background: EverySecond) -> None:
+def test_no_thread_runs_without_tasks(background: EverySecond) -> None:
     background.start()
 
     assert not background.beat.running
 
 
-def test_a_task_that_raises_is_logged_and_keeps_none_from_its_turn(
+def test_failing_task_is_logged_and_other_tasks_still_run(
     background: EverySecond, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*, ending: bool = False) -> bool:
@@ -69,7 +69,7 @@ def test_a_task_that_raises_is_logged_and_keeps_none_from_its_turn(
     assert "RuntimeError: no" in caplog.text
 
 
-def test_closed_it_does_all_a_last_time_and_starts_again_with_the_next_event(background: EverySecond) -> None:
+def test_close_runs_tasks_a_last_time_and_start_works_again(background: EverySecond) -> None:
     task = Task(*[True] * 1_000_000)
     background.add(task)
     background.start()
@@ -84,7 +84,7 @@ def test_closed_it_does_all_a_last_time_and_starts_again_with_the_next_event(bac
     background.close()
 
 
-def test_closing_does_not_hang_with_a_task_that_hangs(background: EverySecond, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_does_not_wait_for_a_task_that_hangs(background: EverySecond, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "ENDING_SECONDS", 0.01)
     begun, go_on = Event(), Event()
     calls: list[bool] = []

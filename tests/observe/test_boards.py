@@ -189,11 +189,11 @@ def expect_valid(text: str, folder: Path) -> None:
     assert f" {len(rules_in(alerts()))} rules found" in promtool("check", "rules", folder / "alerts.yml")
 
 
-def test_the_alert_rules_are_valid(tmp_path: Path) -> None:
+def test_alert_rules_are_valid(tmp_path: Path) -> None:
     expect_valid(alerts(), tmp_path)
 
 
-def test_the_alerts_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
+def test_alerts_fire_exactly_when_they_should(tmp_path: Path) -> None:
     (tmp_path / "alerts.yml").write_text(alerts())
     (tmp_path / "test.yml").write_text(RULES)
 
@@ -201,7 +201,7 @@ def test_the_alerts_fire_when_they_should_and_not_before(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("text", [alerts(), dashboard()], ids=["alerts", "dashboard"])
-def test_every_metric_that_is_asked_for_is_there(text: str) -> None:
+def test_boards_query_only_existing_metrics(text: str) -> None:
     asked = set(re.findall(r"\bmultilimit_[a-z_]+", text)) - {"multilimit_top"}
 
     assert asked
@@ -219,7 +219,7 @@ def test_every_query_of_the_dashboard_is_valid(tmp_path: Path) -> None:
     assert f" {len(asked)} rules found" in promtool("check", "rules", tmp_path / "queries.yml")
 
 
-def test_the_dashboard_asks_for_every_metric() -> None:
+def test_dashboard_shows_every_metric_but_refunds() -> None:
     assert {name for name in MADE if name not in dashboard()} == {"multilimit_refunds"}
 
 
@@ -229,7 +229,7 @@ def test_every_alert_is_documented() -> None:
     assert re.findall(r"^\| `(MultiLimit\w+)`", page, re.MULTILINE) == [rule["alert"] for rule in rules_in(alerts())]
 
 
-def test_alerts_for_some_endpoints_are_valid_and_for_no_others(tmp_path: Path) -> None:
+def test_alerts_for_chosen_endpoints_match_only_those(tmp_path: Path) -> None:
     text = alerts(endpoints=["search", "api.login", "(unmatched)"])
 
     expect_valid(text, tmp_path)
@@ -238,7 +238,7 @@ def test_alerts_for_some_endpoints_are_valid_and_for_no_others(tmp_path: Path) -
     assert all(r'endpoint=~"search|api\\.login|\\(unmatched\\)"' in each for each in asked)
 
 
-def test_endpoints_may_have_any_name(tmp_path: Path) -> None:
+def test_alerts_and_dashboard_accept_any_endpoint_name(tmp_path: Path) -> None:
     names = [
         'a"b',
         "x #y",
@@ -264,27 +264,27 @@ def test_endpoints_may_have_any_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("namespace", ["shop-limits", "", "a b"])
-def test_a_namespace_that_metrics_cannot_have_is_an_error(namespace: str) -> None:
+def test_invalid_namespace_of_metrics_is_an_error(namespace: str) -> None:
     for print_them in (alerts, lambda given: dashboard(namespace=given)):
         with pytest.raises(ConfigurationError, match="give a letter"):
             print_them(namespace)
 
 
-def test_a_namespace_renames_every_metric_of_a_board() -> None:
+def test_namespace_renames_every_metric_of_a_board() -> None:
     for text in (alerts("shop_limits"), dashboard(namespace="shop_limits")):
         assert "multilimit_" not in text
         assert "shop_limits_checks_total" in text
     assert yaml.safe_load(alerts("shop"))["groups"][0]["name"] == "multilimit"
 
 
-def test_endpoints_can_be_chosen_from() -> None:
+def test_dashboard_offers_a_choice_of_endpoints() -> None:
     of_app, known = json.loads(dashboard(["search", "login"])), json.loads(dashboard())
 
     assert [option["value"] for option in of_app["templating"]["list"][1]["options"]] == ["$__all", "search", "login"]
     assert known["templating"]["list"][1]["query"] == "label_values(multilimit_checks_total, endpoint)"
 
 
-def test_a_row_of_single_numbers_comes_first() -> None:
+def test_first_row_of_the_dashboard_has_single_numbers() -> None:
     panels = json.loads(dashboard())["panels"]
     first = [panel for panel in panels if panel["gridPos"]["y"] == 0]
 
@@ -294,7 +294,7 @@ def test_a_row_of_single_numbers_comes_first() -> None:
     assert {panel["type"] for panel in panels if panel not in first} == {"timeseries"}
 
 
-def test_panels_lie_beside_each_other_without_overlap() -> None:
+def test_panels_do_not_overlap() -> None:
     places = [panel["gridPos"] for panel in json.loads(dashboard())["panels"]]
 
     assert len(places) == len(PANELS)

@@ -70,9 +70,7 @@ def test_decisions_of_leases_are_counted(server: Server, redis_client: redis.Red
     multilimit.close()
 
 
-def test_what_a_child_of_multiprocessing_counted_is_sent_when_it_ends(
-    server: Server, redis_client: redis.Redis
-) -> None:
+def test_counts_of_a_multiprocessing_child_are_sent_when_it_ends(server: Server, redis_client: redis.Redis) -> None:
     app = Flask("shop")
     app.config.update(MULTILIMIT_STORAGE_URI=server.url, MULTILIMIT_STORAGE_TIMEOUT=10)
     multilimit = MultiLimit(app)
@@ -94,7 +92,7 @@ def own_server() -> Iterator[Server]:
 
 
 @pytest.mark.slow
-def test_gunicorn_counts_through_an_outage(own_server: Server, tmp_path: Path) -> None:
+def test_gunicorn_workers_count_every_request_through_an_outage(own_server: Server, tmp_path: Path) -> None:
     (tmp_path / "metrics").mkdir()
     arguments = ("--bind", "127.0.0.1:0", "--workers", "3", "--chdir", str(HERE))
     environment = {
@@ -139,9 +137,7 @@ with app.app_context():
 
 
 @pytest.mark.slow
-def test_workers_of_uwsgi_count_exactly_though_it_does_not_inform_python_of_its_forks(
-    server: Server, redis_client: redis.Redis, tmp_path: Path
-) -> None:
+def test_uwsgi_workers_count_every_request(server: Server, redis_client: redis.Redis, tmp_path: Path) -> None:
     (tmp_path / "on_uwsgi.py").write_text(ON_UWSGI)
     program = ("uwsgi", "--http-socket", "127.0.0.1:0", "--module", "on_uwsgi:app", "--master", "--die-on-term")
     paths = [part for path in (str(tmp_path), *filter(None, sys.path)) for part in ("--pythonpath", path)]

@@ -92,7 +92,7 @@ def without_clock(values: dict[Series, float]) -> dict[Series, float]:
     return {series: value for series, value in values.items() if series[0] != "control_age"}
 
 
-def test_every_metric_is_documented_for_both() -> None:
+def test_every_metric_is_documented_for_both_libraries() -> None:
     page = (DOCS / "reference" / "metrics.md").read_text(encoding="utf-8")
     prometheus = re.findall(r"^\| `multilimit_(\w+?)(?:_total|_seconds)?` \| (?:counter|gauge) ", page, re.MULTILINE)
     opentelemetry = re.findall(
@@ -109,7 +109,7 @@ def test_every_metric_is_documented_for_both() -> None:
 
 
 @pytest.mark.parametrize(("room", "library"), [("prometheus", "prometheus_client"), ("opentelemetry", "opentelemetry")])
-def test_without_its_library_the_error_of_an_observer_names_the_extra(room: str, library: str) -> None:
+def test_import_error_names_the_extra_when_library_is_missing(room: str, library: str) -> None:
     code = f"import sys; sys.modules['{library}'] = None; import flask_multilimit.observe.{room}"
 
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

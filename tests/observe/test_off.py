@@ -16,7 +16,7 @@ from support.calls import calls_during
 
 
 @pytest.fixture(autouse=True)
-def _nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_receivers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even what tests before this one have left connected."""
     for signal in (limit_event, limits_checked, request_rejected, shadow_rejected):
         monkeypatch.setattr(signal, "receivers", {})
@@ -39,14 +39,14 @@ def app_with(count: int, **settings: Any) -> Flask:
 
 
 @pytest.mark.parametrize("count", [1, 1000], ids=["refused", "admitted"])
-def test_a_request_that_nobody_observes_makes_no_call_for_it(count: int) -> None:
+def test_request_without_observers_makes_no_observing_calls(count: int) -> None:
     calls = calls_of(app_with(count, MULTILIMIT_TRAFFIC=False), requests=3)
 
     assert not [name for name in calls if name.startswith("observe/") or name == "perf_counter"]
     assert not [name for name in calls if name.startswith("serve/audience.py")]
 
 
-def test_traffic_is_a_handful_of_calls() -> None:
+def test_traffic_costs_two_calls_for_each_request() -> None:
     off = calls_of(app_with(1000, MULTILIMIT_TRAFFIC=False), requests=3)
     on = calls_of(app_with(1000), requests=3)
 

@@ -83,7 +83,7 @@ def test_events_become_measurements(app: Flask, meters: MeterProvider, reader: I
         assert found[f"multilimit.{name}"][0][1].value == 0
 
 
-def test_the_current_span_is_told_who_decided(
+def test_current_span_has_attributes_of_the_decision(
     app: Flask, meters: MeterProvider, tracers: TracerProvider, spans: InMemorySpanExporter
 ) -> None:
     client = client_of(app, OpenTelemetryObserver(meter_provider=meters, tracer_provider=tracers))
@@ -104,7 +104,7 @@ def test_the_current_span_is_told_who_decided(
     assert (finished[3].attributes or {})["multilimit.rules"] == ("ip-3600s",)
 
 
-def test_of_several_checks_in_one_span_the_last_one_counts(
+def test_span_of_several_checks_has_attributes_of_the_last(
     app: Flask, meters: MeterProvider, tracers: TracerProvider, spans: InMemorySpanExporter
 ) -> None:
     client = client_of(app, OpenTelemetryObserver(meter_provider=meters, tracer_provider=tracers))
@@ -122,7 +122,7 @@ def test_of_several_checks_in_one_span_the_last_one_counts(
 
 
 @pytest.mark.usefixtures("redis_client")
-def test_a_round_trip_is_a_span_if_asked_for(
+def test_round_trips_are_spans_when_switched_on(
     app: Flask, meters: MeterProvider, tracers: TracerProvider, spans: InMemorySpanExporter, server: Server
 ) -> None:
     app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
@@ -141,7 +141,7 @@ def test_a_round_trip_is_a_span_if_asked_for(
     assert all((span.end_time or 0) > (span.start_time or 0) for span in trips)
 
 
-def test_without_a_span_nothing_is_traced(
+def test_nothing_is_traced_outside_of_a_span(
     app: Flask, meters: MeterProvider, tracers: TracerProvider, spans: InMemorySpanExporter
 ) -> None:
     client_of(app, OpenTelemetryObserver(meter_provider=meters, tracer_provider=tracers)).get("/")

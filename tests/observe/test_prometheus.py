@@ -1,4 +1,4 @@
-"""Metrics of Prometheus: what was told is what is scraped."""
+"""Metrics of Prometheus: what is scraped is what happened."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_metrics_show_what_happened_to_requests(
     assert {name: samples(registry, f"multilimit_{name}") for name in shown} == shown
 
 
-def test_how_the_storage_stands(
+def test_metrics_show_that_storage_is_down(
     app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry, storage: RecordingStorage
 ) -> None:
     client = client_of(app, metrics, storage=storage, limiter={"rules": "100/hour"})
@@ -153,7 +153,7 @@ def test_how_the_storage_stands(
 
 
 @pytest.mark.usefixtures("redis_client")
-def test_leases(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry, server: Any) -> None:
+def test_metrics_show_leases(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry, server: Any) -> None:
     app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
     client = client_of(
         app, metrics, storage=server.url, limiter={"rules": Rule(3600, 10_000, lease=10), "type": LimitType.IP}
@@ -164,10 +164,10 @@ def test_leases(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegis
     assert samples(registry, "multilimit_leases") == {("shop",): 1}
 
 
-def test_bans_in_force(
+def test_metrics_show_bans_in_force_until_they_end(
     app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What they are after their end is shown too: 0."""
+    """After their end, the metric is 0."""
     ban = Ban(after=1, within=60, time=600)
     client = client_of(app, metrics, limiter={"rules": "1/hour", "type": LimitType.IP, "ban": ban})
     for number in (1, 1, 1, 2, 2, 3):
@@ -180,10 +180,10 @@ def test_bans_in_force(
     assert samples(registry, "multilimit_bans_in_force") == {("shop", "view", "ip-ban"): 0}
 
 
-def test_a_ban_that_is_reset_stays_in_force_for_the_metric(
+def test_metric_of_bans_in_force_ignores_a_reset(
     app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry
 ) -> None:
-    """The reference says so: only the end of a ban was noted, and not whose it is."""
+    """As the reference says: only the end of a ban is noted, and not whose ban it is."""
     client = client_of(app, metrics, limiter={"rules": "1/hour", "ban": Ban(after=1, time=600)})
     for _ in range(2):
         client.get("/")
@@ -195,7 +195,7 @@ def test_a_ban_that_is_reset_stays_in_force_for_the_metric(
     assert samples(registry, "multilimit_bans_in_force") == {("shop", "view", "ip-ban"): 1}
 
 
-def test_a_new_process_shows_bans_in_force_before_it_checks_anything(
+def test_new_process_shows_bans_in_force_before_its_first_check(
     app: Flask, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(beat, "SECONDS", 0.01)
@@ -212,7 +212,7 @@ def test_a_new_process_shows_bans_in_force_before_it_checks_anything(
     assert samples(registry, "multilimit_checks_total") == {}
 
 
-def test_a_shadow_that_would_ban_beside_a_ban_that_begins_is_not_counted(
+def test_shadow_ban_beside_a_real_ban_is_not_counted(
     app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry
 ) -> None:
     MultiLimit(app, observers=[metrics])
@@ -239,7 +239,7 @@ def test_labels_of_bans_in_force_are_bounded(
     assert samples(registry, "multilimit_bans_in_force") == {("shop", OTHERS, OTHERS): 5}
 
 
-def test_without_traffic_bans_in_force_are_not_known(
+def test_bans_in_force_have_no_metric_without_traffic(
     app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry
 ) -> None:
     app.config["MULTILIMIT_TRAFFIC"] = False
@@ -252,7 +252,9 @@ def test_without_traffic_bans_in_force_are_not_known(
     assert samples(registry, "multilimit_bans_in_force") == {}
 
 
-def test_control_shows_what_is_in_force(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
+def test_metrics_show_entries_of_control_in_force(
+    app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry
+) -> None:
     client_of(app, metrics).get("/")
     kinds = ("allow", "ban", "deny", "override")
     before = samples(registry, "multilimit_control_entries")
@@ -269,7 +271,7 @@ def test_control_shows_what_is_in_force(app: Flask, metrics: PrometheusMetrics, 
     assert samples(registry, "multilimit_control_entries")["shop", "deny"] == 0
 
 
-def test_control_shows_its_version_and_how_fresh_it_is(
+def test_metrics_show_version_and_age_of_control(
     app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry
 ) -> None:
     client = client_of(app, metrics)
@@ -283,7 +285,7 @@ def test_control_shows_its_version_and_how_fresh_it_is(
     assert 0 <= age < 60
 
 
-def test_where_nothing_can_be_changed_control_has_no_metric(
+def test_control_has_no_metrics_when_switched_off(
     app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry
 ) -> None:
     app.config["MULTILIMIT_CONTROL"] = False
@@ -292,7 +294,7 @@ def test_where_nothing_can_be_changed_control_has_no_metric(
     assert samples(registry, "multilimit_control_version") == {}
 
 
-def test_no_subject_is_a_label(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
+def test_subjects_are_never_labels(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
     client = client_of(app, metrics)
     for address in ("203.0.113.1", "203.0.113.2"):
         for _ in range(5):
@@ -314,7 +316,7 @@ def test_labels_are_bounded(
     assert found["nobody", OTHERS, "unanswered"] == 7
 
 
-def test_the_histogram_has_base_units_and_the_buckets_given(registry: CollectorRegistry) -> None:
+def test_histogram_has_seconds_and_the_given_buckets(registry: CollectorRegistry) -> None:
     metrics = PrometheusMetrics(registry=registry, buckets=(0.001, 0.01))
     for seconds in (0.0005, 0.005, 0.05):
         metrics(Event("view", "unanswered", "nobody", None, seconds, 0.0, (), None))
@@ -326,7 +328,7 @@ def test_the_histogram_has_base_units_and_the_buckets_given(registry: CollectorR
     }
 
 
-def test_the_scrape_is_valid_open_metrics(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
+def test_scrape_is_valid_open_metrics(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
     client_of(app, metrics).get("/")
 
     text = generate_open_metrics(registry).decode()  # type: ignore[no-untyped-call]
@@ -334,7 +336,7 @@ def test_the_scrape_is_valid_open_metrics(app: Flask, metrics: PrometheusMetrics
     assert 'multilimit_checks_total{decided_by="memory",endpoint="view",outcome="allowed"} 1.0' in text
 
 
-def test_a_registry_that_has_the_names_is_an_error_and_stays_as_it_was(registry: CollectorRegistry) -> None:
+def test_registry_with_the_same_names_is_an_error_and_unchanged(registry: CollectorRegistry) -> None:
     Counter("multilimit_near_limit", "Somebody else's.", registry=registry)
     before = generate_latest(registry)
 
@@ -346,7 +348,7 @@ def test_a_registry_that_has_the_names_is_an_error_and_stays_as_it_was(registry:
 
 
 @pytest.mark.parametrize("namespace", ["shop-limits", "1x", "", "a b", "x\n", None])
-def test_a_namespace_that_queries_could_not_name_is_an_error(registry: CollectorRegistry, namespace: Any) -> None:
+def test_invalid_namespace_is_an_error(registry: CollectorRegistry, namespace: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"namespace=.*: give a letter, then"):
         PrometheusMetrics(registry=registry, namespace=namespace)
 
@@ -354,7 +356,7 @@ def test_a_namespace_that_queries_could_not_name_is_an_error(registry: Collector
 
 
 @pytest.mark.parametrize("buckets", [(), (1, 0.5), (1, 1), (float("nan"),), (0.1, float("nan"), 1)])
-def test_buckets_that_are_none_are_an_error(registry: CollectorRegistry, buckets: Any) -> None:
+def test_invalid_buckets_are_an_error(registry: CollectorRegistry, buckets: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"buckets=.*: (give at least one|each must be more)"):
         PrometheusMetrics(registry=registry, buckets=buckets)
 
@@ -387,7 +389,7 @@ def test_counts_before_a_fork_stay_with_the_parent(metrics: PrometheusMetrics, r
     ("type_", "clients", "share"),
     [(LimitType.IP, [9], 1.0), (LimitType.IP, [9, 5], 0.75), (LimitType.DEFAULT, [9], 0.0)],
 )
-def test_the_share_of_the_most_refused_client_shows_whether_there_are_others(
+def test_top_subject_share_is_that_of_the_most_refused_client(
     app: Flask,
     metrics: PrometheusMetrics,
     registry: CollectorRegistry,

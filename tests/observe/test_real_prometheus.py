@@ -114,7 +114,7 @@ def send(served: Program, *, requests: int, clients: int) -> Counter[int]:
     return Counter(reply.status for reply in replies)
 
 
-def test_its_answers_are_what_was_sent(served: Program, redis_client: redis.Redis, tmp_path: Path) -> None:
+def test_prometheus_shows_exactly_the_sent_requests(served: Program, redis_client: redis.Redis, tmp_path: Path) -> None:
     with Prometheus(served, tmp_path) as prometheus:
         waiting.until(prometheus.has_scraped, PATIENCE, every=EVERY)
         sent = send(served, requests=900, clients=10) + send(served, requests=300, clients=3)
@@ -139,7 +139,7 @@ def test_its_answers_are_what_was_sent(served: Program, redis_client: redis.Redi
             )
         prometheus.sums_up('multilimit_bans_in_force{endpoint="signup"}', 0)
         assert {series: prometheus.sum(series) for series in SEARCHED} == SEARCHED, "and it has stayed so"
-        _check_the_page(served)
+        _check_the_scraped_page(served)
 
 
 def _check_bans(served: Program, prometheus: Prometheus) -> None:
@@ -168,7 +168,7 @@ def _storm(served: Program, who: str) -> bool:
     return statuses == [200, 429, 429]
 
 
-def _check_the_page(served: Program) -> None:
+def _check_the_scraped_page(served: Program) -> None:
     run = subprocess.run(
         [program("promtool"), "check", "metrics"],
         input=served.get("/metrics").text,

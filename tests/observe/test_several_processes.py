@@ -37,7 +37,7 @@ metrics.flush()
 
 
 @pytest.mark.slow
-def test_gauges_of_several_processes(tmp_path: Path) -> None:
+def test_gauges_of_several_processes_are_combined(tmp_path: Path) -> None:
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     for arguments in (("working", "closed", "3"), ("failed", "open", "5"), ("working", "closed", "4")):
         subprocess.run([sys.executable, "-c", PROCESS, *arguments], env=environment, check=True)

@@ -150,7 +150,7 @@ def body_of_a_refusal(s: Shop) -> None:
 
 
 @asked("/*2", _text)
-def what_a_refusal_raises(s: Shop) -> None:
+def exception_of_a_refusal(s: Shop) -> None:
     s.limited("/", "1/2days", cost=1)
 
     @s.app.errorhandler(s.lib.names.RateLimitExceeded)
@@ -186,7 +186,7 @@ def scope(s: Shop) -> None:
 
 
 @asked("/", _text)
-def what_a_scope_is_told(s: Shop) -> None:
+def argument_of_a_scope_callable(s: Shop) -> None:
     told: set[str] = set()
 
     def part(endpoint: str) -> str:
@@ -324,7 +324,7 @@ def limits_of_a_blueprint_beside_the_default_ones(s: Shop) -> None:
     s.limiter.limit("2/hour", override_defaults=False)(child)
 
 
-def limits_around_a_blueprint(lib: Library) -> str:
+def limits_of_a_parent_blueprint(lib: Library) -> str:
     s = lib.shop()
     parent, child = _nested(s)
     s.limiter.limit("2/minute")(parent)
@@ -352,7 +352,7 @@ def exempt_blueprints(lib: Library) -> str:
 
 
 @asked("/p/a*2 /p/c/b*3")
-def exempt_from_the_limits_around(s: Shop) -> None:
+def blueprint_exempt_from_parent_limits(s: Shop) -> None:
     parent, child = _nested(s)
     s.limiter.limit("1/minute")(parent)
     s.limiter.exempt(child, flags=s.lib.names.ExemptionScope.ANCESTORS)
@@ -383,7 +383,7 @@ def exempt_views(lib: Library) -> str:
 
 
 @asked("/above*2 /below*2")
-def what_exempt_undoes(s: Shop) -> None:
+def exempt_above_and_below_a_limit(s: Shop) -> None:
     s.view("/above", s.limiter.exempt, s.limiter.limit("1/minute"))
     s.view("/below", s.limiter.limit("1/minute"), s.limiter.exempt)
 
@@ -392,7 +392,7 @@ def what_exempt_undoes(s: Shop) -> None:
 
 
 @asked("/*2")
-def limits_by_what_a_decorator_has_found(s: Shop) -> None:
+def callable_that_reads_what_a_decorator_set(s: Shop) -> None:
     def find(view: Any) -> Any:
         def found() -> Any:
             g.limit = "1/minute"
@@ -404,22 +404,22 @@ def limits_by_what_a_decorator_has_found(s: Shop) -> None:
 
 
 @asked("/?limit=2/minute*2 /?limit=3/minute*2")
-def another_count_for_the_same_key(s: Shop) -> None:
+def callable_that_changes_the_count(s: Shop) -> None:
     s.limited("/", lambda: request.args["limit"])
 
 
 @asked("/?limit=1/minute*2 /?limit=1/min /?limit=nonsense")
-def limits_that_make_no_sense(s: Shop) -> None:
+def callable_that_returns_malformed_limits(s: Shop) -> None:
     s.limited("/", lambda: request.args["limit"])
 
 
 @asked("/*2", default_limits=["1/minute"])
-def limits_that_never_made_sense(s: Shop) -> None:
+def callable_that_never_returns_a_limit(s: Shop) -> None:
     s.limited("/", lambda: "1/min")
 
 
 @asked("/?who=ann /?who=bob")
-def limits_that_raise(s: Shop) -> None:
+def callable_of_limits_that_raises(s: Shop) -> None:
     limits = {"ann": "1/minute"}
     s.limited("/", lambda: limits[request.args["who"]])
 
@@ -625,7 +625,7 @@ def an_on_breach_that_raises(lib: Library) -> str:
     return " | ".join([*seen, *lib.logged("ERROR")])
 
 
-def the_line_in_the_log(lib: Library) -> str:
+def log_line_of_a_refusal(lib: Library) -> str:
     s = lib.shop(key_prefix="p")
     s.limited("/", "1/day")
     return s.codes("/*2") + " " + "; ".join(lib.logged("INFO"))
@@ -688,8 +688,8 @@ ELSEWHERE = "/unlimited /exempt /spared /nowhere /static/none POST/"
 
 
 @asked(f"/ {ELSEWHERE} /*2 {ELSEWHERE}", meta_limits=["1/hour"])
-def meta_limits_elsewhere(s: Shop) -> None:
-    """Who is refused, is so at places without limits, too."""
+def meta_limits_refuse_at_every_place(s: Shop) -> None:
+    """A client that a meta limit refuses is refused at places without limits, too."""
     s.limited("/", "1/minute")
     s.view("/unlimited")
     s.view("/exempt", s.limiter.exempt)
@@ -709,16 +709,16 @@ def meta_limits_with_a_cost(lib: Library) -> str:
 
 
 @asked("/*2", meta_limits=["0/hour"])
-def meta_limits_that_let_nothing_pass(s: Shop) -> None:
+def meta_limit_of_zero(s: Shop) -> None:
     s.view("/")
 
 
 @asked("/*4", _paragraph, meta_limits=["2/minute"])
-def meta_limits_of_limits_that_let_nothing_pass(s: Shop) -> None:
+def meta_limit_of_a_limit_of_zero(s: Shop) -> None:
     s.limited("/", "0/hour")
 
 
-def meta_limits_and_what_they_tell(lib: Library) -> str:
+def callbacks_and_body_of_meta_limits(lib: Library) -> str:
     told: list[str] = []
     s = lib.shop(
         key_prefix="shop",
@@ -782,7 +782,7 @@ def refusals_while_a_meta_limit_holds(s: Shop) -> None:
 
 
 @asked("/*3", _fields("Retry-After"), meta_limits=["1/minute"], headers_enabled=True)
-def when_to_come_again_after_the_last_strike(s: Shop) -> None:
+def retry_after_of_the_last_strike(s: Shop) -> None:
     s.limited("/", "1/second")
 
 
@@ -800,7 +800,7 @@ def meta_limits_by_method(lib: Library) -> str:
     return s.codes("/*2 +1 /*2 +1 POST/*2")
 
 
-def who_is_filtered_after_a_meta_limit(lib: Library) -> str:
+def request_filter_during_a_meta_limit(lib: Library) -> str:
     s = lib.shop(meta_limits=["1/hour"])
     s.limiter.request_filter(_is_free)
     s.limited("/", "1/minute")
@@ -915,7 +915,7 @@ windows_of_the_sliding_window_counter = asked("+45 /*4 +30 /*3 +30 /*3", strateg
 )
 
 
-def a_strategy_that_there_is_not(lib: Library) -> str:
+def unknown_strategy(lib: Library) -> str:
     return _raised(lib, RATELIMIT_STRATEGY="leaky")
 
 
@@ -934,7 +934,7 @@ def memcached(lib: Library) -> str:
     return _raised(lib, RATELIMIT_STORAGE_URI="memcached://127.0.0.1:1").partition(".")[0]
 
 
-def a_storage_that_there_is_not(lib: Library) -> str:
+def unknown_storage(lib: Library) -> str:
     return _raised(lib, RATELIMIT_STORAGE_URI="tape://")
 
 
@@ -946,7 +946,7 @@ def storage_of_an_app(lib: Library) -> str:
     return seen + " | " + s.codes("/")
 
 
-def no_storage_named(lib: Library) -> str:
+def default_storage(lib: Library) -> str:
     import warnings
 
     app = lib.app(RATELIMIT_STORAGE_URI=None)
@@ -1045,7 +1045,7 @@ def current_limits_of_a_refusal(s: Shop) -> None:
 
 
 @asked("/", _text, key_prefix="p")
-def what_a_request_limit_knows(s: Shop) -> None:
+def attributes_of_a_request_limit(s: Shop) -> None:
     @s.app.get("/", endpoint="index")
     @s.limiter.limit("3/minute")
     def index() -> str:
@@ -1102,7 +1102,7 @@ def a_limiter_of_the_current_app(lib: Library) -> str:
     return s.codes("/*2")
 
 
-def a_limiter_that_no_app_has(lib: Library) -> str:
+def limiter_without_an_app(lib: Library) -> str:
     limiter = lib.names.Limiter(lib.util.get_remote_address, default_limits=["1/minute"])
     s = Shop(lib, lib.app(), limiter)
     s.limited("/", "1/minute")
@@ -1285,7 +1285,7 @@ def an_outage_with_a_fallback(lib: Library) -> str:
     return _outage(lib, in_memory_fallback_enabled=True)
 
 
-def an_outage_with_limits_for_it(lib: Library) -> str:
+def outage_with_limits_in_memory(lib: Library) -> str:
     seen = [_outage(lib, in_memory_fallback=["1/minute"])]
     app = lib.app(RATELIMIT_IN_MEMORY_FALLBACK="1/minute", RATELIMIT_STORAGE_URI="redis://127.0.0.1:1")
     limiter = lib.names.Limiter(lib.util.get_remote_address, app=app, storage_options={"socket_timeout": 1})

@@ -5,8 +5,8 @@ SEEN: dict[str, tuple[str, str, str]] = {
     "a_refused_request_in_the_limit_of_the_app": ("all or nothing", "200 429 429 | 429 429", "200 429 429 | 200 200"),
     "an_empty_key": ("empty keys", "200 200 200", "200 429 429"),
     "a_cost_above_the_limit": ("all or nothing", "429 | 429 | 429", "429 | 200 | 429"),
-    "limits_by_what_a_decorator_has_found": ("callables that fail", "200 500", "200 429"),
-    "limits_that_make_no_sense": ("mistakes in text", "200 429 | 200 | 200", "200 429 | 500 | 500"),
+    "callable_that_reads_what_a_decorator_set": ("callables that fail", "200 500", "200 429"),
+    "callable_that_returns_malformed_limits": ("mistakes in text", "200 429 | 200 | 200", "200 429 | 500 | 500"),
     "text_that_is_no_limit": (
         "mistakes in text",
         "200 200 200 | 200 200 200",
@@ -43,18 +43,18 @@ SEEN: dict[str, tuple[str, str, str]] = {
         "200 200 200 200 | 429 429 429 | 200 429 429",
         "200 200 200 200 | 429 429 429 | 429 429 429",
     ),
-    "a_strategy_that_there_is_not": (
+    "unknown_strategy": (
         "names of errors",
         "limits.ConfigurationError",
         "flask_multilimit.ConfigurationError",
     ),
     "memcached": ("storages", "limits", "flask_multilimit"),
-    "a_storage_that_there_is_not": (
+    "unknown_storage": (
         "names of errors",
         "limits.ConfigurationError",
         "flask_multilimit.ConfigurationError",
     ),
-    "no_storage_named": ("memory", "1 warning", "0 warning"),
+    "default_storage": ("memory", "1 warning", "0 warning"),
     "two_limiters_with_two_storages": ("one storage", "both", "an error"),
     "current_limits_of_a_refusal": (
         "all or nothing",
@@ -66,7 +66,7 @@ SEEN: dict[str, tuple[str, str, str]] = {
         "200 429 | 200 429 | 429 429 | 429 429 | 200 429 | 200 429",
         "200 429 | 200 429 | 429 429 | 429 429 | 429 429 | 200 429",
     ),
-    "when_to_come_again_after_the_last_strike": ("end of a meta limit", "1 1 60", "1 60 60"),
+    "retry_after_of_the_last_strike": ("end of a meta limit", "1 1 60", "1 60 60"),
     "refusals_while_a_meta_limit_holds": ("several meta limits", "200 429 429 | 200", "200 429 429 | 429"),
     "meta_limits_of_a_blueprint": ("meta limits of a blueprint", "200 429 | 200", "200 429 | 429"),
     "meta_limits_by_method": (
@@ -74,7 +74,7 @@ SEEN: dict[str, tuple[str, str, str]] = {
         "500 500 | 500 500 | 500 500",
         "200 429 | 429 429 | 200 429",
     ),
-    "who_is_filtered_after_a_meta_limit": ("exemptions from meta limits", "200 429 | 429 | 429", "200 429 | 200 | 200"),
+    "request_filter_during_a_meta_limit": ("exemptions from meta limits", "200 429 | 429 | 429", "200 429 | 200 | 200"),
     "a_meta_limit_of_thousands": (
         "large meta limits",
         "none",
@@ -86,7 +86,7 @@ SEEN: dict[str, tuple[str, str, str]] = {
         "limits: 50 per 1 day | limits: 50 per 1 day | clear: 50 per 1 day",
     ),
     "an_outage": ("outages", "500 500 500", "200 200 429"),
-    "limits_that_never_made_sense": ("mistakes in text", "200 429", "500 500"),
+    "callable_that_never_returns_a_limit": ("mistakes in text", "200 429", "500 500"),
     "limits_of_the_same_text": ("limits of the same text", "200 200 429", "200 200 200"),
     "a_limit_without_a_key": ("limits without a key", "500", "an error at import"),
     "a_key_of_zero": ("empty keys", "200 200 200", "200 429 200"),

@@ -128,21 +128,21 @@ def limited(*limits: Any, methods: tuple[str, ...] = ("GET",), **options: Any) -
         ),
     ],
 )
-def test_each_option_has_its_declaration(limit: Any, declaration: str) -> None:
+def test_each_option_becomes_a_declaration(limit: Any, declaration: str) -> None:
     app = limited(limit)
 
     assert f"    + @rate_limiter({declaration})\n" in printed(app)
-    assert_that_it_runs(app)
+    assert_printed_declarations_run(app)
 
 
 @pytest.mark.parametrize("name", usages.USAGES)
-def test_what_is_printed_for_public_code_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_printed_declarations_of_public_apps_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch, library(OURS, patch.setattr) as lib:
         usages.USAGES[name](lib)
-        assert_that_it_runs(lib.latest.app)
+        assert_printed_declarations_run(lib.latest.app)
 
 
-def assert_that_it_runs(app: Flask) -> None:
+def assert_printed_declarations_run(app: Flask) -> None:
     """Write what is printed for ``app`` into an app of its own, and ask each of its endpoints."""
     names: dict[str, Any] = {name: getattr(flask_multilimit, name) for name in flask_multilimit.__all__}
     names |= {"functools": functools, "request": request}
@@ -184,23 +184,23 @@ def assert_that_it_runs(app: Flask) -> None:
         (("GET",), None, "GET"),
     ],
 )
-def test_one_limiter_for_each_method_that_the_view_takes(
+def test_per_method_becomes_one_limiter_for_each_method(
     methods: tuple[str, ...], given: list[str] | None, expected: str
 ) -> None:
     app = limited(lambda it: it.limit("3/minute", per_method=True, methods=given), methods=methods)
 
     assert re.findall(r'rules="3/minute", methods=\["(\w+)"\]\)', printed(app)) == expected.split()
-    assert_that_it_runs(app)
+    assert_printed_declarations_run(app)
 
 
-def test_a_second_limit_of_the_same_window_gets_a_scope() -> None:
+def test_second_limit_of_the_same_window_gets_a_scope() -> None:
     app = limited(lambda it: it.limit("3/minute"), lambda it: it.limit("5/minute", deduct_when=failed))
 
     assert '+ @rate_limiter(type=IP, rules="5/minute", charge_when=failed, scope="search.1")' in printed(app)
-    assert_that_it_runs(app)
+    assert_printed_declarations_run(app)
 
 
-def test_defaults_blueprints_and_filters_have_declarations() -> None:
+def test_defaults_blueprints_and_filters_become_declarations() -> None:
     app = Flask("shop")
     limiter = Limiter(
         get_remote_address,
@@ -226,7 +226,7 @@ def test_defaults_blueprints_and_filters_have_declarations() -> None:
         'meta_limits\n    - "5/day"\n    + ban=Ban(after=5, within=86400, time=86400, factor=1)',
     ):
         assert line in text, text
-    assert_that_it_runs(app)
+    assert_printed_declarations_run(app)
 
 
 @pytest.mark.parametrize(
@@ -238,16 +238,16 @@ def test_defaults_blueprints_and_filters_have_declarations() -> None:
         (ExemptionScope.META, None),
     ],
 )
-def test_an_exempt_view_keeps_the_limits_that_it_had(flags: ExemptionScope, expected: str | None) -> None:
+def test_exempt_view_gets_the_same_exemptions(flags: ExemptionScope, expected: str | None) -> None:
     app = limited(lambda it: it.limit("3/minute"), lambda it: it.exempt(flags=flags), default_limits=["9/minute"])
 
     written = written_in(printed(app)).get(f"{__name__}.search")
 
     assert written == (expected and [expected]), "its own limit is off"
-    assert_that_it_runs(app)
+    assert_printed_declarations_run(app)
 
 
-def test_the_limits_of_each_limiter_are_printed() -> None:
+def test_every_limiter_of_the_app_is_printed() -> None:
     app = Flask("shop")
     for text in ("1/minute", "2/hour"):
         app.get(f"/{text}", endpoint=text[0])(Limiter(get_remote_address, app=app).limit(text)(search))
@@ -262,14 +262,14 @@ def test_the_limits_of_each_limiter_are_printed() -> None:
     ]
 
 
-def test_a_lambda_is_named_by_its_place_in_the_code() -> None:
+def test_lambda_is_identified_by_file_and_line() -> None:
     app = limited(lambda it: it.limit(lambda: "3/minute"), lambda it: it.limit(lambda: "5/hour"))
 
     assert re.findall(r"(RULES\w*) is <lambda> at .*test_migrate.py:\d+", printed(app)) == ["RULES", "RULES_2"]
 
 
 @pytest.mark.parametrize("metas", [["5/hour", lambda: "9/day"], ["0/hour"], ["5/hour; 9/day"]])
-def test_meta_limits_that_are_no_single_ban_are_told(metas: list[str | Callable[[], str]]) -> None:
+def test_meta_limits_that_are_not_one_ban_get_a_note(metas: list[str | Callable[[], str]]) -> None:
     text = printed(limited(lambda it: it.limit("3/minute", meta_limits=metas)))
 
     assert "meta limits become a ban: one for each limiter, not from a callable" in text
@@ -285,7 +285,7 @@ def test_migrate_without_a_limiter_is_an_error() -> None:
     assert "this app has no Limiter of flask_multilimit.compat.flask_limiter" in result.output
 
 
-def test_what_is_printed_for_the_example_of_the_guide_runs() -> None:
+def test_printed_declarations_of_the_guide_example_run() -> None:
     page = Path(__file__).parents[3] / "docs" / "how-to" / "flask-limiter-by-hand.md"
     text = page.read_text(encoding="utf-8").partition("% example: before\n```python\n")[2].partition("```")[0]
     namespace: dict[str, Any] = {"__name__": "shop"}
@@ -295,4 +295,4 @@ def test_what_is_printed_for_the_example_of_the_guide_runs() -> None:
 
     assert '+ @rate_limiter(type=IP, rules="3/minute; 20/hour")' in printed_now
     assert '+ @rate_limiter(type=IP, rules="2/hour", scope="mail")' in printed_now
-    assert_that_it_runs(namespace["app"])
+    assert_printed_declarations_run(namespace["app"])

@@ -53,7 +53,7 @@ def test_allow_and_deny_lists_apply_to_limits_of_the_bridge(app: Flask) -> None:
     assert codes(app, 2, address="192.0.2.1") == [200, 429]
 
 
-def test_a_limiter_of_ours_on_a_function_ends_no_default_limit_of_the_view_that_calls_it(app: Flask) -> None:
+def test_default_limit_counts_when_view_calls_a_function_with_our_limiter(app: Flask) -> None:
     Limiter(get_remote_address, app=app, default_limits=["2/minute"])
     send = rate_limiter("9/minute", type="ip")(named("send"))
     app.get("/", endpoint="index")(lambda: send() if "send" in request.args else "ok")
@@ -101,7 +101,7 @@ def test_limits_of_both_kinds_apply_to_one_view(app: Flask) -> None:
     assert codes(app, 2, "/both") == [200, 429]
 
 
-def test_limits_go_by_the_clock_of_the_test_kit(app: Flask) -> None:
+def test_freeze_sets_the_clock_of_bridge_limits(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app)
     app.get("/")(limiter.limit("1/hour")(named("v6")))
 
@@ -112,7 +112,7 @@ def test_limits_go_by_the_clock_of_the_test_kit(app: Flask) -> None:
         assert seen + codes(app, 1) == [200, 429, 200]
 
 
-def test_the_test_kit_switches_limits_of_the_bridge_off(app: Flask) -> None:
+def test_bridge_limits_can_be_switched_off_in_tests(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app)
     app.get("/")(limiter.limit("1/hour")(named("v7")))
 
@@ -120,7 +120,7 @@ def test_the_test_kit_switches_limits_of_the_bridge_off(app: Flask) -> None:
         assert codes(app, 3) == [200, 200, 200]
 
 
-def test_limits_of_the_app_count_what_is_refused_inside_of_the_view(app: Flask) -> None:
+def test_application_limits_count_requests_refused_inside_the_view(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app, application_limits=["3/hour"])
     inner = limiter.limit("1/hour")(named("v10"))
 
@@ -134,7 +134,7 @@ def test_limits_of_the_app_count_what_is_refused_inside_of_the_view(app: Flask) 
     assert codes(app, 1, "/other") == [429]
 
 
-def test_the_refusal_carries_the_decision(app: Flask) -> None:
+def test_rate_limit_exceeded_carries_the_decision(app: Flask) -> None:
     limiter, caught = Limiter(get_remote_address, app=app), list[RateLimitExceeded]()
     app.get("/")(limiter.limit("1/minute; 5/hour")(named("v11")))
 
@@ -150,7 +150,7 @@ def test_the_refusal_carries_the_decision(app: Flask) -> None:
     assert [(status.name, status.remaining) for status in decision.statuses] == [("1/minute", 0), ("5/hour", 4)]
 
 
-def test_a_with_statement_keeps_its_own_limit_while_another_request_enters_it(app: Flask) -> None:
+def test_with_statement_keeps_its_limit_during_another_request(app: Flask) -> None:
     def identify() -> str:
         if request.args["limit"] == "1/hour":
             codes(app, 1, "/?limit=99/hour", address="10.0.0.9")
@@ -166,7 +166,7 @@ def test_a_with_statement_keeps_its_own_limit_while_another_request_enters_it(ap
     assert codes(app, 3, "/?limit=1/hour") == [200, 429, 429]
 
 
-def test_a_key_of_a_thousand_characters_is_limited(app: Flask) -> None:
+def test_key_of_a_thousand_characters_is_limited(app: Flask) -> None:
     limiter = Limiter(lambda: "x" * 1000, app=app)
     app.get("/")(limiter.limit("1/hour")(named("v13")))
 
@@ -186,7 +186,7 @@ def test_without_auto_check_limits_apply_where_check_is_called(app: Flask) -> No
     assert codes(app, 2) == [200, 429]
 
 
-def test_the_multilimit_of_the_app_may_come_first(app: Flask) -> None:
+def test_limiter_uses_the_existing_multilimit_of_its_app(app: Flask) -> None:
     multilimit = MultiLimit(app)
     limiter = Limiter(get_remote_address, app=app, headers_enabled=True)
     app.get("/")(limiter.limit("1/minute")(named("v15")))
@@ -198,7 +198,7 @@ def test_the_multilimit_of_the_app_may_come_first(app: Flask) -> None:
     assert response.headers["X-RateLimit-Remaining"] == "0"
 
 
-def test_a_view_with_the_name_of_a_limited_function_has_the_default_limits(app: Flask) -> None:
+def test_view_named_like_a_limited_function_has_default_limits(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app, default_limits=["3/hour"])
     app.get("/limited", endpoint="limited")(limiter.limit("1/hour")(named("same")))
     app.get("/other", endpoint="other")(named("same"))
@@ -207,7 +207,7 @@ def test_a_view_with_the_name_of_a_limited_function_has_the_default_limits(app: 
     assert codes(app, 4, "/other") == [200, 200, 200, 429]
 
 
-def test_an_environment_that_runs_twice_is_two_requests(app: Flask) -> None:
+def test_same_environ_run_twice_is_two_requests(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app, application_limits=["1/hour"])
     app.get("/")(limiter.limit("9/hour")(named("twice")))
     environ = EnvironBuilder(path="/").get_environ()
@@ -217,7 +217,7 @@ def test_an_environment_that_runs_twice_is_two_requests(app: Flask) -> None:
     assert statuses == [200, 429]
 
 
-def test_charges_of_the_app_that_wait_for_the_response_are_given_back_once(app: Flask) -> None:
+def test_application_deduct_when_refunds_a_refused_request_once(app: Flask) -> None:
     limiter = Limiter(
         get_remote_address,
         app=app,
@@ -261,7 +261,7 @@ def test_overrides_change_limits_of_the_bridge(
     assert [told[0][0], " ".join(told[1])] == shown
 
 
-def test_the_log_says_what_an_empty_key_does(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_explains_an_empty_key(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
     limiter = Limiter(lambda: "", app=app)
     app.get("/", endpoint="index")(limiter.limit("5/minute")(named("v28")))
 
@@ -284,7 +284,7 @@ def listed(app: Flask, endpoint: str) -> list[tuple[str, str, str]]:
     return sorted(rows)
 
 
-def test_the_list_of_limits_has_those_of_the_bridge_beside_our_own(app: Flask) -> None:
+def test_limits_command_lists_bridge_limits_beside_ours(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app, default_limits=["9/hour"], application_limits=["99/day"])
     app.get("/", endpoint="both")(limiter.limit("2/minute")(rate_limiter(rules="1/minute")(named("v20"))))
     app.get("/other", endpoint="other")(named("v21"))
@@ -300,7 +300,7 @@ def test_the_list_of_limits_has_those_of_the_bridge_beside_our_own(app: Flask) -
     ]
 
 
-def test_the_list_of_limits_shows_the_options_of_the_bridge(app: Flask) -> None:
+def test_limits_command_shows_options_of_bridge_limits(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app)
     options: dict[str, Any] = {"methods": ["post"], "cost": 2, "exempt_when": lambda: False}
     limited = limiter.limit("5/minute", deduct_when=lambda _: True, **options)(named("v22"))
@@ -312,7 +312,7 @@ def test_the_list_of_limits_shows_the_options_of_the_bridge(app: Flask) -> None:
     ]
 
 
-def test_the_list_of_limits_has_those_of_methods_of_a_class(app: Flask) -> None:
+def test_limits_command_lists_bridge_limits_of_view_classes(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app, default_limits=["9/hour"])
     shared = limiter.shared_limit("7/minute", "mail")
 
@@ -332,14 +332,14 @@ def test_the_list_of_limits_has_those_of_methods_of_a_class(app: Flask) -> None:
     ]
 
 
-def test_the_list_of_limits_has_routes_without_a_view(app: Flask) -> None:
+def test_limits_command_lists_routes_without_a_view(app: Flask) -> None:
     Limiter(get_remote_address, app=app, default_limits=["9/hour"])
     app.add_url_rule("/elsewhere", endpoint="elsewhere", build_only=True)
 
     assert listed(app, "elsewhere") == [("9/hour", "Flask-Limiter: default limit", "")]
 
 
-def test_the_list_of_limits_has_a_limit_that_depends_on_the_request(app: Flask) -> None:
+def test_limits_command_lists_limits_that_depend_on_the_request(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app)
     app.get("/", endpoint="index")(limiter.limit(lambda: request.args["plan"])(named("v23")))
 
@@ -348,7 +348,7 @@ def test_the_list_of_limits_has_a_limit_that_depends_on_the_request(app: Flask) 
     assert (name, where.startswith("Flask-Limiter: ")) == ("limit", True)
 
 
-def test_the_list_of_limits_shows_what_a_change_made_of_a_limit_of_the_bridge(app: Flask) -> None:
+def test_limits_command_shows_an_override_of_a_bridge_limit(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app)
     app.get("/", endpoint="index")(limiter.limit("5/minute")(named("v24")))
     with app.app_context():
@@ -366,7 +366,7 @@ def test_the_list_of_limits_shows_what_a_change_made_of_a_limit_of_the_bridge(ap
 # Limiters that are switched off
 
 
-def test_a_limiter_that_is_switched_off_leaves_the_other_one_alone(app: Flask) -> None:
+def test_disabled_limiter_does_not_affect_another_limiter(app: Flask) -> None:
     Limiter(get_remote_address, app=app, enabled=False, storage_uri="tape://")
     app.config["RATELIMIT_ENABLED"] = True
     Limiter(get_remote_address, app=app, default_limits=["1/minute"])
@@ -387,7 +387,7 @@ def meta_limited(app: Flask) -> Flask:
     return app
 
 
-def test_a_meta_limit_that_begins_sends_the_signal_of_a_ban(meta_limited: Flask) -> None:
+def test_meta_limit_sends_the_ban_signal_when_it_begins(meta_limited: Flask) -> None:
     told: list[tuple[str, str, str]] = []
 
     def note(_: Flask, *, endpoint: str, limiter: str, subject: str, **__: Any) -> None:
@@ -415,7 +415,7 @@ def test_observers_count_refusals_by_meta_limits_as_banned(app: Flask, meta_limi
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "192.0.2.1"])
-def test_a_meta_limit_costs_no_command_of_its_own(
+def test_meta_limit_needs_no_extra_storage_command(
     app: Flask, server: Server, redis_client: redis.Redis, address: str
 ) -> None:
     app.config["MULTILIMIT_TRAFFIC"] = False

@@ -1,4 +1,4 @@
-"""Whatever an app can see of its Limiter is the same on Flask-Limiter and on our bridge, but for what is listed."""
+"""What an app can see of its Limiter is the same on Flask-Limiter and on our bridge, except for listed differences."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def observe(name: str, behaviour: Callable[[Library], T], monkeypatch: pytest.Mo
 
 @pytest.mark.filterwarnings("ignore:Using the in-memory storage:UserWarning")
 @pytest.mark.parametrize("name", BEHAVIOURS)
-def test_both_libraries_show_the_same_but_for_listed_differences(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_behaviour_is_the_same_or_a_listed_difference(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs, ours = (observe(library, BEHAVIOURS[name], monkeypatch) for library in (THEIRS, OURS))
 
     listed = SEEN.get(name)
@@ -60,12 +60,12 @@ def names_on_the_page() -> set[str]:
     return {line.split("|")[1].strip() for line in table}
 
 
-def test_the_page_lists_the_differences_that_are_shown() -> None:
+def test_migration_page_lists_every_observed_difference() -> None:
     assert {name for name, _, _ in SEEN.values()} == names_on_the_page()
     assert set(SEEN) <= set(BEHAVIOURS)
 
 
-def test_the_page_explains_what_the_warning_at_the_first_request_names() -> None:
+def test_migration_page_explains_every_difference_in_the_warning() -> None:
     assert set(differences.DIFFERENCES) <= names_on_the_page()
 
 
@@ -82,31 +82,31 @@ def parameters_of_theirs() -> set[str]:
 
 
 POSITIONAL = {"self", "obj", "limit_provider"}
-OF_NO_USE = {"finalized"}
+INTERNAL = {"finalized"}
 """What Flask-Limiter keeps for itself."""
 
 
-def test_every_parameter_of_theirs_is_in_a_behaviour() -> None:
+def test_every_parameter_of_flask_limiter_has_a_behaviour() -> None:
     text = text_of_behaviours()
 
     missing = {name for name in parameters_of_theirs() if not re.search(rf"\b{name}(?:=|\": )", text)}
 
-    assert missing == POSITIONAL | OF_NO_USE
+    assert missing == POSITIONAL | INTERNAL
 
 
-def test_every_setting_and_name_of_theirs_is_in_a_behaviour() -> None:
+def test_every_setting_and_export_of_flask_limiter_has_a_behaviour() -> None:
     import flask_limiter
     from flask_limiter.constants import ConfigVars
 
     text = text_of_behaviours()
     settings = {value for name, value in vars(ConfigVars).items() if name.isupper()}
-    read_by_nobody = {ConfigVars.KEY_FUNC}
+    unread = {ConfigVars.KEY_FUNC}
 
-    assert settings - set(re.findall("RATELIMIT_[A-Z_]+", text)) == read_by_nobody
+    assert settings - set(re.findall("RATELIMIT_[A-Z_]+", text)) == unread
     assert {name for name in flask_limiter.__all__ if f"names.{name}" not in text} == {"RequestLimit"}
 
 
-def test_every_public_name_of_their_objects_is_in_a_behaviour() -> None:
+def test_every_public_attribute_of_flask_limiter_has_a_behaviour() -> None:
     from flask_limiter import Limiter, RequestLimit
 
     from flask_multilimit.compat import flask_limiter as ours

@@ -1,4 +1,4 @@
-"""What makes no sense is an error that names it, where it is declared. Flask-Limiter fails at requests, if at all."""
+"""A wrong argument is an error that names it, where it is declared. Flask-Limiter fails at requests, if at all."""
 
 from __future__ import annotations
 

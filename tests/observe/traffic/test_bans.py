@@ -31,7 +31,7 @@ def begun(*ends: float, endpoint: str = "login", rule: str = "ip-ban", key: str 
     return Counts({Check(endpoint, "banned", "storage"): len(ends)}, begun=bans)
 
 
-def test_each_holds_until_it_ends(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
+def test_bans_are_in_force_until_they_end(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
     send(begun(keeper.now + 60, keeper.now + 600))
     send(begun(keeper.now + 3 * DAY, endpoint="signup"))
 
@@ -44,7 +44,7 @@ def test_each_holds_until_it_ends(send: Sender, reader: TrafficReader, keeper: K
     assert reader.bans().in_force() == {}
 
 
-def test_they_outlive_the_process_in_which_they_began(keeper: Keeper) -> None:
+def test_bans_outlive_the_process_in_which_they_began(keeper: Keeper) -> None:
     for _ in range(3):
         send = Sender(outbox_to(keeper, clock=lambda: keeper.now))
         send(begun(keeper.now + 600))
@@ -53,9 +53,7 @@ def test_they_outlive_the_process_in_which_they_began(keeper: Keeper) -> None:
     assert TrafficReader(keeper, PREFIX).bans().in_force() == {("login", "ip-ban"): 3}
 
 
-def test_bans_of_any_length_live_under_a_key_that_outlives_them(
-    send: Sender, reader: TrafficReader, keeper: Keeper
-) -> None:
+def test_long_ban_is_not_forgotten_after_a_short_one(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
     """A short ban that begins after a long one must not shorten its life."""
     lengths = [1, 3600, 3601, DAY, 5 * DAY, 31 * DAY, 400 * DAY]
     start = keeper.now
@@ -68,7 +66,7 @@ def test_bans_of_any_length_live_under_a_key_that_outlives_them(
     assert reader.bans().begun == []
 
 
-def test_a_ban_that_ended_is_remembered_for_an_hour(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
+def test_ended_ban_is_remembered_for_an_hour(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
     end = keeper.now + 60
     send(begun(end, key="a", began=keeper.now))
     keeper.now = end + 3600
@@ -78,9 +76,7 @@ def test_a_ban_that_ended_is_remembered_for_an_hour(send: Sender, reader: Traffi
     assert reader.bans().begun == []
 
 
-def test_a_lifted_ban_ends_and_a_new_one_of_the_same_client_counts_once(
-    send: Sender, reader: TrafficReader, keeper: Keeper
-) -> None:
+def test_lifted_ban_ends_and_a_new_one_counts_once(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
     began = keeper.now
     send(begun(began + 600, key="a", began=began))
     send(begun(began + 600, key="b", began=began))
@@ -97,16 +93,14 @@ def test_a_lifted_ban_ends_and_a_new_one_of_the_same_client_counts_once(
     ]
 
 
-def test_a_key_that_was_deleted_by_hand_and_banned_again_counts_once(
-    send: Sender, reader: TrafficReader, keeper: Keeper
-) -> None:
+def test_second_ban_of_the_same_key_counts_once(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
     for later in (0, 5):
         send(begun(keeper.now + later + 600, key="a", began=keeper.now + later))
 
     assert reader.bans().in_force() == {("login", "ip-ban"): 1}
 
 
-def test_ends_are_by_the_clock_of_the_storage(reader: TrafficReader, keeper: Keeper) -> None:
+def test_bans_end_by_the_clock_of_the_storage(reader: TrafficReader, keeper: Keeper) -> None:
     """Ours is a thousand seconds behind."""
     send = Sender(outbox_to(keeper, clock=lambda: keeper.now - 1000))
     send(begun(keeper.now - 1000 + 600))
@@ -117,7 +111,7 @@ def test_ends_are_by_the_clock_of_the_storage(reader: TrafficReader, keeper: Kee
     assert reader.bans().in_force() == {}
 
 
-def test_beyond_the_most_those_that_end_first_are_forgotten(
+def test_bans_that_end_first_are_forgotten_beyond_the_maximum(
     send: Sender, reader: TrafficReader, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table, "MOST_BANS", 5)
@@ -128,13 +122,13 @@ def test_beyond_the_most_those_that_end_first_are_forgotten(
     assert ends == [500, 600, 700, 800, 900]
 
 
-def test_names_are_any_text(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
+def test_bans_accept_names_of_any_text(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
     send(begun(keeper.now + 60, endpoint="grüße\n{}", rule="a b"))
 
     assert reader.bans().in_force() == {("grüße {}", "a b"): 1}
 
 
-def test_on_a_server_their_key_lives_until_an_hour_after_the_last_has_ended(redis_client: redis.Redis) -> None:
+def test_key_of_bans_expires_an_hour_after_the_last_ban(redis_client: redis.Redis) -> None:
     at = RedisStorage(redis_client).tallies(["rate_limit:{*traffic}:x"]).at
     send = Sender(outbox_to(RedisStorage(redis_client)))
     for end in (at + 7200, at + 600):
@@ -150,7 +144,9 @@ class TestWatch:
     def watch(self, reader: TrafficReader, keeper: Keeper) -> TrafficWatch:
         return TrafficWatch(reader, clock=lambda: keeper.now)
 
-    def test_the_gauge_of_bans_asks_every_few_seconds(self, watch: TrafficWatch, send: Sender, keeper: Keeper) -> None:
+    def test_gauge_of_bans_asks_storage_every_few_seconds(
+        self, watch: TrafficWatch, send: Sender, keeper: Keeper
+    ) -> None:
         assert watch.look() is False
         send(begun(keeper.now + 600))
 
@@ -159,7 +155,7 @@ class TestWatch:
         assert watch.look() is True
         assert watch.in_force() == {("login", "ip-ban"): 1}
 
-    def test_an_ended_ban_leaves_the_gauge_without_a_question(
+    def test_ended_ban_leaves_the_gauge_without_asking_storage(
         self, watch: TrafficWatch, send: Sender, keeper: Keeper
     ) -> None:
         send(begun(keeper.now + 3))
@@ -171,7 +167,7 @@ class TestWatch:
         assert watch.in_force() == {}
         assert watch.look() is False, "the beat may rest"
 
-    def test_while_the_storage_is_away_it_knows_what_it_knew(
+    def test_gauge_of_bans_stays_while_storage_is_down(
         self, watch: TrafficWatch, send: Sender, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         send(begun(keeper.now + 600))
@@ -182,7 +178,7 @@ class TestWatch:
         assert watch.look() is True
         assert watch.in_force() == {("login", "ip-ban"): 1}
 
-    def test_the_gauge_of_bans_asks_nothing_at_exit(self, watch: TrafficWatch, keeper: Keeper) -> None:
+    def test_gauge_of_bans_asks_nothing_at_exit(self, watch: TrafficWatch, keeper: Keeper) -> None:
         keeper.tallies = raising(AssertionError("asked"))  # type: ignore[assignment,method-assign]
 
         assert watch.look(ending=True) is False
@@ -195,7 +191,7 @@ def raising(error: Exception) -> Callable[..., None]:
     return fail
 
 
-def test_bans_and_lists_have_no_part_in_the_share_of_the_most_refused_subject() -> None:
+def test_top_share_ignores_bans_and_lists() -> None:
     counts = Counts(
         {Check("login", "refused", "storage"): 40, Check("login", "banned", "storage"): 900},
         refused={

@@ -35,7 +35,7 @@ def count(counter: Counter, event: Event) -> None:
     counter.count(event.endpoint, event.outcome, event.decided_by, event.decision, event.applied)
 
 
-def test_checks_count_by_endpoint_outcome_and_who_decided(counter: Counter, event: Limiting) -> None:
+def test_checks_are_counted_by_endpoint_outcome_and_decider(counter: Counter, event: Limiting) -> None:
     for endpoint in ("a", "a", "a", "b"):
         count(counter, event(endpoint))
     count(counter, Event("b", "unanswered", "nobody", None, 0.1, 0.0, (), RuntimeError("away")))
@@ -48,8 +48,8 @@ def test_checks_count_by_endpoint_outcome_and_who_decided(counter: Counter, even
     }
 
 
-def test_a_refusal_counts_for_who_decided_and_at_which_endpoint(counter: Counter, event: Limiting) -> None:
-    """Though the same rules refuse the same subject."""
+def test_refusals_are_counted_by_decider_and_endpoint(counter: Counter, event: Limiting) -> None:
+    """Even if the same rules refuse the same subject."""
     event("a")
     refused = event("a")
     count(counter, refused)
@@ -67,7 +67,7 @@ def test_a_refusal_counts_for_who_decided_and_at_which_endpoint(counter: Counter
     assert counts.rules == {RuleCount("a", "ip-3600s", "refuses"): 3, RuleCount("b", "ip-3600s", "refuses"): 1}
 
 
-def test_events_not_summed_up_are_bounded(counter: Counter, event: Limiting) -> None:
+def test_events_waiting_to_be_summed_are_bounded(counter: Counter, event: Limiting) -> None:
     """As where no thread runs."""
     allowed, refused = event("a", subject="x", rules="10/hour"), [event("b"), event("b")][1]
     for _ in range(3 * counting.AT_ONCE):
@@ -79,7 +79,7 @@ def test_events_not_summed_up_are_bounded(counter: Counter, event: Limiting) -> 
     assert sum(counter.take().checks.values()) == 6 * counting.AT_ONCE
 
 
-def test_rules_count_by_what_they_did(counter: Counter, event: Limiting) -> None:
+def test_rules_are_counted_by_effect(counter: Counter, event: Limiting) -> None:
     for _ in range(3):
         count(counter, event("a", rules="1/minute; 2/hour"))
     for _ in range(2):
@@ -93,21 +93,21 @@ def test_rules_count_by_what_they_did(counter: Counter, event: Limiting) -> None
     }
 
 
-def test_subjects_count_by_the_rule_that_refuses_them(counter: Counter, event: Limiting) -> None:
+def test_subjects_are_counted_by_refusing_rule(counter: Counter, event: Limiting) -> None:
     for subject in ("x", "x", "x", "y", "y"):
         count(counter, event("a", subject=subject))
 
     assert counter.take().refused == {Refused("a", "ip-3600s", "ip", "x"): 2, Refused("a", "ip-3600s", "ip", "y"): 1}
 
 
-def test_a_shadow_refuses_no_subject(counter: Counter, event: Limiting) -> None:
+def test_shadow_limit_counts_no_refused_subjects(counter: Counter, event: Limiting) -> None:
     for _ in range(3):
         count(counter, event("a", shadow=True))
 
     assert counter.take().refused == {}
 
 
-def test_a_ban_counts_once_when_it_begins(counter: Counter) -> None:
+def test_ban_is_counted_once_when_it_begins(counter: Counter) -> None:
     limiter, hits = Limiter(MemoryStorage()), hits_for("1/hour", scope="login", ban=Ban(after=2, within=60, time=600))
     for _ in range(6):
         decision = limiter.check(hits)
@@ -125,7 +125,7 @@ def test_a_ban_counts_once_when_it_begins(counter: Counter) -> None:
     }
 
 
-def test_who_is_denied_by_a_list_is_among_the_refused(counter: Counter) -> None:
+def test_subjects_denied_by_a_list_count_as_refused(counter: Counter) -> None:
     for _ in range(2):
         counter.count("a", "denied", "list", None, (ByList(("ip", "203.0.113.7")),))
     counter.count("a", "banned", "list", None, (ByList(("user", "42")),))
@@ -136,8 +136,8 @@ def test_who_is_denied_by_a_list_is_among_the_refused(counter: Counter) -> None:
     }
 
 
-def test_rules_of_different_size_are_looked_at_one_by_one() -> None:
-    """A few units left of a small one are more than a fifth of it."""
+def test_near_limit_is_judged_for_each_rule() -> None:
+    """Nine units left of ten are few, but more than a fifth."""
     limiter, hits = Limiter(MemoryStorage()), hits_for("10/second; 100000/day", scope="a", type="ip")
     decision = limiter.check(hits)
 
@@ -145,7 +145,7 @@ def test_rules_of_different_size_are_looked_at_one_by_one() -> None:
     assert hits_near_limit(decision) == []
 
 
-def test_a_refund_counts_as_such_alone(counter: Counter, event: Limiting) -> None:
+def test_refund_is_counted_only_as_a_refund(counter: Counter, event: Limiting) -> None:
     decision = event("a", rules="1/hour").decision
 
     count(counter, Event("a", "refunded", "memory", decision, 0.0, 0.0, (), None))
@@ -155,7 +155,7 @@ def test_a_refund_counts_as_such_alone(counter: Counter, event: Limiting) -> Non
     assert counts.rules == {}
 
 
-def test_without_subjects_none_is_kept(event: Limiting) -> None:
+def test_subjects_are_not_kept_when_switched_off(event: Limiting) -> None:
     counter = Counter(subjects=False)
     for _ in range(3):
         count(counter, event())
@@ -165,7 +165,9 @@ def test_without_subjects_none_is_kept(event: Limiting) -> None:
     assert sum(counts.checks.values()) == 3
 
 
-def test_too_many_names_count_together(counter: Counter, event: Limiting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_beyond_the_maximum_are_counted_together(
+    counter: Counter, event: Limiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(counting, "MOST_NAMES", 3)
     for number in range(10):
         for _ in range(2):
@@ -178,7 +180,7 @@ def test_too_many_names_count_together(counter: Counter, event: Limiting, monkey
     assert sum(amount for rule, amount in counts.rules.items() if rule.did == "refuses") == 10
 
 
-def test_no_more_subjects_are_handed_on_than_can_be_sent(counter: Counter, event: Limiting) -> None:
+def test_only_the_most_refused_subjects_are_taken(counter: Counter, event: Limiting) -> None:
     for number in range(MOST_SENT + 50):
         for _ in range(2):
             count(counter, event(subject=str(number)))
@@ -186,7 +188,7 @@ def test_no_more_subjects_are_handed_on_than_can_be_sent(counter: Counter, event
     assert len(counter.take().refused) == MOST_SENT
 
 
-def test_a_long_subject_keeps_its_beginning_and_a_digest(counter: Counter, event: Limiting) -> None:
+def test_long_subject_keeps_its_beginning_and_a_digest(counter: Counter, event: Limiting) -> None:
     for end in ("1", "1", "2", "2"):
         count(counter, event(subject="x" * 1000 + end))
 
@@ -195,7 +197,7 @@ def test_a_long_subject_keeps_its_beginning_and_a_digest(counter: Counter, event
     assert all(len(subject) == LONGEST_SUBJECT and subject.startswith("x" * 40) for subject in subjects)
 
 
-def test_threads_lose_no_count(counter: Counter, event: Limiting) -> None:
+def test_concurrent_threads_lose_no_counts(counter: Counter, event: Limiting) -> None:
     event()
     refused = event()
     taken = []
@@ -216,7 +218,7 @@ def test_threads_lose_no_count(counter: Counter, event: Limiting) -> None:
     assert sum(amount for counts in taken for amount in counts.refused.values()) == 20_000
 
 
-def test_a_forked_child_counts_from_nothing(counter: Counter, event: Limiting) -> None:
+def test_forked_child_starts_with_no_counts(counter: Counter, event: Limiting) -> None:
     count(counter, event())
 
     def count_another() -> list[Check]:

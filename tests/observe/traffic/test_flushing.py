@@ -1,4 +1,4 @@
-"""Counts on their way to storage: each arrives once, whatever happens on the way."""
+"""Counts on their way to storage: each arrives exactly once, also after failures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def total(keeper: Keeper, seconds: float = 3600) -> int:
     return sum(TrafficReader(keeper, PREFIX).read(seconds).total.checks.values())
 
 
-def test_flushed_traffic_arrives(outbox: Outbox, keeper: Keeper) -> None:
+def test_flushed_traffic_is_stored(outbox: Outbox, keeper: Keeper) -> None:
     outbox.put(some(3))
     outbox.put(some(4))
 
@@ -45,12 +45,12 @@ def test_a_flush_is_one_command(outbox: Outbox, keeper: Keeper) -> None:
     assert all(is_traffic(key) for key in keys)
 
 
-def test_nothing_is_sent_when_there_is_nothing(outbox: Outbox, keeper: Keeper) -> None:
+def test_nothing_is_sent_without_traffic(outbox: Outbox, keeper: Keeper) -> None:
     assert outbox.send() is False
     assert keeper.sent == []
 
 
-def test_traffic_waits_for_the_storage_and_keeps_its_second(outbox: Outbox, keeper: Keeper) -> None:
+def test_traffic_waits_for_storage_and_keeps_its_time(outbox: Outbox, keeper: Keeper) -> None:
     keeper.error = StorageError("away")
     for _ in range(3):
         outbox.put(some())
@@ -64,7 +64,7 @@ def test_traffic_waits_for_the_storage_and_keeps_its_second(outbox: Outbox, keep
     assert total(keeper, BUCKET_SECONDS * 2) == 1
 
 
-def test_a_flush_whose_reply_was_lost_counts_once(outbox: Outbox, keeper: Keeper) -> None:
+def test_flush_without_a_reply_is_counted_once(outbox: Outbox, keeper: Keeper) -> None:
     keeper.error, keeper.loses_answers = StorageError("too late"), True
     outbox.put(some(5))
     outbox.send()
@@ -76,7 +76,7 @@ def test_a_flush_whose_reply_was_lost_counts_once(outbox: Outbox, keeper: Keeper
     assert total(keeper) == 7
 
 
-def test_an_outage_of_any_length_loses_no_count(outbox: Outbox, keeper: Keeper) -> None:
+def test_long_outage_loses_no_counts(outbox: Outbox, keeper: Keeper) -> None:
     keeper.error = StorageError("away")
     for number in range(100):
         outbox.put(some(1, f"view-{number % 7}"))
@@ -90,18 +90,17 @@ def test_an_outage_of_any_length_loses_no_count(outbox: Outbox, keeper: Keeper) 
     assert total(keeper) == 100
 
 
-def test_subjects_that_wait_together_stay_few(outbox: Outbox, keeper: Keeper) -> None:
+def test_waiting_subjects_are_bounded_to_the_most_refused(outbox: Outbox) -> None:
     for start in range(0, 300, 100):
         refused = {Refused("view", "ip-60s", "ip", str(n)): n + 1 for n in range(start, start + 100)}
         outbox.put(Counts({Check("view", "refused", "storage"): 1}, {}, refused))
 
     assert len(outbox._waiting[0].counts.refused) == MOST_SENT
     assert min(outbox._waiting[0].counts.refused.values()) == 201
-    del keeper
 
 
-def test_buckets_go_by_the_clock_of_the_storage(keeper: Keeper) -> None:
-    """The first ones, too."""
+def test_buckets_use_the_clock_of_the_storage(keeper: Keeper) -> None:
+    """From the first one on."""
     outbox = outbox_to(keeper, clock=lambda: keeper.now - 1000)
     for amount in (1, 10):
         outbox.put(some(amount))
@@ -110,7 +109,7 @@ def test_buckets_go_by_the_clock_of_the_storage(keeper: Keeper) -> None:
     assert total(keeper, 20) == 11
 
 
-def test_a_storage_that_takes_no_traffic_is_logged_once_a_minute(
+def test_storage_that_refuses_traffic_is_logged_once(
     outbox: Outbox, keeper: Keeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     error = StorageError("NOPERM")
@@ -125,7 +124,7 @@ def test_a_storage_that_takes_no_traffic_is_logged_once_a_minute(
     ]
 
 
-def test_a_storage_that_is_away_is_logged_by_its_guard_alone(keeper: Keeper, caplog: pytest.LogCaptureFixture) -> None:
+def test_storage_that_is_down_is_not_logged_by_traffic(keeper: Keeper, caplog: pytest.LogCaptureFixture) -> None:
     outbox = outbox_to(keeper, is_away=lambda: True)
     keeper.error = StorageError("away")
     outbox.put(some())
@@ -134,7 +133,7 @@ def test_a_storage_that_is_away_is_logged_by_its_guard_alone(keeper: Keeper, cap
     assert caplog.records == []
 
 
-def test_buckets_live_an_hour(outbox: Outbox, keeper: Keeper) -> None:
+def test_buckets_are_dropped_after_their_lifetime(outbox: Outbox, keeper: Keeper) -> None:
     outbox.put(some())
     outbox.send()
     keeper.now += LIVES_SECONDS - 1
@@ -146,7 +145,7 @@ def test_buckets_live_an_hour(outbox: Outbox, keeper: Keeper) -> None:
     assert not keeper.kept._kept
 
 
-def test_a_forked_child_sends_under_a_name_of_its_own_and_nothing_of_its_parent(outbox: Outbox, keeper: Keeper) -> None:
+def test_forked_child_sends_only_its_own_counts(outbox: Outbox, keeper: Keeper) -> None:
     outbox.put(some())
 
     def send_another() -> list[tuple[str, int, list[str]]]:
@@ -172,7 +171,7 @@ def test_subjects_are_hashed_with_a_key() -> None:
     assert all(len(subject) == 16 and subject != "a" for subject in hashed)
 
 
-def test_subjects_that_no_storage_takes_are_escaped() -> None:
+def test_subjects_of_invalid_unicode_are_escaped() -> None:
     counts = Counts({}, {}, {Refused("view", "ip-60s", "tenant", "a\ud800b"): 1})
 
     assert next(iter(shown(counts, "plain", b"").refused)).subject == "a\\ud800b"

@@ -39,14 +39,14 @@ def test_heaviest_keeps_no_more_than_twice_its_capacity(keys: list[int], capacit
     assert len(heaviest_of(keys, capacity)) <= 2 * capacity
 
 
-def test_the_top_are_those_with_the_largest_amounts() -> None:
+def test_top_returns_the_largest_amounts() -> None:
     heaviest = heaviest_of([1, 2, 2, 3, 3, 3], 10)
 
     assert heaviest.top(2) == {3: 3, 2: 2}
 
 
 @pytest.mark.parametrize("exponent", [1.0, 1.2])
-def test_the_top_20_of_a_zipf_stream_are_found(exponent: float) -> None:
+def test_top_20_of_a_zipf_stream_are_found(exponent: float) -> None:
     shares = list(accumulate(1 / rank**exponent for rank in range(1, 100_001)))
     stream = random.Random(7).choices(range(100_000), cum_weights=shares, k=100_000)
 
@@ -55,5 +55,5 @@ def test_the_top_20_of_a_zipf_stream_are_found(exponent: float) -> None:
     assert len(set(told) & {key for key, _ in exact.most_common(20)}) >= 19
 
 
-def test_a_frequent_subject_that_comes_late_is_found() -> None:
+def test_frequent_subject_that_comes_late_is_found() -> None:
     assert heaviest_of([*range(10), *[99] * 10], 3).top(1) == {99: 10}

@@ -45,7 +45,7 @@ def read(app: Flask) -> RecentTraffic:
     return reader_of(gate.limiter.storage, gate.settings.key_prefix).read(60)
 
 
-def test_who_switches_nothing_on_finds_who_is_refused(app: Flask) -> None:
+def test_traffic_is_counted_by_default(app: Flask) -> None:
     make(app)
     client = app.test_client()
     for _ in range(10):
@@ -72,7 +72,7 @@ def test_traffic_is_flushed_in_the_background(app: Flask, monkeypatch: pytest.Mo
     assert read(app).total.checks == {Check("index", "allowed", "memory"): 1}
 
 
-def test_switched_off_nobody_counts(app: Flask) -> None:
+def test_traffic_is_not_counted_when_switched_off(app: Flask) -> None:
     app.config["MULTILIMIT_TRAFFIC"] = False
     make(app)
 
@@ -80,7 +80,7 @@ def test_switched_off_nobody_counts(app: Flask) -> None:
     assert not gate_of(app).audience.present
 
 
-def test_on_a_server_it_lies_under_the_prefix_with_a_ttl(app: Flask, server: Server, redis_client: redis.Redis) -> None:
+def test_traffic_keys_have_the_prefix_and_a_ttl(app: Flask, server: Server, redis_client: redis.Redis) -> None:
     app.config.update(MULTILIMIT_STORAGE_URI=server.url, MULTILIMIT_STORAGE_TIMEOUT=10, MULTILIMIT_KEY_PREFIX="shop:")
     make(app)
     client = app.test_client()
@@ -127,7 +127,7 @@ def test_waits_are_counted(app: Flask) -> None:
     until(waits, every=0)
 
 
-def test_a_storage_of_ones_own_need_not_keep_it(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+def test_traffic_is_logged_when_storage_keeps_none(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
     class Own:
@@ -159,14 +159,14 @@ def test_a_storage_of_ones_own_need_not_keep_it(app: Flask, caplog: pytest.LogCa
         ({"TRAFFIC": False, "TRAFFIC_SUBJECTS": "plain"}, "MULTILIMIT_TRAFFIC_SUBJECTS='plain' needs"),
     ],
 )
-def test_settings_that_are_wrong(app: Flask, settings: dict[str, Any], what: str) -> None:
+def test_wrong_traffic_setting_is_an_error(app: Flask, settings: dict[str, Any], what: str) -> None:
     app.config.update({f"MULTILIMIT_{name}": value for name, value in settings.items()})
 
     with pytest.raises(ConfigurationError, match=what):
         MultiLimit(app)
 
 
-def test_subjects_as_the_setting_says(app: Flask) -> None:
+def test_subjects_are_plain_hashed_or_left_out_by_setting() -> None:
     found = {}
     for how in ("plain", "hashed", "none"):
         shop = Flask("shop")
@@ -177,7 +177,6 @@ def test_subjects_as_the_setting_says(app: Flask) -> None:
             client.get("/")
         traffic_of(shop).flush()
         found[how] = [top.subject for top in read(shop).top_subjects()]
-    del app
 
     assert found["plain"] == ["127.0.0.1"]
     assert found["none"] == []
@@ -186,7 +185,7 @@ def test_subjects_as_the_setting_says(app: Flask) -> None:
     assert len(hashed) == 16
 
 
-def test_the_log_may_be_switched_off(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_of_refusals_can_be_switched_off(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     app.config["MULTILIMIT_LOG"] = "off"
     make(app)

@@ -37,7 +37,7 @@ def refused(amount: int, rule: str = "ip-60s", endpoint: str = "search") -> Coun
     )
 
 
-def test_a_minute_of_refusals_is_one_line(log: RefusalLog, minutes: Minutes, caplog: pytest.LogCaptureFixture) -> None:
+def test_minute_of_refusals_is_one_line(log: RefusalLog, minutes: Minutes, caplog: pytest.LogCaptureFixture) -> None:
     for second in range(60):
         minutes.now = second
         log.add(refused(3) if second else refused(2, "user-60s", "login"))
@@ -51,7 +51,9 @@ def test_a_minute_of_refusals_is_one_line(log: RefusalLog, minutes: Minutes, cap
     ]
 
 
-def test_nothing_refused_is_no_line(log: RefusalLog, minutes: Minutes, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_line_is_logged_without_refusals(
+    log: RefusalLog, minutes: Minutes, caplog: pytest.LogCaptureFixture
+) -> None:
     log.add(Counts({Check("search", "allowed", "storage"): 5, Check("search", "refunded", "storage"): 5}))
     minutes.now = 100
 
@@ -59,7 +61,7 @@ def test_nothing_refused_is_no_line(log: RefusalLog, minutes: Minutes, caplog: p
     assert caplog.records == []
 
 
-def test_the_next_minute_counts_anew(log: RefusalLog, minutes: Minutes, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_minute_is_counted_anew(log: RefusalLog, minutes: Minutes, caplog: pytest.LogCaptureFixture) -> None:
     for minutes.now in (0, 60, 90, 150):
         if minutes.now in {0, 90}:
             log.add(refused(1))
@@ -68,7 +70,7 @@ def test_the_next_minute_counts_anew(log: RefusalLog, minutes: Minutes, caplog: 
     assert caplog.text.count("1 refused in 60 s") == 2
 
 
-def test_a_line_names_bans_denials_and_outages() -> None:
+def test_line_names_bans_denials_and_unanswered_requests() -> None:
     counts = Counts(
         {
             Check("a", "banned", "storage"): 4,
@@ -81,14 +83,14 @@ def test_a_line_names_bans_denials_and_outages() -> None:
     assert line_of(counts, 61.4, subjects=False) == "4 banned, 3 denied, 2 unanswered in 61 s"
 
 
-def test_a_line_names_the_rules_that_refuse_most() -> None:
+def test_line_names_the_rules_that_refuse_most() -> None:
     counts = Counts({}, {RuleCount("search", f"rule-{n}", "refuses"): n for n in range(1, 9)})
 
     assert line_of(counts, 60, subjects=False).endswith("search by rule-5 5, search by rule-4 4, and 3 more")
 
 
 @pytest.mark.parametrize(("subjects", "end"), [(False, ""), (True, ". Refused most: ip 203.0.113.7 3")])
-def test_the_last_summary_is_logged_when_the_process_ends(
+def test_last_line_is_logged_when_the_process_ends(
     minutes: Minutes, caplog: pytest.LogCaptureFixture, subjects: bool, end: str
 ) -> None:
     caplog.set_level(logging.INFO)

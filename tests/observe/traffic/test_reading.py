@@ -28,7 +28,7 @@ def refused(subject: str, amount: int = 1) -> Counts:
     return Counts({Check("view", "refused", "storage"): amount}, {}, {Refused("view", "ip-60s", "ip", subject): amount})
 
 
-def test_checks_come_back_as_they_were(reader: TrafficReader, send: Sender) -> None:
+def test_counts_are_read_as_they_were_stored(reader: TrafficReader, send: Sender) -> None:
     counts = Counts(
         {Check("a", "allowed", "storage"): 5, Check("a", "refused", "deny_cache"): 3, Check("b b", "banned", "x"): 1},
         {
@@ -44,7 +44,7 @@ def test_checks_come_back_as_they_were(reader: TrafficReader, send: Sender) -> N
     assert replace(reader.read(60).total, starts=counts.starts) == counts
 
 
-def test_a_name_with_a_tab_is_read_with_a_blank(reader: TrafficReader, send: Sender) -> None:
+def test_tab_in_a_name_is_read_as_a_blank(reader: TrafficReader, send: Sender) -> None:
     send(Counts({Check("a\tb", "allowed", "storage"): 5}))
 
     assert reader.read(60).total.checks == {Check("a b", "allowed", "storage"): 5}
@@ -62,7 +62,7 @@ def test_slices_are_ten_seconds_each_without_gaps(reader: TrafficReader, send: S
     assert recent.start + 6 * BUCKET_SECONDS >= recent.at == keeper.now
 
 
-def test_series_by_endpoint_outcome_and_rule(reader: TrafficReader, send: Sender) -> None:
+def test_series_can_be_filtered_by_endpoint_outcome_and_rule(reader: TrafficReader, send: Sender) -> None:
     send(
         Counts(
             {Check("a", "allowed", "storage"): 5, Check("a", "refused", "storage"): 3, Check("b", "refused", "x"): 1},
@@ -84,9 +84,7 @@ def test_series_by_endpoint_outcome_and_rule(reader: TrafficReader, send: Sender
     assert recent.rules("near") == (7,)
 
 
-def test_top_subjects_are_those_refused_most_over_all_slices(
-    reader: TrafficReader, send: Sender, keeper: Keeper
-) -> None:
+def test_top_subjects_are_the_most_refused_of_all_slices(reader: TrafficReader, send: Sender, keeper: Keeper) -> None:
     for subject, amount in (("rare", 1), ("often", 5)):
         send(refused(subject, amount))
     keeper.now += 10
@@ -99,9 +97,7 @@ def test_top_subjects_are_those_refused_most_over_all_slices(
     assert top[0][:3] == ("view", "ip-60s", "ip")
 
 
-def test_a_subject_is_refused_since_its_latest_series_began(
-    reader: TrafficReader, send: Sender, keeper: Keeper
-) -> None:
+def test_top_subject_has_the_span_of_its_latest_series(reader: TrafficReader, send: Sender, keeper: Keeper) -> None:
     start = keeper.now
     send(refused("x"))
     keeper.now = start + 300
@@ -116,7 +112,7 @@ def test_a_subject_is_refused_since_its_latest_series_began(
     assert (top.since, top.until) == (start + 300, start + 410)
 
 
-def test_nothing_is_an_hour_of_nothing(reader: TrafficReader) -> None:
+def test_series_are_zero_without_traffic(reader: TrafficReader) -> None:
     recent = reader.read()
 
     assert recent.checks() == (0,) * 360
@@ -125,13 +121,13 @@ def test_nothing_is_an_hour_of_nothing(reader: TrafficReader) -> None:
 
 
 @pytest.mark.parametrize(("asked", "slices"), [(0, 1), (10, 1), (11, 2), (3600, 360), (10**6, 360)])
-def test_an_hour_at_most(reader: TrafficReader, keeper: Keeper, asked: float, slices: int) -> None:
+def test_at_most_an_hour_is_read(reader: TrafficReader, keeper: Keeper, asked: float, slices: int) -> None:
     keeper.now = 1_700_000_009.0
 
     assert len(reader.read(asked).slices) == slices
 
 
-def test_slices_that_are_settled_are_asked_for_once(
+def test_settled_slices_are_read_once(
     reader: TrafficReader, send: Sender, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(refused("x"))
@@ -151,7 +147,7 @@ def test_slices_that_are_settled_are_asked_for_once(
     assert len(reader._settled) <= 360
 
 
-def test_names_of_a_later_version_are_left_out(reader: TrafficReader, keeper: Keeper, send: Sender) -> None:
+def test_fields_of_a_later_version_are_left_out(reader: TrafficReader, keeper: Keeper, send: Sender) -> None:
     from flask_multilimit.engine.storage import Tally
 
     send(refused("x"))
@@ -161,7 +157,7 @@ def test_names_of_a_later_version_are_left_out(reader: TrafficReader, keeper: Ke
     assert reader.read(60).total.checks == {Check("view", "refused", "storage"): 1}
 
 
-def test_a_storage_that_keeps_no_traffic_is_an_error() -> None:
+def test_storage_that_keeps_no_traffic_is_an_error() -> None:
     assert isinstance(reader_of(MemoryStorage(), PREFIX), TrafficReader)
     with pytest.raises(ConfigurationError, match="a object keeps no traffic"):
         reader_of(object(), PREFIX)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flask.testing import FlaskClient
 
 
-def test_those_who_are_let_in_see_the_page_under_their_names(app: Flask) -> None:
+def test_authorized_visitors_see_the_page_with_their_name(app: Flask) -> None:
     for name in ("ada", "bob"):
         answer = browser_of(name, app).get(ROOT)
 
@@ -44,13 +44,13 @@ def test_authorize_that_returns_no_name_is_an_error(returned: Any) -> None:
         app.test_client().get(ROOT)
 
 
-def test_without_authorize_registration_is_an_error() -> None:
+def test_registration_without_authorize_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="give authorize="):
         made(dashboard={"authorize": None})
 
 
 @pytest.mark.parametrize("host", ["localhost:5000", "shop.localhost:5000", "127.0.0.1", "127.0.0.1:5000", "[::1]:5000"])
-def test_without_authorize_in_debug_mode_this_machine_sees_it_with_a_banner(host: str) -> None:
+def test_debug_mode_without_authorize_admits_this_machine_with_a_banner(host: str) -> None:
     answer = debugged().test_client().get(ROOT, headers={"Host": host})
 
     assert answer.status_code == 200
@@ -66,16 +66,16 @@ def test_without_authorize_in_debug_mode_this_machine_sees_it_with_a_banner(host
         {"HTTP_HOST": "localhost.evil.example"},
         {"HTTP_HOST": "localhost:5000:5000"},
     ],
-    ids=["from elsewhere", "over a proxy", "by another name", "by a longer name", "by no name"],
+    ids=["other address", "over a proxy", "other host", "longer host", "malformed host"],
 )
-def test_without_authorize_nobody_else_sees_it(asking: dict[str, str]) -> None:
-    """Not by the test client: that of older releases of werkzeug rejects what is no name."""
+def test_debug_mode_without_authorize_refuses_other_machines(asking: dict[str, str]) -> None:
+    """Without the test client: that of older werkzeug releases refuses malformed hosts."""
     _, status, _ = run_wsgi_app(debugged(), {**create_environ(ROOT), "REMOTE_ADDR": "127.0.0.1", **asking})
 
     assert status.startswith("403")
 
 
-def test_without_authorize_nobody_sees_it_once_debug_mode_is_off() -> None:
+def test_dashboard_without_authorize_is_closed_when_debug_mode_ends() -> None:
     app = debugged()
     app.debug = False
 
@@ -83,12 +83,12 @@ def test_without_authorize_nobody_sees_it_once_debug_mode_is_off() -> None:
 
 
 @pytest.mark.parametrize("name", ["authorize", "may_change"])
-def test_a_callback_that_is_not_callable_is_an_error(name: str) -> None:
+def test_callback_that_is_not_callable_is_an_error(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{name}='ada'"):
         made(dashboard={name: "ada"})
 
 
-def test_the_limits_of_another_are_an_error() -> None:
+def test_multilimit_of_another_app_is_an_error() -> None:
     app = Flask("shop")
     MultiLimit(app)
 
@@ -96,7 +96,7 @@ def test_the_limits_of_another_are_an_error() -> None:
         app.register_blueprint(Dashboard(MultiLimit(), authorize=lambda: "ada"))
 
 
-def test_the_limits_may_come_after_the_dashboard() -> None:
+def test_multilimit_may_be_initialised_after_the_dashboard() -> None:
     app, multilimit = Flask("shop"), MultiLimit()
     app.register_blueprint(Dashboard(multilimit, authorize=lambda: "ada"))
     multilimit.init_app(app)
@@ -105,7 +105,7 @@ def test_the_limits_may_come_after_the_dashboard() -> None:
 
 
 @pytest.mark.parametrize("page", ["", "api/now"])
-def test_a_browser_is_told_to_do_no_more_than_the_pages_need(app: Flask, ada: FlaskClient, page: str) -> None:
+def test_security_headers_forbid_what_pages_do_not_need(app: Flask, ada: FlaskClient, page: str) -> None:
     for answer, status in ((ada.get(ROOT + page), 200), (app.test_client().get(ROOT + page), 403)):
         policy = answer.headers["Content-Security-Policy"]
 
@@ -126,7 +126,7 @@ def test_a_browser_is_told_to_do_no_more_than_the_pages_need(app: Flask, ada: Fl
         *("dashboard.css%00.svg", "slider.js/../../templates/base.html"),
     ],
 )
-def test_nothing_but_our_files_is_served_as_a_file(app: Flask, name: str) -> None:
+def test_static_route_serves_no_other_files(app: Flask, name: str) -> None:
     assert app.test_client().get(f"{ROOT}static/{name}", follow_redirects=True).status_code in {400, 404}
 
 
@@ -135,7 +135,7 @@ def test_nothing_but_our_files_is_served_as_a_file(app: Flask, name: str) -> Non
     ["//evil.example/multilimit/", "/multilimit//evil.example", "/multilimit", "/multilimit/what-if"],
 )
 @pytest.mark.parametrize("host", ["localhost", "evil.example"], ids=["own host", "forged host"])
-def test_no_answer_leads_to_another_site(app: Flask, ada: FlaskClient, target: str, host: str) -> None:
+def test_answers_never_link_to_another_site(app: Flask, ada: FlaskClient, target: str, host: str) -> None:
     query = "lang=//evil.example&next=https://evil.example&endpoint=//evil.example"
     environ = {**create_environ("/", headers={"Host": host}), **ada.environ_base, "QUERY_STRING": query}
 
@@ -148,7 +148,7 @@ def test_no_answer_leads_to_another_site(app: Flask, ada: FlaskClient, target: s
         assert f'{attribute}="http' not in text
 
 
-def test_a_language_is_chosen_once(ada: FlaskClient) -> None:
+def test_chosen_language_is_remembered(ada: FlaskClient) -> None:
     assert 'lang="en"' in ada.get(ROOT).text
     assert 'lang="zh-Hans"' in ada.get(ROOT, headers={"Accept-Language": "zh-CN,zh;q=0.9,en;q=0.8"}).text
     assert 'lang="zh-Hans"' in ada.get(f"{ROOT}?lang=zh").text
@@ -178,7 +178,7 @@ def guess(app: Flask, path: str = ROOT, **options: Any) -> int:
     return app.test_client().get(path, auth=("ada", "wrong"), **options).status_code
 
 
-def test_anonymous_visitors_are_turned_away_with_429_and_keep_no_operator_out() -> None:
+def test_anonymous_visits_are_throttled_without_locking_out_operators() -> None:
     app = made(dashboard={"authorize": basic_auth})
     stranger = app.test_client()
 
@@ -188,13 +188,13 @@ def test_anonymous_visitors_are_turned_away_with_429_and_keep_no_operator_out() 
 
 
 @pytest.mark.parametrize("answer", [401, Response(status=401), redirect("/login")], ids=str)
-def test_visitors_without_credentials_always_learn_how_to_come_in(answer: Any) -> None:
+def test_visitors_without_credentials_always_get_the_login_answer(answer: Any) -> None:
     stranger = made(dashboard={"authorize": lambda: abort(answer)}).test_client()
 
     assert {stranger.get(ROOT).status_code for _ in range(12)} == {getattr(answer, "status_code", answer)}
 
 
-def test_guesses_are_throttled_by_address_even_if_one_of_them_is_right() -> None:
+def test_guesses_are_throttled_by_address_even_with_the_right_password() -> None:
     app = made(dashboard={"authorize": basic_auth})
 
     assert [guess(app) for _ in range(12)] == [401] * 10 + [429] * 2
@@ -212,7 +212,7 @@ def test_guesses_are_throttled_by_address_even_if_one_of_them_is_right() -> None
     ],
     ids=["header", "cookie", "query", "form"],
 )
-def test_guesses_are_throttled_however_they_are_sent(guessing: dict[str, Any]) -> None:
+def test_guesses_are_throttled_in_every_part_of_a_request(guessing: dict[str, Any]) -> None:
     asked: list[str] = []
     app = made(dashboard={"authorize": lambda: asked.append(request.values.get("token", ""))})
 
@@ -231,8 +231,8 @@ def test_guesses_are_throttled_however_they_are_sent(guessing: dict[str, Any]) -
     ],
     ids=str,
 )
-def test_guesses_are_throttled_whatever_authorize_answers(answer: Any, status: int) -> None:
-    """A wrong password makes some hashes fail."""
+def test_guesses_are_throttled_with_every_answer_of_authorize(answer: Any, status: int) -> None:
+    """Some hash functions raise when a password is wrong."""
 
     def authorize() -> str:
         if isinstance(answer, type):
@@ -244,7 +244,7 @@ def test_guesses_are_throttled_whatever_authorize_answers(answer: Any, status: i
     assert [guess(app) for _ in range(12)] == [status] * 10 + [429] * 2
 
 
-def test_of_guesses_that_arrive_together_authorize_is_asked_about_ten() -> None:
+def test_concurrent_guesses_call_authorize_ten_times() -> None:
     asked: list[Any] = []
 
     def authorize() -> str | None:
@@ -259,13 +259,13 @@ def test_of_guesses_that_arrive_together_authorize_is_asked_about_ten() -> None:
     assert len(asked) == 10
 
 
-def test_a_visit_that_is_let_in_is_no_guess() -> None:
+def test_authorized_visits_are_not_throttled() -> None:
     app = made(dashboard={"authorize": basic_auth})
 
     assert [browser_of("ada", app).get(ROOT).status_code for _ in range(15)] == [200] * 15
 
 
-def test_a_browser_that_was_let_in_undoes_a_change_while_others_guess_from_its_address() -> None:
+def test_known_browser_works_while_others_guess_from_its_address() -> None:
     app = made(dashboard={"authorize": basic_auth})
     ada = browser_of("ada", app)
     page = confirm(ada, **RULE)
@@ -276,7 +276,7 @@ def test_a_browser_that_was_let_in_undoes_a_change_while_others_guess_from_its_a
     assert send(ada, lists, ending="/undo").status_code == 303
 
 
-def test_a_cookie_of_a_browser_is_worth_no_more_guesses_than_an_address() -> None:
+def test_guesses_with_a_browser_cookie_are_throttled() -> None:
     app = made(dashboard={"authorize": basic_auth})
     ada = browser_of("ada", app)
     ada.get(ROOT)
@@ -284,7 +284,7 @@ def test_a_cookie_of_a_browser_is_worth_no_more_guesses_than_an_address() -> Non
     assert [ada.get(ROOT, auth=("ada", "wrong")).status_code for _ in range(12)] == [401] * 10 + [429] * 2
 
 
-def test_many_cookies_of_one_visitor_are_worth_no_more_guesses_than_one() -> None:
+def test_guesses_with_new_cookies_are_throttled_together() -> None:
     app = made(dashboard={"authorize": basic_auth})
 
     def guess_with_new_cookie() -> int:
@@ -296,7 +296,7 @@ def test_many_cookies_of_one_visitor_are_worth_no_more_guesses_than_one() -> Non
 
 
 @pytest.mark.parametrize("at", ["*", "multi*", "multilimit"])
-def test_no_override_of_a_pattern_limits_the_dashboard(at: str) -> None:
+def test_override_of_a_pattern_does_not_limit_the_dashboard(at: str) -> None:
     app = made()
     ada = browser_of("ada", app)
     entry = control_of(app).override(at, limit="1/hour", for_="1h", force=True)
@@ -309,7 +309,7 @@ def test_no_override_of_a_pattern_limits_the_dashboard(at: str) -> None:
 
 
 @pytest.mark.parametrize(("preferred", "lang"), [("en", "en"), ("zh-CN", "zh-Hans")])
-def test_the_page_of_a_stranger_names_its_language(app: Flask, preferred: str, lang: str) -> None:
+def test_refusal_page_names_its_language(app: Flask, preferred: str, lang: str) -> None:
     page = app.test_client().get(ROOT, headers={"Accept-Language": preferred})
 
     assert page.status_code == 403
@@ -317,7 +317,7 @@ def test_the_page_of_a_stranger_names_its_language(app: Flask, preferred: str, l
 
 
 @pytest.mark.parametrize("path", [ROOT, f"{ROOT}limits", f"{ROOT}lists?undone=x"])
-def test_a_stranger_learns_nothing_about_the_app(path: str) -> None:
+def test_refusal_page_shows_nothing_about_the_app(path: str) -> None:
     app = made(MULTILIMIT_ENABLED=False)
 
     page = app.test_client().get(path)
@@ -329,18 +329,18 @@ def test_a_stranger_learns_nothing_about_the_app(path: str) -> None:
 
 
 @pytest.mark.parametrize("page", ["api/", "api/now", "api/openapi.json"])
-def test_the_api_refuses_in_json_also_below_a_prefix(page: str) -> None:
+def test_api_below_a_prefix_refuses_in_json(page: str) -> None:
     answer = made().test_client().get(ROOT + page, environ_overrides={"SCRIPT_NAME": "/shop"})
 
     assert (answer.status_code, answer.get_json()) == (403, {"error": "You may not see this page."})
 
 
 @pytest.mark.parametrize("query", ["lists?undone=everything", "subject?who=192.0.2.1&done=9"])
-def test_a_link_cannot_claim_a_change_that_was_not_made(ada: FlaskClient, query: str) -> None:
+def test_forged_link_shows_no_message_of_a_change(ada: FlaskClient, query: str) -> None:
     assert 'class="done"' not in ada.get(ROOT + query).text
 
 
-def test_a_message_about_a_change_is_shown_to_its_author_alone(app: Flask, ada: FlaskClient) -> None:
+def test_message_of_a_change_is_shown_only_to_its_author(app: Flask, ada: FlaskClient) -> None:
     lists = ada.get(confirm(ada, **RULE).location)
     address = send(ada, lists, ending="/undo").location
 
@@ -348,7 +348,7 @@ def test_a_message_about_a_change_is_shown_to_its_author_alone(app: Flask, ada: 
     assert "Undone in all workers" not in browser_of("bob", app).get(address).text
 
 
-def test_only_existing_static_files_are_cached_and_without_cookies(app: Flask) -> None:
+def test_existing_static_files_are_cached_without_cookies(app: Flask) -> None:
     stranger = app.test_client()
 
     found, missing = (stranger.get(f"{ROOT}static/{name}?lang=zh") for name in ("dashboard.css", "none.css"))

@@ -78,7 +78,7 @@ def document(busy: FlaskClient) -> dict[str, Any]:
     return found
 
 
-def test_the_document_is_openapi(document: dict[str, Any]) -> None:
+def test_api_document_is_valid_openapi(document: dict[str, Any]) -> None:
     validate(document)
 
     assert document["openapi"] == "3.1.0"
@@ -86,7 +86,7 @@ def test_the_document_is_openapi(document: dict[str, Any]) -> None:
     assert set(document["paths"]) == {f"/{name}" for name in ASKED}
 
 
-def test_the_index_leads_to_each(busy: FlaskClient) -> None:
+def test_index_links_every_address(busy: FlaskClient) -> None:
     addresses = busy.get(API).get_json()
 
     assert len(addresses) == len(ASKED) + 1
@@ -94,7 +94,7 @@ def test_the_index_leads_to_each(busy: FlaskClient) -> None:
 
 
 @pytest.mark.parametrize("name", [each.name for each in OPERATIONS])
-def test_each_answer_is_as_the_document_says(busy: FlaskClient, document: dict[str, Any], name: str) -> None:
+def test_answers_fit_the_schemas_of_the_document(busy: FlaskClient, document: dict[str, Any], name: str) -> None:
     """All of it: what the document does not name is an error, too."""
     responses = document["paths"][f"/{name}"]["get"]["responses"]
     schema = responses["200"]["content"]["application/json"]["schema"]
@@ -110,14 +110,14 @@ def test_each_answer_is_as_the_document_says(busy: FlaskClient, document: dict[s
         assert [f"{query}: {each.json_path}: {each.message}" for each in found] == []
 
 
-def test_no_parameter_is_missing(document: dict[str, Any]) -> None:
+def test_document_lists_every_query_parameter(document: dict[str, Any]) -> None:
     for name, queries in ASKED.items():
         known = {each["name"] for each in document["paths"][f"/{name}"]["get"]["parameters"]}
         asked = {pair.partition("=")[0] for query in queries for pair in query.lstrip("?").split("&") if pair}
         assert asked <= known, name
 
 
-def test_parameters_say_what_they_take(document: dict[str, Any]) -> None:
+def test_parameters_have_types_and_choices(document: dict[str, Any]) -> None:
     parameters = {each["name"]: each["schema"] for each in document["paths"]["/limits"]["get"]["parameters"]}
 
     assert parameters == {
@@ -128,11 +128,11 @@ def test_parameters_say_what_they_take(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
-def test_nothing_is_changed_there(busy: FlaskClient, method: str) -> None:
+def test_api_refuses_methods_that_change(busy: FlaskClient, method: str) -> None:
     assert {name: getattr(busy, method)(API + name).status_code for name in ASKED} == dict.fromkeys(ASKED, 405)
 
 
-def test_a_stranger_gets_problem_details_from_the_api(busy: FlaskClient, document: dict[str, Any]) -> None:
+def test_unauthorized_api_requests_get_the_documented_error(busy: FlaskClient, document: dict[str, Any]) -> None:
     stranger = busy.application.test_client()
 
     for name in ASKED:
@@ -142,7 +142,7 @@ def test_a_stranger_gets_problem_details_from_the_api(busy: FlaskClient, documen
         Draft202012Validator({**problem, "components": document["components"]}).validate(answer.get_json())
 
 
-def test_each_answer_is_json_while_the_storage_is_away(server_binaries: dict[str, Binary]) -> None:
+def test_api_answers_json_while_storage_is_down(server_binaries: dict[str, Binary]) -> None:
     with Server(next(iter(server_binaries.values()))) as server:
         app = made(server.url)
         ada = browser_of("ada", app)

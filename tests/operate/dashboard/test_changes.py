@@ -55,7 +55,7 @@ def entries_of(app: Flask) -> list[str]:
     return [str(each) for each in control_of(app).entries()]
 
 
-def test_a_form_is_opened_with_what_can_be_changed(ada: FlaskClient) -> None:
+def test_form_offers_the_parts_that_can_be_changed(ada: FlaskClient) -> None:
     page = previewed(ada, endpoint="show", part="rule:ip-60s").text
 
     assert '<option value="rule:ip-60s" selected>ip-60s: 2 per 60s</option>' in page
@@ -63,7 +63,7 @@ def test_a_form_is_opened_with_what_can_be_changed(ada: FlaskClient) -> None:
     assert "Fill in the form." in page
 
 
-def test_a_form_of_an_unknown_kind_says_so_and_proposes_no_other(ada: FlaskClient) -> None:
+def test_unknown_kind_of_change_is_an_error(ada: FlaskClient) -> None:
     page = previewed(ada, **{**RULE, "kind": "bann"})
 
     assert page.status_code == 400
@@ -71,7 +71,7 @@ def test_a_form_of_an_unknown_kind_says_so_and_proposes_no_other(ada: FlaskClien
     assert "It refused" not in page.text
 
 
-def test_a_preview_shows_what_would_change_and_changes_nothing(app: Flask, ada: FlaskClient) -> None:
+def test_preview_shows_a_change_without_making_it(app: Flask, ada: FlaskClient) -> None:
     page = previewed(ada, **RULE)
 
     assert page.status_code == 200
@@ -81,7 +81,7 @@ def test_a_preview_shows_what_would_change_and_changes_nothing(app: Flask, ada: 
     assert entries_of(app) == []
 
 
-def test_a_calendar_that_changes_is_known_as_a_rate_is(app: Flask, ada: FlaskClient) -> None:
+def test_preview_estimates_effects_of_a_calendar_change(app: Flask, ada: FlaskClient) -> None:
     period = "calendar month in America/Los_Angeles"
     app.add_url_rule("/month", "month", rate_limiter(type=IP, rules=f"100 per {period}")(lambda: "ok"))
     asks = {"endpoint": "month", "part": "rule:ip-month", "what": "rules", "for": "1h", "reason": "sale"}
@@ -91,7 +91,7 @@ def test_a_calendar_that_changes_is_known_as_a_rate_is(app: Flask, ada: FlaskCli
     assert "It refused 0 checks. At most that many more would have passed." in more
 
 
-def test_a_change_holds_for_the_next_request_and_is_in_the_history(app: Flask, ada: FlaskClient) -> None:
+def test_change_applies_to_the_next_request_and_is_in_history(app: Flask, ada: FlaskClient) -> None:
     answer = confirm(ada, **RULE)
 
     assert answer.status_code == 303
@@ -145,7 +145,7 @@ def test_each_kind_of_change_can_be_made(app: Flask, ada: FlaskClient, given: di
         ({"kind": "deny", "who": "203.0.113.7", "status": "500"}, "status", "give 403 or 429"),
     ],
 )
-def test_a_mistake_is_shown_beside_its_field(
+def test_mistake_is_shown_beside_its_field(
     app: Flask, ada: FlaskClient, given: dict[str, str], field: str, text: str
 ) -> None:
     whole = {name: value for name, value in {**RULE, **given}.items() if value}
@@ -159,7 +159,7 @@ def test_a_mistake_is_shown_beside_its_field(
     assert entries_of(app) == []
 
 
-def test_what_to_do_with_a_limit_must_be_one_of_the_choices_of_the_form(app: Flask, ada: FlaskClient) -> None:
+def test_unknown_action_of_a_change_is_an_error(app: Flask, ada: FlaskClient) -> None:
     page = previewed(ada, **{**RULE, "what": "of"})
 
     assert page.status_code == 400
@@ -168,7 +168,7 @@ def test_what_to_do_with_a_limit_must_be_one_of_the_choices_of_the_form(app: Fla
 
 
 @pytest.mark.parametrize("type_", ["header:Authorization", "ip+header:Cookie", "module:function"])
-def test_no_form_makes_what_clients_log_in_with_a_subject(app: Flask, ada: FlaskClient, type_: str) -> None:
+def test_form_refuses_credentials_as_a_type(app: Flask, ada: FlaskClient, type_: str) -> None:
     """Pages show subjects: visitors of the dashboard would log in as their customers."""
     page = previewed(ada, **{**RULE, "part": "more", "more": "9/hour", "type": type_})
 
@@ -177,7 +177,7 @@ def test_no_form_makes_what_clients_log_in_with_a_subject(app: Flask, ada: Flask
     assert entries_of(app) == []
 
 
-def test_a_form_for_one_client_whose_name_is_cleared_is_no_change_for_everybody(ada: FlaskClient) -> None:
+def test_clearing_the_client_of_a_form_is_an_error(ada: FlaskClient) -> None:
     page = previewed(ada, kind="override", endpoint="*", who="203.0.113.7")
 
     answer = send(ada, page, ending="/change", who="", what="times", times="9", reason="sale")
@@ -186,7 +186,7 @@ def test_a_form_for_one_client_whose_name_is_cleared_is_no_change_for_everybody(
     assert 'id="wrong-who"' in answer.text
 
 
-def test_a_limit_that_somebody_changed_since_the_preview_stays_as_it_is(app: Flask, ada: FlaskClient) -> None:
+def test_change_is_refused_when_the_limit_changed_since_the_preview(app: Flask, ada: FlaskClient) -> None:
     page = previewed(ada, **RULE)
     control_of(app).override("show", rule="ip-60s", rules="7/minute", lasting=True, author="ben")
 
@@ -197,7 +197,7 @@ def test_a_limit_that_somebody_changed_since_the_preview_stays_as_it_is(app: Fla
     assert entries_of(app) == ["rule ip-60s at show: 7/minute"]
 
 
-def test_less_than_a_hundredth_is_only_made_by_who_says_that_it_is_meant(app: Flask, ada: FlaskClient) -> None:
+def test_change_to_less_than_a_hundredth_needs_confirmation(app: Flask, ada: FlaskClient) -> None:
     given = {**RULE, "endpoint": "api.*", "part": "limiter:user", "what": "times", "times": "0.001"}
     page = previewed(ada, **given)
     assert "less than a hundredth" in page.text
@@ -211,7 +211,7 @@ def test_less_than_a_hundredth_is_only_made_by_who_says_that_it_is_meant(app: Fl
 
 
 @pytest.mark.parametrize("kind", ["ban", "deny", "allow"])
-def test_a_network_can_be_allowed_denied_and_banned(app: Flask, ada: FlaskClient, kind: str) -> None:
+def test_network_can_be_allowed_denied_and_banned(app: Flask, ada: FlaskClient, kind: str) -> None:
     answer = confirm(ada, kind=kind, who="203.0.113.0/24", **{"for": "1h"}, reason="scraper")
 
     assert answer.status_code == 303
@@ -223,7 +223,7 @@ def test_a_network_can_be_allowed_denied_and_banned(app: Flask, ada: FlaskClient
     assert "scraper" in page
 
 
-def test_denying_your_own_address_is_warned_of(app: Flask, ada: FlaskClient) -> None:
+def test_denying_your_own_address_needs_confirmation(app: Flask, ada: FlaskClient) -> None:
     page = previewed(ada, kind="deny", who="127.0.0.0/8", **{"for": "1h"}, reason="oops")
 
     assert "This is your own address" in page.text
@@ -231,7 +231,7 @@ def test_denying_your_own_address_is_warned_of(app: Flask, ada: FlaskClient) -> 
     assert entries_of(app) == []
 
 
-def test_an_entry_is_taken_back(app: Flask, ada: FlaskClient) -> None:
+def test_entry_can_be_undone_once(app: Flask, ada: FlaskClient) -> None:
     page = ada.get(confirm(ada, **RULE).location)
 
     answer = send(ada, page, ending="/undo")
@@ -244,7 +244,7 @@ def test_an_entry_is_taken_back(app: Flask, ada: FlaskClient) -> None:
     assert send(ada, page, ending="/undo").status_code == 409
 
 
-def test_links_of_the_page_that_says_why_nothing_was_changed_lead_on(app: Flask, ada: FlaskClient) -> None:
+def test_links_of_the_conflict_page_work(app: Flask, ada: FlaskClient) -> None:
     control = control_of(app)
     entry = [control.deny(f"198.51.100.{number}", lasting=True) for number in range(60)][-1]
     page = ada.get(f"{ROOT}lists")
@@ -258,7 +258,7 @@ def test_links_of_the_page_that_says_why_nothing_was_changed_lead_on(app: Flask,
     assert {each: ada.get(each).status_code for each in links} == dict.fromkeys(links, 200)
 
 
-def test_lists_are_found_and_paged(app: Flask, ada: FlaskClient) -> None:
+def test_lists_can_be_searched_and_paged(app: Flask, ada: FlaskClient) -> None:
     control = control_of(app)
     for number in range(60):
         control.deny(f"198.51.100.{number}", lasting=True, reason=f"number {number}", author="bob")
@@ -274,7 +274,7 @@ def test_lists_are_found_and_paged(app: Flask, ada: FlaskClient) -> None:
     assert [each["who"] for each in found["entries"]] == ["198.51.100.7"]
 
 
-def test_empty_lists_and_histories_say_so(ada: FlaskClient) -> None:
+def test_empty_lists_and_history_say_so(ada: FlaskClient) -> None:
     assert "No changes: all limits are as declared" in ada.get(f"{ROOT}lists").text
     assert "Nothing has been changed yet." in ada.get(f"{ROOT}history").text
     assert "No entry matches." in ada.get(f"{ROOT}lists?q=x").text
@@ -300,7 +300,7 @@ def test_lists_of_the_settings_and_of_the_file_are_shown(tmp_path: Path) -> None
 # Who may not
 
 
-def test_an_author_without_the_right_to_change_changes_nothing() -> None:
+def test_author_without_the_right_to_change_changes_nothing() -> None:
     app = made(dashboard={"may_change": lambda author: author == "ada"})
     bob = browser_of("bob", app)
 
@@ -324,9 +324,7 @@ def test_an_author_without_the_right_to_change_changes_nothing() -> None:
         ({"MULTILIMIT_CONTROL": False}, "MULTILIMIT_CONTROL or MULTILIMIT_ENABLED is False"),
     ],
 )
-def test_without_a_key_and_without_control_nothing_can_be_changed_and_pages_say_so(
-    settings: dict[str, Any], told: str
-) -> None:
+def test_pages_say_when_nothing_can_be_changed(settings: dict[str, Any], told: str) -> None:
     ada = browser_of("ada", made(**settings))
 
     page = previewed(ada, **RULE)
@@ -348,7 +346,7 @@ FORGERIES: dict[str, tuple[Callable[[Flask, FlaskClient], None], dict[str, str],
 
 
 @pytest.mark.parametrize(("forge", "headers", "told"), FORGERIES.values(), ids=FORGERIES)
-def test_a_token_that_is_sent_otherwise_than_from_our_form_changes_nothing(
+def test_forged_token_changes_nothing(
     app: Flask, ada: FlaskClient, forge: Callable[[Flask, FlaskClient], None], headers: dict[str, str], told: str
 ) -> None:
     token = _token(ada)
@@ -360,7 +358,7 @@ def test_a_token_that_is_sent_otherwise_than_from_our_form_changes_nothing(
     assert entries_of(app) == []
 
 
-def test_a_form_without_a_token_or_with_an_old_one_changes_nothing(
+def test_missing_or_expired_token_changes_nothing(
     app: Flask, ada: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = _token(ada)
@@ -373,7 +371,7 @@ def test_a_form_without_a_token_or_with_an_old_one_changes_nothing(
     assert entries_of(app) == []
 
 
-def test_a_token_of_the_key_before_still_counts(app: Flask, ada: FlaskClient) -> None:
+def test_token_of_a_fallback_secret_key_is_valid(app: Flask, ada: FlaskClient) -> None:
     token = _token(ada)
     app.config["SECRET_KEY_FALLBACKS"] = [app.secret_key]
     app.secret_key = "another"
@@ -381,7 +379,7 @@ def test_a_token_of_the_key_before_still_counts(app: Flask, ada: FlaskClient) ->
     assert ada.post(CHANGE, data={**RULE, "token": token}).status_code == 303
 
 
-def test_the_cookie_stays_with_the_pages_and_out_of_scripts_and_under_tls_where_there_is_tls(app: Flask) -> None:
+def test_form_cookie_has_strict_attributes(app: Flask) -> None:
     plain, tls = (
         browser_of("ada", app).get(CHANGE, query_string=RULE, base_url=base).headers["Set-Cookie"]
         for base in ("http://localhost", "https://localhost")
@@ -398,7 +396,7 @@ def test_get_requests_change_nothing(app: Flask, ada: FlaskClient) -> None:
     assert entries_of(app) == []
 
 
-def test_beside_the_csrf_protection_of_the_app() -> None:
+def test_forms_work_beside_flask_wtf_csrf_protection() -> None:
     app = Flask("shop")
     app.secret_key = "key"
     CSRFProtect(app)
@@ -414,7 +412,7 @@ def test_beside_the_csrf_protection_of_the_app() -> None:
 # Too often
 
 
-def test_changes_are_limited(ada: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_are_rate_limited(ada: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flask_multilimit.operate.dashboard.visit.CHANGES", "2/minute")
     token = _token(ada)
 
@@ -436,7 +434,7 @@ class Away(MemoryStorage):
 
 
 @pytest.mark.parametrize("page", ["", "limits", "lists", "history", "subject?who=203.0.113.7"])
-def test_pages_say_since_when_the_storage_is_away_and_what_clients_get(
+def test_pages_say_since_when_storage_is_down_and_what_clients_get(
     server_binaries: dict[str, Binary], page: str
 ) -> None:
     with Server(next(iter(server_binaries.values()))) as server:
@@ -455,7 +453,7 @@ def test_pages_say_since_when_the_storage_is_away_and_what_clients_get(
     assert ("Numbers are from" in found.text) == (page in {"", "lists"})
 
 
-def test_changes_say_why_the_storage_does_not_answer() -> None:
+def test_failed_change_shows_the_error_of_the_storage() -> None:
     app = made(Away())
     ada = browser_of("ada", app)
 
@@ -469,7 +467,7 @@ def test_changes_say_why_the_storage_does_not_answer() -> None:
 @pytest.mark.parametrize(
     ("since", "until"), [(1e308, None), (1e12, 1e308), (-1e308, 1e300), (253_402_300_800.0, 253_402_300_801.0)]
 )
-def test_an_entry_beyond_the_last_year_of_calendars_is_shown(app: Flask, since: float, until: float | None) -> None:
+def test_entry_beyond_the_year_9999_is_shown(app: Flask, since: float, until: float | None) -> None:
     listed = {"id": "0123abcd", "kind": "deny", "who": "192.0.2.1", "since": since, "until": until}
     rule = {"id": "0123abce", "kind": "override", "endpoint": "show", "rule": "ip-60s", "rules": "9/minute"}
     entries = [listed, {**rule, "since": since, "until": until}]

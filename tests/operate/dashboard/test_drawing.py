@@ -12,11 +12,11 @@ from flask_multilimit.operate.dashboard.drawing import drawn, grouped, nice
 @pytest.mark.parametrize(
     ("most", "top"), [(0, 1), (0.004, 0.005), (0.99, 2), (1, 2), (1.9, 2), (3, 5), (7, 10), (99, 200), (4900, 5000)]
 )
-def test_the_upper_edge_is_a_round_number_above_all(most: float, top: float) -> None:
+def test_upper_edge_is_a_round_number_above_all_values(most: float, top: float) -> None:
     assert nice(most) == pytest.approx(top)
 
 
-def test_groups_stay_as_they_are_while_time_goes_on() -> None:
+def test_groups_stay_the_same_as_time_passes() -> None:
     series = list(range(13))
 
     now = grouped(series, 112, slices=3)
@@ -25,11 +25,11 @@ def test_groups_stay_as_they_are_while_time_goes_on() -> None:
     assert now[1:-1] == later[1 : len(now) - 1]
 
 
-def test_the_slice_that_has_only_begun_is_left_out() -> None:
+def test_unfinished_slice_is_left_out() -> None:
     assert grouped([30, 30, 1], 101, slices=1) == [3, 3]
 
 
-def test_areas_stand_on_top_of_each_other_below_the_upper_edge() -> None:
+def test_areas_are_stacked_below_the_upper_edge() -> None:
     found = drawn([1, 1], [0, 1], [0, 0], [0, 0], size=(10, 100))
     tops = [re.findall(r"[\d.]+,([\d.]+)", area)[:2] for area in (found.passed, found.refused)]
 
@@ -38,5 +38,5 @@ def test_areas_stand_on_top_of_each_other_below_the_upper_edge() -> None:
     assert (found.other, found.near) == ("", "")
 
 
-def test_nothing_is_drawn_of_nothing() -> None:
+def test_nothing_is_drawn_without_traffic() -> None:
     assert drawn([0, 0], [0, 0], [0, 0], [0, 0])[2:] == ("", "", "", "", 1.0)

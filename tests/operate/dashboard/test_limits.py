@@ -24,11 +24,11 @@ def names(found: Any) -> list[str]:
     return [each["endpoint"] for each in found["endpoints"]]
 
 
-def test_every_endpoint_but_the_pages_themselves(ada: FlaskClient) -> None:
+def test_limits_page_lists_every_endpoint_but_its_own(ada: FlaskClient) -> None:
     assert names(limits(ada)) == ["api.mine", "open", "show", "static"]
 
 
-def test_limits_show_their_rules_and_where_they_are_declared(ada: FlaskClient) -> None:
+def test_limits_show_rules_and_place_of_declaration(ada: FlaskClient) -> None:
     found = limits(ada, "?q=mine")["endpoints"][0]
 
     assert [row["text"] for row in found["limits"]] == ["2 per minute", "50 per hour"]
@@ -39,7 +39,7 @@ def test_limits_show_their_rules_and_where_they_are_declared(ada: FlaskClient) -
     assert found["limits"][0]["from"].replace("<", "&lt;").replace(">", "&gt;") in page
 
 
-def test_limits_are_found_by_name_path_rule_and_type(ada: FlaskClient) -> None:
+def test_limits_can_be_searched_by_name_path_rule_and_type(ada: FlaskClient) -> None:
     assert names(limits(ada, "?q=MINE")) == ["api.mine"]
     assert names(limits(ada, "?q=/open")) == ["open"]
     assert names(limits(ada, "?q=user-3600s")) == ["api.mine"]
@@ -47,7 +47,7 @@ def test_limits_are_found_by_name_path_rule_and_type(ada: FlaskClient) -> None:
     assert "No endpoint matches." in ada.get(f"{ROOT}limits?q=nothing").text
 
 
-def test_limits_are_narrowed_down_to_changed_and_unlimited(app: Flask, ada: FlaskClient) -> None:
+def test_limits_can_be_filtered_by_state(app: Flask, ada: FlaskClient) -> None:
     control_of(app).override("show", shadow=True, for_="1h", author="bob", reason="too strict")
 
     assert names(limits(ada, "?show=unlimited")) == ["open", "static"]
@@ -55,7 +55,7 @@ def test_limits_are_narrowed_down_to_changed_and_unlimited(app: Flask, ada: Flas
     assert names(limits(ada, "?show=changed")) == ["show"]
 
 
-def test_an_override_is_marked_with_author_and_reason(app: Flask, ada: FlaskClient) -> None:
+def test_override_is_shown_with_author_and_reason(app: Flask, ada: FlaskClient) -> None:
     control_of(app).override("show", rule="ip-60s", rules="9/minute", for_="1h", author="bob", reason="sale")
 
     (row,) = limits(ada, "?q=show")["endpoints"][0]["limits"]
@@ -67,7 +67,7 @@ def test_an_override_is_marked_with_author_and_reason(app: Flask, ada: FlaskClie
     assert "sale" in page
 
 
-def test_a_limit_switched_off_stays_listed(app: Flask, ada: FlaskClient) -> None:
+def test_limit_that_is_switched_off_stays_listed(app: Flask, ada: FlaskClient) -> None:
     control_of(app).override("show", off=True, for_="1h")
 
     found = limits(ada, "?q=show")["endpoints"][0]
@@ -76,7 +76,7 @@ def test_a_limit_switched_off_stays_listed(app: Flask, ada: FlaskClient) -> None
     assert [each["text"] for each in found["changes"]] == ["at show: off"]
 
 
-def test_rules_of_subjects_are_shown_with_their_limiter(app: Flask, ada: FlaskClient) -> None:
+def test_overrides_for_subjects_are_shown_with_their_limiter(app: Flask, ada: FlaskClient) -> None:
     for number in range(5):
         control_of(app).override("show", who=f"192.0.2.{number}", rules="9/minute", for_="1h")
 
@@ -87,7 +87,7 @@ def test_rules_of_subjects_are_shown_with_their_limiter(app: Flask, ada: FlaskCl
     assert "and 2 more" in ada.get(f"{ROOT}limits?q=show").text
 
 
-def test_many_are_paged() -> None:
+def test_endpoints_are_paged() -> None:
     app = made(MULTILIMIT_UNMATCHED_LIMITS="20/minute")
     for number in range(60):
         app.add_url_rule(f"/v/{number}", f"view{number:02}", rate_limiter(rules="1000/minute")(lambda: "ok"))
@@ -101,9 +101,7 @@ def test_many_are_paged() -> None:
 
 
 @pytest.mark.parametrize("name", ["long" * 50, "two\nlines"], ids=["long", "two lines"])
-def test_what_limits_refused_is_known_whatever_their_endpoint_is_called(
-    app: Flask, ada: FlaskClient, name: str
-) -> None:
+def test_traffic_is_shown_for_endpoints_with_unusual_names(app: Flask, ada: FlaskClient, name: str) -> None:
     app.add_url_rule("/named", name, rate_limiter(type=IP, rules="2/minute")(lambda: "ok"))
     asked(app, path="/named")
 
@@ -112,7 +110,7 @@ def test_what_limits_refused_is_known_whatever_their_endpoint_is_called(
     assert found["limits"][0]["traffic"]["refuses"] == 3
 
 
-def test_the_names_of_limits_and_paths_are_text(app: Flask, ada: FlaskClient) -> None:
+def test_names_and_queries_are_escaped(app: Flask, ada: FlaskClient) -> None:
     evil = "<img src=x onerror=alert(1)>"
     app.add_url_rule("/evil&<b>'\"", evil, rate_limiter(rules="1/minute")(lambda: "ok"))
 
@@ -122,7 +120,7 @@ def test_the_names_of_limits_and_paths_are_text(app: Flask, ada: FlaskClient) ->
         assert "<b>" not in text
 
 
-def test_where_the_pages_are_does_not_matter() -> None:
+def test_links_use_url_prefix_and_application_root() -> None:
     app = made(dashboard={"url_prefix": "/ops/limits"}, APPLICATION_ROOT="/shop")
     ada = browser_of("ada", app)
 
@@ -133,7 +131,7 @@ def test_where_the_pages_are_does_not_matter() -> None:
     assert 'href="/multilimit' not in page
 
 
-def test_a_limit_of_several_methods_is_one_row_whatever_is_changed(app: Flask, ada: FlaskClient) -> None:
+def test_limit_of_several_methods_is_one_row_beside_changes(app: Flask, ada: FlaskClient) -> None:
     app.add_url_rule("/form", "form", rate_limiter(rules="9/minute")(lambda: "ok"), methods=["GET", "POST"])
     control_of(app).override("form", limit="400/hour", for_="1h")
     control_of(app).override("show", shadow=True, for_="1h")

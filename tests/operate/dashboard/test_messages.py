@@ -1,4 +1,4 @@
-"""Every text of our pages is there in both languages, with the same places for values."""
+"""Every text of our pages exists in both languages, with the same placeholders."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def _constants(node: nodes.Node) -> Iterator[str]:
         yield node.value
 
 
-def texts_of_rooms() -> Iterator[str]:
-    """Sentences that rooms hold in constants."""
+def sentences_in_constants() -> Iterator[str]:
+    """Sentences that modules hold in constants."""
     for path in (*sorted(FOLDER.glob("*.py")), *(Path(str(room.__file__)) for room in (impact, standing, past))):
         if path.stem == "whatif":
             continue
@@ -98,7 +98,7 @@ def phrases_in(path: Path) -> Iterator[str]:
             given = call.args[0]
             names = [each.id for each in ast.walk(given) if isinstance(each, ast.Name) and each.id in named]
             found = {*_templates(given), *(text for name in names for text in named[name])}
-            assert found, f"{path}:{call.lineno}: nobody can find the template"
+            assert found, f"{path}:{call.lineno}: the template cannot be found"
             yield from found
 
 
@@ -111,24 +111,24 @@ PHRASES = {text for path in sorted(PACKAGE.rglob("*.py")) for text in phrases_in
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
-def test_every_text_of_a_template_is_there_in_chinese(template: Path) -> None:
+def test_every_text_of_a_template_is_translated(template: Path) -> None:
     assert [text for text in texts_in(template) if text and text not in CHINESE] == []
 
 
-def test_every_sentence_of_a_room_is_there_in_chinese() -> None:
-    written = set(texts_of_rooms())
+def test_every_sentence_in_a_constant_is_translated() -> None:
+    written = set(sentences_in_constants())
 
     assert impact.MORE_PASS in written
     assert sorted(written - set(CHINESE)) == []
 
 
-def test_every_phrase_of_errors_and_entries_is_there_in_chinese() -> None:
+def test_every_phrase_of_errors_and_entries_is_translated() -> None:
     assert "{entry} would refuse {n} addresses" in PHRASES
     assert sorted(PHRASES - set(CHINESE)) == []
 
 
 @pytest.mark.parametrize("catalogue", CATALOGUES.values(), ids=CATALOGUES)
-def test_every_text_is_translated_with_the_same_places_and_compiled(catalogue: Path) -> None:
+def test_translations_have_the_same_placeholders_and_are_compiled(catalogue: Path) -> None:
     chinese, compiled = texts(catalogue), catalogue.with_suffix(".mo")
 
     assert [text for text, translation in chinese.items() if not translation] == []
@@ -139,21 +139,21 @@ def test_every_text_is_translated_with_the_same_places_and_compiled(catalogue: P
 
 
 @pytest.mark.parametrize("catalogue", CATALOGUES.values(), ids=CATALOGUES)
-def test_chinese_has_its_own_punctuation(catalogue: Path) -> None:
-    """Which is as wide as a character. What a visitor is to type keeps its own."""
+def test_chinese_texts_have_chinese_punctuation(catalogue: Path) -> None:
+    """It is as wide as a character. Text that a visitor types keeps its own punctuation."""
     ours = [chinese.replace("类型名:对象", "") for chinese in texts(catalogue).values()]
 
     assert [text for text in ours if re.search(r"[\u4e00-\u9fff”][,:;?!(]|[,:;?!)][\u4e00-\u9fff“]", text)] == []
 
 
-def test_the_catalogue_of_the_customers_page_has_every_text_of_it_and_no_other() -> None:
+def test_usage_catalogue_has_exactly_the_texts_of_its_page() -> None:
     written = {text for text in texts_in(OF_CUSTOMERS / "templates" / "usage.html") if text}
 
     assert set(texts(CATALOGUES["usage"])) == written | UNITS | set(usage.MONTHS)
 
 
-def test_no_translation_is_left_over() -> None:
-    written = {text for template in TEMPLATES for text in texts_in(template)} | set(texts_of_rooms())
+def test_every_translation_is_used() -> None:
+    written = {text for template in TEMPLATES for text in texts_in(template)} | set(sentences_in_constants())
     source = "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.py"))
 
     named = written | PHRASES | UNITS | set(rules.UNITS) | WORKERS_FOUND_BY | set(health.MEANWHILE.values())
@@ -169,29 +169,29 @@ def test_no_translation_is_left_over() -> None:
         ("9 per calendar month in UTC", "9 per calendar month in UTC", "9 per calendar month in UTC"),
     ],
 )
-def test_the_texts_of_rules_are_translated(text: str, english: str, chinese: str) -> None:
+def test_texts_of_rules_are_translated(text: str, english: str, chinese: str) -> None:
     assert (rule_in("en", text), rule_in("zh", text)) == (english, chinese)
 
 
-def test_every_unit_of_a_rule_is_there_in_chinese() -> None:
+def test_every_unit_of_a_rule_is_translated() -> None:
     assert set(rules.UNITS) <= set(CHINESE)
 
 
-def test_times_in_a_sentence_have_chinese_units() -> None:
+def test_times_in_a_chinese_sentence_have_chinese_units() -> None:
     sentence = Phrase(standing.LASTS, time="5 min")
 
     assert said("zh", sentence).endswith("还有 5 分钟")
 
 
-def test_every_kind_of_change_has_a_name_in_chinese() -> None:
+def test_every_kind_of_change_has_a_title() -> None:
     kinds = {"set", "undo", "import", "reset", "unban", "put back"}
     shown = (FOLDER / "templates" / "history.html").read_text(encoding="utf-8")
 
     assert all(f'"{kind}": "' in shown for kind in kinds)
 
 
-def test_how_workers_were_counted_is_there_in_chinese() -> None:
-    """But for names of settings, which are the same in every language."""
+def test_sources_of_the_worker_count_are_translated() -> None:
+    """Except names of settings, which are the same in every language."""
     sources = Path(storage_health.__file__).read_text(encoding="utf-8")
     told = {text for text in re.findall(r'Workers\([^"\n]*"([^"]+)"', sources) if " " in text}
 
@@ -202,7 +202,7 @@ def test_how_workers_were_counted_is_there_in_chinese() -> None:
 @pytest.mark.parametrize(
     "page", ["", "limits", "lists", "history", "subject?who=203.0.113.7", "change?endpoint=show", "what-if"]
 )
-def test_pages_are_made_in_chinese(app: Flask, ada: FlaskClient, page: str) -> None:
+def test_pages_are_served_in_chinese(app: Flask, ada: FlaskClient, page: str) -> None:
     asked(app)
 
     text = ada.get(ROOT + page, headers={"Accept-Language": "zh-CN"}).text
@@ -245,7 +245,7 @@ WRONG: list[dict[str, str]] = [
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: f"{wrong}"[:100])
-def test_whatever_is_wrong_with_a_change_is_said_in_chinese(ada: FlaskClient, wrong: dict[str, str]) -> None:
+def test_errors_of_a_change_are_in_chinese(ada: FlaskClient, wrong: dict[str, str]) -> None:
     page = ada.get(f"{ROOT}change", query_string={"for": "1h", "reason": "test", "lang": "zh", **wrong}).text
 
     told = re.findall('<p class="(?:wrong|alert)[^>]*>([^<]*)', page)
@@ -254,13 +254,13 @@ def test_whatever_is_wrong_with_a_change_is_said_in_chinese(ada: FlaskClient, wr
 
 
 @pytest.mark.parametrize("query", ["who=x y", "who=::1&at=noon", "who=::1&endpoint=shwo", "who=::1&endpoint=none"])
-def test_whatever_is_wrong_with_a_question_about_a_client_is_said_in_chinese(ada: FlaskClient, query: str) -> None:
+def test_errors_of_the_client_page_are_in_chinese(ada: FlaskClient, query: str) -> None:
     page = ada.get(f"{ROOT}subject?lang=zh&{query}").text
 
     assert re.search('role="alert"[^>]*>[^<]*[\u4e00-\u9fff]{3}', page)
 
 
-def test_an_override_is_listed_in_chinese_and_its_json_stays_english(app: Flask, ada: FlaskClient) -> None:
+def test_override_is_listed_in_chinese_with_english_json(app: Flask, ada: FlaskClient) -> None:
     control_of(app).override("*", rule="ip-60s", times=2, lasting=True)
 
     assert "所有位置的规则 ip-60s" in ada.get(f"{ROOT}lists?lang=zh").text

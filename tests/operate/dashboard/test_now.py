@@ -42,7 +42,7 @@ def asked(app: Flask, times: int = 5, path: str = "/", **options: Any) -> None:
     count(app)
 
 
-def test_before_anything_happened_it_says_what_to_do(ada: FlaskClient) -> None:
+def test_page_now_without_traffic_says_what_to_do(ada: FlaskClient) -> None:
     page = ada.get(ROOT).text
 
     assert "No limit was checked in this time." in page
@@ -50,7 +50,7 @@ def test_before_anything_happened_it_says_what_to_do(ada: FlaskClient) -> None:
     assert "Nobody was refused in this time." in page
 
 
-def test_now_shows_what_was_refused_to_whom(app: Flask, ada: FlaskClient) -> None:
+def test_page_now_shows_refused_clients(app: Flask, ada: FlaskClient) -> None:
     asked(app)
 
     page = ada.get(ROOT).text
@@ -61,7 +61,7 @@ def test_now_shows_what_was_refused_to_whom(app: Flask, ada: FlaskClient) -> Non
     assert "ip-60s" in page
 
 
-def test_the_api_says_what_the_page_now_says(app: Flask, ada: FlaskClient) -> None:
+def test_api_now_has_the_numbers_of_the_page(app: Flask, ada: FlaskClient) -> None:
     asked(app)
 
     found = json_of(ada, "now")
@@ -77,7 +77,7 @@ def test_the_api_says_what_the_page_now_says(app: Flask, ada: FlaskClient) -> No
     assert found["storage"]["state"] == "working"
 
 
-def test_now_narrows_down_to_an_endpoint(app: Flask, ada: FlaskClient) -> None:
+def test_page_now_can_be_limited_to_an_endpoint(app: Flask, ada: FlaskClient) -> None:
     asked(app)
     asked(app, 3, "/mine", headers={"X-User": "ada"})
 
@@ -88,7 +88,7 @@ def test_now_narrows_down_to_an_endpoint(app: Flask, ada: FlaskClient) -> None:
     assert "<title>api.mine" in ada.get(f"{ROOT}?endpoint=api.mine").text
 
 
-def test_endpoints_are_found_sorted_and_paged() -> None:
+def test_endpoints_can_be_searched_sorted_and_paged() -> None:
     app = made()
     for number in range(60):
         app.add_url_rule(f"/v/{number}", f"view{number:02}", rate_limiter(rules="1000/minute")(lambda: "ok"))
@@ -116,7 +116,7 @@ def test_odd_queries_are_no_errors(ada: FlaskClient, query: str) -> None:
         assert ada.get(f"{ROOT}{page}?{query}").status_code == 200
 
 
-def test_options_of_url_for_are_no_queries(app: Flask, ada: FlaskClient) -> None:
+def test_options_of_url_for_in_the_query_are_ignored(app: Flask, ada: FlaskClient) -> None:
     asked(app)
 
     page = ada.get(f"{ROOT}?_scheme=javascript&_external=1&_anchor=x&name=y&filename=z").text
@@ -125,7 +125,7 @@ def test_options_of_url_for_are_no_queries(app: Flask, ada: FlaskClient) -> None
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
-def test_the_dashboard_is_no_traffic() -> None:
+def test_requests_to_the_dashboard_are_not_counted() -> None:
     app = made(MULTILIMIT_APPLICATION_LIMITS="3/minute", MULTILIMIT_ALLOW=["198.51.100.0/24"])
     ada = browser_of("ada", app)
     ada.environ_base["REMOTE_ADDR"] = "198.51.100.7"
@@ -137,7 +137,7 @@ def test_the_dashboard_is_no_traffic() -> None:
     assert json_of(ada, "now")["endpoints"] == []
 
 
-def test_where_nothing_is_counted_the_page_says_so() -> None:
+def test_page_now_says_when_traffic_is_switched_off() -> None:
     page = browser_of("ada", made(MULTILIMIT_TRAFFIC=False)).get(ROOT).text
 
     assert "MULTILIMIT_TRAFFIC is False: nothing is counted." in page
@@ -148,7 +148,7 @@ def test_where_nothing_is_counted_the_page_says_so() -> None:
     [({"MULTILIMIT_TRAFFIC_SUBJECTS": "hashed"}, "/", ""), ({}, "/mine", "a" * 80)],
     ids=["hashed", "shortened"],
 )
-def test_subjects_that_are_not_known_whole_lead_nowhere(settings: dict[str, Any], path: str, user: str) -> None:
+def test_hashed_and_shortened_subjects_have_no_link(settings: dict[str, Any], path: str, user: str) -> None:
     app = made(**settings)
     asked(app, 3, path, headers={"X-User": user})
 
@@ -158,7 +158,7 @@ def test_subjects_that_are_not_known_whole_lead_nowhere(settings: dict[str, Any]
     assert "203" not in found["shown"]
 
 
-def test_a_client_has_one_row_with_its_rules_and_counts_once_for_each_refused_request() -> None:
+def test_client_with_several_refusing_rules_has_one_row() -> None:
     app = made()
     ban = Ban(after=2, within=60, time=600)
     app.add_url_rule("/a", "a", rate_limiter(type=IP, rules="1/minute; 2/hour", ban=ban)(view()))
@@ -181,7 +181,7 @@ def test_a_client_has_one_row_with_its_rules_and_counts_once_for_each_refused_re
     assert 'aria-label="Ban 203.0.113.7"' in page
 
 
-def test_now_shows_the_slots_in_use_and_keeps_the_last_ones_while_the_storage_is_away() -> None:
+def test_page_now_keeps_the_last_slots_while_storage_is_down() -> None:
     storage = Leaving()
     app = made(storage)
     app.add_url_rule("/export", "export", rate_limiter(type=IP, rules="5 at once")(lambda: iter("abc")))

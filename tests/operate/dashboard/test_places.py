@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flask import Flask, abort, redirect
 from flask_login import LoginManager, UserMixin, current_user, login_user
@@ -17,9 +17,6 @@ from .conftest import ROOT, browser_of, control_of, made
 from .forms import send
 from .test_changes import RULE, confirm
 
-if TYPE_CHECKING:
-    pass
-
 ADDRESSES = re.compile(r'(?:href|src|action)="([^"]*)"')
 
 
@@ -27,7 +24,7 @@ def addresses(page: str) -> set[str]:
     return {each.split("?")[0] for each in ADDRESSES.findall(page)} - {"#main"}
 
 
-def test_behind_a_proxy_that_takes_a_prefix_away() -> None:
+def test_dashboard_works_behind_a_proxy_that_strips_a_prefix() -> None:
     app = made()
     served = ProxyFix(app.wsgi_app, x_prefix=1)
 
@@ -47,7 +44,7 @@ def test_behind_a_proxy_that_takes_a_prefix_away() -> None:
     assert answer.location.startswith(f"/shop{ROOT}lists?done=")
 
 
-def test_under_a_server_name() -> None:
+def test_dashboard_works_under_a_server_name() -> None:
     app = made(SERVER_NAME="limits.example", PREFERRED_URL_SCHEME="https")
     ada = browser_of("ada", app)
 
@@ -78,7 +75,7 @@ def test_several_apps_share_one_dashboard() -> None:
     assert ">Change</a>" not in bank.test_client().get(f"{ROOT}history").text
 
 
-def test_beside_flask_login() -> None:
+def test_dashboard_works_with_flask_login() -> None:
     app, multilimit = Flask("shop"), MultiLimit()
     app.secret_key = "key"
     manager = LoginManager(app)

@@ -1,4 +1,4 @@
-"""The page Subject: where somebody stands, and a fresh start."""
+"""The page Subject: what is left to a client, and how to reset it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rules(about: Any) -> dict[str, tuple[int, int]]:
     }
 
 
-def test_without_a_client_the_page_offers_a_search(app: Flask, ada: FlaskClient) -> None:
+def test_page_without_a_client_offers_a_search(app: Flask, ada: FlaskClient) -> None:
     asked(app)
 
     page = ada.get(SUBJECT).text
@@ -49,7 +49,7 @@ def test_without_a_client_the_page_offers_a_search(app: Flask, ada: FlaskClient)
     assert 'value=203.0.113.7">203.0.113.7</a>' in page
 
 
-def test_where_an_address_stands(app: Flask, ada: FlaskClient) -> None:
+def test_page_shows_quotas_and_refusals_of_an_address(app: Flask, ada: FlaskClient) -> None:
     asked(app)
 
     about = found(ada, **ASKED)
@@ -63,7 +63,7 @@ def test_where_an_address_stands(app: Flask, ada: FlaskClient) -> None:
     assert "refused" in page
 
 
-def test_a_debt_is_shown_as_what_is_over(app: Flask, ada: FlaskClient) -> None:
+def test_debt_is_shown_as_units_over(app: Flask, ada: FlaskClient) -> None:
     with app.test_request_context(environ_base=CLIENT):
         multilimit = app.extensions["multilimit"]
         multilimit.settle(multilimit.check("2/minute", type=IP, scope="show"), 342)
@@ -78,7 +78,7 @@ def test_a_debt_is_shown_as_what_is_over(app: Flask, ada: FlaskClient) -> None:
     )
 
 
-def test_where_a_user_stands(app: Flask, ada: FlaskClient) -> None:
+def test_page_shows_quotas_of_a_user(app: Flask, ada: FlaskClient) -> None:
     statuses(app, "/mine", headers={"X-User": "a/b ..?#&é"})
 
     about = found(ada, who="user:a/b ..?#&é")
@@ -87,14 +87,14 @@ def test_where_a_user_stands(app: Flask, ada: FlaskClient) -> None:
     assert rules(found(ada, type="user", value="a/b ..?#&é")) == rules(about)
 
 
-def test_ipv6_addresses_of_one_network_are_one(app: Flask, ada: FlaskClient) -> None:
+def test_ipv6_addresses_of_one_network_are_one_client(app: Flask, ada: FlaskClient) -> None:
     statuses(app, "/", environ_base={"REMOTE_ADDR": "2001:db8::1"})
 
     assert rules(found(ada, who="2001:db8::ffff"))["show ip-60s"] == (1, 1)
     assert rules(found(ada, who="2001:db8::/64"))["show ip-60s"] == (1, 1)
 
 
-def test_a_network_has_many_clients(app: Flask, ada: FlaskClient) -> None:
+def test_network_shows_refusals_of_its_clients(app: Flask, ada: FlaskClient) -> None:
     asked(app)
 
     about = found(ada, who="203.0.113.0/24")
@@ -104,7 +104,7 @@ def test_a_network_has_many_clients(app: Flask, ada: FlaskClient) -> None:
     assert "a network is many clients" in ada.get(SUBJECT, query_string={"who": "203.0.113.0/24"}).text
 
 
-def test_several_types_that_are_one_subject() -> None:
+def test_combined_subject_can_be_looked_up() -> None:
     app = made()
     app.add_url_rule("/both", "both", rate_limiter(type=(USER, IP), rules="5/minute")(view()))
     asked(app, 7, "/both", headers={"X-User": "eve"})
@@ -119,7 +119,7 @@ def test_several_types_that_are_one_subject() -> None:
 
 
 @pytest.mark.parametrize("who", ["user", "default:", "1.2.3.4/99", ":::", "a+b:c"])
-def test_a_wrong_name_of_a_client_is_a_400_with_examples(ada: FlaskClient, who: str) -> None:
+def test_malformed_client_is_a_400_with_examples(ada: FlaskClient, who: str) -> None:
     page = ada.get(SUBJECT, query_string={"who": who})
 
     assert page.status_code == 400
@@ -130,9 +130,7 @@ STRANGE = ["a\nb", "a\rb", "a\r\nb", "a\0b", "a ", " a", " ", '"a', '"a\\nb"', "
 
 
 @pytest.mark.parametrize("user", STRANGE)
-def test_a_client_that_no_text_field_can_hold_is_reset_banned_and_lifted_and_not_another(
-    app: Flask, ada: FlaskClient, user: str
-) -> None:
+def test_client_with_unusual_characters_can_be_reset_and_banned(app: Flask, ada: FlaskClient, user: str) -> None:
     as_user = {**CLIENT, "HTTP_X_USER": user}
     assert statuses(app, *["/mine"] * 3, environ_base=as_user) == [200, 200, 429]
     page = ada.get(SUBJECT, query_string={"type": "user", "value": user})
@@ -154,11 +152,11 @@ def _link(page: str, text: str) -> str:
 
 
 @pytest.mark.parametrize(("user", "shown"), [("  ", '"  "'), ("a\n", '"a\\n"'), ("a\nb", r"a\nb")])
-def test_spaces_and_new_lines_of_a_name_can_be_seen(ada: FlaskClient, user: str, shown: str) -> None:
+def test_spaces_and_new_lines_in_a_name_are_visible(ada: FlaskClient, user: str, shown: str) -> None:
     assert found(ada, type="user", value=user)["shown"] == shown
 
 
-def test_the_page_shows_bans_and_overrides_by_operators(app: Flask, ada: FlaskClient) -> None:
+def test_page_shows_bans_and_overrides_by_operators(app: Flask, ada: FlaskClient) -> None:
     control = control_of(app)
     control.ban("203.0.113.7", for_="1h", author="bob", reason="scraper")
     control.override("show", who="203.0.113.0/24", rules="9/minute", for_="1h")
@@ -176,7 +174,7 @@ def test_the_page_shows_bans_and_overrides_by_operators(app: Flask, ada: FlaskCl
     assert found(ada, who="192.0.2.1")["listed"] is None
 
 
-def test_a_client_on_a_list_of_the_settings_is_shown_as_such() -> None:
+def test_client_on_a_list_of_the_settings_is_shown_as_allowed() -> None:
     ada = browser_of("ada", made(MULTILIMIT_ALLOW=["user:bob"]))
 
     about = found(ada, who="user:bob")
@@ -197,7 +195,7 @@ def banning() -> Flask:
     return app
 
 
-def test_a_ban_that_came_by_itself_is_shown_and_reset(banning: Flask) -> None:
+def test_automatic_ban_is_shown_and_reset(banning: Flask) -> None:
     ada = banning.test_client()
     statuses(banning, *["/"] * 2, environ_base=CLIENT)
     before = found(ada, **ASKED)["requests"][0]["bans"][0]
@@ -213,7 +211,7 @@ def test_a_ban_that_came_by_itself_is_shown_and_reset(banning: Flask) -> None:
     assert statuses(banning, "/", environ_base=CLIENT) == [200]
 
 
-def test_lists_show_and_lift_the_bans_that_came_by_themselves(banning: Flask) -> None:
+def test_automatic_bans_are_listed_and_lifted(banning: Flask) -> None:
     ada = banning.test_client()
     asked(banning)
 
@@ -233,7 +231,7 @@ def reset(browser: FlaskClient, page: TestResponse, **fields: str) -> TestRespon
     return send(browser, page, ending="/reset", **fields)
 
 
-def test_all_quotas_of_a_subject_are_reset_and_the_history_says_so(app: Flask, ada: FlaskClient) -> None:
+def test_reset_of_all_quotas_is_in_history(app: Flask, ada: FlaskClient) -> None:
     asked(app)
 
     answer = reset(ada, ada.get(SUBJECT, query_string=ASKED))
@@ -245,7 +243,7 @@ def test_all_quotas_of_a_subject_are_reset_and_the_history_says_so(app: Flask, a
     assert (change["what"], change["entry"], change["author"]) == ("reset", "203.0.113.7 at all endpoints", "ada")
 
 
-def test_a_reset_is_told_as_done_if_only_the_history_cannot_be_written(
+def test_reset_succeeds_when_history_cannot_be_written(
     app: Flask, ada: FlaskClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -260,7 +258,7 @@ def test_a_reset_is_told_as_done_if_only_the_history_cannot_be_written(
     assert "Rate limits: the history does not show the reset of 203.0.113.7 at all endpoints: NOPERM" in caplog.text
 
 
-def test_the_limits_of_one_endpoint_are_reset_alone(app: Flask, ada: FlaskClient) -> None:
+def test_reset_of_one_endpoint_keeps_other_quotas(app: Flask, ada: FlaskClient) -> None:
     statuses(app, *["/", "/mine"] * 3, environ_base=CLIENT)
     page = ada.get(SUBJECT, query_string=ASKED)
     (form,) = [each for each in forms_of(page.text) if each["fields"].get("endpoint") == "show"]
@@ -274,7 +272,7 @@ def test_the_limits_of_one_endpoint_are_reset_alone(app: Flask, ada: FlaskClient
 @pytest.mark.parametrize(
     "change", [{"rule": "ip-60s", "rules": "9 per 2 minutes"}, {"off": True}], ids=["rules", "off"]
 )
-def test_a_reset_during_a_change_reaches_the_quota_that_counts_when_it_ends(
+def test_reset_during_an_override_also_resets_declared_rules(
     app: Flask, ada: FlaskClient, change: dict[str, Any], endpoint: str
 ) -> None:
     asked(app)
@@ -288,7 +286,7 @@ def test_a_reset_during_a_change_reaches_the_quota_that_counts_when_it_ends(
     assert statuses(app, "/", environ_base=CLIENT) == [200]
 
 
-def test_nothing_is_reset_where_nothing_counts_it(app: Flask, ada: FlaskClient) -> None:
+def test_reset_without_a_matching_limit_is_refused(app: Flask, ada: FlaskClient) -> None:
     asked(app)
     page = ada.get(SUBJECT, query_string=ASKED)
 
@@ -298,7 +296,7 @@ def test_nothing_is_reset_where_nothing_counts_it(app: Flask, ada: FlaskClient) 
     assert statuses(app, "/", environ_base=CLIENT) == [429]
 
 
-def test_an_author_without_the_right_to_change_resets_nothing() -> None:
+def test_author_without_the_right_to_change_resets_nothing() -> None:
     app = made(dashboard={"may_change": lambda author: author == "ada"})
     asked(app)
     ada, bob = browser_of("ada", app), browser_of("bob", app)

@@ -53,7 +53,7 @@ def asked(app: Flask, *lines: str, **question: str) -> WhatIf:
         return of_upload(WhatIfForm(**question), log_of(*lines))
 
 
-def test_each_count_says_what_it_would_have_refused(app: Flask) -> None:
+def test_each_count_shows_what_it_would_have_refused(app: Flask) -> None:
     answer = asked(app, *TRAFFIC, count="10")
 
     assert (answer.requests, answer.clients, answer.chosen) == (35, 2, 10)
@@ -66,7 +66,7 @@ def test_each_count_says_what_it_would_have_refused(app: Flask) -> None:
     assert answer.declaration == f"MultiLimit(app, application_limits={limiter})"
 
 
-def test_clients_with_equal_peaks_are_in_order_of_their_names(app: Flask) -> None:
+def test_clients_with_equal_peaks_are_sorted_by_name(app: Flask) -> None:
     names = ["203.0.113.3", "203.0.113.1", "203.0.113.2"]
 
     answer = asked(app, *(line(second, name) for second, name in enumerate(names)))
@@ -74,7 +74,7 @@ def test_clients_with_equal_peaks_are_in_order_of_their_names(app: Flask) -> Non
     assert [each.name for each in answer.busiest] == sorted(names)
 
 
-def test_counts_say_why_they_are_there(app: Flask) -> None:
+def test_counts_say_why_they_are_shown(app: Flask) -> None:
     answer = asked(app, *TRAFFIC, endpoint="search", count="10", refuse_at_most="60%")
 
     why = {each.count: each.why for each in answer.counts if each.why}
@@ -99,7 +99,7 @@ def test_counts_say_why_they_are_there(app: Flask) -> None:
         ({"type": "api_key"}, "give one of default, ip, user"),
     ],
 )
-def test_a_wrong_question_is_an_error(app: Flask, question: dict[str, str], told: str) -> None:
+def test_wrong_field_is_an_error(app: Flask, question: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         asked(app, *TRAFFIC, **question)
 
@@ -110,7 +110,7 @@ def test_lines_left_out_are_counted_by_reason(app: Flask) -> None:
     assert [(each.lines, each.why) for each in answer.left_out] == [(2, "not in the format"), (1, "too long")]
 
 
-def test_of_a_packed_upload_only_so_much_is_unpacked(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compressed_upload_is_unpacked_up_to_a_maximum(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whatif, "MOST_UNPACKED", 1000)
     packed = gzip.compress((line(1, BUSY) + "\n").encode() * 10_000)
 
@@ -122,7 +122,7 @@ def test_of_a_packed_upload_only_so_much_is_unpacked(app: Flask, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", ["/nowhere/access.log", "../nowhere/access.log", "\x00../..\udcff"])
-def test_the_name_of_an_upload_leads_to_no_place(app: Flask, name: str) -> None:
+def test_file_name_of_an_upload_is_never_opened(app: Flask, name: str) -> None:
     with app.test_request_context(f"{ROOT}what-if"):
         answer = of_upload(WhatIfForm(), FileStorage(io.BytesIO("\n".join(TRAFFIC).encode()), name))
 
@@ -130,7 +130,7 @@ def test_the_name_of_an_upload_leads_to_no_place(app: Flask, name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_no_damaged_log_is_fatal(app: Flask, seed: int) -> None:
+def test_damaged_log_is_read_or_a_configuration_error(app: Flask, seed: int) -> None:
     rng = random.Random(seed)
     content = bytearray("".join(f"{each}\n" for each in TRAFFIC).encode())
     for _ in range(rng.randrange(300)):

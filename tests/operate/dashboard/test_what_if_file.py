@@ -40,7 +40,7 @@ def data_of(page: str) -> list[dict[str, object]]:
     return [json.loads(each) for each in re.findall('<script type="application/json">(.*?)</script>', page)]
 
 
-def test_the_page_is_one_file_that_fetches_nothing_and_allows_only_its_own_script() -> None:
+def test_page_is_one_file_that_loads_nothing() -> None:
     text = file_of([answer(10, busy=30), answer(60, busy=30)])
 
     assert text.count("<style>") == 1
@@ -49,7 +49,7 @@ def test_the_page_is_one_file_that_fetches_nothing_and_allows_only_its_own_scrip
     assert policy is not None
 
 
-def test_each_window_has_a_part_with_its_data() -> None:
+def test_each_window_has_its_own_data() -> None:
     first, second = data_of(file_of([answer(10, busy=30), answer(60, busy=30)]))
 
     assert (first["window"], second["window"]) == ("10 s", "60 s")
@@ -58,13 +58,13 @@ def test_each_window_has_a_part_with_its_data() -> None:
     assert (first["requests"], first["clients"], first["chosen"]) == (39, 10, 1), "busy is above a gap"
 
 
-def test_the_counts_that_are_marked_are_exact() -> None:
+def test_marked_counts_are_exact() -> None:
     counts = answer(busy=1000, calm=99, share=Fraction(1, 3)).counts
 
     assert {each.count: each.requests for each in counts if each.why} == {1: 999, 634: 366}
 
 
-def test_a_page_names_only_the_busiest() -> None:
+def test_page_names_only_the_busiest_clients() -> None:
     (data,) = data_of(file_of([answer(calm=3 * NAMED, busy=5)]))
 
     assert len(data["names"]) == NAMED  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def test_a_page_names_only_the_busiest() -> None:
 
 
 @pytest.mark.parametrize("name", [EVIL, "\udcff", "\x1b[2J\u202e"])
-def test_a_name_in_a_log_is_text_in_the_page(tmp_path: Path, name: str) -> None:
+def test_names_of_a_log_are_escaped(tmp_path: Path, name: str) -> None:
     page = file_of([answer(**{name: 30})])  # type: ignore[arg-type]
 
     (tmp_path / "page.html").write_text(page, encoding="utf-8")
@@ -95,7 +95,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_slider_says_what_a_count_refuses(browser: Browser, path: Path) -> None:
+def test_slider_shows_what_a_count_refuses(browser: Browser, path: Path) -> None:
     with tab(browser) as opened:
         shown = opened.page
         shown.goto(path.as_uri())
@@ -114,7 +114,9 @@ def test_the_slider_says_what_a_count_refuses(browser: Browser, path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-def test_everyone_can_use_the_page(browser: Browser, path: Path, size: tuple[int, int], dark: bool) -> None:
+def test_page_is_accessible_and_fits_the_screen(
+    browser: Browser, path: Path, size: tuple[int, int], dark: bool
+) -> None:
     with tab(browser, size=size, dark=dark) as opened:
         opened.page.goto(path.as_uri())
 

@@ -1,4 +1,4 @@
-"""The page What if, without JavaScript; and what no form may be."""
+"""The page What if, without JavaScript; and uploads that it refuses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def asked(browser: FlaskClient, query: str) -> TestResponse:
     return browser.get(f"{ROOT}api/what-if?{query}")
 
 
-def test_an_upload_is_answered_by_a_table_and_the_data_of_the_slider(ada: FlaskClient) -> None:
+def test_upload_shows_a_table_and_the_data_of_the_slider(ada: FlaskClient) -> None:
     answer = upload(ada, endpoint="open", count="10")
 
     assert answer.status_code == 200
@@ -65,7 +65,7 @@ def test_recorded_traffic_needs_no_upload(app: Flask, ada: FlaskClient, tmp_path
     assert "127.0.0.1" not in page.text
 
 
-def test_clients_of_a_recording_are_shown_as_on_the_page_now(app: Flask, ada: FlaskClient, tmp_path: Path) -> None:
+def test_recorded_client_is_named_only_when_known_from_traffic(app: Flask, ada: FlaskClient, tmp_path: Path) -> None:
     recorder = Recorder(app, tmp_path)
     refused(app, 5)
     app.test_client().get("/", environ_base={"REMOTE_ADDR": "203.0.113.8"})
@@ -78,14 +78,12 @@ def test_clients_of_a_recording_are_shown_as_on_the_page_now(app: Flask, ada: Fl
     link = f"{ROOT}subject?type=ip&value=203.0.113.7"
     assert (known["name"], known["requests"], known["link"]) == ("203.0.113.7", 5, link)
     assert ada.get(link).status_code == 200
-    assert re.fullmatch("[0-9a-f]{16}", unknown["name"]), "nobody knows who that is"
+    assert re.fullmatch("[0-9a-f]{16}", unknown["name"]), "a client that was never refused stays a hash"
     assert unknown["link"] == ""
     assert f'["203.0.113.7",5,5,"{link}"]' in page
 
 
-def test_who_opens_the_page_before_anything_is_recorded_has_asked_nothing_wrong(
-    app: Flask, ada: FlaskClient, tmp_path: Path
-) -> None:
+def test_page_without_recorded_traffic_is_no_error(app: Flask, ada: FlaskClient, tmp_path: Path) -> None:
     recorder = Recorder(app, tmp_path)
 
     page, asked_for = ada.get(PAGE), ada.get(PAGE + "?endpoint=open")
@@ -95,7 +93,7 @@ def test_who_opens_the_page_before_anything_is_recorded_has_asked_nothing_wrong(
     assert "no requests to learn from" in page.text
 
 
-def test_without_a_recorder_the_page_says_how_to_have_one(ada: FlaskClient) -> None:
+def test_page_without_a_recorder_says_how_to_add_one(ada: FlaskClient) -> None:
     assert "Recorder(app, " in ada.get(PAGE).text
     assert asked(ada, "").get_json() is None
 
@@ -103,7 +101,7 @@ def test_without_a_recorder_the_page_says_how_to_have_one(ada: FlaskClient) -> N
 @pytest.mark.parametrize(
     ("fields", "told"), [({"endpoint": "opne"}, "did you mean"), ({"count": "-1"}, "count must be")]
 )
-def test_a_wrong_question_is_explained_on_the_page(ada: FlaskClient, fields: dict[str, str], told: str) -> None:
+def test_wrong_field_is_explained_on_the_page(ada: FlaskClient, fields: dict[str, str], told: str) -> None:
     answer = upload(ada, LOG, **fields)
 
     assert answer.status_code == 400
@@ -112,7 +110,7 @@ def test_a_wrong_question_is_explained_on_the_page(ada: FlaskClient, fields: dic
     assert f'value="{value}"' in answer.text, "what was typed is still there"
 
 
-def test_a_wrong_question_is_explained_as_json(app: Flask, ada: FlaskClient, tmp_path: Path) -> None:
+def test_wrong_field_is_explained_as_json(app: Flask, ada: FlaskClient, tmp_path: Path) -> None:
     Recorder(app, tmp_path).close()
 
     answer = asked(ada, "endpoint=opne")
@@ -121,7 +119,7 @@ def test_a_wrong_question_is_explained_as_json(app: Flask, ada: FlaskClient, tmp
     assert "did you mean" in answer.get_json()["error"]
 
 
-def test_an_author_without_the_right_to_change_may_upload_by_a_form_of_ours_with_a_file() -> None:
+def test_author_without_the_right_to_change_may_upload() -> None:
     ada = browser_of("ada", made(dashboard={"may_change": lambda _: False}))
 
     assert upload(ada).status_code == 200
@@ -129,7 +127,7 @@ def test_an_author_without_the_right_to_change_may_upload_by_a_form_of_ours_with
     assert ada.post(PAGE, data={"log": (io.BytesIO(LOG), "access.log")}).status_code == 403
 
 
-def test_more_than_a_page_says_is_not_read(ada: FlaskClient) -> None:
+def test_too_large_upload_is_refused(ada: FlaskClient) -> None:
     answer = upload(ada, b"x" * 10_000_000)
 
     assert answer.status_code == 413
@@ -138,7 +136,7 @@ def test_more_than_a_page_says_is_not_read(ada: FlaskClient) -> None:
 
 
 class Unread(io.RawIOBase):
-    """A body that nobody may read."""
+    """A body whose reading is an error."""
 
     def readinto(self, buffer: Any, /) -> int:  # noqa: ARG002
         raise AssertionError("read")
@@ -150,28 +148,24 @@ class Unread(io.RawIOBase):
         ({"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}, 411),
         ({"CONTENT_LENGTH": str(10**12)}, 413),
     ],
-    ids=["without a length, as gunicorn takes a chunked one", "far too large"],
+    ids=["chunked", "huge"],
 )
-def test_a_body_of_unknown_or_far_too_large_size_is_not_read(
-    ada: FlaskClient, body: dict[str, Any], status: int
-) -> None:
+def test_body_of_unknown_or_huge_size_is_not_read(ada: FlaskClient, body: dict[str, Any], status: int) -> None:
     assert ada.post(PAGE, environ_overrides={"wsgi.input": Unread(), **body}).status_code == status
 
 
-def test_one_person_uploads_few_logs_a_minute(ada: FlaskClient) -> None:
+def test_uploads_of_one_author_are_rate_limited(ada: FlaskClient) -> None:
     assert [upload(ada).status_code for _ in range(7)] == [200] * 6 + [429]
 
 
-def test_one_log_is_read_at_a_time(ada: FlaskClient) -> None:
+def test_only_one_log_is_read_at_a_time(ada: FlaskClient) -> None:
     with whatif._reading:
         assert upload(ada).status_code == 429
 
     assert upload(ada).status_code == 200
 
 
-def test_only_so_many_requests_and_clients_count_and_the_page_says_so(
-    ada: FlaskClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_says_when_requests_or_clients_are_cut_off(ada: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [line(n, f"203.0.113.{n}", "/open") + "\n" for n in range(30)]
     monkeypatch.setattr(whatif, "MOST_REQUESTS", 20)
     of_requests = upload(ada, "".join(lines).encode(), endpoint="open").text
@@ -202,9 +196,9 @@ def zstd_with_a_window_of(log: int) -> bytes:
     ],
     ids=["broken zstd", "broken gzip", "year 9999", "year 1"],
 )
-def test_no_log_is_an_error_of_the_server(ada: FlaskClient, content: bytes) -> None:
+def test_damaged_log_is_no_server_error(ada: FlaskClient, content: bytes) -> None:
     assert upload(ada, content).status_code in {200, 400}
 
 
-def test_a_log_that_needs_too_much_memory_to_unpack_is_no_error_of_the_server(ada: FlaskClient) -> None:
+def test_log_that_needs_too_much_memory_to_unpack_is_a_400(ada: FlaskClient) -> None:
     assert upload(ada, zstd_with_a_window_of(30)).status_code == 400

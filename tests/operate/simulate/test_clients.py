@@ -23,7 +23,7 @@ def report_of(requests: list[LoggedRequest]) -> Report:
     return simulate(app, requests)
 
 
-def test_a_client_that_is_forgotten_and_comes_again_is_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgotten_client_that_returns_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is remembered of clients changes no verdict and no count: also of a user who comes from several places."""
     draw = random.Random(7)
     requests = [
@@ -49,7 +49,7 @@ def test_a_client_that_is_forgotten_and_comes_again_is_one_client(monkeypatch: p
     assert {each.name: each.requests for each in whole.worst}.items() <= by_name.items()
 
 
-def test_addresses_of_one_ipv6_network_are_the_one_client_that_the_limit_sees() -> None:
+def test_ipv6_addresses_of_one_network_are_one_client() -> None:
     report = report_of(
         [LoggedRequest.of(n, "GET", "/a", address=f"2001:db8:1:2::{n:x}", status=200) for n in range(1, 5)]
     )
@@ -61,7 +61,7 @@ def test_addresses_of_one_ipv6_network_are_the_one_client_that_the_limit_sees() 
 @pytest.mark.parametrize(
     "client", ["2001:db8:1:2::1", "2001:db8:1:2::/64", "203.0.113.7", "::ffff:203.0.113.7", "user ann"]
 )
-def test_a_client_that_must_never_be_refused_is_found_however_it_is_written(client: str) -> None:
+def test_assert_admits_finds_a_client_in_every_spelling(client: str) -> None:
     counted = {"user ann": ("203.0.113.9", "ann")}.get(client, (client.replace("/64", "9"), None))
     report = report_of(
         [LoggedRequest.of(n, "GET", "/a", address=counted[0], user=counted[1], status=200) for n in range(8)]
@@ -72,7 +72,7 @@ def test_a_client_that_must_never_be_refused_is_found_however_it_is_written(clie
         assert_admits(report, clients=[client, "203.0.113.8"])
 
 
-def test_a_name_that_failed_to_log_in_is_no_client() -> None:
+def test_user_of_a_failed_login_is_no_client() -> None:
     tries = [
         LoggedRequest.of(1, "GET", "/a", address="203.0.113.7", status=status, user="ann")
         for status in [200] + 4 * [401]

@@ -102,14 +102,14 @@ def read(line: str, name: str, *wanted: str) -> LoggedRequest | None:
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_a_line_of_each_format_is_read(name: str) -> None:
+def test_line_of_each_format_is_read(name: str) -> None:
     line, expected = LINES[name]
 
     assert read(line, name) == expected
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_each_format_is_recognised_among_lines_that_are_none(name: str) -> None:
+def test_each_format_is_recognised_among_other_lines(name: str) -> None:
     line, _ = LINES[name]
 
     assert recognised(["", "no request", line, line, "{"], UTC) == name
@@ -132,7 +132,7 @@ def test_each_format_is_recognised_among_lines_that_are_none(name: str) -> None:
         ('%(h)s %(t)s "%(r)s" %(L)s', '1.2.3.4 [22/Nov/2026:03:19:28 +0000] "GET / H" 1.500000', -0.5),
     ],
 )
-def test_how_long_a_request_took_and_when_it_began(text: str, line: str, began: float) -> None:
+def test_duration_and_beginning_of_a_request_are_read(text: str, line: str, began: float) -> None:
     """The time of Apache is that of the beginning; the others write that of the end."""
     request = read(line, text)
 
@@ -140,7 +140,7 @@ def test_how_long_a_request_took_and_when_it_began(text: str, line: str, began: 
     assert (request.at - AT, request.took) == (began * 1_000_000, 1_500_000)
 
 
-def test_a_duration_in_seconds_may_be_text_as_nginx_writes_all_values_of_json() -> None:
+def test_duration_in_json_may_be_text() -> None:
     for took in ("0.250", 0.25):
         request = read(json.dumps({**PLAIN, "request_time": took}), "json")
 
@@ -148,7 +148,7 @@ def test_a_duration_in_seconds_may_be_text_as_nginx_writes_all_values_of_json() 
         assert (request.at, request.took) == (AT - 250_000, 250_000)
 
 
-def test_before_caddy_2_7_a_line_has_the_address_of_the_peer_alone() -> None:
+def test_line_of_old_caddy_has_the_address_of_the_peer() -> None:
     asked = {name: value for name, value in CADDY["request"].items() if name != "client_ip"}  # type: ignore[attr-defined]
 
     request = read(json.dumps({**CADDY, "request": asked}), "caddy")
@@ -158,7 +158,7 @@ def test_before_caddy_2_7_a_line_has_the_address_of_the_peer_alone() -> None:
 
 
 @pytest.mark.parametrize("text", ["-", "", "1e3", "-1", "nan"])
-def test_text_that_is_no_duration_is_none(text: str) -> None:
+def test_invalid_duration_is_ignored(text: str) -> None:
     request = read(
         f'1.2.3.4 2026-11-22T03:19:27+00:00 "GET / H" {text}', '$remote_addr $time_iso8601 "$request" $request_time'
     )
@@ -167,7 +167,7 @@ def test_text_that_is_no_duration_is_none(text: str) -> None:
     assert (request.at, request.took) == (AT, None)
 
 
-def test_a_line_of_gunicorn_is_read_whose_agent_ends_with_a_backslash() -> None:
+def test_line_of_gunicorn_with_a_final_backslash_is_read() -> None:
     """It escapes quotation marks alone, so the quotation of the agent has no end."""
     line = r'203.0.113.7 - - [22/Nov/2026:03:19:27 +0000] "GET /items HTTP/1.1" 204 - "-" "odd \"'
     name = recognised([line], UTC)
@@ -177,7 +177,7 @@ def test_a_line_of_gunicorn_is_read_whose_agent_ends_with_a_backslash() -> None:
     assert request.target == "/items"
 
 
-def test_nothing_is_recognised_in_what_is_no_log() -> None:
+def test_no_format_is_recognised_in_other_text() -> None:
     assert recognised(["MZ\x90\x00", "hello", "{}", "[]", "1"], UTC) is None
 
 
@@ -210,7 +210,7 @@ def test_nothing_is_recognised_in_what_is_no_log() -> None:
         ),
     ],
 )
-def test_format_strings_of_all_three_servers(text: str, line: str) -> None:
+def test_format_strings_of_nginx_apache_and_gunicorn_are_read(text: str, line: str) -> None:
     request = read(line, text, "X-Api-Key")
 
     assert request is not None
@@ -226,7 +226,7 @@ def test_format_strings_of_all_three_servers(text: str, line: str) -> None:
     ("server", "written"),
     [("nginx", r"GET /a\x22b\x5Cc\xE9 HTTP/1.1"), ("Apache", r"GET /a\"b\\c\xe9 HTTP/1.1")],
 )
-def test_what_each_server_escapes_is_as_the_client_sent_it(server: str, written: str) -> None:
+def test_escapes_of_each_server_are_undone(server: str, written: str) -> None:
     request = read(f'203.0.113.7 - - [22/Nov/2026:03:19:27 +0000] "{written}" 404 0 "-" "-"', "combined")
 
     assert request is not None, server
@@ -234,7 +234,7 @@ def test_what_each_server_escapes_is_as_the_client_sent_it(server: str, written:
 
 
 @pytest.mark.parametrize("address", ["203.0.113.7", "2001:db8::1", "::1"])
-def test_an_address_before_a_port_keeps_its_colons(address: str) -> None:
+def test_address_before_a_port_keeps_its_colons(address: str) -> None:
     line = f'{address}:50443 [22/Nov/2026:03:19:27 +0000] "GET / HTTP/1.1"'
     request = read(line, '$remote_addr:$remote_port [$time_local] "$request"')
 
@@ -242,28 +242,28 @@ def test_an_address_before_a_port_keeps_its_colons(address: str) -> None:
     assert request.address == address
 
 
-def test_the_fields_of_logstash() -> None:
+def test_fields_of_logstash_are_read() -> None:
     line = {"@timestamp": "2026-11-22T03:19:27Z", "verb": "GET", "request": "/items?page=2", "clientip": "203.0.113.7"}
 
     assert read(json.dumps(line), "json") == LoggedRequest(AT, "GET", "/items?page=2", "203.0.113.7")
 
 
 @pytest.mark.parametrize("name", ["caddy", "traefik", "json"])
-def test_header_fields_in_json(name: str) -> None:
+def test_header_fields_in_json_are_read(name: str) -> None:
     request = read(LINES[name][0], name, "x-api-key", "X-Missing")
 
     assert request is not None
     assert request.fields == {"x-api-key": "k1"}
 
 
-def test_a_field_may_be_a_path_into_json() -> None:
+def test_field_may_be_a_path_into_json() -> None:
     request = read(json.dumps(CADDY), "caddy", "request.tls.server_name")
 
     assert request is not None
     assert request.fields == {"request.tls.server_name": "sni.example"}
 
 
-def test_a_regular_expression_of_ones_own() -> None:
+def test_custom_regular_expression_is_read() -> None:
     text = r"(?P<at>\S+) (?P<method>\S+) (?P<target>\S+)(?: key=(?P<x_api_key>\S+))?"
     reader = expression(text)(UTC, ["X-Api-Key"])
 
@@ -284,13 +284,13 @@ def test_a_regular_expression_of_ones_own() -> None:
         (expression, r"(?P<at>\d+)", "name its groups"),
     ],
 )
-def test_a_format_that_cannot_be_read_is_an_error(make: Callable[[str], MakeReader], text: str, message: str) -> None:
+def test_invalid_format_is_an_error(make: Callable[[str], MakeReader], text: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make(text)(UTC, ())
 
 
 @pytest.mark.parametrize("request_line", ["-", "", "\\x16\\x03\\x01", "<script> /", "GET\x00 / HTTP/1.1"])
-def test_a_connection_without_a_request_is_told_apart_from_a_malformed_line(request_line: str) -> None:
+def test_connection_without_a_request_is_not_a_malformed_line(request_line: str) -> None:
     with pytest.raises(NoRequestError):
         read(f'203.0.113.7 - - [22/Nov/2026:03:19:27 +0000] "{request_line}" 400 12', "common")
 
@@ -303,7 +303,7 @@ def read_or_no_request(line: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "recorded"])
 @given(text=st.text())
-def test_no_text_is_fatal(name: str, text: str) -> None:
+def test_random_text_is_read_or_no_request(name: str, text: str) -> None:
     read_or_no_request(text, name)
 
 
@@ -312,7 +312,7 @@ _values = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.tex
 
 @pytest.mark.parametrize("name", ["recorded", "caddy", "traefik", "json"])
 @given(data=st.data())
-def test_no_json_is_fatal(name: str, data: st.DataObject) -> None:
+def test_random_json_is_read_or_no_request(name: str, data: st.DataObject) -> None:
     whole: dict[str, Any] = json.loads(LINES[name][0])
     for key in data.draw(st.lists(st.sampled_from(sorted(whole)), max_size=3)):
         whole[key] = data.draw(_values)
@@ -328,7 +328,7 @@ def test_hostile_json_is_no_request(name: str, line: str) -> None:
 @pytest.mark.parametrize("name", ["combined", "common", "vhost_combined"])
 @pytest.mark.parametrize("start", ["", '1.1.1.1 - - [22/Nov/2026:03:19:27 +0000] "'])
 @pytest.mark.parametrize("repeated", ['"', "\\", '\\"', " ", "a b ", "- - [", '" "', "[] "])
-def test_lines_made_to_be_slow_are_read_like_others(name: str, start: str, repeated: str) -> None:
+def test_lines_built_for_backtracking_are_read_quickly(name: str, start: str, repeated: str) -> None:
     """Each field excludes what follows it: a pattern that tries other splits would take hours here."""
     read_or_no_request(start + repeated * (60_000 // len(repeated)), name)
 
@@ -355,7 +355,7 @@ def test_lines_made_to_be_slow_are_read_like_others(name: str, start: str, repea
         ("0", 0),
     ],
 )
-def test_instants_however_they_are_written(text: str, at: int) -> None:
+def test_instants_are_read_in_every_notation(text: str, at: int) -> None:
     times = Times()
 
     assert times(text) == at
@@ -369,12 +369,12 @@ def test_instants_however_they_are_written(text: str, at: int) -> None:
         *("22/Nov/2026:03:19:99 +0000", "22/Nov/2026:03:19:27 +9900", "1e400", "9" * 30, "NaN"),
     ],
 )
-def test_text_that_is_no_instant_is_an_error(text: str) -> None:
+def test_invalid_instant_is_an_error(text: str) -> None:
     with pytest.raises(ValueError):
         Times()(text)
 
 
-def test_local_times_follow_the_clock_when_it_is_put_back() -> None:
+def test_local_times_follow_the_end_of_summer_time() -> None:
     """In Berlin, 2026-10-25 had the hour from 2 to 3 twice."""
     times = Times(ZoneInfo("Europe/Berlin"))
     passed = [datetime(2026, 10, 24, 23, 40, tzinfo=UTC) + timedelta(minutes=5 * step) for step in range(36)]
@@ -384,7 +384,7 @@ def test_local_times_follow_the_clock_when_it_is_put_back() -> None:
     assert read_back == [int(when.timestamp()) * 1_000_000 for when in passed]
 
 
-def test_a_moment_as_people_write_it() -> None:
+def test_moment_may_be_a_date_a_time_or_iso_8601() -> None:
     berlin = ZoneInfo("Europe/Berlin")
 
     assert moment("2026-11-22 03:19:27Z", berlin) == AT
@@ -392,11 +392,11 @@ def test_a_moment_as_people_write_it() -> None:
     assert moment("2026-11-22", berlin) == moment("2026-11-21T23:00:00", UTC)
 
 
-def test_every_spelling_of_a_header_field_is_one_name() -> None:
+def test_spellings_of_a_header_field_are_one_name() -> None:
     assert {field_name(name) for name in ("X-Api-Key", "http_x_api_key", "x-api-key", "X_API_KEY")} == {"x_api_key"}
 
 
-def test_a_request_of_ones_own() -> None:
+def test_request_can_be_made_from_datetime_or_timestamp() -> None:
     assert LoggedRequest.of(WHEN, "GET", "/") == LoggedRequest.of(WHEN.timestamp(), "GET", "/")
     with pytest.raises(ValueError, match="time zone"):
         LoggedRequest.of(datetime(2026, 1, 1), "GET", "/")

@@ -42,7 +42,7 @@ LINE = len(recorded_line(0))
 
 
 def write(folder: Path, name: str, seconds: list[float]) -> Path:
-    """As a recorder would have done: the file was written to when its last request came."""
+    """As a recorder does: the time of the file is that of its last request."""
     path = folder / f"requests-{name}.jsonl"
     path.write_text("".join(map(recorded_line, seconds)))
     last = (START_AT // SECOND + seconds[-1]) * 10**9
@@ -59,20 +59,20 @@ def seconds_of(folder: Path, into: Path, most_bytes: int) -> list[float]:
     return [(request.at - START_AT) / SECOND for request in newest_requests(folder, into, most_bytes)]
 
 
-def test_all_where_that_is_just_as_much_as_may_be_read(folder: Path, into: Path) -> None:
+def test_everything_is_read_when_it_fits_exactly(folder: Path, into: Path) -> None:
     write(folder, "1-1", [1, 3])
     write(folder, "1-2", [2, 4])
 
     assert seconds_of(folder, into, 4 * LINE) == [1, 2, 3, 4]
 
 
-def test_nothing_where_nothing_was_recorded(folder: Path, into: Path) -> None:
+def test_nothing_is_read_when_nothing_was_recorded(folder: Path, into: Path) -> None:
     assert seconds_of(folder, into, 1000) == []
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_of_several_processes_all_since_an_instant_or_nothing(folder: Path, into: Path, seed: int) -> None:
-    """Whatever share each has of the traffic, and however its files are cut."""
+def test_requests_of_all_processes_are_complete_since_an_instant(folder: Path, into: Path, seed: int) -> None:
+    """For random shares of the traffic and files of any length."""
     rng = random.Random(seed)
     shares, everything = (
         [rng.random() for _ in range(rng.randrange(1, 5))],
@@ -94,7 +94,7 @@ def test_of_several_processes_all_since_an_instant_or_nothing(folder: Path, into
     assert sum(path.stat().st_size for path in into.iterdir()) <= most
 
 
-def test_lines_that_are_none_are_left_out(folder: Path, into: Path) -> None:
+def test_malformed_lines_are_left_out(folder: Path, into: Path) -> None:
     path = write(folder, "1-1", [1, 2])
     path.write_bytes(b"\xff\x00{}\n" * 50 + path.read_bytes())
 

@@ -1,4 +1,4 @@
-"""Pictures are drawn of whatever there is, without a warning."""
+"""Pictures are drawn of any traffic, without a warning."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def app() -> Flask:
 
 
 @pytest.mark.parametrize("peaks", [[1], [7, 7, 7], [1, 2, 3, 40, 5000]])
-def test_whatever_clients_do(tmp_path: Path, peaks: list[int]) -> None:
+def test_picture_of_peaks_is_drawn_for_any_clients(tmp_path: Path, peaks: list[int]) -> None:
     pytest.importorskip("matplotlib")
     draw_peaks(tmp_path / "one", peaks)
     draw_peaks(tmp_path / "two", peaks, (1, 60))
@@ -61,7 +61,7 @@ def test_whatever_clients_do(tmp_path: Path, peaks: list[int]) -> None:
 
 
 @pytest.mark.parametrize("many", [0, 1, 50])
-def test_whatever_was_refused(app: Flask, tmp_path: Path, many: int) -> None:
+def test_picture_of_reports_is_drawn_for_any_requests(app: Flask, tmp_path: Path, many: int) -> None:
     pytest.importorskip("matplotlib")
     requests = [
         LoggedRequest(number * SECOND // 10, "GET", f"/{number}", address="a", status=(200, 500, 0)[number % 3])
@@ -77,7 +77,7 @@ def test_whatever_was_refused(app: Flask, tmp_path: Path, many: int) -> None:
     assert abs(higher - 2 * height) <= 1
 
 
-def test_without_matplotlib_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_extra_when_matplotlib_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
 
     with pytest.raises(ConfigurationError, match=r"pip install 'flask-multilimit\[plot\]'"):

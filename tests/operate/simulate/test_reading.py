@@ -1,4 +1,4 @@
-"""Files of every kind, in whatever state: read in order of time, and what cannot be read is counted."""
+"""Files of every kind and state: read in order of time, and lines that cannot be read are counted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def seconds(logs: Logs) -> list[int]:
     return [(request.at - START_AT) // SECOND for request in logs]
 
 
-def test_a_log_can_be_read_again_and_says_what_was_found(log: Path) -> None:
+def test_log_can_be_read_twice_and_counts_its_lines(log: Path) -> None:
     logs = read_logs(written(log, [line(1), line(2)]))
 
     assert seconds(logs) == seconds(logs) == [1, 2]
@@ -66,7 +66,7 @@ def test_lines_at_one_instant_keep_their_order(log: Path) -> None:
     assert [request.target for request in logs] == [f"/{second}" for second in range(10_000)]
 
 
-def test_a_line_that_is_late_is_counted_and_comes_as_early_as_can_be(log: Path) -> None:
+def test_late_line_is_counted_and_moved_to_the_earliest_possible_time(log: Path) -> None:
     logs = read_logs(written(log, [line(1000), line(10), line(1001)]))
 
     assert seconds(logs) == [1000 - reading.HOLD, 1000, 1001]
@@ -74,7 +74,7 @@ def test_a_line_that_is_late_is_counted_and_comes_as_early_as_can_be(log: Path) 
 
 
 @pytest.mark.parametrize("format_", ['%h %l %u %t "%r" %>s %b', None])
-def test_times_without_an_offset_are_those_of_the_zone(log: Path, format_: str | None) -> None:
+def test_times_without_an_offset_use_the_given_zone(log: Path, format_: str | None) -> None:
     local = '203.0.113.7 - - [22/Nov/2026:01:00:01] "GET / HTTP/1.1" 200 5'
 
     assert seconds(read_logs(written(log, [local]), format=format_, zone=ZoneInfo("Europe/Berlin"))) == [1]
@@ -82,7 +82,7 @@ def test_times_without_an_offset_are_those_of_the_zone(log: Path, format_: str |
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("last", [True, False])
-def test_ends_of_lines(log: Path, end: str, last: bool) -> None:
+def test_line_ends_of_every_kind_are_read(log: Path, end: str, last: bool) -> None:
     log.write_bytes((end.join(map(line, range(3))) + (end if last else "")).encode())
 
     logs = read_logs(log)
@@ -91,7 +91,7 @@ def test_ends_of_lines(log: Path, end: str, last: bool) -> None:
     assert (logs.files[0].lines, logs.files[0].malformed) == (3, 0)
 
 
-def test_packed_files(tmp_path: Path) -> None:
+def test_compressed_files_are_read(tmp_path: Path) -> None:
     zstandard = pytest.importorskip("zstandard")
     text = "".join(f"{line(second)}\n" for second in range(1000)).encode()
     packed = tmp_path / "a.log.gz"
@@ -107,7 +107,7 @@ def test_packed_files(tmp_path: Path) -> None:
     assert sum(read) == packed.stat().st_size + zstd.stat().st_size
 
 
-def test_a_packed_file_that_is_cut_short_or_damaged_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_damaged_compressed_file_is_read_as_far_as_possible(tmp_path: Path) -> None:
     rng = random.Random(7)
     whole = gzip.compress("\n".join(line(second, f"/{rng.random()}") for second in range(40_000)).encode())
     short, damaged = tmp_path / "short.log.gz", tmp_path / "damaged.log.gz"
@@ -122,7 +122,7 @@ def test_a_packed_file_that_is_cut_short_or_damaged_is_read_as_far_as_it_goes(tm
     assert logs.files[1].requests == 0
 
 
-def test_the_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     class Input:
         buffer = io.BytesIO("\n".join(map(line, range(3))).encode())
 
@@ -143,7 +143,7 @@ def test_malformed_lines_are_counted_by_kind(log: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [-1, 10**17, 10**30])
-def test_an_instant_that_no_server_can_have_is_no_request(log: Path, at: int) -> None:
+def test_impossible_instant_is_a_malformed_line(log: Path, at: int) -> None:
     recorded = [f'{{"at":{each},"m":"GET","e":"index","s":200}}' for each in (START_AT, at)]
     logs = read_logs(written(log, recorded))
 
@@ -152,7 +152,7 @@ def test_an_instant_that_no_server_can_have_is_no_request(log: Path, at: int) ->
 
 
 @pytest.mark.parametrize("size", [70_000, 1_000_000, 3_000_000])
-def test_a_line_that_is_too_long_is_counted_and_left_out(log: Path, size: int) -> None:
+def test_too_long_line_is_counted_and_left_out(log: Path, size: int) -> None:
     logs = read_logs(written(log, [line(1), line(2, "/" + "a" * size), line(3)]))
 
     assert seconds(logs) == [1, 3]
@@ -160,7 +160,7 @@ def test_a_line_that_is_too_long_is_counted_and_left_out(log: Path, size: int) -
     assert (file.lines, file.too_long, file.malformed) == (3, 1, 0)
 
 
-def test_a_file_without_ends_of_lines_is_not_held(log: Path) -> None:
+def test_file_without_line_ends_is_one_too_long_line(log: Path) -> None:
     log.write_bytes(b"\xff" * 2_000_000)
 
     logs = read_logs(log)
@@ -169,7 +169,7 @@ def test_a_file_without_ends_of_lines_is_not_held(log: Path) -> None:
     assert (logs.files[0].lines, logs.files[0].too_long, logs.files[0].format) == (1, 1, None)
 
 
-def test_bytes_that_are_no_utf_8_are_kept_apart_and_a_byte_order_mark_is_no_text(log: Path) -> None:
+def test_invalid_utf_8_is_kept_and_byte_order_mark_is_dropped(log: Path) -> None:
     log.write_bytes("\ufeff".encode() + b"\n".join(line(1, f"/{e}").encode("latin-1") for e in ("\xe9", "\xe8")))
 
     first, second = read_logs(log)
@@ -178,7 +178,7 @@ def test_bytes_that_are_no_utf_8_are_kept_apart_and_a_byte_order_mark_is_no_text
     assert first.target.encode("utf-8", "surrogateescape") == b"/\xe9" != second.target.encode(errors="surrogateescape")
 
 
-def test_a_file_in_no_known_format_is_told_and_the_others_are_read(tmp_path: Path) -> None:
+def test_file_of_unknown_format_is_reported_and_others_are_read(tmp_path: Path) -> None:
     good = written(tmp_path / "good.log", [line(1)])
     bad = tmp_path / "bad.log"
     bad.write_bytes(random.Random(7).randbytes(100_000))
@@ -190,16 +190,14 @@ def test_a_file_in_no_known_format_is_told_and_the_others_are_read(tmp_path: Pat
     assert logs.files[0].malformed == logs.files[0].lines > 10
 
 
-def test_a_missing_file_is_an_error_and_an_empty_one_has_no_requests(log: Path) -> None:
+def test_missing_file_is_an_error_and_an_empty_one_is_not(log: Path) -> None:
     with pytest.raises(ConfigurationError, match="No such file"):
         list(read_logs(log))
     log.touch()
     assert not list(read_logs(log))
 
 
-def test_memory_is_bounded_where_all_lines_lie_within_the_time_that_lines_are_held(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_number_of_held_lines_is_bounded(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MOST_HELD", 1000)
     monkeypatch.setattr(reading, "LEAST_HELD", 10)
     logs = read_logs(written(log, [line(second // 1000) for second in range(20_000)]))
@@ -212,7 +210,7 @@ def test_memory_is_bounded_where_all_lines_lie_within_the_time_that_lines_are_he
 
 
 @pytest.mark.parametrize("lines", [[line(1) + "\n"], ["x" * 1000]], ids=["requests", "one line"])
-def test_no_more_than_so_many_bytes_are_read_once_unpacked(tmp_path: Path, lines: list[str]) -> None:
+def test_unpacked_bytes_are_read_up_to_a_maximum(tmp_path: Path, lines: list[str]) -> None:
     """However small the file is."""
     packed = tmp_path / "access.log.gz"
     packed.write_bytes(40 * gzip.compress("".join(lines * (20_000_000 // len(lines[0]))).encode()))
@@ -226,7 +224,7 @@ def test_no_more_than_so_many_bytes_are_read_once_unpacked(tmp_path: Path, lines
     assert 0 < read[0] < packed.stat().st_size
 
 
-def test_a_file_of_just_so_many_bytes_is_read_whole(log: Path) -> None:
+def test_file_of_exactly_the_maximum_size_is_read_whole(log: Path) -> None:
     logs = Logs([written(log, [line(1), line(2)])], most_bytes=2 * (len(line(1)) + 1))
 
     assert seconds(logs) == [1, 2]

@@ -119,9 +119,7 @@ def test_no_other_origin_can_send_a_form(visit: Visit, shop: Shop, elsewhere: El
 
 
 @pytest.mark.parametrize("megabytes", [6, 10])
-def test_an_upload_that_is_too_large_is_answered_by_a_page(
-    visit: Visit, shop: Shop, tmp_path: Path, megabytes: int
-) -> None:
+def test_too_large_upload_is_answered_by_a_page(visit: Visit, shop: Shop, tmp_path: Path, megabytes: int) -> None:
     log = tmp_path / "access.log"
     log.write_bytes(b"x" * megabytes * 1_000_000)
     with visit() as tab:

@@ -51,7 +51,7 @@ def _traffic(shop: Shop) -> None:
     [(WIDE, False, "en"), (WIDE, True, "zh"), (NARROW, False, "zh"), (NARROW, True, "en")],
     ids=["wide light", "wide dark Chinese", "narrow light Chinese", "narrow dark"],
 )
-def test_everyone_can_use_every_page(
+def test_every_page_is_accessible_and_fits_the_screen(
     visit: Visit, shop: Shop, size: tuple[int, int], dark: bool, language: str
 ) -> None:
     wrong: dict[str, list[str]] = {}
@@ -68,7 +68,7 @@ def test_everyone_can_use_every_page(
     assert wrong == {}
 
 
-def test_on_a_phone_who_rule_and_count_are_visible_without_scrolling_sideways(visit: Visit, shop: Shop) -> None:
+def test_client_rule_and_count_fit_a_phone_screen(visit: Visit, shop: Shop) -> None:
     parts = """[...document.querySelectorAll(".clients tbody tr")].map(row =>
         [...row.querySelectorAll("th .subject, .by > div, td:nth-of-type(1)")].map(e => e.getBoundingClientRect()))
         .map(boxes => [boxes.length, Math.min(...boxes.map(box => box.left)), Math.max(...boxes.map(box => box.right))])
@@ -81,7 +81,7 @@ def test_on_a_phone_who_rule_and_count_are_visible_without_scrolling_sideways(vi
     assert all(found >= 3 and left >= 0 and right <= NARROW[0] for found, left, right in rows), rows
 
 
-def test_on_a_phone_all_pages_are_named_without_scrolling_sideways(visit: Visit, shop: Shop) -> None:
+def test_navigation_fits_a_phone_screen(visit: Visit, shop: Shop) -> None:
     with visit(size=NARROW) as tab:
         tab.page.goto(shop.url)
         ends = tab.page.evaluate(
@@ -92,7 +92,7 @@ def test_on_a_phone_all_pages_are_named_without_scrolling_sideways(visit: Visit,
     assert max(ends) <= NARROW[0]
 
 
-def test_numbers_are_grey_only_while_the_storage_does_not_answer(visit: Visit, shop: Shop) -> None:
+def test_numbers_are_grey_only_while_storage_is_down(visit: Visit, shop: Shop) -> None:
     colors = (
         "[getComputedStyle(document.querySelector('.figures .number')).color, getComputedStyle(document.body).color]"
     )
@@ -117,7 +117,7 @@ def test_every_page_works_without_javascript(visit: Visit, shop: Shop) -> None:
                 assert time.endswith("UTC")
 
 
-def test_a_form_with_mistakes_is_answered_by_the_form(visit: Visit, shop: Shop) -> None:
+def test_mistakes_are_shown_beside_their_fields(visit: Visit, shop: Shop) -> None:
     with visit() as tab:
         tab.page.goto(shop.url + "change?kind=override&endpoint=serch&what=rules&rules=x&for=1h&reason=r")
 
@@ -129,7 +129,7 @@ def test_a_form_with_mistakes_is_answered_by_the_form(visit: Visit, shop: Shop) 
         tab.wrong.clear()
 
 
-def test_a_limit_is_changed_and_undone(visit: Visit, shop: Shop) -> None:
+def test_limit_can_be_changed_and_undone(visit: Visit, shop: Shop) -> None:
     with visit() as tab:
         page = tab.page
         page.goto(shop.url + "limits?q=search")
@@ -146,7 +146,7 @@ def test_a_limit_is_changed_and_undone(visit: Visit, shop: Shop) -> None:
         page.get_by_text("Undone in all workers").wait_for()
 
 
-def test_now_updates_without_a_reload(visit: Visit, shop: Shop) -> None:
+def test_page_now_updates_without_a_reload(visit: Visit, shop: Shop) -> None:
     with visit() as tab:
         tab.page.goto(shop.url)
         tab.page.evaluate("window.stillHere = true")
@@ -159,7 +159,7 @@ def test_now_updates_without_a_reload(visit: Visit, shop: Shop) -> None:
         assert tab.page.evaluate("window.stillHere")
 
 
-def test_the_keyboard_reaches_all_that_a_mouse_does(visit: Visit, shop: Shop) -> None:
+def test_keyboard_reaches_every_control(visit: Visit, shop: Shop) -> None:
     with visit() as tab:
         tab.page.goto(shop.url)
         tab.page.keyboard.press("Tab")
@@ -183,7 +183,7 @@ REACHABLE = """[...document.querySelectorAll("a[href], button, input, select, te
     .filter(each => each.checkVisibility() && each.type !== "hidden")"""
 
 
-def test_the_slider_moves_by_keys(visit: Visit, shop: Shop) -> None:
+def test_slider_moves_by_keys(visit: Visit, shop: Shop) -> None:
     with visit() as tab:
         tab.page.goto(shop.url + "what-if?endpoint=search&count=2")
         slider, said = tab.page.locator("input[type=range]"), tab.page.locator(".answer dd").first
@@ -198,7 +198,7 @@ def test_the_slider_moves_by_keys(visit: Visit, shop: Shop) -> None:
         assert tab.page.locator(".peaks input[type=number]").input_value() == "1"
 
 
-def test_a_log_is_uploaded_and_shown(visit: Visit, shop: Shop, tmp_path: Path) -> None:
+def test_uploaded_log_is_shown(visit: Visit, shop: Shop, tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     line = '{} - - [22/Nov/2026:07:00:{:02} +0000] "GET /open HTTP/1.1" 200 5\n'
     log.write_text("".join(line.format("203.0.113.1", second) for second in range(30)))
