@@ -62,14 +62,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _learning_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test sends the scripts that it would send alone, whatever the tests before it have compiled."""
+def _no_compiled_scripts_of_earlier_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test sends the scripts that it would send if it ran alone."""
     monkeypatch.setattr("flask_multilimit.engine.storage.redis.storage.SHAPES", Shapes())
 
 
 @pytest.fixture
 def _never_forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory may forget what lies in the future, which Redis keeps until it is charged. Here it must cope with it."""
+    """Switches off the sweeps of memory storage, which may forget charges in the future that Redis keeps."""
     monkeypatch.setattr("flask_multilimit.engine.storage.memory.SWEEPS", 0)
 
 
@@ -149,7 +149,7 @@ def redis_client(server: Server) -> redis.Redis:
 
 @pytest.fixture
 def limiter(server: Server, redis_client: redis.Redis) -> Iterator[Limiter]:
-    """On an empty server, by its address, as in earnest; but a busy machine may take its time."""
+    """On an empty server, by its address, with a long timeout for busy machines."""
     limiter = Limiter(storage_from_uri(server.url, timeout=10.0))
     yield limiter
     limiter.close()
@@ -164,13 +164,13 @@ def algorithm(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def clock() -> Clock:
-    """The time of the test, which passes only when told to; from a round second on."""
+    """The time of the test, which passes only when it is advanced; it begins at a whole second."""
     return Clock(1_700_000_000_000_000)
 
 
 @pytest.fixture
 def storage(clock: Clock) -> RecordingStorage:
-    """In memory; it keeps what it was asked."""
+    """In memory; it records the checks."""
     return RecordingStorage(clock)
 
 

@@ -143,17 +143,17 @@ def test_every_room_of_the_package_has_a_floor() -> None:
 
 
 @pytest.mark.parametrize("path", ROOMS, ids=named)
-def test_floors_import_downwards(path: Path) -> None:
+def test_file_imports_only_from_lower_floors(path: Path) -> None:
     assert later_rooms(path, PACKAGE, FLOORS) == FACES.get(named(path), set())
 
 
 @pytest.mark.parametrize("path", sorted(STORAGE.rglob("*.py")), ids=named)
-def test_storages_stand_on_those_before_them(path: Path) -> None:
+def test_storage_imports_only_from_lower_storages(path: Path) -> None:
     if path.parent != STORAGE or path.name != "__init__.py":
         assert later_rooms(path, STORAGE, STORAGES) == set()
 
 
-def test_no_files_import_each_other_in_a_circle() -> None:
+def test_files_have_no_circular_imports() -> None:
     graph = {path: files_imported_by(path) for path in FILES if path.name != "__init__.py"}
 
     try:
@@ -163,32 +163,32 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if room_of(path, PACKAGE) == "engine"], ids=named)
-def test_the_engine_knows_no_flask(path: Path) -> None:
+def test_engine_does_not_import_flask(path: Path) -> None:
     tops = {imported.split(".")[0] for imported in imports_of(path)}
 
     assert tops <= {*sys.stdlib_module_names, *FOREIGN_TO_THE_ENGINE, NAME}
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if room_of(path, PACKAGE) == "compat"], ids=named)
-def test_bridges_stand_on_public_names(path: Path) -> None:
+def test_bridges_import_only_public_names(path: Path) -> None:
     public = {f"{module.__name__}.{name}" for module in PUBLIC for name in module.__all__}
     ours = {each for each in imports_of(path) if each.split(".")[0] == NAME}
 
     assert {each for each in ours - public if not each.startswith(f"{NAME}.compat")} <= {f"{NAME}.testing.reset"}
 
 
-def test_view_code_needs_at_most_thirty_names() -> None:
+def test_package_exports_at_most_thirty_names() -> None:
     assert len(flask_multilimit.__all__) <= 30
 
 
-def test_each_public_name_has_one_home() -> None:
+def test_public_name_is_exported_by_one_module() -> None:
     exported = [name for module in PUBLIC if module is not flask_multilimit.engine for name in module.__all__]
 
     assert len(exported) == len(set(exported))
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "engine" / "algorithms").glob("*.lua")), ids=named)
-def test_every_lua_file_beside_the_algorithms_is_a_twin_or_included_by_one(path: Path) -> None:
+def test_lua_file_belongs_to_an_algorithm(path: Path) -> None:
     from flask_multilimit.engine.algorithms import ALGORITHMS, BAN, CALENDAR
 
     included = {name for twin in ALGORITHMS.values() for name in twin.INCLUDES}

@@ -38,7 +38,7 @@ def _made(tree: ast.AST) -> Iterator[tuple[str, str]]:
                 yield ast.unparse(target).rpartition(".")[2], ast.unparse(node.value)
 
 
-def test_every_log_line_begins_with_the_same_words() -> None:
+def test_every_log_line_has_the_same_prefix() -> None:
     """Not those of the bridge, whose lines are those of Flask-Limiter."""
     lines = {
         f"{name}:{call.lineno}": ast.unparse(call.args[1 if call.func.attr == "log" else 0])  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ def test_every_log_line_begins_with_the_same_words() -> None:
     assert {where: text for where, text in lines.items() if not text.strip("'\"").startswith(PREFIX)} == {}
 
 
-def test_every_log_line_goes_through_a_logger_that_makes_text_safe() -> None:
+def test_every_log_line_goes_through_a_safe_logger() -> None:
     """By the type where it stands, or by a name that the file gives to nothing else."""
     for name, logger, call in _calls():
         values = [value for made, value in _made(FILES[name]) if made == logger.rpartition(".")[2]]
@@ -58,6 +58,6 @@ def test_every_log_line_goes_through_a_logger_that_makes_text_safe() -> None:
         assert all(safe), f"{name}:{call.lineno}: {logger} is no SafeLogger"
 
 
-def test_nobody_else_asks_for_a_logger_by_name() -> None:
+def test_get_logger_is_called_only_in_the_bridge() -> None:
     """Except the bridge, whose ``limiter.logger`` is public."""
     assert not [name for name, tree in FILES.items() if "getLogger" in ast.unparse(tree) and "compat" not in name]

@@ -62,7 +62,7 @@ print([client.get("/").status_code for _ in range(3)], {client.get(page).status_
 """
 
 
-def test_it_works_from_an_archive(server: Server, tmp_path: Path) -> None:
+def test_package_works_from_a_zip_archive(server: Server, tmp_path: Path) -> None:
     """As a zipapp, which is not unpacked."""
     archive = shutil.make_archive(str(tmp_path / "app"), "zip", PACKAGE.parent, PACKAGE.name)
 

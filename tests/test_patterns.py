@@ -5,7 +5,8 @@ from __future__ import annotations
 from support.patterns import patterns_of_the_package
 
 
-def test_every_pattern_takes_linear_time_whatever_the_text() -> None:
-    slow = [str(used) for used in patterns_of_the_package() if not used.is_linear]
+def test_every_regular_expression_takes_linear_time() -> None:
+    patterns = list(patterns_of_the_package())
 
-    assert slow == []
+    assert len(patterns) > 50
+    assert [str(used) for used in patterns if not used.is_linear] == []

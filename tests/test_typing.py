@@ -40,7 +40,7 @@ class Items:
         return str(item)
 
 
-def test_signatures_are_kept() -> None:
+def test_decorators_keep_signatures() -> None:
     app = Flask("shop")
     multilimit = MultiLimit(app)
 
@@ -75,7 +75,7 @@ def test_signatures_are_kept() -> None:
     assert list(inspect.signature(view).parameters) == ["item", "size"]
 
 
-def test_every_public_function_has_the_types_of_all_its_parameters() -> None:
+def test_every_public_function_is_fully_typed() -> None:
     untyped = []
     for name in set(flask_multilimit.__all__) - {"current_decision"}:
         public = getattr(flask_multilimit, name)

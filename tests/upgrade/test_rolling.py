@@ -77,9 +77,7 @@ def change(version: Path, url: str, *command: str) -> None:
 
 @pytest.mark.usefixtures("redis_client")
 @pytest.mark.parametrize("direction", ["forwards", "back"])
-def test_workers_of_two_versions_count_the_same_quotas_and_follow_the_same_changes(
-    server: Server, before: Path, direction: str
-) -> None:
+def test_workers_of_two_versions_share_quotas_and_changes(server: Server, before: Path, direction: str) -> None:
     first, second = (before, ROOT) if direction == "forwards" else (ROOT, before)
     total: dict[str, Counter[str]] = {}
     overridden = []

@@ -73,7 +73,7 @@ def replayed(folder: Path) -> Report:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("storage", "workers"), [("memory", 1), ("server", 2)])
-def test_a_recording_of_a_real_server_is_replayed_with_the_same_verdicts(
+def test_recording_of_gunicorn_is_replayed_with_the_same_verdicts(
     storage: str, workers: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     uri = "memory://"
@@ -131,7 +131,7 @@ def entries(recorder: Recorder) -> list[dict[str, object]]:
     return [json.loads(line) for file in sorted(recorder.folder.iterdir()) for line in file.read_text().splitlines()]
 
 
-def test_a_line_tells_who_what_and_how_it_ended(app: Flask, recorder: Recorder) -> None:
+def test_recorded_line_has_endpoint_hashed_subject_and_status(app: Flask, recorder: Recorder) -> None:
     client = app.test_client()
     for path in ("/", "/", "/", "/", "/nowhere", "/folder", "/folder/"):
         client.get(path, environ_base={"REMOTE_ADDR": "203.0.113.7"})
@@ -150,7 +150,7 @@ def test_a_line_tells_who_what_and_how_it_ended(app: Flask, recorder: Recorder) 
     assert "203.0.113" not in json.dumps(found)
 
 
-def test_commands_read_what_was_recorded_unless_a_log_is_named(app: Flask, recorder: Recorder) -> None:
+def test_suggest_and_simulate_read_the_recording_by_default(app: Flask, recorder: Recorder) -> None:
     run = app.test_cli_runner().invoke
     nothing = run(args=["multilimit", "suggest"])
     for _ in range(5):
@@ -164,7 +164,7 @@ def test_commands_read_what_was_recorded_unless_a_log_is_named(app: Flask, recor
     assert "refused           2 (40.0 %)" in replayed.output
 
 
-def test_without_a_recorder_a_log_must_be_named(app: Flask) -> None:
+def test_simulate_without_recorder_or_log_is_an_error(app: Flask) -> None:
     run = app.test_cli_runner().invoke(args=["multilimit", "simulate"])
 
     assert run.exit_code == 2
@@ -189,7 +189,7 @@ def settling(app: Flask) -> None:
 
 
 @pytest.mark.parametrize("path", ["/chat", "/chat?stream"])
-def test_a_line_has_what_the_request_really_cost_by_limiter(app: Flask, recorder: Recorder, path: str) -> None:
+def test_recorded_line_has_the_real_cost_by_limiter(app: Flask, recorder: Recorder, path: str) -> None:
     settling(app)
     app.test_client().get(path, buffered=True)
 
@@ -198,7 +198,7 @@ def test_a_line_has_what_the_request_really_cost_by_limiter(app: Flask, recorder
     assert found["c"] == {"tokens": 42, "calls": 3}
 
 
-def test_a_stream_is_written_when_it_is_settled_and_those_after_it_at_once(app: Flask, recorder: Recorder) -> None:
+def test_stream_is_recorded_when_settled_and_delays_no_other_request(app: Flask, recorder: Recorder) -> None:
     settling(app)
     client = app.test_client()
     stream = client.get("/chat?stream")
@@ -215,7 +215,7 @@ def test_a_stream_is_written_when_it_is_settled_and_those_after_it_at_once(app: 
     ]
 
 
-def test_the_end_writes_what_is_not_settled_yet(app: Flask, recorder: Recorder) -> None:
+def test_close_writes_requests_that_are_not_settled_yet(app: Flask, recorder: Recorder) -> None:
     settling(app)
     stream = app.test_client().get("/chat?stream")
     recorder.close()
@@ -225,7 +225,7 @@ def test_the_end_writes_what_is_not_settled_yet(app: Flask, recorder: Recorder) 
 
 
 @pytest.mark.parametrize(("units", "statuses"), [(40, [200, 200, 429, 429]), (0, [200, 200, 200, 200])])
-def test_what_was_recorded_is_replayed_with_its_real_cost(
+def test_recording_is_replayed_with_its_real_cost(
     app: Flask, recorder: Recorder, units: int, statuses: list[int]
 ) -> None:
     app.get("/tokens")(rate_limiter(type=IP, rules="90/minute", cost=30, settle=lambda _: units)(lambda: "ok"))
@@ -238,7 +238,7 @@ def test_what_was_recorded_is_replayed_with_its_real_cost(
     assert (report.refused, report.differing) == (statuses.count(429), 0)
 
 
-def test_the_same_subject_has_the_same_hash_with_the_same_key_only(app: Flask, tmp_path: Path) -> None:
+def test_hash_of_a_subject_depends_on_the_key(app: Flask, tmp_path: Path) -> None:
     recorders = [Recorder(app, tmp_path / name, key=key) for name, key in (("a", "1"), ("b", "1"), ("c", "2"))]
     app.test_client().get("/")
 
@@ -249,7 +249,7 @@ def test_the_same_subject_has_the_same_hash_with_the_same_key_only(app: Flask, t
     assert one == same != other
 
 
-def test_the_disk_is_bounded(app: Flask, recorder: Recorder) -> None:
+def test_recording_uses_bounded_disk_space(app: Flask, recorder: Recorder) -> None:
     client = app.test_client()
     for _ in range(40):
         for _ in range(50):
@@ -262,7 +262,9 @@ def test_the_disk_is_bounded(app: Flask, recorder: Recorder) -> None:
     assert len(entries(recorder)) < 2000
 
 
-def test_a_thread_writes_without_being_asked(app: Flask, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_are_written_in_the_background(
+    app: Flask, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written = threading.Event()
     write = recorder._write
 
@@ -289,7 +291,7 @@ def test_requests_beyond_the_queue_are_dropped_and_counted(
     assert recorder.dropped >= 1
 
 
-def test_a_disk_that_fails_is_logged_once_and_costs_no_request(
+def test_failing_disk_is_logged_once_and_fails_no_request(
     app: Flask, recorder: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder.folder.rmdir()
@@ -314,19 +316,19 @@ def lines_by_file(app: Flask, recorder: Recorder) -> list[int]:
     return [len(file.read_text().splitlines()) for file in recorder.folder.iterdir()]
 
 
-def test_a_child_writes_its_own_requests_to_a_file_of_its_own(app: Flask, recorder: Recorder) -> None:
+def test_forked_child_writes_its_own_file(app: Flask, recorder: Recorder) -> None:
     app.test_client().get("/")
 
     assert sorted(lines_by_file(app, recorder)) == [1, 2]
 
 
-def test_a_closed_recorder_records_no_more_also_in_children(app: Flask, recorder: Recorder) -> None:
+def test_closed_recorder_records_nothing_also_in_forked_children(app: Flask, recorder: Recorder) -> None:
     recorder.close()
 
     assert lines_by_file(app, recorder) == []
 
 
-def test_a_recorder_needs_a_key_and_room(app: Flask, tmp_path: Path) -> None:
+def test_recorder_needs_a_key_and_disk_space(app: Flask, tmp_path: Path) -> None:
     app.config["SECRET_KEY"] = None
     with pytest.raises(ConfigurationError, match="give key="):
         Recorder(app, tmp_path)
@@ -334,7 +336,7 @@ def test_a_recorder_needs_a_key_and_room(app: Flask, tmp_path: Path) -> None:
         Recorder(app, tmp_path, key="k", max_bytes=1)
 
 
-def test_a_recording_is_replayed_through_other_limits(app: Flask, recorder: Recorder) -> None:
+def test_recording_can_be_replayed_through_other_limits(app: Flask, recorder: Recorder) -> None:
     for second in range(6):
         app.test_client().get("/", environ_base={"REMOTE_ADDR": f"203.0.113.{second % 2}"})
     recorder.flush()
@@ -366,9 +368,7 @@ class TestOnDemand:
         recorder.flush()
         return sum(len(file.read_text().splitlines()) for file in recorder.folder.glob("requests-*"))
 
-    def test_nothing_is_written_until_a_command_asks_for_it_nor_after_its_time(
-        self, asked_for: tuple[Flask, Recorder]
-    ) -> None:
+    def test_requests_are_recorded_only_between_start_and_stop(self, asked_for: tuple[Flask, Recorder]) -> None:
         app, recorder = asked_for
         runner = app.test_cli_runner()
 
@@ -379,7 +379,7 @@ class TestOnDemand:
         assert runner.invoke(args=["multilimit", "record", "--stop"]).output == f"{recorder.folder}: stopped\n"
         assert self.lines_after_a_request(*asked_for) == 1
 
-    def test_it_ends_by_itself(self, asked_for: tuple[Flask, Recorder]) -> None:
+    def test_recording_ends_after_its_time(self, asked_for: tuple[Flask, Recorder]) -> None:
         app, recorder = asked_for
         app.test_cli_runner().invoke(args=["multilimit", "record", "--for", "1h"])
         past = time.time() - 1
@@ -387,7 +387,7 @@ class TestOnDemand:
 
         assert self.lines_after_a_request(*asked_for) == 0
 
-    def test_another_recorder_and_none_say_what_to_do(self, app: Flask, recorder: Recorder) -> None:
+    def test_record_without_a_recorder_on_demand_says_what_to_do(self, app: Flask, recorder: Recorder) -> None:
         told = app.test_cli_runner().invoke(args=["multilimit", "record"])
         none = make_app().test_cli_runner().invoke(args=["multilimit", "record"])
         wrong = app.test_cli_runner().invoke(args=["multilimit", "record", "--for", "soon"])
@@ -398,7 +398,7 @@ class TestOnDemand:
 
 
 @pytest.mark.parametrize("value", ["[[", '[["a"]]', "[[1,2]]" * 3, '[["user","bob"]]', '[["ip","x"],["user","y"]]'])
-def test_a_subject_that_looks_like_several_is_one(tmp_path: Path, value: str) -> None:
+def test_subject_that_looks_like_a_combined_one_is_recorded_as_one(tmp_path: Path, value: str) -> None:
     """A client may have chosen it."""
     app = make_app()
     recorder = Recorder(app, tmp_path, key="k")
@@ -411,7 +411,7 @@ def test_a_subject_that_looks_like_several_is_one(tmp_path: Path, value: str) ->
 
 
 @pytest.mark.parametrize("kind", ["stream", "file"])
-def test_a_response_takes_as_long_as_it_is_being_sent(tmp_path: Path, kind: str) -> None:
+def test_recorded_duration_includes_sending_the_response(tmp_path: Path, kind: str) -> None:
     app = Flask(__name__, static_folder=str(tmp_path))
     MultiLimit(app)
     recorder = Recorder(app, tmp_path / "recorded", key="k")

@@ -1,4 +1,4 @@
-"""A replay says what the app itself would have said: held to the app, asked at the same instants."""
+"""A replay gives the verdicts that the app itself gives at the same instants."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def at_instants(steps: list[tuple[int, LoggedRequest]]) -> list[LoggedRequest]:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @settings(max_examples=60)
 @given(steps=st.lists(logged, max_size=60))
-def test_each_verdict_is_that_of_the_app(algorithm: str, steps: list[tuple[int, LoggedRequest]]) -> None:
+def test_replay_gives_the_verdicts_of_the_app(algorithm: str, steps: list[tuple[int, LoggedRequest]]) -> None:
     requests = at_instants(steps)
     clock = Clock()
     client = make_app(clock, algorithm).test_client()
@@ -168,7 +168,7 @@ def app_with(*limiters: Any, **config: Any) -> Flask:
     return app
 
 
-def test_a_report_tells_of_endpoints_and_clients() -> None:
+def test_report_counts_endpoints_clients_and_lockouts() -> None:
     app = app_with(rate_limiter(type=IP, rules="2/minute"))
 
     report = replayed(
@@ -197,7 +197,7 @@ def test_a_report_tells_of_endpoints_and_clients() -> None:
     assert report.complete
 
 
-def test_rules_say_what_they_refuse_and_what_no_other_rule_does() -> None:
+def test_rules_count_refusals_and_those_of_no_other_rule() -> None:
     app = app_with(rate_limiter(type=IP, rules=[Rule(10, 2), Rule(60, 4, algorithm="fixed_window"), Rule(600, 50)]))
 
     report = replayed(app, *map(at, [0, 1, 2, 10, 11, 12, 40]))
@@ -209,7 +209,7 @@ def test_rules_say_what_they_refuse_and_what_no_other_rule_does() -> None:
 
 
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "concurrency"])
-def test_a_rule_that_was_used_up_has_nothing_left(algorithm: str) -> None:
+def test_used_up_rule_has_nothing_left(algorithm: str) -> None:
     burst = 2 if "burst" in ALGORITHMS[algorithm].PARAMETERS else None
     app = app_with(rate_limiter(rules=Rule(60, 2, algorithm=algorithm, burst=burst)))
 
@@ -234,7 +234,9 @@ OUTCOMES: dict[str, tuple[dict[str, Any], list[float], dict[str, float]]] = {
 
 
 @pytest.mark.parametrize(("limiter", "seconds", "expected"), OUTCOMES.values(), ids=OUTCOMES)
-def test_what_becomes_of_requests(limiter: dict[str, Any], seconds: list[float], expected: dict[str, float]) -> None:
+def test_report_counts_shadowed_delayed_and_refused_requests(
+    limiter: dict[str, Any], seconds: list[float], expected: dict[str, float]
+) -> None:
     report = replayed(app_with(rate_limiter(**limiter)), *map(at, seconds))
 
     (index,) = report.endpoints
@@ -242,13 +244,13 @@ def test_what_becomes_of_requests(limiter: dict[str, Any], seconds: list[float],
     assert found == expected
 
 
-def test_a_cost_that_no_rule_admits_locks_out_for_ever() -> None:
+def test_cost_above_the_count_locks_out_for_ever() -> None:
     app = app_with(rate_limiter(rules="2/minute", cost=lambda: 1))
 
     assert replayed(app, at(0), costs={"index": 3}).longest_lockout == math.inf
 
 
-def test_a_report_says_what_is_replayed_differently_and_for_how_many_requests() -> None:
+def test_report_notes_what_is_replayed_differently() -> None:
     app = app_with(
         rate_limiter(type=lambda: "x", name="api_key", rules="1/minute"),
         rate_limiter(type=IP, rules=lambda: "1/minute", name="plan"),
@@ -270,7 +272,7 @@ def test_a_report_says_what_is_replayed_differently_and_for_how_many_requests() 
     assert report.refused == 0
 
 
-def test_slots_are_left_out_where_the_log_does_not_tell_how_long_requests_took() -> None:
+def test_concurrency_limits_are_left_out_without_durations() -> None:
     app = app_with(rate_limiter(type=IP, rules=[Concurrent(1), Rule(60, 3)]))
 
     report = replayed(app, *map(at, range(5)))
@@ -279,7 +281,7 @@ def test_slots_are_left_out_where_the_log_does_not_tell_how_long_requests_took()
     assert [(note.text.split(":")[0], note.requests) for note in report.notes] == [("concurrency limits", 5)]
 
 
-def test_slots_are_held_for_as_long_as_requests_took() -> None:
+def test_slots_are_held_for_the_duration_of_requests() -> None:
     app = app_with(rate_limiter(type=IP, rules=Concurrent(2)))
 
     report = replayed(app, at(0, took=10), at(1, took=2), at(2, took=1), at(3, took=1), at(3.5, took=1), at(4, took=1))
@@ -290,7 +292,7 @@ def test_slots_are_held_for_as_long_as_requests_took() -> None:
     assert (report.commands, not report.notes) == (6 + 4, True), "four were admitted"
 
 
-def test_a_slot_outlasts_its_timeout_as_long_as_the_request_goes_on() -> None:
+def test_slot_is_held_beyond_its_timeout_during_a_long_request() -> None:
     app = app_with(rate_limiter(type=IP, rules=Concurrent(1, timeout=6)))
 
     report = replayed(app, at(0, took=100), at(50), at(99.9, took=1), at(100, took=1))
@@ -298,7 +300,7 @@ def test_a_slot_outlasts_its_timeout_as_long_as_the_request_goes_on() -> None:
     assert (report.admitted, report.refused) == (3, 1), "of the second nothing is known, so it takes no slot"
 
 
-def test_a_request_that_waits_for_a_slot_gets_the_next_one() -> None:
+def test_waiting_request_gets_the_next_free_slot() -> None:
     app = app_with(rate_limiter(rules=Concurrent(1), wait=5))
 
     report = replayed(app, at(0, took=4), at(1, took=1), at(2, took=1), at(2.5, took=9), at(20, took=1))
@@ -306,7 +308,7 @@ def test_a_request_that_waits_for_a_slot_gets_the_next_one() -> None:
     assert (report.admitted, report.endpoints[0].delayed, report.refused) == (5, 3, 0)
 
 
-def test_bans_that_would_have_come() -> None:
+def test_report_counts_bans_and_what_they_refuse() -> None:
     ban = Ban(after=2, within=60, time=100, factor=3, most=1000)
     app = app_with(rate_limiter(type=IP, rules="1 per 10 seconds", ban=ban))
 
@@ -330,7 +332,7 @@ def test_bans_that_would_have_come() -> None:
     assert report.longest_lockout == 403 - 103 + 1, "of the second ban, from the refusal that led to it"
 
 
-def test_a_shadow_and_its_bans_are_counted_and_refuse_nobody() -> None:
+def test_shadow_limit_and_its_bans_are_counted_and_refuse_nothing() -> None:
     app = app_with(rate_limiter(type=IP, rules="1/minute", ban=Ban(after=2), shadow=True))
 
     report = replayed(app, *map(at, range(5)))
@@ -360,7 +362,7 @@ def test_lists_decide_before_limits() -> None:
     assert not report.notes
 
 
-def test_a_file_of_limits_brings_its_lists() -> None:
+def test_limits_file_replaces_lists_of_the_app() -> None:
     app = app_with(rate_limiter(type=IP, rules="1/minute"), MULTILIMIT_DENY=["203.0.113.7"])
 
     report = replayed(app, at(0), at(1, address="192.0.2.1"), limits={"deny": ["192.0.2.0/24"]})
@@ -368,7 +370,7 @@ def test_a_file_of_limits_brings_its_lists() -> None:
     assert (report.admitted, report.denied) == (1, 1), "in place of those of the app"
 
 
-def test_lists_of_what_the_log_does_not_tell_are_said_to_be_left_out() -> None:
+def test_list_entries_for_unknown_subjects_are_left_out_with_a_note() -> None:
     app = app_with(
         rate_limiter(type=lambda: "x", name="api_key", rules="1/minute"), MULTILIMIT_ALLOW=["api_key:secret"]
     )
@@ -379,7 +381,7 @@ def test_lists_of_what_the_log_does_not_tell_are_said_to_be_left_out() -> None:
     assert not replayed(app, at(0, fields={"X-Key": "secret"}), subjects={"api_key": "X-Key"}).rules[0].asked
 
 
-def test_a_priority_can_be_given() -> None:
+def test_priorities_can_be_given() -> None:
     app = app_with(
         rate_limiter(type=IP, rules="10/minute", reserve=Reserve({"critical": 0.5}, lambda: None), name="shed")
     )
@@ -397,7 +399,7 @@ def test_a_priority_can_be_given() -> None:
     [(200, {"1 per 60s": 4, "3 per 60s": 2}), (500, {"1 per 60s": 0, "3 per 60s": 0})],
     ids=["charged", "refunded"],
 )
-def test_a_subject_with_rules_of_its_own_goes_by_them(status: int, refused: dict[str, int]) -> None:
+def test_override_for_a_subject_applies_only_to_it(status: int, refused: dict[str, int]) -> None:
     app = app_with(rate_limiter(type=IP, rules="1/minute", charge_when=lambda response: response.status_code == 200))
     override = Override(kind="override", id="00000001", since=0, who=Who.parse("203.0.113.7"), rules="3/minute")
     plans = applier_of(app).plans_with([override])
@@ -411,7 +413,7 @@ def test_a_subject_with_rules_of_its_own_goes_by_them(status: int, refused: dict
     assert {rule.text: rule.refused for rule in report.rules} == refused
 
 
-def test_values_in_place_of_callables_can_be_given() -> None:
+def test_values_for_callables_can_be_given() -> None:
     app = app_with(
         rate_limiter(type=lambda: "x", name="api_key", rules="3/minute"),
         rate_limiter(type=IP, rules=lambda: "1/minute", name="plan"),
@@ -434,7 +436,7 @@ def test_values_in_place_of_callables_can_be_given() -> None:
     assert by_name == {"api_key-60s": 1, "plan-60s": 0, "units-60s": 1}, "50 units are 4 requests"
 
 
-def test_limiters_of_requests_without_a_route_are_known_by_name_and_by_field() -> None:
+def test_unmatched_limiter_reads_its_field_and_given_cost() -> None:
     limits = {"type": "header:X-Api-Key", "rules": "3/minute", "cost": lambda: 9, "name": "lost"}
     app = app_with(MULTILIMIT_UNMATCHED_LIMITS=limits)
 
@@ -443,12 +445,12 @@ def test_limiters_of_requests_without_a_route_are_known_by_name_and_by_field() -
     assert [(each.name, each.requests, each.refused) for each in report.endpoints] == [("unmatched", 2, 1)]
 
 
-def test_a_name_that_nothing_has_is_an_error() -> None:
+def test_cost_of_an_unknown_name_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="no endpoint and no limiter is called 'unit'"):
         replayed(app_with(), costs={"unit": 2})
 
 
-def test_limits_of_ones_own_stand_in_for_all_but_decorators(tmp_path: Path) -> None:
+def test_given_limits_replace_all_but_decorators(tmp_path: Path) -> None:
     app = app_with(rate_limiter(type=IP, rules="3/minute"), MULTILIMIT_APPLICATION_LIMITS="1/minute")
     file = tmp_path / "limits.json"
     file.write_text('{"limits": {"index": {"type": "ip", "rules": "2 per 90 seconds"}}}')
@@ -464,7 +466,7 @@ def test_limits_of_ones_own_stand_in_for_all_but_decorators(tmp_path: Path) -> N
         simulate(app, requests, limits={"limits": {"nowhere": "1/minute"}})
 
 
-def test_header_types_of_a_limits_file_find_their_field() -> None:
+def test_header_type_of_a_limits_file_reads_its_field() -> None:
     limits = {"limits": {"index": {"type": "header:X-Api-Key", "rules": "1/minute"}}}
 
     report = replayed(
@@ -478,7 +480,7 @@ def test_header_types_of_a_limits_file_find_their_field() -> None:
 # Where a request goes
 
 
-def test_the_apps_own_url_map_finds_the_endpoint() -> None:
+def test_endpoints_are_found_by_the_url_map_of_the_app() -> None:
     app = app_with(rate_limiter(rules="1/minute"))
     app.get("/caf\u00e9/<path:rest>", endpoint="path")(lambda rest: rest)
     app.get("/folder/", endpoint="folder")(lambda: "")
@@ -498,18 +500,18 @@ def test_the_apps_own_url_map_finds_the_endpoint() -> None:
 
 
 @pytest.mark.parametrize("target", ["http://[/", "http://[::1/", "//[/http://", "http://\u2100/", "://", "http://\0/%"])
-def test_no_target_ends_a_replay(target: str) -> None:
+def test_malformed_target_does_not_stop_a_replay(target: str) -> None:
     assert replayed(app_with(), at(0, target)).requests == 1
 
 
-def test_an_app_below_a_path() -> None:
+def test_app_below_a_path_gets_only_its_requests() -> None:
     report = replayed(app_with(), at(0, "/shop/"), at(1, "/shop"), at(2, "/shopping"), at(3, "/"), script_name="/shop/")
 
     assert {each.name: each.requests for each in report.endpoints} == {"index": 2}
     assert report.outside == 2
 
 
-def test_hosts_and_subdomains() -> None:
+def test_endpoints_are_found_by_host_and_subdomain() -> None:
     app = Flask("hosts", host_matching=True, static_host="static.example")
     MultiLimit(app)
     app.get("/", host="a.example", endpoint="a")(lambda: "")
@@ -523,7 +525,7 @@ def test_hosts_and_subdomains() -> None:
 
 
 @pytest.mark.skipif("TRUSTED_HOSTS" not in Flask.default_config, reason="Flask knows no TRUSTED_HOSTS before 3.1")
-def test_hosts_that_the_app_does_not_trust_are_outside() -> None:
+def test_requests_to_untrusted_hosts_are_left_out() -> None:
     app = app_with(TRUSTED_HOSTS=["shop.example"])
 
     report = replayed(app, at(0, host="shop.example"), at(1, host="evil.example"))
@@ -531,7 +533,7 @@ def test_hosts_that_the_app_does_not_trust_are_outside() -> None:
     assert (report.outside, report.endpoints[0].requests) == (1, 1)
 
 
-def test_an_address_in_a_field_is_its_last_one() -> None:
+def test_address_in_a_forwarded_field_is_the_last_one() -> None:
     app = app_with(rate_limiter(type=IP, rules="1/minute"))
 
     report = replayed(
@@ -544,7 +546,7 @@ def test_an_address_in_a_field_is_its_last_one() -> None:
     assert report.worst[0].name == "203.0.113.9"
 
 
-def test_the_garbage_collector_is_left_as_it_was() -> None:
+def test_garbage_collector_is_tuned_only_during_a_replay() -> None:
     before, during = gc.get_threshold(), list[int]()
 
     replayed(app_with(), at(0), on_decision=lambda *_: during.append(gc.get_threshold()[0]))
@@ -569,7 +571,7 @@ def verdicts(app: Flask, *requests: LoggedRequest, **options: Any) -> list[bool]
     return found
 
 
-def test_the_estimate_is_charged_first_and_the_real_cost_of_the_log_when_the_response_was_complete() -> None:
+def test_estimate_is_charged_until_the_response_is_complete() -> None:
     long = at(0, took=10, fields=told(95))
     soon, later = at(5, fields=told(1)), at(20, fields=told(1))
 
@@ -577,7 +579,7 @@ def test_the_estimate_is_charged_first_and_the_real_cost_of_the_log_when_the_res
     assert verdicts(settling(), long, soon, later) == [True, True, True], "the estimate stands"
 
 
-def test_each_rule_of_a_limiter_is_settled() -> None:
+def test_every_rule_of_a_limiter_is_settled() -> None:
     rules = [Rule(5, 40), Rule(60, 100, algorithm="fixed_window")]
     app = app_with(rate_limiter(rules=rules, cost=10, settle="header:X-Tokens"))
 
@@ -586,7 +588,7 @@ def test_each_rule_of_a_limiter_is_settled() -> None:
     assert [rule.least_remaining for rule in report.rules] == [10, 70]
 
 
-def test_a_charge_that_depends_on_the_response_counts_until_the_response_was_complete() -> None:
+def test_charge_when_refunds_when_the_response_is_complete() -> None:
     app = app_with(rate_limiter(rules="1/minute", charge_when=[401]))
 
     assert verdicts(app, *(at(second, took=2, status=200) for second in (0, 1, 3, 4))) == [
@@ -597,21 +599,21 @@ def test_a_charge_that_depends_on_the_response_counts_until_the_response_was_com
     ]
 
 
-def test_all_that_a_response_settles_is_one_command() -> None:
+def test_settlements_of_a_response_are_one_command() -> None:
     app = app_with(*(rate_limiter(type=type_, rules="9/minute", charge_when=[401]) for type_ in (IP, USER)))
 
     assert replayed(app, at(0, status=200)).commands == 2
 
 
 @pytest.mark.parametrize(("units", "left"), [(1, 90), (40, 60), (95, 5), (500, 0)])
-def test_the_least_that_was_left_is_that_after_the_settlement(units: int, left: int) -> None:
+def test_least_remaining_is_taken_after_the_settlement(units: int, left: int) -> None:
     report = replayed(settling(), at(0, fields=told(units)), cost_field="tokens")
 
     assert [(rule.refused, rule.least_remaining) for rule in report.rules] == [(0, left)]
 
 
 @pytest.mark.parametrize("text", ["", "-", "-5", "1.5", "1e9", "x" * 10**5, "9" * 30, "\uff11\uff12"])
-def test_a_real_cost_that_is_no_whole_number_leaves_the_estimate_and_is_said(text: str) -> None:
+def test_invalid_real_cost_leaves_the_estimate_with_a_note(text: str) -> None:
     report = replayed(settling(), at(0, fields={"tokens": text}), at(1, fields=told(3)), cost_field="tokens")
 
     assert [(note.text.split(":")[-1], note.requests) for note in report.notes] == [

@@ -89,9 +89,7 @@ def oracle(instants: list[int], limits: tuple[tuple[int, int], ...]) -> int:
 
 
 @given(instants, st.integers(1, 25))
-def test_the_peak_is_the_most_in_any_window_and_the_smallest_count_that_refuses_none(
-    times: list[int], window: int
-) -> None:
+def test_peak_is_the_smallest_count_that_refuses_nothing(times: list[int], window: int) -> None:
     all_of_them = Window(window * SECOND, tuple(Charge(at, 1) for at in times))
 
     most = most_in(Rule(window, 1), times)
@@ -102,9 +100,7 @@ def test_the_peak_is_the_most_in_any_window_and_the_smallest_count_that_refuses_
 
 
 @given(traffics, st.integers(1, 25), shares)
-def test_one_window_gets_the_smallest_count_that_is_enough(
-    subjects: list[list[int]], window: int, share: Fraction
-) -> None:
+def test_one_window_gets_the_smallest_sufficient_count(subjects: list[list[int]], window: int, share: Fraction) -> None:
     by_count = {count: [oracle(each, ((window * SECOND, count),)) for each in subjects] for count in range(1, 27)}
 
     traffic = Traffic(arrivals_of(*subjects), [Rule(window, 1)])
@@ -117,7 +113,7 @@ def test_one_window_gets_the_smallest_count_that_is_enough(
 
 
 @given(traffics, st.integers(1, 6), st.integers(7, 25), shares)
-def test_of_several_windows_none_can_have_a_smaller_count(
+def test_several_windows_get_counts_that_cannot_be_smaller(
     subjects: list[list[int]], short: int, long: int, share: Fraction
 ) -> None:
     traffic = Traffic(arrivals_of(*subjects), [Rule(long, 1), Rule(short, 1)])
@@ -135,7 +131,7 @@ def test_of_several_windows_none_can_have_a_smaller_count(
         assert smaller[number] == 0 or refused(smaller) > most
 
 
-def test_a_known_answer_is_found() -> None:
+def test_counts_of_a_known_example_are_found() -> None:
     """999 clients make 5 requests a minute, and one makes 600 at once."""
     calm = [[minute * 60 * SECOND + i * SECOND for minute in range(3) for i in range(5)] for _ in range(999)]
     arrivals = arrivals_of(*calm, [SECOND] * 600)
@@ -152,7 +148,7 @@ def test_a_known_answer_is_found() -> None:
     assert by_requests.refused.requests == 15
 
 
-def test_the_choice_on_the_first_half_is_tried_on_the_second() -> None:
+def test_counts_of_the_first_half_are_tried_on_the_second() -> None:
     """The second half has one who was not there before."""
     steady = [i * 10 * SECOND for i in range(100)]
     burst = [990 * SECOND] * 30
@@ -166,7 +162,7 @@ def test_the_choice_on_the_first_half_is_tried_on_the_second() -> None:
     assert choice.later.of_subjects == 2
 
 
-def test_the_curve_ends_where_nobody_is_refused() -> None:
+def test_curve_ends_where_nothing_is_refused() -> None:
     points = curve(Traffic(arrivals_of([0] * 3, [0] * 50, [0] * 200), [Rule(60, 1)]), {})
 
     assert (points[0].count, points[0].requests, points[0].clients) == (50, 150, 1)
@@ -175,7 +171,7 @@ def test_the_curve_ends_where_nobody_is_refused() -> None:
 
 
 @given(traffics)
-def test_halves_are_apart_in_time_and_lose_nothing(subjects: list[list[int]]) -> None:
+def test_halves_are_apart_in_time_and_complete(subjects: list[list[int]]) -> None:
     arrivals = arrivals_of(*subjects)
 
     first, second = arrivals.halves()
@@ -196,7 +192,7 @@ def test_halves_are_apart_in_time_and_lose_nothing(subjects: list[list[int]]) ->
         ),
     ],
 )
-def test_windows_and_shares_that_make_no_sense_are_errors_that_name_them(
+def test_invalid_windows_and_shares_are_errors_that_name_them(
     windows: list[float | str], share: Fraction, message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
@@ -215,11 +211,11 @@ def test_windows_and_shares_that_make_no_sense_are_errors_that_name_them(
     ],
     ids=["one above", "two above", "too narrow", "too many above", "one subject", "half of them"],
 )
-def test_a_gap_is_wide_and_has_few_subjects_above_it(peaks: list[int], gap: Gap | None) -> None:
+def test_gap_is_wide_with_few_subjects_above_it(peaks: list[int], gap: Gap | None) -> None:
     assert gap_in(sorted(peaks)) == gap
 
 
-def test_the_proposed_count_is_below_the_gap() -> None:
+def test_proposed_count_is_below_the_gap() -> None:
     found = suggest(arrivals_of(*[[0] * 85] * 19, [0] * 2445), 60, 3600, share=Fraction(1, 1000))
 
     assert [rule.count for rule in found.proposed] == [85, 85]
@@ -227,7 +223,7 @@ def test_the_proposed_count_is_below_the_gap() -> None:
     assert toml(found) == '[limits]\n"search" = { type = "ip", rules = "85/minute; 85/hour" }'
 
 
-def test_a_count_of_the_whole_app_is_a_limit_of_the_app() -> None:
+def test_count_of_the_whole_app_becomes_an_application_limit() -> None:
     """A default, and one more limit of all endpoints by a command, count each endpoint separately."""
     found = suggest(arrivals_of([0] * 5), 60, endpoint=None)
 
@@ -238,7 +234,7 @@ def test_a_count_of_the_whole_app_is_a_limit_of_the_app() -> None:
     assert command(found) is None
 
 
-def test_only_requests_that_a_limit_would_count_are_learned_from() -> None:
+def test_suggest_ignores_requests_that_no_limit_would_count() -> None:
     app = Flask("shop")
     MultiLimit(app)
     app.add_url_rule("/search", "search", lambda: "ok")
@@ -260,9 +256,7 @@ ABOUT_DAYS = st.lists(st.integers(0, 24 * 90), min_size=1, max_size=30).map(
 
 
 @given(st.lists(ABOUT_DAYS, min_size=1, max_size=3), st.sampled_from(["day", "week", "month"]), shares)
-def test_the_periods_of_a_calendar_get_the_smallest_count_that_is_enough(
-    subjects: list[list[int]], period: str, share: Fraction
-) -> None:
+def test_calendar_gets_the_smallest_sufficient_count(subjects: list[list[int]], period: str, share: Fraction) -> None:
     def begin_of(at: int) -> object:
         day = datetime.fromtimestamp(at / SECOND, ZoneInfo("Europe/Berlin")).date()
         return {"day": day, "week": day.isocalendar()[:2], "month": (day.year, day.month)}[period]
@@ -281,13 +275,13 @@ def test_the_periods_of_a_calendar_get_the_smallest_count_that_is_enough(
     assert sum(max(each.values()) > few.count for each in periods) <= share * len(subjects)
 
 
-def test_a_request_at_midnight_counts_for_the_day_that_begins() -> None:
+def test_request_at_midnight_counts_for_the_new_day() -> None:
     midnight = 24 * HOUR
 
     assert most_in(Calendar(1, "day"), [midnight - 1, midnight]) == 1
 
 
-def test_a_calendar_is_proposed_beside_a_rate_in_every_form() -> None:
+def test_calendar_and_rate_are_proposed_in_every_form() -> None:
     of_a_month = [1_774_000_000 * SECOND + hour * HOUR for hour in range(0, 800, 100)]
 
     found = suggest(arrivals_of(of_a_month), "calendar month from 15 in Europe/Berlin", 60, who="user")
@@ -310,7 +304,7 @@ def test_a_calendar_is_proposed_beside_a_rate_in_every_form() -> None:
     assert rules_from(words[words.index("--limit") + 1]) == found.proposed
 
 
-def test_a_calendar_of_units_settles() -> None:
+def test_proposed_calendar_of_units_has_a_cost_to_settle() -> None:
     found = suggest(tokens(*range(100, 105), pause=HOUR), "calendar day", who="user", cost_field="x_tokens")
 
     assert found.for_requests[0].refused.requests == 0
@@ -320,13 +314,13 @@ def test_a_calendar_of_units_settles() -> None:
     assert "Calendar(508, 'day')" in declaration(found, found.proposed)
 
 
-def test_the_command_to_try_a_limit_is_quoted_for_a_shell() -> None:
+def test_command_to_try_a_limit_is_quoted_for_a_shell() -> None:
     assert command(suggest(arrivals_of([0] * 5), 10, endpoint="a b")) == (
         "flask multilimit set 'a b' --limit '5 per 10 seconds' --type ip --shadow --for 1d"
     )
 
 
-def test_the_command_to_try_a_limit_adds_one_that_refuses_nobody(server: Server, redis_client: redis.Redis) -> None:  # noqa: ARG001
+def test_command_to_try_a_limit_adds_a_shadow_limit(server: Server, redis_client: redis.Redis) -> None:  # noqa: ARG001
     app = Flask("shop")
     MultiLimit(app, storage=server.url)
     app.add_url_rule("/search", "search", lambda: "ok")
@@ -363,9 +357,7 @@ def chat() -> Flask:
 @pytest.mark.parametrize("share", ["0", "20%"])
 @given(requests=costly)
 @settings(max_examples=40)
-def test_counts_in_units_refuse_what_a_replay_with_the_real_cost_refuses(
-    share: str, requests: list[tuple[int, int, int]]
-) -> None:
+def test_counts_in_units_agree_with_a_replay_at_the_real_cost(share: str, requests: list[tuple[int, int, int]]) -> None:
     app = chat()
 
     found = suggest_limits(app, logged(requests), windows=[10], refuse_at_most=share, cost_field="tokens")
@@ -380,7 +372,7 @@ def test_counts_in_units_refuse_what_a_replay_with_the_real_cost_refuses(
     assert found.for_subjects[0].refused.subjects <= found.subjects * found.share
 
 
-def test_a_gap_in_units_is_found_and_what_to_paste_settles() -> None:
+def test_proposed_rules_in_units_are_below_a_gap_and_settle() -> None:
     found = suggest(tokens(2445, *[85] * 19), 3600, share=Fraction(1, 1000), cost_field="upstream_http_x_tokens")
 
     assert found.gaps == (Gap(19, 85, 1, 2445, 2445),)

@@ -56,7 +56,7 @@ def url() -> Iterator[str]:
     [(WIDE, False, "en"), (WIDE, True, "zh"), (PHONE, False, "zh"), (PHONE, True, "en")],
     ids=["wide light", "wide dark Chinese", "phone light Chinese", "phone dark"],
 )
-def test_everyone_can_read_the_page(
+def test_page_is_accessible_and_fits_the_screen(
     browser: Browser, url: str, size: tuple[int, int], dark: bool, language: str
 ) -> None:
     with tab(browser, size=size, dark=dark) as opened:
@@ -68,7 +68,7 @@ def test_everyone_can_read_the_page(
         assert opened.page.locator("meter").count() == 4
 
 
-def test_the_styles_are_applied_although_the_policy_allows_no_others(browser: Browser, url: str) -> None:
+def test_styles_of_the_page_pass_its_security_policy(browser: Browser, url: str) -> None:
     with tab(browser, dark=True, java_script_enabled=False) as opened:
         opened.page.goto(url)
 
@@ -78,7 +78,7 @@ def test_the_styles_are_applied_although_the_policy_allows_no_others(browser: Br
         )
 
 
-def test_the_other_language_is_one_click_away(browser: Browser, url: str) -> None:
+def test_link_switches_to_the_other_language(browser: Browser, url: str) -> None:
     with tab(browser, locale="zh-CN") as opened:
         opened.page.goto(url)
         assert opened.page.title() == "您的限额"

@@ -1,4 +1,4 @@
-"""What a client is told about its own limits, and that it is told nothing else."""
+"""What a client sees of its own limits, and that it sees nothing else."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def app() -> Flask:
 
 
 class TestJson:
-    def test_says_of_each_limit_what_github_says(self, app: Flask) -> None:
+    def test_json_has_limit_used_remaining_and_reset(self, app: Flask) -> None:
         assert statuses(app, "/search") == [200]
 
         found = told(app)["resources"]["api.search:ip-60s"]
@@ -79,7 +79,7 @@ class TestJson:
         assert found["reset"] == pytest.approx(told(app)["at"] + 60, abs=5)
         assert found["policy"] == "ip-60s"  # as in the header field
 
-    def test_fits_its_schema(self, app: Flask) -> None:
+    def test_json_fits_its_linked_schema(self, app: Flask) -> None:
         statuses(app, "/search", "/mine")
 
         answer = ask(app, "/rate_limit")
@@ -89,28 +89,28 @@ class TestJson:
         jsonschema.validate(json.loads(answer.text), schema)
         assert {"limit", "remaining", "reset"} <= set(schema["$defs"]["Quota"]["properties"])
 
-    def test_is_kept_by_no_cache(self, app: Flask) -> None:
+    def test_answers_are_never_cached(self, app: Flask) -> None:
         for method in ("GET", "HEAD", "OPTIONS"):
             answer = ask(app, "/rate_limit", method=method)
 
             assert answer.status_code == 200
             assert answer.headers["Cache-Control"] == "no-store"
 
-    def test_counts_slots_in_progress_and_shared_quotas_once(self) -> None:
+    def test_shared_quota_is_listed_once(self) -> None:
         limit = rate_limiter(type=IP, rules="4/minute", scope="both")
         app = shop(settings={"MULTILIMIT_APPLICATION_LIMITS": "9/minute"}, one=limit, two=limit)
         statuses(app, "/one", "/two")
 
         assert left(app) == {"application:application-60s": 7, "both:ip-60s": 2}
 
-    def test_tells_limits_of_two_methods_apart(self) -> None:
+    def test_limits_of_two_methods_have_two_names(self) -> None:
         app = shop()
         both = rate_limiter(rules="7/minute", methods=["GET"])(rate_limiter(rules="2/minute", methods=["POST"])(view()))
         app.add_url_rule("/", "both", both, methods=["GET", "POST"])
 
         assert left(app) == {"GET both:default-60s": 7, "POST both:default-60s-2": 2}
 
-    def test_hides_shadows_unless_header_fields_show_them(self) -> None:
+    def test_shadow_limits_are_hidden_unless_headers_show_them(self) -> None:
         shadow = rate_limiter(rules="1/minute", shadow=True)
         hidden, told = (shop(settings={"MULTILIMIT_SHADOW_HEADERS": told}, show=shadow) for told in (False, True))
 
@@ -126,12 +126,12 @@ class TestJson:
         ],
         ids=["endpoints", "limits", "labels"],
     )
-    def test_says_only_what_the_app_chose(self, chosen: dict[str, Any], expected: dict[str, str]) -> None:
+    def test_json_has_only_chosen_limits_and_labels(self, chosen: dict[str, Any], expected: dict[str, str]) -> None:
         found = told(made(usage=chosen))["resources"].values()
 
         assert {each["policy"]: each["label"] for each in found} == expected
 
-    def test_a_label_may_be_a_lazy_text_which_is_another_for_each_client(self) -> None:
+    def test_label_may_be_a_lazy_text_for_each_client(self) -> None:
         class Lazy:
             def __str__(self) -> str:
                 return request.headers["X-User"]
@@ -143,14 +143,14 @@ class TestJson:
             assert found["label"] == user
 
     @pytest.mark.parametrize("chosen", [{"endpoints": ["nothing"]}, {"limits": ["nothing"]}])
-    def test_a_wrong_choice_is_an_error_not_an_empty_answer(self, chosen: dict[str, Any]) -> None:
+    def test_unknown_chosen_name_is_an_error(self, chosen: dict[str, Any]) -> None:
         app = made(usage=chosen)
         app.testing = True
 
         with pytest.raises(ConfigurationError, match='is called "nothing"'):
             ask(app, "/rate_limit")
 
-    def test_names_the_unit_that_a_limiter_counts_as_header_fields_do(self) -> None:
+    def test_unit_is_the_one_of_the_header_fields(self) -> None:
         tokens = rate_limiter(rules="900/minute", cost=30, unit="tokens")
         app = shop(chat=tokens, slow=rate_limiter(rules="2 at once"))
 
@@ -160,7 +160,7 @@ class TestJson:
         assert "900 in 60 s · tokens" in ask(app, "/rate_limit", headers=HTML).text
         assert 'q=900;qu="tokens"' in ask(app, "/chat").headers["RateLimit-Policy"]
 
-    def test_leaves_static_files_out_unless_they_are_named(self) -> None:
+    def test_static_files_are_left_out_unless_named(self) -> None:
         settings = {"MULTILIMIT_DEFAULT_LIMITS": "9/minute"}
         choices: list[dict[str, Any]] = [{}, {"endpoints": ["static"]}]
 
@@ -170,7 +170,7 @@ class TestJson:
 
 
 class TestAsking:
-    def test_charges_nothing_and_is_no_traffic_however_often(self, app: Flask) -> None:
+    def test_usage_charges_nothing_and_sends_no_signals(self, app: Flask) -> None:
         assert statuses(app, "/search", "/search", "/search") == [200, 200, 429]
         seen: list[Any] = []
 
@@ -187,7 +187,7 @@ class TestAsking:
         assert 0 < after["retry_after"] <= before["retry_after"]
         assert "RateLimit" not in ask(app, "/rate_limit").headers
 
-    def test_is_one_command_for_all_limits(self, redis_client: redis.Redis, clock: ServerClock) -> None:
+    def test_usage_needs_one_storage_command(self, redis_client: redis.Redis, clock: ServerClock) -> None:
         app = made(storage=RedisStorage(redis_client, clock=clock), MULTILIMIT_TRAFFIC=False)
         ask(app, "/rate_limit")
 
@@ -197,7 +197,7 @@ class TestAsking:
         assert seen == ["EVALSHA"]
         assert redis_client.keys("*{api*") == []
 
-    def test_is_not_limited_unless_the_blueprint_is(self) -> None:
+    def test_usage_is_limited_only_by_limits_of_its_blueprint(self) -> None:
         found = []
         for limited in (False, True):
             app = Flask("shop")
@@ -210,7 +210,7 @@ class TestAsking:
 
         assert found == [[200, 200, 200], [200, 200, 429]]
 
-    def test_works_in_another_blueprint_whose_limits_do_not_apply_and_below_a_prefix(self) -> None:
+    def test_limits_of_a_parent_blueprint_do_not_apply_to_usage(self) -> None:
         app, parent = Flask("shop"), Blueprint("v1", __name__, url_prefix="/v1")
         multilimit = MultiLimit(app)
         rate_limiter(rules="1/minute")(parent)
@@ -222,7 +222,7 @@ class TestAsking:
         assert [each.status_code for each in answers] == [200, 200, 200]
         assert answers[0].headers["Link"] == '</shop/v1/rate_limit/schema.json>; rel="describedby"'
 
-    def test_works_below_a_prefix_and_a_subdomain_of_each_customer(self) -> None:
+    def test_usage_works_below_a_prefix_or_subdomain_of_customers(self) -> None:
         app = Flask("shop", subdomain_matching=True)
         app.config["SERVER_NAME"] = "shop.test"
         multilimit = MultiLimit(app)
@@ -239,7 +239,7 @@ class TestAsking:
             schema = answer.headers["Link"].partition(">")[0].lstrip("<")
             assert json.loads(app.test_client().get(urljoin(place, schema)).text)["title"] == "Quotas"
 
-    def test_asks_a_callable_for_rules_once_at_100_endpoints(self) -> None:
+    def test_callable_of_rules_is_called_once_for_100_endpoints(self) -> None:
         calls = []
 
         def plan(user: str) -> str:
@@ -255,7 +255,7 @@ class TestAsking:
 
 
 @pytest.mark.parametrize("question", ["usage", "peek", "standing"])
-def test_asking_elsewhere_gives_nobody_other_rules_when_the_callable_fails(question: str) -> None:
+def test_question_at_another_endpoint_does_not_change_the_last_good_rules(question: str) -> None:
     """The last good rules are those of a check, not those that a callable gave for the endpoint of the question."""
     app, failing = Flask("shop"), list[bool]()
 
@@ -276,8 +276,8 @@ def test_asking_elsewhere_gives_nobody_other_rules_when_the_callable_fails(quest
     assert statuses(app, "/mine") == [429]
 
 
-class TestOthers:
-    def test_nobody_learns_of_another_by_headers_parameters_or_cookies(self, app: Flask) -> None:
+class TestPrivacy:
+    def test_request_cannot_ask_for_quotas_of_another_client(self, app: Flask) -> None:
         statuses(app, "/search", "/search", environ_base={"REMOTE_ADDR": "203.0.113.7"})
         statuses(app, "/mine", "/mine", headers={"X-User": "ada"})
         other = "203.0.113.7"
@@ -302,7 +302,7 @@ class TestOthers:
             assert other not in page
             assert "ada" not in page
 
-    def test_the_answer_holds_no_key_no_subject_and_no_operator(self, app: Flask) -> None:
+    def test_answer_has_no_keys_subjects_or_operators(self, app: Flask) -> None:
         _control(app).override("api.mine", rule="mine-60s", rules="4/minute", author="ann", reason="a secret", for_=60)
         statuses(app, "/mine", headers={"X-User": "a-user-with-a-name"})
 
@@ -315,7 +315,7 @@ class TestOthers:
     @pytest.mark.parametrize(
         "user", ["", "a" * 100_000, "\u2028\x1b[2J", "user:ada", "{control}", "*", "../", "\udcff", '["x"]', "42\n43"]
     )
-    def test_hostile_subjects_see_only_what_they_used(self, user: str) -> None:
+    def test_hostile_subject_sees_only_its_own_quota(self, user: str) -> None:
         app = shop(user=lambda: user, mine=rate_limiter(type=USER, rules="5/minute"))
         statuses(app, "/mine")
 
@@ -328,14 +328,14 @@ def _control(app: Flask) -> Control:
         return multilimit.control
 
 
-class TestWho:
-    def test_a_visitor_who_is_not_logged_in_sees_the_quota_of_the_address(self, app: Flask) -> None:
+class TestSubjects:
+    def test_anonymous_visitor_sees_the_quota_of_the_address(self, app: Flask) -> None:
         statuses(app, "/mine", "/mine")
 
         assert left(app)["api.mine:mine-60s"] == 3
         assert left(app, headers={"X-User": "ada"})["api.mine:mine-60s"] == 5
 
-    def test_a_type_that_returns_none_is_left_out_and_one_that_aborts_is_named(self) -> None:
+    def test_type_without_a_subject_is_left_out_and_one_that_aborts_is_named(self) -> None:
         app = shop(
             a=rate_limiter(type=lambda: None, name="none", rules="1/minute"),
             b=rate_limiter(type=lambda: request.headers.get("X-Key") or abort(401), name="key", rules="1/minute"),
@@ -348,7 +348,7 @@ class TestWho:
         assert json.loads(answer.text)["unknown"] == ["b:key"]
         assert left(app, headers={"X-Key": "k"}) == {"b:key-60s": 1, "c:ip-60s": 1}
 
-    def test_the_other_language_is_that_of_the_same_client(self) -> None:
+    def test_language_link_keeps_the_subject(self) -> None:
         limit = rate_limiter(type=lambda: request.args.get("key"), name="key", rules="7/minute")
         app = shop(calls=limit)
         statuses(app, "/calls?key=a%26b")
@@ -359,7 +359,7 @@ class TestWho:
         assert unescape(link) == "?key=a%26b&lang=zh"
         assert "剩余 6" in ask(app, f"/rate_limit{unescape(link)}", headers=HTML).text
 
-    def test_rules_that_fail_are_named_and_the_others_are_shown(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_failing_rules_are_named_and_others_are_shown(self, caplog: pytest.LogCaptureFixture) -> None:
         calls = []
 
         def plan() -> str:
@@ -379,7 +379,7 @@ class TestWho:
         assert "database" not in answer.text
         assert "database" in caplog.text
 
-    def test_a_user_loader_that_fails_shows_no_quota_of_a_visitor(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_failing_user_loader_shows_no_quota(self, caplog: pytest.LogCaptureFixture) -> None:
         def load() -> str:
             raise LookupError("the database is away")
 
@@ -389,8 +389,8 @@ class TestWho:
         assert [each.levelno for each in caplog.records] == [logging.WARNING]
 
 
-class TestUnusualTimes:
-    def test_a_banned_client_learns_how_long(self) -> None:
+class TestBansListsAndOutages:
+    def test_banned_client_sees_how_long_the_ban_lasts(self) -> None:
         app = shop(login=rate_limiter(type=IP, rules="1/minute", ban=Ban(after=1, time=300)))
         statuses(app, "/login", "/login")
 
@@ -400,7 +400,7 @@ class TestUnusualTimes:
         assert ban["retry_after"] == pytest.approx(300, abs=5)
         assert "You are banned from login" in ask(app, "/rate_limit", headers=HTML).text
 
-    def test_a_client_that_people_banned_or_denied_is_refused_here_too(self, app: Flask) -> None:
+    def test_client_banned_or_denied_by_a_list_is_refused(self, app: Flask) -> None:
         _control(app).ban("127.0.0.1", for_=60)
         assert statuses(app, "/rate_limit") == [429]
 
@@ -409,7 +409,7 @@ class TestUnusualTimes:
         assert statuses(denied, "/rate_limit", environ_base={"REMOTE_ADDR": "10.1.2.3"}) == [403]
         assert statuses(denied, "/rate_limit") == [200]
 
-    def test_an_allowed_client_and_an_app_without_limits_have_nothing_to_show(self) -> None:
+    def test_allowed_client_and_disabled_app_show_no_limits(self) -> None:
         allowed, disabled = made(MULTILIMIT_ALLOW=["127.0.0.1"]), made(MULTILIMIT_ENABLED=False)
 
         for app, state in ((allowed, "allowed"), (disabled, "disabled")):
@@ -417,7 +417,7 @@ class TestUnusualTimes:
             assert (answer["state"], answer["resources"]) == (state, {})
             assert "No limits apply to you now" in ask(app, "/rate_limit", headers=HTML).text
 
-    def test_in_an_outage_it_says_that_the_numbers_are_estimates(self) -> None:
+    def test_numbers_are_marked_as_estimates_in_an_outage(self) -> None:
         app = made(storage="redis://127.0.0.1:1/0", MULTILIMIT_WORKERS=2)
         assert statuses(app, "/mine") == [200]
 
@@ -427,7 +427,7 @@ class TestUnusualTimes:
         assert {each["used"] for each in answer["resources"].values()} == {None}
         assert "These are estimates" in ask(app, "/rate_limit", headers=HTML).text
 
-    def test_where_an_outage_refuses_it_is_a_503(self) -> None:
+    def test_usage_answers_503_when_an_outage_denies(self) -> None:
         app = made(storage="redis://127.0.0.1:1/0", MULTILIMIT_ON_STORAGE_ERROR="deny")
 
         answer = ask(app, "/rate_limit")
@@ -435,7 +435,7 @@ class TestUnusualTimes:
         assert (answer.status_code, answer.headers["Cache-Control"]) == (503, "no-store")
         assert answer.headers["Retry-After"] == "1"
 
-    def test_another_multilimit_or_another_thing_is_an_error(self) -> None:
+    def test_wrong_multilimit_or_url_prefix_is_an_error(self) -> None:
         app = made()
         with pytest.raises(ConfigurationError, match="its Usage was given"):
             app.register_blueprint(Usage(MultiLimit(), name="other"))
@@ -457,10 +457,10 @@ class TestPage:
             ("nonsense", "application/json"),
         ],
     )
-    def test_is_for_clients_that_prefer_it(self, app: Flask, accept: str, expected: str) -> None:
+    def test_page_is_served_to_clients_that_prefer_html(self, app: Flask, accept: str, expected: str) -> None:
         assert ask(app, "/rate_limit", headers={"Accept": accept}).mimetype == expected
 
-    def test_runs_and_loads_nothing(self, app: Flask) -> None:
+    def test_page_has_no_scripts_and_loads_nothing(self, app: Flask) -> None:
         answer = ask(app, "/rate_limit", headers=HTML)
 
         policy = answer.headers["Content-Security-Policy"]
@@ -469,7 +469,7 @@ class TestPage:
         assert "script" not in answer.text
         assert "Set-Cookie" not in answer.headers
 
-    def test_escapes_what_an_app_or_a_client_named(self) -> None:
+    def test_page_escapes_labels_and_queries(self) -> None:
         evil = "<script>alert(1)</script>\u202e"
         app = made(usage={"limits": {"mine": evil}})
 
@@ -479,7 +479,7 @@ class TestPage:
         assert "\u202e" not in page
         assert "&lt;script&gt;" in page
 
-    def test_folds_the_limits_of_which_nothing_is_used(self, app: Flask) -> None:
+    def test_page_folds_unused_limits(self, app: Flask) -> None:
         assert "<details>" not in ask(app, "/rate_limit", headers=HTML).text
         statuses(app, "/search")
 
@@ -487,7 +487,7 @@ class TestPage:
 
         assert page.index("1 left") < page.index("<details>") < page.index("5 left")
 
-    def test_quotas_are_there_for_a_page_of_the_app_itself(self, app: Flask) -> None:
+    def test_quotas_can_be_used_by_a_page_of_the_app(self, app: Flask) -> None:
         usage = app.blueprints["usage"]
         assert isinstance(usage, Usage)
 
@@ -513,10 +513,10 @@ class TestCalendar:
         ],
         ids=["this year", "next year", "over summer time"],
     )
-    def test_says_on_which_day_a_month_ends_for_the_customer(
+    def test_page_shows_the_local_end_of_a_calendar_period(
         self, now: str, end: str, english: str, chinese: str
     ) -> None:
-        """By the clock of the storage, whatever that of this machine says."""
+        """By the clock of the storage, not of this machine."""
         storage = MemoryStorage(clock=Clock(datetime.fromisoformat(now).timestamp()))
         rules = [Calendar(10_000, "month", timezone="Europe/Berlin", anchor=15), Calendar(500, "hour")]
         app = shop(storage=storage, search=rate_limiter(type=IP, rules=rules))
