@@ -1,12 +1,12 @@
 """Forks: copy a process while no thread is in the middle of a change, and leave no lock locked in the child.
 
-A lock that another thread holds during the fork would never be released in the child, which does not have that thread,
-and what the thread was changing would stay half changed. So a fork takes all locks first, one fork at a time. A server
-that forks in C informs Python only afterwards, or not at all, as uWSGI does unless it is told to: then the child finds
-out by itself, and gets new locks.
+A lock that another thread holds during a fork would never be released in the child, which does not have that thread,
+and what the thread was changing would stay half changed. So a fork first takes all locks, one fork at a time. A server
+that forks in C informs Python only afterwards, or not at all, like uWSGI in its default configuration: then the child
+notices the fork by itself (:func:`notice_fork`), and gets new locks.
 
 The subprocess module of gevent forks in Python to run another program. That child changes nothing, so such a fork takes
-no locks: a greenlet that holds one may wait for what that program will do.
+no locks: a greenlet that holds one may be waiting for that program.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Locked(Copied, Protocol):
 
 
 class LateLock:
-    """A lock that is made when it is first used, for what waits for I/O while it holds one. gevent may replace locks
-    only after a worker was forked, and one from before would stop all greenlets of that worker."""
+    """A lock that is made when it is first used, for code that waits for I/O while it holds the lock. gevent may
+    replace locks only after a worker was forked, and a lock from before would stop all greenlets of that worker."""
 
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
@@ -70,20 +70,21 @@ _noticing = Lock()
 
 
 def lock_for_forks(one: Locked, *, inner: bool = False) -> None:
-    """Fork only while no thread holds the lock of ``one``, as long as it exists. ``inner``: a thread that takes its
-    lock may already hold an outer one."""
+    """Let no fork happen while a thread holds the lock of ``one``. ``inner``: a thread that takes this lock may already
+    hold one that is not inner."""
     (_inner if inner else _outer).add(one)
 
 
 def notify_child(one: Copied) -> None:
-    """Notify ``one`` in a forked child, without its lock: any state of it is sound, or the child starts over."""
+    """Notify ``one`` in a forked child. The fork takes no lock of it: every state of it is sound in the child, or the
+    child replaces it."""
     _notified.add(one)
 
 
 def notice_fork() -> None:
-    """In a child of a fork of which Python was not informed, make up for it. Call it before a process does its first
-    work."""
-    if os.getpid() == _process:  # without the lock, so that no fork copies it while it is held
+    """In a child of a fork of which Python was not informed, do now what is done after a fork. Call this before a
+    process does its first work."""
+    if os.getpid() == _process:  # without the lock, which a fork could copy while it is held
         return
     with _noticing:
         if os.getpid() != _process:
@@ -97,30 +98,30 @@ def _locked() -> list[Locked]:
 def _listed(some: weakref.WeakSet[T]) -> list[T]:
     try:
         return list(some)
-    except RuntimeError:  # another thread has added one meanwhile
+    except RuntimeError:  # another thread has just added one
         return _listed(some)
 
 
-class _OfThread(threading.local):
+class _ForkOfThread(threading.local):
     runs_program = False
     """Whether a fork of this thread is followed by another program."""
 
 
-_of_thread = _OfThread()
+_this_thread = _ForkOfThread()
 
 
 @contextmanager
 def forking_for_programs() -> Iterator[None]:
     """Within the block, this thread forks only to run other programs."""
-    _of_thread.runs_program = True
+    _this_thread.runs_program = True
     try:
         yield
     finally:
-        _of_thread.runs_program = False
+        _this_thread.runs_program = False
 
 
 def _before() -> None:
-    if _of_thread.runs_program:
+    if _this_thread.runs_program:
         return
     _one_at_a_time.acquire()
     for one in _locked():
@@ -130,7 +131,7 @@ def _before() -> None:
 
 
 def _after_in_parent() -> None:
-    if _of_thread.runs_program:
+    if _this_thread.runs_program:
         return
     while _held:
         _held.pop().release()
@@ -139,13 +140,13 @@ def _after_in_parent() -> None:
 
 def _after_in_child() -> None:
     global _one_at_a_time, _process
-    if _of_thread.runs_program:
+    if _this_thread.runs_program:
         return
     _one_at_a_time, _process = Lock(), os.getpid()
     _held.clear()
-    with ExitStack() as each:  # all of them, even if one raises
+    with ExitStack() as callbacks:  # calls all of them, even if one raises
         for one in _locked() + _listed(_notified):
-            each.callback(one._after_fork_in_child)
+            callbacks.callback(one._after_fork_in_child)
 
 
 if hasattr(os, "register_at_fork"):

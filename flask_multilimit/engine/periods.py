@@ -1,4 +1,4 @@
-"""Where hours, days, weeks, months and years begin, as the clocks of a time zone show them."""
+"""Periods: when hours, days, weeks, months and years begin by the clocks of a time zone."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from .text import Phrase
 Period = Literal["hour", "day", "week", "month", "year"]
 
 AROUND = 2
-"""Whole periods that are known before and after the present one."""
+"""How many whole periods are known before the present one, and after it."""
 SECOND = 1_000_000
 HOUR = 3600
-CARRIED = 2 * AROUND + 2
-"""The boundaries of these periods."""
+BOUNDARIES_AROUND = 2 * AROUND + 2
+"""The number of boundaries of these periods and the present one."""
 LONGEST_ZONE = 64
-"""Characters of the name of a time zone."""
+"""The longest name of a time zone, in characters."""
 
 Boundaries = tuple[int, ...]
-"""Microseconds since 1970, ascending, each the end of one period and the begin of the next."""
+"""Microseconds since 1970, ascending; each is the end of one period and the begin of the next."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_packed = struct.Struct(f"<{CARRIED}d").pack
+_packed = struct.Struct(f"<{BOUNDARIES_AROUND}d").pack
 
 
 class Periods:
-    """The periods of one calendar. Thread-safe. Boundaries change rarely, so the latest are kept."""
+    """The periods of one calendar. Thread-safe. The latest boundaries are cached, because they change rarely."""
 
     __slots__ = ("_latest", "_next_boundary", "_previous_boundary")
 
     def __init__(self, period: Period, zone: tzinfo, anchor: str | int | None) -> None:
-        self._previous_boundary, self._next_boundary = _walk(period, zone, anchor)
+        self._previous_boundary, self._next_boundary = _walk_over(period, zone, anchor)
         self._latest: tuple[Boundaries, bytes] | None = None
 
     def around(self, now: int) -> Boundaries:
-        """:data:`AROUND` periods, that of ``now`` (microseconds since 1970), and :data:`AROUND` periods. Raises
-        ``OverflowError`` or ``ValueError`` at the ends of the calendar."""
+        """The boundaries of the period of ``now`` (microseconds since 1970), of the :data:`AROUND` periods before it,
+        and of as many after it. Raises ``OverflowError`` or ``ValueError`` at the ends of the calendar."""
         return self._at(now)[0]
 
     def packed_around(self, now: int) -> bytes:
@@ -53,37 +53,36 @@ class Periods:
     def _at(self, now: int) -> tuple[Boundaries, bytes]:
         latest = self._latest
         if latest is None or not latest[0][AROUND] <= now < latest[0][AROUND + 1]:
-            found = self._found(now)
-            latest = self._latest = found, _packed(*found)
+            boundaries = self._boundaries_around(now)
+            latest = self._latest = boundaries, _packed(*boundaries)
         return latest
 
-    def _found(self, now: int) -> Boundaries:
-        begin = self._previous_boundary(now // SECOND)
-        found = [begin]
+    def _boundaries_around(self, now: int) -> Boundaries:
+        seconds = [self._previous_boundary(now // SECOND)]
         for _ in range(AROUND):
-            found.insert(0, self._previous_boundary(found[0] - 1))
+            seconds.insert(0, self._previous_boundary(seconds[0] - 1))
         for _ in range(AROUND + 1):
-            found.append(self._next_boundary(found[-1]))
-        return tuple(each * SECOND for each in found)
+            seconds.append(self._next_boundary(seconds[-1]))
+        return tuple(each * SECOND for each in seconds)
 
 
 @lru_cache(maxsize=1024)
 def periods_of(period: Period, zone: str, anchor: str | int | None) -> Periods:
-    """The periods of a calendar whose fields were checked."""
+    """The periods of a calendar whose fields are valid."""
     return Periods(period, zone_named(zone), anchor)
 
 
 def zone_named(name: object) -> tzinfo:
-    """The time zone of that name. Raises ``ValueError`` that says what to do."""
+    """The time zone called ``name``. Raises ``ValueError``, which says what to do."""
     if not isinstance(name, str) or not 1 <= len(name) <= LONGEST_ZONE:
         raise ValueError(Phrase('must be the name of a time zone, such as "Europe/Berlin" or "UTC"'))
-    if name == "UTC":  # everywhere, even without time zones
+    if name == "UTC":  # works everywhere, even without a time zone database
         return timezone.utc
     try:
         return ZoneInfo(name)
     except ZoneInfoNotFoundError:
         pass
-    except (ValueError, OSError):  # a path, a folder
+    except (ValueError, OSError):  # the name is a path or a folder
         raise ValueError(Phrase('must be the name of a time zone, such as "Europe/Berlin" or "UTC"')) from None
     try:
         ZoneInfo("Europe/Berlin")
@@ -97,13 +96,13 @@ def zone_named(name: object) -> tzinfo:
 
 
 Walk = tuple[Callable[[int], int], Callable[[int], int]]
-"""The boundary at or before a second, and the one after it."""
+"""Two functions of a second: the boundary at or before it, and the one after it."""
 
 
-def _walk(period: Period, zone: tzinfo, anchor: str | int | None) -> Walk:
+def _walk_over(period: Period, zone: tzinfo, anchor: str | int | None) -> Walk:
     if period == "hour":
-        return _hours(zone)
-    first_day, number_of = _days(period, anchor)
+        return _hours_of(zone)
+    first_day, number_of = _numbered_periods(period, anchor)
 
     @lru_cache(maxsize=8)
     def begin_of(number: int) -> int:
@@ -127,9 +126,9 @@ def _walk(period: Period, zone: tzinfo, anchor: str | int | None) -> Walk:
 # Periods of whole days
 
 
-def _days(period: Period, anchor: str | int | None) -> tuple[Callable[[int], date], Callable[[date], int]]:
-    """The first day of a period, by its number; and about the number of the period that a day is in: perhaps the next
-    one."""
+def _numbered_periods(period: Period, anchor: str | int | None) -> tuple[Callable[[int], date], Callable[[date], int]]:
+    """Two functions: the first day of the period with a number, and the number of the period that a day is in, or of
+    the period after that."""
     if period == "day":
         return date.fromordinal, date.toordinal
     if period == "week":
@@ -144,17 +143,17 @@ def _days(period: Period, anchor: str | int | None) -> tuple[Callable[[int], dat
 
 
 def _in_month(year: int, month: int, day: int) -> date:
-    """The day of a month, which is counted from 0; of a shorter one, its last."""
+    """The ``day`` of a month, or its last day if it is shorter. Months count from 0."""
     return date(year, month + 1, min(day, monthrange(year, month + 1)[1]))
 
 
 def _first_second(zone: tzinfo, day: date) -> int:
-    """The second at which clocks first show midnight of ``day``, or jump over it."""
+    """The second at which clocks first show midnight at the beginning of ``day``, or skip it."""
     shown = datetime(day.year, day.month, day.day, tzinfo=zone)
     early, late = sorted(_second_of(shown.replace(fold=fold)) for fold in (0, 1))
     if early == late or _shown_at(early, zone) == shown.replace(tzinfo=None):
         return early
-    return _first(early, late, lambda second: _shown_at(second, zone) >= shown.replace(tzinfo=None))
+    return _first_where(early, late, lambda second: _shown_at(second, zone) >= shown.replace(tzinfo=None))
 
 
 def _second_of(shown: datetime) -> int:
@@ -167,16 +166,16 @@ def _shown_at(second: int, zone: tzinfo) -> datetime:
     return (_EPOCH + timedelta(seconds=second)).astimezone(zone).replace(tzinfo=None)
 
 
-def _first(early: int, late: int, holds: Callable[[int], bool]) -> int:
-    """The first second after ``early``, up to ``late``, from which on it ``holds``."""
+def _first_where(early: int, late: int, holds: Callable[[int], bool]) -> int:
+    """The first second from ``early`` to ``late`` at which ``holds`` is true. Later it stays true."""
     return early + bisect_right(range(early, late), False, key=holds)
 
 
 # Hours
 
 
-def _hours(zone: tzinfo) -> Walk:
-    """An hour begins when clocks show it, and when they are put forward or back."""
+def _hours_of(zone: tzinfo) -> Walk:
+    """Hours begin when clocks show a full hour, and when clocks are put forward or back."""
 
     def offset_at(second: int) -> int:
         offset = (_EPOCH + timedelta(seconds=second)).astimezone(zone).utcoffset()
@@ -188,13 +187,13 @@ def _hours(zone: tzinfo) -> Walk:
         begin = second - (second + offset) % HOUR
         if offset_at(begin) == offset:
             return begin
-        return _first(begin, second, lambda each: offset_at(each) == offset)
+        return _first_where(begin, second, lambda each: offset_at(each) == offset)
 
     def following(second: int) -> int:
         offset = offset_at(second)
         end = second - (second + offset) % HOUR + HOUR
         if offset_at(end - 1) == offset:
             return end
-        return _first(second, end, lambda each: offset_at(each) != offset)
+        return _first_where(second, end, lambda each: offset_at(each) != offset)
 
     return previous, following

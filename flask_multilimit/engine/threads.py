@@ -1,4 +1,4 @@
-"""Threads of ours beside requests, also under servers that forbid threads or replace what they are made of."""
+"""Background threads, also under servers that forbid threads or replace what threads are made of."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ NEVER = inf
 RETRY_SECONDS = 1.0
 """A task that raises runs again after this time."""
 ENDING_SECONDS = 2.0
-"""The longest that the end of a process waits for a running task, which may be sending something."""
+"""The longest time that the end of a process waits for a running task, which may be sending something."""
 
 
 class Lazy(Generic[T]):
-    """Returns what ``make`` has made at the first call. Thread-safe.
+    """Calls ``make`` at the first call, and returns its result at every call. Thread-safe.
 
-    For locks and conditions that would otherwise be made at the import: with ``--preload``, gunicorn's gevent worker
-    patches ``threading`` later than that, and after the fork.
+    For locks and conditions that would otherwise be made at import: with ``--preload``, gunicorn's gevent worker
+    patches ``threading`` only later, after the fork.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -45,10 +45,10 @@ class Beat:
     """Runs ``task`` off the request path, repeatedly, in a daemon thread that lives while there is something to do.
 
     ``task`` returns the seconds after which it runs again, or ``None`` if nothing is left to do: then the thread ends,
-    and the next :meth:`wake` starts another. If it raises, that is logged, and it runs again after a second. ``last``
-    is called by :meth:`finish`, as when the process ends, if the thread runs then. The thread keeps nothing alive: it
-    ends when the beat is garbage. A forked child starts without a thread. Each task that waits for a server has a beat
-    of its own, so that none waits for another's. ``clock`` returns seconds.
+    and the next :meth:`wake` starts another. If it raises, that is logged, and it runs again after a second. If the
+    thread runs when the process ends, ``last`` is called then (:meth:`finish`). The thread does not keep the beat
+    alive: it ends when the beat is garbage. A forked child starts without a thread. Each task that waits for a server
+    has a beat of its own, so that none waits for the server of another. ``clock`` returns seconds.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class Beat:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.wakes_at: float = NEVER
-        """When the task runs next; :data:`NEVER` while it runs and while there is no thread. A caller that
-        leaves something to do may skip a :meth:`wake` that is not sooner."""
+        """When the task runs next; :data:`NEVER` while it runs and while there is no thread. A caller may skip a
+        :meth:`wake` that is not sooner."""
         self._task = task
         self._name = name
         self._logger = SafeLogger(logger)
@@ -70,7 +70,7 @@ class Beat:
         self._clock = clock
         self._thread: threading.Thread | None = None
         self._turn: object | None = None
-        """The mark of the thread that runs; any other thread ends."""
+        """Identifies the thread that may run. Any other thread ends."""
         self._condition = _new_condition()
         notify_child(self)
         if last is not None:
@@ -82,7 +82,7 @@ class Beat:
         return self._turn is not None
 
     def wake(self, at: float = 0.0) -> None:
-        """Run the task when it is ``at`` by the clock, or sooner; by default at once."""
+        """Run the task at the instant ``at`` of the clock or sooner; by default at once."""
         if at >= self.wakes_at:
             return
         with self._condition():
@@ -95,8 +95,8 @@ class Beat:
                 self._condition().notify_all()
 
     def close(self, *, wait: float = 0.0) -> bool:
-        """Let the thread end, and wait for it so many seconds; return whether it has ended. A later :meth:`wake` starts
-        another."""
+        """Let the thread end, and wait for that at most ``wait`` seconds; return whether it has ended. A later
+        :meth:`wake` starts another."""
         thread = self._thread
         with self._condition():
             self._turn, self.wakes_at = None, NEVER
@@ -106,13 +106,13 @@ class Beat:
         return thread is None or not thread.is_alive()
 
     def finish(self, *, wait: float) -> None:
-        """:meth:`close`, and call ``last``, unless the thread is in the middle of something that takes longer: whoever
-        waits must not hang with it."""
+        """:meth:`close`, then call ``last``; but not if the task runs for longer than ``wait``, because ``last`` might
+        hang as it does."""
         if self.close(wait=wait) and self._last is not None:
             self._last()
 
     def _start(self) -> None:
-        """Under the lock of the condition."""
+        """Start a thread. The caller holds the lock of the condition."""
         turn = self._turn = object()
         arguments = weakref.ref(self), self._condition(), turn
         thread = threading.Thread(target=_run, args=arguments, name=self._name, daemon=True)
@@ -135,8 +135,8 @@ class Beat:
                 if self._turn is turn:
                     self.wakes_at = min(self.wakes_at, self._clock() + pause)
 
-    def _waits(self, turn: object) -> float | None:
-        """Seconds until the task is due; ``None`` if the thread of ``turn`` must end. Under the lock."""
+    def _seconds_until_due(self, turn: object) -> float | None:
+        """Seconds until the task is due; ``None`` if the thread of ``turn`` must end. The caller holds the lock."""
         if self._turn is not turn:
             return None
         if self.wakes_at == NEVER:
@@ -144,7 +144,7 @@ class Beat:
             return None
         left = self.wakes_at - self._clock()
         if left <= 0:
-            self.wakes_at = NEVER  # a caller that comes meanwhile waits for the lock, and says when
+            self.wakes_at = NEVER  # a concurrent wake() waits for the lock, and then sets it
         return left
 
     def _end(self, turn: object) -> None:
@@ -159,11 +159,11 @@ class Beat:
 
 
 def _new_condition() -> Lazy[threading.Condition]:
-    return Lazy(lambda: threading.Condition())  # noqa: PLW0108 - what it is may be patched until then
+    return Lazy(lambda: threading.Condition())  # noqa: PLW0108 - the class may be patched until then
 
 
 def _run(beating: weakref.ref[Beat], condition: threading.Condition, turn: object) -> None:
-    """The thread."""
+    """Run in the thread."""
     try:
         while _wait(beating, condition, turn):
             beat = beating()
@@ -173,14 +173,14 @@ def _run(beating: weakref.ref[Beat], condition: threading.Condition, turn: objec
             del beat
     finally:
         if (beat := beating()) is not None:
-            beat._end(turn)  # gevent may have killed it: the next wake starts another
+            beat._end(turn)  # gevent may have killed the thread: the next wake starts another
 
 
 def _wait(beating: weakref.ref[Beat], condition: threading.Condition, turn: object) -> bool:
     """Wait until the task is due; ``False`` if the thread must end."""
     with condition:
         while (beat := beating()) is not None:
-            left = beat._waits(turn)
+            left = beat._seconds_until_due(turn)
             del beat
             if left is None:
                 return False
@@ -191,10 +191,10 @@ def _wait(beating: weakref.ref[Beat], condition: threading.Condition, turn: obje
 
 
 class Ending(Protocol):
-    """An object that has something left to do when the process ends."""
+    """An object with work to do when the process ends."""
 
     def _at_end(self) -> None:
-        """Do it."""
+        """Do that work."""
 
 
 _with_last: weakref.WeakSet[Beat] = weakref.WeakSet()
@@ -216,18 +216,18 @@ def _end() -> None:
 
 
 class _Children:
-    """Children of ``multiprocessing`` end without ``atexit``, but with finalizers, and begin by forgetting those of
-    their parent."""
+    """Registers :func:`_end` in children of ``multiprocessing``. They end without ``atexit``, but with finalizers, and
+    begin by forgetting the finalizers of their parent."""
 
     def __init__(self) -> None:
-        self._informed = False
+        self._is_registered = False
         self._after_fork_in_child()
         notify_child(self)
 
     def _after_fork_in_child(self) -> None:
-        util = sys.modules.get("multiprocessing.util")  # nobody else pays for loading it
-        if util is not None and not self._informed:
-            self._informed = True
+        util = sys.modules.get("multiprocessing.util")  # other processes need not load it
+        if util is not None and not self._is_registered:
+            self._is_registered = True
             util.register_after_fork(self, lambda _: util.Finalize(None, _end, exitpriority=0))
 
 
@@ -236,25 +236,25 @@ _children = _Children()
 
 # uWSGI
 
-_OFF = {"false", "off", "no", "0"}
+_UNSET = {"false", "off", "no", "0"}
 """How uWSGI spells that an option is not set."""
 
 
 def threads_run() -> bool:
-    """Whether a thread can run beside requests."""
+    """Whether background threads can run."""
     uwsgi = sys.modules.get("uwsgi")  # the server provides it; there is no such package
     return uwsgi is None or lets_threads_run({_text(name): _text(value) for name, value in uwsgi.opt.items()})
 
 
 def in_master_of_uwsgi() -> bool:
-    """Whether this process is one that forks the workers of uWSGI."""
+    """Whether this process is the master of uWSGI, which forks its workers."""
     uwsgi = sys.modules.get("uwsgi")
     return uwsgi is not None and not uwsgi.worker_id()
 
 
 def lets_threads_run(options: Mapping[str, str]) -> bool:
     """Whether uWSGI with these ``options`` runs threads: only with ``enable-threads`` or ``threads``."""
-    return any(options.get(name, "no").lower() not in _OFF for name in ("enable-threads", "threads"))
+    return any(options.get(name, "no").lower() not in _UNSET for name in ("enable-threads", "threads"))
 
 
 def _text(given: object) -> str:

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from flask_multilimit.engine.periods import AROUND, CARRIED, Periods, periods_of, zone_named
+from flask_multilimit.engine.periods import AROUND, BOUNDARIES_AROUND, Periods, periods_of, zone_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -155,6 +155,6 @@ def test_boundaries_are_complete_and_ascending_centuries_away() -> None:
             periods = Periods(period, zone_named(zone), anchor)
             for now in (-1, 0, -(10**16), 10**16):
                 around = periods.around(now)
-                assert len(around) == CARRIED == len(set(around))
+                assert len(around) == BOUNDARIES_AROUND == len(set(around))
                 assert list(around) == sorted(around)
                 assert around[AROUND] <= now < around[AROUND + 1]
