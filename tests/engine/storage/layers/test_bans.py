@@ -1,4 +1,4 @@
-"""What the layers around a shared storage make of bans: each refusal is a strike once, and a ban holds everywhere."""
+"""Bans in the layers around a shared storage: each refusal is one strike, and a ban holds in every layer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def storage(clock: Clock) -> RecordingStorage:
 
 
 def refused(limiter: Limiter, wanted: tuple[Hit, ...], times: int) -> list[Decision]:
-    """Use up what there is, and be refused so many times."""
+    """Use up the quota, and be refused so many times."""
     while (decision := limiter.check(wanted)).allowed:
         pass
     return [decision, *(limiter.check(wanted) for _ in range(times - 1))]
@@ -61,7 +61,7 @@ def cached(storage: RecordingStorage, clock: Clock) -> Limiter:
     return Limiter(DenyCache(storage, seconds=10, clock=clock))
 
 
-def test_every_strike_reaches_the_storage_and_the_ban_is_answered_here(
+def test_deny_cache_passes_on_every_strike_and_answers_during_the_ban(
     cached: Limiter, storage: RecordingStorage, clock: Clock
 ) -> None:
     decisions = refused(cached, PLAN, 3)
@@ -75,7 +75,7 @@ def test_every_strike_reaches_the_storage_and_the_ban_is_answered_here(
     assert [decision.retry_after for decision in later] == [3599] * 5
 
 
-def test_a_ban_begins_once_also_for_who_is_answered_from_memory(cached: Limiter) -> None:
+def test_refusal_from_the_deny_cache_does_not_begin_the_ban_again(cached: Limiter) -> None:
     *_, completing = refused(cached, PLAN, 3)
     later = cached.check(PLAN)
 
@@ -85,7 +85,7 @@ def test_a_ban_begins_once_also_for_who_is_answered_from_memory(cached: Limiter)
     assert (completing.ban.level, later.ban.level) == (0, 0)
 
 
-def test_the_storage_is_asked_again_when_a_ban_may_have_been_ended_elsewhere(
+def test_deny_cache_asks_again_after_its_time_whether_a_ban_still_holds(
     cached: Limiter, storage: RecordingStorage, clock: Clock
 ) -> None:
     refused(cached, PLAN, 3)
@@ -98,7 +98,7 @@ def test_the_storage_is_asked_again_when_a_ban_may_have_been_ended_elsewhere(
     assert cached.check(PLAN).allowed
 
 
-def test_a_reset_here_ends_it_at_once(cached: Limiter) -> None:
+def test_reset_through_the_deny_cache_ends_a_ban_at_once(cached: Limiter) -> None:
     refused(cached, PLAN, 3)
 
     cached.reset(PLAN)
@@ -106,7 +106,7 @@ def test_a_reset_here_ends_it_at_once(cached: Limiter) -> None:
     assert cached.check(PLAN).allowed
 
 
-def test_refusals_that_are_no_strikes_are_answered_here(cached: Limiter, storage: RecordingStorage) -> None:
+def test_deny_cache_answers_refusals_that_are_no_strikes(cached: Limiter, storage: RecordingStorage) -> None:
     plan = Hits((*hits_for("1/hour", scope="other", subject="ada"), *hits_for("9/minute", scope="login", ban=BAN)))
     refused(cached, plan, 5)
 
@@ -114,7 +114,7 @@ def test_refusals_that_are_no_strikes_are_answered_here(cached: Limiter, storage
     assert strikes_left(storage, plan) == 3
 
 
-def test_refusals_by_a_shadow_reach_the_storage_until_its_ban_would_hold(cached: Limiter) -> None:
+def test_deny_cache_passes_on_strikes_of_a_shadow_until_its_ban_would_hold(cached: Limiter) -> None:
     shadow = hits_for("1/minute", scope="login", subject="ada", ban=BAN, shadow=True)
     plan = Hits((*hits_for("1/hour", scope="other", subject="ada"), *shadow))
 
@@ -136,7 +136,7 @@ def leased(count: int = 20, *more: Rule, lease: int = 10) -> tuple[Hit, ...]:
     return hits_for([Rule(60, count, lease=lease), *more], scope="api", subject="ada", ban=BAN)
 
 
-def test_a_lease_saves_questions_though_there_is_a_ban(leasing: Limiter, storage: RecordingStorage) -> None:
+def test_lease_saves_checks_of_the_storage_for_a_rule_with_a_ban(leasing: Limiter, storage: RecordingStorage) -> None:
     decisions = [leasing.check(leased()) for _ in range(15)]
 
     assert all(decision.allowed for decision in decisions)
@@ -144,7 +144,9 @@ def test_a_lease_saves_questions_though_there_is_a_ban(leasing: Limiter, storage
     assert decisions[-1].bans[0].strikes_left == 3
 
 
-def test_a_refusal_of_units_in_advance_is_no_strike(leasing: Limiter, storage: RecordingStorage) -> None:
+def test_refused_lease_is_no_strike_when_the_check_itself_is_admitted(
+    leasing: Limiter, storage: RecordingStorage
+) -> None:
     elsewhere = hits_for(Rule(60, 20), scope="api", subject="ada", cost=12)
     for _ in range(7):
         leasing.check(leased())
@@ -154,9 +156,7 @@ def test_a_refusal_of_units_in_advance_is_no_strike(leasing: Limiter, storage: R
     assert strikes_left(storage, leased()) == 3
 
 
-def test_a_refused_request_is_one_strike_however_often_the_storage_was_asked(
-    leasing: Limiter, storage: RecordingStorage
-) -> None:
+def test_refused_check_with_a_lease_is_one_strike(leasing: Limiter, storage: RecordingStorage) -> None:
     plan = leased(20, Rule(3600, 7))
     for _ in range(7):
         assert leasing.check(plan).allowed
@@ -165,9 +165,7 @@ def test_a_refused_request_is_one_strike_however_often_the_storage_was_asked(
     assert strikes_left(storage, plan) == 2
 
 
-def test_a_refusal_of_what_was_asked_for_and_of_units_in_advance_is_one_strike(
-    leasing: Limiter, storage: RecordingStorage
-) -> None:
+def test_refused_check_and_its_refused_lease_are_one_strike(leasing: Limiter, storage: RecordingStorage) -> None:
     plan = leased(12, Rule(3600, 7))
     for _ in range(7):
         assert leasing.check(plan).allowed
@@ -180,7 +178,7 @@ def test_a_refusal_of_what_was_asked_for_and_of_units_in_advance_is_one_strike(
     assert strikes_left(storage, plan) == 2
 
 
-def test_who_is_banned_elsewhere_spends_what_was_granted_before_and_no_more(
+def test_client_banned_by_another_process_spends_its_leased_units_and_no_more(
     storage: RecordingStorage, clock: Clock
 ) -> None:
     here, elsewhere = (Limiter(LeasingStorage(storage, clock=clock)) for _ in range(2))
@@ -195,7 +193,7 @@ def test_who_is_banned_elsewhere_spends_what_was_granted_before_and_no_more(
     assert decisions[-1].ban is not None
 
 
-def test_who_learns_of_a_ban_spends_no_units_that_are_left(storage: RecordingStorage, clock: Clock) -> None:
+def test_leased_units_are_not_spent_after_the_process_learns_of_a_ban(storage: RecordingStorage, clock: Clock) -> None:
     window = Rule(3600, 20, lease=10, algorithm="fixed_window")
     plan = hits_for([window, Rule(60, 20)], scope="api", subject="ada", ban=BAN)
     here = Limiter(LeasingStorage(storage, clock=clock))
@@ -220,7 +218,7 @@ def guarded(storage: RecordingStorage, clock: Clock) -> Iterator[Limiter]:
     limiter.close()
 
 
-def test_a_ban_holds_on_while_the_storage_is_away(guarded: Limiter, storage: RecordingStorage, clock: Clock) -> None:
+def test_ban_holds_in_an_outage(guarded: Limiter, storage: RecordingStorage, clock: Clock) -> None:
     refused(guarded, PLAN, 3)
     storage.broken = True
     clock.advance(600)
@@ -236,7 +234,7 @@ def test_a_ban_holds_on_while_the_storage_is_away(guarded: Limiter, storage: Rec
     assert guarded.check(PLAN).allowed
 
 
-def test_a_check_that_a_ban_refuses_in_an_outage_charges_nothing(guarded: Limiter, storage: RecordingStorage) -> None:
+def test_check_refused_by_a_ban_in_an_outage_charges_nothing(guarded: Limiter, storage: RecordingStorage) -> None:
     wide = hits_for("10/hour", scope="wide", subject="ada")
     plan = Hits((*wide, *PLAN))
     refused(guarded, plan, 3)
@@ -248,7 +246,7 @@ def test_a_check_that_a_ban_refuses_in_an_outage_charges_nothing(guarded: Limite
     assert guarded.peek(wide).remaining == 9
 
 
-def test_no_ban_begins_while_the_storage_is_away(guarded: Limiter, storage: RecordingStorage) -> None:
+def test_no_ban_begins_in_an_outage(guarded: Limiter, storage: RecordingStorage) -> None:
     guarded.check(PLAN)
     storage.broken = True
 
@@ -258,9 +256,7 @@ def test_no_ban_begins_while_the_storage_is_away(guarded: Limiter, storage: Reco
     assert all(decision.ban is None and decision.bans[0].strikes_left == 3 for decision in decisions)
 
 
-def test_a_shadow_that_would_ban_refuses_nobody_while_the_storage_is_away(
-    guarded: Limiter, storage: RecordingStorage
-) -> None:
+def test_ban_of_a_shadow_refuses_nothing_in_an_outage(guarded: Limiter, storage: RecordingStorage) -> None:
     shadow = hits_for("1/minute", scope="login", subject="ada", ban=BAN, shadow=True)
     for _ in range(4):
         guarded.check(shadow)
@@ -272,7 +268,7 @@ def test_a_shadow_that_would_ban_refuses_nobody_while_the_storage_is_away(
     assert decision.bans[0].holds
 
 
-def test_checks_admitted_in_an_outage_are_charged_later_without_the_ban(
+def test_checks_admitted_in_an_outage_are_charged_later_without_strikes(
     storage: RecordingStorage, guarded: Limiter
 ) -> None:
     plan = hits_for("10/minute", scope="login", subject="ada", ban=BAN)
@@ -288,7 +284,7 @@ def test_checks_admitted_in_an_outage_are_charged_later_without_the_ban(
     assert (standing.remaining, standing.bans[0].strikes_left) == (6, 3)
 
 
-def test_on_storage_error_allow_lets_a_banned_subject_pass(storage: RecordingStorage, clock: Clock) -> None:
+def test_policy_allow_admits_a_banned_subject_in_an_outage(storage: RecordingStorage, clock: Clock) -> None:
     limiter = Limiter(GuardedStorage(storage, on_error="allow", workers=1, clock=clock))
     refused(limiter, PLAN, 3)
     storage.broken = True
@@ -301,7 +297,7 @@ def test_on_storage_error_allow_lets_a_banned_subject_pass(storage: RecordingSto
     limiter.close()
 
 
-def test_a_lost_reply_is_one_strike(clock: Clock) -> None:
+def test_refused_check_whose_reply_was_lost_is_one_strike(clock: Clock) -> None:
     class Losing(RecordingStorage):
         loses = False
 

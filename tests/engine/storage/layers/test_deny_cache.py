@@ -1,4 +1,4 @@
-"""What the deny cache refuses by itself is what the storage would have refused, and nothing else."""
+"""The deny cache refuses by itself exactly what the storage would have refused."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def bench(clock: Clock) -> Bench:
 
 
 @pytest.mark.parametrize("algorithm", RATES)
-def test_a_refused_check_is_not_asked_again_until_exactly_retry_after(bench: Bench, algorithm: str) -> None:
+def test_storage_is_not_asked_again_until_exactly_retry_after(bench: Bench, algorithm: str) -> None:
     wanted = hits(rule(algorithm))
     wait = bench.refused(wanted).retry_after
 
@@ -127,7 +127,7 @@ def test_a_refused_check_is_not_asked_again_until_exactly_retry_after(bench: Ben
     assert bench.limiter.check(wanted).allowed
 
 
-def test_times_count_down_and_the_rest_stays(bench: Bench) -> None:
+def test_cached_refusal_counts_its_times_down_and_keeps_the_rest(bench: Bench) -> None:
     wanted = (*hits("2 per 8 seconds"), *hits("20 per 50 seconds"))
     first = bench.refused(wanted)
 
@@ -144,7 +144,7 @@ def test_times_count_down_and_the_rest_stays(bench: Bench) -> None:
     assert again.decided_by not in FALLBACKS
 
 
-def test_each_refusal_has_an_id_of_its_own_and_nothing_to_give_back(bench: Bench) -> None:
+def test_each_cached_refusal_has_its_own_id_and_no_charges(bench: Bench) -> None:
     wanted = hits()
     decisions = [bench.refused(wanted), bench.limiter.check(wanted), bench.limiter.check(wanted)]
 
@@ -153,7 +153,7 @@ def test_each_refusal_has_an_id_of_its_own_and_nothing_to_give_back(bench: Bench
     assert [decision.charges for decision in decisions] == [(), (), ()]
 
 
-def test_the_first_answer_is_left_as_it_was(bench: Bench) -> None:
+def test_cached_refusal_does_not_change_the_reply_of_the_first(bench: Bench) -> None:
     wanted = hits()
     first = bench.refused(wanted)
     before = list(first.reply)
@@ -163,7 +163,7 @@ def test_the_first_answer_is_left_as_it_was(bench: Bench) -> None:
     assert list(first.reply) == before
 
 
-def test_a_rule_that_refuses_for_a_shorter_time_goes_on_refusing(bench: Bench) -> None:
+def test_cached_refusal_still_names_the_rule_with_the_shorter_wait(bench: Bench) -> None:
     wanted = hits("2 per 3 seconds; 2 per 9 seconds")
     bench.refused(wanted)
 
@@ -178,7 +178,9 @@ def test_a_rule_that_refuses_for_a_shorter_time_goes_on_refusing(bench: Bench) -
 
 
 @pytest.mark.parametrize(("cost", "waits"), [(1, (60, 50.000_001)), (6, (float("inf"),) * 2)], ids=["long", "endless"])
-def test_a_longer_refusal_is_asked_again_at_the_bound(bench: Bench, cost: int, waits: tuple[float, float]) -> None:
+def test_storage_is_asked_again_when_the_time_of_the_cache_has_passed(
+    bench: Bench, cost: int, waits: tuple[float, float]
+) -> None:
     wanted = hits("5/minute", cost=cost)
     first = bench.refused(wanted)
 
@@ -190,7 +192,7 @@ def test_a_longer_refusal_is_asked_again_at_the_bound(bench: Bench, cost: int, w
     assert bench.asked(lambda: bench.limiter.check(wanted)) == [], "the new answer is remembered as the first was"
 
 
-def test_the_time_of_the_question_counts_not_that_of_the_answer(bench: Bench) -> None:
+def test_cached_refusal_ends_by_the_time_of_the_check_and_not_of_its_reply(bench: Bench) -> None:
     wanted = hits("1 per 5 seconds")
     bench.limiter.check(wanted)
     bench.storage.meanwhile = lambda: bench.clock.advance(2)  # the answer takes two seconds
@@ -206,7 +208,7 @@ def test_the_time_of_the_question_counts_not_that_of_the_answer(bench: Bench) ->
     assert bench.limiter.check(wanted).allowed
 
 
-def test_an_answer_that_comes_when_it_is_over_is_not_remembered(bench: Bench) -> None:
+def test_refusal_that_ended_before_its_reply_came_is_not_cached(bench: Bench) -> None:
     wanted = hits("1 per 5 seconds")
     bench.limiter.check(wanted)
     bench.storage.meanwhile = lambda: bench.clock.advance(5)
@@ -231,7 +233,7 @@ def test_a_check_with_another_subject_cost_or_rule_asks_the_storage(bench: Bench
     assert [bench.asked(lambda wanted=other: bench.limiter.check(wanted)) for other in others] == [["check"]] * 5  # type: ignore[misc]
 
 
-def test_two_checks_that_share_a_rule_do_not_forget_each_other(bench: Bench) -> None:
+def test_refusals_of_two_plans_that_share_a_rule_are_both_cached(bench: Bench) -> None:
     shared = hits("1/minute")
     first, second = (*shared, *hits("9/hour", scope="a")), (*shared, *hits("9/hour", scope="b"))
     bench.refused(first)
@@ -240,7 +242,7 @@ def test_two_checks_that_share_a_rule_do_not_forget_each_other(bench: Bench) -> 
     assert bench.asked(lambda: [bench.limiter.check(first), bench.limiter.check(second)]) == []
 
 
-def test_peeks_repeated_checks_and_many_are_asked(bench: Bench) -> None:
+def test_peeks_repeated_checks_and_check_many_ask_the_storage(bench: Bench) -> None:
     wanted = hits()
     refused = bench.refused(wanted)
 
@@ -249,7 +251,7 @@ def test_peeks_repeated_checks_and_many_are_asked(bench: Bench) -> None:
     assert bench.asked(lambda: bench.limiter.check_many([wanted, wanted])) == ["check", "check"]
 
 
-def test_refusals_of_peeks_repeated_checks_and_many_are_not_remembered(bench: Bench) -> None:
+def test_refusals_of_peeks_repeated_checks_and_check_many_are_not_cached(bench: Bench) -> None:
     wanted = hits("1/minute")
     taken = bench.limiter.check(wanted)
     bench.limiter.peek(wanted)
@@ -259,7 +261,7 @@ def test_refusals_of_peeks_repeated_checks_and_many_are_not_remembered(bench: Be
     assert len(bench.cache) == 0
 
 
-def test_a_shadow_is_no_reason(bench: Bench) -> None:
+def test_refusal_by_a_shadow_alone_is_not_cached(bench: Bench) -> None:
     shadow = hits_for("1/minute", scope="api", subject="ada", shadow=True)
     decisions = [bench.limiter.check(shadow) for _ in range(3)]
 
@@ -267,7 +269,7 @@ def test_a_shadow_is_no_reason(bench: Bench) -> None:
     assert len(bench.cache) == 0
 
 
-def test_a_shadow_that_refuses_for_longer_does_not_make_it_longer(bench: Bench) -> None:
+def test_longer_wait_of_a_shadow_does_not_prolong_a_cached_refusal(bench: Bench) -> None:
     wanted = (*hits("1 per 4 seconds"), *hits_for("1/minute", scope="s", subject="ada", shadow=True))
     assert bench.refused(wanted).retry_after == 4
 
@@ -277,7 +279,7 @@ def test_a_shadow_that_refuses_for_longer_does_not_make_it_longer(bench: Bench) 
     assert bench.limiter.check(wanted).allowed
 
 
-def test_a_full_queue_refuses_until_there_is_room(bench: Bench) -> None:
+def test_refusal_by_a_full_queue_is_cached_until_there_is_room(bench: Bench) -> None:
     wanted = hits(Rule(10, 10, algorithm="leaky_bucket", max_delay=3))
     wait = bench.refused(wanted).retry_after
 
@@ -287,14 +289,14 @@ def test_a_full_queue_refuses_until_there_is_room(bench: Bench) -> None:
     assert bench.limiter.check(wanted).delay == 3
 
 
-def test_an_admitted_check_is_not_remembered(bench: Bench) -> None:
+def test_admitted_check_is_not_cached(bench: Bench) -> None:
     wanted = hits()
 
     assert bench.asked(lambda: [bench.limiter.check(wanted) for _ in range(5)]) == ["check"] * 5
     assert len(bench.cache) == 0
 
 
-def test_a_fallback_s_refusal_is_not_remembered(bench: Bench) -> None:
+def test_refusal_by_the_fallback_is_not_cached(bench: Bench) -> None:
     guard = GuardedStorage(bench.storage, workers=1, clock=bench.clock)
     cache = DenyCache(guard, seconds=10, clock=bench.clock)
     limiter = Limiter(cache)
@@ -308,7 +310,7 @@ def test_a_fallback_s_refusal_is_not_remembered(bench: Bench) -> None:
     limiter.close()
 
 
-def test_a_remembered_refusal_outlives_the_storage(bench: Bench) -> None:
+def test_cached_refusal_holds_when_the_storage_fails(bench: Bench) -> None:
     guard = GuardedStorage(bench.storage, workers=1, clock=bench.clock, on_error="allow")
     limiter = Limiter(DenyCache(guard, seconds=10, clock=bench.clock))
     wanted = hits("1/minute")
@@ -326,7 +328,7 @@ def test_a_remembered_refusal_outlives_the_storage(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("how", ["reset", "settle"])
-def test_after_a_reset_or_a_refund_the_next_check_passes(bench: Bench, how: str) -> None:
+def test_next_check_passes_after_a_reset_or_refund(bench: Bench, how: str) -> None:
     wanted = hits("1/minute; 2/hour")
     taken = bench.limiter.check(wanted)
     bench.refused(wanted)
@@ -336,7 +338,7 @@ def test_after_a_reset_or_a_refund_the_next_check_passes(bench: Bench, how: str)
     assert bench.limiter.check(wanted).allowed
 
 
-def test_a_reset_of_another_subject_forgets_no_refusal(bench: Bench) -> None:
+def test_reset_of_another_subject_keeps_a_cached_refusal(bench: Bench) -> None:
     bench.refused(hits())
     bench.clock.advance(1)
     bench.limiter.reset(hits(subject="bo"))
@@ -345,7 +347,7 @@ def test_a_reset_of_another_subject_forgets_no_refusal(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("how", ["reset", "settle"])
-def test_a_refusal_asked_before_and_answered_after_is_not_believed(bench: Bench, how: str) -> None:
+def test_refusal_that_overlaps_a_reset_or_refund_is_not_cached(bench: Bench, how: str) -> None:
     wanted = hits("1/minute")
     taken = bench.limiter.check(wanted)
 
@@ -363,7 +365,7 @@ def test_a_refusal_asked_before_and_answered_after_is_not_believed(bench: Bench,
 
 @pytest.mark.parametrize("units", [0, 2, 9])
 @pytest.mark.parametrize("algorithm", RATES)
-def test_a_refusal_that_a_settlement_here_has_made_untrue_is_forgotten_at_once(
+def test_cached_refusal_is_dropped_at_once_by_a_settlement_in_this_process(
     bench: Bench, algorithm: str, units: int
 ) -> None:
     wanted = hits(rule(algorithm, 10, 5), cost=3)
@@ -376,7 +378,7 @@ def test_a_refusal_that_a_settlement_here_has_made_untrue_is_forgotten_at_once(
     assert bench.limiter.check(wanted).retry_after == bench.limiter.peek(wanted).retry_after
 
 
-def test_a_settlement_in_another_process_is_noticed_after_a_second(clock: Clock) -> None:
+def test_cached_refusal_ignores_a_settlement_in_another_process_for_a_second(clock: Clock) -> None:
     storage, wanted = MemoryStorage(clock), hits(cost=3)
     here, there = (Limiter(DenyCache(storage, clock=clock)) for _ in range(2))
     taken = here.check(wanted)
@@ -390,8 +392,8 @@ def test_a_settlement_in_another_process_is_noticed_after_a_second(clock: Clock)
 
 
 @pytest.mark.parametrize("how", ["reset", "settle"])
-def test_giving_back_counts_from_when_it_is_done(bench: Bench, how: str) -> None:
-    """A refusal that is answered before the storage comes to it, and remembered before it is done."""
+def test_refusal_cached_while_a_reset_or_refund_is_under_way_is_dropped(bench: Bench, how: str) -> None:
+    """The refusal is answered before the reset or refund reaches the storage, and cached before it is done."""
     wanted = hits("1/minute")
     taken = bench.limiter.check(wanted)
     inner = getattr(MemoryStorage, how)
@@ -409,7 +411,7 @@ def test_giving_back_counts_from_when_it_is_done(bench: Bench, how: str) -> None
 
 
 @pytest.mark.parametrize("how", ["reset", "settle"])
-def test_giving_back_may_have_been_done_though_its_answer_was_lost(bench: Bench, how: str) -> None:
+def test_cached_refusal_is_dropped_when_the_reply_to_a_reset_or_refund_is_lost(bench: Bench, how: str) -> None:
     wanted = hits("1/minute")
     taken = bench.limiter.check(wanted)
     bench.refused(wanted)
@@ -421,7 +423,7 @@ def test_giving_back_may_have_been_done_though_its_answer_was_lost(bench: Bench,
     assert bench.limiter.check(wanted).allowed
 
 
-def test_threads_that_reset_and_check_never_meet_an_old_refusal() -> None:
+def test_thread_that_resets_its_quota_never_meets_an_old_refusal() -> None:
     limiter = Limiter(DenyCache(MemoryStorage(), seconds=60))
     wrong: list[int] = []
 
@@ -444,7 +446,7 @@ def test_threads_that_reset_and_check_never_meet_an_old_refusal() -> None:
     assert wrong == []
 
 
-def test_waiting_for_a_turn_is_never_refused_by_what_is_remembered(bench: Bench) -> None:
+def test_acquire_waits_for_the_end_of_a_cached_refusal_and_is_admitted(bench: Bench) -> None:
     limiter = Limiter(bench.cache, sleep=bench.clock.advance, monotonic=lambda: bench.clock.now / SECOND)
     wanted = hits("1 per 7 seconds")
     limiter.check(wanted)
@@ -458,19 +460,19 @@ def test_waiting_for_a_turn_is_never_refused_by_what_is_remembered(bench: Bench)
 # How much is remembered
 
 
-def test_the_oldest_are_forgotten_beyond_the_bound(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_refusals_are_forgotten_beyond_the_bound(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deny_cache, "REMEMBERED", 10)
-    everybody = [hits("1/minute", subject=str(number)) for number in range(15)]
-    for wanted in everybody:
+    clients = [hits("1/minute", subject=str(number)) for number in range(15)]
+    for wanted in clients:
         bench.refused(wanted)
 
     assert len(bench.cache) == 10
-    assert bench.asked(lambda: [bench.limiter.check(wanted) for wanted in everybody[5:]]) == []
-    assert bench.asked(lambda: bench.limiter.check(everybody[0])) == ["check"]
+    assert bench.asked(lambda: [bench.limiter.check(wanted) for wanted in clients[5:]]) == []
+    assert bench.asked(lambda: bench.limiter.check(clients[0])) == ["check"]
     assert len(bench.cache) == 10
 
 
-def test_a_refusal_asked_anew_is_forgotten_last(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_renewed_refusal_is_forgotten_last(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deny_cache, "REMEMBERED", 2)
     ada, bo, cy = (hits("1/minute", subject=name) for name in ("ada", "bo", "cy"))
     bench.refused(ada)
@@ -484,7 +486,7 @@ def test_a_refusal_asked_anew_is_forgotten_last(bench: Bench, monkeypatch: pytes
     assert bench.asked(lambda: bench.limiter.check(bo)) == ["check"]
 
 
-def test_refusals_that_are_over_are_forgotten(bench: Bench) -> None:
+def test_refusals_that_have_ended_are_forgotten(bench: Bench) -> None:
     for number in range(20):
         bench.refused(hits("1 per 2 seconds", subject=str(number)))
     bench.clock.advance(2)
@@ -494,7 +496,7 @@ def test_refusals_that_are_over_are_forgotten(bench: Bench) -> None:
     assert len(bench.cache) == 20
 
 
-def test_a_child_goes_on_though_a_thread_of_the_parent_was_writing(bench: Bench) -> None:
+def test_forked_child_can_use_the_cache_although_its_lock_was_held_at_the_fork(bench: Bench) -> None:
     wanted = hits("1/minute")
     bench.refused(wanted)
 
@@ -508,7 +510,7 @@ def test_a_child_goes_on_though_a_thread_of_the_parent_was_writing(bench: Bench)
     assert of_child()
 
 
-def test_a_limiter_finds_the_storage_and_the_guard_below(bench: Bench) -> None:
+def test_limiter_finds_storage_and_guard_below_the_deny_cache(bench: Bench) -> None:
     guard = GuardedStorage(bench.storage, workers=3)
     limiter = Limiter(DenyCache(guard))
 
@@ -561,7 +563,9 @@ def plans_of(algorithm: str, max_delay: float | None) -> list[tuple[Hit, ...]]:
 @pytest.mark.parametrize(("algorithm", "max_delay"), EACH_ALGORITHM)
 @given(history=steps)
 @histories
-def test_the_same_history_has_the_same_answers(algorithm: str, max_delay: float | None, history: list[Step]) -> None:
+def test_random_history_gets_the_same_answers_with_and_without_the_cache(
+    algorithm: str, max_delay: float | None, history: list[Step]
+) -> None:
     clock = Clock()
     without = Limiter(MemoryStorage(clock))
     with_it = Limiter(DenyCache(MemoryStorage(clock), seconds=2, clock=clock))
@@ -584,7 +588,7 @@ def test_the_same_history_has_the_same_answers(algorithm: str, max_delay: float 
             answer, expected = getattr(with_it, what)(plans[plan]), getattr(without, what)(plans[plan])
             assert answer.allowed == expected.allowed
             assert answer.at == expected.at
-            # Who came since may have made it longer; then one comes too early, is refused, and knows better.
+            # Other plans may have made the wait longer since; then the client is refused again, with the longer wait.
             assert answer.retry_after <= expected.retry_after
             assert answer.reply == expected.reply or not expected.allowed
             if expected.allowed and what == "check":
@@ -596,7 +600,7 @@ def test_the_same_history_has_the_same_answers(algorithm: str, max_delay: float 
 @pytest.mark.parametrize(("algorithm", "max_delay"), EACH_ALGORITHM)
 @given(history=steps, cost=st.integers(1, 5))
 @histories
-def test_when_nobody_else_comes_all_times_are_the_same(
+def test_single_plan_gets_the_same_times_with_and_without_the_cache(
     algorithm: str, max_delay: float | None, history: list[Step], cost: int
 ) -> None:
     clock = Clock()

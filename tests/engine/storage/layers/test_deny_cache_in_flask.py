@@ -1,4 +1,4 @@
-"""Who is refused is refused again without asking the server; nobody can tell but by how soon it is done."""
+"""The deny cache in Flask: a refused client gets the same response again, without a command to the server."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def timed(app: Flask, server_storage: RedisStorage, clock: Clock) -> Flask:
     return app
 
 
-def told(response: TestResponse) -> tuple[Any, ...]:
+def seen_by_client(response: TestResponse) -> tuple[Any, ...]:
     fields = {name: value for name, value in response.headers if name != "Date"}
     return response.status_code, fields, response.get_data()
 
 
-def test_a_refused_client_sends_nothing_to_the_server(limited: Flask, redis_client: redis.Redis) -> None:
+def test_repeated_refusals_send_no_command_to_the_server(limited: Flask, redis_client: redis.Redis) -> None:
     assert statuses(limited, "/", "/", "/") == [200, 200, 429]
 
     with commands(redis_client) as seen:
@@ -66,7 +66,9 @@ def test_a_refused_client_sends_nothing_to_the_server(limited: Flask, redis_clie
     assert seen == []
 
 
-def test_switched_off_each_request_is_asked_about(app: Flask, server: Server, redis_client: redis.Redis) -> None:
+def test_each_refusal_sends_a_command_when_the_deny_cache_is_off(
+    app: Flask, server: Server, redis_client: redis.Redis
+) -> None:
     app.config |= {"MULTILIMIT_DENY_CACHE": 0, "MULTILIMIT_STORAGE_URI": server.url}
     MultiLimit(app)
     app.add_url_rule("/", "index", rate_limiter(rules="1/hour")(view()))
@@ -79,7 +81,7 @@ def test_switched_off_each_request_is_asked_about(app: Flask, server: Server, re
     gate_of(app).limiter.close()
 
 
-def test_a_client_is_told_what_the_server_would_tell(timed: Flask, redis_client: redis.Redis) -> None:
+def test_cached_refusal_gives_the_same_response_as_the_first(timed: Flask, redis_client: redis.Redis) -> None:
     accept = {"Accept": "application/json"}
     statuses(timed, "/", "/")
     first = ask(timed, "/", headers=accept)
@@ -88,12 +90,12 @@ def test_a_client_is_told_what_the_server_would_tell(timed: Flask, redis_client:
         again = ask(timed, "/", headers=accept)
 
     assert seen == []
-    assert told(again) == told(first)
+    assert seen_by_client(again) == seen_by_client(first)
     assert again.status_code == 429
     assert again.headers["Content-Type"] == "application/problem+json"
 
 
-def test_every_refusal_is_signalled(limited: Flask, redis_client: redis.Redis) -> None:
+def test_cached_refusal_sends_the_same_signals_as_any_refusal(limited: Flask, redis_client: redis.Redis) -> None:
     limited.add_url_rule(
         "/trial", "trial", rate_limiter(rules="1/hour", shadow=True)(rate_limiter(rules="1/day")(view()))
     )
@@ -118,7 +120,7 @@ def test_every_refusal_is_signalled(limited: Flask, redis_client: redis.Redis) -
 # The test kit
 
 
-def test_a_reset_by_the_test_kit_is_believed_at_once(limited: Flask) -> None:
+def test_reset_by_the_test_kit_ends_cached_refusals_at_once(limited: Flask) -> None:
     assert statuses(limited, "/", "/", "/") == [200, 200, 429]
     reset(limited)
     assert statuses(limited, "/", "/", "/") == [200, 200, 429]
@@ -129,7 +131,7 @@ def test_a_reset_by_the_test_kit_is_believed_at_once(limited: Flask) -> None:
     assert statuses(limited, "/") == [200]
 
 
-def test_frozen_time_passes(limited: Flask) -> None:
+def test_advancing_a_frozen_clock_ends_cached_refusals(limited: Flask) -> None:
     assert statuses(limited, "/", "/", "/") == [200, 200, 429]
     with freeze(limited) as clock:
         assert statuses(limited, "/") == [429]
@@ -154,7 +156,7 @@ def test_frozen_time_passes(limited: Flask) -> None:
     ],
     ids=["server", "off", "own guard", "memory"],
 )
-def test_the_setting_puts_a_deny_cache_outermost(
+def test_setting_puts_a_deny_cache_around_any_shared_storage(
     app: Flask, redis_client: redis.Redis, around: Callable[[redis.Redis], Any], seconds: float, expected: list[str]
 ) -> None:
     app.config["MULTILIMIT_DENY_CACHE"] = seconds
@@ -167,7 +169,7 @@ def test_the_setting_puts_a_deny_cache_outermost(
 
 
 @pytest.mark.parametrize("value", [-1, 60.1, float("nan"), "soon", None])
-def test_a_setting_that_cannot_be_is_an_error(app: Flask, value: object) -> None:
+def test_invalid_deny_cache_setting_is_an_error(app: Flask, value: object) -> None:
     app.config["MULTILIMIT_DENY_CACHE"] = value
     with pytest.raises(ConfigurationError, match="MULTILIMIT_DENY_CACHE="):
         MultiLimit(app)

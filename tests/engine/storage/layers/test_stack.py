@@ -1,4 +1,4 @@
-"""The order of the layers, and who gets which."""
+"""Layers: their order, which limiters get which, and wrong options."""
 
 from __future__ import annotations
 
@@ -32,35 +32,33 @@ if TYPE_CHECKING:
 
     from support.servers import Server
 
-NOBODY = "redis://127.0.0.1:1"
+NO_SERVER = "redis://127.0.0.1:1"
 
 
 def layers(limiter: Limiter) -> list[str]:
     return [type(layer).__name__ for layer in layers_of(limiter.outermost)]
 
 
-def test_a_limiter_of_a_uri_or_a_client_has_the_layers_that_views_have(
-    server: Server, redis_client: redis.Redis
-) -> None:
+def test_limiter_made_from_a_uri_or_a_client_has_all_layers(server: Server, redis_client: redis.Redis) -> None:
     for storage in (server.url, redis_client):
         assert layers(Limiter(storage)) == ["DenyCache", "GuardedStorage", "RedisStorage"]
 
 
-def test_a_storage_is_taken_as_it_is_unless_layers_are_given(redis_client: redis.Redis) -> None:
+def test_storage_object_gets_layers_only_if_they_are_given(redis_client: redis.Redis) -> None:
     storage = RedisStorage(redis_client)
 
     assert layers(Limiter(storage)) == ["RedisStorage"]
     assert layers(Limiter(storage, layers=Layers(deny_cache=0))) == ["GuardedStorage", "RedisStorage"]
 
 
-def test_the_memory_of_this_process_needs_no_layers() -> None:
+def test_memory_storage_gets_no_layers() -> None:
     limiter = Limiter("memory://", layers=Layers())
     limiter.check(hits_for(Rule(60, 10, lease=5), scope="leased"))
 
     assert layers(limiter) == ["MemoryStorage"]
 
 
-def test_a_storage_with_layers_gets_no_second_ones(redis_client: redis.Redis) -> None:
+def test_storage_that_has_layers_gets_no_second_ones(redis_client: redis.Redis) -> None:
     given = DenyCache(GuardedStorage(RedisStorage(redis_client), workers=1))
 
     assert layers(Limiter(given, layers=Layers())) == ["DenyCache", "GuardedStorage", "RedisStorage"]
@@ -73,7 +71,7 @@ def test_a_storage_with_layers_gets_no_second_ones(redis_client: redis.Redis) ->
         (0, ["LeasingStorage", "GuardedStorage", "RedisStorage"]),
     ],
 )
-def test_leases_get_their_place_with_the_first_rule_that_has_one(
+def test_lease_layer_is_added_with_the_first_rule_that_has_a_lease(
     redis_client: redis.Redis, deny_cache: float, expected: list[str]
 ) -> None:
     limiter = Limiter(redis_client, layers=Layers(deny_cache=deny_cache, workers=1))
@@ -87,8 +85,8 @@ def test_leases_get_their_place_with_the_first_rule_that_has_one(
     assert [decision.decided_by for decision in decisions] == ["storage", "storage", "lease"]
 
 
-def test_a_task_is_guarded_as_a_view_is(caplog: pytest.LogCaptureFixture) -> None:
-    limiter = Limiter(NOBODY, layers=Layers(workers=1))
+def test_limiter_with_layers_decides_locally_in_an_outage(caplog: pytest.LogCaptureFixture) -> None:
+    limiter = Limiter(NO_SERVER, layers=Layers(workers=1))
 
     with caplog.at_level(logging.ERROR, logger="flask_multilimit"):
         decisions = [limiter.check(hits("3/minute")) for _ in range(4)]
@@ -98,7 +96,7 @@ def test_a_task_is_guarded_as_a_view_is(caplog: pytest.LogCaptureFixture) -> Non
     assert {decision.decided_by for decision in decisions} == {"local"}
     assert len(caplog.records) == 1
     with pytest.raises(StorageError):
-        Limiter(storage_from_uri(NOBODY)).check(hits("3/minute"))
+        Limiter(storage_from_uri(NO_SERVER)).check(hits("3/minute"))
 
 
 def test_a_layer_that_cannot_be_rebuilt_is_an_error() -> None:
@@ -130,7 +128,7 @@ POLICIES = "one of 'local', 'allow', 'deny', 'raise'"
 
 
 @pytest.mark.parametrize(("option", "value", "message"), [*WRONG, *wrong("on_error", WRONG_POLICIES, POLICIES)])
-def test_a_wrong_option_of_a_guard_is_told(option: str, value: Any, message: str) -> None:
+def test_wrong_option_of_a_guard_is_an_error(option: str, value: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         GuardedStorage(MemoryStorage(), **{option: value})
 
@@ -143,19 +141,19 @@ def test_a_wrong_option_of_a_guard_is_told(option: str, value: Any, message: str
         *wrong("deny_cache", [-1, 61, "1", True, None], "seconds from 0, which is off, to 60"),
     ],
 )
-def test_a_wrong_option_of_layers_is_told(option: str, value: Any, message: str) -> None:
+def test_wrong_option_of_layers_is_an_error(option: str, value: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Layers(**{option: value})
 
 
 @pytest.mark.parametrize("policy", WRONG_POLICIES[:-1])
-def test_a_wrong_policy_of_a_hit_is_told(policy: Any) -> None:
+def test_wrong_storage_error_policy_of_a_hit_is_an_error(policy: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"on_storage_error=.*: give {POLICIES}"):
         hits_for("5/minute", scope="mail", on_storage_error=policy)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 60.1, float("nan"), float("inf"), "1", None, True])
-def test_a_wrong_time_of_a_deny_cache_is_told(seconds: Any) -> None:
+def test_wrong_time_of_a_deny_cache_is_an_error(seconds: Any) -> None:
     with pytest.raises(
         ConfigurationError, match=r"DenyCache\(seconds=.*\): must be above 0, at most 60; to do without"
     ):
@@ -164,9 +162,9 @@ def test_a_wrong_time_of_a_deny_cache_is_told(seconds: Any) -> None:
 
 @pytest.mark.parametrize("layer", [DenyCache, GuardedStorage, LeasingStorage])
 @pytest.mark.parametrize("storage", [None, "redis://:secret@localhost", MemoryStorage, 3])
-def test_a_layer_around_what_is_no_storage_is_told(layer: Callable[[Any], object], storage: Any) -> None:
+def test_layer_around_an_object_that_is_no_storage_is_an_error(layer: Callable[[Any], object], storage: Any) -> None:
     with pytest.raises(
         ConfigurationError, match=r" around .*: give a Storage, such as storage_from_uri\(URI\)"
-    ) as told:
+    ) as caught:
         layer(storage)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(caught.value)

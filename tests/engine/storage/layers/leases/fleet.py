@@ -1,4 +1,4 @@
-"""Some processes that lease units of one storage, under one clock of the test; and what they have admitted."""
+"""Processes that lease units of one storage, under one clock of the test, and what they have admitted."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ class Wire:
     answered: dict[bytes, tuple[Hit, ...]] = field(default_factory=dict)
     """What was asked, by the id of the check."""
     refunds: int = 0
+    batches: int = 0
+    """Commands of several checks."""
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         self._travel()
@@ -49,6 +51,7 @@ class Wire:
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
         self.asked += many
+        self.batches += 1
         return self.storage.check_many(many, ids)
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:

@@ -1,4 +1,4 @@
-"""Whatever comes, all processes together never admit more than the limit, nor less than it by more than they hold."""
+"""All processes together never admit more than the limit, and fall short of it by no more than they hold in leases."""
 
 from __future__ import annotations
 
@@ -112,7 +112,9 @@ def tell(story: Story, todo: list[Any]) -> None:
 
 @settings(max_examples=150)
 @given(steps=steps, meanwhile=st.lists(st.booleans(), max_size=60))
-def test_no_window_ever_holds_more_than_the_count(steps: list[Any], meanwhile: list[bool]) -> None:
+def test_processes_with_leases_never_admit_more_than_the_count_in_any_window(
+    steps: list[Any], meanwhile: list[bool]
+) -> None:
     story, todo, interrupted = Story(), list(steps), list(meanwhile)
 
     def interrupt() -> None:
@@ -136,7 +138,7 @@ def test_no_window_ever_holds_more_than_the_count(steps: list[Any], meanwhile: l
 
 @settings(max_examples=100)
 @given(steps=steps.map(lambda steps: [step for step in steps if step[0] != "refund"]))
-def test_no_process_refuses_more_than_the_others_hold(steps: list[Any]) -> None:
+def test_process_refuses_only_units_that_others_may_hold_in_leases(steps: list[Any]) -> None:
     story, todo = Story(), list(steps)
     check = story.check
 
@@ -155,7 +157,7 @@ def test_no_process_refuses_more_than_the_others_hold(steps: list[Any]) -> None:
         tell(story, todo)
 
 
-def test_the_worst_case_is_that_every_other_process_has_a_lease_and_spends_one_unit_of_it() -> None:
+def test_admitted_units_fall_short_by_at_most_the_unspent_leases_of_others() -> None:
     rule = Rule(60, 100, lease=10)
     fleet, hits = Fleet(4), hits_for(rule, scope="api")
     *others, last = fleet.processes
@@ -172,10 +174,10 @@ def test_the_worst_case_is_that_every_other_process_has_a_lease_and_spends_one_u
     assert not any(process.limiter.check(hits).allowed for process in fleet.processes)
 
 
-@pytest.mark.parametrize("longer", [True, False])
-def test_units_are_counted_longer_by_the_life_of_a_lease_or_too_many_would_pass(longer: bool) -> None:
+@pytest.mark.parametrize("counts_longer", [True, False])
+def test_count_holds_only_if_units_count_longer_by_the_life_of_a_lease(counts_longer: bool) -> None:
     rule = Rule(10, 12, lease=5)
-    if not longer:
+    if not counts_longer:
         object.__setattr__(rule, "quota", Rule(10, 12).quota)
     fleet, hits = Fleet(2), hits_for(rule, scope="api")
     early, late = fleet.processes
@@ -192,4 +194,4 @@ def test_units_are_counted_longer_by_the_life_of_a_lease_or_too_many_would_pass(
         while late.limiter.check(hits).allowed:
             admitted.append((fleet.clock.now, 1))
 
-    assert (most_in_any_window(admitted, rule) <= rule.count) is longer
+    assert (most_in_any_window(admitted, rule) <= rule.count) is counts_longer

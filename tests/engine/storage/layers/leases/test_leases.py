@@ -1,4 +1,4 @@
-"""What a process does with the units it has taken, and what it says of them."""
+"""Leases: the units that a process takes in advance, spends and returns, and what its decisions say."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def questions(process: Process, act: Callable[[], object]) -> list[list[int]]:
 # How much is taken
 
 
-def test_a_process_takes_more_at_once_the_more_it_is_asked_up_to_the_lease(process: Process) -> None:
+def test_process_doubles_the_units_it_takes_up_to_the_lease(process: Process) -> None:
     asked = questions(process, lambda: [process.limiter.check(HITS) for _ in range(45)])
 
     assert asked == [[1], [2], [4], [8], [10], [10], [10]]
 
 
-def test_where_requests_are_rare_each_takes_its_own_unit(fleet: Fleet, process: Process) -> None:
+def test_rare_checks_take_single_units(fleet: Fleet, process: Process) -> None:
     for _ in range(20):
         assert questions(process, lambda: process.limiter.check(HITS)) == [[1]]
         fleet.clock.advance(0.6)
@@ -83,7 +83,7 @@ def test_where_requests_are_rare_each_takes_its_own_unit(fleet: Fleet, process: 
     assert process.wire.refunds == 0
 
 
-def test_unspent_units_go_back_and_the_next_lease_is_smaller(fleet: Fleet, process: Process) -> None:
+def test_unspent_units_are_returned_and_the_next_lease_is_smaller(fleet: Fleet, process: Process) -> None:
     take_lease(process)
     process.limiter.check(HITS)
     fleet.clock.advance(LEASED.lease_ms / 1000)
@@ -93,7 +93,7 @@ def test_unspent_units_go_back_and_the_next_lease_is_smaller(fleet: Fleet, proce
     assert left(fleet, HITS[0]) == 100 - RAMP - 2 - 2
 
 
-def test_a_cost_is_taken_as_often_as_it_goes_into_the_lease(process: Process) -> None:
+def test_units_taken_are_a_multiple_of_the_cost_within_the_lease(process: Process) -> None:
     hits = hits_for(LEASED, scope="api", cost=3)
 
     asked = questions(process, lambda: [process.limiter.check(hits) for _ in range(12)])
@@ -101,13 +101,13 @@ def test_a_cost_is_taken_as_often_as_it_goes_into_the_lease(process: Process) ->
     assert asked == [[3], [6], [9], [9], [9]]
 
 
-def test_a_cost_above_the_lease_is_asked_for_as_it_is(process: Process) -> None:
+def test_check_that_costs_more_than_the_lease_takes_its_cost_alone(process: Process) -> None:
     hits = hits_for(LEASED, scope="api", cost=11)
 
     assert questions(process, lambda: [process.limiter.check(hits) for _ in range(3)]) == [[11]] * 3
 
 
-def test_no_more_is_taken_than_was_left(process: Process) -> None:
+def test_process_takes_no_more_units_than_remain(process: Process) -> None:
     hits = hits_for(Rule(60, 10, lease=8), scope="api")
 
     decisions: list[Decision] = []
@@ -118,7 +118,7 @@ def test_no_more_is_taken_than_was_left(process: Process) -> None:
     assert [decision.remaining for decision in decisions] == [*range(9, -1, -1), 0, 0]
 
 
-def test_when_others_took_what_was_left_it_is_asked_again_for_what_is_needed(fleet: Fleet, process: Process) -> None:
+def test_check_asks_again_for_its_cost_alone_when_the_lease_is_refused(fleet: Fleet, process: Process) -> None:
     for _ in range(RAMP):
         process.limiter.check(HITS)
     fleet.storage.check(hits_for(LEASED, scope="api", cost=92))
@@ -139,7 +139,9 @@ def test_a_refused_process_asks_for_single_units(fleet: Fleet, process: Process)
 
 
 @pytest.mark.parametrize("rule", [LEASED, FIXED], ids=str)
-def test_a_refusal_says_when_a_check_of_this_cost_would_pass(rule: Rule, fleet: Fleet, process: Process) -> None:
+def test_check_with_a_lease_passes_exactly_at_retry_after_of_its_refusal(
+    rule: Rule, fleet: Fleet, process: Process
+) -> None:
     hits = hits_for(rule, scope="api")
     while (refused := process.limiter.check(hits)).allowed:
         fleet.clock.advance(0.07)
@@ -165,7 +167,7 @@ def test_leased_units_are_spent_without_asking_the_storage(fleet: Fleet, process
     assert spent.id != granted.id
 
 
-def test_its_reset_is_no_sooner_than_the_storage_may_have_meant(fleet: Fleet, process: Process) -> None:
+def test_slow_reply_does_not_shorten_reset_after_of_leased_units(fleet: Fleet, process: Process) -> None:
     for _ in range(RAMP):
         process.limiter.check(HITS)
     process.wire.delays.extend([0.1, 0.2])
@@ -176,7 +178,7 @@ def test_its_reset_is_no_sooner_than_the_storage_may_have_meant(fleet: Fleet, pr
 
 
 @pytest.mark.parametrize("rule", [LEASED, FIXED], ids=str)
-def test_a_lease_ends_shortly_before_its_window_counted_from_the_question(
+def test_lease_ends_before_its_window_counted_from_when_it_was_requested(
     rule: Rule, fleet: Fleet, process: Process
 ) -> None:
     hits = hits_for(rule, scope="api")
@@ -192,7 +194,7 @@ def test_a_lease_ends_shortly_before_its_window_counted_from_the_question(
     assert len(questions(process, lambda: process.limiter.check(hits))) == 1
 
 
-def test_units_of_one_rule_are_not_spent_by_another_that_counts_in_the_same_key(process: Process) -> None:
+def test_leased_units_are_not_spent_by_another_rule_of_the_same_key(process: Process) -> None:
     take_lease(process)
     stricter = hits_for(Rule(60, 5, lease=2), scope="api")
 
@@ -200,7 +202,7 @@ def test_units_of_one_rule_are_not_spent_by_another_that_counts_in_the_same_key(
     assert not process.limiter.check(stricter).allowed
 
 
-def test_a_changed_rule_takes_units_of_its_own(process: Process) -> None:
+def test_changed_rule_returns_the_old_lease_and_takes_its_own(process: Process) -> None:
     take_lease(process)
     changed = hits_for(Rule(60, 200, lease=20), scope="api")
 
@@ -208,7 +210,7 @@ def test_a_changed_rule_takes_units_of_its_own(process: Process) -> None:
     assert process.wire.refunds == 1
 
 
-def test_equal_rules_are_one(process: Process) -> None:
+def test_equal_rule_spends_the_same_lease(process: Process) -> None:
     take_lease(process)
 
     again = hits_for(Rule(60, 100, lease=10), scope="api")
@@ -219,7 +221,7 @@ def test_equal_rules_are_one(process: Process) -> None:
 # Other rules of the plan
 
 
-def test_only_unleased_rules_are_asked_and_statuses_keep_their_order(process: Process) -> None:
+def test_only_rules_without_a_lease_are_checked_and_statuses_keep_their_order(process: Process) -> None:
     hits = hits_for([Rule(5, 50), LEASED, FIXED], scope="api")
     granted = take_lease(process, hits)
 
@@ -231,7 +233,7 @@ def test_only_unleased_rules_are_asked_and_statuses_keep_their_order(process: Pr
     assert [status.reset_after for status in decision.statuses] == [status.reset_after for status in granted.statuses]
 
 
-def test_when_another_rule_refuses_nothing_is_spent(fleet: Fleet, process: Process) -> None:
+def test_leased_units_are_not_spent_when_another_rule_refuses(fleet: Fleet, process: Process) -> None:
     hits = hits_for([Rule(5, RAMP + 1), LEASED], scope="api")
     take_lease(process, hits)
 
@@ -245,8 +247,8 @@ def test_when_another_rule_refuses_nothing_is_spent(fleet: Fleet, process: Proce
     assert left(fleet, hits[1]) == 100 - RAMP - 8
 
 
-def test_while_units_may_come_back_no_others_take_their_place(process: Process) -> None:
-    """Else those would be spent as if they were as young."""
+def test_no_lease_is_taken_while_units_may_still_be_returned(process: Process) -> None:
+    """Otherwise the returned units would be spent as if they were as young as those of the new lease."""
     hits = hits_for([Rule(5, RAMP + 2), LEASED], scope="api", cost=1)
     take_lease(process, hits)
     seen: list[list[list[int]]] = []
@@ -279,7 +281,7 @@ def test_one_thread_renews_a_lease_and_the_others_ask_the_storage(process: Proce
     assert process.wire.asked[-1][0].cost == 8
 
 
-def test_rules_without_a_lease_and_those_that_cost_nothing_are_asked_as_they_are(process: Process) -> None:
+def test_checks_without_a_lease_or_without_a_cost_are_passed_on_unchanged(process: Process) -> None:
     plain, free = hits_for("100/minute", scope="api"), hits_for(LEASED, scope="api", cost=0)
 
     for hits in (plain, free):
@@ -287,13 +289,13 @@ def test_rules_without_a_lease_and_those_that_cost_nothing_are_asked_as_they_are
         assert process.wire.asked[-1] is hits
 
 
-def test_a_shadow_is_counted_at_every_check(process: Process) -> None:
+def test_shadow_is_charged_in_the_storage_at_every_check(process: Process) -> None:
     hits = hits_for(LEASED, scope="api", shadow=True)
 
     assert questions(process, lambda: [process.limiter.check(hits) for _ in range(5)]) == [[1]] * 5
 
 
-def test_a_check_with_an_id_is_known_in_the_storage(fleet: Fleet, process: Process) -> None:
+def test_check_with_its_own_id_is_charged_once_in_the_storage(fleet: Fleet, process: Process) -> None:
     take_lease(process)
     check_id = uuid4()
     before = left(fleet, HITS[0])
@@ -304,14 +306,17 @@ def test_a_check_with_an_id_is_known_in_the_storage(fleet: Fleet, process: Proce
     assert left(fleet, HITS[0]) == before - 1
 
 
-def test_many_checks_are_one_question_unless_one_of_them_is_leased(process: Process) -> None:
+def test_check_many_is_one_command_unless_one_of_its_checks_has_a_lease(process: Process) -> None:
     plain = hits_for("100/minute", scope="other")
 
     assert len(questions(process, lambda: process.limiter.check_many([HITS, plain, HITS, HITS]))) == 3
+    assert process.wire.batches == 0
+
     assert all(decision.allowed for decision in process.limiter.check_many([plain, plain]))
+    assert process.wire.batches == 1
 
 
-def test_a_peek_counts_what_is_left_here(fleet: Fleet, process: Process) -> None:
+def test_peek_counts_unspent_units_of_the_lease(fleet: Fleet, process: Process) -> None:
     granted = take_lease(process)
     fleet.storage.check(hits_for(LEASED, scope="api", cost=left(fleet, HITS[0])))
 
@@ -336,7 +341,7 @@ def test_refunded_units_go_back_to_the_lease(fleet: Fleet, process: Process) -> 
     assert left(fleet, HITS[0]) == 100 - RAMP - 8
 
 
-def test_the_unit_of_the_check_that_took_the_others_is_refunded_alike(process: Process) -> None:
+def test_unit_of_the_check_that_took_the_lease_is_refunded_to_it(process: Process) -> None:
     process.limiter.refund(take_lease(process))
 
     assert questions(process, lambda: [process.limiter.check(HITS) for _ in range(8)]) == []
@@ -353,7 +358,7 @@ def test_a_refund_after_the_lease_has_ended_goes_to_the_storage_with_the_rest(fl
 
 
 @pytest.mark.parametrize(("rule", "lost"), [(LEASED, 1), (FIXED, 0)], ids=str)
-def test_a_refund_after_the_next_lease_is_lost_where_the_storage_knows_units_by_id(
+def test_refund_after_the_next_lease_is_lost_if_units_have_ids(
     rule: Rule, lost: int, fleet: Fleet, process: Process
 ) -> None:
     hits = hits_for(rule, scope="api")
@@ -369,7 +374,7 @@ def test_a_refund_after_the_next_lease_is_lost_where_the_storage_knows_units_by_
     assert left(fleet, hits[0]) == before - 20 + 1 - lost
 
 
-def test_no_more_comes_back_to_a_lease_than_it_had(fleet: Fleet, process: Process) -> None:
+def test_refunds_give_a_lease_no_more_units_than_it_had(fleet: Fleet, process: Process) -> None:
     hits = hits_for(FIXED, scope="api")
     decisions = [process.limiter.check(hits) for _ in range(35)]
 
@@ -387,7 +392,7 @@ def test_closing_is_no_error_when_the_storage_fails(process: Process) -> None:
     process.limiter.close()
 
 
-def test_closing_gives_back_the_units_of_all_other_keys_when_one_key_fails(fleet: Fleet, process: Process) -> None:
+def test_closing_returns_units_of_all_other_keys_when_one_key_fails(fleet: Fleet, process: Process) -> None:
     other = hits_for(LEASED, scope="other")
     take_lease(process)
     take_lease(process, other)
@@ -414,7 +419,7 @@ def test_a_reset_forgets_the_lease_of_this_process(fleet: Fleet, process: Proces
 # Failures
 
 
-def test_when_a_check_fails_its_units_go_back(fleet: Fleet, process: Process) -> None:
+def test_failed_check_puts_its_units_back_into_the_lease(fleet: Fleet, process: Process) -> None:
     both = hits_for([Rule(5, 50), LEASED], scope="api")
     take_lease(process)
     process.wire.error = StorageError("gone")
@@ -437,7 +442,7 @@ def test_a_failed_return_of_a_lease_is_no_error(fleet: Fleet, process: Process) 
     limiter.close()
 
 
-def test_after_a_failure_the_next_units_can_be_fetched(process: Process) -> None:
+def test_next_lease_can_be_taken_after_a_failure(process: Process) -> None:
     process.wire.error = StorageError("gone")
     with pytest.raises(StorageError):
         process.limiter.check(HITS)
@@ -459,7 +464,7 @@ def guarded() -> Iterator[tuple[Fleet, list[Limiter]]]:
         limiter.close()
 
 
-def test_in_an_outage_each_process_admits_what_it_has_taken_and_its_share_of_what_was_left(
+def test_process_in_an_outage_admits_its_lease_and_its_share_of_the_rest(
     guarded: tuple[Fleet, list[Limiter]],
 ) -> None:
     fleet, limiters = guarded
@@ -476,7 +481,7 @@ def test_in_an_outage_each_process_admits_what_it_has_taken_and_its_share_of_wha
     assert 4 * (RAMP + 8) < spent <= LEASED.count
 
 
-def test_in_an_outage_nothing_is_taken_in_advance(guarded: tuple[Fleet, list[Limiter]]) -> None:
+def test_no_lease_is_taken_in_an_outage(guarded: tuple[Fleet, list[Limiter]]) -> None:
     fleet, limiters = guarded
     hits = hits_for(Rule(60, 40, lease=10), scope="other")
     for _ in range(3):
@@ -495,7 +500,7 @@ def test_in_an_outage_nothing_is_taken_in_advance(guarded: tuple[Fleet, list[Lim
     assert left(fleet, hits[0]) == 40 - 3 - admitted
 
 
-def test_a_refund_in_an_outage_is_of_the_share(guarded: tuple[Fleet, list[Limiter]]) -> None:
+def test_refund_in_an_outage_returns_a_unit_to_the_local_share(guarded: tuple[Fleet, list[Limiter]]) -> None:
     fleet, limiters = guarded
     hits = hits_for(Rule(60, 40, lease=10), scope="other")
     limiters[0].check(hits)
@@ -508,7 +513,7 @@ def test_a_refund_in_an_outage_is_of_the_share(guarded: tuple[Fleet, list[Limite
         limiters[0].refund(decision)
 
 
-def test_a_lease_and_a_share_in_one_check_have_a_time_each(guarded: tuple[Fleet, list[Limiter]]) -> None:
+def test_leased_and_local_rules_of_one_check_show_their_own_reset_after(guarded: tuple[Fleet, list[Limiter]]) -> None:
     fleet, limiters = guarded
     for process in fleet.processes:
         process.wire.error = StorageError("gone")
@@ -520,11 +525,11 @@ def test_a_lease_and_a_share_in_one_check_have_a_time_each(guarded: tuple[Fleet,
     assert [status.reset_after for status in decision.statuses] == [LEASED.quota.window / SECOND - 0.5, 5]
 
 
-def test_what_is_charged_after_an_outage_lets_nothing_be_forgotten_too_early() -> None:
+def test_charge_after_an_outage_counts_as_long_as_the_units_of_a_lease() -> None:
     assert unlimited(HITS[0]).rule.quota.window == LEASED.quota.window
 
 
-def test_while_a_guard_denies_what_has_been_taken_is_spent(fleet: Fleet, process: Process) -> None:
+def test_leased_units_are_spent_while_the_guard_denies(fleet: Fleet, process: Process) -> None:
     guard = GuardedStorage(process.wire, on_error="deny", workers=1, clock=fleet.clock)
     limiter = Limiter(LeasingStorage(guard, clock=fleet.clock))
     for _ in range(RAMP + 1):
@@ -540,14 +545,14 @@ def test_while_a_guard_denies_what_has_been_taken_is_spent(fleet: Fleet, process
 # Processes, memory
 
 
-def test_a_forked_child_has_nothing_of_its_parent(process: Process) -> None:
+def test_forked_child_does_not_inherit_leased_units(process: Process) -> None:
     take_lease(process)
 
     assert len(forked(lambda: questions(process, lambda: process.limiter.check(HITS)))()) == 1
     assert questions(process, lambda: [process.limiter.check(HITS) for _ in range(7)]) == []
 
 
-def test_leases_are_of_so_many_quotas_and_of_the_latest(fleet: Fleet, process: Process) -> None:
+def test_only_the_latest_leases_are_kept_up_to_a_bound(fleet: Fleet, process: Process) -> None:
     take_lease(process)
     for number in range(MOST_LEASES):
         assert process.limiter.check(hits_for(LEASED, scope="api", subject=str(number))).allowed
@@ -557,7 +562,7 @@ def test_leases_are_of_so_many_quotas_and_of_the_latest(fleet: Fleet, process: P
     assert questions(process, lambda: process.limiter.check(HITS)) == [[1]]
 
 
-def test_a_lease_that_is_renewed_stays_while_others_go(fleet: Fleet, process: Process) -> None:
+def test_renewed_lease_is_kept_when_the_bound_is_reached(fleet: Fleet, process: Process) -> None:
     take_lease(process)
     for number in range(MOST_LEASES - 1):
         process.limiter.check(hits_for(LEASED, scope="api", subject=str(number)))
@@ -570,7 +575,7 @@ def test_a_lease_that_is_renewed_stays_while_others_go(fleet: Fleet, process: Pr
     assert questions(process, lambda: process.limiter.check(HITS)) != [[1]]
 
 
-def test_a_storage_of_one_process_may_be_leased_too_and_stays_what_it_is() -> None:
+def test_memory_storage_can_have_leases() -> None:
     limiter = Limiter(LeasingStorage(MemoryStorage()))
 
     assert isinstance(limiter.storage, MemoryStorage)

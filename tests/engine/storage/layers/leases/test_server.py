@@ -31,8 +31,8 @@ PROCESSES = 3
 TIMEOUT = 60
 
 
-def told(server: Server, count: int) -> tuple[list[dict[str, Any]], int]:
-    """What each process tells of so many units a second; and of how many checks the server was asked."""
+def answers_of_workers(server: Server, count: int) -> tuple[list[dict[str, Any]], int]:
+    """What each process reports under a limit of ``count`` a second, and how many checks reached the server."""
     with server.client() as client:
         client.flushall()
         client.config_resetstat()
@@ -59,9 +59,9 @@ def finish(workers: list[subprocess.Popen[str]]) -> Iterator[str]:
         assert process.returncode == 0
 
 
-def test_no_window_holds_more_than_the_count(server: Server) -> None:
+def test_processes_on_a_server_never_admit_more_than_the_count_in_any_window(server: Server) -> None:
     """Each was admitted somewhere between two instants: what lies in a window for certain must not be too much."""
-    answers, _ = told(server, 300)
+    answers, _ = answers_of_workers(server, 300)
 
     admitted = sorted(tuple(each) for answer in answers for each in answer["admitted"])
     for begin, _ in admitted:
@@ -70,9 +70,9 @@ def test_no_window_holds_more_than_the_count(server: Server) -> None:
     assert sum(answer["asked"] for answer in answers) > len(admitted)
 
 
-def test_threads_of_several_processes_ask_for_a_part_of_their_checks_only(server: Server) -> None:
+def test_leases_of_several_processes_save_two_thirds_of_the_commands(server: Server) -> None:
     """A twentieth has a rule without a lease; of the rest one in twenty is asked, or meets one that is."""
-    answers, questions = told(server, 500_000)
+    answers, questions = answers_of_workers(server, 500_000)
 
     admitted = sum(len(answer["admitted"]) for answer in answers)
     assert questions < admitted / 3
@@ -88,7 +88,9 @@ def app(server: Server, redis_client: redis.Redis) -> Flask:
     return app
 
 
-def test_in_flask_most_requests_ask_nothing_and_all_tell_what_is_left(app: Flask, redis_client: redis.Redis) -> None:
+def test_leased_requests_send_no_command_and_their_headers_show_what_remains(
+    app: Flask, redis_client: redis.Redis
+) -> None:
     MultiLimit(app)
 
     @app.get("/")
@@ -108,7 +110,7 @@ def test_in_flask_most_requests_ask_nothing_and_all_tell_what_is_left(app: Flask
     assert responses[-1].headers["RateLimit-Policy"] == '"default-3600s";q=1000;w=3600'
 
 
-def test_a_process_that_closes_gives_its_units_back(server: Server, redis_client: redis.Redis) -> None:
+def test_closing_a_limiter_returns_its_unspent_units(server: Server, redis_client: redis.Redis) -> None:
     for algorithm in ("sliding_window", "fixed_window"):
         rule = Rule(60, 100, lease=10, algorithm=algorithm)
         hits = hits_for(rule, scope="api")
@@ -122,7 +124,7 @@ def test_a_process_that_closes_gives_its_units_back(server: Server, redis_client
         assert bare(redis_client).peek(hits).remaining == 100 - 8
 
 
-def test_a_process_that_ends_gives_its_units_back(server: Server, redis_client: redis.Redis) -> None:
+def test_process_that_ends_returns_its_unspent_units(server: Server, redis_client: redis.Redis) -> None:
     program = "import sys; from engine.storage.layers.leases.worker import spend; spend(sys.argv[1])"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     subprocess.run([sys.executable, "-c", program, server.url], check=True, timeout=TIMEOUT, env=environment)
@@ -134,7 +136,7 @@ def test_a_process_that_ends_gives_its_units_back(server: Server, redis_client: 
     assert bare(redis_client).peek(worker.SPENT).remaining == 100 - 16
 
 
-def test_limiters_that_share_a_quota_are_all_leased_or_none(app: Flask) -> None:
+def test_lease_on_only_one_of_two_rules_that_share_a_key_is_an_error(app: Flask) -> None:
     MultiLimit(app)
 
     @app.get("/one")

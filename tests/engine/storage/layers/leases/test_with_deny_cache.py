@@ -1,4 +1,4 @@
-"""A refusal is remembered for the process only as long as the process has no units of its own."""
+"""The deny cache around leases: a refusal is cached only while the process has no leased units."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOTH = hits_for([Rule(60, 8, lease=8), Rule(30, 4)], scope="both")
 
 
 class Shared(MemoryStorage):
-    """Says that it is shared; ``meanwhile`` runs once, when the storage has answered and nobody has heard it yet."""
+    """Says that it is shared. ``meanwhile`` runs once, after the storage has decided and before the reply is read."""
 
     shared = True
     meanwhile: Callable[[], object] | None = None
@@ -34,8 +34,8 @@ class Shared(MemoryStorage):
         return decision
 
 
-@pytest.mark.parametrize("added_later", [False, True])
-def test_units_that_another_thread_has_just_fetched_are_not_refused(added_later: bool) -> None:
+@pytest.mark.parametrize("added_later", [False, True], ids=["leases below", "leases added later"])
+def test_units_just_leased_by_another_thread_are_not_refused(added_later: bool) -> None:
     clock = Clock(1_700_000_000_000_000)
     server = Shared(clock=clock)
     inner = server if added_later else LeasingStorage(server, clock=clock)
@@ -50,7 +50,7 @@ def test_units_that_another_thread_has_just_fetched_are_not_refused(added_later:
     assert admitted == [True] * 7 + [False]
 
 
-def test_units_that_come_back_from_another_thread_are_not_refused() -> None:
+def test_leased_units_that_another_thread_returns_are_not_refused() -> None:
     clock = Clock(1_700_000_000_000_000)
     server = Shared(clock=clock)
     storage = DenyCache(LeasingStorage(server, clock=clock), clock=clock)
