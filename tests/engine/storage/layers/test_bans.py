@@ -156,25 +156,23 @@ def test_refused_lease_is_no_strike_when_the_check_itself_is_admitted(
     assert strikes_left(storage, leased()) == 3
 
 
-def test_refused_check_with_a_lease_is_one_strike(leasing: Limiter, storage: RecordingStorage) -> None:
-    plan = leased(20, Rule(3600, 7))
+@pytest.mark.parametrize(
+    ("count", "spent_elsewhere", "asked"),
+    [(20, 0, 1), (12, 4, 2)],
+    ids=["lease would fit", "lease is refused, too"],
+)
+def test_refused_check_with_a_lease_is_one_strike(
+    leasing: Limiter, storage: RecordingStorage, count: int, spent_elsewhere: int, asked: int
+) -> None:
+    plan = leased(count, Rule(3600, 7))
     for _ in range(7):
         assert leasing.check(plan).allowed
+    storage.check(hits_for(Rule(60, count, lease=10), scope="api", subject="ada", cost=spent_elsewhere))
+    before = len(storage.checks)
 
     assert not leasing.check(plan).allowed
-    assert strikes_left(storage, plan) == 2
 
-
-def test_refused_check_and_its_refused_lease_are_one_strike(leasing: Limiter, storage: RecordingStorage) -> None:
-    plan = leased(12, Rule(3600, 7))
-    for _ in range(7):
-        assert leasing.check(plan).allowed
-    storage.check(hits_for(Rule(60, 12, lease=10), scope="api", subject="ada", cost=4))
-    asked = len(storage.checks)
-
-    leasing.check(plan)  # of one unit that is left it would take 5
-
-    assert len(storage.checks) - asked == 2
+    assert len(storage.checks) - before == asked
     assert strikes_left(storage, plan) == 2
 
 

@@ -1,4 +1,4 @@
-"""Only on servers: what a check leaves behind, for how long, and what it costs: DESIGN.md section 3, 4, 6 and 10."""
+"""What a check leaves on a server, for how long, and how many commands it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers, and one half way back."""
+"""Workers, and one whose breaker is half open."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def workers(make: Callable[..., Workers]) -> Workers:
 
 @pytest.fixture
 def returning(workers: Workers) -> Iterator[Workers]:
-    """One worker who admitted 3 of 10 while the storage was down; it is there again, but takes no charges yet."""
+    """One worker that admitted 3 of 10 in an outage. The storage answers again, but the charges are pending."""
     limiter, storage = workers.limiter, workers.storage
     workers.break_down()
     assert workers.admitted(hits("10/minute"), 3) == [3]

@@ -1,4 +1,4 @@
-"""While the storage answers, it decides; a failure that is none of an outage changes nothing."""
+"""The breaker is closed: the storage decides, and a failure that is no outage changes nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def test_a_check_without_a_reply_is_sent_once_more_and_charged_once(workers: Workers) -> None:
+def test_check_without_a_reply_is_repeated_and_charged_once(workers: Workers) -> None:
     workers.storage.stumbles = 1
 
     decision = workers.limiter.check(hits("5/minute"))
@@ -37,7 +37,7 @@ def test_a_check_without_a_reply_is_sent_once_more_and_charged_once(workers: Wor
 
 
 @pytest.mark.parametrize("ask", ["peek", "check_many"])
-def test_a_peek_or_many_checks_without_a_reply_are_sent_once_more(workers: Workers, ask: str) -> None:
+def test_peek_or_check_many_without_a_reply_is_repeated(workers: Workers, ask: str) -> None:
     asked = loses_the_first_reply(workers.storage, ask)
     given = hits() if ask == "peek" else [hits()]
 
@@ -47,7 +47,7 @@ def test_a_peek_or_many_checks_without_a_reply_are_sent_once_more(workers: Worke
     assert (workers.changes, len(asked)) == ([], 2)
 
 
-def test_many_checks_that_are_sent_again_take_their_slots_once(workers: Workers) -> None:
+def test_repeated_check_many_takes_its_slots_once(workers: Workers) -> None:
     loses_the_first_reply(workers.storage, "check_many")
 
     decisions = workers.limiter.check_many([FOUR, FOUR])
@@ -56,7 +56,7 @@ def test_many_checks_that_are_sent_again_take_their_slots_once(workers: Workers)
     assert workers.storage.peek(FOUR).remaining == 2
 
 
-def test_a_check_that_gets_an_error_is_not_sent_again(workers: Workers) -> None:
+def test_check_that_gets_an_error_is_not_repeated(workers: Workers) -> None:
     workers.break_down()
 
     workers.limiter.check(hits())
@@ -65,16 +65,14 @@ def test_a_check_that_gets_an_error_is_not_sent_again(workers: Workers) -> None:
     assert [change.state for change in workers.changes] == ["failed"]
 
 
-def test_a_check_that_has_waited_for_long_is_not_sent_again(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_that_has_waited_too_long_is_not_repeated(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flask_multilimit.engine.storage.layers.outage.PATIENCE", -1)
     workers.storage.stumbles = 1
 
     assert workers.limiter.check(hits()).decided_by == "local"
 
 
-def test_a_failure_of_one_key_leaves_other_keys_to_the_storage(
-    workers: Workers, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failure_of_one_key_is_no_outage_for_other_keys(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
     limiter = workers.limiter
     error = StorageError("WRONGTYPE")
     error.key_specific = True
@@ -89,9 +87,7 @@ def test_a_failure_of_one_key_leaves_other_keys_to_the_storage(
     assert len(caplog.records) == 1
 
 
-def test_a_bounded_number_of_answers_is_remembered(
-    make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_number_of_remembered_answers_is_bounded(make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flask_multilimit.engine.storage.layers.fallback.REMEMBERED", 10)
     guard = make().limiters[0]._storage
     assert isinstance(guard, GuardedStorage)
@@ -103,7 +99,7 @@ def test_a_bounded_number_of_answers_is_remembered(
     assert len(fallback._recent) + len(fallback._older) <= 20
 
 
-def test_a_storage_of_this_process_always_works() -> None:
+def test_health_of_a_memory_storage_is_always_working() -> None:
     assert Limiter().health().state == "working"
 
 
@@ -112,7 +108,7 @@ def test_the_health_of_a_shared_storage_without_a_guard_is_an_error() -> None:
         Limiter(Shared(Clock())).health()
 
 
-def test_a_guard_by_another_clock_keeps_its_options(caplog: pytest.LogCaptureFixture) -> None:
+def test_guard_rebuilt_with_another_clock_keeps_its_options(caplog: pytest.LogCaptureFixture) -> None:
     changes, clock, logger = list[Health](), Clock(), logging.getLogger("app")
     options: dict[str, Any] = {"workers": 4, "logger": logger, "on_change": changes.append, "memory_keys": 1000}
     storage = Shared(clock)

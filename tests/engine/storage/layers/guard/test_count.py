@@ -1,4 +1,4 @@
-"""How many workers share a limit."""
+"""How many workers share a limit, and when they are counted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         (["celery", "-w", "4"], {"UWSGI_PROCESSES": "6"}, 6),
     ],
 )
-def test_the_number_of_workers_is_found(
+def test_number_of_workers_is_read_from_command_line_and_environment(
     tmp_path: Path, arguments: list[str], environment: dict[str, str], expected: int
 ) -> None:
     workers = count_workers(environment=environment, arguments=arguments, proc=tmp_path)
@@ -49,11 +49,11 @@ def test_the_number_of_workers_is_found(
     assert (workers.count, workers.certain) == (expected, True)
 
 
-def test_a_given_number_holds() -> None:
+def test_given_number_of_workers_overrides_the_environment() -> None:
     assert count_workers(7, environment={"WEB_CONCURRENCY": "9"}).count == 7
 
 
-def test_the_number_of_uwsgi_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_uwsgi_workers_is_read_from_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(numproc=2))
 
     assert count_workers(environment={"UWSGI_PROCESSES": "3"}, arguments=["uwsgi"], proc=tmp_path).count == 2
@@ -61,7 +61,9 @@ def test_the_number_of_uwsgi_is_exact(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("us", "beside"), [("serve", "serve"), ("spawn_main(pipe_handle=9) --fork", "spawn_main(pipe_handle=11) --fork")]
+    ("us", "beside"),
+    [("serve", "serve"), ("spawn_main(pipe_handle=9) --fork", "spawn_main(pipe_handle=11) --fork")],
+    ids=["same command", "spawned with different pipes"],
 )
 def test_processes_of_the_same_parent_and_command_are_counted(tmp_path: Path, us: str, beside: str) -> None:
     """Workers of uvicorn are spawned, and the command line of each names a pipe of its own."""
@@ -82,9 +84,7 @@ def test_processes_of_the_same_parent_and_command_are_counted(tmp_path: Path, us
     assert (workers.count, workers.certain) == (2, True)
 
 
-def test_the_first_worker_of_gunicorn_knows_how_many_are_still_to_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_number_of_gunicorn_workers_is_read_from_its_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With --preload, it serves before the others are forked. The number may be in gunicorn.conf.py alone."""
     config = Config()
     config.set("workers", 4)
@@ -97,7 +97,7 @@ def test_the_first_worker_of_gunicorn_knows_how_many_are_still_to_come(
     assert (workers.count, workers.certain) == (4, True)
 
 
-def test_workers_are_counted_on_windows_where_only_the_package_of_gunicorn_can_be_imported(
+def test_workers_are_counted_on_windows_where_gunicorn_is_installed_but_cannot_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(signal, "SIGUSR1")
@@ -106,14 +106,14 @@ def test_workers_are_counted_on_windows_where_only_the_package_of_gunicorn_can_b
     assert not count_workers(environment={}, arguments=["serve"], proc=tmp_path).certain
 
 
-def test_without_any_sign_it_is_more_than_there_are_likely_to_be(tmp_path: Path) -> None:
+def test_unknown_number_of_workers_is_assumed_to_exceed_the_cores(tmp_path: Path) -> None:
     workers = count_workers(environment={}, arguments=["serve"], proc=tmp_path)
 
     assert workers.count > (os.cpu_count() or 1)
     assert not workers.certain
 
 
-def test_workers_are_counted_when_somebody_asks_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_counted_only_when_health_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = []
 
     def count(given: int | None) -> object:
@@ -129,7 +129,7 @@ def test_workers_are_counted_when_somebody_asks_and_not_before(monkeypatch: pyte
     assert (before, counted) == ([], [None])
 
 
-def test_workers_are_counted_anew_in_each_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_counted_again_when_an_outage_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     storage, numbers = Shared(Clock()), iter([2, 5])
     monkeypatch.setattr(
         "flask_multilimit.engine.storage.layers.outage.count_workers", lambda _: count_workers(next(numbers))
@@ -145,7 +145,7 @@ def test_workers_are_counted_anew_in_each_outage(monkeypatch: pytest.MonkeyPatch
     assert (admitted, guard.health().workers.count) == (2, 5)
 
 
-def test_workers_forked_in_an_outage_share_the_limit_that_their_parent_had_for_itself(
+def test_workers_forked_in_an_outage_get_shares_of_the_limit_of_their_parent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """gunicorn --preload, with an app that asks its limiter when it is imported."""
@@ -163,7 +163,7 @@ def test_workers_forked_in_an_outage_share_the_limit_that_their_parent_had_for_i
     assert 0 < admitted <= 20 // 4
 
 
-def test_a_forked_worker_reports_a_number_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_worker_counts_the_workers_again(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = iter([1, 4])
     monkeypatch.setattr(
         "flask_multilimit.engine.storage.layers.outage.count_workers", lambda _: count_workers(next(numbers))

@@ -1,4 +1,4 @@
-"""A fork at a bad moment: whatever other threads are doing, neither the parent nor the child is stuck afterwards."""
+"""A fork while other threads hold locks: neither the parent nor the child is stuck afterwards."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def guard_lock(limiter: Limiter) -> threading.Lock:
     return limiter._storage._outage._lock  # type: ignore[attr-defined, no-any-return]
 
 
-def test_a_fork_waits_until_memory_is_whole() -> None:
+def test_fork_waits_for_the_lock_of_a_memory_storage() -> None:
     storage = MemoryStorage()
     limiter = Limiter(storage)
     thread, let_go = in_the_middle_of(storage._lock)
@@ -79,26 +79,26 @@ def test_a_fork_waits_until_memory_is_whole() -> None:
     assert limiter.check(hits()).allowed
 
 
-class Room:
-    """What is told that it is a copy."""
+class Notified:
+    """An object that is notified in a forked child."""
 
     def __init__(self, *, fails: bool) -> None:
         self.fails = fails
-        self.told = False
+        self.notified = False
         notify_child(self)
 
     def _after_fork_in_child(self) -> None:
-        self.told = True
+        self.notified = True
         if self.fails:
             raise RuntimeError("this one fails")
 
 
-def test_every_room_is_told_of_a_fork_though_others_fail() -> None:
-    rooms = [Room(fails=n % 2 == 0) for n in range(20)]
+def test_every_object_is_notified_of_a_fork_even_if_others_fail() -> None:
+    objects = [Notified(fails=n % 2 == 0) for n in range(20)]
     sys.unraisablehook, hook = lambda _: None, sys.unraisablehook
 
     def look() -> None:
-        assert all(room.told for room in rooms)
+        assert all(each.notified for each in objects)
 
     try:
         assert fork_and(look) == 0
@@ -106,8 +106,10 @@ def test_every_room_is_told_of_a_fork_though_others_fail() -> None:
         sys.unraisablehook = hook
 
 
-@pytest.mark.parametrize("fork", [os.fork, pytest.param(fork_as_uwsgi_does, marks=unannounced)])
-def test_a_child_has_locks_of_its_own(workers: Workers, fork: Callable[[], int]) -> None:
+@pytest.mark.parametrize(
+    "fork", [pytest.param(os.fork, id="Python"), pytest.param(fork_as_uwsgi_does, marks=unannounced, id="uWSGI")]
+)
+def test_forked_child_is_not_blocked_by_a_lock_held_in_its_parent(workers: Workers, fork: Callable[[], int]) -> None:
     limiter = workers.limiter
     workers.break_down()
     limiter.check(hits())
@@ -124,7 +126,7 @@ def test_a_child_has_locks_of_its_own(workers: Workers, fork: Callable[[], int])
 
 
 @unannounced
-def test_a_child_owes_nothing_whoever_forked(workers: Workers) -> None:
+def test_child_forked_in_c_inherits_no_pending_charges(workers: Workers) -> None:
     limiter = workers.limiter
     workers.break_down()
     limiter.check(hits())
@@ -159,7 +161,7 @@ def comes_to_an_end(act: Callable[[], object]) -> bool:
     return not thread.is_alive()
 
 
-def test_two_forks_at_once_leave_no_lock_behind(workers: Workers) -> None:
+def test_two_forks_at_once_leave_no_lock_of_a_guard_held(workers: Workers) -> None:
     workers.break_down()
 
     def check() -> None:
@@ -172,7 +174,7 @@ def test_two_forks_at_once_leave_no_lock_behind(workers: Workers) -> None:
     assert comes_to_an_end(check)
 
 
-def test_two_forks_at_once_leave_a_server_of_local_storage_to_be_found(tmp_path: Path) -> None:
+def test_two_forks_at_once_leave_no_lock_of_a_local_server_held(tmp_path: Path) -> None:
     server = LocalServer(tmp_path)
 
     assert forked_twice_while([server._lock], server.leave) == [0, 0]

@@ -1,4 +1,4 @@
-"""While the storage is down, each check is decided here, and only a probe asks it."""
+"""The breaker is open: each process decides by itself, and only a probe asks the storage."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from flask_multilimit.engine.hits import OnStorageError
 
 
-def test_local_limits_as_the_storage_did(workers: Workers) -> None:
+def test_policy_local_limits_like_the_storage(workers: Workers) -> None:
     workers.break_down()
 
     decisions = [workers.limiter.check(hits("5/minute")) for _ in range(7)]
@@ -52,7 +52,7 @@ def test_local_limits_as_the_storage_did(workers: Workers) -> None:
     assert decisions[-1].retry_after == 60
 
 
-def test_allow_lets_everything_pass(make: Callable[..., Workers]) -> None:
+def test_policy_allow_admits_every_check(make: Callable[..., Workers]) -> None:
     workers = make(on_error="allow")
     workers.break_down()
 
@@ -63,7 +63,7 @@ def test_allow_lets_everything_pass(make: Callable[..., Workers]) -> None:
     assert decisions[0].remaining == 1
 
 
-def test_deny_raises_an_error_that_says_when_to_retry(make: Callable[..., Workers]) -> None:
+def test_policy_deny_raises_an_error_with_retry_after(make: Callable[..., Workers]) -> None:
     workers = make(on_error="deny")
     workers.break_down()
 
@@ -73,7 +73,7 @@ def test_deny_raises_an_error_that_says_when_to_retry(make: Callable[..., Worker
         assert caught.value.retry_after == 1
 
 
-def test_raise_passes_on_the_error_of_the_storage(make: Callable[..., Workers]) -> None:
+def test_policy_raise_passes_on_the_error_of_the_storage(make: Callable[..., Workers]) -> None:
     workers = make(on_error="raise")
     workers.storage.error = error = StorageError("it is broken")
     error.remedy, error.__cause__ = "mend it", OSError("no way")
@@ -122,14 +122,14 @@ def test_the_strictest_policy_of_the_hits_decides(
 
 
 @pytest.mark.parametrize("policy", ["raise", "deny"])
-def test_a_shadow_refuses_under_no_policy(workers: Workers, policy: OnStorageError) -> None:
+def test_shadow_refuses_no_check_under_any_policy(workers: Workers, policy: OnStorageError) -> None:
     workers.break_down()
     shadow = hits_for("1/minute", scope="x", shadow=True, on_storage_error=policy)
 
     assert [workers.limiter.check(shadow).allowed for _ in range(3)] == [True] * 3
 
 
-def test_a_peek_answers_and_charges_nothing(workers: Workers) -> None:
+def test_peek_in_an_outage_is_answered_and_charges_nothing(workers: Workers) -> None:
     limiter = workers.limiter
     limiter.check(hits("5/minute"))
     workers.break_down()
@@ -139,7 +139,7 @@ def test_a_peek_answers_and_charges_nothing(workers: Workers) -> None:
     assert limiter.peek(hits("5/minute")).remaining == 4
 
 
-def test_many_checks_are_decided_one_after_the_other(workers: Workers) -> None:
+def test_check_many_in_an_outage_decides_one_check_after_the_other(workers: Workers) -> None:
     workers.break_down()
     plans = [hits("1/minute", subject="ada"), hits("1/minute", subject="bob"), hits("1/minute", subject="ada")]
 
@@ -160,7 +160,9 @@ def test_each_worker_admits_its_share_of_the_limit(make: Callable[..., Workers],
 
 
 @pytest.mark.parametrize(("many", "each"), [(1, 60), (2, 15), (4, 7), (40, 1), (61, 0)])
-def test_half_the_limit_of_an_unknown_client_counts_as_used(make: Callable[..., Workers], many: int, each: int) -> None:
+def test_half_the_limit_of_an_unknown_client_counts_as_used_in_the_first_window(
+    make: Callable[..., Workers], many: int, each: int
+) -> None:
     workers = make(many)
     workers.break_down()
 
@@ -172,9 +174,10 @@ def test_half_the_limit_of_an_unknown_client_counts_as_used(make: Callable[..., 
 
 
 @pytest.mark.parametrize(("many", "each"), [(1, 4), (2, 1), (3, 1), (4, 1), (5, 0)])
-def test_an_unknown_client_gets_half_of_the_share_of_slots_but_at_least_one_where_there_is_a_share(
+def test_unknown_client_gets_half_the_slots_of_a_worker_rounded_up(
     make: Callable[..., Workers], many: int, each: int
 ) -> None:
+    """Of four slots. A single worker has all of them."""
     workers = make(many)
     workers.break_down()
 
@@ -184,7 +187,7 @@ def test_an_unknown_client_gets_half_of_the_share_of_slots_but_at_least_one_wher
 @pytest.mark.parametrize("algorithm", RATES)
 @pytest.mark.parametrize("used", [0, 10, 30, 45, 60])
 @pytest.mark.parametrize("many", [2, 4])
-def test_a_client_of_one_worker_gets_no_more_than_its_limit_unless_it_had_used_more_than_half(
+def test_client_of_one_worker_exceeds_its_limit_only_if_it_had_used_more_than_half(
     make: Callable[..., Workers], many: int, used: int, algorithm: str
 ) -> None:
     """Then up to a half more, and not quite: of 60 with 2 workers 75, with 4 workers 81."""
@@ -198,7 +201,7 @@ def test_a_client_of_one_worker_gets_no_more_than_its_limit_unless_it_had_used_m
     assert admitted <= (60 if used <= 30 else 75 if many == 2 else 81)
 
 
-def test_a_client_that_was_not_seen_for_long_counts_as_having_used_a_part(make: Callable[..., Workers]) -> None:
+def test_part_of_the_limit_counts_as_used_if_a_client_was_not_seen_for_long(make: Callable[..., Workers]) -> None:
     workers = make(2)
     plan = hits("60/hour")
     for limiter in workers.limiters:
@@ -209,7 +212,7 @@ def test_a_client_that_was_not_seen_for_long_counts_as_having_used_a_part(make: 
     assert workers.admitted(plan, 61) == [(60 - 1 - 15) // 2, (60 - 2 - 15) // 2]
 
 
-def test_workers_that_begin_with_more_than_their_part_of_a_burst_refill_more_slowly(
+def test_workers_that_begin_with_more_than_their_share_of_a_burst_refill_more_slowly(
     make: Callable[..., Workers],
 ) -> None:
     """Ten workers, each of which begins with the one unit that the bucket holds, share 20 + 1 units of ten seconds."""
@@ -225,7 +228,7 @@ def test_workers_that_begin_with_more_than_their_part_of_a_burst_refill_more_slo
     assert 20 <= admitted <= 21
 
 
-def test_a_client_without_a_share_may_ask_again_in_a_second(make: Callable[..., Workers]) -> None:
+def test_client_without_a_share_gets_a_retry_after_of_one_second(make: Callable[..., Workers]) -> None:
     workers = make(3)
     workers.break_down()
 
@@ -243,7 +246,7 @@ def test_a_client_without_a_share_may_ask_again_in_a_second(make: Callable[..., 
         for burst in ([None, 1, 4, 25] if "burst" in twin.PARAMETERS else [None])
     ],
 )
-def test_all_workers_together_admit_no_more_than_the_rule_in_any_window(
+def test_workers_in_an_outage_admit_no_more_than_the_rule_in_any_window(
     make: Callable[..., Workers], algorithm: str, burst: int | None, many: int
 ) -> None:
     takes_burst = "burst" in ALGORITHMS[algorithm].PARAMETERS
@@ -289,7 +292,7 @@ def test_repeated_outages_give_no_fresh_quota(workers: Workers) -> None:
     assert admitted + workers.admitted(hits("10/minute"))[0] == 10
 
 
-def test_units_that_others_took_since_the_last_answer_are_not_admitted_again(make: Callable[..., Workers]) -> None:
+def test_units_that_other_workers_took_before_an_outage_are_not_admitted_again(make: Callable[..., Workers]) -> None:
     workers, plan = make(2), hits("10/minute")
     before = [limiter.check(plan).allowed for limiter in workers.limiters for _ in range(2)]
     workers.break_down()
@@ -297,8 +300,8 @@ def test_units_that_others_took_since_the_last_answer_are_not_admitted_again(mak
     assert sum(before) + sum(workers.admitted(plan)) <= 10
 
 
-@pytest.mark.parametrize("kind", [Hits, tuple], ids=["hits", "plain tuple"])
-def test_units_that_others_take_between_two_answers_count_for_hits_of_any_kind(
+@pytest.mark.parametrize("kind", [Hits, tuple], ids=["Hits", "plain tuple"])
+def test_units_that_other_workers_took_between_two_replies_reduce_the_share(
     make: Callable[..., Workers], kind: Callable[[Iterable[Hit]], tuple[Hit, ...]]
 ) -> None:
     workers = make(2)
@@ -317,7 +320,7 @@ def test_units_that_others_take_between_two_answers_count_for_hits_of_any_kind(
     assert decision.remaining == share - supposed - 1
 
 
-def test_a_used_up_quota_is_whole_again_when_it_would_have_been(workers: Workers) -> None:
+def test_used_up_quota_returns_at_its_time_in_an_outage(workers: Workers) -> None:
     limiter = workers.limiter
     for _ in range(3):
         limiter.check(hits("3/minute"))
@@ -335,7 +338,7 @@ def test_a_used_up_quota_is_whole_again_when_it_would_have_been(workers: Workers
 
 
 @pytest.mark.parametrize("outage", [0, 20, 40, 60, 80, 400])
-def test_slots_from_before_count_as_long_as_their_work_goes_on(workers: Workers, outage: int) -> None:
+def test_slots_taken_before_an_outage_count_until_they_are_released(workers: Workers, outage: int) -> None:
     work = Work(workers, 3)
     fails(workers)
 
@@ -358,7 +361,7 @@ def test_a_slot_that_is_released_twice_makes_room_once(workers: Workers, outage:
     assert workers.admitted(FOUR, 5) == [2]
 
 
-def test_slots_from_before_count_in_the_share_of_the_worker_that_holds_them(
+def test_slots_taken_before_an_outage_count_in_the_share_of_their_worker(
     make: Callable[..., Workers],
 ) -> None:
     workers = make(2)
@@ -373,7 +376,7 @@ def test_slots_from_before_count_in_the_share_of_the_worker_that_holds_them(
 # Begin, and memory
 
 
-def test_a_renewal_without_an_answer_begins_an_outage(workers: Workers) -> None:
+def test_failed_renewal_of_slots_begins_an_outage(workers: Workers) -> None:
     work = Work(workers, 2)
     workers.break_down()
 
@@ -387,7 +390,7 @@ def test_a_renewal_without_an_answer_begins_an_outage(workers: Workers) -> None:
     assert work.limiter.health().given_up == 0
 
 
-def test_a_peek_without_an_answer_begins_an_outage(workers: Workers) -> None:
+def test_failed_peek_begins_an_outage(workers: Workers) -> None:
     workers.break_down()
 
     workers.limiter.peek(hits())
@@ -395,7 +398,7 @@ def test_a_peek_without_an_answer_begins_an_outage(workers: Workers) -> None:
     assert workers.limiter.health().state == "failed"
 
 
-def test_failures_at_the_same_time_are_one_outage_and_no_error(workers: Workers) -> None:
+def test_simultaneous_failures_are_one_outage_and_no_error(workers: Workers) -> None:
     limiter = workers.limiter
     barrier = threading.Barrier(8)
     outcomes: list[bool] = []
@@ -417,7 +420,9 @@ def test_failures_at_the_same_time_are_one_outage_and_no_error(workers: Workers)
     assert [change.state for change in workers.changes] == ["failed"]
 
 
-def test_begin_and_end_are_one_call_and_one_log_line_each(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
+def test_begin_and_end_of_an_outage_are_one_callback_and_one_log_line_each(
+    workers: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
     limiter = workers.limiter
     assert limiter.health().state == "working"
     with caplog.at_level(logging.INFO):
@@ -437,7 +442,7 @@ def test_begin_and_end_are_one_call_and_one_log_line_each(workers: Workers, capl
     assert "Checks admitted meanwhile: 5 charged to it, 0 not" in caplog.text
 
 
-def test_a_callback_that_raises_is_logged_and_harms_no_check(caplog: pytest.LogCaptureFixture) -> None:
+def test_callback_that_raises_is_logged_and_the_check_is_decided(caplog: pytest.LogCaptureFixture) -> None:
     def complain(_: Health) -> None:
         raise RuntimeError("I do not want to know")
 
@@ -450,7 +455,7 @@ def test_a_callback_that_raises_is_logged_and_harms_no_check(caplog: pytest.LogC
     limiter.close()
 
 
-def test_a_bounded_number_of_checks_is_kept_to_be_charged(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_checks_kept_to_be_charged_is_bounded(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flask_multilimit.engine.storage.layers.pending.MOST_PENDING", 10)
     workers.break_down()
     assert workers.admitted(hits("30/minute")) == [30]
@@ -464,7 +469,7 @@ def test_a_bounded_number_of_checks_is_kept_to_be_charged(workers: Workers, monk
     assert workers.limiter.health().given_up == 0, "of this outage"
 
 
-def test_a_bounded_number_of_keys_is_counted() -> None:
+def test_number_of_keys_counted_in_an_outage_is_bounded() -> None:
     storage = Shared(Clock())
     storage.error = StorageError("it is broken")
     guard = GuardedStorage(storage, workers=1, memory_keys=1000, clock=storage.clock or Clock())
@@ -482,8 +487,8 @@ def test_a_bounded_number_of_keys_is_counted() -> None:
     limiter.close()
 
 
-class PastElsewhere(Fallback):
-    """Beside a thread that is through with charging what is past whenever this one has just looked at it."""
+class PastChargedMeanwhile(Fallback):
+    """Another thread has charged the past whenever this one has just looked at it."""
 
     @property
     def _past(self) -> int | None:
@@ -494,8 +499,8 @@ class PastElsewhere(Fallback):
         self._looks = itertools.cycle([5, None])
 
 
-def test_one_thread_may_sweep_while_another_charges_the_past() -> None:
-    fallback = PastElsewhere(Clock(60))
+def test_reply_can_be_remembered_while_another_thread_charges_the_past() -> None:
+    fallback = PastChargedMeanwhile(Clock(60))
     shared = Limiter(MemoryStorage())
     fallback.begin()
     fallback.decide(bytes(16), hits(), hits(), charging=True)

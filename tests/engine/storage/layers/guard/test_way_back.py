@@ -1,4 +1,4 @@
-"""The way back: the storage is charged for what was admitted, and decides again."""
+"""The storage is back: it is charged for checks admitted in the outage, and decides again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # Charges and settlements
 
 
-def test_the_storage_is_charged_for_what_was_admitted(make: Callable[..., Workers]) -> None:
+def test_storage_is_charged_afterwards_for_checks_admitted_in_an_outage(make: Callable[..., Workers]) -> None:
     workers = make(2)
     plan = hits("10/minute; 15/hour", cost=2)
     assert workers.limiter.check(plan).allowed
@@ -52,7 +52,7 @@ def test_the_storage_is_charged_for_what_was_admitted(make: Callable[..., Worker
     assert [status.remaining for status in workers.limiter.peek(plan).statuses] == [2, 7]
 
 
-def test_a_worker_that_ends_when_the_storage_is_back_charges_it_first() -> None:
+def test_worker_that_ends_makes_its_pending_charges_first() -> None:
     """As in a deploy that restarts both."""
     script = """
 import atexit
@@ -78,7 +78,7 @@ storage.error = None
     assert ended.stdout.split() == ["6"]
 
 
-def test_a_limiter_that_is_closed_when_the_storage_is_back_charges_it_first(workers: Workers) -> None:
+def test_closing_a_limiter_makes_its_pending_charges_first(workers: Workers) -> None:
     """As a worker of Celery does when it ends."""
     workers.break_down()
     assert workers.admitted(hits("10/minute"), 4) == [4]
@@ -89,7 +89,7 @@ def test_a_limiter_that_is_closed_when_the_storage_is_back_charges_it_first(work
     assert workers.storage.peek(hits("10/minute")).remaining == 6
 
 
-def test_a_limiter_that_was_closed_in_an_outage_asks_the_storage_when_it_is_back(workers: Workers) -> None:
+def test_limiter_closed_in_an_outage_returns_to_the_storage_when_used_again(workers: Workers) -> None:
     workers.break_down()
     workers.limiter.check(hits("100/minute"))
     workers.limiter.close()
@@ -98,7 +98,7 @@ def test_a_limiter_that_was_closed_in_an_outage_asks_the_storage_when_it_is_back
     until(lambda: workers.limiter.check(hits("100/minute")).decided_by not in FALLBACKS)
 
 
-def test_a_charge_that_has_left_its_window_is_not_made(workers: Workers) -> None:
+def test_charge_whose_window_has_passed_is_not_made(workers: Workers) -> None:
     plan = hits("10/minute; 15/hour")
     workers.break_down()
     assert workers.limiter.check(plan).allowed
@@ -131,7 +131,7 @@ def test_a_check_whose_reply_is_lost_is_charged_once(workers: Workers) -> None:
     assert workers.limiter.peek(hits("5/minute")).remaining == 4
 
 
-def test_charges_without_a_reply_are_sent_once_more(workers: Workers) -> None:
+def test_pending_charges_without_a_reply_are_repeated_and_count_once(workers: Workers) -> None:
     workers.break_down()
     assert workers.admitted(hits("5/minute"), 3) == [3]
     batches = loses_the_first_reply(workers.storage, "check_many")
@@ -140,10 +140,10 @@ def test_charges_without_a_reply_are_sent_once_more(workers: Workers) -> None:
 
     assert [len(many) for many, _ in batches] == [3, 3]
     assert workers.limiter.peek(hits("5/minute")).remaining == 2
-    assert str(workers.limiter.health().error) == "it is broken", "another probe was waited for"
+    assert str(workers.limiter.health().error) == "it is broken", "the charges were repeated without another probe"
 
 
-def test_a_check_that_cannot_be_charged_is_given_up_and_the_others_are_charged(workers: Workers) -> None:
+def test_charge_that_the_storage_refuses_is_given_up_and_others_are_made(workers: Workers) -> None:
     plans = [hits("5/minute", subject=subject) for subject in ("ada", "bob")]
     workers.break_down()
     assert all(workers.limiter.check(plan).allowed for plan in plans)
@@ -163,7 +163,7 @@ def test_a_check_that_cannot_be_charged_is_given_up_and_the_others_are_charged(w
     assert [workers.storage.peek(plan).remaining for plan in plans] == [4, 5]
 
 
-def test_each_admitted_check_is_charged_once_whenever_the_storage_comes_and_goes(workers: Workers) -> None:
+def test_each_check_that_threads_get_admitted_around_an_outage_is_charged_once(workers: Workers) -> None:
     limiter = workers.limiter
     stop = threading.Event()
     admitted: list[int] = []
@@ -192,7 +192,9 @@ def test_each_admitted_check_is_charged_once_whenever_the_storage_comes_and_goes
 
 @pytest.mark.parametrize("mended_first", [False, True])
 @pytest.mark.parametrize("units", [0, 1, 3])
-def test_a_settlement_finds_the_charge_wherever_it_is(workers: Workers, *, units: int, mended_first: bool) -> None:
+def test_settlement_applies_to_a_charge_of_an_outage_before_and_after_its_end(
+    workers: Workers, *, units: int, mended_first: bool
+) -> None:
     limiter = workers.limiter
     workers.break_down()
     decision = limiter.check(hits("5/minute"))
@@ -210,7 +212,7 @@ def test_a_settlement_finds_the_charge_wherever_it_is(workers: Workers, *, units
 
 @pytest.mark.parametrize("algorithm", sorted(RATES))
 @pytest.mark.parametrize("mended_first", [False, True])
-def test_a_check_without_an_estimate_is_settled_wherever_it_was_admitted(
+def test_check_of_an_outage_without_an_estimate_is_settled_before_and_after_its_end(
     workers: Workers, algorithm: str, *, mended_first: bool
 ) -> None:
     limiter, plan = workers.limiter, hits_for(rule(algorithm, 3600, 9), scope="api", cost=0, settle=True)
@@ -227,7 +229,7 @@ def test_a_check_without_an_estimate_is_settled_wherever_it_was_admitted(
     assert (decision.decided_by, workers.storage.peek(plan).remaining) == ("local", 4)
 
 
-def test_a_share_that_is_used_up_refuses_also_without_an_estimate(make: Callable[..., Workers]) -> None:
+def test_used_up_share_refuses_a_check_without_an_estimate(make: Callable[..., Workers]) -> None:
     workers = make(2)
     workers.break_down()
     for rules, scope in (("5/minute", "some"), ("1/minute", "none")):
@@ -237,7 +239,7 @@ def test_a_share_that_is_used_up_refuses_also_without_an_estimate(make: Callable
         assert [limiter.check(plan).allowed for limiter in workers.limiters] == [False, False]
 
 
-def test_a_stream_longer_than_its_window_is_charged_what_it_took_beyond_its_estimate_after_an_outage(
+def test_units_beyond_the_estimate_of_a_long_stream_are_charged_after_an_outage(
     workers: Workers,
 ) -> None:
     limiter, plan = workers.limiter, hits("9/minute")
@@ -252,7 +254,7 @@ def test_a_stream_longer_than_its_window_is_charged_what_it_took_beyond_its_esti
 
 
 @pytest.mark.parametrize("units", [0, 4])
-def test_a_settlement_of_a_charge_from_before_the_outage_is_made_after_it(workers: Workers, units: int) -> None:
+def test_settlement_of_a_charge_made_before_an_outage_is_made_after_it(workers: Workers, units: int) -> None:
     limiter = workers.limiter
     decision = limiter.check(hits("5/minute"))
     workers.break_down()
@@ -304,9 +306,7 @@ def test_a_refund_of_a_check_that_never_reached_the_storage_changes_nothing_ther
 
 
 @pytest.mark.parametrize("algorithm", sorted(set(RATES) - {"sliding_window"}))
-def test_a_check_whose_reply_is_lost_gives_back_no_unit_that_it_never_took(
-    make: Callable[..., Workers], algorithm: str
-) -> None:
+def test_denied_check_whose_reply_was_lost_refunds_no_unit(make: Callable[..., Workers], algorithm: str) -> None:
     """An algorithm that does not remember who was charged might refund what it never took."""
     workers = make(on_error="deny")
     limiter, plan = workers.limiter, hits(rule(algorithm, 3600, 9))
@@ -323,7 +323,7 @@ def test_a_check_whose_reply_is_lost_gives_back_no_unit_that_it_never_took(
 # Half open
 
 
-def test_a_storage_that_answers_decides_however_much_is_still_to_be_charged(returning: Workers) -> None:
+def test_storage_decides_while_charges_are_still_pending(returning: Workers) -> None:
     limiter = returning.limiter
 
     assert [limiter.check(hits("10/minute", subject="eve")).decided_by for _ in range(5)] == ["memory"] * 5
@@ -336,7 +336,7 @@ def test_a_storage_that_answers_decides_however_much_is_still_to_be_charged(retu
     assert [change.state for change in returning.changes] == ["failed", "working"]
 
 
-def test_units_that_are_not_charged_yet_are_not_admitted_again(returning: Workers) -> None:
+def test_pending_units_are_not_admitted_again(returning: Workers) -> None:
     limiter, plan = returning.limiter, hits("10/minute")
     assert returning.storage.peek(plan).remaining == 10
 
@@ -347,7 +347,7 @@ def test_units_that_are_not_charged_yet_are_not_admitted_again(returning: Worker
     assert limiter.peek(plan).remaining == 0
 
 
-def test_a_refusal_by_the_storage_takes_nothing_of_the_share(returning: Workers) -> None:
+def test_refusal_by_the_storage_uses_nothing_of_the_local_share(returning: Workers) -> None:
     limiter, everyone = returning.limiter, hits_for("20/minute", scope="all")
     each = [hits("1/minute", subject=f"client-{n}") for n in range(15)]
     for one in each:
@@ -360,7 +360,7 @@ def test_a_refusal_by_the_storage_takes_nothing_of_the_share(returning: Workers)
     assert returning.admitted(everyone) == [20]
 
 
-def test_a_reset_resets_the_share_too(returning: Workers) -> None:
+def test_reset_also_resets_the_local_share(returning: Workers) -> None:
     limiter, plan = returning.limiter, hits("10/minute", subject="eve")
     assert returning.admitted(plan) == [10]
 
@@ -369,7 +369,7 @@ def test_a_reset_resets_the_share_too(returning: Workers) -> None:
     assert returning.admitted(plan) == [10]
 
 
-def test_a_refund_of_a_charge_that_is_not_made_yet_is_made_later(workers: Workers) -> None:
+def test_refund_of_a_pending_charge_is_made_with_it(workers: Workers) -> None:
     limiter, plan = workers.limiter, hits("10/minute")
     workers.break_down()
     first, second = limiter.check(plan), limiter.check(plan)
@@ -386,7 +386,7 @@ def test_a_refund_of_a_charge_that_is_not_made_yet_is_made_later(workers: Worker
     assert limiter.peek(plan).remaining == 9
 
 
-def test_a_failure_half_way_back_belongs_to_the_same_outage(
+def test_failure_while_half_open_belongs_to_the_same_outage(
     returning: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
     limiter, plan = returning.limiter, hits("10/minute")
@@ -399,13 +399,13 @@ def test_a_failure_half_way_back_belongs_to_the_same_outage(
 
     assert (again.breaker, again.state) == ("open", "failed")
     assert [change.state for change in returning.changes] == ["failed", "working"]
-    assert [record.levelname for record in caplog.records] == ["WARNING"], "of the end, for it began before"
+    assert [record.levelname for record in caplog.records] == ["WARNING"], "of the end: it began before the test"
     assert limiter.peek(plan).remaining == 10 - 5
 
 
 @pytest.mark.slow
-def test_a_storage_that_takes_no_charges_is_still_away(workers: Workers) -> None:
-    """Then no request has to find out that it does not answer."""
+def test_outage_continues_while_the_storage_takes_no_charges(workers: Workers) -> None:
+    """Otherwise a request would have to wait for a storage that does not answer."""
     limiter, plan = workers.limiter, hits("10/minute")
     charge, tries = workers.storage.check_many, list[float]()
     workers.break_down()
@@ -430,7 +430,7 @@ def test_a_storage_that_takes_no_charges_is_still_away(workers: Workers) -> None
 
 
 @pytest.mark.slow
-def test_a_storage_that_takes_nothing_but_charges_is_still_away(returning: Workers) -> None:
+def test_outage_continues_while_the_storage_takes_nothing_but_charges(returning: Workers) -> None:
     limiter, storage, ask = returning.limiter, returning.storage, returning.storage.check
     refused: list[tuple[Hit, ...]] = []
 
@@ -453,7 +453,7 @@ def test_a_storage_that_takes_nothing_but_charges_is_still_away(returning: Worke
     assert [change.state for change in returning.changes] == ["failed", "working"]
 
 
-def test_a_forked_child_finds_its_own_way_back(returning: Workers) -> None:
+def test_forked_child_returns_to_the_storage_by_itself(returning: Workers) -> None:
     limiter = returning.limiter
 
     def return_alone() -> None:
@@ -468,7 +468,7 @@ def test_a_forked_child_finds_its_own_way_back(returning: Workers) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_back_first_leaves_the_others_their_share(make: Callable[..., Workers]) -> None:
+def test_worker_that_returns_first_leaves_other_workers_their_share(make: Callable[..., Workers]) -> None:
     workers = make(2)
     first, second = workers.limiters
     plan = hits("10/minute")
@@ -489,7 +489,7 @@ def test_a_worker_that_is_back_first_leaves_the_others_their_share(make: Callabl
     assert admitted + sum(first.check(plan).allowed for _ in range(10)) == 4
 
 
-def test_the_storage_alone_decides_when_all_is_charged(returning: Workers) -> None:
+def test_storage_alone_decides_after_all_charges_are_made(returning: Workers) -> None:
     plan = hits("10/minute")
     returning.mend()
     returning.storage.reset([plan[0].key])
@@ -497,7 +497,7 @@ def test_the_storage_alone_decides_when_all_is_charged(returning: Workers) -> No
     assert returning.admitted(plan) == [10]
 
 
-def test_nothing_counts_as_used_by_a_client_that_is_new_after_the_outage(make: Callable[..., Workers]) -> None:
+def test_client_that_is_new_after_an_outage_has_its_whole_limit(make: Callable[..., Workers]) -> None:
     workers = make(2)
     workers.break_down()
     workers.admitted(hits("60/minute", subject="bob"), 1)
@@ -509,7 +509,7 @@ def test_nothing_counts_as_used_by_a_client_that_is_new_after_the_outage(make: C
     assert sum(workers.admitted(hits("60/minute"), 20)) >= 18
 
 
-def test_a_check_that_fails_after_the_outage_is_charged_and_begins_no_other(workers: Workers) -> None:
+def test_late_failure_after_an_outage_is_charged_and_begins_no_new_outage(workers: Workers) -> None:
     limiter, storage, plan = workers.limiter, workers.storage, hits("10/minute")
     asked, fails, ask = threading.Event(), threading.Event(), storage.check
 
@@ -547,12 +547,12 @@ def test_keys_of_an_outage_are_forgotten_when_their_windows_have_passed(workers:
 
     workers.clock.advance(61)  # as long as a rule with a lease would count them
     for _ in range(100):
-        limiter.check(hits("30/minute", subject="somebody"))
+        limiter.check(hits("30/minute", subject="bob"))
 
     assert limiter.health().fallback_keys == 0
 
 
-def test_keys_of_the_way_back_are_forgotten_when_their_windows_have_passed(
+def test_keys_counted_while_workers_return_are_forgotten_when_their_windows_have_passed(
     make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flask_multilimit.engine.storage.layers.outage.RETURN_SECONDS", 60)
@@ -565,7 +565,7 @@ def test_keys_of_the_way_back_are_forgotten_when_their_windows_have_passed(
     limiter.peek(hits("30/minute"))
     assert limiter.health().fallback_keys == 0
 
-    limiter.check(hits("30/minute", subject="who comes while others are on their way"))
+    limiter.check(hits("30/minute", subject="bob"))
     assert limiter.health().fallback_keys == 1
     workers.clock.advance(61)
     limiter.peek(hits("30/minute"))
@@ -578,7 +578,7 @@ def test_keys_of_the_way_back_are_forgotten_when_their_windows_have_passed(
 
 @pytest.mark.parametrize("on_error", ["local", "allow", "deny"])
 @pytest.mark.parametrize("outage", [20, 40, 80, 400])
-def test_slots_from_before_are_in_use_until_their_work_ends(
+def test_slots_taken_before_an_outage_are_in_use_until_released(
     make: Callable[..., Workers], outage: int, on_error: OnStorageError
 ) -> None:
     workers = make(on_error=on_error)
@@ -593,7 +593,7 @@ def test_slots_from_before_are_in_use_until_their_work_ends(
 
     assert work.in_use() == 2
     workers.clock.advance(59)
-    assert work.in_use() == 2, "they are as new"
+    assert work.in_use() == 2, "they are charged with their whole timeout"
     work.storage.renew([slot for decision in work.held for slot in slots_of(decision)])
     work.goes_on(80)
     assert work.in_use() == 2
@@ -613,7 +613,7 @@ def test_slots_from_before_are_in_use_until_their_work_ends(
         ("raise", "9/hour", 9),
     ],
 )
-def test_a_check_whose_reply_is_lost_keeps_nothing_when_its_work_is_over(
+def test_check_whose_reply_was_lost_holds_nothing_after_its_release(
     make: Callable[..., Workers], policy: OnStorageError, rules: str, left: int
 ) -> None:
     workers = make(on_error=policy)
@@ -627,7 +627,7 @@ def test_a_check_whose_reply_is_lost_keeps_nothing_when_its_work_is_over(
     assert workers.storage.peek(plan).remaining == left
 
 
-def test_a_check_whose_reply_is_lost_keeps_nothing_when_it_is_refused_here(make: Callable[..., Workers]) -> None:
+def test_check_whose_reply_was_lost_holds_no_slot_when_refused_locally(make: Callable[..., Workers]) -> None:
     workers = make(3)
     limiter, plan = workers.limiter, hits("2 at once")
     workers.storage.loses_replies = True
@@ -638,7 +638,7 @@ def test_a_check_whose_reply_is_lost_keeps_nothing_when_it_is_refused_here(make:
     assert workers.storage.peek(plan).remaining == 2
 
 
-def test_a_check_that_fails_after_the_outage_keeps_no_slot(make: Callable[..., Workers]) -> None:
+def test_late_failure_after_an_outage_holds_no_slot(make: Callable[..., Workers]) -> None:
     workers = make(on_error="deny")
     limiter, storage, plan = workers.limiter, workers.storage, hits("1 at once")
     asked, fails_now, ask = threading.Event(), threading.Event(), storage.check
@@ -669,7 +669,7 @@ def test_a_check_that_fails_after_the_outage_keeps_no_slot(make: Callable[..., W
 
 
 @pytest.mark.parametrize("give_back", [Limiter.release, Limiter.refund])
-def test_one_request_after_the_other_needs_one_slot(
+def test_sequential_requests_use_one_slot_of_the_local_share(
     make: Callable[..., Workers], give_back: Callable[[Limiter, Decision], object]
 ) -> None:
     """A slot counts in the share as long as it is held, and no longer."""
@@ -690,10 +690,10 @@ def test_one_request_after_the_other_needs_one_slot(
     give_back(limiter, held)
     fails(workers)
 
-    assert sum(limiter.check(eight).allowed for _ in range(5)) == 2, "nothing is in progress"
+    assert sum(limiter.check(eight).allowed for _ in range(5)) == 2, "no slot is held"
 
 
-def test_a_slot_taken_half_way_back_counts_once_in_the_next_outage(returning: Workers) -> None:
+def test_slot_taken_while_half_open_counts_once_in_the_next_outage(returning: Workers) -> None:
     limiter = returning.limiter
     storage: Any = limiter.outermost
     held = limiter.check(FOUR)
@@ -705,7 +705,7 @@ def test_a_slot_taken_half_way_back_counts_once_in_the_next_outage(returning: Wo
     assert returning.admitted(FOUR, 5) == [3]
 
 
-def test_slots_that_are_charged_to_the_storage_do_not_count_here_in_the_next_outage(workers: Workers) -> None:
+def test_slots_charged_to_the_storage_do_not_count_locally_in_the_next_outage(workers: Workers) -> None:
     limiter = workers.limiter
     fails(workers)
     during = limiter.check(FOUR)
@@ -716,7 +716,7 @@ def test_slots_that_are_charged_to_the_storage_do_not_count_here_in_the_next_out
     assert workers.admitted(FOUR, 5) == [4]
 
 
-def test_a_refund_from_before_an_outage_is_made_after_it(workers: Workers) -> None:
+def test_refund_in_an_outage_of_an_earlier_check_is_made_after_it(workers: Workers) -> None:
     limiter, plan = workers.limiter, (*FOUR, *hits("9/hour"))
     storage: Any = limiter.outermost
     taken = limiter.check(plan)
