@@ -31,22 +31,23 @@ with its ``NAME.lua`` beside it, and run ``ALGORITHMS["NAME"] = module`` before 
 
 BAN = "ban"
 CALENDAR = "calendar"
-_OF_THEIR_OWN: dict[str, Algorithm] = {BAN: cast("Algorithm", ban), CALENDAR: calendar}
-"""The algorithms of bans and of calendars, by their names in keys and scripts. No other rule can have them."""
+_RESERVED: dict[str, Algorithm] = {BAN: cast("Algorithm", ban), CALENDAR: calendar}
+"""The algorithms of bans and calendars, by their names in keys and scripts. ``Rule`` does not take these names."""
 
-SHIPPED: frozenset[Algorithm] = frozenset((*ALGORITHMS.values(), *_OF_THEIR_OWN.values()))
+SHIPPED: frozenset[Algorithm] = frozenset((*ALGORITHMS.values(), *_RESERVED.values()))
 """The algorithms of this package."""
 
 SLIDING: frozenset[str] = frozenset(("sliding_window", "sliding_window_counter"))
-"""Algorithms whose ``reset_after`` does not say when the next unit comes back: a charge of the last one does."""
+"""Algorithms whose ``reset_after`` does not say when the next unit comes back. A charge of the last unit says it in
+``remaining`` (``engine/reply.py``)."""
 
 EVENLY: frozenset[str] = frozenset(name for name, algorithm in ALGORITHMS.items() if "rate" in algorithm.INCLUDES)
-"""Algorithms whose units come back one after the other, at an even rate."""
+"""Algorithms whose units come back one after another, at an even rate."""
 
 
 def algorithm_of(name: str) -> Algorithm:
     """The algorithm of a rule, of a calendar or of a ban."""
-    return _OF_THEIR_OWN.get(name) or ALGORITHMS[name]
+    return _RESERVED.get(name) or ALGORITHMS[name]
 
 
 __all__ = [

@@ -7,7 +7,7 @@ a ban holds, nothing is a strike, so further requests do not lengthen it.
 The first ban lasts ``time``. Each repetition lasts ``factor`` times as long as the ban before, at most ``most``. A ban
 is a repetition if it begins within ``memory`` after the last one has ended.
 
-The state says when the ban began, not when it ends, so changed parameters apply at once. A state whose latest instant
+The state says when a ban began, not when it ends, so changed parameters apply at once. A state whose latest instant
 is more than ``AHEAD`` in the future (the clock stepped back) is dropped. Twin of ``ban.lua``.
 """
 
@@ -26,10 +26,11 @@ REMEMBERS_IDS = False
 INCLUDES = ()
 
 MOST_LEVEL = 100
-"""The number of repetitions that lengthen a ban."""
+"""The largest level: further repetitions do not lengthen a ban."""
 NO_BAN = -1
 """The level of a state with strikes and without a ban."""
-NOBODY = bytes(16)
+NO_ID = bytes(16)
+"""Stands for the id of the check that began a ban, without a ban."""
 
 quota = plain_quota
 recognise = recognise_nothing
@@ -72,7 +73,7 @@ def length(quota: Quota, level: int) -> int:
 
 
 def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:
-    """Remaining is the number of strikes until the ban; while a ban holds, the number of :func:`.encode_ban`."""
+    """``remaining`` is the number of strikes until the ban, or while a ban holds, the number of :func:`.encode_ban`."""
     if state is None or _is_future(state, now):
         return quota.count, 0, 0, NOTHING_SEEN
     left = remembered = 0
@@ -94,12 +95,12 @@ def strike(state: State | None, quota: Quota, now: int, check_id: bytes) -> Stat
     if len(seen.strikes) + 1 >= quota.count:
         return State(now, min(seen.level + 1, MOST_LEVEL), check_id, ())
     latest = max(now, seen.strikes[-1][0]) if seen.strikes else now
-    began, by = (state.began, state.by) if state is not None and seen.level > NO_BAN else (0, NOBODY)
+    began, by = (state.began, state.by) if state is not None and seen.level > NO_BAN else (0, NO_ID)
     return State(began, seen.level, by, (*seen.strikes, (latest, check_id)))
 
 
 def evaluate_after_strike(state: State | None, quota: Quota, now: int, check_id: bytes) -> Outcome:
-    """As :func:`evaluate`, after :func:`strike`: also says whether this check began the ban."""
+    """:func:`evaluate`, after :func:`strike`. Also says whether this check began the ban."""
     remaining, left, delay, seen = evaluate(state, quota, 0, now)
     if left and state is not None and state.by == check_id:
         remaining = encode_ban(seen.level, begun=True)
@@ -126,7 +127,7 @@ def drop_future(state: State | None, quota: Quota, now: int) -> State | None:
 def settle(
     state: State | None, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes
 ) -> State | None:
-    """Does nothing: a ban charges nothing."""
+    """Do nothing, because a ban charges nothing."""
     return state
 
 

@@ -1,7 +1,7 @@
-"""The parameters and the answers of every algorithm.
+"""The interface of an algorithm: what its functions take and return.
 
-An algorithm is a pure function of a key's state, a quota, a cost and an instant. It knows no storage, no lock, no
-clock and no Flask. Numbers are integers: units, and microseconds of the storage's clock.
+They are pure functions of a key's state, a quota, a cost and an instant, and know no storage, lock, clock or Flask.
+Numbers are integers: units, and microseconds by the storage's clock.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class Quota:
     max_delay: int
     """Longest wait in a queue, in microseconds; 0 for algorithms and rules without a queue."""
     time: int = 0
-    """How long the first ban lasts, in microseconds. ``window`` and ``count`` are those of its strikes."""
+    """How long the first ban lasts, in microseconds. A ban begins after ``count`` strikes within ``window``."""
     factor: float = 1
-    """How many times as long each ban lasts that repeats one."""
+    """A ban that repeats another one lasts this many times as long."""
     most: int = 0
     """The longest that a ban lasts, in microseconds."""
     memory: int = 0
     """Microseconds after the end of a ban within which the next one repeats it."""
     periods: Periods | None = field(default=None, compare=False)
-    """Where the periods of a calendar begin; its ``window`` is as long as the longest of them. Not compared, because it
-    is an argument of scripts, and no part of them."""
+    """The periods of a calendar, whose ``window`` is as long as the longest of them. Not compared, because scripts get
+    their boundaries as an argument."""
 
 
 def plain_quota(window: int, count: int, burst: int | None, max_delay: int | None) -> Quota:
@@ -49,8 +49,8 @@ def plain_quota(window: int, count: int, burst: int | None, max_delay: int | Non
 
 
 def encode_ban(level: int, *, begun: bool) -> int:
-    """A number in place of remaining units while a ban holds: its level, and whether this check began it. It is below
-    0, which no number of units is."""
+    """The number that replaces ``remaining`` while a ban holds: its level, and whether this check began it. It is below
+    0."""
     return -2 * (level + 1) - begun
 
 
@@ -66,20 +66,19 @@ def is_begun(remaining: int) -> bool:
 
 AHEAD = 100_000
 """Microseconds. A charge that is at most this far in the future was made before the clock stepped back a little, and
-counts. One that is further ahead is dropped, so that a wrong clock locks nobody out for long."""
+counts. A charge further ahead is dropped, so that a wrong clock does not lock anybody out for long."""
 
 Outcome = tuple[int, int, int, Any]
-"""``remaining`` units before a charge (below 0: a debt), ``retry_after`` (0 if it allows), ``delay``, and ``seen``,
-which is passed on to ``charge``."""
-
+"""``remaining`` units before a charge (below 0: a debt), ``retry_after`` (0 if it allows), ``delay``, and ``seen``:
+what the algorithm found in the state, to be passed on to ``charge`` and ``reset_after``."""
 
 NO_PARAMETERS: frozenset[str] = frozenset()
 
 COUNTED = 10**9
-"""The largest cost if units are a number rather than entries."""
+"""The largest cost for algorithms that keep a number of units, not an entry for each unit."""
 
 MOST_USED = 10**10
-"""The most units that a counter holds, whatever was settled. The arithmetic of the Lua twins is exact up to more
+"""The most units that a counter holds, whatever was settled. The arithmetic of the Lua twins is exact even beyond that
 (``span.lua``)."""
 
 
@@ -89,15 +88,14 @@ def recognise_nothing(state: Any, quota: Quota, now: int, check_id: bytes) -> bo
 
 
 Unit = tuple[str, Quota, int]
-"""One unit of a key: the key, the quota of its rule, and the index of ``remaining`` in a reply."""
+"""A unit to charge: its key, the quota of its rule, and the index of its ``remaining`` in a reply."""
 
 
 class Algorithm(Protocol):
     """The Python twin: a module with these names. ``NAME.lua`` beside it defines the same functions.
 
     ``state`` is whatever the algorithm keeps for one key, ``None`` before the first charge and after its
-    ``reset_after`` has passed. Only :meth:`charge`, :meth:`settle` and
-    :meth:`drop_future` may change it.
+    ``reset_after`` has passed. Only :meth:`charge`, :meth:`settle` and :meth:`drop_future` may change it.
     """
 
     @property
@@ -110,17 +108,18 @@ class Algorithm(Protocol):
 
     @property
     def INCLUDES(self) -> tuple[str, ...]:  # noqa: N802
-        """Lua files that the script needs before ``NAME.lua``, which several algorithms may share."""
+        """Lua files, without suffix, that the script needs before ``NAME.lua``. Several algorithms may share them."""
 
     @property
     def REMEMBERS_IDS(self) -> bool:  # noqa: N802
-        """Whether the state keeps check ids, so that a repeated check can be recognised."""
+        """Whether the state keeps check ids, so that :meth:`recognise` finds a repeated check."""
 
     def quota(self, window: int, count: int, burst: int | None, max_delay: int | None, /) -> Quota:
-        """A rule in integers, with defaults for the parameters that it leaves out."""
+        """The quota of a rule, with defaults for parameters that are ``None``."""
 
     def evaluate(self, state: Any, quota: Quota, cost: int, now: int, /) -> Outcome:
-        """May ``cost`` more units pass at ``now``? Refused at every instant before ``retry_after``, allowed at it."""
+        """Whether ``cost`` more units may pass at ``now``. If not, they are refused until ``retry_after`` has passed,
+        and then allowed."""
 
     def charge(self, state: Any, quota: Quota, cost: int, now: int, seen: Any, check_id: bytes, /) -> tuple[Any, int]:
         """Charge ``cost`` units (at least 1); return the new state and its ``reset_after``."""
@@ -130,13 +129,14 @@ class Algorithm(Protocol):
 
     def drop_future(self, state: Any, quota: Quota, now: int, /) -> Any:
         """Drop what lies more than ``AHEAD`` in the future (the clock stepped back), so that it does not count when its
-        time comes; return the new state. Called when a check does not charge this key; :meth:`charge` drops it by
-        itself."""
+        time comes; return the new state. Called when a check does not charge this key. :meth:`charge` does the
+        same."""
 
     def settle(self, state: Any, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes, /) -> Any:
-        """Make what ``check_id`` was charged, ``cost`` units of a quota that was full again at ``until``, ``units``;
-        return the new state. What is too much is given back where it was charged, as far as it still counts; what is
-        missing is charged at ``now``, even beyond the count. ``state`` is ``None`` if nothing counts any more."""
+        """Change the charge of ``check_id`` from ``cost`` to ``units``; return the new state. After the charge, the
+        quota was to be full again at ``until``. Units that were charged too much are given back where they were
+        charged, if they still count; missing units are charged at ``now``, even beyond the count. ``state`` is ``None``
+        if nothing counts any more."""
 
     def recognise(self, state: Any, quota: Quota, now: int, check_id: bytes, /) -> bool:
-        """Whether ``check_id`` was charged here, and still counts. Asked only where ``REMEMBERS_IDS``."""
+        """Whether a charge of ``check_id`` still counts here. Called only if ``REMEMBERS_IDS``."""

@@ -1,9 +1,9 @@
-"""Calendar: a counter of the period that clocks show; it begins anew with the next one. O(1) memory.
+"""Calendar: a counter that starts again with each period of a calendar. O(1) memory.
 
 ``now`` is Unix time. The state has the units of the latest period that was charged, and those of the period before it:
-if the clock steps back over a boundary, the earlier period goes on with what was used of it, and the later one keeps
-what was used already. A state belongs to the period in which its begin lies, even where a time zone has changed its
-rules since. Twin of ``calendar.lua``.
+if the clock steps back over a boundary, the earlier period continues with the units used in it, and the later one keeps
+its own. A state belongs to the period in which its beginning lies, even if the time zone has changed its rules since.
+Twin of ``calendar.lua``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ REMEMBERS_IDS = False
 INCLUDES = ("numbers",)
 
 LINGERS = 3_600_000_000
-"""Microseconds that a state outlives its period, in case the clock steps back."""
+"""Microseconds for which a state outlives its period, in case the clock steps back."""
 
 State = tuple[int, int, int]
-"""The begin of the latest period, the units used in it, and those used in the period before."""
+"""The beginning of the latest period, the units used in it, and those used in the period before."""
 
 quota = plain_quota
 recognise = recognise_nothing
 
 
 def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:
-    """Seen is the state in force at ``now``."""
+    """``seen`` is the state in force at ``now``."""
     _, _, end, after = around = _around(quota, now)
     start, used, before = seen = _in_force(state, around)
     remaining = quota.count - (used if start < end else before)
@@ -59,7 +59,7 @@ def drop_future(state: State | None, quota: Quota, now: int) -> State | None:
 def settle(
     state: State | None, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes
 ) -> State | None:
-    """Gives back within the period of the charge, and nothing once that is over."""
+    """Give back within the period of the charge, and nothing once that is over."""
     _, _, end, after = around = _around(quota, now)
     seen = _in_force(state, around)
     is_next = seen[0] >= end
@@ -73,7 +73,8 @@ def settle(
 
 
 def _around(quota: Quota, now: int) -> tuple[int, ...]:
-    """The begin of the period before that of ``now``, its begin, its end, and the end of the next one."""
+    """Four boundaries: the beginnings of the previous and of the present period, and the ends of the present and of the
+    next one."""
     assert quota.periods is not None
     return quota.periods.around(now)[AROUND - 1 : AROUND + 3]
 
@@ -86,7 +87,8 @@ def _in_force(state: State | None, around: tuple[int, ...]) -> State:
 
 
 def _added(state: State, units: int, *, is_next: bool) -> State:
-    """``state`` with ``units`` more, or fewer, in its latest period; if that ``is_next``, in the one before."""
+    """``state`` with ``units`` added (below 0: taken away) in the present period. That is the latest of the state, or
+    the one before if the latest ``is_next``, after the present one."""
     start, used, before = state
     if is_next:
         return start, used, min(max(before + units, 0), MOST_USED)

@@ -1,9 +1,9 @@
 """Concurrency: at most ``count`` units *in progress*. O(units in progress) memory.
 
-A unit is a slot. It is taken when the check passes, given back (:func:`settle`) when the work is done, and renewed
-(:func:`renew`) while the work goes on. Otherwise its worker has died, and it expires ``window`` after it was taken or
-renewed. So the state is the log of a sliding window whose entries leave early. Nobody knows when they will leave, and
-a refusal says so. Twin of ``concurrency.lua``.
+A unit is a slot. It is taken when the check passes, renewed (:func:`renew`) while the work goes on, and given back
+(:func:`settle`) when the work is done. If its worker dies, it expires ``window`` after it was taken or last renewed. So
+the state is the log of a sliding window whose entries leave early. When they will leave is not known, and a refusal
+says so. Twin of ``concurrency.lua``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .sliding_window import Log, charge, drop_future, recognise, reset_after
 PARAMETERS: frozenset[str] = NO_PARAMETERS
 
 MAX_COST = 1000
-"""Each unit is one entry, and each entry is renewed while the work goes on."""
+"""Low, because each unit is one entry, which is renewed while the work goes on."""
 
 REMEMBERS_IDS = True
 INCLUDES = ("log",)
@@ -40,20 +40,20 @@ __all__ = [
 
 
 def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:
-    """Seen is the range of slots in progress, as a pair of indices."""
+    """``seen`` is the range of the slots that count, as a pair of indices."""
     remaining, retry_after, delay, seen = sliding_window.evaluate(log, quota, cost, now)
     return max(remaining, 0), UNKNOWN if retry_after > 0 else retry_after, delay, seen
 
 
 def settle(log: Log | None, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes) -> Log | None:
-    """Takes slots out, wherever a renewal has moved them, and never adds any."""
+    """Take slots out, wherever a renewal has moved them. Slots are never added."""
     if log is not None and units < cost:
         log.remove(check_id, cost - units, log.head, log.end)
     return log
 
 
 def renew(log: Log | None, quota: Quota, cost: int, now: int, check_id: bytes) -> Log:
-    """Restart the slots of ``check_id`` at ``now``, however many others there are. Those that are gone count again."""
+    """Let the slots of ``check_id`` count from ``now`` on, even those that were gone, and even beyond the count."""
     if log is None:
         log = Log(quota)
     log.remove(check_id, cost, log.head, log.end)

@@ -1,4 +1,4 @@
-"""Fixed window counter: the cheapest, one counter per subject; up to twice ``count`` across a window's edge.
+"""Fixed window counter: the cheapest, one counter per subject. Around the end of a window, up to twice ``count`` pass.
 
 A subject's window begins with its first charge and ends ``window`` later; the next charge begins another. A
 window that begins more than ``AHEAD`` in the future (the clock stepped back) is dropped. Twin of ``fixed_window.lua``.
@@ -21,7 +21,7 @@ recognise = recognise_nothing
 
 
 def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:
-    """Seen is the window in force at ``now``, a new one if necessary."""
+    """``seen`` is the window in force at ``now``, if necessary a new one."""
     start, used = _in_force(state, quota, now)
     remaining = quota.count - used
     if cost <= remaining or not cost:
@@ -48,7 +48,7 @@ def drop_future(state: State | None, quota: Quota, now: int) -> State | None:
 def settle(
     state: State | None, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes
 ) -> State | None:
-    """Gives back within the window of the charge, and nothing once that is over."""
+    """Give back within the window of the charge, and nothing once that is over."""
     if units > cost:
         start, used = _in_force(state, quota, now)
         return start, min(used + units - cost, MOST_USED)

@@ -1,6 +1,6 @@
 """GCRA, the generic cell rate algorithm: one unit every ``time / count``, and ``burst`` of them at once.
 
-``burst`` is 1 unless given: evenly spaced, no two together. (ITU-T I.371 and ATM Forum TM 4.0: increment
+Without ``burst`` it is 1: units are evenly spaced, never two at once. (ITU-T I.371 and ATM Forum TM 4.0: increment
 ``time / count``, limit ``(burst - 1) x time / count``.) The arithmetic is in ``rate.py``. Twin of ``gcra.lua``.
 """
 

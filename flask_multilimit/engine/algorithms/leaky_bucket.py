@@ -5,7 +5,7 @@ drains at a fixed rate: a request is admitted with a ``delay``, the time until t
 if that is longer than ``max_delay``. The order of the queue is the order of arrival at the storage, across all
 processes.
 
-``burst`` is ``count`` unless given, and for a queue ``count`` more than drain in ``max_delay``. The arithmetic is
+Without ``burst`` it is ``count``, and for a queue, ``count`` more than what drains in ``max_delay``. The arithmetic is
 in ``rate.py``. Twin of ``leaky_bucket.lua``.
 """
 
@@ -24,7 +24,7 @@ METER = -1
 """Stands for a missing ``max_delay``."""
 
 LONGEST_QUEUE = 10**10
-"""The most units in a queue. The arithmetic of the Lua twin is exact up to a little more (``span.lua``)."""
+"""The most units in a queue. The arithmetic of the Lua twin is exact up to a few more (``span.lua``)."""
 
 recognise = recognise_nothing
 
@@ -56,7 +56,8 @@ def quota(window: int, count: int, burst: int | None, max_delay: int | None) -> 
 
 
 def evaluate(state: rate.Instant | None, quota: Quota, cost: int, now: int) -> Outcome:
-    """Seen is as in ``rate.py``; its whole microseconds are the delay. A check of cost 0 never waits."""
+    """``seen`` is as in ``rate.py``. Rounded up to whole microseconds, it is the delay. A check of cost 0 never
+    waits."""
     remaining, retry_after, _, behind = rate.evaluate(state, quota, cost, now)
     if quota.max_delay == METER:
         return remaining, retry_after, 0, behind

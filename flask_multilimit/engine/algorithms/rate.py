@@ -1,15 +1,15 @@
 """The arithmetic that token bucket, leaky bucket and GCRA share: one instant per subject.
 
-The three are one limiter seen from three sides (ITU-T I.371, Annex A, describes GCRA as a "virtual scheduling
+The three are one algorithm described in three ways (ITU-T I.371, Annex A, describes GCRA as a "virtual scheduling
 algorithm" and as a "continuous-state leaky bucket", and shows that they are equal). One unit takes an interval of
-``window / count`` to come back. The state is the instant when all will have come back, the theoretical arrival
+``window / count`` to come back. The state is the instant when all units will have come back, the theoretical arrival
 time. The tokens missing from the bucket, or the water in it, are the time from now to that instant, divided by the
 interval.
 
-Nothing is ever rounded: an instant is whole microseconds and a rest counted in ``1 / count`` of one, so neither
-windows of a millisecond nor 10**9 operations drift. An instant further away than ``burst`` intervals and
-``AHEAD`` (the clock stepped back, or ``burst`` was lowered) is dropped, unless it is a debt: a settlement beyond the
-count notes when it was made, and counts unless that lies in the future.
+Nothing is ever rounded: an instant is whole microseconds and a rest, in ``1 / count`` of a microsecond, so neither
+windows of a millisecond nor 10**9 operations drift. An instant that is further away than ``burst`` intervals plus
+``AHEAD`` (the clock stepped back, or ``burst`` was lowered) is dropped, unless it is a debt: the state also says when a
+settlement beyond the count was made, and the debt counts unless that lies in the future.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from __future__ import annotations
 from .base import AHEAD, NEVER, Outcome, Quota
 
 Instant = tuple[int, int, int]
-"""Whole microseconds, a rest in 1 / count of one, and if it is a debt when it was settled; else 0."""
+"""Whole microseconds, the rest in 1 / count of a microsecond, and for a debt, when it was settled; else 0."""
 
 NO_DEBT = 0
-"""In place of the instant of a settlement."""
+"""Stands for the instant of a settlement if there is no debt."""
 
 LONGEST_DEBT = 400 * 86_400_000_000
-"""Microseconds until the instant, at most: as long as the longest window."""
+"""The longest time until the instant, in microseconds: the longest window."""
 
 
 def evaluate(state: Instant | None, quota: Quota, cost: int, now: int) -> Outcome:
-    """Seen is the time from now to the instant, in 1 / count of a microsecond."""
+    """``seen`` is the time from now to the instant, in 1 / count of a microsecond."""
     behind = _behind(state, quota, now)
     slack = quota.burst * quota.window - behind
     remaining = slack // quota.window
@@ -54,8 +54,8 @@ def drop_future(state: Instant | None, quota: Quota, now: int) -> Instant | None
 def settle(
     state: Instant | None, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes
 ) -> Instant | None:
-    """Gives back the part of the charge that has not come back by itself: exact without other requests in between, and
-    never more."""
+    """Give back the part of the charge that has not come back by itself: exactly if there were no other requests in
+    between, and never more."""
     behind = _behind(state, quota, now)
     if units > cost:
         behind = min(behind + (units - cost) * quota.window, LONGEST_DEBT * quota.count)
@@ -68,6 +68,7 @@ def settle(
 
 
 def _behind(state: Instant | None, quota: Quota, now: int) -> int:
+    """The time from ``now`` to the instant, in 1 / count of a microsecond; 0 if it has passed or is dropped."""
     if state is None:
         return 0
     whole, rest, settled = state

@@ -1,8 +1,8 @@
 """Sliding window log: exact, O(count) memory. At most ``count`` units in ANY ``window``.
 
-A unit charged at ``s`` counts at ``now`` while ``now - window < s <= now + AHEAD``. Scores further in the future (the
-clock stepped back) do not count and are dropped by the next check. The ``reset_after`` of a charge is that of the units
-it has charged, even if others are in the future. Twin of ``sliding_window.lua``.
+A unit charged at ``s`` counts at ``now`` while ``now - window < s <= now + AHEAD``. Units further in the future (the
+clock stepped back) do not count, and the next check drops them. The ``reset_after`` of a charge is that of the units it
+has charged, even if others are in the future. Twin of ``sliding_window.lua``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .base import AHEAD, NEVER, Outcome, Quota, Unit, plain_quota
 PARAMETERS = frozenset({"lease"})
 
 MAX_COST = 10_000
-"""Each unit is one entry: a larger cost would make a single check a long one."""
+"""Each unit is one entry: with a larger cost, a single check would take long."""
 
 REMEMBERS_IDS = True
 INCLUDES = ("log",)
@@ -28,20 +28,20 @@ TRIM = 128
 """The most entries of each kind (expired, future) that one charge drops, plus one for each of its units."""
 
 FEW = 8
-"""The fewest dropped entries for which the array is cut."""
+"""The array is cut only if at least so many entries are dropped."""
 
 _entry = struct.Struct("q16s").pack
 """An instant and a check id, as the array keeps them."""
 _PER_ENTRY = 3
-"""Numbers of an entry: the instant, and two for the id."""
+"""Numbers in the array for each entry: one for the instant, two for the id."""
 
 
 class Log:
     """Entries in order of time, each an instant and the id of its check: 24 bytes per entry.
 
-    Entries before ``head`` are dropped. The array is cut when these are half of all and at least :data:`FEW`, so
-    dropping is O(1). ``quota`` is that of the last charge. By this quota, all entries count until ``known_until`` (0 if
-    not known), and there is ``room`` for that many more.
+    Entries before ``head`` are dropped. The array is cut when these are at least half of all and at least :data:`FEW`,
+    so dropping is O(1) on average. ``quota`` is that of the last charge. By this quota, all entries count until
+    ``known_until`` (0 if not known), and there is ``room`` for that many more.
     """
 
     __slots__ = ("entries", "head", "known_until", "quota", "room")
@@ -69,7 +69,7 @@ class Log:
         return bisect_right(memoryview(self.entries)[::_PER_ENTRY], instant, start)
 
     def add(self, place: int, now: int, check_id: bytes, cost: int) -> None:
-        """Put ``cost`` entries at index ``place``, which is the end unless there are entries in the future."""
+        """Insert ``cost`` entries at index ``place``, which is the end unless there are entries in the future."""
         self.known_until = 0
         if place < self.end:
             self.entries[place * _PER_ENTRY : place * _PER_ENTRY] = array("q", _entry(now, check_id) * cost)
@@ -80,12 +80,12 @@ class Log:
         """The index of the first entry of ``check_id``; -1 if there is none."""
         searched = memoryview(self.entries)[start * _PER_ENTRY : stop * _PER_ENTRY].tobytes()
         at = searched.find(check_id)
-        while at >= 0 and at % (8 * _PER_ENTRY) != 8:  # it begins after the 8 bytes of an instant
+        while at >= 0 and at % (8 * _PER_ENTRY) != 8:  # an id follows the 8 bytes of an instant
             at = searched.find(check_id, at + 1)
         return -1 if at < 0 else start + at // (8 * _PER_ENTRY)
 
     def count(self, check_id: bytes, start: int, stop: int) -> int:
-        """How many entries of ``check_id`` there are, which are adjacent."""
+        """How many adjacent entries of ``check_id`` there are, the first ones."""
         begin = self.find(check_id, start, stop)
         if begin < 0:
             return 0
@@ -99,7 +99,7 @@ class Log:
         return memoryview(self.entries)[start * _PER_ENTRY :].tobytes().count(check_id)
 
     def remove(self, check_id: bytes, cost: int, start: int, stop: int) -> None:
-        """Take out at most ``cost`` entries of ``check_id``, which are adjacent."""
+        """Take out at most ``cost`` adjacent entries of ``check_id``, the first ones."""
         begin = self.find(check_id, start, stop)
         if begin >= 0 and cost > 0:
             self.known_until = 0
@@ -115,9 +115,9 @@ class Log:
         self.known_until = 0
         self._cut(self.end - many, self.end)
 
-    def look(self, quota: Quota, now: int) -> int:
-        """Find out how much room there is by ``quota``, and until when. Returns how many entries have expired. No entry
-        may be in the future."""
+    def measure_room(self, quota: Quota, now: int) -> int:
+        """Set ``room`` and ``known_until`` by ``quota``. Returns how many entries have expired. No entry may be in the
+        future."""
         entries, first, begin = self.entries, self.head, now - quota.window
         end = len(entries) // _PER_ENTRY
         if first < end and entries[first * _PER_ENTRY] <= begin:
@@ -133,7 +133,7 @@ class Log:
 
 
 def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:
-    """Seen is the range of live entries, as a pair of indices."""
+    """``seen`` is the range of the entries that count, as a pair of indices."""
     first = end = 0
     if log is not None:
         entries, first = log.entries, log.head
@@ -159,7 +159,7 @@ def charge(
     log.quota, log.known_until = quota, 0
     first, end = seen
     entries = log.entries
-    if end * _PER_ENTRY == len(entries) and (end == log.head or entries[-_PER_ENTRY] <= now):  # as nearly always
+    if end * _PER_ENTRY == len(entries) and (end == log.head or entries[-_PER_ENTRY] <= now):  # nearly always
         entries.frombytes(_entry(now, check_id) * cost)
     else:
         log.drop_last(min(log.end - end, TRIM + cost))
@@ -170,13 +170,13 @@ def charge(
 
 
 def charge_unit(
-    logs: MutableMapping[str, Log | None], asked: Unit, now: int, check_id: bytes, reply: list[int]
+    logs: MutableMapping[str, Log | None], unit: Unit, now: int, check_id: bytes, reply: list[int]
 ) -> Sequence[str] | None:
-    """:func:`charge_units` for one key alone, which most checks ask for."""
-    key, quota, place = asked
+    """:func:`charge_units` for one unit, all that most checks ask for."""
+    key, quota, place = unit
     log = logs.get(key)
     if log is None or log.known_until <= now or log.quota is not quota:
-        return charge_units(logs, (asked,), now, check_id, reply)
+        return charge_units(logs, (unit,), now, check_id, reply)
     left = log.room - 1
     if left < 0:
         return None
@@ -186,18 +186,19 @@ def charge_unit(
 
 
 def charge_units(
-    logs: MutableMapping[str, Log | None], asked: Sequence[Unit], now: int, check_id: bytes, reply: list[int]
+    logs: MutableMapping[str, Log | None], units: Sequence[Unit], now: int, check_id: bytes, reply: list[int]
 ) -> Sequence[str] | None:
-    """:func:`evaluate` and :func:`charge` at once for one unit of each key, if all allow.
+    """:func:`evaluate` and :func:`charge` one unit of each key, if all allow.
 
     Writes the units that are left into ``reply``, and returns the keys that had no log. If a key refuses, or was last
-    charged by another window, returns ``None`` and charges nothing. No entry may be in the future. It takes one pass,
-    because nearly always all allow.
+    charged by another window, returns ``None`` and charges nothing. No entry may be in the future.
+
+    Charges in a single pass, because nearly always all allow, and undoes that if one does not.
     """
     entry = _entry(now, check_id)
     missing: tuple[tuple[str, Quota], ...] = ()
     expired: tuple[tuple[Log, int], ...] = ()
-    for key, quota, place in asked:
+    for key, quota, place in units:
         log = logs.get(key)
         if log is None:
             if not quota.count:
@@ -208,7 +209,7 @@ def charge_units(
         if log.known_until <= now or log.quota is not quota:
             if log.quota.window != quota.window:
                 break
-            many = log.look(quota, now)
+            many = log.measure_room(quota, now)
             if many:
                 expired += ((log, many),)
         left = log.room - 1
@@ -218,17 +219,17 @@ def charge_units(
         log.entries.frombytes(entry)
     else:
         if expired:
-            _drop(expired)
-        return _begin(logs, missing, now, entry) if missing else ()
-    _take_back(logs, asked, key)
+            _drop_expired(expired)
+        return _start_logs(logs, missing, now, entry) if missing else ()
+    _take_back(logs, units, key)
     for log, _ in expired:
-        log.known_until = 0  # so that the next charge drops what has expired
+        log.known_until = 0  # so that the next charge drops expired entries
     return None
 
 
-def _take_back(logs: MutableMapping[str, Log | None], asked: Iterable[Unit], refusing: str) -> None:
-    """Take out the new entries of all logs before that of the key ``refusing``."""
-    for key, _, _ in asked:
+def _take_back(logs: MutableMapping[str, Log | None], units: Iterable[Unit], refusing: str) -> None:
+    """Take out the new entries of ``units`` before that of the key ``refusing``."""
+    for key, _, _ in units:
         if key == refusing:
             return
         log = logs.get(key)
@@ -237,14 +238,14 @@ def _take_back(logs: MutableMapping[str, Log | None], asked: Iterable[Unit], ref
             log.room += 1
 
 
-def _drop(expired: Iterable[tuple[Log, int]]) -> None:
+def _drop_expired(expired: Iterable[tuple[Log, int]]) -> None:
     for log, many in expired:
         log.drop_first(min(many, TRIM + 1))
         if many > TRIM + 1:
             log.known_until = 0
 
 
-def _begin(
+def _start_logs(
     logs: MutableMapping[str, Log | None], missing: Iterable[tuple[str, Quota]], now: int, entry: bytes
 ) -> list[str]:
     for key, quota in missing:
@@ -268,8 +269,8 @@ def drop_future(log: Log | None, quota: Quota, now: int) -> Log | None:
 
 
 def settle(log: Log | None, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes) -> Log | None:
-    """Takes out entries of this check, or adds some at ``now``; done again, it changes nothing. ``until`` says where
-    they are, unless the check was repeated."""
+    """Take out entries of this check, or add some at ``now``. Doing this again changes nothing. ``until`` says where
+    its entries are, unless the check was repeated."""
     if log is None and units <= cost:
         return None
     log, at = Log(quota) if log is None else log, until - quota.window

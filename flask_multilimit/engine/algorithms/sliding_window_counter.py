@@ -1,9 +1,9 @@
-"""Sliding window counter: two counters per subject. It estimates as if the window before had been evenly used.
+"""Sliding window counter: two counters per subject. It estimates as if the previous window had been used evenly.
 
-At ``now``, the units used are those of the current window, plus the share of the window before that the sliding window
-still covers: ``previous x (window - elapsed) / window``, rounded up. (The formula of Cloudflare's "How we built rate
-limiting capable of scaling to millions of domains", 2017.) A subject's windows start with its first charge.
-One that begins more than ``AHEAD`` in the future (the clock stepped back) is dropped. Twin of
+At ``now``, the units used are those of the current window, plus the share of the previous window that the sliding
+window still covers: ``previous x (window - elapsed) / window``, rounded up. (The formula of Cloudflare's "How we built
+rate limiting capable of scaling to millions of domains", 2017.) A subject's windows start with its first charge. A
+window that begins more than ``AHEAD`` in the future (the clock stepped back) is dropped. Twin of
 ``sliding_window_counter.lua``.
 """
 
@@ -14,20 +14,17 @@ from .base import AHEAD, COUNTED, MOST_USED, NEVER, NO_PARAMETERS, Outcome, Quot
 PARAMETERS = NO_PARAMETERS
 MAX_COST = COUNTED
 REMEMBERS_IDS = False
-INCLUDES = (
-    "numbers",
-    "span",
-)
+INCLUDES = ("numbers", "span")
 
 State = tuple[int, int, int]
-"""The beginning of the current window, the units used in it, and the units used in the one before."""
+"""The beginning of the current window, the units used in it, and the units used in the previous one."""
 
 quota = plain_quota
 recognise = recognise_nothing
 
 
 def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:
-    """Seen is the two windows in force at ``now``."""
+    """``seen`` is the state in force at ``now``."""
     seen = start, current, previous = _in_force(state, quota, now)
     elapsed = now - start
     weighted = -(-previous * (quota.window - elapsed) // quota.window)
@@ -63,7 +60,7 @@ def drop_future(state: State | None, quota: Quota, now: int) -> State | None:
 def settle(
     state: State | None, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes
 ) -> State | None:
-    """Gives back while the window of the charge is the current one or the one before, and nothing after that."""
+    """Give back while the window of the charge is the current or the previous one, and nothing after that."""
     if units > cost:
         start, current, previous = _in_force(state, quota, now)
         return start, min(current + units - cost, MOST_USED), previous
@@ -84,10 +81,10 @@ def _in_force(state: State | None, quota: Quota, now: int) -> State:
     start, current, previous = state
     if now >= start + quota.window:
         start, current, previous = start + quota.window, 0, current
-    # After a settlement at 0 nothing counts any more: the next charge begins a new window.
+    # If nothing counts any more after a settlement at 0, the next charge begins a new window.
     return (start, current, previous) if current or previous else (now, 0, 0)
 
 
 def _elapsed_until(used: int, room: int, quota: Quota) -> int:
-    """How far into a window the weight of the one before, which used ``used`` units, has fallen to ``room``."""
+    """The time into a window at which the weight of the ``used`` units of the previous one has fallen to ``room``."""
     return quota.window - room * quota.window // used if used > room else 0

@@ -1,6 +1,6 @@
 """Token bucket: ``burst`` tokens when full, ``count`` new ones in every ``time``; each unit takes one.
 
-``burst`` is ``count`` unless given. The arithmetic is in ``rate.py``. Twin of ``token_bucket.lua``.
+Without ``burst`` it is ``count``. The arithmetic is in ``rate.py``. Twin of ``token_bucket.lua``.
 """
 
 from __future__ import annotations
