@@ -232,7 +232,7 @@ class MultiLimit:
             "name": name,
             "key": key,
         }
-        return gate_in_force().check_here(scope, options, subject)[0]
+        return gate_in_force().check_inline(scope, options, subject)[0]
 
     @contextmanager
     def limit(self, rules: Rules, *, scope: str, **options: Any) -> Iterator[Decision]:
@@ -245,7 +245,7 @@ class MultiLimit:
         gate, subject = gate_in_force(), options.pop("subject", None)
         holder = Holder()
         with holding(holder):
-            decision, applied = gate.check_here(scope, {"rules": rules, **options}, subject)
+            decision, applied = gate.check_inline(scope, {"rules": rules, **options}, subject)
         if not decision.allowed:
             raise gate.rejection(decision, applied)
         try:

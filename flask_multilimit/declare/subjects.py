@@ -265,13 +265,12 @@ class Subjects:
 
     def _client(self) -> Subject:
         try:
-            asked = current_request()
+            address = current_request().remote_addr or ""
         except RuntimeError:
             raise RuntimeError(
                 "a limit counts by the address of the client, and outside of a request there is none; use another type "
                 "there, such as LimitType.DEFAULT"
             ) from None
-        address = asked.remote_addr or ""
         return _client_at(address, self._ipv6_prefix) if len(address) <= LONGEST_ADDRESS else Subject("ip", address)
 
     def _user(self) -> Subject:

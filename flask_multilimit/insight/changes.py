@@ -171,7 +171,7 @@ def _newest(gate: AppGate) -> tuple[Document, str]:
 
 def _idle(gate: AppGate, entries: Iterable[Override | Listing]) -> set[str]:
     """The entries that match nothing in the app."""
-    met = gate.plans.overrides.met
+    met = gate.plans.overrides.effective
     overrides = (each for each in entries if isinstance(each, Override))
     return {each.id for each in overrides if each.id not in met and each in gate.plans.entries}
 

@@ -1,4 +1,4 @@
-"""Tries a change of limits or lists before it is made: what it would change, and whether it needs force."""
+"""Tries a change of limits or lists before it is made, to say what it would change, and whether it needs force."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LARGEST_SHARE = 1000
 
 
 class ChangeValidator:
-    """Tries changes on the plans of an app, which stay as they are."""
+    """Tries changes on copies of an app's plans."""
 
     def __init__(self, declared: Plans, plans_with: Callable[[Sequence[Override]], Plans], *, ipv6_prefix: int) -> None:
         """``declared`` are the plans without overrides, and ``plans_with`` makes those with some."""
@@ -43,7 +43,7 @@ class ChangeValidator:
         found = set()
         for each in self._fitting(document.overrides):
             alone = self._plans_with([each])
-            if each.id not in alone.overrides.met and not differences(self._declared, alone):
+            if each.id not in alone.overrides.effective and not differences(self._declared, alone):
                 found.add(each.id)
         return found
 
@@ -68,7 +68,7 @@ class ChangeValidator:
             return too_many_listed(document.listings, entry)
         before = self._plans_with(self._fitting([each for each in document.overrides if each.id != entry.id]))
         plans = self._plans_with(self._fitting(document.overrides, but=entry))
-        if entry.id not in plans.overrides.met and not differences(before, plans):
+        if entry.id not in plans.overrides.effective and not differences(before, plans):
             idle = "{entry}: no endpoint has such a limit; {hint}. A function, or a check inside a view, may have it"
             return Phrase(idle, entry=entry, hint=_hint(entry, before))
         if min(entry.times or 1, *shares(before, plans)) < SMALLEST_SHARE:
@@ -85,8 +85,8 @@ class ChangeValidator:
         if growth >= LARGEST_SHARE and growth > max(shares(self._declared, before)):
             generous = "{entry}: would admit {n} times as much as a limit declares, or more"
             return Phrase(generous, entry=entry, n=LARGEST_SHARE)
-        part = entry.rule or entry.limiter or (entry.endpoint or "*").strip("*")
-        if (entry.off or entry.shadow) and not part and frees_all(before, plans):
+        names_part = entry.rule or entry.limiter or (entry.endpoint or "*").strip("*")
+        if (entry.off or entry.shadow) and not names_part and frees_all(before, plans):
             return Phrase("{entry}: would leave no limit that refuses anybody", entry=entry)
         return ""
 
@@ -137,7 +137,7 @@ def differences(before: Plans, after: Plans) -> list[Difference]:
 
 
 def shares(before: Plans, after: Plans) -> list[float]:
-    """The share that remains of each limit, for any subject; ``[1]`` if there is none."""
+    """The share that ``after`` leaves of each limit, for any subject; ``[1]`` if there are no limits to compare."""
     return [share for _, _, old, plan in _pairs(before, after) for share in _shares(old, plan)] or [1.0]
 
 
@@ -155,7 +155,7 @@ def _pairs(before: Plans, after: Plans) -> Iterator[tuple[str, str, Plan, Plan]]
 
 
 def _shares(before: Plan, after: Plan) -> Iterator[float]:
-    """The share that remains of each limiter. A new limiter is compared with all others."""
+    """The share that ``after`` leaves of each limiter. A new limiter is compared with all rules before."""
     old = {limiter.declared: limiter for limiter in before.limiters}
     all_rules = [rule for limiter in before.limiters for rule in limiter.rules]
     for limiter in after.limiters:

@@ -107,14 +107,14 @@ _HOOKS = {
 _TOO_LATE = ("after_request_funcs", "teardown_request_funcs", "teardown_appcontext_funcs")
 """The registries of functions that run when the response is made, so that a refusal would be a server error."""
 _TEMPLATES = {"filters": "template_filter", "tests": "template_test", "globals": "template_global"}
-"""Those of its Jinja environment."""
+"""The same for its Jinja environment."""
 _NO_EXTENSIONS = {"builtins", "flask", "werkzeug", "jinja2", "click", __name__.partition(".")[0]}
 """Packages whose objects an app has without extensions."""
-_WHOLES = (FunctionType, MethodType, type, ModuleType, Flask)
-"""What is not searched: the attributes of an app are registries by themselves."""
+_NOT_SEARCHED = (FunctionType, MethodType, type, ModuleType, Flask)
+"""Objects whose attributes are not searched. Those of an app are registries of their own."""
 _DEEPEST = 5
-"""How many attributes and containers deep a registry is searched. Flask-SocketIO needs it."""
-_MOST = 2000
+"""How many attributes and containers deep a registry is searched. Flask-SocketIO needs as many."""
+_MOST_VALUES = 2000
 """The most values that are looked at in one registry."""
 
 
@@ -147,28 +147,29 @@ def reject_late(app: Flask) -> None:
 
 
 def _registries_of(app: Flask) -> Iterator[tuple[tuple[str, str], object]]:
-    """Each registry; before it, its endpoint, if it is that of one, and how messages call its decorator."""
+    """Each registry, and before it, for messages, its endpoint if it has one, and the decorator that fills it."""
     for endpoint in {rule.endpoint: None for rule in app.url_map.iter_rules()}:
         yield (endpoint, "@app.route"), [app.view_functions.get(endpoint)]
     for attribute, decorator in _HOOKS.items():
         yield ("", f"@app.{decorator}"), getattr(app, attribute)
-    if "jinja_env" in vars(app):  # otherwise, looking at it would make it
+    if "jinja_env" in vars(app):  # otherwise, reading the attribute would make it
         for attribute, decorator in _TEMPLATES.items():
             yield ("", f"@app.{decorator}"), getattr(app.jinja_env, attribute)
     hooks = [each for attribute in _HOOKS for each in _functions_in(getattr(app, attribute))]
-    owners = [each.__self__ for each in hooks if isinstance(each, MethodType)]  # as Dash, which is nowhere else
-    owners = [each for each in owners if _package_of(each) != app.import_name.partition(".")[0]]  # no app's own objects
+    owners = [each.__self__ for each in hooks if isinstance(each, MethodType)]  # Dash is found in no other way
+    own_package = app.import_name.partition(".")[0]
+    owners = [each for each in owners if _package_of(each) != own_package]
     candidates = {id(each): each for each in (*app.extensions.values(), *vars(app).values(), *owners)}
     extensions = [each for each in candidates.values() if _package_of(each)]
     for extension in extensions:
         yield ("", f"the decorator of {type(extension).__name__}"), extension
     modules = {"flask.signals", signals.__name__, *map(_package_of, extensions)} & set(sys.modules)
-    for signal in _signals_in(_NAMED, *(vars(sys.modules[name]) for name in modules)):
+    for signal in _signals_in(_NAMED_SIGNALS, *(vars(sys.modules[name]) for name in modules)):
         receivers = [each() if isinstance(each, ReferenceType) else each for each in signal.receivers.values()]
         yield ("", f'the decorator of the signal "{getattr(signal, "name", "")}"'), receivers
 
 
-_NAMED: dict[str, Any] = signal_by_name.__self__  # type: ignore[attr-defined]
+_NAMED_SIGNALS: dict[str, Any] = signal_by_name.__self__  # type: ignore[attr-defined]
 """The signals that ``blinker.signal`` has made; before blinker 1.8 this namespace had no public name."""
 
 
@@ -185,16 +186,16 @@ def _signals_in(*namespaces: dict[str, Any]) -> Iterable[Signal]:
 
 def _functions_in(registry: object) -> Iterator[object]:
     """The functions in a container or an object, the nearest first."""
-    ahead, seen = deque([(registry, 0)]), set[int]()
-    while ahead and len(seen) < _MOST:
-        value, depth = ahead.popleft()
+    pending, seen = deque([(registry, 0)]), set[int]()
+    while pending and len(seen) < _MOST_VALUES:
+        value, depth = pending.popleft()
         if id(value) in seen:
             continue
         seen.add(id(value))
         if is_function(value) or (depth == 1 and type(registry) is list and callable(value)):
             yield value
-        if depth < _DEEPEST and not issubclass(type(value), _WHOLES):
-            ahead += [(each, depth + 1) for each in _parts_of(value)]
+        if depth < _DEEPEST and not issubclass(type(value), _NOT_SEARCHED):
+            pending += [(each, depth + 1) for each in _parts_of(value)]
 
 
 def _parts_of(value: object) -> Iterable[object]:

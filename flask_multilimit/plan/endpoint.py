@@ -42,7 +42,7 @@ Place = tuple[str, str, HashTag, str]
 LimitsOf = Callable[["Plan", tuple[Subject | None, ...]], AppliedLimits]
 """The limits of a plan for subjects: one per type, in the order of the types."""
 SHADOW, ADDED = "+SHADOW", "+ADDED"
-"""End the methods in the keys of limiters that count apart from another one: no method has such a name."""
+"""Suffixes of the methods in keys, which keep a limiter apart from another one: no method has such a name."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,13 +107,13 @@ class PlannedLimiter:
     def rules_for(
         self, subject: Subject, special: Override | None, rules_of: RulesOf = DynamicRules.for_request
     ) -> Sequence[NamedRule] | None:
-        """The rules of ``subject``, which may have ``special`` ones; ``None`` if they are not known."""
+        """The rules of ``subject``, to which ``special`` gives other ones; ``None`` if they are not known."""
         rules: Sequence[NamedRule] | None = self.rules
         if self.dynamic is not None and (special is None or special.times is not None):
-            rules = self._by_request(rules_of(self.dynamic, subject))
+            rules = self._with_overrides(rules_of(self.dynamic, subject))
         return rules if rules is None or special is None else rules_of_subject(special, self.declaration, rules)
 
-    def _by_request(self, rules: Iterable[Rule] | None) -> Sequence[NamedRule] | None:
+    def _with_overrides(self, rules: Iterable[Rule] | None) -> Sequence[NamedRule] | None:
         if rules is None:
             return None
         named = tuple((self.declaration.name_of(rule), rule) for rule in rules)
@@ -162,7 +162,7 @@ class Plan:
 
     scope: str
     stack: Stack | None
-    """The decorators of the view; the outermost one has this plan checked. ``None``: it is checked before the view."""
+    """The decorators of the view; the outermost one checks this plan. ``None``: it is checked before the view."""
     limiters: tuple[PlannedLimiter, ...]
     early: bool = False
     """Whether it is checked before the view even if that has decorators: a websocket is refused before its handshake,
@@ -190,7 +190,7 @@ class Plan:
         return {each.type_name: parts_of(each.type, each.name) for each in declared}
 
     @cached_property
-    def beside_view(self) -> Plan:
+    def without_view(self) -> Plan:
         """The plan without the decorators of the view."""
         if self.stack is None:
             return self
@@ -240,8 +240,8 @@ class Plan:
 
     def apply_to(self, subjects: tuple[Subject | None, ...]) -> AppliedLimits:
         """The limiters of a steady plan for ``subjects``: one per type, in the order of the types."""
-        waiting = iter(subjects)
-        return self._apply(lambda type_, name: next(waiting), REQUEST)  # noqa: ARG005
+        in_order = iter(subjects)
+        return self._apply(lambda type_, name: next(in_order), REQUEST)  # noqa: ARG005
 
     def _apply(self, resolve: Resolve, about: About) -> AppliedLimits:
         resolved: dict[Any, Subject | None] = {}
@@ -272,7 +272,8 @@ class Plan:
 
 
 def _hits_now(limiter: PlannedLimiter, subject: Subject, about: About) -> tuple[Hit, ...] | None:
-    """The hits of ``subject``, by what the callables of ``limiter`` return. Raises as :meth:`PlannedLimiter.hits`."""
+    """The hits of ``subject``, after calling what ``limiter`` calls for each request. Raises as
+    :meth:`PlannedLimiter.hits`, and what the callables raise."""
     declared = limiter.declaration
     cost = declared.cost if not callable(declared.cost) else about.ask(declared.cost, 1)
     if type(cost) is int and cost > LARGEST_COST:
@@ -282,7 +283,7 @@ def _hits_now(limiter: PlannedLimiter, subject: Subject, about: About) -> tuple[
         return limiter.hits(subject, cost, priority=priority, rules_of=about.rules_of)
     except NoRules:
         raise
-    except Exception:  # of the cost or of the priority
+    except Exception:  # the cost or the priority is invalid
         if not about.has_ended:
             raise
         cost = 1 if callable(declared.cost) else declared.cost
@@ -290,8 +291,8 @@ def _hits_now(limiter: PlannedLimiter, subject: Subject, about: About) -> tuple[
 
 
 def remembering() -> LimitsOf:
-    """:meth:`Plan.apply_to`, which remembers its latest answers, for the plans of one app: their limiters may hold the
-    app, so what is remembered must be garbage when the app is."""
+    """:meth:`Plan.apply_to` with a cache for the plans of one app. A cache for all apps would keep dropped apps alive,
+    because limiters may hold them."""
     return lru_cache(maxsize=HITS_REMEMBERED)(Plan.apply_to)
 
 
@@ -311,11 +312,11 @@ def planned_at(
     """The limiters of a plan, of which some are ``added`` by overrides. Raises :class:`ConfigurationError` if two of
     them would share a key, but not what they count, or the keys of ``scope`` would be in several slots.
 
-    ``serving`` are those ``declarations`` that serve the method of the plan. A rule has one name at all methods, so all
-    of them get names: first those of all methods, then those of some, and last those of overrides.
-    ``dynamic`` is shared by all plans of an app: the rules by request of each limiter at its endpoint. ``counted_as``
-    is the scope of declarations without one, if it is not ``scope``. ``methods`` has the part of keys for the methods
-    of declarations that are on one method of a class.
+    ``serving`` are those ``declarations`` that serve the method of the plan. All of them get names, because a rule has
+    one name for all methods: first those for all methods, then those for some, and last those of overrides.
+    ``dynamic`` has the rules by request of each limiter at its endpoint, for all plans of an app. ``counted_as`` is the
+    scope in the keys of declarations without one, if it is not ``scope``. ``methods`` has the part of keys for the
+    methods of declarations that are on one method of a class.
     """
     reject_scattered_keys(scope, serving)
     own = counted_as or scope
@@ -327,8 +328,8 @@ def planned_at(
     planned = tuple(named[each] for each in serving)
     reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned if each.declaration not in added))
     if not overrides:
-        return tuple(_apart(planned, added))
-    planned = tuple(_apart(_overridden(scope, planned, overrides), added))
+        return tuple(_separated(planned, added))
+    planned = tuple(_separated(_overridden(scope, planned, overrides), added))
     reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned))
     return planned
 
@@ -336,7 +337,7 @@ def planned_at(
 def planned_elsewhere(
     app: Flask, scope: str, declarations: Iterable[Declaration], prefix: str, overrides: Overrides
 ) -> tuple[PlannedLimiter, ...]:
-    """Limiters of ``scope`` that no plan has: an extension checks them, as it wants."""
+    """Limiters of ``scope`` that no plan has, because another extension checks them by itself."""
     names = _Names(())
     planned = (_planned(app, each, scope, prefix, each.methods_in_key, names, {}) for each in declarations)
     return _overridden(scope, planned, overrides)
@@ -381,16 +382,16 @@ def _overridden(scope: str, planned: Iterable[PlannedLimiter], overrides: Overri
 def _changed(scope: str, limiter: PlannedLimiter, overrides: Overrides) -> PlannedLimiter | None:
     """A limiter of ``scope`` after all overrides; ``None`` if it is off."""
     group, declared = overrides.at(scope), limiter.declaration
-    changed = replace(limiter, special=group.about(declared), changed_from=declared)
+    changed = replace(limiter, special=group.special_for(declared), changed_from=declared)
     if changed.special is not None:
-        overrides.met.update(each.id for each in changed.special.entries)
+        overrides.effective.update(each.id for each in changed.special.entries)
     for each in group.changes:
         if each.limiter is not None and each.limiter not in {declared.name, declared.type_name}:
             continue
         if each.rule is not None:
             changed = _with_changed_rule(changed, each, overrides)
         elif each.limit is None:
-            overrides.met.add(each.id)
+            overrides.effective.add(each.id)
             if each.off:
                 return None
             changed = _with_changed_rules(changed, each)
@@ -404,7 +405,7 @@ def _with_changed_rule(limiter: PlannedLimiter, override: Override, overrides: O
     if callable(limiter.declaration.rules):
         return replace(limiter, by_name=(*limiter.by_name, override))
     if any(name == override.rule for name, _ in limiter.rules):
-        overrides.met.add(override.id)
+        overrides.effective.add(override.id)
     return replace(limiter, rules=change_rules(limiter.rules, (override,)))
 
 
@@ -443,24 +444,24 @@ class _Names:
         return name
 
 
-def _apart(planned: Sequence[PlannedLimiter], added: Collection[Declaration]) -> Iterator[PlannedLimiter]:
-    """``planned``, in which some limiters that would share a key get one of their own: a shadow, because requests that
-    it would have refused are not in its history; and one that was ``added`` and counts otherwise, because an override
-    cannot give it a scope."""
-    marked: Counter[tuple[str, str]] = Counter()
+def _separated(planned: Sequence[PlannedLimiter], added: Collection[Declaration]) -> Iterator[PlannedLimiter]:
+    """``planned``, in which some limiters that would share a key get one of their own: a shadow, because a shared
+    history would lack the requests that the other limiter refuses; and one that was ``added`` and counts otherwise,
+    because an override cannot give it a scope."""
+    used: Counter[tuple[str, str]] = Counter()
     for limiter in planned:
         others = [other for other in planned if other is not limiter and other.may_share_key(limiter)]
-        mark = _mark(limiter, others, added)
-        if mark:
-            marked[limiter.stem, mark] += 1
+        suffix = _suffix(limiter, others, added)
+        if suffix:
+            used[limiter.stem, suffix] += 1
             prefix, scope, hash_tag, methods = limiter.place
-            times = marked[limiter.stem, mark]
-            yield replace(limiter, stem=stem_of(prefix, scope, hash_tag, methods + mark * times))
+            times = used[limiter.stem, suffix]
+            yield replace(limiter, stem=stem_of(prefix, scope, hash_tag, methods + suffix * times))
         else:
             yield limiter
 
 
-def _mark(limiter: PlannedLimiter, others: Sequence[PlannedLimiter], added: Collection[Declaration]) -> str:
+def _suffix(limiter: PlannedLimiter, others: Sequence[PlannedLimiter], added: Collection[Declaration]) -> str:
     if limiter.declaration.shadow:
         return SHADOW if others else ""
     counting = [other.declaration for other in others if not other.declaration.shadow]
@@ -481,35 +482,35 @@ _logger = SafeLogger()
 def revised(hits: Hits, overrides: Overrides) -> Hits | None:
     """``hits`` after the ``overrides`` of the scopes that :func:`hits_for` was given; ``None`` if all are off.
 
-    Overrides that add a limit are only for endpoints: who else would be counted is not known here. If overrides cannot
-    be applied, the hits stay as they are, and the error is logged once.
+    Overrides that add a limit are only for endpoints: here, the other subjects that it would count are not known. If
+    overrides cannot be applied, the hits stay as they are, and the error is logged once.
     """
     known = hits.cache.get(revised)
     if known is not None and known[0] is overrides:
         answer: Hits | None = known[1]
         return answer
     found: list[Hit] = []
-    became: dict[str, tuple[str, ...]] = {}
+    new_keys: dict[str, tuple[str, ...]] = {}
     for origin, group in groupby(hits, key=lambda hit: hit.origin):
         same = tuple(group)
         changed = same if origin is None else _revised(same, origin, overrides)
         keys = tuple(hit.key for hit in changed if hit.rule.count)
-        became |= {hit.key: keys for hit in same}
+        new_keys |= {hit.key: keys for hit in same}
         found += changed
-    found = [_watching(hit, became) if isinstance(hit, BanHit) else hit for hit in found]
+    found = [_with_new_watches(hit, new_keys) if isinstance(hit, BanHit) else hit for hit in found]
     answer = hits if tuple(found) == hits else Hits(found) if found else None
     hits.cache[revised] = (overrides, answer)
     return answer
 
 
 def _revised(hits: tuple[Hit, ...], origin: Origin, overrides: Overrides) -> tuple[Hit, ...]:
-    asked = [hit for hit in hits if not isinstance(hit, BanHit)]
-    if not asked:
+    limits = [hit for hit in hits if not isinstance(hit, BanHit)]
+    if not limits:
         return hits
-    first = next((hit for hit in asked if not hit.rule.holds_slots), asked[0])
+    first = next((hit for hit in limits if not hit.rule.holds_slots), limits[0])
     stem, who = stem_of_key(first.key), Subject(origin.type, origin.subject)
     try:
-        changed = _changed(origin.scope, _limiter_of(asked, first, origin), overrides)
+        changed = _changed(origin.scope, _limiter_of(limits, first, origin), overrides)
         if changed is None:
             return ()
         special = None if changed.special is None else changed.special.find(who)
@@ -517,8 +518,8 @@ def _revised(hits: tuple[Hit, ...], origin: Origin, overrides: Overrides) -> tup
         bans = [(cast("BanRule", hit.rule).ban, hit.name) for hit in hits if isinstance(hit, BanHit)]
         return strictest([*made, *(ban_hit(ban, stem, made, name) for ban, name in bans)])
     except ConfigurationError as error:
-        if origin.scope not in overrides.unfit:
-            overrides.unfit.add(origin.scope)
+        if origin.scope not in overrides.failed_scopes:
+            overrides.failed_scopes.add(origin.scope)
             _logger.error(
                 'Rate limits: overrides of "%s" do not fit its checks and are ignored there: %s', origin.scope, error
             )
@@ -526,7 +527,7 @@ def _revised(hits: tuple[Hit, ...], origin: Origin, overrides: Overrides) -> tup
 
 
 def _limiter_of(hits: Sequence[Hit], first: Hit, origin: Origin) -> PlannedLimiter:
-    """A limiter that makes such ``hits``."""
+    """A limiter that would make such ``hits``."""
     declared = Declaration(
         where=origin.scope,
         type=lambda: origin.subject,
@@ -540,12 +541,12 @@ def _limiter_of(hits: Sequence[Hit], first: Hit, origin: Origin) -> PlannedLimit
     return PlannedLimiter(declared, ("", "", "scope", ""), "", tuple((hit.name, hit.rule) for hit in hits), None)
 
 
-def _watching(ban: BanHit, became: Mapping[str, Sequence[str]]) -> BanHit:
-    """``ban``, watching the present keys of the hits that it watches, which may be of other scopes."""
-    watches = dict.fromkeys(now for key in ban.watches for now in _now(key, became))
+def _with_new_watches(ban: BanHit, new_keys: Mapping[str, Sequence[str]]) -> BanHit:
+    """``ban``, watching the new keys of the hits that it watches, which may be of other scopes."""
+    watches = dict.fromkeys(new for key in ban.watches for new in _new_keys_of(key, new_keys))
     return replace(ban, watches=tuple(watches))
 
 
-def _now(key: str, became: Mapping[str, Sequence[str]]) -> Sequence[str]:
-    keys = became.get(key)
+def _new_keys_of(key: str, new_keys: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    keys = new_keys.get(key)
     return (key,) if keys is None or key in keys else keys

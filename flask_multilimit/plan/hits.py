@@ -33,22 +33,22 @@ def _assume(condition: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ARG00
 
 
 class About(NamedTuple):
-    """Whom a plan is applied for, and so which callables of its limiters are asked."""
+    """For whom a plan is applied, and so which callables of its limiters are called."""
 
     ask: Callable[[Callable[[], Any], Any], Any]
-    """Asks an ``exempt_when``, a cost or a priority; the second argument is the answer if that is not asked, or
+    """Calls an ``exempt_when``, a cost or a priority; the second argument is the answer if that is not called, or
     fails."""
     rules_of: RulesOf
     """The rules of a limiter whose rules depend on the request."""
     has_ended: bool = False
-    """Whether a callable may have failed: the limiters for which others return what they must not are asked for one
-    unit, or left out, so that all limits are checked before the error ends the request."""
+    """Whether failures of callables wait: a limiter whose callables return nonsense is charged one unit, or left out,
+    so that all other limits are checked before the error ends the request."""
 
 
 REQUEST = About(_ask, DynamicRules.for_request)
 """The current request."""
 ENDED_REQUEST = About(_ask_if_possible, DynamicRules.for_request, has_ended=True)
-"""A request that ends early, perhaps before what a callable needs was known: one that raises exempts nobody."""
+"""A request that ends early, perhaps before a callable has what it needs: a condition that raises exempts nobody."""
 ASKER = About(_assume, DynamicRules.peek)
 """The client of the current request, which asks about any endpoint: limiters that are exempt now apply, too, and a cost
 that depends on the request is 1."""
@@ -98,7 +98,7 @@ class AppliedLimits(tuple[Applied, ...]):
         made.has_bans = any(isinstance(hit, BanHit) for hit in hits)
         made.holds_slots = any(hit.rule.holds_slots for hit in hits)
         made.may_wait = any(each.declaration.wait for each in applied)
-        made.settled = tuple(_settled_alone(applied)) if any(each.declaration.is_settled for each in applied) else ()
+        made.settled = tuple(_settleable(applied)) if any(each.declaration.is_settled for each in applied) else ()
         made.may_give_back = made.holds_slots or bool(made.settled)
         answers = [(each.declaration.message, each.declaration.on_rejected) for each in applied]
         made.has_answers = any(message is not None or react is not None for message, react in answers)
@@ -112,13 +112,12 @@ class AppliedLimits(tuple[Applied, ...]):
     @classmethod
     def of_hits(cls, hits: Hits, subjects: Mapping[str, str], scope: str) -> AppliedLimits:
         """The limits for hits that no limiter of the app has made; ``subjects`` says who is counted, by type. ``hits``
-        keeps the latest answer."""
+        keeps the result for its next check."""
         known = hits.cache.get(cls)
         if known is not None and known[:2] == (scope, subjects):
             latest: AppliedLimits = known[2]
             return latest
-        asked_here = (Applied(_ELSEWHERE, Subject(*subject), hits) for subject in subjects.items())
-        made = super().__new__(cls, asked_here)
+        made = super().__new__(cls, (Applied(_ELSEWHERE, Subject(*subject), hits) for subject in subjects.items()))
         hits.scope = scope
         made.hits, made.settled, made.may_wait, made.has_answers = hits, (), False, False
         made.may_give_back = made.holds_slots = any(hit.rule.holds_slots for hit in hits)
@@ -154,9 +153,9 @@ class AppliedLimits(tuple[Applied, ...]):
         return bool(shedding) and all(status.hit in shedding for status in decision.violated)
 
 
-def _settled_alone(applied: Sequence[Applied]) -> Iterator[Applied]:
-    """The limiters that are settled, with the hits that they may settle: none that counts for a limiter which is not
-    settled alike, as rules by request may."""
+def _settleable(applied: Sequence[Applied]) -> Iterator[Applied]:
+    """The limiters that are settled, each with the hits that it may settle: not those whose key also counts for a
+    limiter that is settled in another way, or not at all, as rules by request may cause."""
     ways: dict[str, list[tuple[object, object]]] = {}
     for each in applied:
         for hit in each.hits:
@@ -175,7 +174,7 @@ def hits_of(applied: Iterable[Applied]) -> tuple[Hit, ...]:
 
 
 def strictest(hits: Iterable[Hit]) -> tuple[Hit, ...]:
-    """``hits``, one per key: the strictest, and no shadow beside another; of bans, one for all that they watch."""
+    """``hits``, one per key: the strictest, and a shadow only if all are; bans are joined, to watch all their hits."""
     found: dict[str, Hit] = {}
     for hit in hits:
         other = found.get(hit.key)

@@ -1,4 +1,4 @@
-"""Overrides: which apply to a scope and a subject, and what they make of rules."""
+"""Overrides: which of them apply to a scope and a subject, and how they change rules."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Overrides:
 
     def __init__(self, entries: Iterable[Override] = ()) -> None:
         self.entries: tuple[Override, ...] = tuple(entries)
-        self.met: set[str] = set()
+        self.effective: set[str] = set()
         """Ids of the overrides that apply to anything in the plans made so far."""
-        self.unfit: set[str] = set()
+        self.failed_scopes: set[str] = set()
         """Scopes to whose hits the overrides could not be applied."""
         self._everywhere: list[int] = []
         self._named: dict[str, list[int]] = {}
@@ -37,7 +37,7 @@ class Overrides:
         for index, each in enumerate(self.entries):
             if each.endpoint is None or each.endpoint == "*":
                 self._everywhere.append(index)
-            else:  # what looks like a pattern may also be the name of a scope
+            else:  # a scope may have a name that looks like a pattern
                 self._named.setdefault(each.endpoint, []).append(index)
                 if not _WILD.isdisjoint(each.endpoint):
                     self._patterns.append((each.endpoint, index))
@@ -52,8 +52,8 @@ class Overrides:
             found.update(index for name in _names_of(scope) for index in self._named.get(name, ()))
         special = tuple(sorted(found))
         if special not in self._groups:
-            met = sorted([*special, *self._everywhere])
-            self._groups[special] = Group(tuple(self.entries[index] for index in met))
+            in_order = sorted([*special, *self._everywhere])
+            self._groups[special] = Group(tuple(self.entries[index] for index in in_order))
         return self._groups[special]
 
     def limits_at(self, scope: str, *, exempt: bool = False) -> tuple[Declaration, ...]:
@@ -62,7 +62,7 @@ class Overrides:
         found = []
         for each in self.at(scope).changes:
             if each.limit is not None and (not exempt or each.endpoint == scope):
-                self.met.add(each.id)
+                self.effective.add(each.id)
                 found.append(rate_limiter(**each.limit.options).at(f"override {each.id}"))
         return tuple(found)
 
@@ -70,8 +70,8 @@ class Overrides:
 def fitting(
     overrides: Sequence[Override], make: Callable[[Sequence[Override]], object]
 ) -> tuple[tuple[Override, ...], dict[str, ConfigurationError]]:
-    """Those of ``overrides`` that ``make`` accepts together, and by id why it does not accept the others, which were
-    made for another release of the app. Few tries are enough if these are few."""
+    """The ``overrides`` that ``make`` accepts together, and by id why it does not accept the others: they were made for
+    another release of the app. If these are few, this takes few tries."""
     make(())
     unfit: dict[str, ConfigurationError] = {}
 
@@ -108,17 +108,17 @@ class Group:
     def __init__(self, entries: tuple[Override, ...]) -> None:
         self.changes: tuple[Override, ...] = tuple(each for each in entries if each.who is None)
         """The overrides that change limiters for everybody, in their order."""
-        self._about = [(each.who, each) for each in entries if each.who is not None]
+        self._for_subjects = [(each.who, each) for each in entries if each.who is not None]
         self._special: dict[str, SpecialSubjects | None] = {}
 
-    def about(self, declaration: Declaration) -> SpecialSubjects | None:
-        """The overrides for subjects that a limiter counts; ``None`` if there are none."""
+    def special_for(self, declaration: Declaration) -> SpecialSubjects | None:
+        """The overrides for some of the subjects that a limiter counts; ``None`` if there are none."""
         type_name = declaration.type_name
         if type_name not in self._special:
             counted = {type_name, *type_name.split("+")}
             found = [
                 (who, each)
-                for who, each in self._about
+                for who, each in self._for_subjects
                 if (LimitType.IP.value if who.network is not None else who.type_name) in counted
             ]
             self._special[type_name] = SpecialSubjects(found) if found else None

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 """Request methods for which plans are kept; clients can make up any number of others."""
 _REDIRECT = Plan(UNMATCHED_SCOPE, None, ())
-"""The plan of a request that the router redirects. It is free unless it ends before the redirect is sent."""
+"""The plan of a request that the router redirects: free, unless something else answers it before."""
 
 
 class Plans:
     """One set of plans, made from one set of sources.
 
-    A plan is made when it is first looked up. :meth:`build` makes and checks them all. To change what is in force,
-    build another set with the same ``dynamic`` and assign it.
+    A plan is made when it is first looked up. :meth:`build` makes and checks them all. To change the limits in force,
+    build another set with the same ``dynamic``, and assign it.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Plans:
         self.dynamic: MutableMapping[Hashable, DynamicRules] = {} if dynamic is None else dynamic
         """The rules by request of each limiter at its endpoint, which remember the last good ones."""
         self.overrides: Overrides = Overrides() if overrides is None else overrides
-        """The overrides in these plans, with what was found about them when the plans were made."""
+        """The overrides in these plans, and which of them had an effect when the plans were made."""
         self.subjects = subjects
         self._remembered = remembering()
         self._endpoints: dict[tuple[str, str], Plan] = {}
@@ -132,25 +132,25 @@ class Plans:
         """The plans that are made, of endpoints and of requests without a route."""
         return [*self._endpoints.values(), *self._unmatched.values()]
 
-    def of_request(self, asked: Request) -> Plan | None:
-        """The plan of a request; ``None`` if no routes were asked for it."""
-        endpoint, method = asked.endpoint, asked.method
+    def of_request(self, request: Request) -> Plan | None:
+        """The plan of a request; ``None`` if the router has not seen it."""
+        endpoint, method = request.endpoint, request.method
         if endpoint is None:
-            if isinstance(asked.routing_exception, RequestRedirect):
+            if isinstance(request.routing_exception, RequestRedirect):
                 return _REDIRECT
-            return self.of_unmatched(method) if asked.routing_exception is not None else None
+            return self.of_unmatched(method) if request.routing_exception is not None else None
         if method == "OPTIONS":
-            return self._of_options(endpoint, by_flask=_answers_options(asked.url_rule))
+            return self._of_options(endpoint, by_flask=_answers_options(request.url_rule))
         return self._endpoints.get((endpoint, method)) or self.of_endpoint(endpoint, method)
 
-    def of_ended(self, asked: Request, plan: Plan) -> Plan:
-        """The part of its ``plan`` that applies to a request that ends before its view. Where Flask would have answered
-        without a view, something else has answered, so all limits but those of the view apply."""
+    def of_ended_request(self, request: Request, plan: Plan) -> Plan:
+        """The plan of a request that ends before its view: its ``plan`` without the limits of the view. An OPTIONS
+        request or a redirect is not free then, because it was not Flask that answered."""
         if plan is _REDIRECT:
-            return self.of_unmatched(asked.method)
-        if asked.method == "OPTIONS" and asked.endpoint is not None:
-            plan = self._of_options(asked.endpoint, by_flask=False)
-        return plan.beside_view
+            return self.of_unmatched(request.method)
+        if request.method == "OPTIONS" and request.endpoint is not None:
+            plan = self._of_options(request.endpoint, by_flask=False)
+        return plan.without_view
 
     def of_endpoint(self, endpoint: str, method: str) -> Plan:
         """The plan of ``endpoint`` when called with ``method``; for OPTIONS that only some of its routes pass to the
@@ -161,7 +161,7 @@ class Plans:
                 routes = [route for route in self._routes_of(endpoint) if method in (route.methods or METHODS)]
                 plan = self._of_options(endpoint, by_flask=bool(routes) and all(map(_answers_options, routes)))
             else:
-                plan = self._made_for(endpoint, method)
+                plan = self._make_for(endpoint, method)
             # A route without methods takes any method that a client invents.
             if method in METHODS or method in self.methods_of(endpoint):
                 self._endpoints[endpoint, method] = plan
@@ -172,7 +172,7 @@ class Plans:
         known = method if method in self.unmatched_methods else ""
         plan = self._unmatched.get(known)
         if plan is None:
-            made = self._made(UNMATCHED_SCOPE, self.sources.for_unmatched(), known)
+            made = self._make(UNMATCHED_SCOPE, self.sources.for_unmatched(), known)
             plan = self._unmatched[known] = self._checked(made)
         return plan
 
@@ -191,15 +191,15 @@ class Plans:
             known = method if is_known else ""  # one plan for all methods that clients invent
         plans = self._services.setdefault(stack, {})
         if known not in plans:
-            plans[known] = self._checked(self._made(stack.where, stack.declarations, known))
+            plans[known] = self._checked(self._make(stack.where, stack.declarations, known))
         return plans[known]
 
-    def declared_here(self, scope: str, options: dict[str, Any]) -> Plan:
-        """The plan of one limiter that is declared where it is checked."""
-        return self._made(scope, [_declared_here(scope, options)], None)
+    def of_inline(self, scope: str, options: dict[str, Any]) -> Plan:
+        """The plan of a limiter that is declared in the call that checks it."""
+        return self._make(scope, [_inline_declaration(scope, options)], None)
 
     def fingerprint(self) -> str:
-        """A digest that is the same wherever the limits are."""
+        """A digest that is equal in all processes whose limits are."""
         self.ensure()
         described = sorted((*place, plan.described) for place, plan in self._endpoints.items())
         unmatched = [(method, self.of_unmatched(method).described) for method in sorted(self.unmatched_methods)]
@@ -233,16 +233,16 @@ class Plans:
     def _of_options(self, endpoint: str, *, by_flask: bool) -> Plan:
         plan = self._options.get((endpoint, by_flask))
         if plan is None:
-            plan = self._options[endpoint, by_flask] = self._made_for(endpoint, "OPTIONS", by_flask=by_flask)
+            plan = self._options[endpoint, by_flask] = self._make_for(endpoint, "OPTIONS", by_flask=by_flask)
         return plan
 
-    def _made_for(self, endpoint: str, method: str, *, by_flask: bool = False) -> Plan:
+    def _make_for(self, endpoint: str, method: str, *, by_flask: bool = False) -> Plan:
         view = self.app.view_functions.get(endpoint)
         stack = view_stack(view, method)
         own = stack.declarations if stack else ()
         exempt = view_exemptions(view, method)
         others = self.sources.for_endpoint(endpoint, method, own=own, exempt=exempt, by_flask=by_flask)
-        made = self._made(
+        made = self._make(
             endpoint,
             (*others, *own),
             method,
@@ -255,7 +255,7 @@ class Plans:
         )
         return self._checked(made)
 
-    def _made(
+    def _make(
         self,
         scope: str,
         declarations: Iterable[Declaration],
@@ -286,7 +286,7 @@ class Plans:
         return Plan(scope, stack, limiters, early, self._remembered)
 
     def _checked(self, plan: Plan) -> Plan:
-        """``plan``. Raises :class:`ConfigurationError` if it limits users and the app has not said who they are."""
+        """``plan``. Raises :class:`ConfigurationError` if it limits users and the app does not say who they are."""
         if plan.needs_users:
             self.subjects.require_users(plan.scope)
         return plan
@@ -312,11 +312,11 @@ def reject_unknown_type(name: str, known: Iterable[str]) -> None:
 
 
 def _answers_options(route: Route | None) -> bool:
-    """Whether Flask answers OPTIONS, so that the view is never called."""
+    """Whether Flask answers OPTIONS requests by itself, so they do not reach the view."""
     return bool(getattr(route, "provide_automatic_options", False))
 
 
-def _declared_here(scope: str | None, options: dict[str, Any]) -> Declaration:
+def _inline_declaration(scope: str | None, options: dict[str, Any]) -> Declaration:
     if scope is None:
         raise ConfigurationError("scope=None: name what is limited")
     if options.get("rules", ()) is None:

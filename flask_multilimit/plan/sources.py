@@ -1,4 +1,4 @@
-"""Collects the limits of an endpoint: of app, blueprints, settings and defaults; and of its view, class or method."""
+"""Collects the limits of an endpoint: those of app, blueprints, settings and defaults; of its view, class or method."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ UNMATCHED_SCOPE = "unmatched"
 
 
 def scope_of(endpoint: str) -> str:
-    """The scope of the limiters of an endpoint: its name, with a prefix if that is the name of a scope of ours."""
+    """The scope of the limiters of an endpoint: its name, with a prefix if the package has a scope of that name."""
     return f"endpoint:{endpoint}" if endpoint in {APPLICATION_SCOPE, UNMATCHED_SCOPE} else endpoint
 
 
 def scopes_of_endpoints(app: Flask) -> set[str]:
-    """The scopes of all endpoints, and that of requests without a route. Any other is that of functions or checks."""
+    """The scopes of all endpoints, and that of requests without a route. All others are scopes of functions or
+    checks."""
     return {UNMATCHED_SCOPE, *map(scope_of, app.view_functions)}
 
 
@@ -66,16 +67,16 @@ class Sources(NamedTuple):
         if file is not None:
             written.append((f"{settings.file}: ", file))
         by_name = [
-            *chain.from_iterable(_by_name(each.limits, _place(where, "limits")) for where, each in written),
+            *chain.from_iterable(_by_name(each.limits, _shown_name(where, "limits")) for where, each in written),
             *chain.from_iterable(_by_name(each, "limits") for each in limits if each is not None),
         ]
 
         def collected(name: str, given: Any, shared_as: str | None = None) -> tuple[Declaration, ...]:
-            found = [declarations_from(getattr(each, name), _place(where, name)) for where, each in written]
+            found = [declarations_from(getattr(each, name), _shown_name(where, name)) for where, each in written]
             declarations = (*chain.from_iterable(found), *declarations_from(given, name))
             if shared_as:
                 declarations = tuple(each.shared_as(shared_as) for each in declarations)
-            return _together(name, declarations)
+            return _checked_together(name, declarations)
 
         return cls(
             app=app,
@@ -84,7 +85,7 @@ class Sources(NamedTuple):
             unmatched=collected("unmatched_limits", unmatched),
             configured=tuple((name, declarations) for name, _, declarations in by_name if declarations),
             exempt=(
-                *((name, _place(where, "exempt")) for where, each in written for name in each.exempt),
+                *((name, _shown_name(where, "exempt")) for where, each in written for name in each.exempt),
                 *((name, where) for name, where, declarations in by_name if not declarations),
             ),
         )
@@ -97,7 +98,7 @@ class Sources(NamedTuple):
 
         ``exempt`` are the levels that its view is exempt from; ``by_flask`` as for :meth:`.Declaration.serves`.
         """
-        if any(self._answers_to(name, endpoint) for name, _ in self.exempt):
+        if any(self._matches(name, endpoint) for name, _ in self.exempt):
             exempt = LEVELS
         blueprint = self._blueprint_limits(endpoint, exempt)
         exempt = self._with_blueprints(endpoint, exempt)
@@ -110,7 +111,7 @@ class Sources(NamedTuple):
 
     def exempt_from(self, endpoint: str, of_view: frozenset[Level]) -> frozenset[Level]:
         """The levels that ``endpoint`` is exempt from: by the settings, by its view, or by a blueprint."""
-        named = any(self._answers_to(name, endpoint) for name, _ in self.exempt)
+        named = any(self._matches(name, endpoint) for name, _ in self.exempt)
         return LEVELS if named else self._with_blueprints(endpoint, of_view)
 
     def for_unmatched(self) -> tuple[Declaration, ...]:
@@ -124,14 +125,14 @@ class Sources(NamedTuple):
         return [
             f'{where}: no endpoint or blueprint is called "{name}" or matches it; `flask routes` lists the endpoints'
             for name, where in (*configured, *self.exempt)
-            if not any(self._answers_to(name, endpoint) for endpoint in self.app.view_functions)
+            if not any(self._matches(name, endpoint) for endpoint in self.app.view_functions)
         ]
 
     def _configured_for(self, endpoint: str) -> tuple[Declaration, ...]:
         return tuple(
             declaration
             for name, declarations in self.configured
-            if self._answers_to(name, endpoint)
+            if self._matches(name, endpoint)
             for declaration in declarations
         )
 
@@ -154,7 +155,7 @@ class Sources(NamedTuple):
         paths = (".".join(names[: n + 1]) for n in range(len(names)))
         return [self.app.blueprints[path] for path in paths if path in self.app.blueprints]
 
-    def _answers_to(self, name: str, endpoint: str) -> bool:
+    def _matches(self, name: str, endpoint: str) -> bool:
         if name in self.app.view_functions:
             return endpoint == name
         if name in self.app.blueprints:
@@ -176,17 +177,17 @@ def declarations_from(given: Any, where: str) -> tuple[Declaration, ...]:
 
 
 def _by_name(limits: Any, where: str) -> list[tuple[str, str, tuple[Declaration, ...]]]:
-    """Names, where each is declared, and its limits, none if they are off."""
+    """For each name: where it is declared, and its limits; none if they are off."""
     if not isinstance(limits, Mapping):
         raise ConfigurationError(f'{where}={brief(limits)}: give a dict such as {{"api.*": "100/minute"}}')
     return [
-        (str(name), place, () if given == OFF else _some_from(given, place))
+        (str(name), place, () if given == OFF else _limits_from(given, place))
         for name, given, place in ((name, given, f'{where}["{name}"]') for name, given in limits.items())
     ]
 
 
-def _some_from(given: Any, where: str) -> tuple[Declaration, ...]:
-    declarations = _together(where, declarations_from(given, where))
+def _limits_from(given: Any, where: str) -> tuple[Declaration, ...]:
+    declarations = _checked_together(where, declarations_from(given, where))
     if not declarations:
         raise ConfigurationError(f'{where}: no limit given; leave the name out, or give "{OFF}"')
     return declarations
@@ -202,12 +203,12 @@ def _limiter_from(given: Any, where: str) -> RateLimiter:
     return rate_limiter(**limiter_options(where, given))
 
 
-def _place(where: str, name: str) -> str:
-    """How messages call a setting, or a field of a file."""
+def _shown_name(where: str, name: str) -> str:
+    """A setting, or a field of a file, as messages name it."""
     return where + (name.upper() if where == PREFIX else name)
 
 
-def _together(where: str, declarations: tuple[Declaration, ...]) -> tuple[Declaration, ...]:
+def _checked_together(where: str, declarations: tuple[Declaration, ...]) -> tuple[Declaration, ...]:
     reject_shared_keys(where, ((each, each.stem) for each in declarations))
     warn_of_idle_rules(where, declarations, (), stacklevel=2)
     return declarations
@@ -239,7 +240,7 @@ def methods_of_handlers(view: Any) -> dict[Declaration, str]:
 
 
 def limited_inside_view(view: Any) -> list[str]:
-    """Where limiters are declared on functions that a view merely holds, or a method of its class."""
+    """Where limiters are declared on functions that a view, or a method of its class, merely holds."""
     view_class = getattr(view, "view_class", None)
     if view_class is None:
         return limited_inside(view)
@@ -268,7 +269,7 @@ def _class_of(view: Any) -> type[View] | None:
 
 
 def _handler(view_class: Any, name: str) -> Any:
-    """The handler of a method, with our decorators among the ``method_decorators`` that flask-restful applies."""
+    """The handler of a method, with those of Flask-RESTful's ``method_decorators`` applied that are limiters."""
     if not issubclass(view_class, MethodView):
         return None
     handler: Any = getattr(view_class, name, None) or (getattr(view_class, "get", None) if name == "head" else None)

@@ -64,7 +64,7 @@ def standings_given(plans: Plans, endpoint: str, method: str | None, given: Mapp
 
 
 def about_given(plans: Plans) -> About:
-    """For subjects that are given by name. The one that makes the current request has the rules of that request."""
+    """For subjects given by name. If one of them makes the current request, it has the rules of that request."""
 
     def rules_of(dynamic: DynamicRules, subject: Subject) -> tuple[Rule, ...] | None:
         own = plans.subjects.resolve_if_found(dynamic.declaration.type, dynamic.declaration.name)

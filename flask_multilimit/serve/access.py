@@ -31,7 +31,7 @@ class Listed(NamedTuple):
     banned: bool = False
     """Whether it is a ban, which the refusal tells the client."""
     ends_in: float | None = None
-    """Seconds until its end, from when it was found; ``None``: it lasts."""
+    """Seconds until its end, at the time of the request; ``None``: it has no end."""
 
 
 def listed_from(texts: Iterable[str], action: Action, where: str, *, status: Status = 403) -> list[Listed]:
@@ -43,7 +43,7 @@ def listed_from(texts: Iterable[str], action: Action, where: str, *, status: Sta
 
 
 def listing_resolver(time: Callable[[], float], deny_status: Status) -> Callable[[Listing], Listed | None]:
-    """A function that turns an entry into a :class:`Listed` at the current ``time``; ``None`` if it has just ended."""
+    """A function that turns an entry into a :class:`Listed` at the current ``time``, or ``None`` if it has ended."""
 
     def resolve(entry: Listing) -> Listed | None:
         ends_in = None if entry.until is None else entry.until - time()
@@ -62,10 +62,10 @@ def listing_resolver(time: Callable[[], float], deny_status: Status) -> Callable
 
 
 class AccessLists:
-    """All lists of an app. Immutable: when a list changes, another one takes its place.
+    """All lists of an app. Immutable: when a list changes, another object takes its place.
 
-    ``live`` are the entries that control makes while the app runs. There may be very many, so ``resolve`` turns an
-    entry into a :class:`Listed` only when it applies to a request.
+    ``live`` are the entries that control makes while the app runs. There may be very many, so ``resolve`` turns one
+    into a :class:`Listed` only when it applies to a request.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class AccessLists:
             (allowed if declared.action == "allow" else denied).append(declared)
         for each in live:
             (allowed if each.kind == "allow" else denied).append(each)
-        self._allowed, self._denied = _EntriesOf(allowed, resolve), _EntriesOf(denied, resolve)
+        self._allowed, self._denied = _Entries(allowed, resolve), _Entries(denied, resolve)
         self.type_names: frozenset[str] = self._allowed.type_names | self._denied.type_names
         """Types whose subjects are listed."""
 
@@ -114,19 +114,19 @@ class AccessLists:
         return bool(self._allowed.type_names)
 
 
-class _EntriesOf:
+class _Entries:
     """The entries of one action. Of several that apply, the one for the smallest network decides, or the latest one for
-    a subject: until it ends, which may be some time before others take the place of these lists."""
+    a subject. If that has ended, the next one decides until new lists take the place of these."""
 
     def __init__(self, entries: Sequence[Listed | Listing], resolve: Callable[[Listing], Listed | None] | None) -> None:
         self._entries = entries
         self._resolve = resolve
         self._subjects: dict[tuple[str, str], Listed | Listing] = {}
-        self._networks: Networks[Listed | Listing] = Networks(self._take(entries))
+        self._networks: Networks[Listed | Listing] = Networks(self._keep_subjects(entries))
         self.type_names: frozenset[str] = frozenset(type_name for type_name, _ in self._subjects)
 
-    def _take(self, entries: Iterable[Listed | Listing]) -> Iterator[tuple[Network, Listed | Listing]]:
-        """Keep the entries about subjects, and yield those about networks."""
+    def _keep_subjects(self, entries: Iterable[Listed | Listing]) -> Iterator[tuple[Network, Listed | Listing]]:
+        """Keep the entries about subjects. Yield the others, with their networks."""
         for entry in entries:
             network, type_name, value = entry.who
             if network is None:
@@ -138,33 +138,33 @@ class _EntriesOf:
         found = self._networks.at(number)
         if found is None:
             return None
-        return self._shown(found) or self._around(number)
+        return self._if_in_force(found) or self._around(number)
 
     def of_subjects(self, subject_of: SubjectOf) -> Listed | None:
         for type_name in self.type_names:
             subject = subject_of(type_name)
             if subject is None or (found := self._subjects.get((type_name, subject.value))) is None:
                 continue
-            if (shown := self._shown(found) or self._about(Who(None, type_name, subject.value))) is not None:
-                return shown
+            if (listed := self._if_in_force(found) or self._about(Who(None, type_name, subject.value))) is not None:
+                return listed
         return None
 
-    # Where the entry that decides has just ended. These look at all entries.
+    # Only if the entry that decides has just ended, because these look at all entries
 
     def _around(self, number: AddressNumber) -> Listed | None:
         """The entry for the smallest network around an address."""
         networks = [(each.who.network, each) for each in self._entries if each.who.network is not None]
         found = [(network.prefixlen, each) for network, each in networks if network.has(number)]
-        return self._first(each for _, each in sorted(found, key=itemgetter(0), reverse=True))
+        return self._first_in_force(each for _, each in sorted(found, key=itemgetter(0), reverse=True))
 
     def _about(self, who: Who) -> Listed | None:
-        return self._first(each for each in reversed(self._entries) if each.who == who)
+        return self._first_in_force(each for each in reversed(self._entries) if each.who == who)
 
-    def _first(self, found: Iterable[Listed | Listing]) -> Listed | None:
-        """The first that has not ended."""
-        return next((shown for each in found if (shown := self._shown(each)) is not None), None)
+    def _first_in_force(self, found: Iterable[Listed | Listing]) -> Listed | None:
+        """The first entry that has not ended."""
+        return next((listed for each in found if (listed := self._if_in_force(each)) is not None), None)
 
-    def _shown(self, found: Listed | Listing) -> Listed | None:
+    def _if_in_force(self, found: Listed | Listing) -> Listed | None:
         if isinstance(found, Listed):
             return found
         return None if self._resolve is None else self._resolve(found)

@@ -47,7 +47,7 @@ class ControlApplier:
         self.left_out: frozenset[str] = frozenset()
         """The ids of the overrides that do not fit the limits of the app."""
         self._logs = False
-        self._amounts = _amounts(())
+        self._counts = _counts(())
         store = store_for(gate.limiter.storage, prefix=gate.settings.key_prefix)
         self.follower: ControlFollower = ControlFollower(
             store,
@@ -103,8 +103,8 @@ class ControlApplier:
         self.left_out = frozenset(unfit)
         applied = tuple(each for each in document.entries if each.id not in unfit)
         self._announce(applied)
-        self._amounts = _amounts(applied)
-        if self._logs:  # a command is no worker: metrics would show it as one for ever
+        self._counts = _counts(applied)
+        if self._logs:  # not in a command: metrics would show it as a worker for ever
             self._gate.audience.stir()
         if unfit:
             left_out = [f"{each} ({each.id}): {unfit[each.id]}" for each in document.overrides if each.id in unfit]
@@ -115,8 +115,8 @@ class ControlApplier:
         return self._declared.fingerprint()
 
     def state(self) -> ControlState | None:
-        """What observers may know of the control document; ``None`` if control is off."""
-        return ControlState(self.follower.version, self.follower.age, self._amounts) if self.enabled else None
+        """The state of the control document for observers; ``None`` if control is off."""
+        return ControlState(self.follower.version, self.follower.age, self._counts) if self.enabled else None
 
     def plans_with(self, overrides: Sequence[Override]) -> Plans:
         """The plans of the app after ``overrides``. Raises :class:`ConfigurationError`."""
@@ -124,7 +124,7 @@ class ControlApplier:
         wanted = tuple(overrides)
         if not wanted:
             return self._declared
-        for known in (self._gate.plans, self._latest):  # a preview asks for the same plans several times
+        for known in (self._gate.plans, self._latest):  # a preview needs the same plans several times
             if known.entries == wanted:
                 return known
         self._latest = self._declared.changed(Overrides(wanted))
@@ -150,7 +150,7 @@ class ControlApplier:
 
     def _log(self, what: str, changed: Sequence[Override | Listing]) -> None:
         app = self._gate.app
-        for each in changed[:MOST_LOGGED]:  # in their order, which is that of time
+        for each in changed[:MOST_LOGGED]:  # the oldest first
             by = f" by {each.author}" if each.author else ""
             SafeLogger(app.logger).info(
                 "Rate limits: worker %d: %s: %s (%s%s)%s",
@@ -177,8 +177,8 @@ def _copy_of(gate: AppGate, store: Store) -> DiskCopy | None:
     return DiskCopy(Path(gate.app.instance_path, path), key=store.key, logger=gate.app.logger)
 
 
-def _amounts(entries: Sequence[Override | Listing]) -> dict[str, int]:
-    """By kind."""
+def _counts(entries: Sequence[Override | Listing]) -> dict[str, int]:
+    """The number of entries of each kind."""
     found = Counter(each.kind for each in entries)
     return {kind: found[kind] for kind in KINDS}
 

@@ -1,4 +1,4 @@
-"""The audience of an app's outcomes: traffic, the developer's observers, and receivers of signals."""
+"""Who hears of an app's outcomes: traffic, the developer's observers, and receivers of signals."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class AppAudience:
         self._quiet_until = -math.inf
         self.background: EverySecond = EverySecond(app.logger)
         self.beat: Beat = self.background.beat
-        """Its thread does what is due in the background: :meth:`stir` wakes it."""
+        """The clock of the background thread, which :meth:`stir` wakes."""
         self.observers: tuple[Observer, ...] = tuple(observers)
         attached = [observer for observer in observers if isinstance(observer, Attached)]
         self._watch: TrafficWatch | None = None
@@ -75,8 +75,8 @@ class AppAudience:
             observer.attach(self)
         self.present: bool = bool(observers) or self.traffic is not None
         """Whether there is a listener besides receivers of the signal."""
-        self.only: Traffic | None = None if observers else self.traffic
-        """The traffic, if there is no observer."""
+        self.only_traffic: Traffic | None = None if observers else self.traffic
+        """The traffic, if nothing else listens."""
 
     def _traffic(self, settings: Settings) -> Traffic:
         storage, logger = self._limiter.storage, self._app.logger
@@ -100,12 +100,12 @@ class AppAudience:
         self.background.add(self._watch.look)
 
     def begin(self) -> None:
-        """Let metrics show which bans are in force before this process has counted anything."""
+        """Let metrics show the bans in force before this process has counted anything."""
         if self._watch is not None:
             self.stir()
 
     def stir(self) -> None:
-        """Let metrics show what has changed without an outcome."""
+        """Wake the background thread, so that metrics show a change that was no outcome."""
         self.background.start()
 
     def hear(
@@ -119,7 +119,7 @@ class AppAudience:
         applied: Sequence[Counted] = (),
         error: Exception | None = None,
     ) -> None:
-        """Count one outcome, and make an :class:`Event` of it if anybody wants one."""
+        """Count one outcome. Make an :class:`Event` of it only if somebody listens."""
         if self.traffic is not None:
             self.traffic.count(endpoint, outcome, decided_by, decision, applied)
         if self.observers or limit_event.receivers:
@@ -140,7 +140,7 @@ class AppAudience:
             self._quiet_until = now + QUIET_SECONDS
             self._logger.error("Rate limits: the observer %r raised; the request goes on", observer, error=error)
 
-    # What observers may ask: it is their ObservedApp
+    # What observers may ask: these are the methods of their ObservedApp
 
     def health(self) -> Health:
         return self._limiter.health()
@@ -160,7 +160,7 @@ class AppAudience:
 
 def check_and_report(limiter: Limiter, scope: str, applied: AppliedLimits, audience: AppAudience) -> Decision:
     """Check, wait if the limits say so, and tell ``audience`` the outcome. Raises :class:`StorageError`."""
-    traffic = audience.only
+    traffic = audience.only_traffic
     if traffic is None or applied.may_wait or limit_event.receivers:
         return _check_timed(limiter, scope, applied, audience)
     # Most apps have no observer, and traffic needs neither an event nor the time that the check took.
@@ -218,7 +218,7 @@ def send_signals(app: Flask, decision: Decision, scope: str, applied: AppliedLim
 
 
 def key_of(app: Flask, setting: str) -> bytes:
-    """The key for hashes, which ``setting`` asks for."""
+    """The key for hashes. Raises :class:`ConfigurationError`, which names the ``setting`` that needs it."""
     secret = app.secret_key
     if not secret:
         raise ConfigurationError(f"{PREFIX}{setting} needs a key: set SECRET_KEY before init_app")
@@ -253,7 +253,7 @@ def report_bans(app: Flask, settings: Settings, decision: Decision, scope: str, 
 
 
 def _banned(ban: BanStatus, applied: AppliedLimits) -> tuple[str, Subject]:
-    """The name of the limiter that bans, and the banned subject. Hits that no limiter has made hold both themselves."""
+    """The name of the limiter that bans, and the banned subject; both are in the hit if no limiter has made it."""
     origin = ban.hit.origin
     if origin is not None:
         return origin.type, Subject(origin.type, origin.subject)
@@ -264,9 +264,14 @@ def _banned(ban: BanStatus, applied: AppliedLimits) -> tuple[str, Subject]:
 def _log(app: Flask, settings: Settings, ban: BanStatus, scope: str, subject: Subject) -> None:
     if settings.log == "off":
         return
-    who = f" {short(subject.value)}" if settings.log == "subjects" else ""
-    again = f", repetition {ban.level}" if ban.level else ""
-    whom = f" {subject.type}{who}"
+    value = f" {short(subject.value)}" if settings.log == "subjects" else ""
+    repetition = f", repetition {ban.level}" if ban.level else ""
     SafeLogger(app.logger).info(
-        "Rate limits: banned%s for %g s at %s by %s%s", whom, ban.retry_after, scope, ban.name, again
+        "Rate limits: banned %s%s for %g s at %s by %s%s",
+        subject.type,
+        value,
+        ban.retry_after,
+        scope,
+        ban.name,
+        repetition,
     )

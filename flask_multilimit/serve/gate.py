@@ -1,4 +1,4 @@
-"""The gate of one app: when a request is checked, against which plan, and what lists and storage say."""
+"""The gate of one app: when is a request checked, against which plan, and what do lists and storage decide."""
 
 from __future__ import annotations
 
@@ -76,15 +76,15 @@ class AppGate(AppState):
 
         @functools.wraps(preprocess)
         def preprocess_request(*arguments: Any) -> Any:
-            record = self._enter()
+            record = self._begin_request()
             try:
                 answer = preprocess(*arguments)
             except Exception:
-                self._leave(record)
+                self._end_early(record)
                 raise
             if record is not None:
                 if answer is not None:
-                    self._leave(record, answer)
+                    self._end_early(record, answer)
                 elif record.plan.stack is None or record.plan.early:
                     self.check(record.plan, record)
             return answer
@@ -96,11 +96,11 @@ class AppGate(AppState):
             except Exception:
                 record = self._records.current()
                 if record is not None and not record.checked:
-                    self._leave(record)
+                    self._end_early(record)
                 raise
             record = self._records.current()
             if record is not None and not record.checked:
-                self._leave(record, answer)
+                self._end_early(record, answer)
             return answer
 
         @functools.wraps(process)
@@ -127,30 +127,30 @@ class AppGate(AppState):
         self.app.dispatch_request = dispatch_request  # type: ignore[method-assign]
         answer_refusals(self.app)
 
-    def _enter(self) -> Record | None:
+    def _begin_request(self) -> Record | None:
         """Look up the plan of the current request, and turn away denied addresses."""
         if not self.startup.finished:
             self.startup.run()
         if not self.settings.enabled:
             return None
-        asked = current_request()
-        plan = self.plans.of_request(asked)
+        request = current_request()
+        plan = self.plans.of_request(request)
         if self.access is not None:
-            self._lists.turn_away(asked, self.access)
-        return self._records.open(asked, plan) if plan is not None else None
+            self._lists.turn_away(request, self.access)
+        return self._records.open(request, plan) if plan is not None else None
 
     def admit(self, stack: Stack) -> frozenset[Declaration]:
         """Check the limiters of ``stack`` together with all other limits that apply. Raise unless the call may pass."""
         if not self.settings.enabled:
-            self._records.note_unlimited()
+            self._records.mark_unlimited()
             return stack.covered
         record = self._records.current()
         if record is None or record.plan is NO_PLAN:
-            record = self._begun()
+            record = self._open_record()
         if record is None or (record.plan.stack is not stack and not record.plan.is_reached_by(stack)):
             self.startup.keep_up()
-            asked = request_if_any()
-            self.check(self.plans.of_service(stack, asked.method if asked else None))
+            request = request_if_any()
+            self.check(self.plans.of_service(stack, request.method if request else None))
             return stack.covered
         if stack.acts_at_end or changes.may_take_slots:
             leave_to_response()
@@ -163,8 +163,8 @@ class AppGate(AppState):
         """Check ``plan``. Raises :exc:`RateLimitExceeded`, :exc:`AccessDenied`, :exc:`StorageUnavailable`.
 
         ``record`` is that of the request whose ``plan`` this is; without it, the plan is that of a function. If a
-        callable of a limiter raises, or returns what it must not, this raises that error, within a request after the
-        other limits have been checked.
+        callable of a limiter raises or returns nonsense, this raises that error; in a request, after it has checked the
+        other limits.
         """
         if record is not None:
             record.checked = True
@@ -181,7 +181,7 @@ class AppGate(AppState):
         if record is not None:
             record.admitted = True
         elif applied is None or not applied.hits:
-            self._records.note_unlimited()
+            self._records.mark_unlimited()
 
     def check_ended(self, plan: Plan, record: Record | None) -> None:
         """Check ``plan`` for a request that ends before its view, or before the function of the plan, so that the user
@@ -209,8 +209,8 @@ class AppGate(AppState):
         except ConfigurationError as error:
             raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from error
 
-    def _decide_here(self, scope: str, applied: AppliedLimits) -> Decision:
-        """Check limits that are given at the call. Raises as :meth:`check`, but returns a refusal."""
+    def _decide_inline(self, scope: str, applied: AppliedLimits) -> Decision:
+        """Check limits that are given in the call. Returns a refusal; otherwise, raises as :meth:`check`."""
         decision = self._decide(scope, applied) if self.settings.enabled and not self.allows() else None
         return decision or decide_unlimited(applied.hits)
 
@@ -238,7 +238,7 @@ class AppGate(AppState):
             raise self._refusals.unavailable(error, self.settings) from error
         if record is None:
             record = self._records.current() or self._records.make()
-        record.note(decision)
+        record.add(decision)
         if applied.may_give_back and decision.allowed:
             self.settlement.keep(decision, applied, record)
         if limits_checked.receivers or shadow_rejected.receivers or request_rejected.receivers:
@@ -247,12 +247,14 @@ class AppGate(AppState):
             report_bans(self.app, self.settings, decision, scope, applied)
         return decision
 
-    def check_here(self, scope: str, options: Mapping[str, Any], subject: str | None) -> tuple[Decision, AppliedLimits]:
+    def check_inline(
+        self, scope: str, options: Mapping[str, Any], subject: str | None
+    ) -> tuple[Decision, AppliedLimits]:
         """Decide on a limiter that is given in the call."""
         self.startup.keep_up()
-        plan = self.plans.declared_here(scope, dict(options))
+        plan = self.plans.of_inline(scope, dict(options))
         applied = plan.apply(self._resolver(plan.limiters[0].declaration, subject))
-        return self._decide_here(scope, applied), applied
+        return self._decide_inline(scope, applied), applied
 
     def _resolver(self, declaration: Declaration, subject: str | None) -> Resolve:
         if subject is not None:
@@ -273,7 +275,7 @@ class AppGate(AppState):
         check_mapping("subjects", subjects, SUBJECTS_BY_TYPE)
         changed = self.limiter.with_overrides(hits)
         applied = AppliedLimits.of_hits(changed or hits, subjects, scope)
-        return decide_unlimited(applied.hits) if changed is None else self._decide_here(scope, applied)
+        return decide_unlimited(applied.hits) if changed is None else self._decide_inline(scope, applied)
 
     def reset(self, hits: Iterable[Hit | str]) -> None:
         """Reset the quotas of ``hits``, or of keys in the storage. Bans among them end in the list of bans, too."""
@@ -286,19 +288,19 @@ class AppGate(AppState):
 
     def allows(self) -> bool:
         """Whether a list lets the current request pass without limits. Raises :exc:`AccessDenied`."""
-        return self.access is not None and self._lists.allows(self._records.current() or self._begun())
+        return self.access is not None and self._lists.allows(self._records.current() or self._open_record())
 
-    def _begun(self) -> Record | None:
+    def _open_record(self) -> Record | None:
         """The record of a request that was not preprocessed; ``None`` outside of a request."""
-        asked = request_if_any()
-        return None if asked is None else self._records.open(asked, self.plans.of_request(asked) or NO_PLAN)
+        request = request_if_any()
+        return None if request is None else self._records.open(request, self.plans.of_request(request) or NO_PLAN)
 
-    def _leave(self, record: Record | None, answer: object = None) -> None:
-        """Check the limits that apply even if the view is not reached."""
+    def _end_early(self, record: Record | None, answer: object = None) -> None:
+        """Check the limits that apply to a request that does not reach its view."""
         if record is None or record.checked:
             return
         try:
-            self.check_ended(self.plans.of_ended(current_request(), record.plan), record)
+            self.check_ended(self.plans.of_ended_request(current_request(), record.plan), record)
         except Exception:
             if isinstance(answer, Response):
                 answer.close()
@@ -313,10 +315,10 @@ class AccessCheck:
         self._in_force = in_force
         self._refusals = refusals
 
-    def turn_away(self, asked: Request, lists: AccessLists) -> None:
+    def turn_away(self, request: Request, lists: AccessLists) -> None:
         """Raise :exc:`AccessDenied` for an address that is denied, unless its subject may be allowed."""
         if not lists.allows_subjects:
-            listed = lists.of_address(asked.remote_addr or "")
+            listed = lists.of_address(request.remote_addr or "")
             if listed is not None and listed.action == "deny":
                 self._deny(listed)
 
@@ -328,18 +330,18 @@ class AccessCheck:
         lists = self._in_force.access
         if lists is None or record is None:
             return False
-        asked, access = record.access
-        if asked is not lists:  # a websocket lives on when somebody is banned
-            record.access = lists, "limited"  # what finds the user may call limited functions, which ask again
+        asked_lists, access = record.access
+        if asked_lists is not lists:  # in a websocket, they may have changed since
+            record.access = lists, "limited"  # a user_loader may call limited functions, which would ask again
             try:
-                access = self._found_in(lists, record, ended=ended)
+                access = self._ask_lists(lists, record, ended=ended)
             finally:
                 record.access = NOT_ASKED
-            if access == "allowed" or record.checked:  # before that, the app may not know yet who the user is
+            if access == "allowed" or record.checked:  # until then, the app may not know yet who the user is
                 record.access = lists, access
         return access == "allowed"
 
-    def _found_in(self, lists: AccessLists, record: Record, *, ended: bool) -> Access:
+    def _ask_lists(self, lists: AccessLists, record: Record, *, ended: bool) -> Access:
         subjects = self._in_force.subjects
         subject_of = partial(self._subject_of, subjects.resolve_if_found if ended else subjects.resolve)
         listed = lists.of_client(current_request().remote_addr or "", subject_of)
@@ -347,19 +349,19 @@ class AccessCheck:
             return "limited"
         if listed.action == "deny":
             self._deny(listed)
-        if record.plan.limiters or record.plan is NO_PLAN:  # otherwise everyone passes, listed or not
+        if record.plan.limiters or record.plan is NO_PLAN:  # without limits, being listed makes no difference
             report("allow_listed", self._in_force.audience, endpoint=self._endpoint(), decided_by="list")
         return "allowed"
 
     def _deny(self, listed: Listed) -> NoReturn:
         outcome: Outcome = "banned" if listed.banned else "denied"
-        who = self._named(listed.who)
+        who = self._subject_of_entry(listed.who)
         report(outcome, self._in_force.audience, endpoint=self._endpoint(), decided_by="list", who=who)
         notify(request_denied, self._in_force.app, listed=listed, endpoint=current_request().endpoint)
         after_this_request(_keep_from_caches)
         raise self._refusals.denied(listed, self._in_force.settings)
 
-    def _named(self, who: Who) -> Subject | None:
+    def _subject_of_entry(self, who: Who) -> Subject | None:
         """The subject of an entry; for a network, the address of the client."""
         if who.network is None:
             return Subject(who.type_name, who.value)
@@ -375,7 +377,7 @@ class AccessCheck:
 
 
 def _keep_from_caches(response: Response) -> Response:
-    """An error handler may have written this refusal as an answer that a cache gives to all others."""
+    """Forbid caches to give this refusal to other clients: an error handler may have made it cacheable."""
     response.headers.setdefault("Cache-Control", "no-store")
     return response
 

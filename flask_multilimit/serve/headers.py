@@ -1,7 +1,7 @@
 """Header fields that show a client what is left of its quotas, in one of several dialects.
 
-A dialect is a function of hits, their standings (remaining, retry_after, reset_after; times in microseconds) and what
-else is said (:class:`Aside`), which returns fields. To add one, write it, give it a name in :data:`DIALECTS` and in
+A dialect is a function that returns fields. It gets hits, their standings (remaining, retry_after, reset_after; times
+in microseconds), and :class:`Extras`. To add one, write it, give it a name in :data:`DIALECTS` and in
 ``Settings.headers``, and describe its fields in :data:`FIELDS`.
 """
 
@@ -34,11 +34,11 @@ REQUESTS = "requests"
 """Quota unit of the same, for rules that say nothing else."""
 
 PACED = EVENLY | SLIDING
-"""Algorithms whose units come back little by little: so many per time, whenever they were used."""
+"""Algorithms whose units come back little by little, at the rate of the rule, or as they were used."""
 
 
-class Aside(NamedTuple):
-    """What else the fields of one response say."""
+class Extras(NamedTuple):
+    """What the fields of one response may need besides hits and standings."""
 
     retry_after: int | None = None
     """The seconds in ``Retry-After``."""
@@ -53,7 +53,7 @@ def describe(response: Response, decisions: Sequence[Decision], settings: Settin
         response.headers = Headers(response.headers)
     fields = None
     if settings.headers == "draft-11" and len(decisions) == 1 and not secret:
-        fields = draft_11_as_usual(decisions[0], settings)
+        fields = draft_11_fast(decisions[0], settings)
     _put(response.headers, fields or _fields(decisions, settings, response, secret))
 
 
@@ -62,10 +62,10 @@ def _fields(
 ) -> Sequence[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     wait, refusal = None, _latest_refusal(decisions)
-    says_so = response.status_code in {429, 503}
-    if refusal is not None and (says_so or "Cache-Control" not in response.headers):
-        found.append(("Cache-Control", "no-store"))  # a cache may keep other answers unasked, for all clients
-    if refusal is not None and says_so:
+    is_refusal = response.status_code in {429, 503}
+    if refusal is not None and (is_refusal or "Cache-Control" not in response.headers):
+        found.append(("Cache-Control", "no-store"))  # caches may store other statuses by default, for all clients
+    if refusal is not None and is_refusal:
         wait = _retry_after(refusal, settings)
         if wait is not None:
             found.append(("Retry-After", _written_wait(wait, settings)))
@@ -74,14 +74,14 @@ def _fields(
         return found
     hits, standings = _shown(decisions, with_shadows=settings.shadow_headers)
     if hits:
-        aside = Aside(wait, secret)
+        extras = Extras(wait, secret)
         for dialect in dialects:
-            found += dialect(hits, standings, aside)
+            found += dialect(hits, standings, extras)
     return found
 
 
 def _put(headers: Headers, fields: Sequence[tuple[str, str]]) -> None:
-    """Set ``fields``. Hardly ever does one of them exist already, and adding takes a third of the time of setting."""
+    """Set ``fields``. Adding takes a third of the time of setting, and nearly always none of them exists yet."""
     put = headers.add
     for name, _ in headers:
         if name.lower() in _NAMES:
@@ -99,7 +99,8 @@ def _latest_refusal(decisions: Sequence[Decision]) -> Decision | None:
 
 
 def _retry_after(decision: Decision, settings: Settings) -> int | None:
-    """The seconds in ``Retry-After`` (RFC 9110, 10.2.3), rounded up: if the time is known, it is never too early."""
+    """The seconds in ``Retry-After`` (RFC 9110, 10.2.3), rounded up, so that a time that is known is never too
+    early."""
     retry_after = decision.retry_after
     if math.isinf(retry_after) and decision.waits_for_slot:
         retry_after = max(decision.refused_for, settings.slot_retry_after)
@@ -116,7 +117,7 @@ def _written_wait(seconds: int, settings: Settings) -> str:
 def _shown(decisions: Sequence[Decision], *, with_shadows: bool) -> tuple[tuple[Hit, ...], Sequence[Standing]]:
     """The hits and their standings, one per name."""
     latest = decisions[-1]
-    if len(decisions) == 1 and not latest.settled:  # usually
+    if len(decisions) == 1 and not latest.settled:  # as nearly always
         hits, standings = latest.hits, list(standings_of(latest.reply))
     else:
         hits, standings = _merged(decisions)
@@ -129,16 +130,16 @@ def _shown(decisions: Sequence[Decision], *, with_shadows: bool) -> tuple[tuple[
     )
     if not places:
         return (), ()
-    return part_of(hits, places), [_until_its_end(hits[place], standings[place]) for place in places]
+    return part_of(hits, places), [_ban_until_end(hits[place], standings[place]) for place in places]
 
 
 def _may_be_hidden(hits: tuple[Hit, ...]) -> bool:
-    """Whether there are shadows among them, or bans, which are shown while they hold."""
+    """Whether there are shadows among them, or bans, which are shown only while they hold."""
     return any(hit.shadow or hit.rule.algorithm == BAN for hit in hits)
 
 
-def _until_its_end(hit: Hit, standing: Standing) -> Standing:
-    """The standing of a ban until its end, not until it is forgotten."""
+def _ban_until_end(hit: Hit, standing: Standing) -> Standing:
+    """``standing``, but of a ban until its end: its own reset is when the ban is forgotten."""
     remaining, retry_after, _ = standing
     return (remaining, retry_after, retry_after) if hit.rule.algorithm == BAN else standing
 
@@ -155,7 +156,7 @@ def _merged(decisions: Sequence[Decision]) -> tuple[tuple[Hit, ...], list[Standi
 
 
 def _tightness(standing: Standing) -> tuple[float, int, int]:
-    """A longer wait is tighter; of equal waits, less left; of equally much left, a later reset."""
+    """A longer wait is tighter; after equal waits, less left; after that, a later reset."""
     remaining, retry_after, reset_after = standing
     return (math.inf if retry_after < 0 else retry_after), -max(remaining, 0), reset_after
 
@@ -163,14 +164,14 @@ def _tightness(standing: Standing) -> tuple[float, int, int]:
 # The dialects
 
 
-def draft_11(hits: tuple[Hit, ...], standings: Sequence[Standing], aside: Aside) -> Fields:
+def draft_11(hits: tuple[Hit, ...], standings: Sequence[Standing], extras: Extras) -> Fields:
     """draft-ietf-httpapi-ratelimit-headers-11. ``t`` is the effective window, within which the client may use at most
     ``r``; in a refusal it is never later than ``Retry-After``."""
     windows = [_effective_window(hit, standing) for hit, standing in zip(hits, standings, strict=True)]
-    if aside.retry_after is not None:
-        longest = aside.retry_after * 1_000_000
+    if extras.retry_after is not None:
+        longest = extras.retry_after * 1_000_000
         windows = [min(window, longest) for window in windows]
-    return _policies_and_limits(hits, standings, windows, aside)
+    return _policies_and_limits(hits, standings, windows, extras)
 
 
 def _effective_window(hit: Hit, standing: Standing) -> int:
@@ -194,65 +195,65 @@ def _effective_window(hit: Hit, standing: Standing) -> int:
 
 
 def _next_after(quota: Quota, reset_after: int) -> int:
-    """Microseconds until a bucket has one unit; in a queue, until its last place is no later than the longest delay."""
+    """Microseconds until a bucket has one unit; in a queue, until the delay of its last place is permitted."""
     next_after = reset_after - (quota.burst - 1) * quota.window // quota.count
     return max(next_after, reset_after - quota.max_delay) if quota.max_delay > 0 else next_after
 
 
-def draft_10(hits: tuple[Hit, ...], standings: Sequence[Standing], aside: Aside) -> Fields:
+def draft_10(hits: tuple[Hit, ...], standings: Sequence[Standing], extras: Extras) -> Fields:
     """The drafts 08 to 10. ``t`` is the time until this request would pass, if a rule refuses; otherwise until the
     quota is full again."""
-    return _policies_and_limits(hits, standings, [wait or whole for _, wait, whole in standings], aside)
+    return _policies_and_limits(hits, standings, [wait or whole for _, wait, whole in standings], extras)
 
 
 def _policies_and_limits(
-    hits: tuple[Hit, ...], standings: Sequence[Standing], waits: Iterable[int], aside: Aside
+    hits: tuple[Hit, ...], standings: Sequence[Standing], waits: Iterable[int], extras: Extras
 ) -> Fields:
     """``RateLimit-Policy`` and ``RateLimit``, with times rounded up to whole seconds."""
-    lasting = _with_partition_keys(hits, aside.secret) if aside.secret else memoized(hits, _lasting)
-    each = zip(hits, lasting.starts, standings, waits, strict=True)
+    parts = _with_partition_keys(hits, extras.secret) if extras.secret else memoized(hits, _parts)
+    each = zip(hits, parts.starts, standings, waits, strict=True)
     items = [
         f"{start}{max(remaining, 0)}" + (f";t={-(-wait // 1_000_000)}" if wait > 0 and not hit.rule.holds_slots else "")
         for hit, start, (remaining, _, _), wait in each
     ]
-    return ("RateLimit-Policy", lasting.policy), ("RateLimit", ", ".join(items))
+    return ("RateLimit-Policy", parts.policy), ("RateLimit", ", ".join(items))
 
 
-class _Lasting(NamedTuple):
-    """The parts of the fields of :func:`draft_11` that do not depend on standings."""
+class _Parts(NamedTuple):
+    """The parts of the fields of :func:`draft_11` that are the same whatever the standings."""
 
     policy: str
     starts: tuple[str, ...]
     """The beginnings of the items of ``RateLimit``."""
-    usual: str
+    template: str
     """``RateLimit`` while every rule admits, with ``%d`` in place of each number; empty if a rule is not paced."""
     paces: tuple[tuple[int, int], ...]
-    """The rate of each rule: microseconds, and the units that come back in so many seconds, times a million."""
+    """The rate of each rule: the window in microseconds, and a million times the units that come back in it."""
 
 
-def _lasting(hits: tuple[Hit, ...]) -> _Lasting:
-    return _kept_once(_written(hits, [""] * len(hits)))
+def _parts(hits: tuple[Hit, ...]) -> _Parts:
+    return _interned(_make_parts(hits, [""] * len(hits)))
 
 
-def _with_partition_keys(hits: tuple[Hit, ...], secret: bytes) -> _Lasting:
-    return _written(hits, [f";pk=:{_partition_key(hit, secret)}:" for hit in hits])
+def _with_partition_keys(hits: tuple[Hit, ...], secret: bytes) -> _Parts:
+    return _make_parts(hits, [f";pk=:{_partition_key(hit, secret)}:" for hit in hits])
 
 
 def _partition_key(hit: Hit, secret: bytes) -> str:
-    """The same for every request that this quota counts. It says nothing else: without the secret, nobody can find out
-    whose quota it is."""
+    """A digest that is the same for all requests that this quota counts. Only who has the secret can find out whose
+    quota it is."""
     digest = blake2b(hit.key.encode(errors="surrogatepass"), key=secret, digest_size=9, person=b"partition key")
     return base64.b64encode(digest.digest()).decode()
 
 
-def _written(hits: tuple[Hit, ...], partition_keys: Sequence[str]) -> _Lasting:
+def _make_parts(hits: tuple[Hit, ...], partition_keys: Sequence[str]) -> _Parts:
     names = [f'"{hit.name}"{key}' for hit, key in zip(hits, partition_keys, strict=True)]
     paced = all(hit.rule.algorithm in PACED for hit in hits)
-    usual = ", ".join([f"{name.replace('%', '%%')};r=%d;t=%d" for name in names]) if paced else ""
-    return _Lasting(
+    template = ", ".join([f"{name.replace('%', '%%')};r=%d;t=%d" for name in names]) if paced else ""
+    return _Parts(
         ", ".join([f"{name};q={_policy(hit)}" for name, hit in zip(names, hits, strict=True)]),
         tuple([f"{name};r=" for name in names]),
-        usual,
+        template,
         tuple([(hit.rule.quota.window, hit.rule.count * 1_000_000) for hit in hits]),
     )
 
@@ -273,33 +274,33 @@ def unit_of(hit: Hit) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _kept_once(lasting: _Lasting) -> _Lasting:
-    """The same object for all subjects of a plan, because there may be thousands."""
-    return lasting
+def _interned(parts: _Parts) -> _Parts:
+    """One object for all subjects of a plan, which may be thousands."""
+    return parts
 
 
-def draft_11_as_usual(decision: Decision, settings: Settings) -> Sequence[tuple[str, str]] | None:
+def draft_11_fast(decision: Decision, settings: Settings) -> Sequence[tuple[str, str]] | None:
     """The fields of :func:`draft_11`, if units are left of every quota and come back little by little, as in nearly
     every request; otherwise ``None``. With three rules in memory, it saves one twentieth of a request."""
     hits, reply = decision.hits, decision.reply
     if not reply[ALLOWED] or decision.settled or settings.headers_on != "always" or memoized(hits, _may_be_hidden):
         return None
-    lasting, left = memoized(hits, _lasting), reply[REMAININGS]
-    if not lasting.usual or min(left) <= 0:
+    parts, left = memoized(hits, _parts), reply[REMAININGS]
+    if not parts.template or min(left) <= 0:
         return None
     numbers: list[int] = []
-    for units, (window, per_second) in zip(left, lasting.paces, strict=True):
+    for units, (window, per_second) in zip(left, parts.paces, strict=True):
         numbers += units, -(-units * window // per_second)
-    return ("RateLimit-Policy", lasting.policy), ("RateLimit", lasting.usual % tuple(numbers))
+    return ("RateLimit-Policy", parts.policy), ("RateLimit", parts.template % tuple(numbers))
 
 
-def draft_06(hits: tuple[Hit, ...], standings: Sequence[Standing], _: Aside) -> Fields:
+def draft_06(hits: tuple[Hit, ...], standings: Sequence[Standing], _: Extras) -> Fields:
     """The drafts up to 06: the tightest rule, and the policies of all."""
     policies = ", ".join([_policy(hit) for hit in hits])
     return *_tightest_rule("RateLimit", hits, standings, now=0), ("RateLimit-Policy", policies)
 
 
-def legacy(hits: tuple[Hit, ...], standings: Sequence[Standing], _: Aside) -> Fields:
+def legacy(hits: tuple[Hit, ...], standings: Sequence[Standing], _: Extras) -> Fields:
     """``X-RateLimit-*``: the tightest rule, with the time of day of its reset."""
     return _tightest_rule("X-RateLimit", hits, standings, now=time.time())
 
@@ -342,7 +343,7 @@ FIELDS: dict[object, tuple[tuple[str, str, str], ...]] = {
         ("X-RateLimit-Reset", "integer", "When all of it is free again: seconds since 1970."),
     ),
 }
-"""The fields of each dialect, as documents of an API describe them: name, type, and what it says."""
+"""The fields of each dialect for descriptions of an API: name, type and meaning."""
 
 _NAMES = {"cache-control", "retry-after"} | {name.lower() for fields in FIELDS.values() for name, _, _ in fields}
-"""The names of all fields that are set here, in lower case."""
+"""The names of all fields that this module sets, in lower case."""

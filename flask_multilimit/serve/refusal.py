@@ -1,5 +1,5 @@
-"""The responses to refused requests: 429 if a limit refuses, 403 if the client is denied, 503 if limits cannot be
-checked, or if the service is short because it keeps a reserve."""
+"""The responses to refused requests: 429 if a limit refuses, 403 if the client is denied; 503 if limits cannot be
+checked, or if what is left is kept for requests of a priority."""
 
 from __future__ import annotations
 
@@ -83,15 +83,14 @@ def _messages(settings: Settings) -> Messages:
     """The sentences in the language of the app; for ``auto``, in the one that the client prefers, or English."""
     if settings.locale != "auto":
         return MESSAGES[settings.locale]
-    asked = request_if_any()
-    accepted = "" if asked is None else asked.environ.get("HTTP_ACCEPT_LANGUAGE", "")
+    request = request_if_any()
+    accepted = "" if request is None else request.environ.get("HTTP_ACCEPT_LANGUAGE", "")
     return MESSAGES[_language_for(accepted) if len(accepted) <= LONGEST_PREFERENCE else "en"]
 
 
 @lru_cache(maxsize=256)
 def _language_for(accept_language: str) -> str:
-    """The first language in the client's order for which there are messages, whatever the region: ``zh-CN`` is
-    ``zh``."""
+    """The language that the client prefers among those with messages, whatever the region: ``zh-CN`` is ``zh``."""
     for tag, quality in parse_accept_header(accept_language, LanguageAccept):
         language = re.split("[-_]", tag.lower(), maxsplit=1)[0]
         if quality > 0 and language in MESSAGES:
@@ -139,21 +138,21 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
     def get_response(self, environ: Any = None, scope: dict[str, Any] | None = None) -> Response:  # noqa: ARG002
         if self.response is not None:
             return cast("Response", self.response)
-        body, fields = self._written(environ)
+        body, fields = self._body_and_fields(environ)
         return Response(body, status=self.code, headers=fields)
 
-    def answer(self, asked: Request, response_class: Callable[..., Response]) -> Response:
-        """The response to ``asked`` that Flask would make from :meth:`get_response`, of the app's own class."""
+    def answer(self, request: Request, response_class: Callable[..., Response]) -> Response:
+        """The response to ``request`` that Flask would make from :meth:`get_response`, of the app's own class."""
         if self.response is not None:
             return cast("Response", self.response)
-        body, fields = self._written(asked.environ)
+        body, fields = self._body_and_fields(request.environ)
         self.with_traceback(None)  # its frames refer to the exception: each refusal would leave a reference cycle
         headers = Headers()
         for name, value in fields:  # Headers(fields) takes twice as long
             headers.add(name, value)
         return response_class([body], self.code, headers)
 
-    def _written(self, environ: Any) -> tuple[bytes, list[tuple[str, str]]]:
+    def _body_and_fields(self, environ: Any) -> tuple[bytes, list[tuple[str, str]]]:
         body, content_type = self._body(environ)
         return body, [("Content-Type", content_type), ("Content-Length", str(len(body))), VARY]
 
@@ -234,9 +233,9 @@ class _DeniedForNow(AccessDenied, TooManyRequests):
 
 def _page(error: HTTPException, *paragraphs: str | None) -> str:
     """A page without a language, because the paragraphs may be in any: werkzeug's own page says that it is English."""
-    said = "".join(f"<p>{escape(paragraph)}</p>\n" for paragraph in paragraphs)
+    text = "".join(f"<p>{escape(paragraph)}</p>\n" for paragraph in paragraphs)
     title = f"<title>{error.code} {error.name}</title>\n<h1>{error.name}</h1>\n"
-    return f"<!doctype html>\n<meta charset=utf-8>\n{title}{said}"
+    return f"<!doctype html>\n<meta charset=utf-8>\n{title}{text}"
 
 
 def problem(error: RateLimitExceeded) -> dict[str, Any]:
@@ -247,13 +246,13 @@ def problem(error: RateLimitExceeded) -> dict[str, Any]:
 
 
 _Violation = tuple[str, int, float | str | None, int | None, bool]
-"""A rule that refuses, as a problem describes it: name, count, time (text: a period of the calendar; ``None``: it
-limits what is in progress), seconds to wait, rounded up (``None``: waiting does not help, or nobody knows how long),
-and whether it is a ban."""
+"""A rule that refuses, as a problem describes it: name; count; time (text: a period of the calendar; ``None``: the rule
+limits requests in progress); seconds to wait, rounded up (``None``: waiting does not help, or nobody knows how long);
+whether it is a ban."""
 
 
 def _violations(decision: Decision) -> tuple[_Violation, ...]:
-    """The rules of ``decision.violated``, without creating statuses, which would take most of the time."""
+    """The rules of ``decision.violated``, without making statuses: those would take most of the time."""
     return tuple(
         [
             (
@@ -308,9 +307,9 @@ def _problem_text(detail: str | None, violations: tuple[_Violation, ...], code: 
     return json.dumps(_problem(detail, violations, code), ensure_ascii=False).encode() + b"\n"
 
 
-def negotiate(asked: Any) -> str:
+def negotiate(request: Any) -> str:
     """The content type for a WSGI environment, a request, or nothing."""
-    accept = (getattr(asked, "environ", asked) or {}).get("HTTP_ACCEPT", "*/*")
+    accept = (getattr(request, "environ", request) or {}).get("HTTP_ACCEPT", "*/*")
     return _preferred(accept) if len(accept) <= LONGEST_PREFERENCE else PROBLEM
 
 
@@ -330,23 +329,23 @@ class Refusals:
         """The refusal for ``decision``."""
         declared = applied.refusing_longest(decision) if applied.has_answers else None
         messages, busy = _messages(settings), applied.sheds_load(decision)
-        ours = messages.busy if busy else messages.too_many
+        default = messages.busy if busy else messages.too_many
         if applied.has_bans and decision.ban is not None:
-            ours = messages.banned
+            default = messages.banned
         message = settings.message if declared is None or declared.message is None else declared.message
-        text = None if message is None else self._from_app("message", _said_by, message, decision)
+        text = None if message is None else self._from_app("message", _text_of, message, decision)
         react = (declared and declared.on_rejected) or self._on_rejected
         code = 503 if busy else 429
         response = None
         if react is not None:
             response = self._from_app("on_rejected", functools.partial(self._response_of, code), react, decision)
-        error = RateLimitExceeded(decision, text or ours, messages=messages, response=response)
+        error = RateLimitExceeded(decision, text or default, messages=messages, response=response)
         if response is None:
             error.code = code
         return error
 
     def _response_of(self, code: int, react: Reaction, decision: Decision) -> Response | None:
-        """What ``react`` answers, with status ``code`` unless it gives another. Flask's own would be 200."""
+        """The answer of ``react``, with status ``code`` unless it gives one: Flask's default would be 200."""
         answer = react(decision)
         if answer is None:
             return None
@@ -355,14 +354,17 @@ class Refusals:
             response.status_code = code
         return response
 
-    def _from_app(self, name: str, ask: Callable[[C, Decision], T], theirs: C, decision: Decision) -> T | None:
-        """What the app's own ``theirs`` gives; ``None``, for the default refusal, if it fails or cannot be sent."""
+    def _from_app(self, option: str, ask: Callable[[C, Decision], T], given: C, decision: Decision) -> T | None:
+        """Ask what the app has ``given`` for an option. ``None`` (for the default refusal) if it fails, or its answer
+        cannot be sent."""
         try:
-            return ask(theirs, decision)
+            return ask(given, decision)
         except Exception as error:
             if isinstance(error, HTTPException) or _has_handler(self._app, error):
-                raise  # the callback answers in this way
-            SafeLogger(self._app.logger).exception("Rate limits: %s failed; the client gets the default refusal", name)
+                raise  # this is how the callback answers
+            SafeLogger(self._app.logger).exception(
+                "Rate limits: %s failed; the client gets the default refusal", option
+            )
             return None
 
     @staticmethod
@@ -378,22 +380,22 @@ class Refusals:
         return kind(listed, messages.banned if listed.banned else messages.denied)
 
 
-def _said_by(message: Message, decision: Decision) -> str:
-    """The text of ``message``, empty for the default. Raises an error for text that cannot be sent."""
-    text = message(decision) if callable(message) else message
-    said = str(text) if text else ""
-    said.encode()
-    return said
+def _text_of(message: Message, decision: Decision) -> str:
+    """The text of ``message``, empty for the default. Raises ``UnicodeError`` for text that cannot be sent."""
+    given = message(decision) if callable(message) else message
+    text = str(given) if given else ""
+    text.encode()
+    return text
 
 
 def _has_status(answer: object) -> bool:
-    """Whether ``answer`` of a view says its status: a tuple may, and a response or a WSGI application does."""
+    """Whether an ``answer``, as views return them, has a status: tuples may, responses and WSGI applications do."""
     body, *more = answer if isinstance(answer, tuple) else (answer,)
     return callable(body) or (bool(more) and not isinstance(more[0], (Headers, dict, tuple, list, NoneType)))
 
 
 def _has_handler(app: Flask, error: Exception) -> bool:
-    """Whether the app has an error handler for this error, and not just one for all exceptions."""
+    """Whether the app has an error handler for this error, besides one for all exceptions."""
     classes = set(type(error).__mro__) - set(Exception.__mro__)
     handlers = (by_class for by_code in app.error_handler_spec.values() for by_class in by_code.values())
     return any(not classes.isdisjoint(by_class) for by_class in handlers)
@@ -408,20 +410,20 @@ _REFUSALS = (RateLimitExceeded, AccessDenied, StorageUnavailable)
 def answer_refusals(app: Flask) -> None:
     """Answer a refusal in an error handler of ``app`` like one in a view. Flask alone would answer every exception of
     an error handler with a server error."""
-    app.handle_user_exception = _answering(app, app.handle_user_exception)  # type: ignore[method-assign]
-    app.handle_exception = _answering_last(app, app.handle_exception)  # type: ignore[method-assign]
+    app.handle_user_exception = _wrap_handling(app, app.handle_user_exception)  # type: ignore[method-assign]
+    app.handle_exception = _wrap_last_handling(app, app.handle_exception)  # type: ignore[method-assign]
 
 
-def _answering(app: Flask, handle: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_handling(app: Flask, handle: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(handle)
     def handle_user_exception(*arguments: Any) -> Any:
         try:
             answer = handle(*arguments)
         except _REFUSALS as refusal:
             *context, error = arguments
-            if refusal is error:  # no handler takes it (TRAP_HTTP_EXCEPTIONS), or one has raised it again
+            if refusal is error:  # no handler took it (TRAP_HTTP_EXCEPTIONS), or one has raised it again
                 raise
-            answer = _handled(handle, context, refusal)
+            answer = _answer_to(handle, context, refusal)
         if type(answer) is RateLimitExceeded:  # Flask would run it as a WSGI application, which takes longer
             return answer.answer(current_request(), app.response_class)
         return answer
@@ -429,8 +431,8 @@ def _answering(app: Flask, handle: Callable[..., Any]) -> Callable[..., Any]:
     return handle_user_exception
 
 
-def _handled(handle: Callable[..., Any], context: list[Any], refusal: Exception) -> Any:
-    """The answer of the error handlers to ``refusal``. If they are refused as well, that refusal is the answer."""
+def _answer_to(handle: Callable[..., Any], context: list[Any], refusal: Exception) -> Any:
+    """The answer of the error handlers to ``refusal``. If a limit refuses them as well, that refusal is the answer."""
     try:
         return handle(*context, refusal)
     except _REFUSALS as again:
@@ -439,8 +441,8 @@ def _handled(handle: Callable[..., Any], context: list[Any], refusal: Exception)
         return again
 
 
-def _answering_last(app: Any, handle: Callable[..., Any]) -> Callable[..., Any]:
-    """For the error handler of 500, after which only the server could answer."""
+def _wrap_last_handling(app: Any, handle: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the handling of server errors (500). Of what that raises, only the WSGI server would hear."""
 
     @functools.wraps(handle)
     def handle_exception(*arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Settles what checks have charged: by the response, or by what the view says; and gives slots back when work ends."""
+"""Settles what checks have charged, by the response or by what the view says, and holds slots until work ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .slots import holder_of_request, is_sent_by_server, release_when_requests_e
 from .state import AppState, Record, Records
 
 MOST_ENDED = 10_000
-"""Streams that wait for their settlement, at most. Beyond that, the estimate of the oldest stands."""
+"""The most streams that wait to be settled after their end. If there are more, the estimate of the oldest stands."""
 
 
 class Settlement:
@@ -40,29 +40,28 @@ class Settlement:
         self._in_force = in_force
         self._records = records
         self._releases_slots = False
-        self._bounded: set[Declaration] = set()
+        self._warned: set[Declaration] = set()
         self._ended = deque[Callable[[], None]](maxlen=MOST_ENDED)
         self._beat = Lazy(lambda: Beat(self._settle_ended, name="multilimit-settle", last=self._settle_ended))
         notify_child(self)
 
     def keep(self, decision: Decision, applied: AppliedLimits, record: Record) -> None:
-        """Note what an allowed ``decision`` may have to give back."""
+        """Keep what an allowed ``decision`` may have to give back: charges that are settled, and slots."""
         if applied.settled:
             self._keep_settled(decision, applied.settled, record)
         if applied.holds_slots:
             self._hold(decision)
 
     def _keep_settled(self, decision: Decision, limiters: Sequence[Applied], record: Record) -> None:
-        """A service function speaks for its own limiters, and is settled when it ends; all else depends on the
-        response."""
+        """Settle what a service function says itself when it ends, and everything else by the response."""
         holder = holder_of_call()
-        spoken_for = [] if holder is None else [each for each in limiters if each.declaration.settle is True]
-        others = [each for each in limiters if each not in spoken_for]
-        if others:
-            record.settled = (*record.settled, (decision, others))
-        if holder is not None and spoken_for:
+        by_function = [] if holder is None else [each for each in limiters if each.declaration.settle is True]
+        by_response = [each for each in limiters if each not in by_function]
+        if by_response:
+            record.settled = (*record.settled, (decision, by_response))
+        if holder is not None and by_function:
             holder.frame = frame = Frame()
-            frame.settled = ((decision, spoken_for),)
+            frame.settled = ((decision, by_function),)
             holder.at_end.append(partial(self._settle_now, None, frame, record, _settled_by(frame)))
 
     def _hold(self, decision: Decision) -> None:
@@ -70,7 +69,7 @@ class Settlement:
         holder = holder_of_call()
         if holder is None:
             holder = self._holder_of_request()
-        if holder is None or holder.ended:  # nobody knows when the work ends; without a release its slots expire
+        if holder is None or holder.ended:  # nobody knows when the work ends, so its slots expire
             return
         self._in_force.limiter.hold(decision)
         if not holder.hold(decision):
@@ -117,7 +116,7 @@ class Settlement:
                     real = self._units_of(declaration, response, frame)
                     if real is not None:
                         units.update((hit.key, real) for hit in hits if not hit.rule.holds_slots)
-                        self._say_what_is_too_much(declaration, hits, real)
+                        self._warn_if_capped(declaration, hits, real)
             if units and waits:
                 self._settle_each(decision, units, record)
             elif units:
@@ -125,7 +124,7 @@ class Settlement:
                 self._beat().wake()
 
     def _settle_ended(self) -> None:
-        """Settle streams that have ended: their workers do not wait for that."""
+        """Settle streams that have ended, in the background: their workers do not wait for the storage."""
         while self._ended:
             self._ended.popleft()()
 
@@ -133,18 +132,18 @@ class Settlement:
         """The parent settles them."""
         self._ended.clear()
 
-    def _say_what_is_too_much(self, declaration: Declaration, hits: Iterable[Hit], units: int) -> None:
-        """Once for each limiter: its rule charges less than ``units``."""
-        bounded = next((hit.rule for hit in hits if units > hit.rule.implementation.MAX_COST), None)
-        if bounded is not None and declaration not in self._bounded:
-            self._bounded.add(declaration)
-            most = bounded.implementation.MAX_COST
+    def _warn_if_capped(self, declaration: Declaration, hits: Iterable[Hit], units: int) -> None:
+        """Warn, once for each limiter, if its rule cannot charge as many ``units``."""
+        capped = next((hit.rule for hit in hits if units > hit.rule.implementation.MAX_COST), None)
+        if capped is not None and declaration not in self._warned:
+            self._warned.add(declaration)
+            most = capped.implementation.MAX_COST
             SafeLogger(self._in_force.app.logger).warning(
                 'Rate limits: a request to the limiter on "%s" took %d units, and %s charges at most %d; give its rule '
                 "another algorithm, such as sliding_window_counter",
                 declaration.where,
                 units,
-                bounded.algorithm,
+                capped.algorithm,
                 most,
             )
 
@@ -166,10 +165,10 @@ class Settlement:
         assert response is not None
         try:
             if declaration.charge_when is not None:
-                return None if _charges(declaration.charge_when(response)) else 0
+                return None if _is_charged(declaration.charge_when(response)) else 0
             units = cast("Callable[[Response], object]", declaration.settle)(response)
             return None if units is None else units_from(units)
-        except Exception as error:  # the work is done: whoever hears of an error would ask for it again
+        except Exception as error:  # the work is done; after an error, the client would request it again
             failed = "settle" if declaration.charge_when is None else "charge_when"
             stands = "estimate" if declaration.charge_when is None else "charge"
             self._log(
@@ -217,8 +216,8 @@ def settle(units: int, *, name: str | None = None) -> None:
 
 
 def _frame_in_force() -> Frame | None:
-    """For whose limiters the current code speaks: those of the innermost limited function that is settled by what it
-    says, or else of the request."""
+    """The charges that the current code settles: those of the innermost limited function that has a frame of its own,
+    or else of the request."""
     holder = holder_of_call()
     if holder is not None and holder.frame is not None:
         return holder.frame
@@ -233,7 +232,7 @@ def _frame_in_force() -> Frame | None:
 
 
 def units_from(given: object) -> int:
-    """The units that ``given`` says. Raises :class:`ConfigurationError` unless it is a whole number, 0 or more."""
+    """``given`` as units to charge. Raises :class:`ConfigurationError` unless it is a whole number, 0 or more."""
     if type(given) is not int or given < 0:
         raise ConfigurationError(f"settle: units={brief(given)}: give a whole number, 0 or more")
     return min(given, COUNTED)
@@ -251,13 +250,13 @@ def require_response(settled: Sequence[Applied]) -> None:
 
 
 def _settled_by(frame: Frame) -> list[Declaration]:
-    """The limiters that settle what some work was charged."""
+    """The limiters whose charges are settled."""
     return [limiter.declaration for _, limiters in frame.settled for limiter in limiters]
 
 
 def _is_complete(response: BaseResponse) -> bool:
-    """Whether all of the response is there. Of what Werkzeug calls a stream, that is a file and the page of an error;
-    code of the app may make any other while it is sent, whatever length it announces."""
+    """Whether no code of the app runs any more to make the response. Of what Werkzeug calls streams, only files and the
+    pages of errors are complete; the app may make any other while it is sent, whatever length it announces."""
     if response.is_sequence or "Content-Length" not in response.headers:
         return response.is_sequence
     body: Any = response.response
@@ -280,11 +279,11 @@ def _name_of(declaration: Declaration) -> str:
     return declaration.name or declaration.type_name
 
 
-def _charges(said: object) -> bool:
-    """What a ``charge_when`` has ``said``. Raises :class:`ConfigurationError` for a number, which is no condition."""
-    if isinstance(said, (int, float)) and not isinstance(said, bool):
+def _is_charged(answer: object) -> bool:
+    """The answer of a ``charge_when``. Raises :class:`ConfigurationError` for a number, which is no condition."""
+    if isinstance(answer, (int, float)) and not isinstance(answer, bool):
         raise ConfigurationError(
-            f"charge_when returned {brief(said)}, and it decides whether a request is charged, not how much: use "
+            f"charge_when returned {brief(answer)}, and it decides whether a request is charged, not how much: use "
             "settle= for that; return True or False"
         )
-    return bool(said)
+    return bool(answer)

@@ -1,10 +1,11 @@
-"""The slots of a request: held from the check until the response is closed, after its last byte or when the client
-disconnects.
+"""The slots of a request, which it holds from the check until the response is closed: after the last byte, or when the
+client disconnects.
 
-The server closes a response by calling ``close()`` of its body. If it got no body (the view raised, or a websocket took
-the connection over), the slots are released when the request is torn down. In tests, so are those of a complete
-response, because Flask's test client does not close it. A copy of the request context, as threads get it, holds its own
-slots until it is torn down itself, at the end of each call of a function below ``copy_current_request_context``.
+To close a response, the server calls ``close()`` of its body. If the server got no body (the view raised, or a
+websocket took the connection over), the slots are released when the request is torn down. In tests, this also goes for
+complete responses, because Flask's test client does not close them. A copy of the request context, as
+``copy_current_request_context`` makes it for threads, holds its own slots until it is torn down: at the end of each
+call of the decorated function.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ if TYPE_CHECKING:
 
 _current_context: Callable[[], RequestContext] = request_ctx._get_current_object  # type: ignore[attr-defined]
 _SLOTS = "multilimit_slots"
-"""The attribute of a request context that has its slots: the request itself is shared by all copies of the context."""
+"""The attribute of a request context with the holder of its slots. All copies of the context share the request."""
 
 
 class RequestHolder(Holder):
     """Holds slots until the response is closed."""
 
-    __slots__ = ("body_is_out",)
+    __slots__ = ("server_has_body",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.body_is_out: bool = False
-        """Whether the server has the body, which it will close."""
+        self.server_has_body: bool = False
+        """Whether the server has got the body, and will close it."""
 
     def begin_again(self) -> None:
-        """Hold the slots that are taken until the next end."""
-        self.body_is_out = self.ended = False
+        """Hold slots that are taken after an end, until the next one."""
+        self.server_has_body = self.ended = False
 
     def __del__(self) -> None:
         # Threads that share a context ended at the same instant, and Flask tore nothing down.
@@ -65,13 +66,14 @@ def holder_of_request() -> Holder | None:
 
 
 def _is_pushed(context: RequestContext) -> bool:
-    """Whether work goes on in ``context``. Threads and tasks may see it after its end, and only a private attribute of
-    Flask tells. If Flask drops it, slots that are taken after the first end of a context expire."""
+    """Whether ``context`` is in use. Threads and tasks may still see it after its end, and only a private attribute of
+    Flask tells. If Flask drops it, nobody releases slots that are taken after the first end of a context: they
+    expire."""
     return bool(getattr(context, "_cv_tokens", ()))
 
 
 def release_when_requests_end(app: Flask) -> None:
-    """Release the slots of each request of ``app``."""
+    """Release the slots of each request of ``app`` at its end."""
     request_finished.connect(_at_response, app)
     teardown = app.do_teardown_request
 
@@ -79,53 +81,54 @@ def release_when_requests_end(app: Flask) -> None:
     def do_teardown_request(*arguments: Any, **options: Any) -> None:
         try:
             teardown(*arguments, **options)
-        finally:  # a function of the app may have raised, and then there is no signal
+        finally:  # if a function of the app raises, Flask sends no signal
             _at_teardown()
 
     app.do_teardown_request = do_teardown_request  # type: ignore[method-assign]
 
 
 def _at_response(sender: Flask, response: Response, **_: Any) -> None:
-    if _slots_here() is None or (sender.testing and response.is_sequence):
+    if _current_slots() is None or (sender.testing and response.is_sequence):
         return
-    if not isinstance(response.get_app_iter, _BodyFor):  # a view may return the same object again and again
-        response.get_app_iter = _BodyFor(response.get_app_iter)  # type: ignore[method-assign]
+    if not isinstance(response.get_app_iter, _HoldingBodyMaker):  # a view may return the same object again and again
+        response.get_app_iter = _HoldingBodyMaker(response.get_app_iter)  # type: ignore[method-assign]
 
 
 def _at_teardown() -> None:
-    slots = _slots_here()
-    if slots is not None and not slots.body_is_out:
+    slots = _current_slots()
+    if slots is not None and not slots.server_has_body:
         slots.end()
 
 
-def _slots_here() -> RequestHolder | None:
+def _current_slots() -> RequestHolder | None:
     found: RequestHolder | None = _current_context().__dict__.get(_SLOTS)
     return found
 
 
-class _BodyFor:
-    """Makes the body of a response, for each request that it answers."""
+class _HoldingBodyMaker:
+    """Makes the body of a response, and lets it hold the slots of the request that it answers."""
 
-    def __init__(self, body_for: Callable[[WSGIEnvironment], Iterable[bytes]]) -> None:
-        self._body_for = body_for
+    def __init__(self, make_body: Callable[[WSGIEnvironment], Iterable[bytes]]) -> None:
+        self._make_body = make_body
 
     def __call__(self, environ: WSGIEnvironment) -> Iterable[bytes]:
-        body, slots = self._body_for(environ), _slots_here()
+        body, slots = self._make_body(environ), _current_slots()
         if slots is None:
             return body
-        held = body if is_sent_by_server(body, environ) and _ends_when_closed(body, slots) else _Body(body, slots)
-        slots.body_is_out = True
-        return held
+        if not (is_sent_by_server(body, environ) and _release_on_close(body, slots)):
+            body = _HoldingBody(body, slots)
+        slots.server_has_body = True
+        return body
 
 
 def is_sent_by_server(body: Iterable[bytes], environ: WSGIEnvironment) -> bool:
-    """Whether the server knows ``body`` as a file, which it may pass to the system instead of reading it."""
+    """Whether ``body`` is the server's own wrapper of a file, which it may hand to the system instead of reading it."""
     wrapper = environ.get("wsgi.file_wrapper")
     return isinstance(wrapper, type) and isinstance(body, wrapper)
 
 
-def _ends_when_closed(body: Any, slots: RequestHolder) -> bool:
-    """Let ``body`` itself release ``slots`` when it is closed; false if it cannot."""
+def _release_on_close(body: Any, slots: RequestHolder) -> bool:
+    """Let ``body`` itself release ``slots`` when it is closed. Return false if it cannot."""
     close, thread = getattr(body, "close", None), threading.get_ident()
 
     def close_and_release() -> None:
@@ -135,7 +138,7 @@ def _ends_when_closed(body: Any, slots: RequestHolder) -> bool:
         finally:
             if threading.get_ident() == thread:
                 slots.end()
-            else:  # waitress closes files in the thread that serves all connections, and they must not wait
+            else:  # waitress closes files in the thread that serves all connections, which must not wait
                 KEEPER.call_soon(slots.end)
 
     try:
@@ -145,8 +148,8 @@ def _ends_when_closed(body: Any, slots: RequestHolder) -> bool:
     return True
 
 
-class _Body:
-    """A body that releases slots when it is closed, or garbage without being closed (as with test clients)."""
+class _HoldingBody:
+    """A body that releases slots when it is closed, or dropped without being closed, as by test clients."""
 
     _slots: RequestHolder | None = None
 
@@ -172,6 +175,6 @@ class _Body:
                 slots.end()
 
     def __del__(self) -> None:
-        if self._slots is not None:  # garbage may be collected at any point of any code, so another thread releases
+        if self._slots is not None:  # in another thread: garbage may be collected at any point of any code
             KEEPER.call_soon(self._slots.end)
             self._slots = None

@@ -1,4 +1,4 @@
-"""Starts an app before its first request: checks its limits, and begins to follow changes."""
+"""Starts an app before its first request: checks its limits, and begins to follow changes at run time."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Startup:
     """Starts one app: checks its limits once, and begins to follow changes once in each process."""
 
     def __init__(self, in_force: AppState, *, follow_changes: Callable[[], None]) -> None:
-        """``follow_changes`` applies the changes made so far, and from now on those that follow."""
+        """``follow_changes`` applies the changes made so far, and then follows further ones."""
         self._in_force = in_force
-        self._settings = in_force.settings  # as read: the test kit replaces those in force
+        self._settings = in_force.settings  # those of the app: the test kit may replace those in force
         self._follow_changes = follow_changes
         self.checked: bool = False
         """Whether the limits were checked, so requests are served."""
         self.follows: bool = False
         """Whether this process follows changes."""
         self.finished: bool = False
-        """Whether nothing is left to do in this process. A limited function that is called before the first request
-        begins to follow changes, and leaves the check to that request."""
+        """Whether nothing is left to do in this process. If a limited function is called before the first request, the
+        process follows changes, but that request still has to check the limits."""
         self._failed = False
         self._lock = LateLock()
         notify_child(self)
@@ -44,13 +44,13 @@ class Startup:
         notice_fork()
         with self._lock:
             if not self.checked:
-                on = self._in_force
-                warn_of_several_processes(on.app, on.settings, on.limiter)
-                warn_where_no_threads_run(on.app, on.settings)
+                state = self._in_force
+                warn_of_several_processes(state.app, state.settings, state.limiter)
+                warn_where_no_threads_run(state.app, state.settings)
                 self._check()
                 self.checked = True
         self.keep_up()
-        self.finished = not in_master_of_uwsgi()  # its workers would take that over
+        self.finished = not in_master_of_uwsgi()  # its workers would inherit True
 
     def _check(self) -> None:
         try:
@@ -84,46 +84,46 @@ class Startup:
             warnings.warn(problem, ConfigurationWarning, stacklevel=3)
 
     def check_declarations(self) -> None:
-        """Raise :class:`ConfigurationError` for a mistake for which no request is served, but for unknown names."""
-        on = self._in_force
-        self._settings.require_unchanged(on.app.config)
-        on.plans.build()
+        """Raise :class:`ConfigurationError` for any mistake that keeps the app from serving, except unknown names."""
+        state = self._in_force
+        self._settings.require_unchanged(state.app.config)
+        state.plans.build()
         self._require_slots()
         self._require_listed_types()
 
     def _require_slots(self) -> None:
         """Raise :class:`ConfigurationError` if there are Concurrent rules, and the storage keeps no slots."""
-        on = self._in_force
-        for plan in on.plans.planned.values():
+        state = self._in_force
+        for plan in state.plans.planned.values():
             if any(rule.holds_slots for limiter in plan.limiters for _, rule in limiter.rules):
                 try:
-                    require_slots(on.limiter.outermost)
+                    require_slots(state.limiter.outermost)
                 except ConfigurationError as error:
                     raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from None
 
     def _require_listed_types(self) -> None:
         """Raise :class:`ConfigurationError` for a listed subject whose type the app does not have: no request would
         match it."""
-        on = self._in_force
-        for listed in on.access.declared if on.access is not None else ():
+        state = self._in_force
+        for listed in state.access.declared if state.access is not None else ():
             if listed.who.type_name == LimitType.USER.value:
-                on.subjects.require_users(listed.where)
+                state.subjects.require_users(listed.where)
             elif listed.who.type_name:
                 try:
-                    on.plans.require_type(listed.who.type_name)
+                    state.plans.require_type(listed.who.type_name)
                 except ConfigurationError as error:
                     raise ConfigurationError(f'{listed.where}: "{listed.who}": {error}') from None
 
     def _problems(self) -> list[str]:
-        """What is worth a warning. Raises :class:`ConfigurationError` for names that no endpoint has, unless the
-        settings say that they are such."""
-        on = self._in_force
-        if on.settings.unknown_names == "error":
-            on.plans.require_known_names()
-        return [*on.plans.sources.unknown_names(), *_settings_of_flask_limiter(on.app)]
+        """What deserves a warning. Raises :class:`ConfigurationError` for names that no endpoint has, unless the
+        settings permit them."""
+        state = self._in_force
+        if state.settings.unknown_names == "error":
+            state.plans.require_known_names()
+        return [*state.plans.sources.unknown_names(), *_settings_of_flask_limiter(state.app)]
 
     def follow_again(self) -> None:
-        """Follow changes again from the next check on: the thread that did so has ended."""
+        """Follow changes again from the next check on, because the thread that followed them has ended."""
         self.follows = self.finished = False
 
     def _after_fork_in_child(self) -> None:
@@ -133,8 +133,8 @@ class Startup:
         self.follow_again()
 
 
-class _AskedWhenLoaded:
-    """A flag that Flask asks for as soon as ``flask run`` has loaded the app: it validates the limits."""
+class _ValidatingFlag:
+    """A flag that Flask reads as soon as ``flask run`` has loaded the app. That validates the limits."""
 
     def __init__(self, flag: bool, startup: Startup) -> None:
         self._flag = flag
@@ -146,12 +146,12 @@ class _AskedWhenLoaded:
 
 
 def validate_when_flask_run_has_loaded(startup: Startup) -> None:
-    """If ``flask run`` is loading the app, have its limits validated when all of it is there. Flask tells nobody that
-    an app is loaded, but then asks whether to set ``app.debug``."""
+    """If ``flask run`` is loading the app, validate its limits when that is complete. Flask has no hook for this, but
+    then it reads a flag, to set ``app.debug``."""
     context = click.get_current_context(silent=True)
     if context is not None and context.command is run_command:
         script = context.ensure_object(ScriptInfo)
-        script.set_debug_flag = _AskedWhenLoaded(script.set_debug_flag, startup)  # type: ignore[assignment]
+        script.set_debug_flag = _ValidatingFlag(script.set_debug_flag, startup)  # type: ignore[assignment]
 
 
 def _settings_of_flask_limiter(app: Flask) -> list[str]:
@@ -174,27 +174,27 @@ def warn_where_no_threads_run(app: Flask, settings: Settings) -> None:
         )
 
 
-def warn_where_quotas_end_with_a_command(on: AppState) -> None:
-    """Log a warning if a command of Flask, a process of its own, begins to count where nobody keeps the quotas. Not in
-    tests: they call commands in one process, and compare what these write."""
+def warn_where_quotas_end_with_a_command(state: AppState) -> None:
+    """Log a warning if a command of Flask, a process of its own, counts in a storage that ends with it. Not in tests:
+    they call commands in one process, and compare what these write."""
     context = click.get_current_context(silent=True)
     if context is None or context.find_object(ScriptInfo) is None or context.command is run_command:
         return
-    if has_request_context() or on.app.testing or not on.settings.enabled:
+    if has_request_context() or state.app.testing or not state.settings.enabled:
         return
-    storage = on.limiter.storage
+    storage = state.limiter.storage
     if not storage.shared or not getattr(storage, "in_use", True):
-        SafeLogger(on.app.logger).warning(
+        SafeLogger(state.app.logger).warning(
             'Rate limits: with MULTILIMIT_STORAGE_URI=%s, the quotas of the command "%s" are lost when it ends, so the '
             "next run starts with full ones. Name a server that keeps them, such as redis://localhost:6379/0.",
-            redacted(on.settings.storage_uri),
+            redacted(state.settings.storage_uri),
             context.info_name,
         )
 
 
 def warn_of_several_processes(app: Flask, settings: Settings, limiter: Limiter) -> None:
     """Log a warning if the server of the current request may have several worker processes, and they share no storage
-    or their number is unknown. Adapters from ASGI say that it may, even if it has one."""
+    or their number is unknown. Adapters from ASGI always report that there may be several."""
     if not request.environ.get("wsgi.multiprocess") or not settings.enabled or settings.workers == 1:
         return
     if not limiter.storage.shared:

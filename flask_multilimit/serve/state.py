@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class AppState:
-    """Control and the test kit replace parts of it while the app runs, each in one assignment."""
+    """What is in force in one app. Control and the test kit replace parts of it, each in one assignment."""
 
     app: Flask
     settings: Settings
@@ -35,7 +35,7 @@ class AppState:
     access: AccessLists | None
     """The allow and deny lists; ``None`` if they are empty."""
     audience: AppAudience
-    """Learns of every outcome."""
+    """It hears of every outcome."""
 
 
 Access = Literal["limited", "allowed"]
@@ -56,7 +56,7 @@ class Record(Frame):
     __slots__ = ("access", "admitted", "checked", "decisions", "plan")
 
     def __init__(self, plan: Plan) -> None:
-        self.settled: tuple[tuple[Decision, Sequence[Any]], ...] = ()  # as Frame does, which would be a call more
+        self.settled: tuple[tuple[Decision, Sequence[Any]], ...] = ()  # as in Frame, which to call takes time
         self.plan: Plan = plan
         """The plan of its endpoint, looked up once."""
         self.checked: bool = False
@@ -66,25 +66,24 @@ class Record(Frame):
         self.decisions: list[Decision] = []
         """In the order of the checks: the first, which is usually that of the endpoint, and the latest."""
         self.access: tuple[AccessLists | None, Access] = NOT_ASKED
-        """The lists that were asked last, and what they said."""
+        """The lists that were asked last, and their answer."""
 
-    def note(self, decision: Decision) -> None:
-        """A check was decided."""
+    def add(self, decision: Decision) -> None:
         self.decisions.append(decision)
         if len(self.decisions) > MOST_DECISIONS:
             del self.decisions[1]
 
 
 class Records:
-    """The records of one app's requests. Each is in the request object, because an environment may run twice or be
+    """The records of one app's requests. Each is in its request object, because an environment may run twice, or be
     passed on to another app."""
 
     def __init__(self, app: Flask) -> None:
         self._name = _name_for(app)
 
-    def open(self, asked: Request, plan: Plan) -> Record:
-        """Begin the record of ``asked``, or continue the one of an earlier check."""
-        attributes = asked.__dict__
+    def open(self, request: Request, plan: Plan) -> Record:
+        """Begin the record of ``request``, or continue the one of an earlier check."""
+        attributes = request.__dict__
         record: Record | None = attributes.get(self._name)
         if record is None:
             record = attributes[self._name] = Record(plan)
@@ -100,26 +99,26 @@ class Records:
             return None
         return found  # cast() would be three calls per request
 
-    def note_unlimited(self) -> None:
-        """Outside of a request, note that the latest check had nothing to limit; in a request, its record says so."""
+    def mark_unlimited(self) -> None:
+        """Outside of a request, replace the record of the last check, because this one had nothing to limit."""
         if request_if_any() is None:
             self.make().checked = True
 
     def make(self) -> Record:
-        """A new record for the current request. Outside of a request it replaces the last one: there is no response to
-        show several, and an app context may live long."""
-        asked, record = request_if_any(), Record(NO_PLAN)
-        if asked is None:
+        """A new record for the current request. Outside of a request it replaces the last one: no response shows
+        several, and an app context may live long."""
+        request, record = request_if_any(), Record(NO_PLAN)
+        if request is None:
             setattr(g, self._name, record)
         else:
-            asked.__dict__[self._name] = record
+            request.__dict__[self._name] = record
         return record
 
     def replace(self, decision: Decision) -> Decision | None:
         """Replace the decision with the same id in the record of the current request, and return the old one, if
         any."""
-        asked = request_if_any()
-        record: Record | None = g.get(self._name) if asked is None else asked.__dict__.get(self._name)
+        request = request_if_any()
+        record: Record | None = g.get(self._name) if request is None else request.__dict__.get(self._name)
         if record is None:
             return None
         for place, each in enumerate(record.decisions):
@@ -134,13 +133,13 @@ def _name_for(app: Flask) -> str:
 
 
 def _latest_decision() -> Decision:
-    app, asked = app_in_force(), request_if_any()
+    app, request = app_in_force(), request_if_any()
     gate_of_app(app, needed_by="current_decision: ")
     name = _name_for(app)
-    record: Record | None = g.get(name) if asked is None else asked.__dict__.get(name)
+    record: Record | None = g.get(name) if request is None else request.__dict__.get(name)
     if record is not None and record.decisions:
         return record.decisions[-1]
-    if record is None and asked is None:
+    if record is None and request is None:
         raise RuntimeError("current_decision: outside of a request, no limited function has been called yet")
     if record is not None and not record.checked:
         raise RuntimeError(
