@@ -22,6 +22,8 @@ pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent / "streams"
 PATIENCE = 10.0
+START_SECONDS = 60.0
+"""Workers of a server begin to answer after this time at most, on a machine that is busy with other work."""
 GUNICORN = ("gunicorn", "--chdir", str(HERE), "--bind", "127.0.0.1:0")
 SERVERS = {
     "gunicorn sync": (*GUNICORN, "--workers", "4", "app:app"),
@@ -61,7 +63,7 @@ def program(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> I
 
 def begin_stream(program: Program, path: str = "/") -> socket.socket:
     """A connection on which a stream has begun."""
-    connection = socket.create_connection(("127.0.0.1", program.port), timeout=PATIENCE)
+    connection = socket.create_connection(("127.0.0.1", program.port), timeout=START_SECONDS)
     connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
     assert connection.recv(100).startswith(b"HTTP/1.")
     return connection
@@ -111,7 +113,7 @@ def test_file_holds_its_slot_to_the_last_byte_and_keeps_its_file_wrapper(
     content = bytes(range(256)) * 160_000  # more than fits into the buffers of the connection
     (tmp_path / "file").write_bytes(content)
 
-    connection = http.client.HTTPConnection("127.0.0.1", program.port, timeout=PATIENCE)
+    connection = http.client.HTTPConnection("127.0.0.1", program.port, timeout=START_SECONDS)
     connection.request("GET", "/file")
     response = connection.getresponse()
     first = response.read(1000)
