@@ -1,4 +1,4 @@
-"""Networks and addresses are read as ``ipaddress`` reads them, and the smallest network around an address is found."""
+"""Networks and addresses are read like ``ipaddress`` does, and the smallest network around an address is found."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from flask_multilimit.declare.addresses import Networks, Who, addresses_in, netw
 Network = IPv4Network | IPv6Network
 MAPPED = IPv6Network("::ffff:0:0/96")
 
-# Few different bits, so that networks lie within each other and addresses in them.
+# Few different bytes, so that networks contain each other and the addresses.
 BITS = st.lists(st.sampled_from([0, 1, 2, 127, 128, 255]), min_size=16, max_size=16).map(bytes)
 V4 = st.builds(lambda bits, prefix: ip_network((bits[:4], prefix), strict=False), BITS, st.integers(0, 32))
 V6 = st.builds(lambda bits, prefix: ip_network((bits, prefix), strict=False), BITS, st.integers(0, 128))
 ADDRESSES = BITS.map(lambda bits: ip_address(bits[:4])) | BITS.map(ip_address)
 
 
-def find_slowly(networks: list[Network], address: IPv4Address | IPv6Address) -> int | None:
+def smallest_prefix_around(networks: list[Network], address: IPv4Address | IPv6Address) -> int | None:
     if isinstance(address, IPv6Address) and address.ipv4_mapped:
         address = address.ipv4_mapped
     around = [network for network in networks if address in network]
@@ -39,16 +39,16 @@ def find_slowly(networks: list[Network], address: IPv4Address | IPv6Address) -> 
 
 @given(st.lists(V4 | V6, max_size=30), ADDRESSES)
 @example([ip_network("203.0.113.0/24")], ip_address("203.0.114.0"))
-def test_finds_the_smallest_network_around_an_address(
+def test_lookup_finds_the_smallest_network_around_an_address(
     networks: list[Network], address: IPv4Address | IPv6Address
 ) -> None:
     found = Networks((network_from(str(network)), network.prefixlen) for network in networks).find(str(address))
 
-    assert found == find_slowly(networks, address)
+    assert found == smallest_prefix_around(networks, address)
 
 
 @given(st.lists(V4, max_size=20), BITS)
-def test_a_mapped_address_is_the_ipv4_address_that_it_stands_for(networks: list[Network], bits: bytes) -> None:
+def test_ipv4_mapped_address_is_found_like_the_ipv4_address(networks: list[Network], bits: bytes) -> None:
     plain = IPv4Address(bits[:4])
     found = Networks((network_from(str(network)), str(network)) for network in networks)
 
@@ -56,7 +56,7 @@ def test_a_mapped_address_is_the_ipv4_address_that_it_stands_for(networks: list[
 
 
 @given(st.text(max_size=70))
-def test_any_text_is_looked_up_without_an_error(text: str) -> None:
+def test_lookup_of_text_that_is_no_address_finds_nothing(text: str) -> None:
     everything = Networks([(network_from("0.0.0.0/0"), True), (network_from("::/0"), True)])
     try:
         ip_address(text.partition("%")[0])
@@ -65,7 +65,7 @@ def test_any_text_is_looked_up_without_an_error(text: str) -> None:
 
 
 def as_ipaddress_reads(text: str) -> Network | None:
-    """The network that ``text`` writes, of IPv4 where it stands for IPv4; ``None`` for none."""
+    """The network in ``text``, as IPv4 if it is an IPv4-mapped one; ``None`` if it is no network."""
     try:
         network = ip_network(text.strip(), strict=False)
     except ValueError:
@@ -86,7 +86,7 @@ MASKED = st.builds(lambda network, form: network.with_hostmask if form else netw
 
 
 @given((V4 | V6).map(str) | NEARLY | CHANGED | MASKED)
-def test_a_network_is_read_and_written_as_ipaddress_does(text: str) -> None:
+def test_network_is_read_and_shown_like_ipaddress_does(text: str) -> None:
     expected = as_ipaddress_reads(text)
     if expected is None or "%" in text:
         with pytest.raises(ConfigurationError):
@@ -106,7 +106,7 @@ def test_a_network_is_read_and_written_as_ipaddress_does(text: str) -> None:
 
 
 @given(st.lists(V4, max_size=20) | st.lists(V6, max_size=20))
-def test_addresses_are_counted_once(networks: list[Any]) -> None:
+def test_addresses_of_overlapping_networks_are_counted_once(networks: list[Any]) -> None:
     counted = addresses_in(network_from(str(network)) for network in networks if not in_mapped(network))
 
     apart = collapse_addresses(network for network in networks if not in_mapped(network))
@@ -133,11 +133,11 @@ def test_text_that_is_not_a_network_is_an_error(text: Any) -> None:
         ("api_key:2001:db8::1", "api_key:2001:db8::1"),
     ],
 )
-def test_an_entry_is_about_a_network_or_a_subject(text: str, shown: str) -> None:
+def test_entry_names_a_network_or_a_subject(text: str, shown: str) -> None:
     assert str(Who.parse(text)) == shown
 
 
 @pytest.mark.parametrize("text", ["", "everyone", "default:", "ip:nowhere", "user+ip:42", "a b:c", 42])
-def test_an_entry_that_names_nobody_is_an_error(text: Any) -> None:
+def test_entry_that_names_no_client_is_an_error(text: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"203\.0\.113"):
         Who.parse(text)

@@ -1,4 +1,4 @@
-"""Limits written as data say what decorators say, and a mistake names the file, the path, the value and the remedy."""
+"""Limits in data mean the same as in decorators, and an error names the file, the path, the value and the remedy."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ RULES: list[tuple[Any, list[Rule]]] = [
 
 
 @pytest.mark.parametrize(("written", "rules"), RULES)
-def test_every_rule_can_be_written(written: Any, rules: list[Rule]) -> None:
+def test_data_can_declare_every_kind_of_rule(written: Any, rules: list[Rule]) -> None:
     declared = Declaration.of("here", limiter_options("here", {"rules": written}))
 
     assert declared.rules == tuple(rules)
@@ -79,7 +79,7 @@ def test_every_rule_can_be_written(written: Any, rules: list[Rule]) -> None:
         (["ip", "test_data:tenant"], "tenant"),
     ],
 )
-def test_every_type_can_be_written(
+def test_data_can_declare_every_type(
     written: Any, type_name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setitem(sys.modules, "test_data", sys.modules[__name__])
@@ -88,7 +88,7 @@ def test_every_type_can_be_written(
     assert Declaration.of("here", limiter_options("here", {"type": written})).type_name == type_name
 
 
-def test_data_has_every_option_of_a_decorator_and_the_fields_of_a_rule() -> None:
+def test_data_has_all_options_of_limiters_rules_and_bans() -> None:
     assert set(WrittenLimiter.model_fields) == {*OPTIONS, "exempt"}
     assert set(WrittenRule.model_fields) == {*Rule.__match_args__, "timeout", "per", "timezone", "anchor"}
     assert {name: field.default for name, field in WrittenBan.model_fields.items()} == {
@@ -108,13 +108,13 @@ def test_data_has_every_option_of_a_decorator_and_the_fields_of_a_rule() -> None
         ({"time": 0.5, "factor": 1.5, "most": 7.25}, Ban(time=0.5, factor=1.5, most=7.25)),
     ],
 )
-def test_every_ban_can_be_written(written: dict[str, Any], ban: Ban) -> None:
+def test_data_can_declare_a_ban(written: dict[str, Any], ban: Ban) -> None:
     declared = Declaration.of("here", limiter_options("here", {"type": "ip", "ban": written}))
 
     assert declared.ban == ban
 
 
-def test_a_file_has_every_setting_of_limits() -> None:
+def test_file_has_every_setting_of_limits() -> None:
     of_file = set(LimitsFile.model_fields) - {"schema_"}
 
     assert of_file < set(Settings.model_fields)
@@ -124,11 +124,11 @@ def test_a_file_has_every_setting_of_limits() -> None:
 class TestSchema:
     VALIDATOR = jsonschema.Draft202012Validator(json_schema())
 
-    def test_the_schema_is_valid_json_schema(self) -> None:
+    def test_schema_is_valid_json_schema(self) -> None:
         self.VALIDATOR.check_schema(json_schema())
 
     @pytest.mark.parametrize("written", [written for written, _ in RULES])
-    def test_takes_whatever_can_be_written(self, written: Any) -> None:
+    def test_schema_accepts_every_kind_of_rule(self, written: Any) -> None:
         self.VALIDATOR.validate({"limits": {"a": {"rules": written, "type": "ip", "charge_when": [401, "5xx"]}}})
 
     @pytest.mark.parametrize(
@@ -146,10 +146,10 @@ class TestSchema:
             {"nonsense": 1},
         ],
     )
-    def test_refuses_what_is_wrong(self, written: Any) -> None:
+    def test_schema_rejects_invalid_limits(self, written: Any) -> None:
         assert not self.VALIDATOR.is_valid(written)
 
-    def test_describes_every_option(self) -> None:
+    def test_schema_describes_every_option(self) -> None:
         definitions = json_schema()["$defs"]
 
         assert all("description" in option for option in definitions["WrittenLimiter"]["properties"].values())
@@ -164,14 +164,14 @@ class TestSchema:
     ],
     ids=str,
 )
-def test_data_from_outside_may_not_name_callables(written: dict[str, Any]) -> None:
+def test_override_that_names_a_callable_is_an_error(written: dict[str, Any]) -> None:
     option = next(iter(written))
 
     with pytest.raises(ConfigurationError, match=f"{option}=.*names a callable, which only settings and files can"):
         validated(WrittenLimiter, "an override", written, imports=False)
 
 
-def test_no_option_of_data_from_outside_imports_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_override_never_imports_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     texts = ("colorsys:rgb_to_hsv", "ip+colorsys:rgb_to_hsv", "colorsys:rgb_to_hsv.x ")
     for option in WrittenLimiter.model_fields:
@@ -182,7 +182,7 @@ def test_no_option_of_data_from_outside_imports_a_module(monkeypatch: pytest.Mon
     assert "colorsys" not in sys.modules
 
 
-def test_python_objects_may_stand_beside_data() -> None:
+def test_data_can_contain_python_objects() -> None:
     written = {"type": LimitType.IP, "rules": [Rule(60, 5), "9/hour"], "charge_when": [401], "ban": {"after": 5}}
 
     declared = Declaration.of("here", limiter_options("here", written))
@@ -192,7 +192,7 @@ def test_python_objects_may_stand_beside_data() -> None:
 
 
 @pytest.mark.parametrize("name", ["limits.json", "limits.toml"])
-def test_toml_and_json_files_say_the_same(name: str, tmp_path: Path) -> None:
+def test_toml_and_json_files_give_the_same_limits(name: str, tmp_path: Path) -> None:
     texts = {
         "limits.json": '{"limits": {"api.*": [{"type": "ip", "rules": "5/day"}],"health": "off"}, "deny": ["::1"]}',
         "limits.toml": 'deny = ["::1"]\n[limits]\nhealth = "off"\n[[limits."api.*"]]\ntype = "ip"\nrules = "5/day"',
@@ -226,7 +226,7 @@ EMPTY = [("toml", b""), ("toml", b" \n"), ("toml", b"# limits\n"), ("json", b"")
         ("limits.toml", None, r"limits\.toml: cannot be read: No such file"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_an_error(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:
+def test_file_that_cannot_be_read_is_an_error(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:
     file = tmp_path / name
     if content is not None:
         file.write_bytes(content)
@@ -306,9 +306,7 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("written", "message"), WRONG)
-def test_a_mistake_in_a_file_names_the_file_the_path_the_value_and_the_remedy(
-    written: Any, message: str, tmp_path: Path
-) -> None:
+def test_error_in_a_file_names_file_path_value_and_remedy(written: Any, message: str, tmp_path: Path) -> None:
     file = tmp_path / "limits.json"
     file.write_text(json.dumps(written))
 

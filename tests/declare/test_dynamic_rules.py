@@ -1,4 +1,4 @@
-"""Rules that a callable gives, and what applies when it fails."""
+"""Rules that a callable returns, and the rules that apply when it fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLANS: dict[str, Any] = {"free": "1/minute", "gold": "3/minute; 100/hour", "staf
 
 
 class Tiers:
-    """Where the rules of a customer are looked up; `answer` takes its place when it is broken."""
+    """The callable for rules: it looks up the plan of the request, or returns (or raises) `answer` if that is set."""
 
     def __init__(self) -> None:
         self.answer: Any = None
@@ -56,39 +56,39 @@ def limited(app: Flask, storage: RecordingStorage, tiers: Tiers) -> Flask:
 
 
 def production(app: Flask) -> Flask:
-    """An app whose errors are answered with 500."""
+    """The app, which now answers errors with 500."""
     app.testing = False
     return app
 
 
 @pytest.fixture
 def failures(app: Flask) -> Iterator[list[dict[str, Any]]]:
-    """What the signal tells."""
-    told: list[dict[str, Any]] = []
+    """The arguments of each signal that rules failed."""
+    signals: list[dict[str, Any]] = []
 
     def receive(_app: Flask, **arguments: Any) -> None:
-        told.append(arguments)
+        signals.append(arguments)
 
     with rules_failed.connected_to(receive, app):
-        yield told
+        yield signals
 
 
 def get(app: Flask, key: str, plan: str = "free") -> int:
     return ask(app, headers={"X-Key": key, "X-Plan": plan}).status_code
 
 
-def test_each_customer_has_the_rules_of_a_plan(limited: Flask) -> None:
+def test_each_client_has_the_rules_of_its_plan(limited: Flask) -> None:
     assert [get(limited, "f", "free") for _ in range(2)] == [200, 429]
     policy = ask(limited, headers={"X-Key": "g", "X-Plan": "gold"}).headers["RateLimit-Policy"]
     assert policy == '"api_key-60s";q=3;w=60, "api_key-3600s";q=100;w=3600'
     assert [get(limited, "g", "gold") for _ in range(3)] == [200, 200, 429]
 
 
-def test_a_change_of_plan_holds_at_once_with_the_history_that_is_there(limited: Flask) -> None:
+def test_changed_plan_applies_at_once_to_the_used_quota(limited: Flask) -> None:
     assert [get(limited, "k", plan) for plan in ("free", "free", "gold", "gold", "free")] == [200, 429, 200, 200, 429]
 
 
-def test_rules_by_request_are_one_check_with_all_others(app: Flask, storage: RecordingStorage) -> None:
+def test_dynamic_rules_are_one_check_with_all_other_limits(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, application_limits="100/day")
     app.add_url_rule("/", "view", rate_limiter(rules=lambda: (Rule(1, 2), "5/minute"))(view()))
 
@@ -97,7 +97,7 @@ def test_rules_by_request_are_one_check_with_all_others(app: Flask, storage: Rec
     assert storage.windows == [[86400, 1, 60]]
 
 
-def test_the_stricter_decides_where_a_fixed_rule_has_the_same_key(app: Flask, storage: RecordingStorage) -> None:
+def test_stricter_rule_decides_when_a_fixed_rule_has_the_same_key(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage)
     app.add_url_rule("/", "view", rate_limiter(rules=lambda: "9/minute")(rate_limiter(rules="2/minute")(view())))
 
@@ -112,10 +112,8 @@ def test_the_stricter_decides_where_a_fixed_rule_has_the_same_key(app: Flask, st
     ],
     ids=repr,
 )
-class TestFailure:
-    def test_leaves_the_last_good_rules_of_each_customer_in_force(
-        self, limited: Flask, tiers: Tiers, answer: Any
-    ) -> None:
+class TestFailingCallable:
+    def test_last_good_rules_of_each_client_stay_in_force(self, limited: Flask, tiers: Tiers, answer: Any) -> None:
         assert [get(limited, "g", "gold"), get(limited, "f", "free")] == [200, 200]
 
         tiers.answer = answer
@@ -123,16 +121,14 @@ class TestFailure:
         assert [get(limited, "g", "gold") for _ in range(3)] == [200, 200, 429]
         assert get(limited, "f", "free") == 429
 
-    def test_of_a_new_customer_is_an_error_of_the_app_and_the_view_does_not_run(
-        self, limited: Flask, tiers: Tiers, answer: Any
-    ) -> None:
+    def test_request_of_a_new_client_is_500(self, limited: Flask, tiers: Tiers, answer: Any) -> None:
         assert [get(limited, "s", "staff"), get(limited, "g", "gold")] == [200, 200]
 
         tiers.answer = answer
 
         assert [get(limited, f"new-{number}") for number in range(3)] == [500] * 3
 
-    def test_is_logged_and_signalled_once_until_it_is_over(
+    def test_failure_is_logged_and_signalled_once_until_it_ends(
         self,
         limited: Flask,
         tiers: Tiers,
@@ -147,16 +143,14 @@ class TestFailure:
             ask(limited, method="POST", headers={"X-Key": "g"})
 
         assert len(failures) == len(caplog.records) == 2
-        assert all(told["where"].startswith("support.asking:view") for told in failures)
+        assert all(failure["where"].startswith("support.asking:view") for failure in failures)
         message = caplog.records[0].getMessage()
         assert 'the rules of the limiter on "support.asking:view' in message
         assert "the last good ones of each subject apply" in message
         assert "for a subject without any, this error ends the request" in message
 
 
-def test_a_client_that_makes_the_callable_fail_never_gets_the_freedom_of_staff(
-    app: Flask, storage: RecordingStorage
-) -> None:
+def test_client_that_makes_the_callable_fail_does_not_become_unlimited(app: Flask, storage: RecordingStorage) -> None:
     def by_plan() -> Any:
         int(request.args.get("page", 1))
         return PLANS[request.headers["X-Plan"]]
@@ -173,15 +167,15 @@ def test_a_client_that_makes_the_callable_fail_never_gets_the_freedom_of_staff(
     assert (bad, good, afterwards) == ([500] * 3, [200, 429], [429, 200])
 
 
-OF_SEVERAL = pytest.mark.parametrize(
+SHARED_SUBJECTS = pytest.mark.parametrize(
     "type_",
     [LimitType.DEFAULT, LimitType.IP, LimitType.USER, (LimitType.USER, LimitType.IP), (LimitType.IP, str), str],
     ids=["everyone", "address", "visitor", "visitor at an address", "address without a key", "no key"],
 )
 
 
-@OF_SEVERAL
-def test_what_frees_one_client_of_a_shared_subject_does_not_free_the_others(
+@SHARED_SUBJECTS
+def test_no_limit_for_one_client_of_a_shared_subject_does_not_free_others(
     app: Flask, storage: RecordingStorage, type_: Any
 ) -> None:
     MultiLimit(app, storage=storage, user_loader=lambda: None)
@@ -192,9 +186,9 @@ def test_what_frees_one_client_of_a_shared_subject_does_not_free_the_others(
     assert statuses(app, "/", "/", "/") == [200, 200, 429]
 
 
-@OF_SEVERAL
+@SHARED_SUBJECTS
 @pytest.mark.parametrize("last", [None, "9/minute"], ids=["no limit", "a looser plan"])
-def test_where_several_clients_are_one_subject_a_fallback_goes_before_the_rules_of_the_last_one(
+def test_fallback_of_a_shared_subject_overrides_the_last_good_rules(
     app: Flask, storage: RecordingStorage, type_: Any, last: Any
 ) -> None:
     MultiLimit(app, storage=storage, user_loader=lambda: None)
@@ -205,9 +199,7 @@ def test_where_several_clients_are_one_subject_a_fallback_goes_before_the_rules_
     assert statuses(app, "/", "/", "/", "/")[-1] == 429
 
 
-def test_no_limit_of_one_client_behind_an_address_ends_the_request_of_another_if_the_callable_fails(
-    app: Flask, storage: RecordingStorage
-) -> None:
+def test_failure_for_a_shared_address_without_last_good_rules_is_500(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage)
     answers = iter([None, RuntimeError("database away")])
     by_address = rate_limiter(type=LimitType.IP, rules=lambda: _returned(next(answers)))
@@ -217,7 +209,9 @@ def test_no_limit_of_one_client_behind_an_address_ends_the_request_of_another_if
 
 
 @pytest.mark.parametrize("type_", [LimitType.USER, (LimitType.USER, LimitType.IP)], ids=["user", "user at an address"])
-def test_a_user_keeps_no_limit_where_the_callable_fails(app: Flask, storage: RecordingStorage, type_: Any) -> None:
+def test_unlimited_user_stays_unlimited_when_the_callable_fails(
+    app: Flask, storage: RecordingStorage, type_: Any
+) -> None:
     MultiLimit(app, storage=storage, user_loader=lambda: "ann")
     answers = iter([None, *[RuntimeError("database away")] * 3])
     by_user = rate_limiter(type=type_, rules=lambda: _returned(next(answers)), fallback="1/minute")
@@ -226,7 +220,7 @@ def test_a_user_keeps_no_limit_where_the_callable_fails(app: Flask, storage: Rec
     assert statuses(app, "/", "/", "/", "/") == [200] * 4
 
 
-def test_the_other_limits_are_charged_where_a_callable_fails(app: Flask, storage: RecordingStorage) -> None:
+def test_other_limits_are_charged_when_the_callable_fails(app: Flask, storage: RecordingStorage) -> None:
     def fail() -> Any:
         raise RuntimeError("database away")
 
@@ -237,7 +231,7 @@ def test_the_other_limits_are_charged_where_a_callable_fails(app: Flask, storage
     assert statuses(production(app), "/", "/", "/") == [500, 500, 429]
 
 
-def test_a_callable_that_fails_frees_no_request_that_ends_before_its_view(
+def test_failing_callable_is_500_although_before_request_answers(
     app: Flask, storage: RecordingStorage, tiers: Tiers
 ) -> None:
     MultiLimit(app, storage=storage, application_limits=rate_limiter(type=LimitType.IP, rules=tiers))
@@ -248,7 +242,7 @@ def test_a_callable_that_fails_frees_no_request_that_ends_before_its_view(
 
 
 class TestFallback:
-    def test_limits_customers_for_whom_the_callable_has_not_worked_yet(
+    def test_fallback_limits_only_clients_without_last_good_rules(
         self, app: Flask, storage: RecordingStorage, tiers: Tiers, caplog: pytest.LogCaptureFixture
     ) -> None:
         MultiLimit(app, storage=storage)
@@ -274,13 +268,15 @@ class TestFallback:
             ({"rules": view(), "fallback": "1/minute", "cost": 5}, "cost=5: 1 per 60s could never admit it"),
         ],
     )
-    def test_is_checked_where_it_is_declared(self, options: dict[str, Any], message: str) -> None:
+    def test_invalid_fallback_is_an_error_at_the_decorator(self, options: dict[str, Any], message: str) -> None:
         with pytest.raises(ConfigurationError, match=message):
             rate_limiter(**options)(view())
 
 
-@pytest.mark.parametrize("answer", [None, "", [], (), set()], ids=["None", "no text", "no list", "no tuple", "no set"])
-def test_a_callable_may_return_that_there_is_no_limit_now(
+@pytest.mark.parametrize(
+    "answer", [None, "", [], (), set()], ids=["None", "empty text", "empty list", "empty tuple", "empty set"]
+)
+def test_empty_result_means_no_limit_for_this_request(
     app: Flask, storage: RecordingStorage, failures: list[dict[str, Any]], answer: Any
 ) -> None:
     MultiLimit(app, storage=storage, application_limits="100/day")
@@ -292,7 +288,7 @@ def test_a_callable_may_return_that_there_is_no_limit_now(
     assert failures == []
 
 
-def test_rules_that_an_earlier_request_used_up_free_nobody(app: Flask, storage: RecordingStorage) -> None:
+def test_exhausted_iterator_of_rules_counts_as_a_failure(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage)
     production(app)
     plan = (Rule(60, count) for count in [3])  # meant as a tuple
@@ -302,9 +298,7 @@ def test_rules_that_an_earlier_request_used_up_free_nobody(app: Flask, storage: 
     assert get(app, "b") == 500
 
 
-def test_a_callable_may_return_that_nothing_passes(
-    app: Flask, storage: RecordingStorage, failures: list[dict[str, Any]]
-) -> None:
+def test_result_0_refuses_every_request(app: Flask, storage: RecordingStorage, failures: list[dict[str, Any]]) -> None:
     multilimit = MultiLimit(app, storage=storage)
     answers = iter([0, "1/minute", 0, RuntimeError("database away"), 0])
     app.add_url_rule("/", "index", rate_limiter(rules=lambda: _returned(next(answers)))(view()))
@@ -322,7 +316,7 @@ def test_a_callable_may_return_that_nothing_passes(
 
 
 @pytest.mark.usefixtures("redis_client")  # empties the server
-def test_nothing_passes_on_a_real_server_either(app: Flask, server: Server) -> None:
+def test_result_0_refuses_every_request_on_a_server(app: Flask, server: Server) -> None:
     MultiLimit(app, storage=server.url)
     app.add_url_rule("/", "view", rate_limiter(rules=lambda: 0)(view()))
 
@@ -330,7 +324,9 @@ def test_nothing_passes_on_a_real_server_either(app: Flask, server: Server) -> N
 
 
 class TestLastGoodRules:
-    def test_of_one_callable_are_kept_for_each_limiter(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_last_good_rules_are_kept_for_each_limiter_of_a_callable(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
         MultiLimit(app, storage=storage)
         broken = False
 
@@ -347,7 +343,9 @@ class TestLastGoodRules:
 
         assert statuses(app, "/login", "/feed") == [429, 200]
 
-    def test_of_a_blueprint_are_kept_for_each_endpoint(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_last_good_rules_of_a_blueprint_are_kept_for_each_endpoint(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
         MultiLimit(app, storage=storage)
         answers: list[Any] = ["1/minute", "1000/minute"]
         shop = rate_limiter(rules=lambda: answers.pop(0))(Blueprint("shop", "shop"))
@@ -358,7 +356,7 @@ class TestLastGoodRules:
         assert statuses(app, "/login", "/feed", "/login", "/feed") == [200, 200, 429, 200]
 
     @pytest.mark.parametrize("shared_by", ["the whole app", "a scope"])
-    def test_of_one_quota_apply_at_all_endpoints_that_share_it(
+    def test_last_good_rules_of_a_shared_quota_apply_at_every_endpoint(
         self, app: Flask, storage: RecordingStorage, tiers: Tiers, failures: list[dict[str, Any]], shared_by: str
     ) -> None:
         limit: Callable[..., Any] = rate_limiter(type=LimitType.IP, rules=tiers, scope="api")
@@ -372,7 +370,7 @@ class TestLastGoodRules:
         assert statuses(app, "/b", "/a", "/b") == [200, 200, 429]
         assert len(failures) == 1
 
-    def test_are_the_latest_that_were_asked_for_whichever_answer_comes_last(
+    def test_last_good_rules_are_those_of_the_latest_call_not_of_the_latest_answer(
         self, app: Flask, storage: RecordingStorage
     ) -> None:
         begun, go_on, broken = Event(), Event(), False
@@ -398,7 +396,7 @@ class TestLastGoodRules:
 
         assert get(app, "k") == 429
 
-    def test_that_are_forgotten_bring_nobody_other_rules(
+    def test_client_whose_last_good_rules_were_forgotten_gets_500(
         self, limited: Flask, tiers: Tiers, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("flask_multilimit.declare.dynamic.REMEMBERED", 2)
@@ -409,15 +407,15 @@ class TestLastGoodRules:
         assert [get(limited, key) for key in ("forgotten", "a", "b")] == [500, 200, 200]
 
 
-def test_a_failure_for_one_customer_among_many_is_reported_once(limited: Flask, failures: list[dict[str, Any]]) -> None:
+def test_repeated_failure_for_one_client_is_signalled_once(limited: Flask, failures: list[dict[str, Any]]) -> None:
     for _ in range(3):
         get(limited, "g", "gold")
         get(limited, "broken", "no such plan")
 
-    assert [type(told["error"]) for told in failures] == [KeyError]
+    assert [type(failure["error"]) for failure in failures] == [KeyError]
 
 
-def test_a_client_that_invents_keys_writes_few_lines(limited: Flask, failures: list[dict[str, Any]]) -> None:
+def test_failures_for_many_invented_subjects_send_few_signals(limited: Flask, failures: list[dict[str, Any]]) -> None:
     for number in range(50):
         get(limited, "g", "gold")
         get(limited, f"invented-{number}", "no such plan")
@@ -428,22 +426,20 @@ def test_a_client_that_invents_keys_writes_few_lines(limited: Flask, failures: l
 CUSTOMERS = {"key-of-ann": "free", "key-of-bob": "gold"}
 
 
-class TestCallableThatTakesTheSubject:
+class TestCallableWithSubject:
     @pytest.fixture
     def multilimit(self, app: Flask, storage: RecordingStorage) -> MultiLimit:
-        """In a process that has served nothing yet."""
+        """In a process that has not served any request yet."""
         multilimit = MultiLimit(app, storage=storage)
         by_key = rate_limiter(type=api_key, name="api_key", rules=lambda key: PLANS[CUSTOMERS[key]])
         app.add_url_rule("/", "view", by_key(view()))
         return multilimit
 
-    def test_gives_each_its_rules(self, app: Flask, multilimit: MultiLimit) -> None:  # noqa: ARG002 - sets the app up
+    def test_callable_returns_the_rules_of_the_subject(self, app: Flask, multilimit: MultiLimit) -> None:  # noqa: ARG002 - sets the app up
         assert statuses(app, "/", "/", headers={"X-Key": "key-of-ann"}) == [200, 429]
         assert statuses(app, "/", "/", "/", "/", headers={"X-Key": "key-of-bob"}) == [200, 200, 200, 429]
 
-    def test_answers_a_peek_for_somebody_else_by_the_plan_of_that_customer(
-        self, app: Flask, multilimit: MultiLimit
-    ) -> None:
+    def test_peek_at_another_subject_uses_the_rules_of_that_subject(self, app: Flask, multilimit: MultiLimit) -> None:
         counts = {}
         with app.test_request_context("/", headers={"X-Key": "key-of-bob"}):
             for key in CUSTOMERS:
@@ -452,7 +448,7 @@ class TestCallableThatTakesTheSubject:
 
         assert counts == {"key-of-ann": [1], "key-of-bob": [3, 100]}
 
-    def test_lets_a_reset_reach_all_quotas_of_that_customer(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_reset_of_another_subject_resets_all_its_quotas(self, app: Flask, multilimit: MultiLimit) -> None:
         statuses(app, "/", "/", "/", headers={"X-Key": "key-of-bob"})
 
         with app.test_request_context("/", headers={"X-Key": "key-of-ann"}):
@@ -470,7 +466,7 @@ class TestCallableThatTakesTheSubject:
             ((LimitType.USER, LimitType.IP), "ann", ("ann", "127.0.0.1")),
         ],
     )
-    def test_gets_the_id_or_one_for_each_part_and_none_for_a_visitor(
+    def test_callable_gets_an_id_or_its_parts_or_none_for_a_visitor(
         self, app: Flask, storage: RecordingStorage, type_: Any, user: str | None, subject: Any
     ) -> None:
         MultiLimit(app, storage=storage, user_loader=lambda: user)
@@ -488,9 +484,9 @@ class TestCallableThatTakesTheSubject:
             (lambda *parts: f"{len(parts) + 1}/minute", "1;w=60"),
             (lambda subject="nobody": f"{len(subject)}/minute", "9;w=60"),
         ],
-        ids=["a default", "any number", "one called subject"],
+        ids=["optional parameter", "any number of parameters", "optional parameter named subject"],
     )
-    def test_is_one_with_a_parameter_that_it_needs_or_one_called_subject(
+    def test_optional_parameter_gets_the_subject_only_when_named_subject(
         self, app: Flask, storage: RecordingStorage, rules: Any, policy: str
     ) -> None:
         MultiLimit(app, storage=storage)
@@ -499,9 +495,9 @@ class TestCallableThatTakesTheSubject:
         assert ask(app).headers["RateLimit-Policy"] == f'"ip-60s";q={policy}'
 
 
-class TestCallableThatTakesNoSubject:
+class TestCallableWithoutSubject:
     @pytest.mark.parametrize("call", ["peek", "reset"])
-    def test_says_that_the_rules_of_somebody_else_are_not_known(self, app: Flask, limited: Flask, call: str) -> None:
+    def test_peek_or_reset_of_an_unknown_subject_is_an_error(self, app: Flask, limited: Flask, call: str) -> None:
         multilimit: Any = app.extensions["multilimit"]
 
         with (
@@ -510,7 +506,7 @@ class TestCallableThatTakesNoSubject:
         ):
             getattr(multilimit, call)("view", "api_key:f")
 
-    def test_answers_about_the_client_of_the_request_and_subjects_that_were_served_here(self, limited: Flask) -> None:
+    def test_peek_answers_for_the_client_of_the_request_and_known_subjects(self, limited: Flask) -> None:
         multilimit: Any = limited.extensions["multilimit"]
         get(limited, "f", "free")
 
@@ -521,7 +517,7 @@ class TestCallableThatTakesNoSubject:
         for decision, counts in ((own, [3, 100]), (named, [3, 100]), (other, [1])):
             assert [hit.rule.count for hit in decision.hits] == counts
 
-    def test_raises_the_error_of_the_callable_for_the_client_of_the_request(self, limited: Flask) -> None:
+    def test_peek_raises_the_error_of_the_callable(self, limited: Flask) -> None:
         multilimit: Any = limited.extensions["multilimit"]
 
         with limited.test_request_context("/", headers={"X-Key": "g", "X-Plan": "none"}), pytest.raises(KeyError):

@@ -1,4 +1,4 @@
-"""Limited functions that are no views and return before their work ends: they hold slots until it does."""
+"""Generators and coroutines return before their work ends: they hold their slots until then."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def app() -> Iterator[Flask]:
 
 @one_at_once
 def rows(last: BaseException | None = None) -> Generator[str, str, int]:
-    said = yield "first"
-    yield f"second {said}"
+    sent = yield "first"
+    yield f"second {sent}"
     if last is not None:
         raise last
     return 2
@@ -44,15 +44,15 @@ def rows(last: BaseException | None = None) -> Generator[str, str, int]:
 
 @one_at_once
 async def arows(last: BaseException | None = None) -> AsyncGenerator[str, str]:
-    said = yield "first"
-    yield f"second {said}"
+    sent = yield "first"
+    yield f"second {sent}"
     if last is not None:
         raise last
 
 
 @pytest.mark.usefixtures("app")
 class TestGenerators:
-    def test_hold_them_to_their_end(self) -> None:
+    def test_generator_holds_its_slot_until_it_ends(self) -> None:
         drawn = rows()
 
         assert len(KEEPER) == 1
@@ -62,7 +62,7 @@ class TestGenerators:
         assert len(KEEPER) == 0
         assert list(rows()) == ["first", "second None"]
 
-    def test_are_generators_still(self) -> None:
+    def test_limited_generator_supports_send_and_return_value(self) -> None:
         def outer() -> Generator[str, str, int]:
             return (yield from rows())
 
@@ -74,8 +74,8 @@ class TestGenerators:
         assert ended.value.value == 2
 
     @pytest.mark.parametrize("drawn", [0, 1], ids=["before it begins", "half way"])
-    @pytest.mark.parametrize("throws", [False, True], ids=["closed", "an error is thrown in"])
-    def test_give_them_back_at_an_early_end(self, drawn: int, throws: bool) -> None:
+    @pytest.mark.parametrize("throws", [False, True], ids=["closed", "thrown into"])
+    def test_generator_that_is_closed_or_thrown_into_releases_its_slot(self, drawn: int, throws: bool) -> None:
         generator = rows()
         for _ in range(drawn):
             next(generator)
@@ -88,13 +88,13 @@ class TestGenerators:
 
         assert len(KEEPER) == 0
 
-    def test_give_them_back_when_they_raise(self) -> None:
+    def test_generator_that_raises_releases_its_slot(self) -> None:
         with pytest.raises(BrokenError):
             list(rows(BrokenError()))
 
         assert len(KEEPER) == 0
 
-    def test_give_them_back_when_they_are_garbage_collected(self) -> None:
+    def test_generator_that_is_garbage_collected_releases_its_slot(self) -> None:
         generator = rows()
         next(generator)
 
@@ -103,7 +103,7 @@ class TestGenerators:
 
         until(lambda: len(KEEPER) == 0)
 
-    def test_need_no_app_at_their_end(self) -> None:
+    def test_generator_can_end_in_the_context_of_another_app(self) -> None:
         drawn = rows()
 
         with Flask("other").app_context():
@@ -112,7 +112,7 @@ class TestGenerators:
         assert len(KEEPER) == 0
 
 
-def test_a_streamed_response_holds_its_slots_until_it_is_closed() -> None:
+def test_streamed_generator_holds_its_slot_until_the_response_is_closed() -> None:
     app = Flask("shop")
     MultiLimit(app)
 
@@ -135,7 +135,7 @@ class TestAsyncGenerators:
         assert len(KEEPER) == 0
         return found
 
-    def test_hold_them_to_their_end(self) -> None:
+    def test_async_generator_holds_its_slot_until_it_ends(self) -> None:
         async def ask() -> list[str]:
             drawn = arows()
             assert len(KEEPER) == 1
@@ -145,7 +145,7 @@ class TestAsyncGenerators:
 
         assert self.run(ask) == ["first", "second None"]
 
-    def test_are_async_generators_still(self) -> None:
+    def test_limited_async_generator_supports_asend_and_athrow(self) -> None:
         async def ask() -> list[str]:
             drawn = arows()
             found = [await anext(drawn), await drawn.asend("ada")]
@@ -156,7 +156,7 @@ class TestAsyncGenerators:
         assert self.run(ask) == ["first", "second ada"]
 
     @pytest.mark.parametrize("drawn", [0, 1], ids=["before it begins", "half way"])
-    def test_give_them_back_when_they_are_closed(self, drawn: int) -> None:
+    def test_async_generator_that_is_closed_releases_its_slot(self, drawn: int) -> None:
         async def ask() -> None:
             generator = arows()
             for _ in range(drawn):
@@ -165,7 +165,7 @@ class TestAsyncGenerators:
 
         self.run(ask)
 
-    def test_give_them_back_when_they_raise(self) -> None:
+    def test_async_generator_that_raises_releases_its_slot(self) -> None:
         async def ask() -> None:
             with pytest.raises(BrokenError):
                 _ = [each async for each in arows(BrokenError())]
@@ -174,14 +174,14 @@ class TestAsyncGenerators:
 
 
 @pytest.mark.usefixtures("app")
-def test_a_coroutine_that_is_never_awaited_gives_its_slots_back() -> None:
+def test_coroutine_that_is_never_awaited_releases_its_slot() -> None:
     async def export() -> None: ...
 
     def ask() -> Any:
         return export()
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python warns of it
+        warnings.simplefilter("ignore")  # Python warns that it was never awaited
         one_at_once(ask)()
         gc.collect()
 
@@ -189,7 +189,7 @@ def test_a_coroutine_that_is_never_awaited_gives_its_slots_back() -> None:
 
 
 @pytest.mark.usefixtures("app")
-def test_without_slots_the_returned_object_is_unchanged() -> None:
+def test_function_without_concurrent_rules_returns_its_object_unchanged() -> None:
     given = (number for number in range(2))
 
     assert rate_limiter(rules="9/minute")(lambda: given)() is given

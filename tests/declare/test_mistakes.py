@@ -1,4 +1,4 @@
-"""Whatever is declared wrong is an error at start-up that names where it was declared."""
+"""A mistake in a declaration is an error at start-up that names the place of the declaration."""
 
 from __future__ import annotations
 
@@ -119,17 +119,21 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"message": b"no"}, "message=b'no': give text"),
     ({"message": later}, "later: must not be async"),
 ]
-KINDS = pytest.mark.parametrize(("options", "message"), WRONG, ids=[str(number) for number in range(len(WRONG))])
+EACH_MISTAKE = pytest.mark.parametrize(
+    ("options", "message"),
+    WRONG,
+    ids=[f"{number} {'+'.join(options)}" for number, (options, _) in enumerate(WRONG)],
+)
 
 
-@KINDS
-def test_on_a_function_it_names_the_function(options: dict[str, Any], message: str) -> None:
+@EACH_MISTAKE
+def test_error_on_a_function_names_the_function(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=rf'limiter on "support.asking:view.*": .*{message}'):
         rate_limiter(**options)(view())
 
 
-@KINDS
-def test_in_data_it_names_the_setting(app: Flask, options: dict[str, Any], message: str) -> None:
+@EACH_MISTAKE
+def test_error_in_data_names_the_setting(app: Flask, options: dict[str, Any], message: str) -> None:
     app.config["MULTILIMIT_LIMITS"] = {"view": options}
 
     with pytest.raises(ConfigurationError, match=rf'limiter on "MULTILIMIT_LIMITS\["view"\]": .*{message}'):
@@ -137,7 +141,7 @@ def test_in_data_it_names_the_setting(app: Flask, options: dict[str, Any], messa
 
 
 @pytest.mark.parametrize("level", ["application", "default", "unmatched"])
-def test_in_a_list_of_limits_it_names_the_list(app: Flask, level: str) -> None:
+def test_error_in_a_list_of_limits_names_the_list(app: Flask, level: str) -> None:
     wrong = {"type": "ip", "cost": -1}
     with pytest.raises(ConfigurationError, match=f'limiter on "{level}_limits": cost=-1'):
         MultiLimit(Flask("shop"), **{f"{level}_limits": rate_limiter(**wrong)})  # type: ignore[arg-type]
@@ -146,13 +150,13 @@ def test_in_a_list_of_limits_it_names_the_list(app: Flask, level: str) -> None:
         MultiLimit(app)
 
 
-def test_on_a_blueprint_it_names_the_blueprint() -> None:
+def test_error_on_a_blueprint_names_the_blueprint() -> None:
     with pytest.raises(ConfigurationError, match='limiter on "blueprint "api"": cost=-1'):
         rate_limiter(cost=-1)(Blueprint("api", "api"))
 
 
 @pytest.mark.parametrize("rules", [{"time": 60, "count": 5}, [{"time": 60, "count": 5}]])
-def test_a_mapping_is_not_a_rule_in_code(rules: Any) -> None:
+def test_mapping_in_place_of_a_rule_in_code_is_an_error(rules: Any) -> None:
     with pytest.raises(
         ConfigurationError, match=r"{'time': 60, 'count': 5}.*: .*give Rule\(time=60, count=5\), or text"
     ):
@@ -185,7 +189,9 @@ def test_a_mapping_is_not_a_rule_in_code(rules: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("setting", ["APPLICATION_LIMITS", "DEFAULT_LIMITS", "UNMATCHED_LIMITS", "LIMITS"])
-def test_a_setting_that_holds_no_limit_is_named(app: Flask, given: Any, message: str, setting: str) -> None:
+def test_setting_with_an_invalid_limit_is_an_error_that_names_it(
+    app: Flask, given: Any, message: str, setting: str
+) -> None:
     app.config[f"MULTILIMIT_{setting}"] = {"view": given} if setting == "LIMITS" else given
 
     with pytest.raises(ConfigurationError, match=rf"(?i)MULTILIMIT_{setting}|{setting}.*{message}") as raised:
@@ -194,11 +200,9 @@ def test_a_setting_that_holds_no_limit_is_named(app: Flask, given: Any, message:
 
 
 class TestAtTheFirstRequest:
-    """What only the whole app can show."""
+    """Mistakes that only the complete app shows."""
 
-    def test_two_limits_from_different_places_that_share_a_key_name_both(
-        self, app: Flask, storage: RecordingStorage
-    ) -> None:
+    def test_error_names_both_places_of_limits_that_share_a_key(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_LIMITS"] = {"api.*": "5/minute"}
         api = rate_limiter(rules="9/minute", cost=2)(Blueprint("api", "api"))
         api.add_url_rule("/", "view", view())
@@ -209,20 +213,20 @@ class TestAtTheFirstRequest:
             ask(app)
 
     @pytest.mark.parametrize(
-        ("method", "told"),
+        ("method", "message"),
         [
             ("POST", r"methods=\['POST'\]: its routes take only GET, HEAD, OPTIONS, so nothing"),
             ("FETCH", r"methods=\['FETCH'\]: its routes take only GET"),
         ],
     )
-    def test_methods_that_no_route_takes_would_limit_nothing(self, app: Flask, method: str, told: str) -> None:
+    def test_methods_that_no_route_takes_are_an_error(self, app: Flask, method: str, message: str) -> None:
         MultiLimit(app)
         app.add_url_rule("/", "view", rate_limiter(methods=[method])(view()))
 
-        with pytest.raises(ConfigurationError, match=f'limiter on "view": {told}'):
+        with pytest.raises(ConfigurationError, match=f'limiter on "view": {message}'):
             ask(app)
 
-    def test_methods_that_another_endpoint_of_the_view_takes_are_not_a_mistake(self, app: Flask) -> None:
+    def test_methods_of_another_endpoint_of_the_view_are_no_error(self, app: Flask) -> None:
         MultiLimit(app)
         both = rate_limiter(methods=["POST"])(view())
         app.add_url_rule("/", "view", both)
@@ -230,7 +234,7 @@ class TestAtTheFirstRequest:
 
         ask(app)
 
-    def test_a_route_that_names_no_methods_takes_them_all(self, app: Flask) -> None:
+    def test_methods_are_no_error_on_a_route_without_methods(self, app: Flask) -> None:
         MultiLimit(app)
         app.url_map.add(Route("/", endpoint="view"))
         app.endpoint("view")(rate_limiter(methods=["POST"])(view()))
@@ -239,7 +243,7 @@ class TestAtTheFirstRequest:
         ask(app)
 
     @pytest.mark.parametrize("level", ["application", "default", "unmatched"])
-    def test_a_limit_of_users_without_a_user_loader_fails_every_request_at_every_level(
+    def test_limit_by_user_without_a_user_loader_is_an_error_at_every_request(
         self, app: Flask, storage: RecordingStorage, level: str
     ) -> None:
         MultiLimit(app, storage=storage, **{f"{level}_limits": {"type": "user"}})  # type: ignore[arg-type]
@@ -253,7 +257,7 @@ class TestAtTheFirstRequest:
 
 class TestExempt:
     @pytest.mark.parametrize("level", ["defaults", "", None])
-    def test_from_an_unknown_level_names_the_known_ones(self, level: Any) -> None:
+    def test_exempt_from_an_unknown_level_is_an_error_that_lists_the_levels(self, level: Any) -> None:
         with pytest.raises(ConfigurationError, match="application, blueprint, configuration, default"):
             exempt("default", level)
 
@@ -262,16 +266,16 @@ class TestExempt:
         [5, Flask("shop").make_response, staticmethod(with_two), Flask("shop")],
         ids=["number", "bound method", "static method", "app"],
     )
-    def test_on_what_cannot_be_exempt(self, target: Any) -> None:
+    def test_exempt_on_an_unsupported_object_is_an_error(self, target: Any) -> None:
         with pytest.raises(ConfigurationError, match="put it on a function, a view class or a blueprint"):
             exempt(target)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated where they stand")
-def test_annotations_that_only_type_checkers_understand_are_not_a_mistake() -> None:
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated with the function")
+def test_annotations_with_undefined_names_are_no_error() -> None:
     app: dict[str, Any] = {}
     text = "def succeeded(response: Response) -> Unknown: pass\ndef view(page: Page) -> Response: pass"
-    exec(compile(text, "app.py", "exec", dont_inherit=True), app)  # as where nothing is imported from __future__
+    exec(compile(text, "app.py", "exec", dont_inherit=True), app)  # without imports from __future__
 
     rate_limiter(charge_when=app["succeeded"])(app["view"])
     with pytest.raises(ConfigurationError, match=r"cost=.*which it does not take"):

@@ -1,4 +1,4 @@
-"""What a limiter can be told: cost, exemption, scope, key prefix, message."""
+"""Options of a limiter: cost, exemption, scope, key prefix, name."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def limit(app: Flask, path: str = "/", **options: Any) -> None:
     app.add_url_rule(path, path.strip("/") or "view", rate_limiter(**{"rules": "1/minute", **options})(lambda: "ok"))
 
 
-def test_omitted_rules_are_a_hundred_in_sixty_seconds(limited_app: Flask, client: FlaskClient) -> None:
+def test_default_rules_are_100_in_60_seconds(limited_app: Flask, client: FlaskClient) -> None:
     limited_app.add_url_rule("/", "view", rate_limiter()(lambda: "ok"))
 
     assert client.get("/").headers["RateLimit-Policy"] == '"default-60s";q=100;w=60'
 
 
 class TestCost:
-    def test_takes_as_many_units(self, limited_app: Flask, client: FlaskClient) -> None:
+    def test_cost_is_charged_at_each_request(self, limited_app: Flask, client: FlaskClient) -> None:
         limit(limited_app, rules="10/minute", cost=4)
 
         assert [client.get("/").headers["RateLimit"] for _ in range(3)] == [
@@ -36,14 +36,14 @@ class TestCost:
             '"default-60s";r=2;t=60',
         ]
 
-    def test_may_be_asked_for_at_each_call_and_zero_is_never_refused(
+    def test_cost_of_a_callable_is_charged_and_0_is_never_refused(
         self, limited_app: Flask, client: FlaskClient
     ) -> None:
         limit(limited_app, rules="10/minute", cost=lambda: int(request.args["n"]))
 
         assert [client.get(f"/?n={cost}").status_code for cost in (0, 7, 4, 3, 1, 0)] == [200, 200, 429, 200, 429, 200]
 
-    def test_more_than_the_rule_ever_admits_tells_that_waiting_does_not_help(
+    def test_refusal_of_a_cost_above_the_count_says_that_waiting_does_not_help(
         self, limited_app: Flask, client: FlaskClient
     ) -> None:
         limit(limited_app, rules="10/minute", cost=lambda: 11)
@@ -56,7 +56,7 @@ class TestCost:
         assert "Waiting does not help" in response.text
 
     @pytest.mark.parametrize("returned", [-1, 1.0, 2.5, "1", None, True, False])
-    def test_that_is_not_a_number_of_units_is_an_error_at_each_request(
+    def test_invalid_cost_of_a_callable_is_an_error_at_each_request(
         self, limited_app: Flask, client: FlaskClient, returned: Any
     ) -> None:
         costs = chain([1, 0], repeat(returned))
@@ -70,7 +70,7 @@ class TestCost:
 
 
 class TestExemption:
-    def test_leaves_the_others_in_force(
+    def test_exempt_limiter_leaves_the_others_in_force(
         self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
     ) -> None:
         @limited_app.get("/")
@@ -82,7 +82,7 @@ class TestExemption:
         assert [client.get("/").status_code for _ in range(3)] == [200, 200, 429]
         assert storage.windows == [[3600]] * 3
 
-    def test_asks_for_no_subject(self, limited_app: Flask, client: FlaskClient) -> None:
+    def test_exempt_limiter_does_not_call_its_type(self, limited_app: Flask, client: FlaskClient) -> None:
         def subject() -> str:
             raise AssertionError
 
@@ -92,7 +92,7 @@ class TestExemption:
 
 
 class TestScope:
-    def test_is_shared_by_endpoints_that_name_it(
+    def test_endpoints_with_one_scope_share_a_quota(
         self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
     ) -> None:
         limit(limited_app, "/one", scope="search")
@@ -102,7 +102,7 @@ class TestScope:
         assert [client.get(path).status_code for path in ("/one", "/two", "/three")] == [200, 429, 200]
         assert storage.keys_asked[0] == ["rate_limit:{search}:default::sliding_window:60000"]
 
-    def test_of_any_content_stays_in_one_slot(
+    def test_scope_of_any_content_stays_in_one_cluster_slot(
         self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
     ) -> None:
         limit(limited_app, "/one", scope="a}{b:c d\n\0é" * 100)
@@ -114,7 +114,7 @@ class TestScope:
 
 
 class TestKey:
-    def test_goes_before_the_setting(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_key_of_a_limiter_overrides_the_setting(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_KEY_PREFIX"] = "shop:"
         MultiLimit(app, storage=storage)
         limit(app, "/one")
@@ -130,12 +130,12 @@ class TestKey:
 
 
 class TestNames:
-    def test_of_a_limiter_stand_in_the_names_of_its_rules(self, limited_app: Flask, client: FlaskClient) -> None:
+    def test_name_of_a_limiter_is_part_of_the_names_of_its_rules(self, limited_app: Flask, client: FlaskClient) -> None:
         limit(limited_app, type=LimitType.IP, name="login", rules="5/minute; 20/hour")
 
         assert client.get("/").headers["RateLimit-Policy"] == '"login-60s";q=5;w=60, "login-3600s";q=20;w=3600'
 
-    def test_leave_the_key_of_a_limit_type_alone(
+    def test_name_does_not_change_the_key_of_a_limit_type(
         self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
     ) -> None:
         limit(limited_app, type=LimitType.IP, name="login")

@@ -1,4 +1,4 @@
-"""A part of each count is kept for requests of a priority."""
+"""`reserve=`: a part of each count is kept for requests with a priority."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RULES: dict[str, Any] = {
     **{name: Rule(60, 10, algorithm=name) for name in COUNTING if name != "concurrency"},
     "leased": Rule(60, 10, lease=5),
     "concurrency": Concurrent(10),
-    "by request": lambda: "10/minute",
+    "dynamic": lambda: "10/minute",
 }
 
 
@@ -40,7 +40,7 @@ def app_with(reserve: Any, **options: Any) -> Flask:
 
 
 class Client:
-    """Keeps what it gets, so that slots stay in use."""
+    """Keeps its responses, so that slots stay in use."""
 
     def __init__(self, app: Flask) -> None:
         self._client, self._kept = app.test_client(), list[Any]()
@@ -55,7 +55,7 @@ class Client:
 
 
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
-def test_the_last_fifth_is_kept_for_critical_requests(rules: Any) -> None:
+def test_reserved_fifth_is_kept_for_critical_requests(rules: Any) -> None:
     client = Client(app_with(rules=rules, reserve={"critical": 0.2}))
 
     assert client.admitted("normal") == 8
@@ -64,14 +64,14 @@ def test_the_last_fifth_is_kept_for_critical_requests(rules: Any) -> None:
 
 
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
-def test_critical_requests_may_use_the_whole_count(rules: Any) -> None:
+def test_critical_requests_can_use_the_whole_count(rules: Any) -> None:
     client = Client(app_with(rules=rules, reserve={"critical": 0.2}))
 
     assert client.admitted("critical") == 10
     assert client.admitted("normal") == 0
 
 
-def test_each_priority_may_use_what_those_before_it_leave() -> None:
+def test_each_priority_can_use_units_not_reserved_for_higher_ones() -> None:
     client = Client(app_with(rules="100/minute", reserve={"payments": 0.1, "users": 0.3}))
 
     assert client.admitted("crawler", 200) == 60
@@ -79,27 +79,27 @@ def test_each_priority_may_use_what_those_before_it_leave() -> None:
     assert client.admitted("payments", 200) == 10
 
 
-def test_a_request_without_priority_is_one_of_the_rest() -> None:
+def test_request_without_priority_cannot_use_the_reserve() -> None:
     app = app_with(rules="10/minute", reserve={"critical": 0.5})
 
     assert sum(app.test_client().get("/").status_code == 200 for _ in range(10)) == 5
 
 
-def test_header_fields_show_what_the_request_may_use() -> None:
+def test_policy_shows_the_count_for_the_priority_of_the_request() -> None:
     app = app_with(rules="10/minute", reserve={"critical": 0.2})
 
     assert app.test_client().get("/").headers["RateLimit-Policy"] == '"default-60s";q=8;w=60'
     assert app.test_client().get("/?p=critical").headers["RateLimit-Policy"] == '"default-60s";q=10;w=60'
 
 
-def test_a_part_of_0_2_is_exactly_a_fifth() -> None:
+def test_parts_are_added_without_rounding_errors() -> None:
     client = Client(app_with(rules="10/minute", reserve={"a": 0.1, "b": 0.2}))
 
     assert client.admitted("other") == 7
 
 
 @pytest.mark.parametrize(
-    ("reserve", "told"),
+    ("reserve", "message"),
     [
         ({"critical": 0}, "a part is above 0 and below 1, not 0"),
         ({"critical": 1}, "a part is above 0 and below 1, not 1"),
@@ -113,18 +113,18 @@ def test_a_part_of_0_2_is_exactly_a_fifth() -> None:
         ({"critical": 0.95}, r"leaves nothing of Rule\(10 per 60s\) for others; reserve less, or raise its count"),
     ],
 )
-def test_a_wrong_reserve_is_an_error_where_it_is_declared(reserve: Any, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_invalid_reserve_is_an_error_at_the_decorator(reserve: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         app_with(rules="10/minute", reserve=reserve)
 
 
 @pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - set(COUNTING)))
-def test_buckets_reserve_nothing(algorithm: str) -> None:
+def test_reserve_on_a_bucket_algorithm_is_an_error(algorithm: str) -> None:
     with pytest.raises(ConfigurationError, match=f"reserve works with sliding_window.*, not with {algorithm}"):
         app_with(rules=Rule(60, 10, algorithm=algorithm), reserve={"critical": 0.2})
 
 
-def test_a_bucket_by_request_fails_like_any_wrong_rules(caplog: pytest.LogCaptureFixture) -> None:
+def test_dynamic_bucket_rule_with_a_reserve_leaves_the_last_good_rules(caplog: pytest.LogCaptureFixture) -> None:
     algorithms = iter(["fixed_window", "gcra", "gcra"])
     rules = lambda: Rule(60, 10, algorithm=next(algorithms))  # noqa: E731
     app = app_with(rules=rules, reserve={"critical": 0.2})
@@ -136,18 +136,18 @@ def test_a_bucket_by_request_fails_like_any_wrong_rules(caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("priority", ["critical", 5, len])
-def test_a_priority_that_cannot_be_asked_for_is_an_error(priority: Any) -> None:
+def test_priority_that_cannot_be_called_without_arguments_is_an_error(priority: Any) -> None:
     with pytest.raises(ConfigurationError, match="priority"):
         rate_limiter(rules="10/minute", reserve=Reserve({"critical": 0.2}, priority))(lambda: "ok")
 
 
 @pytest.mark.parametrize("reserve", [{"critical": 0.2}, 0.2, "critical"])
-def test_a_reserve_is_a_reserve(reserve: Any) -> None:
+def test_reserve_of_another_type_is_an_error(reserve: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"reserve=.*: give Reserve\("):
         rate_limiter(rules="10/minute", reserve=reserve)(lambda: "ok")
 
 
-def test_a_priority_that_is_not_text_is_an_error() -> None:
+def test_priority_that_returns_no_text_is_an_error() -> None:
     app = app_with(rules="10/minute", reserve={"critical": 0.2})
     app.testing = True
     number: Any = lambda: 3  # noqa: E731
@@ -161,12 +161,12 @@ def test_a_priority_that_is_not_text_is_an_error() -> None:
 WRITTEN = {"rules": "10/minute", "reserve": {"parts": {"critical": 0.2}, "priority": "platform:node"}}
 
 
-def test_a_reserve_can_be_written_in_settings_and_files() -> None:
+def test_reserve_can_be_declared_in_data() -> None:
     options = limiter_options("here", WRITTEN)
 
     assert Declaration.of("here", options).reserve == Reserve({"critical": 0.2}, platform.node)
 
 
-def test_a_change_at_run_time_imports_no_priority() -> None:
+def test_override_that_names_a_priority_callable_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="names a callable, which only settings and files can"):
         validated(WrittenLimiter, "limit", WRITTEN, imports=False)

@@ -1,4 +1,4 @@
-"""Whatever is wrong in a declaration or a setting is an error that names the place, the value and the remedy."""
+"""A mistake in a declaration or a setting is an error that names the place, the value and the remedy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def view() -> str:
 
 
 @pytest.mark.parametrize("options", [[], ["--debugger"], ["--reload"]], ids=" ".join)
-def test_flask_run_refuses_to_start_with_a_mistake_that_the_complete_app_shows(
+def test_flask_run_refuses_to_start_with_a_limit_for_an_unknown_endpoint(
     options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(
@@ -76,19 +76,19 @@ WRONG_TARGETS: list[Any] = [
     WRONG_TARGETS,
     ids=["staticmethod", "classmethod", "property", "class", "number", "None", "text"],
 )
-def test_only_a_function_can_be_limited(target: Any) -> None:
+def test_decorator_on_anything_but_a_function_is_an_error(target: Any) -> None:
     with pytest.raises(
         ConfigurationError, match=r"@rate_limiter on .*: decorate a function or a blueprint; of a class, its methods"
     ):
         rate_limiter()(target)
 
 
-def test_an_app_is_limited_by_other_means(app: Flask) -> None:
+def test_decorator_on_an_app_is_an_error_that_names_application_limits(app: Flask) -> None:
     with pytest.raises(ConfigurationError, match=r"MultiLimit\(app, application_limits=\.\.\.\)"):
         rate_limiter()(app)
 
 
-def test_a_decorator_without_parentheses_is_an_error_that_shows_how_to_write_it() -> None:
+def test_decorator_without_parentheses_is_an_error_that_shows_the_syntax() -> None:
     with pytest.raises(ConfigurationError, match=r"write @rate_limiter\(\) or @rate_limiter\('5/minute'\), with"):
         rate_limiter(view)  # type: ignore[arg-type]
 
@@ -107,7 +107,7 @@ def test_a_decorator_without_parentheses_is_an_error_that_shows_how_to_write_it(
         ),
     ],
 )
-def test_rules_may_come_first_and_types_be_text(
+def test_rules_can_be_positional_and_types_text(
     limited_app: Flask, client: FlaskClient, limiter: Any, policy: str
 ) -> None:
     limited_app.add_url_rule("/", "index", limiter(lambda: "ok"))
@@ -136,7 +136,7 @@ class TestSharedKeys:
             ("type", {"type": lambda: "a", "name": "mine"}, {"type": lambda: "b", "name": "mine"}),
         ],
     )
-    def test_of_limiters_that_count_otherwise_are_an_error(
+    def test_limiters_with_one_key_and_different_options_are_an_error(
         self, option: str, outer: dict[str, Any], inner: dict[str, Any]
     ) -> None:
         below = rate_limiter(**{"type": LimitType.IP, "rules": "7/minute", **inner})(view)
@@ -145,7 +145,7 @@ class TestSharedKeys:
             rate_limiter(**{"type": LimitType.IP, "rules": "5/minute", **outer})(below)
 
     @pytest.mark.parametrize("options", [{"scope": "page"}, {"key": "rate_limit:"}])
-    def test_that_are_the_same_only_in_their_app(
+    def test_limiters_whose_keys_are_equal_only_in_the_app_are_an_error(
         self, limited_app: Flask, client: FlaskClient, options: dict[str, Any]
     ) -> None:
         limited_app.add_url_rule("/free", "free", lambda: "ok")
@@ -155,8 +155,10 @@ class TestSharedKeys:
         with pytest.raises(ConfigurationError, match='limiter on "page": .*' + self.MESSAGE):
             client.get("/free")
 
-    def test_by_a_type_and_by_several_together_are_an_error(self, limited_app: Flask, client: FlaskClient) -> None:
-        """A client that chooses a document could send ``[["ip", "203.0.113.7"], ["document", "a"]]``."""
+    def test_single_type_and_combined_types_with_one_key_are_an_error(
+        self, limited_app: Flask, client: FlaskClient
+    ) -> None:
+        """Otherwise a client could choose a document named ``[["ip", "203.0.113.7"], ["document", "a"]]``."""
         options: dict[str, Any] = {"name": "document", "scope": "documents", "rules": "5/minute"}
         limited_app.add_url_rule("/a", "one", rate_limiter(type=lambda: "a", **options)(lambda: "ok"))
         limited_app.add_url_rule("/", "each", rate_limiter(type=("ip", lambda: "a"), **options)(lambda: "ok"))
@@ -173,23 +175,23 @@ class TestSharedKeys:
             {"rules": "7/2 minutes"},
             {"type": lambda: "x", "name": "mine"},
         ],
-        ids=["type", "scope", "key", "window", "own type"],
+        ids=["type", "scope", "key", "window", "custom type"],
     )
-    def test_are_none_when_anything_differs(self, options: dict[str, Any]) -> None:
+    def test_limiters_with_different_keys_are_no_error(self, options: dict[str, Any]) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConfigurationWarning)
             rate_limiter(rules="5/minute")(rate_limiter(**{"rules": "5/minute", **options})(view))
 
 
 class TestIdleRules:
-    """A rule that can never refuse, because another always refuses first, is worth a warning."""
+    """Warnings about rules that can never refuse, because another rule always refuses first."""
 
     @pytest.mark.parametrize("target", [view, Blueprint("shop", "shop")], ids=["view", "blueprint"])
-    def test_warn_of_a_limiter_that_charges_nothing(self, target: Any) -> None:
+    def test_limiter_with_cost_0_is_warned_of(self, target: Any) -> None:
         with pytest.warns(ConfigurationWarning, match="cost=0: it charges nothing, so it never refuses"):
             rate_limiter("5/minute", cost=0)(target)
 
-    def test_warn_at_the_line_of_the_declaration(self) -> None:
+    def test_warning_has_the_line_of_the_declaration(self) -> None:
         with pytest.warns(ConfigurationWarning) as caught:
             rate_limiter(rules="10/minute; 600/hour")(view)  # this line
 
@@ -213,13 +215,13 @@ class TestIdleRules:
             ({"rules": Rule(60, 10, algorithm="gcra")}, {"rules": Rule(60, 11, algorithm="gcra")}),
         ],
     )
-    def test_warn_in_either_order(self, outer: dict[str, Any], inner: dict[str, Any]) -> None:
+    def test_rule_that_can_never_refuse_is_warned_of(self, outer: dict[str, Any], inner: dict[str, Any]) -> None:
         below = rate_limiter(**inner)(view)
 
         with pytest.warns(ConfigurationWarning, match="can never refuse"):
             rate_limiter(**outer)(below)
 
-    def test_warn_once_however_many_limiters_follow(self) -> None:
+    def test_idle_rule_is_warned_of_once_below_more_limiters(self) -> None:
         below = rate_limiter(rules="10/minute")(view)
 
         with pytest.warns(ConfigurationWarning, match="can never refuse"):
@@ -242,12 +244,12 @@ class TestIdleRules:
             ({"rules": "10/minute", "type": lambda: None, "name": "mine"}, {"rules": "600/hour"}),
         ],
     )
-    def test_do_not_warn_when_both_can_refuse(self, outer: dict[str, Any], inner: dict[str, Any]) -> None:
+    def test_rules_that_can_both_refuse_give_no_warning(self, outer: dict[str, Any], inner: dict[str, Any]) -> None:
         rate_limiter(**outer)(rate_limiter(**inner)(view))
 
 
 def choices_of(setting: str) -> str:
-    """As an error lists them."""
+    """The values of a setting, as an error lists them."""
     *others, last = map(repr, get_args(Settings.model_fields[setting].annotation))
     return f"{', '.join(others)} or {last}"
 
@@ -289,7 +291,7 @@ class TestSettings:
             ("LIMITS", {"view": []}, 'MULTILIMIT_LIMITS["view"]: no limit given'),
         ],
     )
-    def test_a_wrong_value_is_an_error_at_start_up(self, app: Flask, name: str, value: object, message: str) -> None:
+    def test_invalid_value_is_an_error_at_start_up(self, app: Flask, name: str, value: object, message: str) -> None:
         app.config[f"MULTILIMIT_{name}"] = value
 
         with pytest.raises(ConfigurationError, match=re.escape(message)):
@@ -299,7 +301,7 @@ class TestSettings:
     @pytest.mark.parametrize(
         "name", ["STORAGE_TIMEOUT", "WORKERS", "DENY_CACHE", "IPV6_PREFIX", "ENABLED", "MESSAGE", "KEY_PREFIX"]
     )
-    def test_a_number_with_too_many_digits_to_be_shown_is_an_error_like_any(self, app: Flask, name: str) -> None:
+    def test_value_that_is_too_long_to_show_is_an_error(self, app: Flask, name: str) -> None:
         for value, shown in (
             (10**5000, "int too long to show: "),
             (-(10**5000), "int too long to show: "),
@@ -310,7 +312,7 @@ class TestSettings:
             with pytest.raises(ConfigurationError, match=re.escape(f"MULTILIMIT_{name}={shown}")):
                 MultiLimit(app)
 
-    def test_all_wrong_settings_are_in_one_error(self, app: Flask) -> None:
+    def test_one_error_names_all_invalid_settings(self, app: Flask) -> None:
         app.config.update(MULTILIMIT_ENABLED=1, MULTILIMIT_HEADERS="x")
 
         with pytest.raises(ConfigurationError, match=r"MULTILIMIT_ENABLED=1: .*; MULTILIMIT_HEADERS='x': "):
@@ -328,8 +330,8 @@ class TestSettings:
             ("MULTI_LIMIT_STORAGE_URI", "MULTILIMIT_STORAGE_URI"),
         ],
     )
-    def test_an_unknown_name_suggests_the_nearest(self, app: Flask, unknown: str, nearest: str) -> None:
-        app.config.update(MULTI="x", RATELIMIT_ENABLED="x", MULTILIMITED="x")  # those of others are no mistake
+    def test_unknown_setting_suggests_the_nearest_name(self, app: Flask, unknown: str, nearest: str) -> None:
+        app.config.update(MULTI="x", RATELIMIT_ENABLED="x", MULTILIMITED="x")  # settings of other extensions
         MultiLimit().init_app(app)
         app.extensions.clear()
         app.config[unknown] = "x"
@@ -337,7 +339,7 @@ class TestSettings:
         with pytest.raises(ConfigurationError, match=f"^{unknown} is not a setting; did you mean {nearest}"):
             MultiLimit(app)
 
-    def test_come_from_the_environment(self, app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_settings_are_read_from_the_environment(self, app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SHOP_MULTILIMIT_ENABLED", "false")
         monkeypatch.setenv("SHOP_MULTILIMIT_IPV6_PREFIX", "56")
         monkeypatch.setenv("SHOP_MULTILIMIT_STORAGE_TIMEOUT", "0.5")
@@ -353,7 +355,7 @@ class TestSettings:
         "uri",
         ["rediss+x://user:secret@localhost", b"redis://:secret@localhost", "rediss://limiter:secret@example.com:port"],
     )
-    def test_a_password_in_the_storage_uri_is_not_shown(self, app: Flask, uri: object) -> None:
+    def test_error_hides_the_password_in_a_storage_uri(self, app: Flask, uri: object) -> None:
         app.config["MULTILIMIT_STORAGE_URI"] = uri
 
         with pytest.raises(ConfigurationError) as raised:
@@ -361,17 +363,17 @@ class TestSettings:
 
         assert "secret" not in str(raised.value)
 
-    def test_an_object_that_is_not_a_storage_is_an_error(self, app: Flask) -> None:
+    def test_object_that_is_not_a_storage_is_an_error(self, app: Flask) -> None:
         with pytest.raises(ConfigurationError, match=r"storage=7: give a URI, a client object of redis, or a Storage"):
             MultiLimit(app, storage=7)
 
     @pytest.mark.parametrize("kind", [redis.asyncio.Redis, redis.asyncio.RedisCluster])
-    def test_a_client_that_must_be_awaited_is_an_error(self, app: Flask, kind: Any) -> None:
+    def test_asyncio_redis_client_is_an_error(self, app: Flask, kind: Any) -> None:
         with pytest.raises(ConfigurationError, match=r"storage=Redis.* of redis\.asyncio.*give a client that is not"):
             MultiLimit(app, storage=kind(host="localhost"))
 
     @pytest.mark.parametrize("loader", ["ann", 7, AsyncMock(), lambda _request: "ann"])
-    def test_an_option_that_cannot_be_called_is_an_error(self, app: Flask, loader: Any) -> None:
+    def test_user_loader_or_on_rejected_that_cannot_be_called_is_an_error(self, app: Flask, loader: Any) -> None:
         with pytest.raises(ConfigurationError, match="user_loader="):
             MultiLimit(app, user_loader=loader)
         with pytest.raises(ConfigurationError, match="user_loader="):

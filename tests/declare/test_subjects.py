@@ -1,4 +1,4 @@
-"""Who shares a quota: by what name a subject goes, path variables, several types together, apps, storages."""
+"""Subjects: their names, path variables, combined types, several apps and storages."""
 
 from __future__ import annotations
 
@@ -42,39 +42,39 @@ TYPES = st.text(st.characters(exclude_characters=":"), min_size=1, max_size=30)
         ("everyone", ("default", "")),
     ],
 )
-def test_a_subject_is_named_by_its_type_and_its_value(text: str, subject: tuple[str, str]) -> None:
+def test_subject_is_named_by_type_and_value(text: str, subject: tuple[str, str]) -> None:
     assert Subject.parse(text) == subject
     assert str(Subject(*subject)) == text
 
 
 @given(st.builds(Subject, TYPES, st.text()))
-def test_the_name_of_a_subject_is_read_back_as_that_subject(subject: Subject) -> None:
+def test_name_of_a_subject_is_parsed_as_that_subject(subject: Subject) -> None:
     assert Subject.parse(str(subject)) == subject
 
 
 @pytest.mark.parametrize("text", ["", "42", ":42", "203.0.113.7", None, 42, b"user:42"])
-def test_a_text_that_names_no_subject_is_an_error_with_a_remedy(text: object) -> None:
+def test_text_that_names_no_subject_is_an_error_with_a_remedy(text: object) -> None:
     with pytest.raises(ConfigurationError, match='give TYPE:VALUE, such as "user:42"'):
         Subject.parse(text)
 
 
-def test_several_subjects_of_one_request_are_given_together() -> None:
+def test_list_of_subjects_becomes_a_dict_by_type() -> None:
     assert subjects_from("user:42") == {"user": "42"}
     assert subjects_from(["user:42", EVERYONE, "user:42"]) == {"user": "42", "default": ""}
 
 
 @pytest.mark.parametrize("subjects", [42, [], ["42"], ["user:42", "user:43"]])
-def test_subjects_that_contradict_each_other_or_are_none_are_errors(subjects: object) -> None:
+def test_conflicting_or_empty_list_of_subjects_is_an_error(subjects: object) -> None:
     with pytest.raises(ConfigurationError, match="subject"):
         subjects_from(subjects)
 
 
 @pytest.mark.parametrize("value", ["[" * 100_000, "[[", "[[1]]", '[["ip"]]', '[["ip", 5]]', '[["ip", "::1"], 5]', ""])
-def test_a_subject_that_only_looks_like_several_has_no_parts(value: str) -> None:
+def test_value_that_is_no_list_of_parts_has_no_parts(value: str) -> None:
     assert parts_in(value) == ()
 
 
-def test_each_value_of_a_path_variable_has_a_quota(app: Flask, storage: RecordingStorage) -> None:
+def test_each_value_of_a_path_variable_has_its_own_quota(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage)
 
     def room() -> str:
@@ -85,7 +85,7 @@ def test_each_value_of_a_path_variable_has_a_quota(app: Flask, storage: Recordin
     assert statuses(app, "/a", "/a", "/b", "/%C3%A4%3A", "/%C3%A4%3A") == [200, 429, 200, 200, 429]
 
 
-class TestSeveralTypesTogether:
+class TestCombinedTypes:
     @pytest.fixture
     def get(self, app: Flask, storage: RecordingStorage) -> Callable[[str | None, str], int]:
         MultiLimit(app, storage=storage, user_loader=lambda: request.headers.get("X-User"))
@@ -98,14 +98,16 @@ class TestSeveralTypesTogether:
 
         return get
 
-    def test_are_one_subject(self, get: Callable[[str | None, str], int], storage: RecordingStorage) -> None:
+    def test_combined_types_are_one_subject(
+        self, get: Callable[[str | None, str], int], storage: RecordingStorage
+    ) -> None:
         ann_here, ann_there, bob_here = ("ann", "192.0.2.1"), ("ann", "192.0.2.2"), ("bob", "192.0.2.1")
 
         assert [get(*each) for each in (ann_here, ann_there, bob_here, ann_here)] == [200, 200, 200, 429]
         assert all(len(hits) == 1 for hits in storage.checks)
         assert storage.keys_asked[0][0].split("}:")[1].startswith("user+ip:")
 
-    def test_of_different_parts_never_meet(self, get: Callable[[str | None, str], int]) -> None:
+    def test_different_parts_never_share_a_quota(self, get: Callable[[str | None, str], int]) -> None:
         users = ["a", "b", 'a", "192.0.2.1', "a+b", "a:192.0.2.1", None, "192.0.2.1", '["user","a"]']
         addresses = ["192.0.2.1", "192.0.2.2", "2001:db8::1", ""]
 
@@ -114,18 +116,18 @@ class TestSeveralTypesTogether:
         for pair in itertools.product(users, addresses):
             assert get(*pair) == 429, pair
 
-    def test_may_contain_a_type_of_your_own(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_combined_types_can_include_a_custom_type(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage)
         together = rate_limiter(type=(api_key, LimitType.IP), name="key_ip", rules="1/minute")
         app.add_url_rule("/", "view", together(view()))
 
         assert statuses(app, "/", "/", headers={"X-Api-Key": "k1"}) == [200, 429]
         assert statuses(app, "/", headers={"X-Api-Key": "k2"}) == [200]
-        assert statuses(app, "/", "/") == [200, 200], "the type of one's own says that it does not apply"
+        assert statuses(app, "/", "/") == [200, 200], "the custom type returns None: the limiter does not apply"
 
 
 class TestAppsAndStorages:
-    def test_one_object_serves_several_apps_by_their_settings(self, clock: Clock) -> None:
+    def test_one_extension_serves_several_apps_with_their_own_settings(self, clock: Clock) -> None:
         multilimit, apps = MultiLimit(storage=MemoryStorage(clock=clock)), [Flask("one"), Flask("two")]
         for count, app in enumerate(apps, 1):
             app.config |= {"MULTILIMIT_DEFAULT_LIMITS": f"{count}/minute", "MULTILIMIT_KEY_PREFIX": f"{app.name}:"}
@@ -135,7 +137,7 @@ class TestAppsAndStorages:
         assert statuses(apps[0], "/", "/") == [200, 429]
         assert statuses(apps[1], "/", "/", "/") == [200, 200, 429]
 
-    def test_a_request_that_goes_on_to_another_app_is_one_of_each(self, clock: Clock) -> None:
+    def test_request_forwarded_to_another_app_is_limited_by_both(self, clock: Clock) -> None:
         outer, inner = Flask("outer"), Flask("inner")
         kept = MemoryStorage(clock=clock)
         MultiLimit(outer, storage=MemoryStorage(clock=clock))

@@ -1,4 +1,4 @@
-"""Who shares a quota: everyone, an address, a user, or what a callable of one's own returns."""
+"""Types decide who shares a quota: everyone, an address, a user, or the value that a callable returns."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def statuses(client: FlaskClient, addresses: list[str], **options: Any) -> list[
 
 
 def types_and_subjects(storage: RecordingStorage) -> list[str]:
-    """``type:subject`` of each check's first key."""
+    """``type:subject`` in the first key of each check."""
     return [keys[0].split("}:")[1].rsplit(":", 2)[0] for keys in storage.keys_asked]
 
 
-def test_names_of_the_package_are_the_members() -> None:
+def test_package_exports_the_members_of_limit_type() -> None:
     given: list[LimitType] = [getattr(flask_multilimit, name) for name in ("DEFAULT", "GLOBAL", "IP", "USER")]
 
     assert given == [LimitType.DEFAULT, LimitType.DEFAULT, LimitType.IP, LimitType.USER]
@@ -56,7 +56,9 @@ def test_default_is_one_quota_for_everyone(
 
 
 class TestAddresses:
-    def test_ipv6_counts_by_its_network_of_64_bits(self, limited_app: Flask, storage: RecordingStorage) -> None:
+    def test_ipv6_addresses_share_a_quota_by_64_bit_network(
+        self, limited_app: Flask, storage: RecordingStorage
+    ) -> None:
         client = limit(limited_app, type=LimitType.IP)
         addresses = ["2001:db8:1:1::1", "2001:db8:1:1:ffff:ffff:ffff:ffff", "2001:db8:1:2::1"]
 
@@ -66,7 +68,7 @@ class TestAddresses:
     @pytest.mark.parametrize(
         ("prefix", "expected"), [(128, [200, 200, 200]), (112, [200, 200, 200]), (48, [200, 429, 429])]
     )
-    def test_the_length_of_the_network_is_a_setting(self, app: Flask, prefix: int, expected: list[int]) -> None:
+    def test_ipv6_prefix_setting_decides_the_network(self, app: Flask, prefix: int, expected: list[int]) -> None:
         app.config["MULTILIMIT_IPV6_PREFIX"] = prefix
         MultiLimit(app)
         client = limit(app, type=LimitType.IP)
@@ -89,7 +91,7 @@ class TestAddresses:
             ),
         ],
     )
-    def test_a_client_is_the_same_however_its_address_is_written(self, client: str, spellings: str) -> None:
+    def test_address_is_the_same_subject_in_every_spelling(self, client: str, spellings: str) -> None:
         """Azure's gateway and load balancers write a port into X-Forwarded-For."""
         assert {network_of(each, 64) for each in spellings.split()} == {client}
 
@@ -100,21 +102,21 @@ class TestAddresses:
     def test_text_that_is_not_an_address_is_left_as_it_is(self, odd: str) -> None:
         assert network_of(odd, 64) == odd
 
-    def test_no_address_at_all_is_one_subject(self, limited_app: Flask) -> None:
+    def test_requests_without_an_address_share_a_quota(self, limited_app: Flask) -> None:
         client = limit(limited_app, type=LimitType.IP)
         limited_app.wsgi_app = _without_address(limited_app.wsgi_app)  # type: ignore[method-assign]
 
         assert [client.get("/").status_code, client.get("/").status_code] == [200, 429]
 
     @pytest.mark.parametrize("field", ["X-Forwarded-For", "X-Real-IP", "Forwarded", "CF-Connecting-IP", "Client-IP"])
-    def test_no_header_field_is_trusted(self, limited_app: Flask, field: str) -> None:
+    def test_forwarding_header_fields_are_not_trusted(self, limited_app: Flask, field: str) -> None:
         client = limit(limited_app, type=LimitType.IP)
 
         responses = [client.get("/", headers={field: f"198.51.100.{number}"}) for number in range(2)]
 
         assert [response.status_code for response in responses] == [200, 429]
 
-    def test_a_proxy_that_the_app_trusts_is_honoured(self, limited_app: Flask) -> None:
+    def test_address_from_proxy_fix_is_used(self, limited_app: Flask) -> None:
         client = limit(limited_app, type=LimitType.IP)
         limited_app.wsgi_app = ProxyFix(limited_app.wsgi_app, x_for=1)  # type: ignore[method-assign]
         forwarded = ["198.51.100.1", "198.51.100.2", "203.0.113.99, 198.51.100.1:50001"]
@@ -137,8 +139,8 @@ def user_of_header() -> str | None:
 
 
 @dataclass
-class IdOfMongoDB:
-    """As ``bson.ObjectId``."""
+class ObjectId:
+    """Like ``bson.ObjectId`` of MongoDB."""
 
     text: str
 
@@ -165,8 +167,12 @@ def of_flask_login_set_up_later(app: Flask, storage: RecordingStorage) -> None:
 
 
 class TestUsers:
-    @pytest.mark.parametrize("set_up", [given, decorated, of_flask_login, of_flask_login_set_up_later])
-    def test_are_known_by_a_loader_or_by_flask_login(
+    @pytest.mark.parametrize(
+        "set_up",
+        [given, decorated, of_flask_login, of_flask_login_set_up_later],
+        ids=["option", "decorator", "flask-login", "flask-login set up later"],
+    )
+    def test_user_comes_from_a_user_loader_or_flask_login(
         self, app: Flask, storage: RecordingStorage, set_up: Callable[[Flask, RecordingStorage], None]
     ) -> None:
         set_up(app, storage)
@@ -177,7 +183,7 @@ class TestUsers:
         assert [response.status_code for response in responses] == [200, 200, 429, 200]
         assert types_and_subjects(storage) == ["user:ann", "user:bob", "user:ann", "anonymous:127.0.0.1"]
 
-    def test_the_loader_goes_before_flask_login(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_user_loader_overrides_flask_login(self, app: Flask, storage: RecordingStorage) -> None:
         use_flask_login(app)
         MultiLimit(app, storage=storage, user_loader=lambda: "loaded")
         client = limit(app, type=LimitType.USER)
@@ -186,8 +192,8 @@ class TestUsers:
 
         assert types_and_subjects(storage) == ["user:loaded"]
 
-    @pytest.mark.parametrize("id_", [str, IdOfMongoDB])
-    def test_a_new_password_is_no_new_quota_where_it_replaces_the_token_of_flask_security(
+    @pytest.mark.parametrize("id_", [str, ObjectId])
+    def test_new_flask_security_token_is_still_the_same_user(
         self, app: Flask, storage: RecordingStorage, id_: Callable[[str], object]
     ) -> None:
         use_flask_login(app, has_uniquifier=True, id_=id_)
@@ -199,9 +205,7 @@ class TestUsers:
         assert [response.status_code for response in responses] == [200, 429]
         assert types_and_subjects(storage) == ["user:7", "user:7"]
 
-    def test_a_user_without_an_id_counts_as_its_address_and_not_as_all_who_have_none(
-        self, app: Flask, storage: RecordingStorage
-    ) -> None:
+    def test_user_without_an_id_is_limited_by_address(self, app: Flask, storage: RecordingStorage) -> None:
         use_flask_login(app, has_uniquifier=True, id_=lambda _: None)
         MultiLimit(app, storage=storage)
         client = limit(app, type=LimitType.USER)
@@ -210,7 +214,7 @@ class TestUsers:
 
         assert types_and_subjects(storage) == ["anonymous:127.0.0.1"]
 
-    def test_without_a_way_to_know_the_user_the_first_request_fails(self, limited_app: Flask) -> None:
+    def test_limit_by_user_without_a_user_loader_is_an_error_at_the_first_request(self, limited_app: Flask) -> None:
         limited_app.add_url_rule("/free", "free", lambda: "ok")
         client = limit(limited_app, type=LimitType.USER)
 
@@ -219,7 +223,7 @@ class TestUsers:
         ):
             client.get("/free")
 
-    def test_without_a_way_to_know_the_user_a_service_fails(self, limited_app: Flask) -> None:
+    def test_limit_by_user_without_a_user_loader_is_an_error_in_a_function(self, limited_app: Flask) -> None:
         with limited_app.app_context(), pytest.raises(ConfigurationError, match="user_loader"):
             rate_limiter(type=LimitType.USER)(lambda: None)()
 
@@ -236,7 +240,7 @@ class TestUsers:
             ("", "anonymous:203.0.113.7"),
         ],
     )
-    def test_ids_may_be_text_numbers_and_uuids(
+    def test_user_ids_can_be_text_integers_and_uuids(
         self, app: Flask, storage: RecordingStorage, returned: object, expected: str
     ) -> None:
         MultiLimit(app, storage=storage, user_loader=lambda: returned)
@@ -246,9 +250,7 @@ class TestUsers:
 
         assert types_and_subjects(storage) == [expected]
 
-    def test_a_proxy_is_the_user_that_it_stands_for_at_each_request(
-        self, app: Flask, storage: RecordingStorage
-    ) -> None:
+    def test_local_proxy_of_a_user_is_resolved_at_each_request(self, app: Flask, storage: RecordingStorage) -> None:
         current: Any = LocalProxy(user_of_header)
         multilimit = MultiLimit(app, storage=storage, user_loader=lambda: current)
         client = limit(app, type=LimitType.USER)
@@ -267,7 +269,7 @@ class TestUsers:
         assert types_and_subjects(storage) == [*users, *users, "anonymous:127.0.0.1"]
 
     @pytest.mark.parametrize("returned", [b"ann", 1.5, True, False, object(), ["ann"], ("ann",), {}])
-    def test_an_id_of_another_kind_is_an_error(self, app: Flask, returned: object) -> None:
+    def test_user_id_of_another_type_is_an_error(self, app: Flask, returned: object) -> None:
         MultiLimit(app, user_loader=lambda: returned)
         client = limit(app, type=LimitType.USER)
 
@@ -275,8 +277,8 @@ class TestUsers:
             client.get("/")
 
 
-class TestSubjectsThatAskForThemselves:
-    """Without an error, each call would end by a RecursionError, be made again, and so on for hours."""
+class TestRecursiveSubjects:
+    """Without these errors, each call would end with a RecursionError and be repeated, for hours."""
 
     @pytest.mark.parametrize("lookup_fails_quietly", [False, True])
     def test_user_loader_that_calls_a_function_limited_by_user_is_an_error(
@@ -321,13 +323,13 @@ class TestSubjectsThatAskForThemselves:
 
 
 class TestAnonymousUsers:
-    def test_each_address_counts_by_itself(self, app: Flask) -> None:
+    def test_anonymous_users_are_limited_by_address(self, app: Flask) -> None:
         MultiLimit(app, user_loader=lambda: None)
         client = limit(app, type=LimitType.USER)
 
         assert statuses(client, ["203.0.113.7", "203.0.113.8", "203.0.113.7"]) == [200, 200, 429]
 
-    def test_share_one_quota_if_the_setting_says_so(self, app: Flask) -> None:
+    def test_anonymous_users_share_one_quota_when_configured(self, app: Flask) -> None:
         app.config["MULTILIMIT_ANONYMOUS_USER"] = "shared"
         MultiLimit(app, user_loader=lambda: None)
         client = limit(app, type=LimitType.USER)
@@ -336,7 +338,7 @@ class TestAnonymousUsers:
 
     @pytest.mark.parametrize("setting", ["ip", "shared"])
     @pytest.mark.parametrize("user", ["203.0.113.7", "anonymous", "anonymous:203.0.113.7", "ip:203.0.113.7", ":"])
-    def test_never_meet_a_user_whose_id_reads_the_same(self, app: Flask, setting: str, user: str) -> None:
+    def test_anonymous_users_never_share_a_quota_with_a_user(self, app: Flask, setting: str, user: str) -> None:
         app.config["MULTILIMIT_ANONYMOUS_USER"] = setting
         MultiLimit(app, user_loader=user_of_header)
         client = limit(app, type=LimitType.USER)
@@ -345,7 +347,7 @@ class TestAnonymousUsers:
         assert statuses(client, ["203.0.113.7"], headers={"X-User": user}) == [200]
         assert statuses(client, ["203.0.113.7"]) == [429]
 
-    def test_do_not_use_up_the_quota_of_their_address(self, app: Flask) -> None:
+    def test_limit_by_user_does_not_charge_the_limit_by_address(self, app: Flask) -> None:
         MultiLimit(app, user_loader=lambda: None)
 
         @app.get("/")
@@ -382,8 +384,8 @@ def api_key() -> str | None:
     return request.headers.get("X-API-Key")
 
 
-class TestTypesOfOnesOwn:
-    def test_each_subject_has_a_quota(self, limited_app: Flask, storage: RecordingStorage) -> None:
+class TestCustomTypes:
+    def test_each_subject_has_its_own_quota(self, limited_app: Flask, storage: RecordingStorage) -> None:
         client = limit(limited_app, type=api_key, name="api_key")
 
         responses = [client.get("/", headers={"X-API-Key": key}) for key in ("a", "b", "a")]
@@ -392,7 +394,7 @@ class TestTypesOfOnesOwn:
         assert types_and_subjects(storage) == ["api_key:a", "api_key:b", "api_key:a"]
         assert responses[0].headers["RateLimit"] == '"api_key-60s";r=0;t=60'
 
-    def test_none_means_that_the_limiter_does_not_apply_and_leaves_the_others_in_force(
+    def test_none_means_that_only_this_limiter_does_not_apply(
         self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
     ) -> None:
         by_key = rate_limiter(type=api_key, name="api_key")
@@ -418,7 +420,7 @@ class TestTypesOfOnesOwn:
         ],
         ids=["spelling", "punctuation", "length"],
     )
-    def test_subjects_of_any_content_and_length_are_kept_apart(
+    def test_subjects_of_any_content_and_length_have_separate_quotas(
         self, limited_app: Flask, storage: RecordingStorage, subjects: list[str]
     ) -> None:
         waiting = [*subjects, *subjects]
@@ -431,13 +433,13 @@ class TestTypesOfOnesOwn:
         assert max(map(len, keys)) <= 200
 
     @pytest.mark.parametrize("returned", [b"a", 1.5, True, object(), ["a"], {"a"}])
-    def test_a_subject_of_another_kind_is_an_error(self, limited_app: Flask, returned: Any) -> None:
+    def test_subject_of_another_type_is_an_error(self, limited_app: Flask, returned: Any) -> None:
         client = limit(limited_app, type=lambda: returned, name="tenant")
 
         with pytest.raises(ConfigurationError, match=r"'tenant' returned .*: return a str, an int, a UUID, or None"):
             client.get("/")
 
-    def test_is_called_once_a_check(self, limited_app: Flask, client: FlaskClient) -> None:
+    def test_callable_runs_once_for_each_check(self, limited_app: Flask, client: FlaskClient) -> None:
         asked = []
 
         def tenant() -> str:
@@ -468,7 +470,7 @@ class TestTypesOfOnesOwn:
             ["rate_limit:{view}:key:a:sliding_window:60000", "rate_limit:{view}:again:a:sliding_window:60000"]
         ]
 
-    def test_may_be_an_object_that_cannot_be_hashed(self, limited_app: Flask, storage: RecordingStorage) -> None:
+    def test_unhashable_callable_object_can_be_a_type(self, limited_app: Flask, storage: RecordingStorage) -> None:
         @dataclass
         class ByField:
             field: str
@@ -482,7 +484,7 @@ class TestTypesOfOnesOwn:
 
         assert types_and_subjects(storage) == ["tenant:a"]
 
-    def test_an_exception_that_it_raises_reaches_the_app(self, limited_app: Flask, storage: RecordingStorage) -> None:
+    def test_exception_of_the_callable_reaches_the_app(self, limited_app: Flask, storage: RecordingStorage) -> None:
         def tenant() -> str:
             raise LookupError("no tenant")
 
