@@ -1,4 +1,4 @@
-"""Addresses, and how a URI is shown without its secrets."""
+"""Addresses of servers, and URIs without their secrets."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _HOST_AND_PORT = r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*)(:(?P<port>.*))?"
 
 
 class MalformedError(ValueError):
-    """An address that makes no sense. The message quotes nothing secret."""
+    """An address is malformed. The message contains no secrets."""
 
 
 def check_address(text: str) -> None:
-    """Raise :class:`MalformedError` for ``host``, ``host:port`` or ``[IPv6]:port`` with an impossible port, or with a
-    host that is no name: at each connection, Python would raise a ``ValueError``."""
+    """Raise :class:`MalformedError` for ``host``, ``host:port`` or ``[IPv6]:port`` with an invalid port, or with a host
+    for which Python would raise ``ValueError`` at each connection."""
     match = re.fullmatch(_HOST_AND_PORT, text)
     port = match["port"] if match else ""
     if port and not (re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= LAST_PORT):
@@ -36,7 +36,7 @@ def check_address(text: str) -> None:
 
 
 def host_and_port(text: str, port: int) -> Address:
-    """The parts of ``host``, ``host:port`` or ``[IPv6]:port``; ``port`` is the default. Raises
+    """The host and the port (by default ``port``) in ``host``, ``host:port`` or ``[IPv6]:port``. Raises
     :class:`MalformedError`."""
     check_address(text)
     with suppress(ValueError):
@@ -47,15 +47,15 @@ def host_and_port(text: str, port: int) -> Address:
 
 
 _SHOWN = r"(?:\[[^\[\]]*\]|[^:\[]|:(?=[0-9]{0,5}(?:[,/]|$)))*"
-"""An address up to a colon that no port follows: there a password begins, if the host was left out."""
+"""An address up to a colon without a port after it: if the host was left out, a password may begin there."""
 
 
 def redacted(url: str) -> str:
-    """``url``, however malformed, without user and password. What follows the address is left out if it may contain
-    one."""
+    """``url``, however malformed, without user and password. The part after the address is left out if it may contain
+    a password."""
     scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
     credentials, at, address = rest.rpartition("@")
-    if "?" in credentials:  # it is part of a password, or the "@" is part of the options
+    if "?" in credentials:  # the "?" is part of a password, or the "@" part of the options
         address = ""
     address = re.split("[?#]", address)[0]
     shown = cast("re.Match[str]", re.match(_SHOWN, address))[0]
@@ -66,8 +66,8 @@ def redacted(url: str) -> str:
 
 
 def shown_storage(given: object) -> str:
-    """How an error shows what was given as a storage: a URI without its secrets. Other things may be a client, a
-    container or bytes that hold a password."""
+    """``given`` as an error about a storage shows it: a URI without its secrets; of an object that may contain a
+    password, only the type."""
     if isinstance(given, str):
         return repr(redacted(given))
     is_plain = isinstance(given, (int, float, NoneType, type))

@@ -13,9 +13,9 @@ from ..errors import ConfigurationError, StorageError, brief, is_number
 from ..hits import Hit
 
 LONGEST_TIMEOUT = 60
-"""Seconds that an answer of a server may take."""
+"""The longest time that can be set for a server's answer, in seconds."""
 DENY_SECONDS = 1.0
-"""The longest time for which a deny cache believes a refusal, by default."""
+"""The longest time for which a deny cache remembers a refusal, by default."""
 LONGEST_DENY_SECONDS = 60.0
 """The longest such time that can be set."""
 
@@ -39,8 +39,8 @@ class Storage(Protocol):
 
     - ``no_reply``: no answer came, or too late. The guard asks once more before it opens its breaker.
     - ``key_specific``: only checks of these keys fail. The breaker stays closed.
-    - ``check_id``: the id of the check that may have been charged, when the storage has chosen it. The guard repeats
-      the check with this id, so that it is charged once.
+    - ``check_id``: the id of the check that may have been charged, if the storage has chosen it. The guard repeats the
+      check with this id, so that it is charged once.
     - ``remedy``: what the operator can do.
 
     A storage that wraps another one has it as its attribute ``wrapped``.
@@ -52,24 +52,23 @@ class Storage(Protocol):
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         """Evaluate all hits at one instant; charge all if all allow, otherwise none. One round trip.
 
-        ``check_id`` is given if an earlier attempt may have been charged: then it is not charged again. Only
-        algorithms that keep ids recognise it; one of them among the hits is enough (in a cluster, among those of each
-        slot).
+        ``check_id`` is given if an earlier attempt may have been charged: then it is not charged again. Only algorithms
+        that keep ids recognise it; one such hit is enough (in a cluster, one in each slot).
         """
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         """What :meth:`check` would answer, without charging."""
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
-        """One check after the other, each of them all or nothing, with as few round trips as possible.
+        """One check after another, each all or nothing, with as few round trips as possible.
 
         ``ids``, one per check, are given if the checks may have been charged already, as for :meth:`check`.
         """
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        """Change each of the ``charges`` of the check ``check_id``, at least one, to its ``units``. What was too
-        much is given back where it was charged, unless it no longer counts; what is missing is charged now, even beyond
-        the count. The caller settles a charge once."""
+        """Change each of the ``charges`` of the check ``check_id``, at least one, to its ``units``. Units that were
+        charged too much are given back where they were charged, unless they no longer count; missing units are charged
+        now, even beyond the count. The caller settles a charge once."""
 
     def reset(self, keys: Sequence[str]) -> None:
         """Forget ``keys``: their quotas are full again."""
@@ -79,7 +78,7 @@ class Storage(Protocol):
 
 
 class Slot(NamedTuple):
-    """What a check has taken from a :class:`.Concurrent` rule: as many units as the hit costs."""
+    """What a check has taken from a :class:`.Concurrent` rule: as many units as its hit costs."""
 
     check_id: bytes
     hit: Hit
@@ -90,25 +89,25 @@ class KeepsSlots(Protocol):
     """A storage that can check :class:`.Concurrent` rules."""
 
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
-        """Give back slots of any number of checks in one round trip. Slots that are gone already are ignored. With
-        ``lost`` the storage need not wait for the answer: it calls ``lost`` if the slots may still be taken."""
+        """Release slots of any number of checks in one round trip. Slots that are gone already are ignored. With
+        ``lost``, the storage need not wait for the answer: it calls ``lost`` if the slots may still be in use."""
 
     def renew(self, slots: Sequence[Slot]) -> None:
-        """Restart the timeout of slots whose work goes on, in one round trip. Those that are gone, because the storage
-        has lost them or let them expire, are taken again, even beyond the count. So if a slot is released while its
-        renewal is on the way, the caller must release it once more afterwards."""
+        """Restart the timeout of slots whose work goes on, in one round trip. Slots that the storage has lost or let
+        expire are taken again, even beyond the count. So if a slot is released while its renewal is under way, the
+        caller must release it again afterwards."""
 
 
 Lost = Callable[[StorageError], object]
-"""Called, in any thread and at most once, with the reason why slots may not have been given back."""
+"""Called, in any thread and at most once, with the reason why slots may not have been released."""
 
 
 @runtime_checkable
 class Confirms(Protocol):
-    """A storage that gives back slots without waiting for the answer."""
+    """A storage that releases slots without waiting for the answer."""
 
     def confirm(self) -> None:
-        """Read the answers for which no thread has waited."""
+        """Read the answers for which nobody has waited."""
 
 
 @runtime_checkable
@@ -138,13 +137,13 @@ class Clocked(Protocol):
 
 @runtime_checkable
 class HoldsUnits(Protocol):
-    """A layer that takes units in advance, and reports when it has some again."""
+    """A layer that holds units, charged in advance, and reports when it has units again."""
 
     def on_units(self, call: Callable[[Sequence[str]], object]) -> None:
         """From now on, ``call`` with the keys of which this process has units again."""
 
     def __len__(self) -> int:
-        """The number of quotas from which units were taken, spent or not."""
+        """The number of quotas of which it has had units, spent or not."""
 
 
 LOADED_WHEN_USED = {
@@ -165,10 +164,8 @@ def load(name: str) -> Any:
 
 
 def layers_of(storage: Storage) -> Iterator[Storage]:
-    """``storage`` and all storages that it wraps, down to the one that keeps the quotas.
-
-    A storage wraps the one in its attribute ``wrapped``.
-    """
+    """``storage`` and all storages that it wraps (in the attribute ``wrapped``), down to the one that keeps the
+    quotas."""
     layer: Storage | None = storage
     while layer is not None:
         yield layer
@@ -189,25 +186,25 @@ ORIGIN = time_ns() - monotonic_ns()
 
 
 def monotonic_microseconds() -> int:
-    """The clock of this process: Unix time as it was when the process began, and what has passed since; never steps
+    """The clock of this process: Unix time when it started, plus the time that has passed since. It never steps
     back."""
     return (ORIGIN + monotonic_ns()) // 1000
 
 
 def check_clock(clock: object) -> None:
-    """Raise :class:`ConfigurationError` unless ``clock`` can be asked for the time."""
+    """Raise :class:`ConfigurationError` unless ``clock`` is callable."""
     if not callable(clock):
         raise ConfigurationError(f"clock={brief(clock)}: give a callable that returns microseconds")
 
 
 def check_timeout(timeout: object) -> None:
-    """Raise :class:`ConfigurationError` unless ``timeout`` is one for a server's answers."""
+    """Raise :class:`ConfigurationError` unless ``timeout`` is a time-out for a server's answers, in seconds."""
     if not is_number(timeout) or not 0 < timeout <= LONGEST_TIMEOUT:
         raise ConfigurationError(f"timeout={brief(timeout)}: give seconds above 0, at most {LONGEST_TIMEOUT}")
 
 
 def check_storage(given: object, layer: str) -> None:
-    """Raise :class:`ConfigurationError` unless ``given`` is a storage for a ``layer`` to ask."""
+    """Raise :class:`ConfigurationError` unless ``given`` is a storage, which ``layer`` can wrap."""
     if not is_storage(given):
         shown = given.__name__ if isinstance(given, type) else f"a {type(given).__name__}"
         raise ConfigurationError(f"{layer} around {shown}: give a Storage, such as storage_from_uri(URI)")

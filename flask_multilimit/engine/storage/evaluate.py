@@ -1,4 +1,4 @@
-"""Decides a check on states that Python holds, for storages whose atomic step is a lock or a transaction."""
+"""Decides a check on states in Python, for storages whose atomic step is a lock or a transaction."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def decide(
     charging: bool = True,
     decided_by: DecidedBy = "storage",
 ) -> Decision:
-    """Evaluate all ``hits`` at ``now`` (microseconds); charge all if all allow, else none. The new states are set in
-    ``states``. Must be called within one lock or transaction for all keys of the hits.
+    """Evaluate all ``hits`` at ``now`` (microseconds); charge all if all allow, else none. Sets the new states in
+    ``states``. Call it within one lock or transaction for the keys of all hits.
 
-    Arguments as of :meth:`.Storage.check`; ``charging=False`` for a :meth:`.Storage.peek`.
+    The arguments are those of :meth:`.Storage.check`; ``charging=False`` makes it a :meth:`.Storage.peek`.
     """
     if not charging:
         new = PEEK_ID
-        reply = evaluated(hits, states, now, new, charging=False)
+        reply = evaluate_and_charge(hits, states, now, new, charging=False)
     elif check_id is None:
         new = new_id()
-        reply = evaluated(hits, states, now, new, charging=True)
+        reply = evaluate_and_charge(hits, states, now, new, charging=True)
     else:
         new = check_id.bytes
         repeated = _is_charged(hits, states, now, new)
-        reply = evaluated(hits, states, now, new, charging=not repeated)
+        reply = evaluate_and_charge(hits, states, now, new, charging=not repeated)
         reply = as_allowed(reply) if repeated else reply  # even if it took the last unit
     return decision_of(new, hits, reply, decided_by)
 
@@ -59,11 +59,11 @@ def settle(states: States, check_id: UUID, charges: Iterable[Charge], now: int) 
             states[hit.key] = settled
 
 
-def evaluated(
+def evaluate_and_charge(
     hits: tuple[Hit, ...], states: States, now: int, check_id: bytes, *, charging: bool, stepped_back: bool = True
 ) -> list[int]:
-    """The reply. If ``charging`` and every hit allows, all are charged. ``stepped_back``: a state may be later
-    than ``now``."""
+    """Evaluate ``hits``, charge all if ``charging`` and every hit allows, and return the reply. ``stepped_back``:
+    whether a state may be later than ``now``."""
     (steps, bans), outcomes = memoized(hits, _steps_of), []
     allowed, longest = 1, 0
     for key, quota, cost, shadow, evaluate, _, _, _, _ in steps:
@@ -77,18 +77,18 @@ def evaluated(
     reply = [now, allowed, longest]
     asking, charging = charging, charging and allowed > 0
     if bans and asking:
-        _note_strikes(bans, outcomes, states, now, check_id)
+        _record_strikes(bans, outcomes, states, now, check_id)
     dropping = asking and stepped_back
     for step, (remaining, retry_after, _, seen) in zip(steps, outcomes, strict=True):
         key, quota, cost, _, evaluate, charge, reset_after, drop_future, slides = step
         state = states.get(key)
         if charging and cost and not retry_after:
-            charged, whole_after = charge(state, quota, cost, now, seen, check_id)
+            charged, full_after = charge(state, quota, cost, now, seen, check_id)
             states[key] = charged
             left = remaining - cost
             if slides and not left:
                 left = -evaluate(charged, quota, 1, now)[1]
-            reply += (left, 0, whole_after)
+            reply += (left, 0, full_after)
             continue
         if dropping and state is not None:
             state = states[key] = drop_future(state, quota, now)
@@ -102,14 +102,14 @@ _Step = tuple[
 
 
 def _steps_of(hits: tuple[Hit, ...]) -> tuple[tuple[_Step, ...], tuple[PlacedBan, ...]]:
-    """The parts of hits that a check needs, looked up once, and the bans among the hits."""
+    """What a check needs of each hit, looked up once, and the bans among the hits."""
     return tuple(map(_step, hits)), bans_among(hits)
 
 
-def _note_strikes(
+def _record_strikes(
     bans: Iterable[PlacedBan], outcomes: list[Outcome], states: States, now: int, check_id: bytes
 ) -> None:
-    """Note a strike for each ban that watches a hit that refuses, and set the outcome of the ban."""
+    """Record a strike of each ban that watches a hit that refuses, and set the outcome of the ban."""
     for place, hit, watched in bans:
         if any(outcomes[other][1] for other in watched):
             state = states[hit.key] = ban.strike(states.get(hit.key), hit.rule.quota, now, check_id)

@@ -1,15 +1,15 @@
-"""Which keys are forgotten: those whose quota is whole again, and some of the others if there are too many.
+"""Which keys to forget: those whose quota is full again, and some of the others if there are too many.
 
 Clients can invent keys (user names, addresses), so a process that counts by itself keeps a bounded number. Beyond that:
 
-- The key whose quota is whole again soonest is forgotten first, for it has the least to lose.
-- A key that refuses now is forgotten last: nobody gets rid of his own refusal by inventing others. Of these, the first
-  to go is the one that admits again soonest.
-- Windows of one magnitude keep a part of the room whatever else is counted: many keys of a day leave room for those of
-  a minute. They keep it for keys that admit and for keys that refuse: however many refuse, those of new clients stay
-  until they may refuse, too.
+- The key whose quota is full again soonest is forgotten first, because it has the least to lose.
+- A key that refuses now is forgotten last: no client gets rid of its refusal by inventing keys. Of these keys, the one
+  that admits again soonest is forgotten first.
+- Keys are grouped by the magnitude of their windows, and a part of the room is reserved for each group: many keys with
+  windows of a day leave room for keys with windows of a minute. Each group has one reserve for keys that admit and one
+  for keys that refuse: however many refuse, the keys of new clients stay until these may be refused, too.
 
-All of it is O(log n): each key is looked at again only if it was written since, and only a few at each check.
+All of it is O(log n): a key is looked at again only if it was charged since, and each check looks at a few keys only.
 """
 
 from __future__ import annotations
@@ -25,148 +25,148 @@ MOST_KEYS = 100_000
 """The most keys that a process counts by itself, by default."""
 FEWEST_KEYS = 1000
 UNBOUNDED = sys.maxsize
-"""For calculations, whose clients are known."""
+"""For simulations, in which nobody invents keys."""
 MOST_LOOKS = 8
 """The most keys that are looked at to find one to forget."""
 LOOKS_ASIDE = 4
 """The most keys that are looked at besides, whose turn is far off."""
 RESERVED = 4
-"""One part in so many of the room is divided equally between the magnitudes of windows, for keys that admit and once
-more for keys that refuse."""
+"""A quarter of the room is divided equally between the groups for keys that admit, and a quarter for keys that
+refuse."""
 NOTHING_DUE = sys.maxsize
 """The instant of the next due key, if there are no keys."""
 
 
-class Asked(Protocol):
-    """What is asked about a key at one instant. Answers are microseconds from then."""
+class QuotasOfKeys(Protocol):
+    """Tells the state of a key. Answers are microseconds from ``now``."""
 
     def reset_after(self, key: str, now: int, /) -> int:
-        """When its quota is whole again."""
+        """When its quota is full again."""
 
     def refuses_for(self, key: str, now: int, /) -> int:
-        """When it admits again; 0 if it does now."""
+        """When it admits again; 0 if it admits now."""
 
 
-class _Windows:
-    """Keys with windows of one magnitude, in two heaps of an instant and the key."""
+class _Group:
+    """Keys whose windows have one magnitude, in two heaps, each entry an instant and a key."""
 
-    __slots__ = ("refusing", "whole")
+    __slots__ = ("filling", "refusing")
 
     def __init__(self) -> None:
-        self.whole: list[tuple[int, str]] = []
-        """The quota is whole again then, or later if it was charged since."""
+        self.filling: list[tuple[int, str]] = []
+        """The quota is full again at the instant, or later if it was charged since."""
         self.refusing: list[tuple[int, str]] = []
-        """Set aside when it was their turn to go, because they refuse until then."""
+        """The key refuses until the instant, so it was not forgotten in its turn."""
 
 
 class Forgetting:
-    """Says which keys to forget. Not thread-safe."""
+    """Decides which keys to forget. Not thread-safe."""
 
     def __init__(self, most: int) -> None:
         check_memory_keys(most)
         self.most: int = most
         self.first_due: int = NOTHING_DUE
-        """There is nothing to :meth:`sweep` before."""
-        self._windows: dict[int, _Windows] = {}
+        """Before this instant, there is nothing to :meth:`sweep`."""
+        self._groups: dict[int, _Group] = {}
         self._amount = 0
-        self._looked = 0
+        self._looks_aside = 0
 
     def add(self, key: str, window: int, due: int) -> bool:
-        """A new key, whose quota is whole again at ``due`` if nothing else is charged. Return whether there are too
-        many."""
+        """Add a new key, whose quota is full again at ``due`` if nothing else is charged. Return whether there are too
+        many keys."""
         magnitude = window.bit_length()
-        windows = self._windows.get(magnitude)
-        if windows is None:
-            windows = self._windows[magnitude] = _Windows()
-        heappush(windows.whole, (due, key))
+        group = self._groups.get(magnitude)
+        if group is None:
+            group = self._groups[magnitude] = _Group()
+        heappush(group.filling, (due, key))
         if due < self.first_due:  # noqa: PLR1730 - `min` would take longer than the rest
             self.first_due = due
         self._amount += 1
         return self._amount > self.most
 
-    def sweep(self, asked: Asked, now: int, most: int) -> list[str]:
-        """Keys whose quota is whole again, found with ``most`` looks. They are no longer known here."""
+    def sweep(self, quotas: QuotasOfKeys, now: int, most: int) -> list[str]:
+        """Remove and return keys whose quota is full again, with at most ``most`` looks."""
         gone = list[str]()
-        for windows in self._windows.values():
-            while most and windows.refusing and windows.refusing[0][0] <= now:
+        for group in self._groups.values():
+            while most and group.refusing and group.refusing[0][0] <= now:
                 most -= 1
-                _, key = heappop(windows.refusing)
-                heappush(windows.whole, (now + asked.reset_after(key, now), key))
-            whole = windows.whole
-            while most and whole and whole[0][0] <= now:
+                _, key = heappop(group.refusing)
+                heappush(group.filling, (now + quotas.reset_after(key, now), key))
+            filling = group.filling
+            while most and filling and filling[0][0] <= now:
                 most -= 1
-                key = whole[0][1]
-                reset_after = asked.reset_after(key, now)
+                key = filling[0][1]
+                reset_after = quotas.reset_after(key, now)
                 if reset_after > 0:
-                    heapreplace(whole, (now + reset_after, key))
+                    heapreplace(filling, (now + reset_after, key))
                 else:
-                    heappop(whole)
+                    heappop(filling)
                     gone.append(key)
-        self._forgot(len(gone))
+        self._count_forgotten(len(gone))
         return gone
 
-    def surplus(self, asked: Asked, now: int) -> list[str]:
-        """Keys to forget because there are too many. They are no longer known here."""
+    def surplus(self, quotas: QuotasOfKeys, now: int) -> list[str]:
+        """Remove and return keys to forget because there are too many."""
         gone = list[str]()
         if self._amount > self.most:
-            self._set_aside(asked, now)
+            self._set_aside(quotas, now)
         looks = MOST_LOOKS
         while self._amount > self.most and looks > 0:
-            looks, key = self._soonest(asked, now, looks)
+            looks, key = self._soonest(quotas, now, looks)
             if key is None:
                 break
             gone.append(key)
-            self._forgot(1)
+            self._count_forgotten(1)
         return gone
 
-    def _set_aside(self, asked: Asked, now: int) -> None:
-        """Look at a few keys whose turn is far off, always others. Those that refuse take no room from keys that admit,
-        whose turn may come sooner."""
-        windows = max(self._windows.values(), key=lambda each: len(each.whole))
-        whole = windows.whole
-        for _ in range(min(LOOKS_ASIDE, len(whole))):
-            self._looked += 1
-            middle = len(whole) // 2
-            place = middle + self._looked % (len(whole) - middle)
-            key = whole[place][1]
-            if refuses_for := asked.refuses_for(key, now):
-                _remove_leaf(whole, place)
-                heappush(windows.refusing, (now + refuses_for, key))
+    def _set_aside(self, quotas: QuotasOfKeys, now: int) -> None:
+        """Look at a few keys whose turn is far off, each time at others, and set those aside that refuse: they must not
+        take room from keys that admit and whose turn may come sooner."""
+        group = max(self._groups.values(), key=lambda each: len(each.filling))
+        filling = group.filling
+        for _ in range(min(LOOKS_ASIDE, len(filling))):
+            self._looks_aside += 1
+            middle = len(filling) // 2
+            place = middle + self._looks_aside % (len(filling) - middle)
+            key = filling[place][1]
+            if refuses_for := quotas.refuses_for(key, now):
+                _remove_leaf(filling, place)
+                heappush(group.refusing, (now + refuses_for, key))
 
-    def _soonest(self, asked: Asked, now: int, looks: int) -> tuple[int, str | None]:
-        """The next key to forget, and how many looks are left. None is found while all that were looked at refuse:
-        then the next check goes on."""
-        found = list[tuple[int, str, _Windows]]()
-        while looks > 0 and (windows := self._next(lambda each: each.whole)) is not None:
+    def _soonest(self, quotas: QuotasOfKeys, now: int, looks: int) -> tuple[int, str | None]:
+        """The next key to forget, and how many looks are left. If all keys that were looked at refuse, the key is
+        ``None``, and the next check continues the search."""
+        candidates = list[tuple[int, str, _Group]]()
+        while looks > 0 and (group := self._next(lambda each: each.filling)) is not None:
             looks -= 1
-            due, key = heappop(windows.whole)
-            if refuses_for := asked.refuses_for(key, now):
-                heappush(windows.refusing, (now + refuses_for, key))
+            due, key = heappop(group.filling)
+            if refuses_for := quotas.refuses_for(key, now):
+                heappush(group.refusing, (now + refuses_for, key))
                 continue
-            whole_at = now + asked.reset_after(key, now)
-            found.append((whole_at, key, windows))
-            if whole_at <= due:  # none that follows is sooner
+            full_at = now + quotas.reset_after(key, now)
+            candidates.append((full_at, key, group))
+            if full_at <= due:  # no later key is due sooner
                 break
-        if found:
-            found.sort(key=lambda each: each[0])
-            for whole_at, key, windows in found[1:]:
-                heappush(windows.whole, (whole_at, key))
-            return looks, found[0][1]
-        if looks > 0 and (windows := self._next(lambda each: each.refusing)) is not None:
-            return looks - 1, heappop(windows.refusing)[1]
+        if candidates:
+            candidates.sort(key=lambda each: each[0])
+            for full_at, key, group in candidates[1:]:
+                heappush(group.filling, (full_at, key))
+            return looks, candidates[0][1]
+        if looks > 0 and (group := self._next(lambda each: each.refusing)) is not None:
+            return looks - 1, heappop(group.refusing)[1]
         return looks, None
 
-    def _next(self, heap_of: Callable[[_Windows], list[tuple[int, str]]]) -> _Windows | None:
-        """The windows whose next key is the soonest of all that have more of these keys than their reserve. Some have
-        more: all reserves together are half of the room."""
-        reserve = self.most // (RESERVED * len(self._windows))
-        some = [each for each in self._windows.values() if len(heap_of(each)) > reserve]
+    def _next(self, heap_of: Callable[[_Group], list[tuple[int, str]]]) -> _Group | None:
+        """The group with the key that is due soonest, among the groups with more of these keys than their reserve.
+        There is such a group, because all reserves together are half of the room."""
+        reserve = self.most // (RESERVED * len(self._groups))
+        some = [each for each in self._groups.values() if len(heap_of(each)) > reserve]
         return min(some, key=lambda each: heap_of(each)[0], default=None)
 
-    def _forgot(self, many: int) -> None:
+    def _count_forgotten(self, many: int) -> None:
         self._amount -= many
         self.first_due = min(
-            (heap[0][0] for each in self._windows.values() for heap in (each.whole, each.refusing) if heap),
+            (heap[0][0] for each in self._groups.values() for heap in (each.filling, each.refusing) if heap),
             default=NOTHING_DUE,
         )
 

@@ -1,4 +1,4 @@
-"""``memory://``: quotas in this process. Each check evaluates all hits and then writes all, under one lock."""
+"""``memory://``: quotas in this process. Each check evaluates and charges all hits under one lock."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from ..rules import Rule
 from ..text import SafeLogger
 from ..threads import Beat, Lazy
 from .base import ORIGIN, Lost, Slot, StoredKey, check_clock
-from .evaluate import decide, evaluated, settle
+from .evaluate import decide, evaluate_and_charge, settle
 from .forgetting import MOST_KEYS, Forgetting
 from .tallies import Tallies, TalliesInMemory, Tally
 
 SWEEPS = 2
-"""Due keys that are looked at for each hit of a check: more than a hit can add, so expired keys do not pile up."""
+"""How many due keys are looked at for each hit of a check: more than a hit adds, so expired keys do not pile up."""
 QUIET_SECONDS = 3600.0
-"""The time between two warnings that memory is full."""
+"""The least time between two warnings that memory is full."""
 
 
 class MemoryStorage:
     """Quotas in the memory of this process. Gives the reply that Redis would give to the same history, and keeps
     nothing beyond its window.
 
-    ``clock`` returns microseconds, from any origin (with calendars, Unix time); ``None``: the clock of the process. If
-    the clock of the system is set, that one follows at the next check of a calendar. Later checks forget keys whose
-    quota is full again, a few each, without a thread or timer. Clients can invent any number of keys: beyond
+    ``clock`` returns microseconds, from any origin (with calendars, Unix time); ``None``: the clock of the process,
+    which follows the clock of the system, if that was set, at the next check of a calendar. Each check forgets a few
+    keys whose quota is full again, without a thread or timer. Clients can invent any number of keys: beyond
     ``most_keys``, those whose quota is full again soonest are forgotten first, and those that refuse now last.
     ``most_keys`` is 100,000, unless the :class:`Layers` of a limiter say otherwise.
     """
@@ -52,14 +52,14 @@ class MemoryStorage:
         lock_for_forks(self, inner=True)
         self._states: dict[str, Any] = {}
         self._rules: dict[str, Rule] = {}  # the rule that last wrote each state
-        self._costs: dict[str, int] = {}  # units that were charged at once, if more than one
-        self._crowded = Lazy(lambda: Beat(self._warn_of_crowd, name="multilimit-memory"))
+        self._costs: dict[str, int] = {}  # the last cost of each key that was above 1
+        self._warning = Lazy(lambda: Beat(self._warn_of_full_memory, name="multilimit-memory"))
         self._logger = SafeLogger()
         self._quiet_until = 0.0
         self._forgetting = Forgetting(MOST_KEYS if most_keys is None else most_keys)
-        self._may_be_bound = most_keys is None
+        self._has_default_most = most_keys is None
         self._tallies = TalliesInMemory()
-        self._latest = 0  # the latest instant that any state holds
+        self._latest = 0  # the latest instant in any state
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         lock = self._lock
@@ -69,33 +69,33 @@ class MemoryStorage:
             if now >= self._forgetting.first_due:
                 self._sweep(now, SWEEPS * len(hits))
             try:  # as memoized() does, with one call fewer: every check comes here
-                charge, asked, blank, striking, bans = hits.cache[_quick_way]  # type: ignore[attr-defined]
+                charge, units, blank, ban_keys, bans = hits.cache[_fast_path]  # type: ignore[attr-defined]
             except (AttributeError, KeyError):
-                charge, asked, blank, striking, bans = memoized(hits, _quick_way)
+                charge, units, blank, ban_keys, bans = memoized(hits, _fast_path)
             if (
                 charge is not None
                 and check_id is None
                 and now >= self._latest
-                and (not bans or self._states.keys().isdisjoint(striking))
+                and (not bans or self._states.keys().isdisjoint(ban_keys))
             ):
                 new = new_id()
                 reply = blank.copy()
                 reply[NOW] = now
-                begun = charge(self._states, asked, now, new, reply)
-                if begun is not None:
+                new_keys = charge(self._states, units, now, new, reply)
+                if new_keys is not None:
                     self._latest = now
-                    if begun:
-                        self._note_begun(hits, now, begun)
+                    if new_keys:
+                        self._record_new(hits, now, new_keys)
                     return decision_of(new, hits, reply, "memory")
-                reply = evaluated(hits, self._states, now, new, charging=True, stepped_back=False)
+                reply = evaluate_and_charge(hits, self._states, now, new, charging=True, stepped_back=False)
                 decision = decision_of(new, hits, reply, "memory")
             else:
                 now = self._now_for(hits, now)
                 decision = decide(hits, self._states, now, check_id, decided_by="memory")
             if decision.reply[ALLOWED]:
-                self._note_charges(hits, now, decision.reply)
+                self._record_charges(hits, now, decision.reply)
             if bans:
-                self._note_bans(bans, decision.reply)
+                self._record_bans(bans, decision.reply)
             return decision
         finally:
             lock.release()
@@ -115,7 +115,7 @@ class MemoryStorage:
             settle(self._states, check_id, charges, now)
             for hit, _, units in charges:
                 if units > hit.cost and hit.key in self._states:  # the key may be new
-                    self._written_by(hit.rule, hit.key, now + hit.rule.quota.window, now)
+                    self._record_rule(hit.rule, hit.key, now + hit.rule.quota.window, now)
                     self._latest = max(self._latest, now)
 
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:  # noqa: ARG002 - nothing is lost
@@ -133,14 +133,14 @@ class MemoryStorage:
             for check_id, hit in slots:
                 state = self._states.get(hit.key)
                 self._states[hit.key] = concurrency.renew(state, hit.rule.quota, hit.cost, now, check_id)
-                self._written_by(hit.rule, hit.key, now + hit.rule.quota.window, now)
+                self._record_rule(hit.rule, hit.key, now + hit.rule.quota.window, now)
                 self._latest = max(self._latest, now)
 
     def reset(self, keys: Sequence[str]) -> None:
         with self._lock:
             for key in keys:
                 if key in self._states:
-                    self._states[key] = None  # stays until its turn to be forgotten, so that it never has two turns
+                    self._states[key] = None  # the key stays until its turn to be forgotten: it must not get two turns
 
     def close(self) -> None:
         """Do nothing: there are no connections."""
@@ -148,8 +148,8 @@ class MemoryStorage:
     def keys(self, prefix: str, limit: int | None = None, *, containing: str = "") -> list[StoredKey]:
         with self._lock:
             now = self._now()
-            found = (key for key in self._rules if key.startswith(prefix) and containing in key[len(prefix) :])
-            keys = sorted(key for key in found if self._states[key] is not None)[:limit]
+            matching = (key for key in self._rules if key.startswith(prefix) and containing in key[len(prefix) :])
+            keys = sorted(key for key in matching if self._states[key] is not None)[:limit]
             return [StoredKey(key, max(self.reset_after(key, now), 0) / 1_000_000) for key in keys]
 
     def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
@@ -159,7 +159,7 @@ class MemoryStorage:
         return self._tallies.tallies(keys)
 
     def sweep(self, most: int) -> None:
-        """Forget at most ``most`` keys whose quota is full again, as every check does."""
+        """Forget keys whose quota is full again, as every check does. Looks at ``most`` keys at most."""
         with self._lock:
             self._sweep(self._now(), most)
 
@@ -167,20 +167,21 @@ class MemoryStorage:
         """Microseconds until the quota of a known ``key`` is full again."""
         state, rule = self._states[key], self._rules[key]
         algorithm, quota = rule.implementation, rule.longest_quota
-        if quota.periods is not None:  # kept longer, in case the clock steps back over a boundary
+        if quota.periods is not None:  # kept longer, in case the clock steps back over a boundary of periods
             now -= LINGERS
         return algorithm.reset_after(state, quota, now, algorithm.evaluate(state, quota, 0, now)[3])
 
     def refuses_for(self, key: str, now: int) -> int:
-        """Microseconds until a known ``key`` would allow a check as the last one again; 0 if it does."""
+        """Microseconds until a known ``key`` allows the cost of its earlier charges again; 0 if it does now."""
         rule, cost = self._rules[key], self._costs.get(key, 1)
         retry_after = rule.implementation.evaluate(self._states[key], rule.quota, cost, now)[1]
-        return self.reset_after(key, now) if retry_after < 0 else retry_after  # when slots become free is not known
+        return self.reset_after(key, now) if retry_after < 0 else retry_after  # below 0: not known, or never
 
     def keep_at_most(self, keys: int, logger: logging.Logger | None) -> None:
-        """Keep at most so many ``keys``, unless ``most_keys`` has said how many, and warn there if it takes that."""
+        """Keep at most this many ``keys``, unless ``most_keys`` was given, and warn by ``logger`` if they are not
+        enough."""
         self._logger = SafeLogger(logger)
-        if self._may_be_bound:
+        if self._has_default_most:
             self._forgetting.most = keys
 
     def __len__(self) -> int:
@@ -190,7 +191,8 @@ class MemoryStorage:
         return (self._origin + monotonic_ns()) // 1000 if self.clock is None else self.clock()
 
     def _now_for(self, hits: tuple[Hit, ...], now: int | None = None) -> int:
-        """``now``; before calendars are asked, the clock follows that of the system, if that was set since."""
+        """``now``, by default the clock's. Before a check of a calendar, the clock follows the clock of the system if
+        that was set, which makes it another instant."""
         if self.clock is None and calendars_of(hits):
             origin = time_ns() - monotonic_ns()
             if abs(origin - self._origin) > AHEAD * 1000:
@@ -200,27 +202,27 @@ class MemoryStorage:
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()
 
-    def _note_charges(self, hits: tuple[Hit, ...], now: int, reply: Reply) -> None:
+    def _record_charges(self, hits: tuple[Hit, ...], now: int, reply: Reply) -> None:
         self._latest = max(self._latest, now)
         rules = self._rules
         for hit, (_, retry_after, reset_after) in zip(hits, standings_of(reply), strict=True):
             if hit.cost > 1 and not retry_after:
                 self._costs[hit.key] = hit.cost
             if rules.get(hit.key) is not hit.rule and hit.cost and not retry_after and hit.key in self._states:
-                self._written_by(hit.rule, hit.key, now + reset_after, now)
+                self._record_rule(hit.rule, hit.key, now + reset_after, now)
 
-    def _note_begun(self, hits: tuple[Hit, ...], now: int, keys: Sequence[str]) -> None:
+    def _record_new(self, hits: tuple[Hit, ...], now: int, keys: Sequence[str]) -> None:
         for hit in hits:
             if hit.key in keys:
-                self._written_by(hit.rule, hit.key, now + hit.rule.quota.window, now)
+                self._record_rule(hit.rule, hit.key, now + hit.rule.quota.window, now)
 
-    def _note_bans(self, bans: Sequence[PlacedBan], reply: Reply) -> None:
+    def _record_bans(self, bans: Sequence[PlacedBan], reply: Reply) -> None:
         for place, hit, _ in bans:
             if self._states.get(hit.key) is not None:
                 _, _, reset_after = standing_of(reply, place)
-                self._written_by(hit.rule, hit.key, reply[NOW] + reset_after, reply[NOW])
+                self._record_rule(hit.rule, hit.key, reply[NOW] + reset_after, reply[NOW])
 
-    def _written_by(self, rule: Rule, key: str, due: int, now: int) -> None:
+    def _record_rule(self, rule: Rule, key: str, due: int, now: int) -> None:
         is_known, self._rules[key] = key in self._rules, rule
         if is_known:
             return
@@ -229,9 +231,9 @@ class MemoryStorage:
             self._forget(self._forgetting.surplus(self, now))
             if monotonic() >= self._quiet_until:
                 self._quiet_until = monotonic() + QUIET_SECONDS
-                self._crowded().wake()  # a handler of the log may ask this storage, whose lock is held here
+                self._warning().wake()  # in a thread: a log handler may ask this storage, whose lock is held here
 
-    def _warn_of_crowd(self) -> None:
+    def _warn_of_full_memory(self) -> None:
         self._logger.warning(
             "Rate limits: memory is full (%d keys), so the keys whose quota is full again soonest are forgotten early. "
             "Raise MULTILIMIT_MEMORY_KEYS, or keep quotas on a server.",
@@ -247,24 +249,25 @@ class MemoryStorage:
             self._costs.pop(key, None)
 
 
-_QuickWay = tuple[
+_FastPath = tuple[
     Callable[..., Sequence[str] | None] | None,
     Any,
     list[int],
     frozenset[str],
     tuple[PlacedBan, ...],
 ]
-"""How to charge hits of one unit each at once (a named tuple would take three times as long to unpack):
+"""How to charge one unit of each of some sliding windows in one pass (unpacking a named tuple would take three times as
+long):
 
-- :func:`.sliding_window.charge_unit` or :func:`.sliding_window.charge_units`; ``None``: there is no quick way
-- the units that it is asked for
-- the reply when all are charged, except for the instant and what remains
-- the keys of bans, which must have no state: a strike or a ban excludes the quick way
-- the bans, even if there is no quick way
+- :func:`.sliding_window.charge_unit` or :func:`.sliding_window.charge_units`; ``None``: there is no fast path
+- the units to charge
+- the reply if all are charged, without the instant and what remains
+- the keys of bans: if one has a state, a strike or a ban, the fast path cannot be taken
+- the bans, even if there is no fast path
 """
 
 
-def _quick_way(hits: tuple[Hit, ...]) -> _QuickWay:
+def _fast_path(hits: tuple[Hit, ...]) -> _FastPath:
     bans = bans_among(hits)
     places = {ban.place for ban in bans}
     rules = [(place, hit) for place, hit in enumerate(hits) if place not in places]
@@ -274,7 +277,7 @@ def _quick_way(hits: tuple[Hit, ...]) -> _QuickWay:
     reply = head(0)
     for place, hit in enumerate(hits):
         reply += (hit.rule.quota.count, 0, 0) if place in places else (0, 0, hit.rule.quota.window)
-    striking = frozenset([ban.hit.key for ban in bans])
+    ban_keys = frozenset([ban.hit.key for ban in bans])
     if len(units) == 1:
-        return sliding_window.charge_unit, units[0], reply, striking, bans
-    return sliding_window.charge_units, units, reply, striking, bans
+        return sliding_window.charge_unit, units[0], reply, ban_keys, bans
+    return sliding_window.charge_units, units, reply, ban_keys, bans

@@ -1,6 +1,6 @@
-"""Opens the storage of a URI or of a client object of ``redis``.
+"""Opens the storage for a URI or a client object of ``redis``.
 
-The modules of a storage are imported when it is opened, so a process starts without those that it does not use.
+The modules of a storage are imported when it is opened, so a process does not load those that it does not use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .base import Storage, check_timeout, is_storage, load
 from .memory import MemoryStorage
 
 DEFAULT_TIMEOUT = 0.1
-"""Seconds that connecting may take, and that an answer may take."""
+"""The longest time that connecting may take, and that an answer may take, in seconds."""
 
 
 class Scheme(NamedTuple):

@@ -1,5 +1,5 @@
-"""Tallies: amounts by name that expire, kept beside the quotas, in memory or packed for a server. They are for people;
-no check reads them."""
+"""Tallies: amounts by name that expire, kept beside the quotas, in memory or on a server. They are for people: no check
+reads them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..errors import StorageError
 from ..forks import lock_for_forks
 
 SOURCE_SECONDS = 3600
-"""How long a storage remembers which number a source sent last."""
+"""How long a storage remembers the last number of a source."""
 
 
 class Tally(NamedTuple):
-    """Amounts to be added under one key."""
+    """Amounts to add under one key."""
 
     key: str
     amounts: Mapping[str, int]
@@ -27,12 +27,12 @@ class Tally(NamedTuple):
     most: int
     """The number of names to keep under the key, those with the largest amounts."""
     instants: bool = False
-    """The amounts are instants, in POSIX milliseconds: each replaces what its name had, and is forgotten ``seconds``
-    after the instant."""
+    """Whether the amounts are instants, in POSIX milliseconds. Each replaces that of its name, and is forgotten
+    ``seconds`` after the instant."""
 
 
 class Tallies(NamedTuple):
-    """The tallies in a storage."""
+    """Tallies read from a storage."""
 
     at: float
     """POSIX time by the clock of the storage."""
@@ -47,8 +47,9 @@ class KeepsTallies(Protocol):
     def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
         """Add ``tallies`` in one command; return the POSIX time by the clock of the storage.
 
-        ``source`` is a key of the sender, and ``number`` counts what it sends. Tallies that have already arrived change
-        nothing, so a sender without an answer can send them again. All keys have the same hash tag.
+        ``source`` is a key of the sender, and ``number`` counts what it has sent. Tallies with a number that has
+        already arrived change nothing, so a sender that got no answer can send them again. All keys have the same hash
+        tag.
         """
 
     def tallies(self, keys: Sequence[str]) -> Tallies:
@@ -63,7 +64,7 @@ class TalliesInMemory:
         self._lock = Lock()
         self._kept: dict[str, dict[str, int]] = {}
         self._ends: dict[str, float] = {}
-        """When to forget each key. If all live equally long, those that end first come first."""
+        """The instant at which each key is forgotten."""
         self._numbers: dict[str, int] = {}
         lock_for_forks(self, inner=True)
 
@@ -119,7 +120,7 @@ def arguments_of(tallies: Sequence[Tally], source: str, number: int) -> list[byt
 
 
 def tallies_of(reply: Any, keys: int) -> Tallies:
-    """The answer of ``tallies.lua`` for this number of keys. Raises :class:`StorageError`."""
+    """The tallies in a ``reply`` of ``tallies.lua`` for this number of keys. Raises :class:`StorageError`."""
     try:
         amounts = [_amounts(each) for each in reply[2:]]
         if len(amounts) == keys:
@@ -130,7 +131,7 @@ def tallies_of(reply: Any, keys: int) -> Tallies:
 
 
 def seconds_of(reply: Any) -> float:
-    """The time of the server's clock, with which both replies begin. Raises :class:`StorageError`."""
+    """The server's time, with which the replies of both scripts begin. Raises :class:`StorageError`."""
     try:
         return float(reply[0] + reply[1] / 1_000_000)
     except (TypeError, IndexError, OverflowError):
