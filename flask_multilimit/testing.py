@@ -22,7 +22,7 @@ from .engine import ConfigurationError, Decision, Hit, Limiter, Rule, hits_for
 from .engine.errors import brief, check_bool, is_number
 from .engine.hits import BanHit
 from .engine.storage import Clocked, GuardedStorage, layers_of, rebuilt
-from .insight.clients import asked_at, require_limiters
+from .insight.clients import applied_at, require_limiters
 from .insight.keys import all_keys
 from .plan.standings import require_known_rules
 from .serve.gate import AppGate, gate_of
@@ -214,7 +214,7 @@ def _hits_at(
     """The hits at ``endpoint``, for each group of methods: of ``subject``, or of the test client and of everyone."""
     of_client = {LimitType.IP.value: address, ANONYMOUS: address, EVERYONE.type: EVERYONE.value}
     given = of_client if subject is None else subjects_from(subject)
-    standings = asked_at(gate, endpoint, method, given, declared=what == "reset")
+    standings = applied_at(gate, endpoint, method, given, declared=what == "reset")
     require_limiters(what, endpoint, standings, given, spelled=_arguments)
     require_known_rules(endpoint, (standing.applied for standing in standings))
     return [standing.applied.hits for standing in standings]

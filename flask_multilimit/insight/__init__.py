@@ -1,4 +1,4 @@
-"""What is so: values about limits, traffic, clients and changes, for people and programs. Every face shows these."""
+"""Facts about limits, traffic, clients and changes, as values that all commands, pages and JSON documents show."""
 
 from __future__ import annotations
 

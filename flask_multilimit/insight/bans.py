@@ -23,7 +23,7 @@ from ..plan.sources import scopes_of_endpoints
 from ..serve.applier import applier_of
 from ..serve.gate import AppGate
 from .clients import Client, hits_of_client
-from .keys import keys_of, peeked, prefixes_of, rules_by_keys, stored_keys
+from .keys import keys_of, peek_many, prefixes_of, rules_by_keys, stored_keys
 from .limits import ListedLimiter
 from .text import shown_subject
 from .traffic import TrafficMemory, memory_of
@@ -38,7 +38,7 @@ class BanInForce(Described):
     """A client that is banned."""
 
     who: str
-    """As `unban` takes it: of a long subject that traffic does not know, its digest."""
+    """As `unban` takes it; for a long subject that traffic does not know, its digest."""
     shown: str
     """For people."""
     by: str
@@ -48,9 +48,9 @@ class BanInForce(Described):
     since: float
     ends_in: float | None
     level: int = 0
-    """How many bans it repeats. Of functions and checks that is not known here, and 0."""
+    """How many bans it repeats; 0 also where this is not known, as in functions and checks."""
     id: str = ""
-    """Of the entry that somebody made."""
+    """The id of the entry, if somebody made it."""
     reason: str = ""
 
 
@@ -77,9 +77,9 @@ class Lifted(Described):
 
     who: str
     entries: tuple[str, ...]
-    """Bans that somebody had made, as text."""
+    """Bans that people had made, as text."""
     keys: tuple[str, ...]
-    """Of bans that limiters began."""
+    """The keys of bans that limiters began."""
 
 
 def bans(gate: AppGate) -> list[BanInForce]:
@@ -116,23 +116,23 @@ def _by_limiters(gate: AppGate) -> list[BanInForce]:
             hits.append(BanHit(key, rule, cost=0, name="declared"))
     held = {
         parts: status
-        for decision in peeked(gate, hits)
+        for decision in peek_many(gate, hits)
         for status in decision.bans
         if status.holds and (parts := parts_of_key(status.hit.key)) is not None
     }
     elsewhere = {parts: (ban, ends_in) for ban, parts, ends_in in _elsewhere(gate, begun)}
     subjects = _subjects_of(gate, [*held, *elsewhere])
-    found = [_of_limiter(gate, status, limiters[parts], subjects[parts]) for parts, status in held.items()]
+    found = [_ban_by_limiter(gate, status, limiters[parts], subjects[parts]) for parts, status in held.items()]
     found += [
-        _shown(gate, subjects[parts], ban.endpoint, ban.rule, since=ban.began, ends_in=ends_in)
+        _ban_in_force(gate, subjects[parts], ban.endpoint, ban.rule, since=ban.began, ends_in=ends_in)
         for parts, (ban, ends_in) in elsewhere.items()
     ]
     return sorted(found, key=lambda each: each.ends_in or 0.0)
 
 
 def _elsewhere(gate: AppGate, begun: BansBegun | None) -> Iterator[tuple[BanBegun, KeyParts, float]]:
-    """The bans in force by limiters of functions and checks, and in how many seconds each ends. No plan knows these, so
-    they cannot be peeked at."""
+    """The bans in force by limiters of functions and checks, and in how many seconds each ends. They come from traffic,
+    because no plan knows these limiters."""
     if begun is None:
         return
     places, declared = scopes_of_endpoints(gate.app), rules_by_keys(gate)
@@ -140,7 +140,7 @@ def _elsewhere(gate: AppGate, begun: BansBegun | None) -> Iterator[tuple[BanBegu
         parts, ends_in = parts_of_key(ban.key), ban.until - begun.at
         if ends_in <= 0 or parts is None or ban.endpoint in places:
             continue
-        if (parts.stem, parts.type, parts.rule) not in declared:  # they may share the ban of an endpoint
+        if (parts.stem, parts.type, parts.rule) not in declared:  # a function may share the ban of an endpoint
             yield ban, parts, ends_in
 
 
@@ -154,7 +154,7 @@ def bans_begun(memory: TrafficMemory, client: Client) -> Iterator[BegunBan]:
 
 
 def bans_elsewhere(gate: AppGate, client: Client) -> tuple[BegunBan, ...]:
-    """Those of them that hold now, by limiters of functions and checks; the one that ends last first. Raises
+    """The bans of ``client`` in force by limiters of functions and checks, the one that ends last first. Raises
     :class:`StorageError`."""
     bans = (BegunBan.of(ban) for ban, parts, _ in _elsewhere(gate, _begun(gate)) if _is_of(client, parts))
     return tuple(sorted(bans, key=lambda each: -each.ended))
@@ -200,12 +200,12 @@ def began(ban: BanStatus) -> float:
     return time.time() + ban.retry_after - length(ban.hit.rule.quota, ban.level) / 1_000_000
 
 
-def _of_limiter(gate: AppGate, status: BanStatus, limiter: ListedLimiter, subject: Subject) -> BanInForce:
+def _ban_by_limiter(gate: AppGate, status: BanStatus, limiter: ListedLimiter, subject: Subject) -> BanInForce:
     since, ends_in, name = began(status), status.retry_after, limiter.planned.ban_name
-    return _shown(gate, subject, limiter.scope, name, since=since, ends_in=ends_in, level=status.level)
+    return _ban_in_force(gate, subject, limiter.scope, name, since=since, ends_in=ends_in, level=status.level)
 
 
-def _shown(
+def _ban_in_force(
     gate: AppGate, subject: Subject, endpoint: str, name: str, *, since: float, ends_in: float, level: int = 0
 ) -> BanInForce:
     who = subject.value if subject.type == LimitType.IP.value else ":".join(subject)
@@ -231,9 +231,9 @@ def unban(gate: AppGate, client: Client, *, reason: str = "", author: str = "", 
 
 
 def _ban_keys(gate: AppGate, client: Client) -> list[str]:
-    """The keys of its bans. Where a plan knows them, strikes that have not led to a ban yet stay."""
+    """The keys of its bans. Those of functions and checks include strikes that have not led to a ban yet."""
     held = {hit.key: hit for hit in hits_of_client(gate, client) if isinstance(hit, BanHit)}
-    bans = [ban for decision in peeked(gate, held.values()) for ban in decision.bans]
+    bans = [ban for decision in peek_many(gate, held.values()) for ban in decision.bans]
     found = [ban.hit.key for ban in bans if ban.holds and not ban.hit.shadow]
     if client.given and isinstance(gate.limiter.storage, Inspectable):
         elsewhere = keys_of(gate, client.given, containing=f":{BAN}:")
@@ -251,8 +251,8 @@ def reset(gate: AppGate, client: Client, endpoint: str | None = None) -> int:
     return len(hits)
 
 
-def note(gate: AppGate, what: str, entry: str, *, reason: str = "", author: str = "") -> str:
-    """Add a line to the history about something that was done. Returns why it could not be added, or nothing."""
+def add_to_history(gate: AppGate, what: str, entry: str, *, reason: str = "", author: str = "") -> str:
+    """Add a line to the history about something that was done. Return why that failed; empty if it did not."""
     applier = applier_of(gate.app)
     if not applier.enabled:
         return ""

@@ -171,9 +171,9 @@ def _newest(gate: AppGate) -> tuple[Document, str]:
 
 def _idle(gate: AppGate, entries: Iterable[Override | Listing]) -> set[str]:
     """The entries that match nothing in the app."""
-    met = gate.plans.overrides.effective
+    effective = gate.plans.overrides.effective
     overrides = (each for each in entries if isinstance(each, Override))
-    return {each.id for each in overrides if each.id not in met and each in gate.plans.entries}
+    return {each.id for each in overrides if each.id not in effective and each in gate.plans.entries}
 
 
 def declared_entries(gate: AppGate) -> tuple[DeclaredEntry, ...]:

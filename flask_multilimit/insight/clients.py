@@ -1,4 +1,4 @@
-"""Whom somebody asks about: reads the text that names a client, and finds the limiters that count it."""
+"""Which client somebody asks about: reads the text that names it, and finds the limiters that count it."""
 
 from __future__ import annotations
 
@@ -155,25 +155,25 @@ def _types_for(gate: AppGate, value: str) -> list[str]:
 
 
 _NOT_BARE = re.compile(r":|\s|^[\d/]*\.[\d./]*$")
-"""What is no value by itself: an address with a mistake in it, several words."""
+"""Text that is no value without a type: an address with a mistake in it, several words."""
 _NEVER_BARE = {LimitType.IP.value, EVERYONE.type, ANONYMOUS}
 
 
 # The limiters that count it
 
 
-def asked_at(
+def applied_at(
     gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str], *, declared: bool = False
 ) -> list[AppliedAt]:
-    """What a request of the ``given`` subjects asks at ``endpoint`` (``unmatched``: without a route); without a
-    ``method``, for each of its methods. With ``declared``, also what it would ask without the changes in force, whose
-    quotas count again when these end. Raises :class:`ConfigurationError` if there is no such endpoint, or it does not
-    take the method."""
+    """The limiters that apply to the ``given`` subjects at ``endpoint`` (``unmatched``: without a route); without a
+    ``method``, for each of its methods. With ``declared``, also those that would apply without the changes in force:
+    their quotas count again when these end. Raises :class:`ConfigurationError` if there is no such endpoint, or it does
+    not take the method."""
     several = (gate.plans, gate.plans.declared) if declared else (gate.plans,)
     return [each for plans in dict.fromkeys(several) for each in standings_given(plans, endpoint, method, given)]
 
 
-def asks_of(
+def applied_to(
     gate: AppGate, client: Client, endpoint: str | None, method: str | None = None, *, declared: bool = False
 ) -> list[AppliedAt]:
     """The same for ``client``; without an ``endpoint``, wherever a limiter may count it, and for requests without a
@@ -182,7 +182,7 @@ def asks_of(
         return []
     if endpoint is None:
         return list(_everywhere(gate, client, declared=declared))
-    return asked_at(gate, endpoint, method, client.given, declared=declared)
+    return applied_at(gate, endpoint, method, client.given, declared=declared)
 
 
 def _everywhere(gate: AppGate, client: Client, *, declared: bool) -> Iterator[AppliedAt]:
@@ -194,14 +194,14 @@ def _everywhere(gate: AppGate, client: Client, *, declared: bool) -> Iterator[Ap
     for place in places_of(gate):
         counted = {name for each in place.limiters for name in _names_of(each.planned.declaration.type_name)}
         if types & counted or (declared and gate.plans.declared is not gate.plans):
-            yield from asked_at(gate, place.name, None, client.given, declared=declared)
+            yield from applied_at(gate, place.name, None, client.given, declared=declared)
 
 
 def hits_of_client(gate: AppGate, client: Client, endpoint: str | None = None) -> list[Hit]:
     """The quotas of ``client`` alone, not those that everyone shares: at ``endpoint``, or everywhere; those under the
     declared limits, too."""
     found: dict[str, Hit] = {}
-    for each in asks_of(gate, client, endpoint, declared=True):
+    for each in applied_to(gate, client, endpoint, declared=True):
         own: Iterable[Applied] = (limiter for limiter in each.applied if limiter.subject != EVERYONE)
         found.update({hit.key: hit for hit in hits_of(own)})
     return list(found.values())
@@ -210,7 +210,7 @@ def hits_of_client(gate: AppGate, client: Client, endpoint: str | None = None) -
 def require_limiters(
     what: str,
     endpoint: str,
-    asked: list[AppliedAt],
+    found: list[AppliedAt],
     given: Mapping[str, str],
     *,
     spelled: Callable[[tuple[str, ...]], str],
@@ -219,9 +219,9 @@ def require_limiters(
 
     ``spelled`` writes how a caller gives a subject of these parts.
     """
-    if any(each.applied for each in asked):
+    if any(each.applied for each in found):
         return
-    types = {name: parts for each in asked for name, parts in each.types.items()}
+    types = {name: parts for each in found for name, parts in each.types.items()}
     if not types:
         raise ConfigurationError(f'{what}: no limit applies to "{endpoint}"; `flask multilimit limits` lists them')
     limited_by = ", ".join(f"{name} ({spelled(parts)})" for name, parts in types.items())

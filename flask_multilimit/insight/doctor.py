@@ -39,7 +39,7 @@ from ..engine.threads import lets_threads_run, threads_run
 from ..plan.sources import limited_inside_view
 from ..serve.applier import ControlApplier, applier_of
 from ..serve.gate import AppGate
-from .health import clients_of, forgets_changes, kept_on_disk, known_number, workers
+from .health import clients_of, forgets_changes, kept_on_disk, known_worker_count, workers
 from .keys import prefixes_of, stored_keys
 from .limits import Place, limiters_of, places_of, without_share
 from .text import duration, plural
@@ -274,10 +274,10 @@ def _examine_control(gate: AppGate) -> Iterator[Finding]:
     if entries and forgets_changes(gate):
         text = "The server keeps nothing on disk: if it and all workers stop, the changes in force are lost."
         yield Finding("control", "warning", text, "Set appendonly yes on the server.")
-    yield from _ended(applier, len(entries))
+    yield from _number_of_entries(applier, len(entries))
 
 
-def _ended(applier: ControlApplier, holding: int) -> Iterator[Finding]:
+def _number_of_entries(applier: ControlApplier, holding: int) -> Iterator[Finding]:
     ended = len(applier.follower.in_force.document.entries) - holding
     if ended > MANY_ENDED:
         text = f"{ended} entries have ended, but are still in the document that each worker reads when it changes."
@@ -329,7 +329,7 @@ def _examine_storage(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]
 
 
 def _in_an_outage(gate: AppGate) -> Iterator[Finding]:
-    number = known_number(gate)
+    number = known_worker_count(gate)
     refusing = without_share(gate, number) if number is not None else []
     if refusing:
         text = f"While the storage is down, these limits refuse everybody, as they are shared by {number} workers: "
@@ -356,8 +356,7 @@ def _in_this_process(storage: Any, most_keys: int, calendars: list[str]) -> Iter
     remedy = f'For several workers: {PREFIX}STORAGE_URI="local://"; for several machines: "redis://localhost:6379/0".'
     several = workers_asked_for(os.environ)
     if several is not None and several.count > 1:
-        asked = f"{several.source} asks for {several.count} workers"
-        text = f"{text} {asked}: each of them admits the full limit."
+        text += f" {several.source} asks for {several.count} workers: each of them admits the full limit."
         yield Finding("storage", "warning", text, remedy)
     elif calendars:
         text = f"{text} Every restart of the app resets {calendars[0]}."
@@ -367,7 +366,7 @@ def _in_this_process(storage: Any, most_keys: int, calendars: list[str]) -> Iter
 
 
 def _examine_script(storage: Any, gate: AppGate) -> Iterator[Finding]:
-    """Check every algorithm on keys of our own, and delete them."""
+    """Check every algorithm on keys that are made for it, and delete them."""
     limiter = Limiter(storage if isinstance(storage, ClusterStorage) else RedisStorage(storage.client))
     rules = [Rule(60, 10, algorithm=algorithm, name=algorithm) for algorithm in ALGORITHMS]
     prefix = gate.settings.key_prefix
@@ -399,7 +398,7 @@ USES = {
     "pttl": "to list keys, bans and slots",
     "info": "to tell a restart of the server from a deletion",
 }
-"""What each right is for that limits do not need."""
+"""What the rights are for that limits do not need."""
 _TRY = """
 local lacking, tries = {}, {
   { 'hset', 'HSET', KEYS[1], 'field', '1' }, { 'hget', 'HGET', KEYS[1], 'field' },
@@ -419,7 +418,7 @@ return lacking
 
 
 def _examine_rights(storage: Scripted, gate: AppGate) -> Iterator[Finding]:
-    """Try what changes, commands and pages need, on keys of our own."""
+    """Try what changes, commands and pages need, on keys that are made for it."""
     mark = uuid4().hex
     keys = [f"{gate.settings.key_prefix}{{doctor}}:{mark}:{kind}" for kind in ("hash", "stream")]
     try:
@@ -460,7 +459,7 @@ def _examine_server(client: Any, gate: AppGate, endpoints: list[Place]) -> Itera
         trips = [_timed(client.ping) for _ in range(PINGS)]
         info = client.info()
     except (RedisError, OSError) as error:
-        yield _mute(address, error) if code_of(error) == "NOPERM" else _unreachable(address, error)
+        yield _not_inspectable(address, error) if code_of(error) == "NOPERM" else _unreachable(address, error)
         return
     yield _version(address, info)
     yield examine_latency(trips, gate.settings.storage_timeout)
@@ -474,8 +473,8 @@ def _examine_server(client: Any, gate: AppGate, endpoints: list[Place]) -> Itera
         yield _persistence(client, info, _calendars_in(endpoints))
 
 
-def _mute(address: str, error: Exception) -> Finding:
-    """For a server whose user may do what limits need, and nothing else."""
+def _not_inspectable(address: str, error: Exception) -> Finding:
+    """The finding if the server's user may do what limits need, and nothing else."""
     text = f"{address} answers, but does not let this user inspect it: {error}."
     return Finding("storage", "hint", text, "To inspect everything, allow +ping +info +config|get.")
 
@@ -580,7 +579,7 @@ def _rules_in(endpoints: list[Place]) -> Iterator[Rule]:
 
 
 def _calendars_in(endpoints: list[Place]) -> list[str]:
-    """The quotas that must last for a day or longer, in words."""
+    """The calendar quotas that last for a day or longer, as text."""
     return [str(rule) for rule in _rules_in(endpoints) if isinstance(rule, Calendar) and rule.period != "hour"]
 
 

@@ -1,4 +1,4 @@
-"""How the storage and the workers do, as far as this process knows."""
+"""The state of the storage and of the workers, as far as this process knows."""
 
 from __future__ import annotations
 
@@ -131,9 +131,9 @@ class WorkerInForce(Described):
     name: str
     """Its host and process id."""
     version: int
-    """Of the changes that are in force there."""
+    """The version of the changes that are in force there."""
     same_limits: bool
-    """Whether it declares the limits that the process declares that answers."""
+    """Whether it declares the same limits as the process that answers."""
     seen: float
 
 
@@ -146,7 +146,7 @@ class Workers(Described):
     current: int
     """The number of workers that have it in force."""
     same_limits: int
-    """The number of workers that declare the limits that the process declares that answers."""
+    """The number of workers that declare the same limits as the process that answers."""
     workers: tuple[WorkerInForce, ...]
 
     @property
@@ -160,25 +160,26 @@ class Workers(Described):
 
 
 def workers(gate: AppGate) -> Workers | None:
-    """``None`` if nobody announces itself: nobody shares the storage, it does not answer, or no worker has served."""
+    """The workers that announce themselves. ``None`` if there are none: nobody shares the storage, it does not answer,
+    or no worker has served a request."""
     applier = applier_of(gate.app)
     store = applier.follower.store
     if not (applier.enabled and isinstance(store, StoreInStorage) and store.in_use):
         return None
     try:
         found = store.workers()
-    except StorageError:  # who asks for anything else is told
+    except StorageError:  # other answers report it
         return None
-    here = applier.declared_limits()
-    listed = tuple(WorkerInForce(each.name, each.version, each.limits == here, each.seen) for each in sorted(found))
+    own = applier.declared_limits()
+    listed = tuple(WorkerInForce(each.name, each.version, each.limits == own, each.seen) for each in sorted(found))
     newest = max([applier.follower.version, *(each.version for each in listed)])
     current = sum(each.version == newest for each in listed)
     return Workers(newest, current, sum(each.same_limits for each in listed), listed) if listed else None
 
 
-def known_number(gate: AppGate) -> int | None:
-    """How many workers share each limit while the storage is down: those that announce themselves, or as many as are
-    known otherwise; ``None`` if that would be a guess."""
+def known_worker_count(gate: AppGate) -> int | None:
+    """How many workers share each limit while the storage is down: those that announce themselves, or else the number
+    that this process knows; ``None`` if that is a guess."""
     if (announced := workers(gate)) is not None:
         return len(announced.workers)
     state = storage_state(gate)

@@ -11,7 +11,7 @@ from ..control.entries import Listing
 from ..observe.events import NEAR_LIMIT
 from ..serve.gate import AppGate
 from .changes import Entry, entry_of
-from .health import forgets_changes, known_number
+from .health import forgets_changes, known_worker_count
 from .traffic import TrafficMemory, looking, rule_traffic
 from .values import Described
 
@@ -55,7 +55,7 @@ class Impact(Described):
     warning: str
     """Why it must be confirmed; empty if it need not."""
     notes: tuple[str, ...]
-    """What to know about it besides; the pages translate it."""
+    """What else to know about it; the pages translate it."""
     evidence: tuple[Evidence, ...]
     seen: str
     """Identifies what the preview showed; who confirms it sends it back."""
@@ -85,7 +85,7 @@ def _notes(gate: AppGate, preview: Preview) -> Iterable[str]:
         yield FORGETFUL
     changed = (text for each in preview.endpoints for text in _by_name(_differing(each).after).values())
     counts = [int(rule["count"]) for text in changed if (rule := _RULE.match(text))]
-    if counts and gate.settings.on_storage_error == "local" and min(counts) < (known_number(gate) or 1):
+    if counts and gate.settings.on_storage_error == "local" and min(counts) < (known_worker_count(gate) or 1):
         yield NO_SHARE
 
 
@@ -109,8 +109,8 @@ def _of_endpoint(memory: TrafficMemory, difference: Difference) -> Iterable[Evid
     for name in dict.fromkeys([*before, *after]):
         old, new = before.get(name), after.get(name)
         if old != new:
-            did = rule_traffic(memory, difference.endpoint, name)
-            numbers = {"refuses": did.refuses, "near": did.near, "shadows": did.shadows}
+            traffic = rule_traffic(memory, difference.endpoint, name)
+            numbers = {"refuses": traffic.refuses, "near": traffic.near, "shadows": traffic.shadows}
             text = _sentence(old, new, numbers)
             yield Evidence(difference.endpoint, name, text.format(**numbers), text, numbers)
 

@@ -1,5 +1,5 @@
-"""The quotas in storage: which keys there are, whom they count, how much of each is used. It looks at all keys, so it
-is for people, never for a check."""
+"""The quotas in storage: which keys there are, whom they count, how much of each is used. This scans all keys, so it is
+for people, never for checks."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ MOST_SLOT_KEYS = 1000
 MOST_SLOTS_SHOWN = 20
 SLOTS_SECONDS = 5.0
 """The time between two looks for slots in use."""
-PAUSE = 20
+PAUSE_FACTOR = 20
 """The time between two looks is at least this many times as long as a look takes."""
 _SLOTS = "multilimit_slots"
-"""Where in ``app.extensions`` the slots in use are, after the time of the next look."""
+"""Where ``app.extensions`` has the time of the next look, and the slots in use."""
 
 RuleOfKeys = tuple[str, str, str]
 """What the keys of a rule have in common: the stem, the type, the algorithm and the window."""
-_LOGS = ("sliding_window", "fixed_window", "sliding_window_counter", CONCURRENCY)
+_COUNT_UNITS = ("sliding_window", "fixed_window", "sliding_window_counter", CONCURRENCY)
 """Algorithms whose state shows the units used, whatever the count of the rule."""
 
 
@@ -111,7 +111,7 @@ def stored_keys(
 
 
 def keys(gate: AppGate, stored: Sequence[StoredKey]) -> list[Key]:
-    """Look up the rule of each key, and ask the storage how much of it is used."""
+    """The rule of each key, and how much of it is used, by what the storage says now."""
     rules = {keys: rule for keys, (rule, _) in rules_by_keys(gate).items()}
     hits: dict[str, Hit] = {each.key: hit for each in stored if (hit := _hit_of(each.key, rules)) is not None}
     used = dict(_used(gate, list(hits.values())))
@@ -147,7 +147,7 @@ def slots_now(gate: AppGate) -> SlotsNow:
         except StorageError as error:
             seen = replace(seen, problem=with_remedy(error))
         end = time.monotonic()
-        gate.app.extensions[_SLOTS] = (end + max(SLOTS_SECONDS, PAUSE * (end - begin)), seen)
+        gate.app.extensions[_SLOTS] = (end + max(SLOTS_SECONDS, PAUSE_FACTOR * (end - begin)), seen)
     return seen
 
 
@@ -226,24 +226,24 @@ def _hit_of(key: str, rules: Mapping[RuleOfKeys, Rule]) -> Hit | None:
         return BanHit(key, rule, cost=0, name="declared")
     if rule is not None:
         return Hit(key, rule, cost=0, name="declared")
-    if parts.algorithm not in _LOGS:
+    if parts.algorithm not in _COUNT_UNITS:
         return None
     try:
         return Hit(key, Rule(int(parts.window) / 1000, MAX_COUNT, algorithm=parts.algorithm), cost=0)
     except ConfigurationError:
-        return None  # somebody else's key, after all
+        return None  # it is not a key of ours, after all
 
 
 def _used(gate: AppGate, hits: list[Hit]) -> Iterator[tuple[str, int]]:
-    for decision in peeked(gate, hits):
+    for decision in peek_many(gate, hits):
         for status in decision.statuses:
             yield status.hit.key, max(status.rule.quota.burst - status.remaining, 0) + status.debt
         for ban in decision.bans:
             yield ban.hit.key, ban.hit.rule.quota.count - ban.strikes_left
 
 
-def peeked(gate: AppGate, hits: Iterable[Hit]) -> Iterator[Decision]:
-    """How ``hits`` stand, of any slots, many in one round trip. Raises :class:`StorageError`."""
+def peek_many(gate: AppGate, hits: Iterable[Hit]) -> Iterator[Decision]:
+    """Peek at ``hits`` of any slots of a cluster, many in one round trip. Raises :class:`StorageError`."""
     limiter = Limiter(gate.limiter.storage)
     by_slot: dict[str, list[Hit]] = {}
     for hit in hits:

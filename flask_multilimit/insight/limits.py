@@ -258,7 +258,7 @@ def _texts(place: Place) -> Iterator[str]:
         yield from (name for name, _ in each.planned.rules)
 
 
-# The plans by endpoint, as other rooms need them
+# The limiters of all endpoints, for other rooms
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ class ListedLimiter:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An endpoint, or the requests without a route, with the limiters."""
+    """An endpoint, or the requests without a route, with its limiters."""
 
     name: str
     routes: tuple[Route, ...]
@@ -299,8 +299,8 @@ class _Listing(NamedTuple):
 
 
 def places_of(gate: AppGate) -> Sequence[Place]:
-    """Every endpoint with a route, by name, and last the requests that match none, if these are limited. Listed again
-    when the limits change. Raises :class:`ConfigurationError` for a mistake in a declaration."""
+    """Every endpoint with a route, by name, and last the requests that match none, if these are limited. The list is
+    kept until the limits change. Raises :class:`ConfigurationError` for a mistake in a declaration."""
     known: _Listing | None = gate.app.extensions.get(_CACHE)
     plans, routes = gate.plans, sum(1 for _ in gate.app.url_map.iter_rules())
     if known is None or known[:2] != (plans, routes):
@@ -314,7 +314,7 @@ def limiters_of(gate: AppGate) -> list[ListedLimiter]:
 
 
 def without_share(gate: AppGate, number: int) -> list[str]:
-    """The rules, in words, by which none of ``number`` workers admits anything while the storage is down. Raises
+    """The rules, as text, that admit nothing in any of ``number`` workers while the storage is down. Raises
     :class:`ConfigurationError` for a mistake in a declaration."""
     return [
         f"{name} at {place.name} ({rule})"
@@ -361,19 +361,18 @@ def _limiters(plans: Mapping[str, Plan]) -> tuple[ListedLimiter, ...]:
             found.setdefault(_identity(planned), (planned, planned.declaration.scope or plan.scope))
             served.setdefault(_identity(planned), []).append(method)
     return tuple(
-        ListedLimiter(planned, scope, _shown(served[identity], plans)) for identity, (planned, scope) in found.items()
+        ListedLimiter(planned, scope, _shown_methods(served[key], plans)) for key, (planned, scope) in found.items()
     )
 
 
-def _shown(served: Sequence[str], methods: Iterable[str]) -> tuple[str, ...] | None:
-    """The methods to show for a limiter that serves ``served`` of ``methods``; ``None``: all, as without
-    ``methods=``."""
+def _shown_methods(served: Sequence[str], methods: Iterable[str]) -> tuple[str, ...] | None:
+    """The methods to show for a limiter that serves ``served`` of ``methods``; ``None``: all."""
     if set(methods) - set(served) <= {"OPTIONS"}:
         return None
     return tuple(each for each in served if each != "HEAD" or "GET" not in served)
 
 
 def _identity(planned: PlannedLimiter) -> object:
-    """What a limiter has in common for all methods: its declaration, or the override that adds it."""
+    """What identifies a limiter in the plans of all methods: its declaration, or the override that adds it."""
     declared = planned.declared
     return declared.where if declared.where.startswith("override ") else id(declared)

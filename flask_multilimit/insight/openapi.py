@@ -68,7 +68,7 @@ RateLimitProblem = TypedDict(
 
 @dataclass(frozen=True)
 class _Version:
-    """How one version of OpenAPI writes what we say."""
+    """How one version of OpenAPI writes what this module adds."""
 
     root: tuple[str, ...]
     """Where schemas are."""
@@ -105,12 +105,12 @@ class _Version:
         return {"description": text, "headers": headers, **body}
 
     def refusals(self, gate: AppGate, limits: Iterable[Limit]) -> Document:
-        """The refusals by status: 503 where the service is short, 429 otherwise."""
+        """The refusals by status: 503 for a reserve of what all clients share, 429 otherwise."""
         by_code: dict[str, list[Limit]] = {}
         for limit in limits:
             by_code.setdefault("503" if limit.reserve and limit.type == EVERYONE.type else "429", []).append(limit)
         fields = _fields_of_refusals(gate)
-        return {code: self.refusal(f"{_WHY[code]}: {_text(some)}", fields) for code, some in sorted(by_code.items())}
+        return {code: self.refusal(f"{_WHY[code]}: {_summary(some)}", fields) for code, some in sorted(by_code.items())}
 
     def prefixes(self, document: Mapping[str, Any]) -> list[str]:
         """What may stand before the paths of a document."""
@@ -168,7 +168,7 @@ def _components(gate: AppGate, version: _Version) -> Document:
 
 
 def _add(into: Document, more: Mapping[str, Any], levels: int) -> None:
-    """Add what ``more`` has so many levels down; what is there stays."""
+    """Add ``more`` to ``into``, merged so many levels down. What is there already stays."""
     for name, value in more.items():
         known = into.setdefault(name, {} if levels > 1 else value)
         if levels > 1:
@@ -176,14 +176,14 @@ def _add(into: Document, more: Mapping[str, Any], levels: int) -> None:
 
 
 def _copied(given: Any) -> Any:
-    """A copy in which nothing is in two places, as it may be in ``given``: ``deepcopy`` would keep that."""
+    """A copy that shares nothing: if ``given`` has one object in two places, ``deepcopy`` would keep that."""
     if isinstance(given, Mapping):
         return {name: _copied(value) for name, value in given.items()}
     return [_copied(each) for each in given] if isinstance(given, list) else given
 
 
 def _fields(gate: AppGate) -> tuple[Field, ...]:
-    """Those of the dialect in use."""
+    """The fields of the dialect in use."""
     return tuple(field for dialect in DIALECTS[gate.settings.headers] for field in FIELDS[dialect])
 
 
@@ -205,11 +205,11 @@ def _limits_at(endpoint: EndpointLimits, method: str) -> list[Limit]:
     return [each for each in endpoint.limits if not each.shadow and (each.methods is None or method in each.methods)]
 
 
-def _text(limits: Iterable[Limit]) -> str:
-    return f"at most {'; '.join(dict.fromkeys(map(_said, limits)))}."
+def _summary(limits: Iterable[Limit]) -> str:
+    return f"at most {'; '.join(dict.fromkeys(map(_limit_text, limits)))}."
 
 
-def _said(limit: Limit) -> str:
+def _limit_text(limit: Limit) -> str:
     how_many = "what the plan of the client says" if limit.by_request else limit.text
     who = "address" if limit.type == LimitType.IP.value else limit.type
     return f"{how_many} for {'all clients together' if limit.type == EVERYONE.type else f'each {who}'}"

@@ -1,4 +1,4 @@
-"""Where one client stood at an instant of the last hour, by what traffic still has."""
+"""Where one client stood at an instant of the last hour, as far as traffic still shows."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class Past(Described):
     bans: tuple[BegunBan, ...]
     """Those in force then."""
     refusals: tuple[PastRefusals, ...]
-    """Those that went on then."""
+    """Those in progress then."""
 
 
 def instant_of(text: str) -> float:
     """An instant that somebody writes: ``5m`` ago; or in ISO 8601, which is local time without a zone, and the latest
     such time without a date. Raises :class:`ConfigurationError`."""
     now, text = datetime.now().astimezone(), text.strip()
-    if len(text) <= LONGEST_TEXT and not text.isdecimal():  # 5 of what?
+    if len(text) <= LONGEST_TEXT and not text.isdecimal():  # a number needs a unit
         try:
             return (now - timedelta(seconds=seconds_of(text))).timestamp()
         except (ConfigurationError, OverflowError):
@@ -68,7 +68,7 @@ def instant_of(text: str) -> float:
         try:
             at = datetime.fromisoformat(dated.replace("Z", "+00:00"))
             if dated != text and at.timestamp() > (now + timedelta(minutes=1)).timestamp():
-                at -= timedelta(days=1)  # it is after midnight, and that was before
+                at -= timedelta(days=1)  # the time was before midnight, and now it is after
             return at.timestamp()
         except (ValueError, OverflowError):
             pass

@@ -1,4 +1,4 @@
-"""Where one client stands: lists, bans, limits, what was refused, the verdict, and what lifts it."""
+"""Where one client stands: lists, bans, limits, what was refused; the verdict, and commands that change it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..serve.access import Listed
 from ..serve.gate import AppGate
 from .bans import BegunBan, bans_elsewhere, began
 from .changes import Entry, document_in_force, entry_of
-from .clients import Client, asks_of, in_traffic, listed_of
+from .clients import Client, applied_to, in_traffic, listed_of
 from .limits import rule_fields
 from .text import duration, local_time, rule_text, subject_text
 from .traffic import RefusedSubject, TrafficMemory, refused_subject
@@ -198,8 +198,8 @@ def standing(
 ) -> Standing:
     """Where ``client`` stands at ``endpoint``, or everywhere; ``rows`` of its requests. Charges nothing. Raises
     :class:`ConfigurationError` if there is no such endpoint."""
-    asked = asks_of(gate, client, endpoint, method)
-    found, problem = _requests(gate, asked, everywhere=endpoint is None)
+    places = applied_to(gate, client, endpoint, method)
+    found, problem = _requests(gate, places, everywhere=endpoint is None)
     if endpoint is None:
         found.sort(key=_rank)
     shown, paging = paged(found, page, rows or max(len(found), 1))
@@ -209,7 +209,7 @@ def standing(
         () if problem or endpoint is not None else bans_elsewhere(gate, client),
         sorted({each.endpoint for each in refusals} - scopes_of_endpoints(gate.app)),
     )
-    state, verdict = _verdict(listed, found, elsewhere, client, in_words, problem, _with_others(asked, client))
+    state, verdict = _verdict(listed, found, elsewhere, client, in_words, problem, _with_others(places, client))
     decided = [each for each in found if each.allowed is not None]
     waits = [*map(_wait_of, decided), *(max(each.ended - time.time(), 0.0) for each in elsewhere.bans)]
     subject = client.subject
@@ -239,20 +239,20 @@ def standing(
     )
 
 
-def requests_of(gate: AppGate, asked: list[AppliedAt]) -> list[RequestStanding]:
-    """How each would be answered. Charges nothing. Raises :class:`StorageError`."""
-    return _requests(gate, asked, everywhere=False)[0]
+def requests_of(gate: AppGate, places: list[AppliedAt]) -> list[RequestStanding]:
+    """How limits would answer a request at each of ``places``. Charges nothing. Raises :class:`StorageError`."""
+    return _requests(gate, places, everywhere=False)[0]
 
 
-def _requests(gate: AppGate, asked: list[AppliedAt], *, everywhere: bool) -> tuple[list[RequestStanding], str]:
-    """How each would be answered. If the storage fails, those that it answered before, and the error."""
-    limiter = Limiter(gate.limiter.storage)  # without layers: decisions of this process in place of it are no answer
+def _requests(gate: AppGate, places: list[AppliedAt], *, everywhere: bool) -> tuple[list[RequestStanding], str]:
+    """As :func:`requests_of`. If the storage fails, ``everywhere`` returns what it answered before, and the error."""
+    limiter = Limiter(gate.limiter.storage)  # without layers, which answer for this process only
     found: list[RequestStanding] = []
     try:
-        for each in asked:
+        for each in places:
             if everywhere and not each.applied:
                 continue
-            if everywhere or _is_of_interest(each, asked):
+            if everywhere or _is_of_interest(each, places):
                 hits = each.applied.hits
                 found.append(_request(each, limiter.peek(hits) if hits else None))
     except StorageError as error:
@@ -262,37 +262,37 @@ def _requests(gate: AppGate, asked: list[AppliedAt], *, everywhere: bool) -> tup
     return found, ""
 
 
-def _is_of_interest(asked: AppliedAt, several: list[AppliedAt]) -> bool:
-    """Whether it has limits, or is the only one: Flask adds OPTIONS to every route."""
-    return bool(asked.types) or set(asked.methods) != {"OPTIONS"} or len(several) == 1
+def _is_of_interest(place: AppliedAt, all_places: list[AppliedAt]) -> bool:
+    """Not if it is OPTIONS alone, which Flask adds to every route, without limits, and not all there is."""
+    return bool(place.types) or set(place.methods) != {"OPTIONS"} or len(all_places) == 1
 
 
-def _with_others(asked: Iterable[AppliedAt], client: Client) -> list[str]:
+def _with_others(places: Iterable[AppliedAt], client: Client) -> list[str]:
     """The types that count ``client`` only together with subjects that are not given."""
     given = client.given.keys()
-    types = {name: set(parts) - {EVERYONE.type} for each in asked for name, parts in each.types.items()}
+    types = {name: set(parts) - {EVERYONE.type} for each in places for name, parts in each.types.items()}
     return sorted(name for name, parts in types.items() if given & parts and parts - given)
 
 
-def _request(asked: AppliedAt, decision: Decision | None) -> RequestStanding:
-    given = {each.declaration.type_name for each in asked.applied}
-    owners = {hit.key: each for each in asked.applied for hit in each.hits}
+def _request(place: AppliedAt, decision: Decision | None) -> RequestStanding:
+    given = {each.declaration.type_name for each in place.applied}
+    owners = {hit.key: each for each in place.applied for hit in each.hits}
     rules = () if decision is None else decision.statuses
     return RequestStanding(
-        endpoint=asked.endpoint,
-        methods=_shown(asked.methods),
+        endpoint=place.endpoint,
+        methods=_shown_methods(place.methods),
         allowed=None if decision is None else decision.allowed,
         retry_after=None if decision is None else finite(decision.retry_after),
         refused_for=0.0 if decision is None else decision.refused_for,
         waits_for_slot=decision is not None and decision.waits_for_slot,
         rules=tuple(rule_standing(each, owners[each.hit.key]) for each in rules if not isinstance(each.rule, BanRule)),
         bans=() if decision is None else tuple(_ban(each, owners[each.hit.key]) for each in decision.bans),
-        not_asked={name: parts for name, parts in asked.types.items() if name not in given},
-        by_request=tuple(dict.fromkeys(asked.applied.unknown)),
+        not_asked={name: parts for name, parts in place.types.items() if name not in given},
+        by_request=tuple(dict.fromkeys(place.applied.unknown)),
     )
 
 
-def _shown(methods: tuple[str, ...]) -> tuple[str, ...]:
+def _shown_methods(methods: tuple[str, ...]) -> tuple[str, ...]:
     """``methods`` without HEAD if there is GET, and without OPTIONS if there is any other."""
     hidden = {"HEAD", "OPTIONS"} if "GET" in methods else {"OPTIONS"}
     return tuple(method for method in methods if method not in hidden) or methods
@@ -374,14 +374,14 @@ def _entries_about(gate: AppGate, client: Client) -> list[Override | Listing]:
 
 
 def _is_about(who: Who, client: Client) -> bool:
-    mine = None if client.who is None else client.who.network
-    if who.network is None or mine is None:
+    own = None if client.who is None else client.who.network
+    if who.network is None or own is None:
         return client.who == who
-    return _overlap(who.network, mine)
+    return _overlap(who.network, own)
 
 
 def _overlap(one: Network, other: Network) -> bool:
-    """Whether one of the two contains the other. Networks cannot overlap in another way."""
+    """Whether one of the two contains the other. Networks overlap in no other way."""
     wider, within = sorted((one, other), key=lambda each: each.prefixlen)
     return bool(Networks([(wider, True)]).find(within.address)) and wider.version == within.version
 
@@ -389,7 +389,7 @@ def _overlap(one: Network, other: Network) -> bool:
 def _refusals(
     gate: AppGate, memory: TrafficMemory | None, client: Client, endpoint: str | None
 ) -> tuple[tuple[RefusedSubject, ...], str]:
-    """By rule; and in words how often all of them together have refused since when, in the latest series."""
+    """The refusals by rule; and as text, how often all rules together have refused in the latest series, since when."""
     if memory is None or gate.settings.traffic_subjects != "plain":
         return (), ""
     found = memory.refused(MOST_REFUSALS, wanted_in_traffic(gate.plans, client, endpoint))
@@ -401,7 +401,8 @@ def _refusals(
 
 
 def wanted_in_traffic(plans: Plans, client: Client, endpoint: str | None) -> Callable[[Refused], bool]:
-    """Whether a subject in traffic is ``client``, in its network, or has it as a part, at ``endpoint`` or anywhere."""
+    """A test whether a subject in traffic is ``client``, in its network, or has it as a part; at ``endpoint``, or
+    anywhere."""
     named, networks = in_traffic(client), Networks[bool]([])
     if client.who is not None and client.who.network is not None:
         networks = Networks([(client.who.network, True)])
@@ -424,7 +425,7 @@ def wanted_in_traffic(plans: Plans, client: Client, endpoint: str | None) -> Cal
 
 
 class _Elsewhere(NamedTuple):
-    """What limits of functions and checks, which only these know, have done to a client by what traffic says."""
+    """What limits of functions and checks, which no plan knows, have done to a client, as far as traffic shows."""
 
     bans: tuple[BegunBan, ...]
     """Those in force."""
@@ -492,14 +493,14 @@ def _verdict(
         return "banned", Phrase(BANNED, where=ban.endpoint, rule=ban.by, until=until, again="", refusals=refusals)
     if problem:
         return "unknown", Phrase(UNKNOWN)
-    state, sentence = _verdict_of_nobody(client, requests, ", ".join(with_others))
+    state, sentence = _verdict_unrefused(client, requests, ", ".join(with_others))
     if elsewhere.refused_at and state in {"passes", "unlimited"}:
         sentence = Phrase(PASSES_ENDPOINTS, where=", ".join(elsewhere.refused_at))
     return state, sentence
 
 
-def _verdict_of_nobody(client: Client, requests: list[RequestStanding], with_others: str) -> tuple[State, Phrase]:
-    """If nothing refuses it."""
+def _verdict_unrefused(client: Client, requests: list[RequestStanding], with_others: str) -> tuple[State, Phrase]:
+    """The verdict if nothing refuses the client."""
     if client.is_digest:
         return "unknown", Phrase(DIGEST)
     if not client.given:
@@ -510,11 +511,11 @@ def _verdict_of_nobody(client: Client, requests: list[RequestStanding], with_oth
         return ("passes" if counted else "unknown"), sentence
     if counted:
         return "passes", Phrase(PASSES_ALONE, types=with_others) if with_others else Phrase(PASSES)
-    return _verdict_of_uncounted(requests, with_others)
+    return _verdict_uncounted(requests, with_others)
 
 
-def _verdict_of_uncounted(requests: list[RequestStanding], with_others: str) -> tuple[State, Phrase]:
-    """If no rule that is known counts it."""
+def _verdict_uncounted(requests: list[RequestStanding], with_others: str) -> tuple[State, Phrase]:
+    """The verdict if no rule that is known counts the client."""
     if with_others:
         return "unknown", Phrase(NOT_ALONE, types=with_others)
     if names := _joined(each.by_request for each in requests):
@@ -561,7 +562,7 @@ def _lift(
     refused: list[RequestStanding],
     elsewhere: _Elsewhere,
 ) -> tuple[str, ...]:
-    """The commands, most certain first. What the settings say, no command lifts."""
+    """The commands that let it pass again, the most certain first. No command lifts what the settings say."""
     who = shlex.quote(client.command_text)
     found = []
     if listed is not None and listed.action != "allow":

@@ -27,7 +27,7 @@ def duration(seconds: float | None) -> str:
     if seconds is None or seconds > LATEST:
         return "never"
     if seconds >= 3600:
-        seconds = 60 * math.ceil(seconds / 60)  # a moment after two hours were set, this still shows two hours
+        seconds = 60 * math.ceil(seconds / 60)  # so that a moment after two hours began, they are still two hours
     for unit, size in _SIZES:
         if seconds >= 2 * size:
             return f"{_short(seconds / size)} {unit}"
@@ -62,7 +62,7 @@ def plural(number: int, noun: str, several: str = "") -> str:
 
 
 def subject_text(type_name: str, value: str, parts: Sequence[Subject] = ()) -> str:
-    """``ada + 203.0.113.7`` for one of several ``parts``; ``""`` is everyone, or an empty one."""
+    """A subject for people: ``ada``, ``everyone``, or ``ada + 203.0.113.7`` for one of several ``parts``."""
     if parts:
         return " + ".join(part.value or "everyone" for part in parts)
     if type_name == EVERYONE.type:
@@ -71,7 +71,7 @@ def subject_text(type_name: str, value: str, parts: Sequence[Subject] = ()) -> s
 
 
 def shown_subject(plans: Plans, type_name: str, value: str) -> str:
-    """The same for a subject of these ``plans``, which know whether its type has parts."""
+    """As :func:`subject_text`; the ``plans`` know whether the type of this subject has parts."""
     return subject_text(type_name, value, plans.parts_of(Subject(type_name, value)))
 
 
@@ -105,7 +105,7 @@ def parameters_of(rule: Rule) -> str:
 
 
 def options_of(declared: Declaration, methods: tuple[str, ...] | None) -> list[str]:
-    """The options of a limiter besides its type and rules, which applies to ``methods`` (``None``: all)."""
+    """The options of a limiter besides its type and rules; ``methods`` are those it applies to (``None``: all)."""
     conditions = [name for name in ("exempt_when", "charge_when", "settle", "on_rejected") if getattr(declared, name)]
     options = [
         (f"only {', '.join(methods or ())}", methods is not None),

@@ -29,10 +29,10 @@ from .values import ROWS, Described, Paging, paged
 
 SLICES = LONGEST_SECONDS // BUCKET_SECONDS
 RECENT_SLICES = 6
-"""Rates are those of this time."""
+"""The time over which rates are measured."""
 BUDGET_SECONDS = 2.0
-"""The time in which a page reads slices that are new to its process. The next look reads the rest; until then the page
-says so, and shows no part."""
+"""The longest time for which a page reads slices that are new to its process. The next look reads the rest; until then,
+the page says so instead of showing a part."""
 FRESH_SECONDS = 1.0
 """Looks within this time see the same."""
 MOST_RULES = 10
@@ -40,14 +40,14 @@ MOST_SUBJECTS = 10
 
 Curve = Literal["passed", "refused", "banned", "unanswered", "near", "shadowed", "bans"]
 CURVES: tuple[Curve, ...] = get_args(Curve)
-_OF_CHECKS: Mapping[str, Curve] = {
+_CURVES_OF_CHECKS: Mapping[str, Curve] = {
     **dict.fromkeys(PASSED, "passed"),
     **dict.fromkeys(TURNED_AWAY, "unanswered"),
     "refused": "refused",
     "banned": "banned",
     "denied": "banned",
 }
-_OF_RULES: Mapping[str, Curve] = {"near": "near", "shadows": "shadowed", "bans": "bans"}
+_CURVES_OF_RULES: Mapping[str, Curve] = {"near": "near", "shadows": "shadowed", "bans": "bans"}
 Sort = Literal["refused", "passed", "near", "name"]
 SORTS: tuple[Sort, ...] = get_args(Sort)
 ALL = ""
@@ -136,13 +136,13 @@ class RefusedSubject(Described):
     shown: str
     """For people."""
     known: bool
-    """Whether more can be found out about it."""
+    """Whether it can be looked up: it is neither hashed nor shortened."""
     endpoint: str
     rule: str
     refused: int
-    """The least number of refusals: those of seconds in which many others were refused more often are missing."""
+    """The least number of refusals: those in seconds when many others were refused more often are missing."""
     latest: int
-    """The refusals ``since`` then."""
+    """The refusals since ``since``."""
     since: float
     """The first refusal of the latest series, to the second where it is known, otherwise to ten. A pause of over a
     minute ends a series."""
@@ -156,11 +156,11 @@ class RefusedClient(Described):
 
     type: str
     subject: str
-    """As of the rules."""
+    """Plain or hashed, as in ``rules``."""
     shown: str
     """For people."""
     known: bool
-    """Whether more can be found out about it."""
+    """Whether it can be looked up: it is neither hashed nor shortened."""
     refused: int
     """By all its rules."""
     since: float
@@ -185,7 +185,7 @@ class Now(Described):
     """What happens now."""
 
     at: float
-    """By the clock of the storage, when it answered last."""
+    """When the storage answered last, by its clock."""
     minutes: int
     """The time that was asked for."""
     counted: bool
@@ -210,7 +210,7 @@ class Now(Described):
     paging: Paging
     """Of the endpoints."""
     rules: tuple[RuleTraffic, ...]
-    """Those that refuse most, then those that come nearest to it."""
+    """Those that refuse most, then those that clients come near most often."""
     subjects: tuple[RefusedClient, ...]
     """Those that were refused most."""
     bans_in_force: tuple[BansBegunInForce, ...]
@@ -255,7 +255,7 @@ class RollingSeries:
         total = self.totals.get(name, 0) + amount
         if total:
             self.totals[name] = total
-        else:  # it was not counted within the hour
+        else:  # nothing was counted within the hour
             self.totals.pop(name, None)
             del self._rings[name]
 
@@ -279,7 +279,7 @@ class TrafficMemory:
 
     @contextmanager
     def looking(self, *, is_away: bool = False, patient: bool = False) -> Iterator[TrafficMemory]:
-        """Read what is new, unless the storage ``is_away``; if ``patient``, however long it takes. Within the block,
+        """Read what is new, unless the storage ``is_away``; if ``patient``, without a deadline. Within the block,
         nothing changes."""
         with self._lock:
             begin = self._clock()
@@ -298,7 +298,7 @@ class TrafficMemory:
         return bucket_at(self.at)
 
     def seconds(self, slices: int = SLICES) -> float:
-        """How many seconds back it is known without a gap, of the last ``slices``."""
+        """How many seconds of the last ``slices`` are known without a gap, back from the latest."""
         bucket = self.last
         while bucket in self._known and self.last - bucket < slices:
             bucket -= 1
@@ -337,7 +337,7 @@ class TrafficMemory:
     def refused_clients(
         self, most: int, is_wanted: Callable[[Refused], bool], *, slices: int = SLICES
     ) -> list[list[tuple[Refused, int]]]:
-        """What refused the subjects that were refused most, and how often: a list for each subject, in order."""
+        """For each of the subjects that were refused most, in order: what refused it, and how often."""
         clients = dict[tuple[str, str], list[tuple[Refused, int]]]()
         for who, amount in self._refusals(slices).items():
             if is_wanted(who):
@@ -360,29 +360,29 @@ class TrafficMemory:
         bucket, several = bucket_at(at), [who for who in self._refusals(SLICES) if is_wanted(who)]
         series = next((each for each in self._series_of(several) if each[0] <= bucket <= each[-1]), ())
         own = ((who, [each for each in series if who in self._subjects[each]]) for who in several)
-        return sorted(((who, *self._summed_up(part, [who])) for who, part in own if part), key=lambda each: -each[1])
+        return sorted(((who, *self._sum_of(part, [who])) for who, part in own if part), key=lambda each: -each[1])
 
     def latest(self, several: Sequence[Refused]) -> tuple[int, float, float]:
         """The latest series of refusals of ``several`` together: how often, since when, until when."""
-        return self._summed_up(self._series_of(several)[-1], several)
+        return self._sum_of(self._series_of(several)[-1], several)
 
     def _series_of(self, several: Sequence[Refused]) -> list[list[int]]:
         found = (bucket for bucket, subjects in self._subjects.items() if not subjects.keys().isdisjoint(several))
         return series_of(sorted(found))
 
-    def _summed_up(self, series: Sequence[int], several: Sequence[Refused]) -> tuple[int, float, float]:
+    def _sum_of(self, series: Sequence[int], several: Sequence[Refused]) -> tuple[int, float, float]:
         amount = sum(self._subjects[bucket].get(who, 0) for bucket in series for who in several)
         return amount, self._second_in(series[0], several), min((series[-1] + 1) * BUCKET_SECONDS, self.at)
 
     def _second_in(self, bucket: int, several: Sequence[Refused]) -> float:
-        """When one of ``several`` was refused first in a bucket with which a series begins."""
+        """When one of ``several`` was first refused in a bucket that begins a series, to the second if known."""
         known = (at for who in several for at in self._starts.get(who, ()) if bucket_at(at) == bucket)
         return min(known, default=float(bucket * BUCKET_SECONDS))
 
     # Under the lock
 
     def _start(self) -> None:
-        """Start without any knowledge."""
+        """Start without any data."""
         self._lock = RLock()
         self._rolling = RollingSeries()
         self._known: dict[int, bool] = {}
@@ -409,17 +409,17 @@ class TrafficMemory:
         wanted = [bucket for bucket in range(last, last - SLICES, -1) if not self._known.get(bucket, False)]
         done, together = 0, last - settled + 2
         while together > 0 and done < len(wanted):
-            asked = wanted[done : done + together]
-            for bucket, counts in self._reader.ask(asked).items():
-                self._take(bucket, counts)
+            batch = wanted[done : done + together]
+            for bucket, counts in self._reader.ask(batch).items():
+                self._store(bucket, counts)
                 self._known[bucket] = bucket < settled
-            done += len(asked)
+            done += len(batch)
             now = self._clock()
             left = (deadline - now) / max((now - begin) / done, 1e-6)
             together = int(min(left, TOGETHER))
         self._first = self._second_in(min(self._with_checks, default=last), [ANYBODY])
 
-    def _take(self, bucket: int, counts: Counts) -> None:
+    def _store(self, bucket: int, counts: Counts) -> None:
         self._rolling.put(bucket, _amounts_of(counts))
         self._subjects[bucket] = counts.refused
         self._with_checks.discard(bucket)
@@ -429,7 +429,7 @@ class TrafficMemory:
     def _forget_before(self, oldest: int) -> None:
         """Forget what is an hour old."""
         for bucket in [bucket for bucket in self._known if bucket <= oldest]:
-            self._take(bucket, Counts())
+            self._store(bucket, Counts())
             del self._known[bucket], self._subjects[bucket]
 
     def _after_fork_in_child(self) -> None:
@@ -444,12 +444,12 @@ def _amounts_of(counts: Counts) -> dict[tuple[str, ...], int]:
         amounts[name] = amounts.get(name, 0) + amount
 
     for check, amount in counts.checks.items():
-        if curve := _OF_CHECKS.get(check.outcome):
+        if curve := _CURVES_OF_CHECKS.get(check.outcome):
             add((check.endpoint, curve), amount)
             add((ALL, curve), amount)
     for rule, amount in counts.rules.items():
         add(rule, amount)
-        if curve := _OF_RULES.get(rule.did):
+        if curve := _CURVES_OF_RULES.get(rule.did):
             add((rule.endpoint, curve), amount)
             add((ALL, curve), amount)
     return amounts
@@ -495,7 +495,7 @@ def now(
     minutes = min(max(minutes, 1), LONGEST_SECONDS // 60)
     slices = minutes * 60 // BUCKET_SECONDS
     storage, memory = storage_state(gate), memory_of(gate)
-    asked: dict[str, Any] = {
+    given: dict[str, Any] = {
         "minutes": minutes,
         "endpoint": endpoint,
         "q": q,
@@ -504,14 +504,14 @@ def now(
         "workers": None if storage.state == "failed" else workers(gate),
     }
     if memory is None:
-        return Now(counted=False, why_not=why_not_counted(gate), storage=storage, **asked, **_nothing(slices))
+        return Now(counted=False, why_not=why_not_counted(gate), storage=storage, **given, **_no_numbers(slices))
     with memory.looking(is_away=storage.state == "failed", patient=patient):
         storage = storage.after(memory.problem, memory.milliseconds)
         if memory.at and memory.is_complete():
-            found = _found(gate, memory, endpoint, q, asked["sort"], page, slices)
-        else:  # no part of it
-            found = {**_nothing(slices), "complete": False, "seconds": memory.seconds(slices) if memory.at else 0.0}
-        return Now(counted=True, why_not="", storage=storage, **asked, **found)
+            found = _numbers(gate, memory, endpoint, q, given["sort"], page, slices)
+        else:  # never a part of the numbers
+            found = {**_no_numbers(slices), "complete": False, "seconds": memory.seconds(slices) if memory.at else 0.0}
+        return Now(counted=True, why_not="", storage=storage, **given, **found)
 
 
 def why_not_counted(gate: AppGate) -> str:
@@ -523,7 +523,7 @@ def why_not_counted(gate: AppGate) -> str:
     return ""
 
 
-def _nothing(slices: int) -> dict[str, Any]:
+def _no_numbers(slices: int) -> dict[str, Any]:
     none = Amount(0.0, 0)
     return {
         "at": time.time(),
@@ -541,7 +541,7 @@ def _nothing(slices: int) -> dict[str, Any]:
     }
 
 
-def _found(
+def _numbers(
     gate: AppGate, memory: TrafficMemory, endpoint: str | None, q: str, sort: Sort, page: int, slices: int
 ) -> dict[str, Any]:
     amounts = _amounts_by_endpoint(memory, slices)
@@ -607,9 +607,9 @@ def _rules(memory: TrafficMemory, endpoint: str | None, slices: int) -> tuple[Ru
 
 def rule_traffic(memory: TrafficMemory | None, endpoint: str, rule: str, *, slices: int = SLICES) -> RuleTraffic:
     """What one rule did; nothing if ``memory`` is ``None``."""
-    did = ("refuses", "near", "shadows", "bans", "returned", "added")
+    kinds = ("refuses", "near", "shadows", "bans", "returned", "added")
     name = recorded(endpoint), recorded(rule)
-    amounts = [0 if memory is None else memory.total(*name, each, slices=slices) for each in did]
+    amounts = [0 if memory is None else memory.total(*name, kind, slices=slices) for kind in kinds]
     return RuleTraffic(endpoint, rule, *amounts)
 
 

@@ -1,4 +1,4 @@
-"""What is left for the client of the current request, as it may be told: nothing about others, no keys, no changes."""
+"""What is left for the client of the current request, as it may see it: nothing about others, no keys, no changes."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ class Wanted:
         return None if label is None else str(label)  # a lazy text is translated for each request
 
     def require_known(self, gate: AppGate) -> None:
-        """Raise :class:`ConfigurationError` for an endpoint or a limit that the app does not have. One that an operator
-        has switched off is no mistake."""
+        """Raise :class:`ConfigurationError` for an endpoint or a limit that the app does not declare. One that an
+        operator has switched off is no mistake."""
         if not self.endpoints and not self.limits:
             return
         places = places_of(gate)
@@ -129,8 +129,8 @@ class Wanted:
             raise ConfigurationError(f'Usage: limits: no limit is called "{unknown[0]}"; there are {", ".join(known)}')
 
 
-class _Met(NamedTuple):
-    """A limiter that counts the client."""
+class _Counting(NamedTuple):
+    """A limiter that counts the client, and its hits."""
 
     listed: ListedLimiter
     applied: Applied
@@ -144,17 +144,17 @@ def quotas_of_client(gate: AppGate, wanted: Wanted) -> Quotas:
         return Quotas(at=at, state="disabled", resources={}, bans=(), unknown=(), estimated=False)
     if gate.allows():
         return Quotas(at=at, state="allowed", resources={}, bans=(), unknown=(), estimated=False)
-    asked = _Asked(gate)
-    met = [each for listed in _listed(gate, wanted) for each in asked.about(listed)]
-    owners = {hit.key: each for each in reversed(met) for hit in each.applied.hits}
-    hits = strictest(hit for each in met for hit in _shown(each, wanted))
+    client_limits = _ClientLimits(gate)
+    counting = [each for listed in _listed(gate, wanted) for each in client_limits.applied(listed)]
+    owners = {hit.key: each for each in reversed(counting) for hit in each.applied.hits}
+    hits = strictest(hit for each in counting for hit in _wanted_hits(each, wanted))
     decision = gate.limiter.peek(Hits(hits)) if hits else None
     return Quotas(
         at=at,
         state="limited",
         resources={} if decision is None else dict(_resources(decision, owners, wanted, at)),
         bans=() if decision is None else tuple(_bans(decision, owners, at)),
-        unknown=tuple(asked.unknown),
+        unknown=tuple(client_limits.unknown),
         estimated=decision is not None and decision.decided_by in FALLBACKS,
     )
 
@@ -170,17 +170,17 @@ def _listed(gate: AppGate, wanted: Wanted) -> Iterator[ListedLimiter]:
     return iter(found.values())
 
 
-class _Asked:
-    """The subjects and the rules of the client, each asked for once, at however many endpoints it counts."""
+class _ClientLimits:
+    """The limiters that count the client. Each subject and each callable for rules is asked once, for all endpoints."""
 
     def __init__(self, gate: AppGate) -> None:
         self._gate = gate
         self._known: dict[object, Any] = {}
-        self._noted: list[Exception] = []
+        self._reported: list[Exception] = []
         self.unknown: dict[str, None] = {}
 
-    def about(self, listed: ListedLimiter) -> Iterator[_Met]:
-        """The limiter, if it counts the client."""
+    def applied(self, listed: ListedLimiter) -> Iterator[_Counting]:
+        """The limiter with its hits, if it counts the client."""
         declared = listed.planned.declaration
         try:
             subject = self._subject_of(declared)
@@ -189,9 +189,9 @@ class _Asked:
             cost = 1 if callable(declared.cost) else declared.cost
             hits = listed.planned.hits(subject, cost, rules_of=self._rules_of)
         except Exception as error:
-            self._note(listed, error)
+            self._report(listed, error)
         else:
-            yield _Met(listed, Applied(declared, subject, hits or ()))
+            yield _Counting(listed, Applied(declared, subject, hits or ()))
 
     def _subject_of(self, declared: Declaration) -> Subject | None:
         who = (id(declared.type), declared.name)
@@ -201,7 +201,7 @@ class _Asked:
         return self._once((id(dynamic.declaration.rules), subject), lambda: dynamic.peek(subject))
 
     def _once(self, question: object, ask: Callable[[], T]) -> T:
-        """The answer of ``ask``, or what it raised, at the first time."""
+        """What ``ask`` returned or raised when this ``question`` was asked first."""
         if question not in self._known:
             try:
                 self._known[question] = ask()
@@ -212,11 +212,11 @@ class _Asked:
             raise known
         return cast("T", known)
 
-    def _note(self, listed: ListedLimiter, error: Exception) -> None:
-        """What a callable for rules raised was logged where it was called; an HTTP error is an answer to the client."""
-        if not isinstance(error, (NoRules, HTTPException)) and error not in self._noted:
+    def _report(self, listed: ListedLimiter, error: Exception) -> None:
+        """Log ``error``, unless rules by request have logged it, or it is an answer to the client (an HTTP error)."""
+        if not isinstance(error, (NoRules, HTTPException)) and error not in self._reported:
             SafeLogger(self._gate.app.logger).warning("Rate limits: Usage: a limit is not known: %r", error)
-            self._noted.append(error)
+            self._reported.append(error)
         self.unknown[f"{listed.scope}:{_limiter_name(listed.planned.declaration)}"] = None
 
 
@@ -224,24 +224,24 @@ def _limiter_name(declared: Declaration) -> str:
     return declared.name or declared.type_name
 
 
-def _shown(met: _Met, wanted: Wanted) -> list[Hit]:
-    limiter = _limiter_name(met.applied.declaration)
-    rules = [hit for hit in met.applied.hits if isinstance(hit, BanHit) or wanted.label(limiter, hit.name) is not None]
-    return rules if any(not isinstance(hit, BanHit) for hit in rules) else []
+def _wanted_hits(counting: _Counting, wanted: Wanted) -> list[Hit]:
+    limiter, hits = _limiter_name(counting.applied.declaration), counting.applied.hits
+    found = [hit for hit in hits if isinstance(hit, BanHit) or wanted.label(limiter, hit.name) is not None]
+    return found if any(not isinstance(hit, BanHit) for hit in found) else []
 
 
 def _resources(
-    decision: Decision, owners: Mapping[str, _Met], wanted: Wanted, at: float
+    decision: Decision, owners: Mapping[str, _Counting], wanted: Wanted, at: float
 ) -> Iterator[tuple[str, Quota]]:
     taken: set[str] = set()
     estimated = decision.decided_by in FALLBACKS
     for status in decision.statuses:
         if not isinstance(status.hit, BanHit):
             quota = _quota(status, owners[status.hit.key], wanted, _reset(decision, status, at), estimated=estimated)
-            yield _free(_place_of(quota.scope, quota.methods, quota.policy), taken), quota
+            yield _unique(_resource_name(quota.scope, quota.methods, quota.policy), taken), quota
 
 
-def _quota(status: RuleStatus, owner: _Met, wanted: Wanted, reset: int, *, estimated: bool) -> Quota:
+def _quota(status: RuleStatus, owner: _Counting, wanted: Wanted, reset: int, *, estimated: bool) -> Quota:
     rule = rule_standing(status, owner.applied)
     return Quota(
         label=wanted.label(_limiter_name(owner.applied.declaration), rule.name) or rule.name,
@@ -263,24 +263,25 @@ def _quota(status: RuleStatus, owner: _Met, wanted: Wanted, reset: int, *, estim
 
 
 def _reset(decision: Decision, status: RuleStatus, at: float) -> int:
-    """A calendar ends at a whole second by the clock of the server, which is not always that of this machine."""
+    """The instant of the reset. That of a calendar is a whole second by the server's clock, which may differ from
+    ours."""
     if isinstance(status.rule, Calendar):
         return round(decision.at / 1_000_000 + status.reset_after)
     return math.ceil(at + status.reset_after)
 
 
-def _bans(decision: Decision, owners: Mapping[str, _Met], at: float) -> Iterator[BannedFrom]:
+def _bans(decision: Decision, owners: Mapping[str, _Counting], at: float) -> Iterator[BannedFrom]:
     for ban in decision.bans:
         if ban.holds and not ban.hit.shadow:
             scope = owners[ban.hit.key].listed.scope
             yield BannedFrom(ban.name, scope, math.ceil(at + ban.retry_after), ban.retry_after)
 
 
-def _place_of(scope: str, methods: tuple[str, ...] | None, policy: str) -> str:
+def _resource_name(scope: str, methods: tuple[str, ...] | None, policy: str) -> str:
     return f"{scope}:{policy}" if methods is None else f"{','.join(methods)} {scope}:{policy}"
 
 
-def _free(wanted: str, taken: set[str]) -> str:
+def _unique(wanted: str, taken: set[str]) -> str:
     """``wanted``, with a number if it is ``taken``: two keys can differ in their prefixes alone."""
     name, number = wanted, 2
     while name in taken:

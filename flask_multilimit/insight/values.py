@@ -73,14 +73,14 @@ def as_json(value: Any) -> Any:
 
 
 def _adapter_of(type_: Any) -> TypeAdapter[Any]:
-    with _making:
-        return _made(type_)
+    with _adapter_lock:
+        return _make_adapter(type_)
 
 
-_making = Lock()
-"""Making an adapter parses source code, which several threads at once cannot do in some releases of Python
+_adapter_lock = Lock()
+"""To make an adapter is to parse source code, which fails in several threads at once in some releases of Python
 (https://github.com/python/cpython/issues/106905)."""
-_made = cache(TypeAdapter)
+_make_adapter = cache(TypeAdapter)
 
 
 def finite(seconds: float) -> float | None:

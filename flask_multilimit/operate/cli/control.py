@@ -18,7 +18,7 @@ from ...control.store import MOST_ENTRIES
 from ...control.watch import LONGEST_COPY
 from ...engine import ConfigurationError
 from ...engine.rules import rules_in
-from ...insight.bans import Lifted, bans, note, unban
+from ...insight.bans import Lifted, add_to_history, bans, unban
 from ...insight.changes import Entry, PastChange, entries, history
 from ...insight.clients import client_from
 from ...insight.impact import Impact, impact
@@ -266,7 +266,7 @@ def unban_command(who: str, action: Action) -> None:
         if not action.dry_run:
             found = unban(gate, client, reason=action.reason, author=action.author)
             noted = {"reason": action.reason, "author": action.author}
-            if found.keys and (problem := note(gate, "unban", found.who, **noted)):
+            if found.keys and (problem := add_to_history(gate, "unban", found.who, **noted)):
                 console.echo(f"Lifted, but the history does not show it: {problem}", err=True)
     if action.as_json:
         write_json(found, changed=not action.dry_run and bool(found.entries or found.keys))

@@ -11,8 +11,8 @@ from ...declare.subjects import EVERYONE, LimitType, subjects_given
 from ...engine import ConfigurationError
 from ...engine.errors import brief
 from ...engine.text import is_storable
-from ...insight.bans import note
-from ...insight.clients import asked_at, require_limiters
+from ...insight.bans import add_to_history
+from ...insight.clients import applied_at, require_limiters
 from ...insight.keys import Key, all_keys, keys, keys_of, prefixes_of, stored_keys
 from ...insight.standing import BanStanding, RuleStanding, requests_of
 from ...insight.text import duration, plural
@@ -100,7 +100,7 @@ def _reset_at(
     gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str], what: str, action: Action
 ) -> None:
     try:
-        asked = asked_at(gate, endpoint, method, given, declared=True)
+        asked = applied_at(gate, endpoint, method, given, declared=True)
     except ConfigurationError as error:
         if endpoint in gate.app.view_functions:
             raise
@@ -157,7 +157,7 @@ def _reset(gate: AppGate, found: list[str], shown: Iterable[str], what: str, act
         console.write(shown, err=True)
         console.confirm(f"Reset {plural(len(found), 'quota')}?", abort=True, err=True)
     gate.reset(found)
-    if what and (problem := note(gate, "reset", what, reason=action.reason, author=action.author)):
+    if what and (problem := add_to_history(gate, "reset", what, reason=action.reason, author=action.author)):
         console.echo(f"Reset, but the history does not show it: {problem}", err=True)
 
 

@@ -290,7 +290,7 @@ def _not_possible(error: ConfigurationError | StorageError) -> Response:
 
 def _note(what: str, entry: str) -> None:
     """Add a line to the history. The quotas are reset already, so an error does not change the answer."""
-    if problem := bans.note(gate_in_force(), what, entry, author=visit().author):
+    if problem := bans.add_to_history(gate_in_force(), what, entry, author=visit().author):
         logger = SafeLogger(gate_in_force().app.logger)
         logger.error("Rate limits: the history does not show the %s of %s: %s", what, entry, problem)
 
