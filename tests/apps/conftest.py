@@ -1,4 +1,4 @@
-"""Which tests need an environment of their own."""
+"""Leaves out tests that need an environment of their own."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A plugin of pytest: every Flask app that the tests make has the extension, with limits that no test reaches.
 
-The project whose tests run knows nothing of it. At the end it tells how many requests were checked; none is an error.
+The tested project does not know of it. At the end it prints how many requests were checked; none is an error.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def results(folder: str, arguments: list[str]) -> dict[str, str]:
-    """What became of each test."""
+    """The outcome of each test."""
     with tempfile.TemporaryDirectory() as temporary:
         report = Path(temporary, "report.xml")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments]

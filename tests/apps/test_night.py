@@ -66,7 +66,7 @@ SECONDS = 20.0
 DAWDLERS = 3
 """Requests that the slow client keeps open at once."""
 PLACES = ["/user-agent", "/ip", "/html", "/uuid", "/headers", "/json", "/xml", "/base64/YWRh", "/links/3/1", "/cache"]
-"""Where a dozen ordinary clients go."""
+"""The pages that a dozen ordinary clients visit."""
 
 
 class Sent(NamedTuple):
@@ -79,7 +79,7 @@ class Sent(NamedTuple):
 
 
 class Night:
-    """The traffic, and the truth about it."""
+    """The traffic, and what is true of it."""
 
     def __init__(self, served: Program) -> None:
         self.served = served
@@ -106,7 +106,7 @@ class Night:
         return [each for each in self.sent if each.status != 429]
 
     def rates(self, at: float) -> tuple[float, float]:
-        """The least and the largest that is true: each worker tells once a second what it let pass. It counts a request
+        """The lowest and highest true rate: each worker reports once a second what passed. It counts a request
         before the client has the answer, and a slow one seconds before."""
         begin = max((at // 10 - 5) * 10, self.first)
         least = sum(begin + (begin != self.first) <= each.end <= at for each in self.passed())
@@ -117,7 +117,7 @@ class Night:
         return json.loads(self.served.get(f"/multilimit/api/{what}").text)
 
     def counted(self) -> int:
-        """The requests of which all workers have told."""
+        """The requests that all workers have reported."""
         totals = self.get("now")["totals"]
         return sum(totals[name]["amount"] for name in ("passed", "refused", "banned"))
 
@@ -149,7 +149,7 @@ class Night:
 
 
 class Httpbin(NamedTuple):
-    """The night when it is over."""
+    """The served app after the night, and what was seen during it."""
 
     night: Night
     app: Flask
@@ -302,7 +302,7 @@ def test_bans_lists_bans_that_began_and_unban_lifts_one(httpbin: Httpbin) -> Non
     told(app, f"unban {SCANNER} --yes")
 
     assert {each["who"] for each in told(app, "bans --json")["bans"]} == {GUESSER}
-    why = told(app, f"why {SCANNER} --json")  # what it used up stays used
+    why = told(app, f"why {SCANNER} --json")  # the used quota stays used
     assert why["verdict"]["text"].startswith("refused")
     assert "banned" not in why["verdict"]["text"]
 

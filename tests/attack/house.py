@@ -22,7 +22,7 @@ SECRET = {"SECRET_KEY": "key of the tests", "MULTILIMIT_LOG": "subjects"}
 
 @dataclass
 class House:
-    """One app, whoever asks it, and what it wrote."""
+    """One app, its clients, and what it logged."""
 
     app: Flask
     multilimit: MultiLimit

@@ -1,4 +1,4 @@
-"""A scripted attack: hostile input to every face, by the thousand, and what none of it may achieve.
+"""A scripted attack: thousands of hostile inputs to every face, and promises that none of them may break.
 
 A new input is a line in INPUTS, a new face one in FACES, a new promise one in PROMISES. To attack for longer:
 MULTILIMIT_ATTACKS=100000 pytest -m "" tests/attack
@@ -81,7 +81,7 @@ class Attempt(NamedTuple):
 
 @dataclass
 class Siege:
-    """A house, who was served in it, and what was tried."""
+    """A house, the requests that it served, and the attempts."""
 
     house: House
     draw: Draw
@@ -150,7 +150,7 @@ def api(siege: Siege, text: str) -> Attempt:
 
 
 def token_for(siege: Siege, operator: FlaskClient) -> str:
-    """What a form of the dashboard must hold to be taken."""
+    """The token that a form of the dashboard must contain."""
     found = re.search(r'name="token" value="([^"]+)"', operator.get(siege.url("what-if")).text)
     assert found is not None
     return found[1]
@@ -191,7 +191,7 @@ def upload(siege: Siege, text: str) -> Attempt:
 
 
 def document(siege: Siege, text: str) -> Attempt:
-    """Somebody writes into the storage what every worker will read."""
+    """An attacker writes the document that every worker reads."""
     entry: dict[str, Any] = {
         "id": "x",
         "kind": siege.draw.choice(["ban", "override", "deny", text]),
@@ -227,7 +227,7 @@ def replayed(siege: Siege, text: str) -> Attempt:
 
 
 def refreshed(siege: Siege, text: str) -> Attempt:
-    """What the log says by now, and the screen of an operator."""
+    """The log lines since the last look."""
     siege.house.flush()
     log = siege.house.log.getvalue()
     siege.house.log.seek(0)
@@ -262,7 +262,7 @@ FACES: dict[str, Face] = {
 
 
 def safely(text: str) -> str:
-    """As a URL or a form can hold it."""
+    """Text with a "?" for each lone surrogate, which no URL or form can hold."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -294,7 +294,7 @@ def besieged(uri: str, seed: int, **settings: Any) -> Siege:
     return siege
 
 
-# What may never be
+# Promises
 
 
 def served_more_than_declared(siege: Siege, attempt: Attempt) -> str:  # noqa: ARG001
@@ -320,7 +320,7 @@ PROMISES = (served_more_than_declared, failed, obeyed, ran)
 
 
 def attack(siege: Siege, attempts: int) -> list[str]:
-    """Make so many attempts; return the breaches."""
+    """Make this number of attempts; return the broken promises."""
     breaches = []
     for number in range(attempts):
         face = list(FACES)[number % len(FACES)]

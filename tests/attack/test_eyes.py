@@ -1,4 +1,4 @@
-"""Whatever a client, a colleague or a developer chose as a name: no screen, page, log or message obeys it."""
+"""Hostile names of clients, colleagues and developers: no screen, page, log or message obeys control characters."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ARGUMENTS: dict[str, list[tuple[str, ...]]] = {
     "unset": [(EVIL, "--yes")],
     "why": [(f"user:{EVIL}",), (EVIL,)],
 }
-"""What commands are given, if anything."""
+"""The arguments of commands; other commands get none."""
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_commands_print_no_control_characters_or_forged_lines(hostile: House) ->
                 require_safe(re.sub(r"\x1b\[[\d;]*m", "", output))
                 seen += output
 
-    assert seen.count("FORGED") > 50  # hostile text was there
+    assert seen.count("FORGED") > 50  # the hostile text was shown, escaped
 
 
 def test_pages_show_no_control_characters(hostile: House) -> None:

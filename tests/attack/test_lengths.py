@@ -1,4 +1,4 @@
-"""A text of a million characters is refused or ignored at every face, before anything matches or keeps it."""
+"""A text of a million characters is refused or ignored everywhere, before it is matched or stored."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_install_is_an_error_once_a_module_has_imported_flask_limiter(before: st
 
 
 def test_plugin_loaded_by_the_flask_command_does_not_prevent_install() -> None:
-    """Its group of commands holds the plugin, and no module does."""
+    """Only its group of commands refers to the plugin."""
     plugins = "from importlib.metadata import entry_points; plugins = entry_points(group='flask.commands')"
     loaded = "group = {each.name: each.load() for each in plugins if each.value.startswith('flask_limiter')}"
 
@@ -77,7 +77,7 @@ def test_plugin_loaded_by_the_flask_command_does_not_prevent_install() -> None:
 
 
 def test_commands_run_although_a_flask_plugin_imports_flask_limiter(tmp_path: Path) -> None:
-    """As the documentation has it for Flask-AppBuilder."""
+    """As the documentation shows for Flask-AppBuilder."""
     app = "from flask import Flask; from flask_limiter import Limiter; app = Flask('shop'); Limiter(str, app=app)"
     (tmp_path / "shop.py").write_text(INSTALL + app)
     (tmp_path / "flask_on_bridge.py").write_text(f"{INSTALL}from flask.cli import main; main()")

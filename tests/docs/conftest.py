@@ -30,7 +30,7 @@ SIGNALS = [each for each in vars(signals).values() if isinstance(each, NamedSign
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Those that the pages name."""
+    """The certificates that pages name."""
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 

@@ -200,7 +200,7 @@ class TestManyEndpoints:
     def test_application_default_and_unmatched_limits_apply(self, run: Run) -> None:
         app = run(self.PAGE, "app")["app"]
         assert statuses(app, "/", 3) == [200, 200, 429]
-        assert statuses(app, "/news", 4) == [200, 200, 200, 429]  # 2 + 3 are the 5 of the app
+        assert statuses(app, "/news", 4) == [200, 200, 200, 429]  # with the 2 above, 5 requests of the app
         assert statuses(app, "/nowhere", 4, **from_address("203.0.113.7")) == [404, 404, 404, 429]
 
     def test_limits_of_the_configuration_apply(self, run: Run) -> None:
@@ -521,7 +521,7 @@ class TestRealCost:
     PAGE = "docs/how-to/real-cost.md"
 
     def left(self, client: FlaskClient, endpoint: str, **headers: str) -> tuple[int, int]:
-        """What is left, and what is over."""
+        """The remaining units and the debt."""
         app = client.application
         with app.test_request_context(headers=headers, environ_base={"REMOTE_ADDR": "127.0.0.1"}):
             *_, last = app.extensions["multilimit"].peek(endpoint).statuses
@@ -544,7 +544,7 @@ class TestRealCost:
 
     def test_stream_is_charged_when_it_is_closed(self, run: Run) -> None:
         app = run(self.PAGE, "stream")["app"]
-        app.testing = True  # it is settled before it is closed, and not soon after
+        app.testing = True  # settles a stream before it is closed, not in the background
         client = app.test_client()
 
         response = client.post("/stream")

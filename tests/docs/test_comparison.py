@@ -33,13 +33,13 @@ PAGES = ("README.md", "README.zh-CN.md")
 
 
 def left(call: Callable[[str], int]) -> int:
-    """Calls that other clients have left after a greedy one."""
+    """The number of calls that a greedy client leaves for others."""
     assert sum(call("203.0.113.1") == 200 for _ in range(CALLS)) == EACH
     return sum(call(f"198.51.100.{number}") == 200 for number in range(EVERYONE))
 
 
 def rows(page: str) -> dict[str, list[str]]:
-    """The cells of the comparison, by the first of each row, without emphasis."""
+    """The cells of the comparison, by the first cell of each row, without emphasis."""
     text = (ROOT / page).read_text().replace("**", "")
     return {
         cells[0].strip(): [cell.strip() for cell in cells[1:]]
@@ -103,7 +103,7 @@ def test_flask_limiter_uses_fixed_windows_by_default() -> None:
 
 
 def pass_at_once(app: Flask, limit: Callable[[Any], Any]) -> int:
-    """Of requests of one client that run at once, how many pass."""
+    """How many concurrent requests of one client pass."""
     together = Barrier(AT_ONCE)
 
     def view() -> str:

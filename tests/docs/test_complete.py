@@ -1,4 +1,4 @@
-"""Nothing public is missing from the reference, no link in README leads nowhere, all name the same versions."""
+"""Everything public is in the reference, the links of README work, and all files name the same versions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VERSIONS = {
     "README.zh-CN.md": r"Python (3\.\d+) 至 (3\.\d+)",
     "CHANGELOG.md": r"Python (3\.\d+) to (3\.\d+)",
 }
-"""Where they are named, and how."""
+"""The files that name versions of Python, and the pattern of each."""
 
 
 def _sections() -> dict[str, str]:
@@ -41,7 +41,7 @@ def _sections() -> dict[str, str]:
 
 
 def _first_cells(begin: str) -> list[str]:
-    """What the first column of a table in the reference of the commands names, sorted."""
+    """The names in the first column of a table of the command line reference, sorted."""
     table = (REFERENCE / "cli.md").read_text().partition(begin)[2].partition("\n\n")[0]
     return sorted(re.findall(r"`(.+?)`", " ".join(re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE))))
 

@@ -1,4 +1,4 @@
-"""CONTRIBUTING names files that exist, and few of them for each recipe."""
+"""CONTRIBUTING names existing files, and only a few for each recipe."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The runbook, line by line, after a few seconds of traffic: several workers of gunicorn and a real server. Whether the
-numbers are those of what was sent, ``tests/apps/test_night.py`` finds out.
+"""The runbook, line by line, after a few seconds of traffic: several workers of gunicorn and a real server.
+
+``tests/apps/test_night.py`` compares the numbers with the sent requests.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ SECONDS = 5.0
 
 
 class Night:
-    """What was sent, and what came back."""
+    """The sent requests and their statuses."""
 
     def __init__(self, served: Program) -> None:
         self.served = served
@@ -99,7 +100,7 @@ def shop(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
         with Program("gunicorn", "-b", "127.0.0.1:0", "-w", "3", "night_shop:app", environment=settings) as served:
             until(lambda: served.get("/multilimit/").status == 200)
             night = Night(served)
-            time.sleep(1.5)  # each worker tells what it counted once a second
+            time.sleep(1.5)  # each worker sends its counts once a second
             from night_shop import app  # type: ignore[import-not-found]  # written above
 
             yield night, app

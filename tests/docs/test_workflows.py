@@ -1,4 +1,4 @@
-"""Workflows and `.ci/run` run what `nox` and README name, on the versions of Python that the package names, beside the
+"""Workflows and `.ci/run` run the sessions of nox and the command of README, on every supported Python, and install the
 programs that tests run."""
 
 from __future__ import annotations

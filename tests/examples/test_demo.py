@@ -1,8 +1,7 @@
 """The demo served by gunicorn: a user may call twice a second; all together 50 times in 10 s and 100 times in 60 s.
 
-What is exact about it only holds while less than a window passes, which a test cannot order a real clock to do. So
-each case measures how long it took by its own clock, which began before the server's, and tries again when that was
-too long to tell.
+The exact numbers hold only within one window, and a test cannot stop a real clock. So each case measures its own
+duration, which includes that of the server, and tries again when it was too long.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ def shared(server: Server) -> Iterator[Program]:
     """The demo in four processes that share a server."""
     environment = {
         "FLASK_MULTILIMIT_STORAGE_URI": server.url,
-        # What is tested is the count, not how soon a busy machine answers.
+        # The test is about counts; a busy machine may answer late.
         "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10",
-        # And what lies on the server, from which these tests take keys away.
+        # Tests delete keys on the server, which a deny cache would not see.
         "FLASK_MULTILIMIT_DENY_CACHE": "0",
     }
     with gunicorn("demo:app", workers=WORKERS, threads=2, environment=environment) as program:
@@ -63,7 +62,7 @@ def served_by(log: str, status: int) -> set[str]:
 
 @pytest.fixture
 def demo(shared: Program, redis_client: redis.Redis) -> Program:
-    """The same with quotas that are whole."""
+    """The same program with unused quotas."""
     redis_client.flushall()
     return shared
 
@@ -106,7 +105,7 @@ def test_memory_storage_in_several_processes_is_logged_once() -> None:
     assert "redis://localhost:6379/0" in log
 
 
-# As its author would test it
+# Tests as the author of the demo would write them
 
 
 def app_of(name: str) -> Flask:

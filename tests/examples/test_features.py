@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """Asks an app, each time as somebody without cookies."""
+    """Sends each request without cookies."""
 
     def __init__(self, app: Flask) -> None:
         self._app = app
@@ -50,7 +50,7 @@ class Client:
 
 
 def load(path: Path) -> Any:
-    """A new copy of the module, whose quotas are whole."""
+    """A new copy of the module, with unused quotas."""
     package = path.name == "__init__.py"
     name = f"example_{path.parent.name if package else path.stem}"
     for loaded in [loaded for loaded in sys.modules if loaded.split(".")[0] == name]:
@@ -70,7 +70,7 @@ class TestLoginProtection:
     @pytest.fixture
     def get(self) -> Client:
         example = load(EXAMPLES / "login_protection.py")
-        quick = "pbkdf2:sha256:1"  # what makes guessing dear makes tests slow
+        quick = "pbkdf2:sha256:1"  # a slow hash would slow down the tests
         example.NOBODY = generate_password_hash("", quick)
         for account, password in (("ann", "correct-horse"), ("bob", "battery-staple")):
             assert check_password_hash(example.PASSWORDS[account], password)
@@ -134,7 +134,7 @@ class TestPasswordGuessers:
     @pytest.fixture
     def example(self) -> Any:
         example = load(EXAMPLES / "password_guessers.py")
-        quick = "pbkdf2:sha256:1"  # what makes guessing dear makes tests slow
+        quick = "pbkdf2:sha256:1"  # a slow hash would slow down the tests
         example.NOBODY = generate_password_hash("", quick)
         example.PASSWORDS["ann"] = generate_password_hash("correct-horse", quick)
         return example
@@ -279,7 +279,7 @@ class TestTokens:
 
 
 class TestPlans:
-    """All on one day of 2026, by a clock that stands still."""
+    """The clock stands still on one day of 2026."""
 
     ADA = {"X-Api-Key": "k-ada"}  # noqa: RUF012
 
@@ -296,7 +296,7 @@ class TestPlans:
         return client.post("/chat", data="word " * words, headers=self.ADA, **options).status_code
 
     def left(self, client: FlaskClient) -> dict[str, tuple[int, int]]:
-        """By label, what is left of how much."""
+        """The remaining units and the count of each limit, by label."""
         found = json.loads(client.get("/rate_limit", headers=self.ADA).text)["resources"].values()
         return {each["label"]: (each["remaining"], each["limit"]) for each in found}
 

@@ -1,4 +1,4 @@
-"""The server of the fault suite, and limiters on what stands before it."""
+"""The server of the fault suite, and limiters that use it directly or through a proxy."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def binary(server_binaries: dict[str, Binary]) -> Binary:
 
 @pytest.fixture
 def changes() -> list[Health]:
-    """Of the guards that are opened."""
+    """The changes of health that open guards report."""
     return []
 
 
 @pytest.fixture
 def open_limiter() -> Iterator[Callable[..., Limiter]]:
-    """Without layers."""
+    """Opens limiters without layers."""
     opened: list[Limiter] = []
 
     def open_limiter(uri: str, *, timeout: float = 10) -> Limiter:

@@ -56,7 +56,7 @@ class Seen:
 
     @property
     def slowest(self) -> list[float]:
-        """Seconds, of those that came while it lasted; the longest first."""
+        """Seconds that requests took during the fault; the longest first."""
         return sorted((each.seconds for each in self.all if self.began <= each.start <= self.ended), reverse=True)
 
     @property
@@ -82,7 +82,7 @@ class Service:
     def suffer(self, fault: Fault, seconds: float = FAULT_SECONDS) -> Seen:
         """Let `fault` happen under load, and wait until it is over for all workers."""
         seen, who = Seen(), f"user-{next(_names)}"
-        with ThreadPoolExecutor(CLIENTS) as first:  # many at once, so that both workers get to know them
+        with ThreadPoolExecutor(CLIENTS) as first:  # many at once, so that both workers serve this client
             seen.all += first.map(lambda _: self._ask("/", who), range(BEFORE))
         stop = threading.Event()
         clients = [threading.Thread(target=self._keep_asking, args=(who, seen, stop)) for _ in range(CLIENTS)]
@@ -116,7 +116,7 @@ class Service:
 
     @staticmethod
     def _wait_for_recovery(seen: Seen) -> None:
-        """Until the storage has decided for a while whoever was asked."""
+        """Wait until the storage has decided for a while in all workers."""
         deadline = time.monotonic() + LONGEST_RECOVERY
         while time.monotonic() < deadline:
             time.sleep(0.1)
@@ -127,7 +127,7 @@ class Service:
                 return
 
     def _wait_until_all_is_charged(self) -> None:
-        """Or what comes next would belong to the same outage."""
+        """Wait until the outage is over for each worker, or the next fault would belong to it."""
         deadline = time.monotonic() + LONGEST_RECOVERY
         while time.monotonic() < deadline:
             log = self.program.log
@@ -144,5 +144,5 @@ def serving(binary: Binary, *, app: str = "app:app", folder: Path = HERE, policy
         environment = {"STORAGE_URI": world.proxy.url, "ON_STORAGE_ERROR": policy, "LIMIT": f"{LIMIT}/minute"}
         with Program("gunicorn", "--chdir", str(folder), *arguments, app, environment=environment) as program:
             while len({reply.text for reply in program.get_all(["/pid"] * 8)}) < 2:
-                time.sleep(0.05)  # a worker that is still starting has met nobody
+                time.sleep(0.05)  # until both workers have started
             yield Service(world, program)

@@ -1,4 +1,4 @@
-"""An app whose requests cost what they say. Each `who` has a quota of its own at each endpoint."""
+"""An app whose requests name their cost. Each `who` has a quota of its own at each endpoint."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ for endpoint, rules in RULES.items():
 
 @app.get("/used/<endpoint>/<client>")
 def used(endpoint: str, client: str) -> list[int]:
-    """The units that count, by rule."""
+    """The used units, by rule."""
     decision = multilimit.peek(endpoint, f"who:{client}")
     return [COUNT - status.remaining + status.debt for status in decision.statuses]
 

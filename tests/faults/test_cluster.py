@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from support.servers import Binary
 
 PLAN = hits("50/minute; 500/hour; 5000/day", scope="api")
-"""In one slot."""
+"""Its keys are in one hash slot."""
 SLOT = key_slot(PLAN[0].key.encode())
 LONG = 30.0
 """Seconds that a test waits at most."""
@@ -55,7 +55,7 @@ def move(cluster: Cluster) -> Iterator[Move]:
 
 
 class Move:
-    """Of one slot to another server, step by step."""
+    """Moves one hash slot to another server, step by step."""
 
     def __init__(self, cluster: Cluster, slot: int) -> None:
         self.cluster, self.slot = cluster, slot
@@ -119,7 +119,7 @@ def test_checks_during_a_hash_slot_move_are_counted_once(limiter: Limiter, move:
 
 
 def test_new_subject_is_counted_while_its_hash_slot_moves(limiter: Limiter, move: Move, algorithm: str) -> None:
-    """Keys that are nowhere yet: neither server takes all of them in one command."""
+    """Its keys do not exist yet: neither server takes all of them in one command."""
     plan = hits([rule(algorithm, 30, 9), rule(algorithm, 60, 9), rule("sliding_window", 90, 9)], scope="api")
     move.begin()
 
@@ -226,7 +226,7 @@ def test_hash_slot_without_an_owner_is_an_error_with_a_remedy(cluster: Cluster, 
 
 
 def answered(limiter: Limiter, plan: tuple[Hit, ...]) -> Decision:
-    """The first answer to come."""
+    """The first decision, after any number of errors."""
     deadline = time.monotonic() + LONG
     while True:
         try:
@@ -256,7 +256,7 @@ def test_limits_of_a_shard_apply_after_its_fail_over(server_binaries: dict[str, 
 
 
 def test_fail_over_under_load_causes_no_errors_and_no_extra_units(server_binaries: dict[str, Binary]) -> None:
-    """Guarded, as in an app, by a plan whose other half lies on a server that lives."""
+    """With a guard, as in an app; half of the keys are on a server that stays alive."""
     with own_cluster(server_binaries, replicas=1) as cluster:
         changes = list[str]()
         storage = storage_from_uri(cluster.uri, timeout=0.5)
@@ -282,7 +282,7 @@ def test_fail_over_under_load_causes_no_errors_and_no_extra_units(server_binarie
             thread.start()
         cluster.until(lambda: guard.health().state == "failed", "failure")
         cluster.until(lambda: changes[-1:] == ["working"], "recovery")
-        storage.peek(own)  # not only the half that had never failed
+        storage.peek(own)  # the failed half answers, too
         done.set()
         for thread in threads:
             thread.join(LONG)
@@ -296,7 +296,7 @@ def test_fail_over_under_load_causes_no_errors_and_no_extra_units(server_binarie
 
 @pytest.mark.parametrize("back_first", [0, 2])
 def test_storage_is_back_only_when_every_needed_server_is(server_binaries: dict[str, Binary], back_first: int) -> None:
-    """Also when there is nothing to be charged later, which would need them all."""
+    """Also if no charges wait for the storage, which would need all servers."""
     with own_cluster(server_binaries) as cluster:
         changes = list[str]()
         storage = storage_from_uri(cluster.uri, timeout=0.3)
@@ -373,7 +373,7 @@ def test_frozen_first_server_of_the_uri_is_asked_only_once(cluster: Cluster) -> 
 
 
 class LyingShard(Liar):
-    """A server that has, by its own word, all slots, and answers every other question with ``reply``; with nothing, by
+    """A server that claims all hash slots, and answers every other command with ``reply``, or if that is empty, by
     closing the connection."""
 
     def __init__(self, reply: Callable[[int], bytes]) -> None:
@@ -383,7 +383,7 @@ class LyingShard(Liar):
         self.heard = b""
         self.asked_for_slots = threading.Event()
         self.silent: threading.Event | None = None
-        """Until then, the first who asks for the slots is not answered."""
+        """Until it is set, the first client that asks for the hash slots gets no answer."""
 
     def _answers(self, data: bytes) -> Iterator[bytes]:
         self.heard += data

@@ -31,7 +31,7 @@ FIRST = "198.51.100.7"
 
 
 def shops_on(uri: str) -> list[Shop]:
-    """Several processes of the app, all of which serve and deny ``FIRST``."""
+    """Several workers of the app, which all deny ``FIRST``."""
     shops = [made(uri, MULTILIMIT_STORAGE_TIMEOUT=0.5) for _ in range(SHOPS)]
     for shop in shops:
         shop.statuses(1, "/open")
@@ -49,12 +49,12 @@ def denied_by_none(shops: list[Shop], who: str) -> bool:
 
 
 def denied(shop: Shop) -> list[str]:
-    """As the storage has it."""
+    """The clients denied in storage."""
     return [str(each.who) for each in shop.control.entries() if each.kind != "override"]
 
 
 def changed(shop: Shop) -> list[str]:
-    """Whom the history says was denied, the oldest first."""
+    """The clients that were denied according to the history, the oldest first."""
     told = reversed(shop.control.history())
     return [change["entry"].removeprefix("deny ") for change in told if change["what"] == "set"]
 
@@ -101,7 +101,7 @@ class Changes:
 
 @pytest.mark.parametrize("fault", [Server.kill, Server.suspend], ids=["killed", "frozen"])
 def test_changes_during_a_fail_over_are_stored_or_errors(binary: Binary, fault: Callable[[Server], None]) -> None:
-    """Two changes may be lost or stored: the one in progress when the primary fails, and the one before it, for a
+    """Two changes may be lost or stored: the one in progress when the primary fails, and the one before it, because a
     replica follows a little behind."""
     with Trio(binary) as trio:
         shops = shops_on(trio.url)

@@ -89,7 +89,7 @@ def test_limits_apply_during_and_after_a_fault(
 def test_slots_are_free_again_after_a_fault(
     fault: Fault, policy: OnStorageError, world: World, open_guarded: Callable[..., Limiter]
 ) -> None:
-    """A check without a reply may be charged, even later: whether it was admitted here or not, its slots come back."""
+    """A check without a reply may be charged, even later: its slots are released, admitted or not."""
     limiter = open_guarded(world.proxy.url, timeout=0.1, on_error=policy)
     plan, over = hits("2 at once"), threading.Event()
 
@@ -113,7 +113,7 @@ def test_slots_are_free_again_after_a_fault(
     until(lambda: limiter.peek(plan).remaining == 2, 3)
 
 
-# What is no outage
+# Faults that are no outage
 
 
 def in_threads(many: int, act: Callable[[], object]) -> None:

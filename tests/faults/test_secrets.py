@@ -84,7 +84,7 @@ def ports(binary: Binary) -> Iterator[dict[str, int]]:
 
 
 def everything_said(uri: str, caplog: pytest.LogCaptureFixture) -> str:
-    """By the engine, the app and the logs."""
+    """All text of the engine, the app and the logs."""
     said = [*_of_engine(uri), *_of_app(uri)]
     return "\n".join([*said, caplog.text, *(str(record.exc_text) for record in caplog.records)])
 

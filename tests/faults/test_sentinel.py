@@ -1,4 +1,4 @@
-"""Storage that sentinels look after: found through any of them, and found again after a fail-over."""
+"""Storage behind sentinels: found through any of them, and found again after a fail-over."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def primary(binary: Binary) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def sentinel(binary: Binary, primary: Server) -> Iterator[SentinelServer]:
-    """Alone, and so without the power to do anything but tell where the primary is."""
+    """A single sentinel, which can only say where the primary is."""
     with SentinelServer(binary, primary.port, quorum=2) as server:
         yield server
 
@@ -180,7 +180,7 @@ def test_outdated_sentinel_is_asked_last_next_time(
         places = f"127.0.0.1:{stale.port},127.0.0.1:{sentinel.port}"
         limiter = open_limiter(f"redis+sentinel://{places}/{SERVICE}")
 
-        plan = hits(rule("fixed_window"), scope="stale")  # which is not repeated when the connection is lost
+        plan = hits(rule("fixed_window"), scope="stale")  # a check that is not repeated when the connection is lost
 
         with pytest.raises(StorageError, match=f"127.0.0.1:{refusing_port}"):
             limiter.check(plan)
@@ -214,7 +214,7 @@ def test_server_and_sentinel_get_their_own_credentials(binary: Binary, open_limi
             assert "+sentinel|get-master-addr-by-name" in caught.value.remedy
 
 
-# What can be wrong
+# Errors
 
 
 def test_unknown_service_name_is_an_error_with_a_remedy(
@@ -391,7 +391,7 @@ class Tasks(Load):
         self.done = 0
 
     def fail_over(self, trio: Trio, fault: Callable[[Server], None], changes: list[Health]) -> None:
-        """Begin, let the primary fail, and go on until much is done after it is back."""
+        """Start, let the primary fail, and go on for a while after the recovery."""
         with self:
             until(lambda: self.done > 3 * THREADS)
             trio.wait_for_good_replicas()
@@ -404,7 +404,7 @@ class Tasks(Load):
 
 
 class Settling(Tasks):
-    """Threads that settle each check at more than its estimate, and every second one of another limit at nothing."""
+    """Threads that settle each check at more than its estimate, and every second check of another limit at nothing."""
 
     MORE = hits("1000000/hour", scope="more", cost=10)
     LESS = hits("1000000/hour", scope="less", cost=10)
@@ -415,14 +415,14 @@ class Settling(Tasks):
             with self._lock:
                 self.done += 1
             for decision, units in ((more, 35), (less, 0)):
-                with contextlib.suppress(StorageError):  # when it fails first; afterwards it is told later
+                with contextlib.suppress(StorageError):  # at the first failure; later ones wait for the storage
                     self._limiter.settle(decision, units)
 
 
 def test_fail_over_settles_nothing_twice(
     trio: Trio, fault: Callable[[Server], None], open_guarded: Callable[..., Limiter], changes: list[Health]
 ) -> None:
-    """A replica may not have heard of the last charges and settlements: these are lost, or leave the estimate."""
+    """A replica may miss the last charges and settlements: these are lost, or leave the estimate."""
     limiter = open_guarded(trio.url)
     settling = Settling(limiter)
     settling.fail_over(trio, fault, changes)
@@ -461,7 +461,7 @@ class Work(Tasks):
 def test_fail_over_loses_no_slot(
     trio: Trio, fault: Callable[[Server], None], open_guarded: Callable[..., Limiter], changes: list[Health]
 ) -> None:
-    """A replica may not have heard of the slots that were taken last: as many can be too many, for a moment."""
+    """A replica may miss the slots that were taken last: as many can be in use beyond the count, for a moment."""
     limiter = open_guarded(trio.url)
     work = Work(limiter)
     work.fail_over(trio, fault, changes)
@@ -482,7 +482,7 @@ def _by_redis_py(trio: Trio) -> Limiter:
 
 
 def _well_connected(limiter: Limiter, admin: redis.Redis) -> Limiter:
-    """With many connections at hand, both of those for checks and of those for many at once."""
+    """With many idle connections, for single checks and for many at once."""
     plan = hits("100000/hour", scope="idle")
     uses: list[Callable[[], object]] = [lambda: limiter.check(plan), lambda: limiter.check_many([plan])] * THREADS
     wanted = len(admin.client_list()) + len(uses)
@@ -504,6 +504,6 @@ def _fails(limiter: Limiter) -> bool:
 
 
 def _works_at_once(limiter: Limiter) -> bool:
-    """Whether none of the connections that were at hand is tried first."""
+    """Whether the idle connections to the old primary are no longer used."""
     decision = limiter.check(hits("100000/hour", scope="idle"))
     return decision.allowed and limiter.check_many([hits("100000/hour", scope="idle")])[0].allowed

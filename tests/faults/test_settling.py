@@ -1,4 +1,4 @@
-"""Settling under faults, by 8 processes of 4 threads: nothing twice, and what is lost leaves the estimate."""
+"""Settling under faults, by 8 processes of 4 threads: never twice, and a lost settlement leaves the estimate."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SUFFERED = ("SIGSTOP", "SIGKILL, restart", "CLIENT KILL", "lost replies", "repli
 
 @dataclass(slots=True)
 class Service:
-    """The app on a server that keeps each command on disk, so that a killed one forgets nothing."""
+    """The app on a server that writes each command to disk, so that it forgets nothing when it is killed."""
 
     world: World
     program: Program
@@ -76,7 +76,7 @@ class Service:
         return admitted
 
     def is_settled(self) -> bool:
-        """Whether the storage decides for each worker, and none of them has anything left to tell it."""
+        """Whether the storage decides for each worker, and no worker has pending charges."""
         found = {each.text for each in self.program.get_all(["/health"] * 8 * WORKERS)}
         return len(found) == WORKERS and all('"pending":0' in each and '"working"' in each for each in found)
 

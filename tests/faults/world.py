@@ -1,4 +1,4 @@
-"""A server, a proxy before it, and every fault that can be done to them."""
+"""A server, a proxy before it, and every fault that they can have."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Fault:
     begin: Callable[[World], object]
     end: Callable[[World], object]
     noticed: bool = True
-    """Whether checks go without an answer at all."""
+    """Whether checks get no answer."""
     forgets: bool = False
-    """Whether the server has lost what it knew."""
+    """Whether the server loses its data."""
 
 
 def _through_proxy(name: str, fault: str, *, noticed: bool = True, seconds: float = 0.0, reply: bytes = b"") -> Fault:

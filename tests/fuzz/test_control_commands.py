@@ -78,7 +78,7 @@ def commands(draw: st.DrawFn) -> list[str]:
 
 
 def made() -> Flask:
-    """Its document lies in this process, but the commands take it for one that others share."""
+    """The control document is in this process, but commands treat it as shared."""
     app = Flask("shop")
     MultiLimit(app, user_loader=lambda: request.headers.get("X-User"))
     app.add_url_rule("/", "show", rate_limiter(type=IP, rules="100/minute")(lambda: "ok"))

@@ -45,7 +45,7 @@ anything = st.recursive(
 
 
 def said_of(act: Callable[[], object]) -> str:
-    """The ConfigurationError of ``act`` as a traceback shows it, with all that it came from; "" when there is none."""
+    """The ConfigurationError of ``act`` as a traceback shows it, with its causes; "" if there is none."""
     try:
         act()
     except ConfigurationError as error:

@@ -1,4 +1,4 @@
-"""Any stack of decorators around a view: each limit that applies counts every request exactly once, or refuses it.
+"""Random stacks of decorators around a view: each limit that applies counts every request exactly once, or refuses it.
 
 A stack is a list of layers, the outermost first. Each layer says whether it tells what it wraps, and a model says from
 that alone which limits apply; what was charged is read from storage.
@@ -35,7 +35,7 @@ MANY = 1000
 
 
 class ChargedStorage(RecordingStorage):
-    """Counts what was charged, by the seconds of the window."""
+    """Counts charges, by the seconds of the window."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
@@ -69,7 +69,7 @@ def stopping(place: int, *, tells: bool) -> Decorator:
 
 
 def caching(view: View) -> View:
-    """Calls the view once, and tells nobody what it wraps."""
+    """Calls the view once, and has no ``__wrapped__``."""
     kept: list[Any] = []
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -81,7 +81,7 @@ def caching(view: View) -> View:
 
 
 def naming(view: View) -> View:
-    """Tells what it wraps, and copies no attributes."""
+    """Has ``__wrapped__``, but copies no attributes."""
 
     @functools.wraps(view, updated=())
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -103,7 +103,7 @@ class Page:
 
 
 def probed(entered: Counter[int], window: int, view: View) -> View:
-    """Notes that the limiter of ``window``, which stands directly below, is called; and tells what it wraps."""
+    """Counts calls of the limiter of ``window`` directly below it, and has ``__wrapped__``."""
 
     @functools.wraps(view)
     def probe(*args: Any, **kwargs: Any) -> Any:
@@ -114,7 +114,7 @@ def probed(entered: Counter[int], window: int, view: View) -> View:
 
 
 def holding(entered: Counter[int], window: int, view: View) -> View:
-    """Closes over another limited function, and calls it only when the request says so."""
+    """Its closure holds another limited function, which it calls only when the request says so."""
     service = probed(entered, window, rate_limiter(rules=f"{MANY} per {window} seconds")(lambda: "done"))
 
     @functools.wraps(view)
@@ -195,10 +195,10 @@ def expected(kinds: list[str], entered: Counter[int]) -> Counter[float]:
     if "exempt" not in kinds[:seen]:
         charged.update([APPLICATION, BLUEPRINT, CONFIGURATION])
     if own and entered[own[0]]:
-        charged.update(own)  # once, however often it is called: it is one request
+        charged.update(own)  # once for each request, although it may be called more often
     for group in hidden:
         for window in group:
-            charged[window] += entered[group[0]]  # a function that somebody calls
+            charged[window] += entered[group[0]]  # a limited function that is called
     charged.update({window: times for window, times in entered.items() if window > 100})
     return +charged
 

@@ -63,7 +63,7 @@ NONSENSE: dict[str, Any] = {"a thing": Thing(), "nan": math.nan, "bytes": b"x", 
 
 
 class World(NamedTuple):
-    """What arguments are made of."""
+    """The objects that arguments are made of."""
 
     app: Flask
     multilimit: MultiLimit
@@ -86,7 +86,7 @@ def declared(**options: Any) -> object:
 
 
 def started(**options: Any) -> None:
-    """A MultiLimit, and all that is checked when its app starts."""
+    """Makes a MultiLimit, and runs all checks of the start."""
     app = Flask("shop")
     multilimit = MultiLimit(app, **options)
     app.add_url_rule("/", "index", lambda: "ok")
@@ -234,7 +234,7 @@ CALLS: dict[str, Callable[[World], Callable[..., Any]]] = {
     ),
 }
 NOT_TRIED = {
-    "rate_limiter": {"message"},  # anything can be shown as one
+    "rate_limiter": {"message"},  # every value can be shown as a message
     "put": {"seen"},
     "Hit": {"unit", "origin", "watches"},  # set by our own code alone, as are those below
     "Hits": {"scope"},
@@ -247,7 +247,7 @@ NOT_SHOWN = {"limits", "key"}
 
 
 def arguments_of(call: Callable[..., Any]) -> set[str]:
-    """All that it takes by name, and what it is given already, if it takes anything."""
+    """The names of its parameters, and of those that it is given already."""
     taken = inspect.signature(call).parameters.values()
     return {each.name for each in taken if each.kind is not each.VAR_KEYWORD} | {*getattr(call, "keywords", ())}
 

@@ -35,7 +35,7 @@ LIMITER = rate_limiter(type=IP, rules="5/minute")
 
 
 class Kept:
-    """Keeps the view for a method that is the view."""
+    """Has a method that is the view and calls the kept function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -299,14 +299,14 @@ PASSWORD = "hunter2"
 
 @pytest.fixture(scope="module")
 def strict_server(server_binaries: dict[str, Binary]) -> Iterator[Server]:
-    """One with a password."""
+    """A server with a password."""
     with Server(next(iter(server_binaries.values())), tcp=True, options=["--requirepass", PASSWORD]) as server:
         yield server
 
 
 @pytest.fixture
 def as_user(strict_server: Server, shop: Callable[..., Shop]) -> Callable[[str], Shop]:
-    """A shop that is a user of the server with these rights."""
+    """Makes a shop whose user of the server has these rights."""
 
     def as_user(rights: str) -> Shop:
         with strict_server.client(password=PASSWORD) as client:

@@ -1,4 +1,4 @@
-"""What documents say about limits is valid, and is what clients get."""
+"""What OpenAPI documents say about limits is valid, and describes the answers that clients get."""
 
 from __future__ import annotations
 

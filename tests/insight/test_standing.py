@@ -1,4 +1,4 @@
-"""Why a client is refused, and what lifts it: commands, page and /api/ give one answer."""
+"""Why a client is refused, and how to let it pass: commands, page and /api/ give the same answer."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_bans_of_limited_functions_and_checks_are_listed_and_lifted() -> None:
     assert found.lift == ("flask multilimit unban 203.0.113.7", "flask multilimit reset --ip 203.0.113.7 --all")
     assert found.retry_after == pytest.approx(600, abs=2)
     assert found.verdict.template == BANNED
-    assert found.verdict.values["where"] in {SEND, "invitations"}  # they began nearly at once
+    assert found.verdict.values["where"] in {SEND, "invitations"}  # both bans began nearly at once
     assert {each.endpoint for each in found.elsewhere} == {SEND, "invitations"}
     assert (why(app, "192.0.2.1").elsewhere, why(app, "203.0.113.7", "search").state) == ((), "passes")
     assert command(app, "unban", "203.0.113.7", "--yes") == "Lifted: 2 bans started by limiters.\n"
@@ -260,7 +260,7 @@ def test_why_page_and_api_give_the_same_answer() -> None:
             ["flask multilimit unban 203.0.113.7", "flask multilimit reset login --ip 203.0.113.7"],
         )
     assert of_command.keys() == of_api.keys()
-    refusals = [{**each, "until": 0} for each in of_command["refusals"]]  # by the time of the look, within a slice
+    refusals = [{**each, "until": 0} for each in of_command["refusals"]]  # depends on the time of the look
     assert refusals == [{**each, "until": 0} for each in of_api["refusals"]]
     assert "refused at login: banned by ip-ban" in page
     assert page.index("Lift") < page.index("Limits that refuse it, ") < page.index("Refused in the last hour")
@@ -308,7 +308,7 @@ def test_why_prints_verdict_and_remedy() -> None:
 
 @pytest.fixture(params=["memory", "server", "cluster"])
 def shared(request: pytest.FixtureRequest) -> str:
-    """Where quotas are: somewhere empty."""
+    """The URI of an empty storage of each kind."""
     if request.param == "memory":
         return "memory://"
     if request.param == "cluster":
@@ -392,7 +392,7 @@ PAIR = 'user+ip:[["user", "ada"], ["ip", "203.0.113.7"]]'
 
 
 def app_of_pairs(storage: Any, *, rules: str = "1/minute") -> Flask:
-    """Which counts users together with their addresses."""
+    """An app that counts users together with their addresses."""
     app = Flask("shop")
     app.config.update(MULTILIMIT_DENY_CACHE=0, MULTILIMIT_STORAGE_TIMEOUT=10)
     MultiLimit(app, storage=storage, user_loader=lambda: request.headers.get("X-User"))

@@ -1,4 +1,4 @@
-"""The last hour: read a little at a time, summed up, forgotten."""
+"""The traffic of the last hour in memory: read in parts, summed, forgotten."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADA = Refused("search", "ip-60s", "ip", "203.0.113.7")
 
 
 class World:
-    """A storage with traffic, and two clocks: its own, and the one that an hour measures itself by."""
+    """A storage with traffic, and two clocks: that of the storage, and that of the memory."""
 
     def __init__(self, *, seconds_an_answer: float = 0.0) -> None:
         self.now = 1_700_000_004.0
@@ -221,13 +221,13 @@ def test_first_refusal_is_known_to_the_second() -> None:
 
     ((_, amount, latest, since, _),) = world.look().refused(1)
 
-    assert (amount, latest, since) == (5, 2, first - 0.5)  # within the second that was told
+    assert (amount, latest, since) == (5, 2, first - 0.5)  # in the middle of its second
 
 
 def test_rates_begin_at_the_check_that_started_the_thread() -> None:
     world = World()
     outbox = Outbox(world, PREFIX, logger=logging.getLogger(), clock=lambda: world.now)
-    world.now += 1  # since that check
+    world.now += 1  # after that check
     outbox.put(some(40))
     outbox.send()
     world.now += 3

@@ -1,4 +1,4 @@
-"""As the documentation has it: what a worker that is gone has shown of itself is shown no longer."""
+"""As in the documentation: removes the gauges of a worker that has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done once a second: while there is something to do, and once more at the end."""
+"""Tasks that run once a second: while there is something to do, and once more at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules that ship: valid for Prometheus' own tools, and of metrics that exist."""
+"""The dashboard and the alert rules of the package: valid for Prometheus' own tools, with metrics that exist."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What was sent is what was counted, to the unit, also by leases, and by several processes while the storage is down.
+"""Every sent request is counted exactly once, also by leases, and by several processes while the storage is down.
 
-Who else decides is counted in `traffic/test_in_flask.py`, forks in `traffic/test_counting.py`, and gevent in
+Other deciders are counted in `traffic/test_in_flask.py`, forks in `traffic/test_counting.py`, and gevent in
 `test_real_prometheus.py`.
 """
 
@@ -34,7 +34,7 @@ PATIENCE = 60.0
 
 
 def counted(client: redis.Redis, *, most: int) -> Counts:
-    """What lies in storage when ``most`` checks do."""
+    """The counts in storage, as soon as there are ``most`` checks."""
 
     def found() -> Counts:
         total = TrafficReader(RedisStorage(client), "rate_limit:").read(600).total
@@ -86,7 +86,7 @@ def test_counts_of_a_multiprocessing_child_are_sent_when_it_ends(server: Server,
 
 @pytest.fixture
 def own_server() -> Iterator[Server]:
-    """One that may be stalled."""
+    """A server that a test may stop."""
     with Server(next(iter(find_binaries().values()))) as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""One table of metrics: Prometheus and OpenTelemetry offer the same."""
+"""Prometheus and OpenTelemetry export the same table of metrics."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def shown(metric: Measured) -> str:
 
 
 def without_clock(values: dict[Series, float]) -> dict[Series, float]:
-    """The age of what was read goes on between two looks."""
+    """Without the age of control, which grows between two looks."""
     return {series: value for series, value in values.items() if series[0] != "control_age"}
 
 

@@ -1,4 +1,4 @@
-"""What observing costs a request that nobody observes: not one call of Python."""
+"""A request without observers makes no Python call for observing."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from support.calls import calls_during
 
 @pytest.fixture(autouse=True)
 def _no_receivers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even what tests before this one have left connected."""
+    """Disconnects receivers of earlier tests, too."""
     for signal in (limit_event, limits_checked, request_rejected, shadow_rejected):
         monkeypatch.setattr(signal, "receivers", {})
 
 
 def calls_of(app: Flask, *, requests: int) -> Counter[str]:
-    """Of functions of ours, by file and name, by the last of some requests of one client."""
+    """Calls of our functions, by file and name, during the last of these requests of one client."""
     environ = create_environ(environ_base={"REMOTE_ADDR": "203.0.113.7"})
     for _ in range(requests - 1):
         run_wsgi_app(app, environ, buffered=True)

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes gunicorn: its answers are what was sent, to the unit. And so is the traffic in storage."""
+"""A real Prometheus scrapes gunicorn: its numbers, and those of traffic in storage, are those of the sent requests."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ SEARCHED = {
     'multilimit_near_limit_total{endpoint="search"}': 40,
     "multilimit_storage_up": 1,
 }
-"""What Prometheus must say of what was sent."""
+"""The values that Prometheus must have for the sent requests."""
 
 
 STORMS = {"MultiLimitEndpointRefuses", "MultiLimitBanStorm"}
-"""The alerts that many clients set off, of which each asks too often."""
+"""The alerts of many clients that each ask too often."""
 
 
 class Prometheus(Program):
@@ -138,13 +138,13 @@ def test_prometheus_shows_exactly_the_sent_requests(served: Program, redis_clien
                 or waiting.until(partial(prometheus.query, ready), PATIENCE, every=EVERY)
             )
         prometheus.sums_up('multilimit_bans_in_force{endpoint="signup"}', 0)
-        assert {series: prometheus.sum(series) for series in SEARCHED} == SEARCHED, "and it has stayed so"
+        assert {series: prometheus.sum(series) for series in SEARCHED} == SEARCHED, "the numbers have not changed since"
         _check_the_scraped_page(served)
 
 
 def _check_bans(served: Program, prometheus: Prometheus) -> None:
-    """Of ten logins of each of five clients, two pass, and the third refusal is the first of the ban. The bans are in
-    force whatever becomes of the process that saw them begin, and no longer."""
+    """Of ten logins of each of five clients, two pass, and the third refusal begins the ban. The bans are in
+    force until they end, also if the process in which they began is killed."""
     replies = served.get_all([f"/login?who=client-{number % 5}" for number in range(50)])
     assert Counter(reply.status for reply in replies) == {200: 10, 429: 40}
     prometheus.sums_up('multilimit_checks_total{outcome="banned"}', 30)
@@ -180,7 +180,7 @@ def _check_the_scraped_page(served: Program) -> None:
 
 
 def _traffic(client: redis.Redis, *, least: int) -> dict[str, int]:
-    """By outcome, when there are as many checks."""
+    """The checks by outcome, as soon as there are ``least``."""
     total: Counter[str] = Counter()
     for check, amount in TrafficReader(RedisStorage(client), "rate_limit:").read(300).total.checks.items():
         total[check.outcome] += amount

@@ -1,4 +1,4 @@
-"""What several processes show of one app is joined as each metric says: the worst of all, the most, or the sum."""
+"""The gauges of several processes of one app are combined as each metric says: the worst, the most, or the sum."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def test_gauges_of_several_processes_are_combined(tmp_path: Path) -> None:
     def shown(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"multilimit_{name}", {"app": "shop", **labels})
 
-    assert shown("storage_up") == 0, "one has no answer"
+    assert shown("storage_up") == 0, "one process has no answer from the storage"
     assert [shown("storage_breaker", state=state) for state in ("closed", "half-open", "open")] == [2, 0, 1]
     assert [shown(name) for name in ("pending_charges", "fallback_keys", "leases")] == [12, 12, 12]
-    assert shown("control_version") == 3, "all know so many"
-    assert shown("control_age_seconds") == 5, "one knows only what is so old"
+    assert shown("control_version") == 3, "the oldest version of all"
+    assert shown("control_age_seconds") == 5, "the oldest of all"
     assert shown("control_entries", kind="ban") == 5
-    assert shown("bans_in_force", endpoint="login", rule="ip-ban") == 5, "each shows those of all processes"
+    assert shown("bans_in_force", endpoint="login", rule="ip-ban") == 5, "each process shows the bans of all"
     assert shown("top_subject_share", endpoint="login") == 0.5

@@ -1,4 +1,4 @@
-"""What each command says of itself."""
+"""The help of each command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two users of the documentation can do everything that they are for, on a real server."""
+"""The rights of the two server users in the documentation are sufficient, on a real server."""
 
 from __future__ import annotations
 

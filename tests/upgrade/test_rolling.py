@@ -1,4 +1,4 @@
-"""A deployment from the version before to this one and back, on one server, while requests come in."""
+"""A rolling deployment from the previous version to this one and back, on one server, under requests."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 BEFORE = "608cf61af6fe"
-"""The commit of the version before."""
+"""The commit of the previous version."""
 WORKER = Path(__file__).parent / "worker.py"
 REQUESTS = 60
-"""How many each worker sends to each endpoint; 16 workers send more than the endpoints admit."""
+"""Requests of each worker to each endpoint; all workers together send more than an endpoint admits."""
 
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package of the version before."""
+    """The package of the previous version."""
     archive = ["git", "archive", BEFORE, "flask_multilimit"]
     made = subprocess.run(archive, cwd=ROOT, capture_output=True, check=False)
     if made.returncode:
@@ -47,7 +47,7 @@ def environment(version: Path, url: str) -> dict[str, str]:
 
 
 def run_together(versions: list[Path], url: str) -> list[dict[str, dict[str, int]]]:
-    """The statuses that one worker of each version got; all begin when the last one is ready."""
+    """The statuses that one worker of each version got; all start when the last one is ready."""
     command = [sys.executable, str(WORKER), url, str(REQUESTS)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     workers = [

@@ -1,4 +1,4 @@
-"""Random apps, in which one limit at most applies to a request, answer random requests alike on both libraries.
+"""Random apps, where at most one limit applies to a request, give the same answers on both libraries.
 
 (Where several apply, or a request costs more than is left, a refused one counts there, and not here; the Retry-After of
 a refusal is rounded up here; of several meta limits, each counts refusals while another holds here.)
@@ -24,7 +24,7 @@ def a_text(draw: random.Random) -> str:
 
 
 def options_of_a_limit(draw: random.Random, *, meta: bool) -> dict[str, Any]:
-    """Without what takes the default limits' place for some requests only; ``meta``: perhaps with meta limits."""
+    """None replaces the default limits for some requests only; ``meta``: perhaps with meta limits."""
     chosen: dict[str, Any] = {}
     if draw.random() < 0.3:
         chosen["per_method"] = True
@@ -37,13 +37,13 @@ def options_of_a_limit(draw: random.Random, *, meta: bool) -> dict[str, Any]:
     if draw.random() < 0.2:
         chosen["error_message"] = "wait"
     if meta and draw.random() < 0.2:
-        chosen["meta_limits"] = [f"1 per {draw.choice(UNITS)}"]  # of more, the end differs
+        chosen["meta_limits"] = [f"1 per {draw.choice(UNITS)}"]  # several meta limits end differently on both libraries
     return chosen
 
 
 def an_app(lib: Library, draw: random.Random) -> Any:
     app = lib.app()
-    # Of another count than all others: at one endpoint, limits of one text share a quota there.
+    # Its count differs from all others: at one endpoint, Flask-Limiter shares a quota between limits of the same text.
     defaults = [f"{draw.choice((3, 5))} per {draw.choice(UNITS)}"] if draw.random() < 0.6 else None
     per_method = draw.random() < 0.3
     metas = [f"1 per {draw.choice(UNITS)}"] if draw.random() < 0.3 else None

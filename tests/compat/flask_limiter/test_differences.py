@@ -1,4 +1,4 @@
-"""The warning at start: which differences an app may see."""
+"""The warning at the first request: which differences affect an app."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flask_multilimit.compat.flask_limiter import Limiter, get_remote_address
 
 
 def named_at_start(caplog: pytest.LogCaptureFixture, declare: Callable[[Flask, Limiter], Any], **options: Any) -> str:
-    """The differences of the warning, after the third request as after the first."""
+    """The differences that the only warning of three requests names."""
     app = Flask("shop")
     limiter = Limiter(get_remote_address, app=app, **{"headers_enabled": True, "storage_uri": "memory://", **options})
     declare(app, limiter)

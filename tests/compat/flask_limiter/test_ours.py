@@ -28,7 +28,7 @@ def app() -> Flask:
 
 
 def named(name: str) -> Callable[[], str]:
-    """A view; limits go by the names of functions."""
+    """A view with a name of its own: Flask-Limiter finds limits by the names of functions."""
 
     def view() -> str:
         return "ok"
@@ -277,7 +277,7 @@ def test_log_explains_an_empty_key(app: Flask, caplog: pytest.LogCaptureFixture)
 
 
 def listed(app: Flask, endpoint: str) -> list[tuple[str, str, str]]:
-    """What ``flask multilimit limits`` says of an endpoint."""
+    """The name, origin and options of each limit that ``flask multilimit limits`` lists for an endpoint."""
     answer = app.test_cli_runner().invoke(args=["multilimit", "limits", "--endpoint", endpoint, "--json"])
     (found,) = json.loads(answer.output)["endpoints"]
     rows = [(each["name"], each["from"].partition(", by")[0], "; ".join(each["options"])) for each in found["limits"]]

@@ -1,4 +1,4 @@
-"""The storages that Flask-Limiter names, and what they are here."""
+"""Storage URIs and options of Flask-Limiter, and the storages that they become."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_storage_options_of_local_storage_are_an_error() -> None:
 
 def test_limits_are_kept_on_a_server(server: Server) -> None:
     answers = []
-    for _ in range(2):  # as after a new start
+    for _ in range(2):  # the second app is a restart
         app = Flask("shop")
         limiter = Limiter(get_remote_address, app=app, storage_uri=server.url, key_prefix="shop")
         app.get("/")(limiter.limit("3/hour")(lambda: "ok"))

@@ -69,7 +69,7 @@ def create(folder: Path) -> Flask:
 
 
 def requests_of_a_visitor() -> list[tuple[str, str, Any]]:
-    """Those that are refused come last: on the bridge they count nowhere."""
+    """Requests that are refused come last, because the bridge counts them nowhere."""
     right, wrong = ({"username": "ann", "password": text} for text in ("right", "wrong"))
     asked: list[tuple[str, str, Any]] = [("GET", "/login/", None)] * 5
     asked += [("GET", "/offers/index", None), ("GET", "/nowhere", None), ("GET", "/static/appbuilder/no", None)]

@@ -1,4 +1,4 @@
-"""Events that are made up, and a storage that can be away."""
+"""Events of a test, and a storage that can be down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bans in force: told by the process in which each began, known to all."""
+"""The bans in force: each process stores the bans that began in it, and all processes read them."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_second_ban_of_the_same_key_counts_once(send: Sender, reader: TrafficRea
 
 
 def test_bans_end_by_the_clock_of_the_storage(reader: TrafficReader, keeper: Keeper) -> None:
-    """Ours is a thousand seconds behind."""
+    """The clock of the process is a thousand seconds behind."""
     send = Sender(outbox_to(keeper, clock=lambda: keeper.now - 1000))
     send(begun(keeper.now - 1000 + 600))
 

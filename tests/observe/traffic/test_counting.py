@@ -68,7 +68,7 @@ def test_refusals_are_counted_by_decider_and_endpoint(counter: Counter, event: L
 
 
 def test_events_waiting_to_be_summed_are_bounded(counter: Counter, event: Limiting) -> None:
-    """As where no thread runs."""
+    """If no thread runs that sums them."""
     allowed, refused = event("a", subject="x", rules="10/hour"), [event("b"), event("b")][1]
     for _ in range(3 * counting.AT_ONCE):
         count(counter, allowed)

@@ -1,4 +1,4 @@
-"""The most frequent of many: exact while there is room, never too many, and right about the heavy ones."""
+"""The most frequent keys of many: exact while there is room, never overcounted, and the frequent ones are found."""
 
 from __future__ import annotations
 

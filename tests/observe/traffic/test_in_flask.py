@@ -1,4 +1,4 @@
-"""Traffic as an app has it: counted by default, flushed in the background, read back."""
+"""Traffic of an app: counted by default, flushed in the background, read back."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_waits_are_counted(app: Flask) -> None:
     app.add_url_rule("/", "view", rate_limiter(rules=Rule(0.05, 1), wait=5)(lambda: "ok"))
 
     def waits() -> bool:
-        """Unless it comes so late that it need not."""
+        """Whether this request had to wait; one that comes late does not."""
         app.test_client().get("/")
         return Check("view", "waited", "memory") in traffic_of(app).take().checks
 

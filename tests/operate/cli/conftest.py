@@ -33,7 +33,7 @@ ADDRESS = {"REMOTE_ADDR": "203.0.113.7"}
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a command has written."""
+    """The exit code and output of a command."""
 
     code: int
     out: str
@@ -56,7 +56,7 @@ class Command:
         self.environment = {
             "FLASK_MULTILIMIT_STORAGE_URI": uri,
             "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10",  # the machine may be busy
-            "FLASK_MULTILIMIT_WORKERS": "1",  # processes of pytest look alike, too
+            "FLASK_MULTILIMIT_WORKERS": "1",  # processes of pytest would be counted, too
         }
 
     def __call__(self, *arguments: str, answer: str = "", columns: int = 80) -> Run:
@@ -77,7 +77,7 @@ class Command:
         return run
 
     def alone(self, *arguments: str) -> Run:
-        """In a process of its own, whose end tells what was left open."""
+        """In a process of its own, which shows resources that were left open when it ends."""
         with self.started(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             out, err = process.communicate()
         return Run(process.returncode, out, err)
@@ -101,7 +101,7 @@ def on_memory() -> Command:
 
 @pytest.fixture
 def on_server(server: Server) -> Command:
-    """The server is empty."""
+    """On an empty server."""
     with server.client() as client:
         client.flushall()
     return Command(SHOP, server.url)

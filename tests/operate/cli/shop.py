@@ -1,4 +1,4 @@
-"""The app that the tests of the command line look at: limits from everywhere, of every kind."""
+"""The app of the command line tests: limits of every kind, declared in every place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""flask multilimit check: where a subject stands."""
+"""flask multilimit check: what is left to a subject, and whether a request would pass."""
 
 from __future__ import annotations
 

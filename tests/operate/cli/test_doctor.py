@@ -20,7 +20,7 @@ def test_doctor_finds_no_problems_on_a_healthy_server(on_server: Command, server
 
     assert run.code == 0
     kind, version = server.binary.name.split("-", 1)
-    told = " ".join(run.out.split())  # where a line ends depends on how long the path of the socket is
+    told = " ".join(run.out.split())  # line ends depend on the length of the socket path
     assert f"ok storage {kind.capitalize()} {version} at unix://" in told
     assert "ok script Loads and runs: 7 rules checked, charged and reset," in told
     assert run.out.endswith("\nNo problems found.\n")

@@ -1,4 +1,4 @@
-"""flask multilimit reset and keys: the quotas in storage, and how to let a subject go."""
+"""flask multilimit reset and keys: the quotas in storage, and how to reset them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_reset_admits_next_request_after_confirmation(on_server: Command, shop: 
     assert run.code == 0
     assert "Reset 2 quotas? [y/N]" in run.err
     assert run.out == "Reset: ip-20s, ip-3600s.\n"
-    wait_until_admitted(shop, "/update")  # a process believes its last refusal for one
+    wait_until_admitted(shop, "/update")  # the deny cache repeats a refusal for up to a second
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""flask multilimit simulate, and flask multilimit suggest: what logs say to limits."""
+"""flask multilimit simulate and suggest: limits tried on logs, and limits proposed by them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """One client asks for /update every second, for ten seconds; another searches, a third is lost."""
+    """One client asks for /update every second for ten seconds, another searches, and a third gets a 404."""
     path = tmp_path / "access.log"
     return written(
         path,
@@ -71,7 +71,7 @@ def test_simulate_reads_subjects_from_a_log_field(on_memory: Command, log: Path)
     (report,) = on_memory("simulate", "--json", str(log), *given).json["reports"]
 
     refused = {rule["name"]: rule["refused"] for rule in report["rules"]}
-    assert refused["api_key-3600s"] == 2, "all of the log have one user agent"
+    assert refused["api_key-3600s"] == 2, "all requests of the log have the same user agent"
 
 
 def test_simulate_applies_lists_of_a_limits_file(on_memory: Command, log: Path, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_simulate_can_be_limited_to_an_endpoint_and_a_time_span(on_memory: Comma
 
 
 def test_simulate_reports_shares_of_the_chosen_endpoint(on_memory: Command, log: Path) -> None:
-    """Else those who really succeeded at one endpoint would be a part of all that was refused anywhere."""
+    """Not the share of requests that were refused at any endpoint."""
     strict = log.with_name("strict.json")
     written(strict, ['{"limits": {"api.*": {"type": "ip", "rules": "1/minute"}}}'])
     options = ("--limits", str(strict), "--endpoint", "api.search")
@@ -304,7 +304,7 @@ def test_error_names_the_file_that_cannot_be_written(on_memory: Command, log: Pa
 
 @pytest.mark.slow
 def test_simulate_shows_a_partial_report_when_interrupted(on_memory: Command, tmp_path: Path) -> None:
-    """The log is a pipe that this test fills: what follows the first Ctrl-C is not read to its end."""
+    """The log is a pipe that this test fills; after the first Ctrl-C, it is not read to its end."""
     pipe = tmp_path / "access.log"
     os.mkfifo(pipe)
     with on_memory.started("simulate", str(pipe), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:

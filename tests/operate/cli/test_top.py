@@ -1,4 +1,4 @@
-"""The screen of top: what is on it, and that it fits."""
+"""The screen of flask multilimit top: what it shows, and that it fits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AT = 1_700_000_020.0
 
 
 def amounts(**rates: float) -> Amounts:
-    """Rates of 20 seconds, and the amounts that they come from."""
+    """Rates, and their amounts in 20 seconds."""
     return Amounts(**{curve: Amount(rates.get(curve, 0.0), round(20 * rates.get(curve, 0))) for curve in CURVES})
 
 

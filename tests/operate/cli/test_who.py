@@ -1,4 +1,4 @@
-"""The options of check and reset that name a subject, and what makes no sense there."""
+"""The options of check and reset that name a subject, and errors about them."""
 
 from __future__ import annotations
 

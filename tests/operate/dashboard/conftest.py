@@ -22,7 +22,7 @@ ROOT = "/multilimit/"
 
 
 def author() -> str | None:
-    """Who asks: the user of HTTP basic, whatever the password."""
+    """The user name of HTTP basic; the password is ignored."""
     return request.authorization.username if request.authorization else None
 
 
@@ -39,7 +39,7 @@ def made(uri: Any = "memory://", *, dashboard: dict[str, Any] | None = None, **s
 
 
 def control_of(app: Flask) -> Control:
-    """What changes limits of ``app`` from outside of the dashboard."""
+    """Changes limits of ``app`` from outside of the dashboard."""
     return applier_of(app).control
 
 
@@ -50,7 +50,7 @@ def app() -> Flask:
 
 @pytest.fixture
 def ada(app: Flask) -> FlaskClient:
-    """A browser of somebody who is let in."""
+    """A browser of an authorized author."""
     return browser_of("ada", app)
 
 

@@ -45,7 +45,7 @@ def forms_of(page: str) -> list[dict[str, Any]]:
 def send(
     browser: FlaskClient, page: TestResponse, *, ending: str, method: str | None = None, **fields: str
 ) -> TestResponse:
-    """Send the first form of ``page`` whose action ends so, with what it has and ``fields``."""
+    """Send the first form of ``page`` whose action has this ending, with its own fields and ``fields``."""
     forms = [each for each in forms_of(page.text) if method in {None, each["method"]}]
     form = next(each for each in forms if each["action"].split("?")[0].endswith(ending))
     data = {**form["fields"], **fields}

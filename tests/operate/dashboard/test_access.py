@@ -1,4 +1,4 @@
-"""Who is let in, and what a browser is told to forbid."""
+"""Who may see the dashboard, and its security headers."""
 
 from __future__ import annotations
 
@@ -163,11 +163,11 @@ def debugged() -> Flask:
     return app
 
 
-# Strangers, as many as there may be at one address
+# Visitors who are not authorized
 
 
 def basic_auth() -> str | None:
-    """Who asks, if the password is right."""
+    """The user name, if the password is right."""
     given = request.authorization
     if given is None:
         return None

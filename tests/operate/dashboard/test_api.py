@@ -1,4 +1,4 @@
-"""The JSON of the dashboard, and the OpenAPI document of it: each says what the other does."""
+"""The JSON of the dashboard and its OpenAPI document agree."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ASKED: dict[str, list[str]] = {
 
 @pytest.fixture
 def busy(tmp_path: Path) -> Iterator[FlaskClient]:
-    """Somebody who looks at an app in which there is something of everything."""
+    """A browser on an app with traffic, bans and changes of every kind."""
     app = made(MULTILIMIT_DENY=["198.51.100.0/24"])
     app.add_url_rule("/bad", "bad", rate_limiter(type=IP, rules="1/hour", ban=Ban(after=1, within=60, time=60))(view()))
     recorder = Recorder(app, tmp_path)
@@ -95,7 +95,7 @@ def test_index_links_every_address(busy: FlaskClient) -> None:
 
 @pytest.mark.parametrize("name", [each.name for each in OPERATIONS])
 def test_answers_fit_the_schemas_of_the_document(busy: FlaskClient, document: dict[str, Any], name: str) -> None:
-    """All of it: what the document does not name is an error, too."""
+    """A property that the document does not name is an error, too."""
     responses = document["paths"][f"/{name}"]["get"]["responses"]
     schema = responses["200"]["content"]["application/json"]["schema"]
     components = json.loads(json.dumps(document["components"]))

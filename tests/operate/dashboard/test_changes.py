@@ -1,4 +1,4 @@
-"""Changes: proposed, shown with what they would do, made, undone; and who may not make them."""
+"""Changes: proposed, previewed, made and undone; and who may not make them."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def test_lists_of_the_settings_and_of_the_file_are_shown(tmp_path: Path) -> None
     assert all(each["text"] in page and each["from"] in page for each in declared)
 
 
-# Who may not
+# Authors and settings that forbid changes
 
 
 def test_author_without_the_right_to_change_changes_nothing() -> None:
@@ -409,7 +409,7 @@ def test_forms_work_beside_flask_wtf_csrf_protection() -> None:
     assert entries_of(app) == ["at show: off"]
 
 
-# Too often
+# Rate limits of the forms
 
 
 def test_changes_are_rate_limited(ada: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,11 +423,11 @@ def test_changes_are_rate_limited(ada: FlaskClient, monkeypatch: pytest.MonkeyPa
     assert "Too many changes" in answers[-1].text
 
 
-# A storage that is away
+# Outages
 
 
 class Away(MemoryStorage):
-    """One that takes no changes just now."""
+    """A storage that fails to store changes."""
 
     def run_script(self, script: str, keys: Any, arguments: Any) -> Any:  # noqa: ARG002
         raise StorageError("it is asleep")

@@ -1,4 +1,4 @@
-"""Numbers to SVG."""
+"""Numbers become paths of SVG."""
 
 from __future__ import annotations
 

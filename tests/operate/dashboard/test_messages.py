@@ -54,7 +54,7 @@ PLACES = re.compile(r"\{\w+(?::,)?\}")
 
 
 def texts_in(template: Path) -> Iterator[str]:
-    """What is given to ``t(...)``: by itself, chosen from a mapping, or from a list of pairs."""
+    """The arguments of ``t(...)``: constants, and values of mappings and lists of pairs."""
     tree = Environment(autoescape=True).parse(template.read_text(encoding="utf-8"))
     for call in tree.find_all(nodes.Call):
         if isinstance(call.node, nodes.Name) and call.node.name == "t":
@@ -85,7 +85,7 @@ def sentences_in_constants() -> Iterator[str]:
 
 
 def phrases_in(path: Path) -> Iterator[str]:
-    """The templates of the phrases in a file: they stand there, or in a constant."""
+    """The templates of the phrases in a file, given directly or by a constant."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     named: dict[str, list[str]] = {}
     for each in ast.walk(tree):

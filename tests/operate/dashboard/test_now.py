@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def count(app: Flask) -> None:
-    """Let all that has happened be seen at once."""
+    """Flush the traffic, and forget what pages have read of it."""
     gate_of(app).audience.background.once()
     app.extensions.pop(MEMORY, None)
 
@@ -36,7 +36,7 @@ CLIENT = {"REMOTE_ADDR": "203.0.113.7"}
 
 
 def asked(app: Flask, times: int = 5, path: str = "/", **options: Any) -> None:
-    """So many requests of one client, counted."""
+    """Send this number of requests of one client, and flush their traffic."""
     for _ in range(times):
         ask(app, path, environ_base=CLIENT, **options)
     count(app)
@@ -203,7 +203,7 @@ def test_page_now_keeps_the_last_slots_while_storage_is_down() -> None:
 
 
 class Leaving(MemoryStorage):
-    """Answers until it is away."""
+    """Lists its keys until it is down."""
 
     shared = True
     away = False

@@ -1,4 +1,4 @@
-"""Where the pages may be: behind a proxy, under a server name, in several apps; and who logs people in."""
+"""The dashboard behind a proxy, under a server name, in several apps, and with Flask-Login."""
 
 from __future__ import annotations
 

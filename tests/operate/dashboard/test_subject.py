@@ -32,7 +32,7 @@ def found(browser: FlaskClient, **query: str) -> Any:
 
 
 def rules(about: Any) -> dict[str, tuple[int, int]]:
-    """Used and left, by endpoint and rule."""
+    """The used and remaining units, by endpoint and rule."""
     return {
         f"{each['endpoint']} {rule['name']}": (rule["used"], rule["remaining"])
         for each in about["requests"]
@@ -146,7 +146,7 @@ def test_client_with_unusual_characters_can_be_reset_and_banned(app: Flask, ada:
 
 
 def _link(page: str, text: str) -> str:
-    """Where the first link with a text that begins so leads."""
+    """The address of the first link whose text has this beginning."""
     (address,) = re.findall(f'<a class="[a-z]+" href="([^"]*)">{text}', page)[:1]
     return unescape(address)
 
@@ -224,7 +224,7 @@ def test_automatic_bans_are_listed_and_lifted(banning: Flask) -> None:
     assert "Bans that limits started" not in ada.get(f"{ROOT}lists").text
 
 
-# A fresh start
+# Resets
 
 
 def reset(browser: FlaskClient, page: TestResponse, **fields: str) -> TestResponse:

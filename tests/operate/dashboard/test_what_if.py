@@ -1,4 +1,4 @@
-"""What any count would have done: to what was recorded, and to a log that somebody uploads."""
+"""What each count would have refused in an uploaded log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page What if as one file, which `suggest --html` writes: looked at as text here, and in a browser."""
+"""The page What if as one file, which `suggest --html` writes: tested as text and in a browser."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVIL = "</script><script>alert(1)</script><b>"
 
 
 def answer(window: float = 60, *, calm: int = 9, share: Fraction = Fraction(0), **others: int) -> WhatIf:
-    """So many clients make one request; the others make theirs at once."""
+    """``calm`` clients make one request each; the others make theirs at once."""
     arrivals = Arrivals()
     for number in range(calm):
         arrivals.add(f"calm {number}", 0)

@@ -179,7 +179,7 @@ def test_page_says_when_requests_or_clients_are_cut_off(ada: FlaskClient, monkey
 
 
 def zstd_with_a_window_of(log: int) -> bytes:
-    """A log that a decoder could read only with a window of so much memory."""
+    """A log that needs a decoder with a window of ``2**log`` bytes."""
     zstandard = pytest.importorskip("zstandard")
     parameters = zstandard.ZstdCompressionParameters(window_log=log, enable_ldm=True)
     packed = zstandard.ZstdCompressor(compression_params=parameters).compressobj()

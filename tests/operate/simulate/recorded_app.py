@@ -1,4 +1,4 @@
-"""An app that records what passes; its subjects come in headers."""
+"""An app with a recorder; its subjects come in header fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clients of a replay: a client is counted once, however often it comes."""
+"""The clients of a replay: each is counted once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def report_of(requests: list[LoggedRequest]) -> Report:
 
 
 def test_forgotten_client_that_returns_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is remembered of clients changes no verdict and no count: also of a user who comes from several places."""
+    """Forgetting clients changes no verdict and no count, also for a user with several addresses."""
     draw = random.Random(7)
     requests = [
         LoggedRequest.of(
@@ -80,5 +80,5 @@ def test_user_of_a_failed_login_is_no_client() -> None:
 
     report = report_of(tries)
 
-    assert report.clients == 2, "ann, and somebody at her address"
+    assert report.clients == 2, "ann, and the client at her address"
     assert [(each.name, each.requests) for each in report.worst] == [("203.0.113.7", 4)]

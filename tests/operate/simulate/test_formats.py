@@ -1,4 +1,4 @@
-"""Lines of every format there is a name for, and format strings of one's own."""
+"""Lines of every named format, and custom format strings."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_each_format_is_recognised_among_other_lines(name: str) -> None:
     ],
 )
 def test_duration_and_beginning_of_a_request_are_read(text: str, line: str, began: float) -> None:
-    """The time of Apache is that of the beginning; the others write that of the end."""
+    """Apache writes the time at which a request began; the others write when it ended."""
     request = read(line, text)
 
     assert request is not None
@@ -168,7 +168,7 @@ def test_invalid_duration_is_ignored(text: str) -> None:
 
 
 def test_line_of_gunicorn_with_a_final_backslash_is_read() -> None:
-    """It escapes quotation marks alone, so the quotation of the agent has no end."""
+    """Gunicorn escapes only quotation marks, so the quotation of the agent has no end."""
     line = r'203.0.113.7 - - [22/Nov/2026:03:19:27 +0000] "GET /items HTTP/1.1" 204 - "-" "odd \"'
     name = recognised([line], UTC)
     request = name and read(line, name)
@@ -329,7 +329,7 @@ def test_hostile_json_is_no_request(name: str, line: str) -> None:
 @pytest.mark.parametrize("start", ["", '1.1.1.1 - - [22/Nov/2026:03:19:27 +0000] "'])
 @pytest.mark.parametrize("repeated", ['"', "\\", '\\"', " ", "a b ", "- - [", '" "', "[] "])
 def test_lines_built_for_backtracking_are_read_quickly(name: str, start: str, repeated: str) -> None:
-    """Each field excludes what follows it: a pattern that tries other splits would take hours here."""
+    """Each field excludes the character that follows it: a backtracking pattern would take hours here."""
     read_or_no_request(start + repeated * (60_000 // len(repeated)), name)
 
 

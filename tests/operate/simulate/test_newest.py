@@ -1,4 +1,4 @@
-"""The newest recorded requests: all of every process since an instant, and no more bytes than asked for."""
+"""The newest recorded requests: complete for all processes since an instant, in no more bytes than asked for."""
 
 from __future__ import annotations
 

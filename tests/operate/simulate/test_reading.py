@@ -211,7 +211,7 @@ def test_number_of_held_lines_is_bounded(log: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("lines", [[line(1) + "\n"], ["x" * 1000]], ids=["requests", "one line"])
 def test_unpacked_bytes_are_read_up_to_a_maximum(tmp_path: Path, lines: list[str]) -> None:
-    """However small the file is."""
+    """Also if the compressed file is small."""
     packed = tmp_path / "access.log.gz"
     packed.write_bytes(40 * gzip.compress("".join(lines * (20_000_000 // len(lines[0]))).encode()))
 

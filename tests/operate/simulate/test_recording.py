@@ -1,4 +1,4 @@
-"""What a real server has served is recorded, and replayed with the same verdict for each request."""
+"""Served requests are recorded, and replayed with the same verdict for each."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def asked(port: int, number: int) -> list[int]:
                 ("GET", "/free"),
             ]
         )
-        # Who logs in comes from an address of its own: what a response gives back is replayed at once.
+        # Logins have an address of their own for each client: a replay applies refunds of a response at once.
         address = f"10.0.0.{number}" if path == "/login" else f"203.0.113.{rng.randrange(2)}"
         headers = {"X-Address": address, "X-User": rng.choice(["", "ann"]), "X-Key": rng.choice(["a", "b"])}
         if rng.random() < 0.5:
@@ -305,7 +305,7 @@ def test_failing_disk_is_logged_once_and_fails_no_request(
 
 
 def lines_by_file(app: Flask, recorder: Recorder) -> list[int]:
-    """After a request here and one in a child."""
+    """The number of lines in each file, after a request in a child and one here."""
 
     def ask() -> None:
         app.test_client().get("/")
@@ -349,7 +349,7 @@ def test_recording_can_be_replayed_through_other_limits(app: Flask, recorder: Re
 
 
 class TestOnDemand:
-    """``flask multilimit record`` says when."""
+    """A recorder that ``flask multilimit record`` starts and stops."""
 
     @pytest.fixture(autouse=True)
     def _looking_always(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ class Clock:
 
 
 def make_app(clock: Clock, algorithm: str = "sliding_window") -> Flask:
-    """Views answer with the status that the request asks for, as the log says."""
+    """Its views answer with the status that the request asks for."""
     app = Flask("replayed")
     app.config["MULTILIMIT_UNMATCHED_LIMITS"] = {"type": "ip", "rules": "3 per 4 seconds"}
     app.config["MULTILIMIT_APPLICATION_LIMITS"] = "30 per 9 seconds"
@@ -126,7 +126,7 @@ def test_replay_gives_the_verdicts_of_the_app(algorithm: str, steps: list[tuple[
     real = []
     for each in requests:
         clock.now = each.at
-        user = user_of(each)  # the name beside a 401 is that of a login that failed
+        user = user_of(each)  # the name beside a 401 is that of a failed login
         headers = {"X-Status": str(each.status), **({"X-User": user} if user else {})}
         response = client.open(
             each.target, method=each.method, headers=headers, environ_base={"REMOTE_ADDR": each.address}, buffered=True
@@ -154,7 +154,7 @@ def at(second: float, target: str = "/", **fields: Any) -> LoggedRequest:
 
 
 def app_with(*limiters: Any, **config: Any) -> Flask:
-    """One view at ``/``, under these limiters."""
+    """An app with one view at ``/`` and these limiters."""
     app = Flask("small")
     app.config.from_mapping(config)
     MultiLimit(app, user_loader=lambda: None)
@@ -286,9 +286,9 @@ def test_slots_are_held_for_the_duration_of_requests() -> None:
 
     report = replayed(app, at(0, took=10), at(1, took=2), at(2, took=1), at(3, took=1), at(3.5, took=1), at(4, took=1))
 
-    assert report.endpoints[0].statuses == {0: 2}, "two are refused: those of the seconds 2 and 3.5"
+    assert report.endpoints[0].statuses == {0: 2}, "two are refused, at 2 s and 3.5 s"
     assert report.worst[0].first_refused == START_AT + 2 * SECOND
-    assert report.worst[0].longest_lockout == 0, "nobody can know how long: it ends when another request does"
+    assert report.worst[0].longest_lockout == 0, "a wait for a slot has no known length"
     assert (report.commands, not report.notes) == (6 + 4, True), "four were admitted"
 
 
@@ -297,7 +297,7 @@ def test_slot_is_held_beyond_its_timeout_during_a_long_request() -> None:
 
     report = replayed(app, at(0, took=100), at(50), at(99.9, took=1), at(100, took=1))
 
-    assert (report.admitted, report.refused) == (3, 1), "of the second nothing is known, so it takes no slot"
+    assert (report.admitted, report.refused) == (3, 1), "the second request has no duration, so it takes no slot"
 
 
 def test_waiting_request_gets_the_next_free_slot() -> None:
@@ -327,7 +327,7 @@ def test_report_counts_bans_and_what_they_refuse() -> None:
     assert (found.name, found.type, found.shadow) == ("ip-ban", "ip", False)
     assert found.text.startswith("ban of 100 s after 2 refusals in 60 s")
     assert (found.begun, found.clients) == (3, 2)
-    assert found.refused == 3, "those of the seconds 50, 101 and 403"
+    assert found.refused == 3, "the requests at 50, 101 and 403 s"
     assert (report.refused, report.clients_refused) == (2 + 2 + 2 + 1 + 2 + 1, 3)
     assert report.longest_lockout == 403 - 103 + 1, "of the second ban, from the refusal that led to it"
 
@@ -367,7 +367,7 @@ def test_limits_file_replaces_lists_of_the_app() -> None:
 
     report = replayed(app, at(0), at(1, address="192.0.2.1"), limits={"deny": ["192.0.2.0/24"]})
 
-    assert (report.admitted, report.denied) == (1, 1), "in place of those of the app"
+    assert (report.admitted, report.denied) == (1, 1), "the lists of the file replace those of the app"
 
 
 def test_list_entries_for_unknown_subjects_are_left_out_with_a_note() -> None:
@@ -477,7 +477,7 @@ def test_header_type_of_a_limits_file_reads_its_field() -> None:
     assert [note.requests for note in report.notes] == [2]
 
 
-# Where a request goes
+# Endpoints and hosts
 
 
 def test_endpoints_are_found_by_the_url_map_of_the_app() -> None:

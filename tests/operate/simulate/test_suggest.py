@@ -1,4 +1,4 @@
-"""The counts that data chooses, held to an oracle that tries all of them."""
+"""Counts chosen from data, compared with an oracle that tries all of them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def suggest(
 
 
 def tokens(*units: int, pause: int = 0) -> Arrivals:
-    """Requests that cost so many tokens each: of as many subjects at once, or of one after a ``pause`` each."""
+    """Requests that cost ``units`` tokens: of one subject each at once, or of one subject after each ``pause``."""
     arrivals = Arrivals()
     for number, each in enumerate(units):
         arrivals.add("ada" if pause else str(number), number * pause, each)
@@ -78,7 +78,7 @@ def tokens(*units: int, pause: int = 0) -> Arrivals:
 
 
 def oracle(instants: list[int], limits: tuple[tuple[int, int], ...]) -> int:
-    """Refused, when each request is admitted that leaves every window with no more than its count."""
+    """The refused requests, if every request is admitted that keeps all windows within their counts."""
     refused, windows = 0, [(Window(length), count) for length, count in limits]
     for at in instants:
         if all(window.used(at) < count for window, count in windows):
@@ -149,7 +149,7 @@ def test_counts_of_a_known_example_are_found() -> None:
 
 
 def test_counts_of_the_first_half_are_tried_on_the_second() -> None:
-    """The second half has one who was not there before."""
+    """One client comes only in the second half."""
     steady = [i * 10 * SECOND for i in range(100)]
     burst = [990 * SECOND] * 30
     found = suggest(arrivals_of(steady, burst), 10)
@@ -224,7 +224,7 @@ def test_proposed_count_is_below_the_gap() -> None:
 
 
 def test_count_of_the_whole_app_becomes_an_application_limit() -> None:
-    """A default, and one more limit of all endpoints by a command, count each endpoint separately."""
+    """A default limit, or a limit that a command adds to all endpoints, would count each endpoint separately."""
     found = suggest(arrivals_of([0] * 5), 60, endpoint=None)
 
     assert toml(found) == 'application_limits = { type = "ip", rules = "5/minute" }'

@@ -44,7 +44,7 @@ def shop(
 
 
 def made(**options: Any) -> Flask:
-    """One with a limit of addresses and one of users."""
+    """An app with a limit by address and one by user."""
     given = {name: options.pop(name) for name in ("storage", "usage") if name in options}
     app = shop(**given, user=lambda: request.headers.get("X-User"), settings=options)
     app.add_url_rule("/search", "api.search", rate_limiter(type=IP, rules="2/minute; 3 at once")(view()))
@@ -53,14 +53,14 @@ def made(**options: Any) -> Flask:
 
 
 def told(app: Flask, **options: Any) -> Any:
-    """The JSON that a client gets."""
+    """The JSON of a client."""
     answer = ask(app, "/rate_limit", **options)
     assert answer.status_code == 200
     return json.loads(answer.text)
 
 
 def left(app: Flask, **options: Any) -> dict[str, int]:
-    """What is left, by the names of the limits."""
+    """The remaining units, by the names of the limits."""
     return {name: each["remaining"] for name, each in told(app, **options)["resources"].items()}
 
 
@@ -256,7 +256,7 @@ class TestAsking:
 
 @pytest.mark.parametrize("question", ["usage", "peek", "standing"])
 def test_question_at_another_endpoint_does_not_change_the_last_good_rules(question: str) -> None:
-    """The last good rules are those of a check, not those that a callable gave for the endpoint of the question."""
+    """The last good rules come from a check, not from a question at another endpoint."""
     app, failing = Flask("shop"), list[bool]()
 
     def rules() -> str:

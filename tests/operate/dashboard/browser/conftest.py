@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 WORKERS = 3
 SOON = 15_000
-"""Milliseconds until what a browser waits for has come at the latest."""
+"""Milliseconds that a browser waits at most."""
 
 Visit = Callable[..., "AbstractContextManager[Tab]"]
 
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Shop:
-    """What is served; it can be asked as a customer would."""
+    """The served app, which can be asked as customers do."""
 
     def __init__(self, port: int) -> None:
         self.port = port

@@ -1,4 +1,4 @@
-"""A shop with a dashboard, as several workers serve it. Names of users and endpoints may be what an attacker likes."""
+"""A shop with a dashboard for several workers. An attacker has chosen some names of users and endpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attacker would try, against a browser whose owner is logged in."""
+"""Attacks of other sites on a browser whose user is logged in."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def form_of(shop: Shop, token: str = "", *, path: str = "change") -> str:
 @pytest.mark.parametrize("path", ["change", "undo", "what-if"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"], ids=["same site", "other site"])
 def test_no_other_origin_can_send_a_form(visit: Visit, shop: Shop, elsewhere: Elsewhere, host: str, path: str) -> None:
-    with visit("eve") as tab:  # a token that is good, but somebody else's
+    with visit("eve") as tab:  # a valid token of another author
         tab.page.goto(shop.url + "what-if")
         token = tab.page.locator("input[name=token]").get_attribute("value") or ""
         assert token

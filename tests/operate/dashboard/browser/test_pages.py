@@ -168,7 +168,7 @@ def test_keyboard_reaches_every_control(visit: Visit, shop: Shop) -> None:
         assert tab.page.evaluate("document.activeElement.id") == "main"
 
         tab.page.goto(shop.url)
-        tab.page.locator("#pause").press("Enter")  # or rows would come and go
+        tab.page.locator("#pause").press("Enter")  # otherwise rows would change
         wanted, found = tab.page.evaluate(f"{REACHABLE}.length"), set()
         tab.page.locator(".skip").focus()
         for _ in range(wanted):
