@@ -497,6 +497,7 @@ class TestDashboard:
             (("bob", "for this example only"), 401),
             (("ann", "for this example only"), 200),
         ],
+        ids=["no credentials", "wrong password", "no operator", "right password"],
     )
     def test_http_basic_admits_only_the_operators_password(
         self, run: Run, credentials: tuple[str, str] | None, status: int

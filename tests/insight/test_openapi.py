@@ -157,7 +157,7 @@ def test_description_shows_overridden_limits() -> None:
     assert "3 per minute for each user" in said
 
 
-@pytest.mark.parametrize("given", [{}, {"openapi": "2"}, {"swagger": "3"}, [], "openapi"])
+@pytest.mark.parametrize("given", [{}, {"openapi": "2"}, {"swagger": "3"}, [], "openapi"], ids=str)
 def test_value_that_is_not_a_document_is_an_error(given: Any) -> None:
     with pytest.raises(ConfigurationError, match="openapi: document="):
         merged(given)

@@ -34,6 +34,6 @@ def test_time_of_a_rule_is_never_rounded(seconds: float, text: str) -> None:
     assert rule_text(Rule(seconds, 5)) == f"5 per {text}"
 
 
-@pytest.mark.parametrize("rule", [Concurrent(5), Concurrent(5, timeout=300)])
+@pytest.mark.parametrize("rule", [Concurrent(5), Concurrent(5, timeout=300)], ids=["default", "given"])
 def test_concurrent_rule_is_written_without_its_timeout(rule: Rule) -> None:
     assert rule_text(rule) == "5 at once"

@@ -355,7 +355,7 @@ def test_invalid_namespace_is_an_error(registry: CollectorRegistry, namespace: A
     assert generate_latest(registry) == b""
 
 
-@pytest.mark.parametrize("buckets", [(), (1, 0.5), (1, 1), (float("nan"),), (0.1, float("nan"), 1)])
+@pytest.mark.parametrize("buckets", [(), (1, 0.5), (1, 1), (float("nan"),), (0.1, float("nan"), 1)], ids=str)
 def test_invalid_buckets_are_an_error(registry: CollectorRegistry, buckets: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"buckets=.*: (give at least one|each must be more)"):
         PrometheusMetrics(registry=registry, buckets=buckets)
@@ -388,6 +388,7 @@ def test_counts_before_a_fork_stay_with_the_parent(metrics: PrometheusMetrics, r
 @pytest.mark.parametrize(
     ("type_", "clients", "share"),
     [(LimitType.IP, [9], 1.0), (LimitType.IP, [9, 5], 0.75), (LimitType.DEFAULT, [9], 0.0)],
+    ids=["one client", "two clients", "limit of everyone"],
 )
 def test_top_subject_share_is_that_of_the_most_refused_client(
     app: Flask,

@@ -95,7 +95,7 @@ def test_worker_user_may_do_everything_a_worker_does(server: Server, admin: Any)
     until(lambda: again.exists("rate_limit:{control}:document"))
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.partition(" ")[0])
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
 def test_operator_user_may_run_every_command(server: Server, admin: Any, command: str) -> None:
     run = Command(SHOP, uri_of(server, admin, "operator", OPERATOR))
 

@@ -268,7 +268,11 @@ def test_lambda_is_identified_by_file_and_line() -> None:
     assert re.findall(r"(RULES\w*) is <lambda> at .*test_migrate.py:\d+", printed(app)) == ["RULES", "RULES_2"]
 
 
-@pytest.mark.parametrize("metas", [["5/hour", lambda: "9/day"], ["0/hour"], ["5/hour; 9/day"]])
+@pytest.mark.parametrize(
+    "metas",
+    [["5/hour", lambda: "9/day"], ["0/hour"], ["5/hour; 9/day"]],
+    ids=["callable", "zero", "two limits"],
+)
 def test_meta_limits_that_are_not_one_ban_get_a_note(metas: list[str | Callable[[], str]]) -> None:
     text = printed(limited(lambda it: it.limit("3/minute", meta_limits=metas)))
 

@@ -81,7 +81,7 @@ WITHOUT LIMITS: 2 endpoints
 """
 
 
-def test_limits_lists_every_endpoint_with_and_without_limits(on_memory: Command) -> None:
+def test_limits_command_lists_every_endpoint_with_and_without_limits(on_memory: Command) -> None:
     run = on_memory("limits")
 
     assert run.code == 0
@@ -217,12 +217,12 @@ def test_unknown_type_is_an_error_and_unused_type_matches_nothing(on_memory: Com
     assert on_memory("limits", "--type", "ip", "--unlimited").code == 2
 
 
-def test_limits_says_when_nothing_matches(on_memory: Command) -> None:
+def test_limits_command_says_when_nothing_matches(on_memory: Command) -> None:
     assert on_memory("limits", "--endpoint", "nothing").out == "No endpoint matches.\n"
     assert 'no blueprint is called "apis"; the app has api' in on_memory("limits", "--blueprint", "apis").err
 
 
-def test_limits_uses_a_wider_screen(on_memory: Command) -> None:
+def test_limits_command_uses_a_wider_screen(on_memory: Command) -> None:
     assert "SHADOW: never refuses; burst 5\n" in on_memory("limits", columns=132).out
 
 
@@ -242,7 +242,7 @@ def test_wrong_declaration_is_an_error_without_traceback(tmp_path: Path) -> None
     assert "type=LimitType.USER needs to know the user; pass user_loader=" in run.err
 
 
-def test_limits_lists_an_override_of_unmatched_requests(on_server: Command, shop: FlaskClient) -> None:
+def test_limits_command_lists_an_override_of_unmatched_requests(on_server: Command, shop: FlaskClient) -> None:
     on_server("set", "unmatched", "ip-60s", "3/minute", "--lasting", "--yes")
     shop.get("/nothing-here")
 
@@ -253,7 +253,7 @@ def test_limits_lists_an_override_of_unmatched_requests(on_server: Command, shop
     assert "ip-60s           ip       3 per minute " in on_server("limits").out.partition("unmatched  ")[2]
 
 
-def test_limits_lists_endpoints_with_the_same_limits_together(tmp_path: Path) -> None:
+def test_limits_command_lists_endpoints_with_the_same_limits_together(tmp_path: Path) -> None:
     app = tmp_path / "pages.py"
     app.write_text(
         "from flask import Flask\nfrom flask_multilimit import IP, Ban, MultiLimit, rate_limiter\n"

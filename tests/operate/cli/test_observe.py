@@ -95,7 +95,7 @@ def test_top_refreshes_until_q_is_pressed(on_server: Command) -> None:
     os.close(terminal)
 
 
-def test_config_shows_the_source_of_each_setting(on_server: Command) -> None:
+def test_config_command_shows_the_source_of_each_setting(on_server: Command) -> None:
     found = {each["name"]: each for each in on_server("config", "--json").json["settings"]}
 
     assert found["MULTILIMIT_STORAGE_URI"]["source"] == "environment (FLASK_MULTILIMIT_STORAGE_URI)"
@@ -103,21 +103,21 @@ def test_config_shows_the_source_of_each_setting(on_server: Command) -> None:
     assert "MULTILIMIT_TRAFFIC" in on_server("config").out
 
 
-def test_config_hides_passwords() -> None:
+def test_config_command_hides_passwords() -> None:
     run = Command(SHOP, "redis://user:s3cret@localhost:1/0")("config")
 
     assert "s3cret" not in run.out
     assert "redis://" in run.out
 
 
-def test_alerts_prints_rules_with_the_given_namespace(on_server: Command) -> None:
+def test_alerts_command_prints_rules_with_the_given_namespace(on_server: Command) -> None:
     rules = yaml.safe_load(on_server("alerts", "--namespace", "shop", columns=200).out)
 
     assert len(rules["groups"][0]["rules"]) == 6
     assert "shop_checks_total" in rules["groups"][0]["rules"][0]["expr"]
 
 
-def test_alerts_and_grafana_include_unmatched_requests(app: Flask) -> None:
+def test_alerts_and_grafana_commands_include_unmatched_requests(app: Flask) -> None:
     app.config["MULTILIMIT_UNMATCHED_LIMITS"] = "10/minute"
     MultiLimit(app)
     run = app.test_cli_runner().invoke
@@ -126,7 +126,7 @@ def test_alerts_and_grafana_include_unmatched_requests(app: Flask) -> None:
     assert '"value": "unmatched"' in run(args=["multilimit", "grafana"]).output
 
 
-def test_grafana_prints_a_dashboard_of_the_limited_endpoints(on_server: Command) -> None:
+def test_grafana_command_prints_a_dashboard_of_the_limited_endpoints(on_server: Command) -> None:
     board = json.loads(on_server("grafana", columns=300).out)
 
     endpoints = [option["value"] for option in board["templating"]["list"][1]["options"]]
@@ -134,7 +134,7 @@ def test_grafana_prints_a_dashboard_of_the_limited_endpoints(on_server: Command)
     assert board["title"].startswith("Rate limits of ")
 
 
-def test_schema_prints_json_schema_of_a_limits_file(app: Flask) -> None:
+def test_schema_command_prints_json_schema_of_a_limits_file(app: Flask) -> None:
     MultiLimit(app)
 
     result = app.test_cli_runner().invoke(args=["multilimit", "schema"])

@@ -212,7 +212,7 @@ def test_reset_everything_asks_first_and_keeps_changes(on_server: Command, shop:
     assert on_server("reset", "--everything", "--yes").out == "Nothing to reset: nothing is used.\n"
 
 
-def test_keys_shows_use_and_expiry_of_each_key(on_server: Command, shop: FlaskClient) -> None:
+def test_keys_command_shows_use_and_expiry_of_each_key(on_server: Command, shop: FlaskClient) -> None:
     for _ in range(2):
         shop.get("/update", environ_base={"REMOTE_ADDR": "203.0.113.7"})
 
@@ -224,7 +224,7 @@ def test_keys_shows_use_and_expiry_of_each_key(on_server: Command, shop: FlaskCl
     assert lines[-1] == "4 keys."
 
 
-def test_keys_shows_use_of_token_buckets_and_rules_by_request(on_server: Command, shop: FlaskClient) -> None:
+def test_keys_command_shows_use_of_token_buckets_and_rules_by_request(on_server: Command, shop: FlaskClient) -> None:
     shop.get("/api/search/x", headers={"X-User": "ann", "X-Api-Key": "abc"})
 
     keys = {key["key"]: key for key in on_server("keys", "--json").json["keys"]}
@@ -237,7 +237,7 @@ def test_keys_shows_use_of_token_buckets_and_rules_by_request(on_server: Command
     assert by_request["rule"] is None
 
 
-def test_keys_can_be_cut_off_and_use_another_prefix(on_server: Command, shop: FlaskClient, server: Server) -> None:
+def test_keys_command_takes_a_limit_and_another_prefix(on_server: Command, shop: FlaskClient, server: Server) -> None:
     shop.get("/update")
     server.client().set("rate*other", "not ours")
 
@@ -250,12 +250,12 @@ def test_keys_can_be_cut_off_and_use_another_prefix(on_server: Command, shop: Fl
     assert "1 without a TTL: these are not ours" in other
 
 
-def test_keys_refuses_a_prefix_that_is_not_valid_unicode(on_server: Command) -> None:
+def test_keys_command_refuses_a_prefix_of_invalid_unicode(on_server: Command) -> None:
     run = on_server("keys", "--prefix", "\udc80")
 
     assert run.code == 2
     assert run.err.splitlines()[-1] == "Error: Invalid value for '--prefix': '\\udc80' is not valid Unicode"
 
 
-def test_keys_says_when_storage_is_empty(on_server: Command) -> None:
+def test_keys_command_says_when_storage_is_empty(on_server: Command) -> None:
     assert on_server("keys").out == "No key begins with rate_limit:\n"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("address", ["203.0.113.7:50001", "[::ffff:203.0.113.7]:50001", "::ffff:203.0.113.7"])
-def test_address_may_have_a_port(on_server: Command, shop: FlaskClient, address: str) -> None:
+def test_check_accepts_an_address_with_a_port(on_server: Command, shop: FlaskClient, address: str) -> None:
     assert call(shop, "/update", 3) == [200, 200, 200]
 
     (answer,) = on_server("check", "update", "--ip", address, "--json").json["requests"]
@@ -22,7 +22,7 @@ def test_address_may_have_a_port(on_server: Command, shop: FlaskClient, address:
 
 
 @pytest.mark.parametrize("address", ["2001:db8::1", "2001:db8::/64"])
-def test_ipv6_client_may_be_given_as_address_or_network(on_server: Command, shop: FlaskClient, address: str) -> None:
+def test_check_and_reset_accept_an_ipv6_address_or_network(on_server: Command, shop: FlaskClient, address: str) -> None:
     client = {"REMOTE_ADDR": "2001:db8::2"}
     assert [shop.get("/update", environ_base=client).status_code for _ in range(3)] == [200, 200, 200]
 
@@ -60,7 +60,7 @@ def test_ipv6_client_may_be_given_as_address_or_network(on_server: Command, shop
         ),
     ],
 )
-def test_wrong_or_missing_subject_or_place_is_an_error(
+def test_wrong_or_missing_arguments_of_check_and_reset_are_errors(
     on_memory: Command, arguments: tuple[str, ...], message: str
 ) -> None:
     run = on_memory(*arguments)

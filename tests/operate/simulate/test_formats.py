@@ -319,7 +319,11 @@ def test_random_json_is_read_or_no_request(name: str, data: st.DataObject) -> No
     read_or_no_request(json.dumps(whole), name)
 
 
-@pytest.mark.parametrize("line", ["[" * 60_000, '{"ts":' * 9_000, '{"ts": 1' + "0" * 5_000 + "}", '{"ts": NaN}'])
+@pytest.mark.parametrize(
+    "line",
+    ["[" * 60_000, '{"ts":' * 9_000, '{"ts": 1' + "0" * 5_000 + "}", '{"ts": NaN}'],
+    ids=["nested lists", "nested objects", "long number", "NaN"],
+)
 @pytest.mark.parametrize("name", ["recorded", "caddy", "json"])
 def test_hostile_json_is_no_request(name: str, line: str) -> None:
     assert read(line, name) is None
