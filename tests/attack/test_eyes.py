@@ -131,12 +131,18 @@ def test_command_error_has_no_control_characters_or_forged_lines(hostile: House)
 
     hostile.app.cli.commands["multilimit"].add_command(click.command("fails")(fails))  # type: ignore[attr-defined]
 
-    require_safe(hostile.command("fails"))
+    output = hostile.command("fails")
+
+    require_safe(output)
+    assert "FORGED" in output
 
 
 @pytest.mark.parametrize("kind", [ConfigurationError, StorageError])
 def test_exception_text_has_no_control_characters_or_forged_lines(kind: type[Exception]) -> None:
-    require_safe(str(kind(f"no limiter of {EVIL}")))
+    text = str(kind(f"no limiter of {EVIL}"))
+
+    require_safe(text)
+    assert "FORGED" in text
 
 
 def test_bridge_log_has_no_control_characters_or_forged_lines(caplog: pytest.LogCaptureFixture) -> None:

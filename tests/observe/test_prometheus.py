@@ -299,8 +299,13 @@ def test_subjects_are_never_labels(app: Flask, metrics: PrometheusMetrics, regis
     for address in ("203.0.113.1", "203.0.113.2"):
         for _ in range(5):
             client.get("/", environ_base={"REMOTE_ADDR": address})
+    for _ in range(2):  # counts are sent, then read
+        gate_of(app).audience.background.once()
 
-    assert "203.0.113" not in generate_latest(registry).decode()
+    text = generate_latest(registry).decode()
+
+    assert "multilimit_top_subject_share{" in text
+    assert "203.0.113" not in text
 
 
 def test_labels_are_bounded(

@@ -23,6 +23,7 @@ def command_called(name: str) -> click.Command:
 def test_command_help_is_paragraphs_with_one_margin(name: str) -> None:
     paragraphs = cleandoc(command_called(name).help or "").split("\n\n")
 
+    assert paragraphs != [""]
     assert [text for text in paragraphs if text[:1].isspace() or re.search(r'"\s"', text)] == []
 
 

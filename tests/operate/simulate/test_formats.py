@@ -332,7 +332,7 @@ def test_hostile_json_is_no_request(name: str, line: str) -> None:
 @pytest.mark.parametrize("name", ["combined", "common", "vhost_combined"])
 @pytest.mark.parametrize("start", ["", '1.1.1.1 - - [22/Nov/2026:03:19:27 +0000] "'])
 @pytest.mark.parametrize("repeated", ['"', "\\", '\\"', " ", "a b ", "- - [", '" "', "[] "])
-def test_lines_built_for_backtracking_are_read_quickly(name: str, start: str, repeated: str) -> None:
+def test_lines_built_for_backtracking_do_not_hang(name: str, start: str, repeated: str) -> None:
     """Each field excludes the character that follows it: a backtracking pattern would take hours here."""
     read_or_no_request(start + repeated * (60_000 // len(repeated)), name)
 
