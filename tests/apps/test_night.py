@@ -188,7 +188,7 @@ def httpbin(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         del sys.modules["night_app"]
 
 
-def told(app: Flask, line: str) -> Any:
+def command_output(app: Flask, line: str) -> Any:
     result = app.test_cli_runner().invoke(args=["multilimit", *shlex.split(line)])
     assert result.exit_code == 0, f"{line}: {result.output}"
     return json.loads(result.output) if "--json" in line else result.output
@@ -196,7 +196,7 @@ def told(app: Flask, line: str) -> Any:
 
 def test_all_endpoints_of_httpbin_are_limited(httpbin: Httpbin) -> None:
     app = httpbin.app
-    limits = told(app, "limits --json")
+    limits = command_output(app, "limits --json")
 
     limited = {each["endpoint"] for each in limits["endpoints"] if each["limits"]}
     assert limited >= set(app.view_functions) - {"static"} - {name for name in app.view_functions if "." in name}
@@ -206,7 +206,7 @@ def test_all_endpoints_of_httpbin_are_limited(httpbin: Httpbin) -> None:
 
 def test_top_shows_who_is_refused_where_and_by_which_rule(httpbin: Httpbin) -> None:
     night, app = httpbin.night, httpbin.app
-    top = told(app, "top --minutes 60 --once --json")
+    top = command_output(app, "top --minutes 60 --once --json")
 
     rules = {each["shown"]: Counter[Any]() for each in top["subjects"]}
     for each in top["subjects"]:
@@ -230,7 +230,7 @@ FOUND = (SCRAPER, GUESSER, SCANNER, SLOW)
 def test_totals_and_rates_match_the_sent_requests(httpbin: Httpbin) -> None:
     night, app = httpbin.night, httpbin.app
     banned = night.count(GUESSER, 429) + night.count(SCANNER, 429) - 8
-    for now in (told(app, "top --minutes 60 --once --json"), night.get("now?minutes=60")):
+    for now in (command_output(app, "top --minutes 60 --once --json"), night.get("now?minutes=60")):
         assert {name: now["totals"][name]["amount"] for name in ("passed", "refused", "banned", "bans")} == {
             "passed": len(night.passed()),
             "refused": night.count(SCRAPER, 429) + night.count(SLOW, 429) + 8,
@@ -251,7 +251,7 @@ def test_slots_in_use_are_those_of_the_slow_client(httpbin: Httpbin) -> None:
 
 def test_workers_and_commands_show_the_same_numbers(httpbin: Httpbin) -> None:
     night, app = httpbin.night, httpbin.app
-    top = told(app, "top --minutes 60 --once --json")
+    top = command_output(app, "top --minutes 60 --once --json")
 
     for _ in range(12):
         now = night.get("now?minutes=60")
@@ -265,7 +265,7 @@ def test_workers_and_commands_show_the_same_numbers(httpbin: Httpbin) -> None:
 
 def test_new_workers_after_hup_show_the_whole_hour(httpbin: Httpbin) -> None:
     night, before = httpbin.night, _workers(httpbin)
-    amounts = _amounts(told(httpbin.app, "top --minutes 60 --once --json"))
+    amounts = _amounts(command_output(httpbin.app, "top --minutes 60 --once --json"))
     os.kill(night.served.pid, signal.SIGHUP)
     until(lambda: not before & _workers(httpbin))
 
@@ -288,7 +288,7 @@ def _workers(httpbin: Httpbin) -> set[int]:
 @pytest.mark.parametrize("who", FOUND)
 def test_why_and_client_page_show_refusals_and_remedy(httpbin: Httpbin, who: str) -> None:
     night, app = httpbin.night, httpbin.app
-    why, page = told(app, f"why {who} --json"), night.get(f"subject?who={who}")["found"]
+    why, page = command_output(app, f"why {who} --json"), night.get(f"subject?who={who}")["found"]
 
     assert sum(each["refused"] for each in why["refusals"]) == night.count(who, 429)
     assert (page["verdict"]["text"], page["lift"]) == (why["verdict"]["text"], why["lift"])
@@ -297,29 +297,29 @@ def test_why_and_client_page_show_refusals_and_remedy(httpbin: Httpbin, who: str
 
 def test_bans_lists_bans_that_began_and_unban_lifts_one(httpbin: Httpbin) -> None:
     night, app = httpbin.night, httpbin.app
-    assert {each["who"] for each in told(app, "bans --json")["bans"]} == {GUESSER, SCANNER}
+    assert {each["who"] for each in command_output(app, "bans --json")["bans"]} == {GUESSER, SCANNER}
 
-    told(app, f"unban {SCANNER} --yes")
+    command_output(app, f"unban {SCANNER} --yes")
 
-    assert {each["who"] for each in told(app, "bans --json")["bans"]} == {GUESSER}
-    why = told(app, f"why {SCANNER} --json")  # the used quota stays used
+    assert {each["who"] for each in command_output(app, "bans --json")["bans"]} == {GUESSER}
+    why = command_output(app, f"why {SCANNER} --json")  # the used quota stays used
     assert why["verdict"]["text"].startswith("refused")
     assert "banned" not in why["verdict"]["text"]
 
-    told(app, f"reset unmatched --ip {SCANNER} --yes")
+    command_output(app, f"reset unmatched --ip {SCANNER} --yes")
 
     until(lambda: night.served.get("/wp.php", {"X-Forwarded-For": SCANNER}).status == 404)
 
 
 def test_inherited_limits_are_listed_once(httpbin: Httpbin) -> None:
-    assert told(httpbin.app, "limits").count("1000 per hour") == 1
+    assert command_output(httpbin.app, "limits").count("1000 per hour") == 1
 
 
 def test_change_is_in_force_in_all_workers(httpbin: Httpbin) -> None:
     night = httpbin.night
     before = night.get("now")["workers"]["version"]
 
-    told(httpbin.app, "set view_get api_key-3600s 2000/hour --for 2h --yes")
+    command_output(httpbin.app, "set view_get api_key-3600s 2000/hour --for 2h --yes")
 
     until(lambda: (workers := night.get("now")["workers"])["version"] > before and workers["current"] == 3)
     assert {night.served.get("/get", {"X-Key": "key-0"}).status for _ in range(12)} == {200}

@@ -74,6 +74,6 @@ def client_said() -> str:
     return request.args.get("said") or request.headers.get("User-Agent", "")
 
 
-def obeyed_in(text: str) -> set[str]:
+def control_characters_in(text: str) -> set[str]:
     """The characters of ``text`` that a terminal, a browser or a reader of logs obeys, other than a new line."""
     return {each for each in text if each != "\n" and category(each) in {"Cc", "Cf", "Cs", "Zl", "Zp"}}

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import pytest
 from flask import request
 
-from attack.house import House, house, obeyed_in
+from attack.house import House, control_characters_in, house
 from flask_multilimit import IP, Rule, rate_limiter
 from flask_multilimit.engine import MultiLimitError
 from flask_multilimit.operate import console
@@ -297,26 +297,30 @@ def besieged(uri: str, seed: int, **settings: Any) -> Siege:
 # Promises
 
 
-def served_more_than_declared(siege: Siege, attempt: Attempt) -> str:  # noqa: ARG001
+def serves_more_than_declared(siege: Siege, attempt: Attempt) -> str:  # noqa: ARG001
     worst = [f"{view} {number} times" for (view, _), number in siege.served.items() if number > MOST]
     return ", ".join(worst)
 
 
-def failed(siege: Siege, attempt: Attempt) -> str:  # noqa: ARG001
+def answers_with_an_error(siege: Siege, attempt: Attempt) -> str:  # noqa: ARG001
     return attempt.problem or (f"status {attempt.status}" if attempt.status in {500, 502, 504} else "")
 
 
-def obeyed(siege: Siege, attempt: Attempt) -> str:  # noqa: ARG001
+def shows_control_characters(siege: Siege, attempt: Attempt) -> str:  # noqa: ARG001
     shown = re.sub(r"<[^<>]*>", "", attempt.shown) if attempt.shown.lstrip().startswith("<") else attempt.shown
-    return f"shows {sorted(obeyed_in(shown.replace(chr(9), '')))!a}" if obeyed_in(shown.replace("\t", "")) else ""
+    return (
+        f"shows {sorted(control_characters_in(shown.replace(chr(9), '')))!a}"
+        if control_characters_in(shown.replace("\t", ""))
+        else ""
+    )
 
 
-def ran(siege: Siege, attempt: Attempt) -> str:  # noqa: ARG001
+def runs_a_script(siege: Siege, attempt: Attempt) -> str:  # noqa: ARG001
     is_page = attempt.shown.lstrip().startswith("<")
     return "runs a script" if is_page and re.search("<script>alert|<img src=x", attempt.shown) else ""
 
 
-PROMISES = (served_more_than_declared, failed, obeyed, ran)
+PROMISES = (serves_more_than_declared, answers_with_an_error, shows_control_characters, runs_a_script)
 
 
 def attack(siege: Siege, attempts: int) -> list[str]:
@@ -378,7 +382,7 @@ def test_attack_detects_each_kind_of_hole(uri: str, monkeypatch: pytest.MonkeyPa
     breaches = attack(siege, 10 * len(FACES))
     siege.house.close()
 
-    told = {"no limits": "served_more", "raw text": "obeyed", "an error": "failed"}[hole]
+    told = {"no limits": "serves_more", "raw text": "shows_control", "an error": "answers_with"}[hole]
     assert any(told in each for each in breaches)
 
 

@@ -111,7 +111,7 @@ def _empty(client: redis.Redis) -> None:
     client.flushall()
 
 
-def told(app: Flask, line: str) -> Any:
+def command_output(app: Flask, line: str) -> Any:
     result = app.test_cli_runner().invoke(args=["multilimit", *shlex.split(line)])
     assert result.exit_code == 0, f"{line}: {result.output}"
     return json.loads(result.output) if "--json" in line else result.output
@@ -119,7 +119,7 @@ def told(app: Flask, line: str) -> Any:
 
 def test_workers_and_top_show_the_same_traffic(shop: tuple[Night, Flask]) -> None:
     night, app = shop
-    top = told(app, "top --minutes 60 --once --json")
+    top = command_output(app, "top --minutes 60 --once --json")
     for _ in range(12):
         now = json.loads(night.served.get("/multilimit/api/now").text)
         assert [(each["shown"], each["refused"], each["since"]) for each in now["subjects"]] == [
@@ -133,14 +133,14 @@ def test_workers_and_top_show_the_same_traffic(shop: tuple[Night, Flask]) -> Non
 def test_why_and_client_page_give_the_same_verdict(shop: tuple[Night, Flask]) -> None:
     night, app = shop
     for who, named in ((GUESSER, GUESSER), (SCANNER, SCANNER), ("key-0", "api_key:key-0")):
-        why = told(app, f"why {named} --json")
+        why = command_output(app, f"why {named} --json")
         page = json.loads(night.served.get(f"/multilimit/api/subject?who={named}").text)["found"]
 
         assert sum(each["refused"] for each in why["refusals"]) == night.count(who, 429)
         assert re.search(rf"; refusals since .*: {night.count(who, 429)}$", why["verdict"]["text"])
         assert (page["verdict"]["text"], page["lift"]) == (why["verdict"]["text"], why["lift"])
-    assert told(app, "why key-0").startswith("api_key:key-0 ")
-    assert {each["who"] for each in told(app, "bans --json")["bans"]} == {GUESSER, SCANNER}
+    assert command_output(app, "why key-0").startswith("api_key:key-0 ")
+    assert {each["who"] for each in command_output(app, "bans --json")["bans"]} == {GUESSER, SCANNER}
 
 
 PAGES = {"Now": "", "Subject": "subject?who=203.0.113.9", "Lists": "lists", "Limits": "limits", "History": "history"}
@@ -156,7 +156,9 @@ def test_runbook_commands_work_and_admit_the_client_again(shop: tuple[Night, Fla
     night, app = shop
 
     for line, page in lines():
-        assert told(app, line.replace("top", "top --once") if line == "top" else line.replace(" 10m", " 1s")).strip()
+        assert command_output(
+            app, line.replace("top", "top --once") if line == "top" else line.replace(" 10m", " 1s")
+        ).strip()
         shown = night.served.get(f"/multilimit/{PAGES[page]}")
         assert (shown.status, f"<title>{page}" in shown.text or page == "Subject") == (200, True), line
 

@@ -44,7 +44,7 @@ anything = st.recursive(
 )
 
 
-def said_of(act: Callable[[], object]) -> str:
+def error_text(act: Callable[[], object]) -> str:
     """The ConfigurationError of ``act`` as a traceback shows it, with its causes; "" if there is none."""
     try:
         act()
@@ -126,7 +126,7 @@ uris = st.builds(
 @given(uris)
 @example(f"redis://:{SECRET}@?{SECRET}=1")
 def test_error_for_a_random_uri_shows_no_password(uri: str) -> None:
-    assert SECRET not in said_of(lambda: storage_from_uri(uri).close())
+    assert SECRET not in error_text(lambda: storage_from_uri(uri).close())
 
 
 @tries(2)
@@ -151,6 +151,6 @@ def test_random_configuration_is_an_extension_or_a_configuration_error(config: d
     app = Flask("fuzzed")
     app.config.update(config)
 
-    said = said_of(lambda: MultiLimit(app))
+    said = error_text(lambda: MultiLimit(app))
 
     assert f":{SECRET}@" not in said

@@ -19,7 +19,7 @@ METHODS = ("GET", "POST")
 FIELDS = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Retry-After")
 
 
-def a_text(draw: random.Random) -> str:
+def limit_text(draw: random.Random) -> str:
     return f"{draw.choice((2, 4, 6))} per {draw.choice(UNITS)}"
 
 
@@ -41,7 +41,7 @@ def options_of_a_limit(draw: random.Random, *, meta: bool) -> dict[str, Any]:
     return chosen
 
 
-def an_app(lib: Library, draw: random.Random) -> Any:
+def random_app(lib: Library, draw: random.Random) -> Any:
     app = lib.app()
     # Its count differs from all others: at one endpoint, Flask-Limiter shares a quota between limits of the same text.
     defaults = [f"{draw.choice((3, 5))} per {draw.choice(UNITS)}"] if draw.random() < 0.6 else None
@@ -57,12 +57,12 @@ def an_app(lib: Library, draw: random.Random) -> Any:
     )
     parent, child = Blueprint("parent", __name__, url_prefix="/p"), Blueprint("child", __name__, url_prefix="/c")
     parent.register_blueprint(child)
-    shared = limiter.shared_limit(a_text(draw), "mail")
+    shared = limiter.shared_limit(limit_text(draw), "mail")
     for number in range(6):
         place: Any = draw.choice((app, parent, child))
         decorators = {
             "none": [],
-            "limit": [limiter.limit(a_text(draw), **options_of_a_limit(draw, meta=metas is None))],
+            "limit": [limiter.limit(limit_text(draw), **options_of_a_limit(draw, meta=metas is None))],
             "shared": [shared],
             "exempt": [limiter.exempt],
         }[draw.choice(("none", "none", "limit", "limit", "shared", "exempt"))]
@@ -73,7 +73,7 @@ def an_app(lib: Library, draw: random.Random) -> Any:
     for blueprint in (parent, child):
         choice = draw.random()
         if choice < 0.4:
-            limiter.limit(a_text(draw))(blueprint)
+            limiter.limit(limit_text(draw))(blueprint)
         elif choice < 0.6:
             flags = draw.choice(list(lib.names.ExemptionScope)) | lib.names.ExemptionScope.DEFAULT
             limiter.exempt(blueprint, flags=flags)
@@ -82,9 +82,9 @@ def an_app(lib: Library, draw: random.Random) -> Any:
     return app
 
 
-def seen(lib: Library, seed: int) -> list[str]:
+def answers_of(lib: Library, seed: int) -> list[str]:
     draw = random.Random(seed)
-    app = an_app(lib, draw)
+    app = random_app(lib, draw)
     paths = sorted({str(rule) for rule in app.url_map.iter_rules() if "static" not in str(rule)})
     client, lines = app.test_client(), []
     for _ in range(60):
@@ -103,6 +103,6 @@ def test_both_libraries_answer_random_requests_to_random_apps_alike(seed: int, m
     answers = []
     for name in (THEIRS, OURS):
         with monkeypatch.context() as patch, library(name, patch.setattr) as lib:
-            answers.append(seen(lib, seed))
+            answers.append(answers_of(lib, seed))
 
     assert answers[0] == answers[1]

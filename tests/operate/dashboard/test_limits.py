@@ -9,7 +9,7 @@ import pytest
 from flask_multilimit import IP, rate_limiter
 
 from .conftest import ROOT, browser_of, control_of, made
-from .test_now import asked
+from .test_now import send_requests
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -103,7 +103,7 @@ def test_endpoints_are_paged() -> None:
 @pytest.mark.parametrize("name", ["long" * 50, "two\nlines"], ids=["long", "two lines"])
 def test_traffic_is_shown_for_endpoints_with_unusual_names(app: Flask, ada: FlaskClient, name: str) -> None:
     app.add_url_rule("/named", name, rate_limiter(type=IP, rules="2/minute")(lambda: "ok"))
-    asked(app, path="/named")
+    send_requests(app, path="/named")
 
     (found,) = limits(ada, "?q=/named")["endpoints"]
 

@@ -20,7 +20,7 @@ from flask_multilimit.operate import dashboard, usage
 from flask_multilimit.operate.dashboard.shell import rule_in, said
 
 from .conftest import ROOT, control_of
-from .test_now import asked
+from .test_now import send_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,7 +203,7 @@ def test_sources_of_the_worker_count_are_translated() -> None:
     "page", ["", "limits", "lists", "history", "subject?who=203.0.113.7", "change?endpoint=show", "what-if"]
 )
 def test_pages_are_served_in_chinese(app: Flask, ada: FlaskClient, page: str) -> None:
-    asked(app)
+    send_requests(app)
 
     text = ada.get(ROOT + page, headers={"Accept-Language": "zh-CN"}).text
 

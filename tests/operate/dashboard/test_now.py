@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flask_multilimit.engine.storage import StoredKey
 
 
-def count(app: Flask) -> None:
+def flush_traffic(app: Flask) -> None:
     """Flush the traffic, and forget what pages have read of it."""
     gate_of(app).audience.background.once()
     app.extensions.pop(MEMORY, None)
@@ -35,11 +35,11 @@ def json_of(browser: FlaskClient, page: str) -> Any:
 CLIENT = {"REMOTE_ADDR": "203.0.113.7"}
 
 
-def asked(app: Flask, times: int = 5, path: str = "/", **options: Any) -> None:
+def send_requests(app: Flask, times: int = 5, path: str = "/", **options: Any) -> None:
     """Send this number of requests of one client, and flush their traffic."""
     for _ in range(times):
         ask(app, path, environ_base=CLIENT, **options)
-    count(app)
+    flush_traffic(app)
 
 
 def test_page_now_without_traffic_says_what_to_do(ada: FlaskClient) -> None:
@@ -51,7 +51,7 @@ def test_page_now_without_traffic_says_what_to_do(ada: FlaskClient) -> None:
 
 
 def test_page_now_shows_refused_clients(app: Flask, ada: FlaskClient) -> None:
-    asked(app)
+    send_requests(app)
 
     page = ada.get(ROOT).text
 
@@ -62,7 +62,7 @@ def test_page_now_shows_refused_clients(app: Flask, ada: FlaskClient) -> None:
 
 
 def test_api_now_has_the_numbers_of_the_page(app: Flask, ada: FlaskClient) -> None:
-    asked(app)
+    send_requests(app)
 
     found = json_of(ada, "now")
 
@@ -78,8 +78,8 @@ def test_api_now_has_the_numbers_of_the_page(app: Flask, ada: FlaskClient) -> No
 
 
 def test_page_now_can_be_limited_to_an_endpoint(app: Flask, ada: FlaskClient) -> None:
-    asked(app)
-    asked(app, 3, "/mine", headers={"X-User": "ada"})
+    send_requests(app)
+    send_requests(app, 3, "/mine", headers={"X-User": "ada"})
 
     found = json_of(ada, "now?endpoint=api.mine")
 
@@ -94,7 +94,7 @@ def test_endpoints_can_be_searched_sorted_and_paged() -> None:
         app.add_url_rule(f"/v/{number}", f"view{number:02}", rate_limiter(rules="1000/minute")(lambda: "ok"))
     for number in range(60):
         ask(app, f"/v/{number}")
-    asked(app, 5)
+    send_requests(app, 5)
     ada = browser_of("ada", app)
 
     first = json_of(ada, "now")
@@ -117,7 +117,7 @@ def test_odd_queries_are_no_errors(ada: FlaskClient, query: str) -> None:
 
 
 def test_options_of_url_for_in_the_query_are_ignored(app: Flask, ada: FlaskClient) -> None:
-    asked(app)
+    send_requests(app)
 
     page = ada.get(f"{ROOT}?_scheme=javascript&_external=1&_anchor=x&name=y&filename=z").text
 
@@ -131,7 +131,7 @@ def test_requests_to_the_dashboard_are_not_counted() -> None:
     ada.environ_base["REMOTE_ADDR"] = "198.51.100.7"
 
     answers = [ada.get(ROOT).status_code for _ in range(5)]
-    count(app)
+    flush_traffic(app)
 
     assert answers == [200] * 5
     assert json_of(ada, "now")["endpoints"] == []
@@ -150,7 +150,7 @@ def test_page_now_says_when_traffic_is_switched_off() -> None:
 )
 def test_hashed_and_shortened_subjects_have_no_link(settings: dict[str, Any], path: str, user: str) -> None:
     app = made(**settings)
-    asked(app, 3, path, headers={"X-User": user})
+    send_requests(app, 3, path, headers={"X-User": user})
 
     (found,) = json_of(browser_of("ada", app), "now")["subjects"]
 
@@ -164,7 +164,7 @@ def test_client_with_several_refusing_rules_has_one_row() -> None:
     app.add_url_rule("/a", "a", rate_limiter(type=IP, rules="1/minute; 2/hour", ban=ban)(view()))
     app.add_url_rule("/b", "b", rate_limiter(type=IP, rules="1/minute")(view()))
     answers = statuses(app, *["/a"] * 6, *["/b"] * 3, environ_base=CLIENT)
-    count(app)
+    flush_traffic(app)
     ada = browser_of("ada", app)
 
     (client,) = json_of(ada, "now")["subjects"]

@@ -17,7 +17,7 @@ from support.asking import statuses, view
 
 from .conftest import ROOT, browser_of, control_of, made
 from .forms import forms_of, send
-from .test_now import asked
+from .test_now import send_requests
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
@@ -41,7 +41,7 @@ def rules(about: Any) -> dict[str, tuple[int, int]]:
 
 
 def test_page_without_a_client_offers_a_search(app: Flask, ada: FlaskClient) -> None:
-    asked(app)
+    send_requests(app)
 
     page = ada.get(SUBJECT).text
 
@@ -50,7 +50,7 @@ def test_page_without_a_client_offers_a_search(app: Flask, ada: FlaskClient) -> 
 
 
 def test_page_shows_quotas_and_refusals_of_an_address(app: Flask, ada: FlaskClient) -> None:
-    asked(app)
+    send_requests(app)
 
     about = found(ada, **ASKED)
 
@@ -95,7 +95,7 @@ def test_ipv6_addresses_of_one_network_are_one_client(app: Flask, ada: FlaskClie
 
 
 def test_network_shows_refusals_of_its_clients(app: Flask, ada: FlaskClient) -> None:
-    asked(app)
+    send_requests(app)
 
     about = found(ada, who="203.0.113.0/24")
 
@@ -107,7 +107,7 @@ def test_network_shows_refusals_of_its_clients(app: Flask, ada: FlaskClient) -> 
 def test_combined_subject_can_be_looked_up() -> None:
     app = made()
     app.add_url_rule("/both", "both", rate_limiter(type=(USER, IP), rules="5/minute")(view()))
-    asked(app, 7, "/both", headers={"X-User": "eve"})
+    send_requests(app, 7, "/both", headers={"X-User": "eve"})
     ada = browser_of("ada", app)
 
     top = ada.get(f"{ROOT}api/now").get_json()["subjects"][0]
@@ -213,7 +213,7 @@ def test_automatic_ban_is_shown_and_reset(banning: Flask) -> None:
 
 def test_automatic_bans_are_listed_and_lifted(banning: Flask) -> None:
     ada = banning.test_client()
-    asked(banning)
+    send_requests(banning)
 
     page = ada.get(f"{ROOT}lists")
 
@@ -232,7 +232,7 @@ def reset(browser: FlaskClient, page: TestResponse, **fields: str) -> TestRespon
 
 
 def test_reset_of_all_quotas_is_in_history(app: Flask, ada: FlaskClient) -> None:
-    asked(app)
+    send_requests(app)
 
     answer = reset(ada, ada.get(SUBJECT, query_string=ASKED))
 
@@ -249,7 +249,7 @@ def test_reset_succeeds_when_history_cannot_be_written(
     def fail(*_: object, **__: object) -> None:
         raise StorageError("NOPERM")
 
-    asked(app)
+    send_requests(app)
     page = ada.get(SUBJECT, query_string=ASKED)
     monkeypatch.setattr(Control, "note", fail)
 
@@ -275,7 +275,7 @@ def test_reset_of_one_endpoint_keeps_other_quotas(app: Flask, ada: FlaskClient) 
 def test_reset_during_an_override_also_resets_declared_rules(
     app: Flask, ada: FlaskClient, change: dict[str, Any], endpoint: str
 ) -> None:
-    asked(app)
+    send_requests(app)
     page = ada.get(SUBJECT, query_string=ASKED)
     control = control_of(app)
     entry = control.override("show", **change, for_="1h")
@@ -287,7 +287,7 @@ def test_reset_during_an_override_also_resets_declared_rules(
 
 
 def test_reset_without_a_matching_limit_is_refused(app: Flask, ada: FlaskClient) -> None:
-    asked(app)
+    send_requests(app)
     page = ada.get(SUBJECT, query_string=ASKED)
 
     assert reset(ada, page, endpoint="open").status_code == 409
@@ -298,7 +298,7 @@ def test_reset_without_a_matching_limit_is_refused(app: Flask, ada: FlaskClient)
 
 def test_author_without_the_right_to_change_resets_nothing() -> None:
     app = made(dashboard={"may_change": lambda author: author == "ada"})
-    asked(app)
+    send_requests(app)
     ada, bob = browser_of("ada", app), browser_of("bob", app)
     page = ada.get(SUBJECT, query_string=ASKED)
 

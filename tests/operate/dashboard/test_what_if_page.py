@@ -15,7 +15,7 @@ from flask_multilimit.operate.dashboard.whatif import MOST_UPLOADED
 from flask_multilimit.recording import Recorder
 
 from .conftest import ROOT, browser_of, made
-from .test_now import asked as refused
+from .test_now import send_requests
 from .test_what_if import BUSY, TRAFFIC, line
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def upload(browser: FlaskClient, content: bytes = LOG, name: str = "access.log",
     return browser.post(PAGE, data=body, content_type=f'multipart/form-data; boundary="{boundary}"')
 
 
-def asked(browser: FlaskClient, query: str) -> TestResponse:
+def api_answer(browser: FlaskClient, query: str) -> TestResponse:
     return browser.get(f"{ROOT}api/what-if?{query}")
 
 
@@ -56,7 +56,7 @@ def test_recorded_traffic_needs_no_upload(app: Flask, ada: FlaskClient, tmp_path
         ada.get("/open")
     recorder.flush()
 
-    page, json = ada.get(PAGE + "?endpoint=open"), asked(ada, "endpoint=open").get_json()
+    page, json = ada.get(PAGE + "?endpoint=open"), api_answer(ada, "endpoint=open").get_json()
     recorder.close()
 
     assert "4 requests of 1 clients" in page.text
@@ -67,11 +67,11 @@ def test_recorded_traffic_needs_no_upload(app: Flask, ada: FlaskClient, tmp_path
 
 def test_recorded_client_is_named_only_when_known_from_traffic(app: Flask, ada: FlaskClient, tmp_path: Path) -> None:
     recorder = Recorder(app, tmp_path)
-    refused(app, 5)
+    send_requests(app, 5)
     app.test_client().get("/", environ_base={"REMOTE_ADDR": "203.0.113.8"})
     recorder.flush()
 
-    known, unknown = asked(ada, "endpoint=show").get_json()["busiest"]
+    known, unknown = api_answer(ada, "endpoint=show").get_json()["busiest"]
     page = ada.get(PAGE + "?endpoint=show").text
     recorder.close()
 
@@ -95,7 +95,7 @@ def test_page_without_recorded_traffic_is_no_error(app: Flask, ada: FlaskClient,
 
 def test_page_without_a_recorder_says_how_to_add_one(ada: FlaskClient) -> None:
     assert "Recorder(app, " in ada.get(PAGE).text
-    assert asked(ada, "").get_json() is None
+    assert api_answer(ada, "").get_json() is None
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_wrong_field_is_explained_on_the_page(ada: FlaskClient, fields: dict[str
 def test_wrong_field_is_explained_as_json(app: Flask, ada: FlaskClient, tmp_path: Path) -> None:
     Recorder(app, tmp_path).close()
 
-    answer = asked(ada, "endpoint=opne")
+    answer = api_answer(ada, "endpoint=opne")
 
     assert (answer.status_code, answer.mimetype) == (400, "application/json")
     assert "did you mean" in answer.get_json()["error"]

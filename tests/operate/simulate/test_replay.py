@@ -555,7 +555,7 @@ def test_garbage_collector_is_tuned_only_during_a_replay() -> None:
     assert gc.get_threshold() == before
 
 
-def told(units: int | None) -> dict[str, str]:
+def with_tokens(units: int | None) -> dict[str, str]:
     return {} if units is None else {"tokens": str(units)}
 
 
@@ -572,8 +572,8 @@ def verdicts(app: Flask, *requests: LoggedRequest, **options: Any) -> list[bool]
 
 
 def test_estimate_is_charged_until_the_response_is_complete() -> None:
-    long = at(0, took=10, fields=told(95))
-    soon, later = at(5, fields=told(1)), at(20, fields=told(1))
+    long = at(0, took=10, fields=with_tokens(95))
+    soon, later = at(5, fields=with_tokens(1)), at(20, fields=with_tokens(1))
 
     assert verdicts(settling(), long, soon, later, cost_field="tokens") == [True, True, False]
     assert verdicts(settling(), long, soon, later) == [True, True, True], "the estimate stands"
@@ -583,7 +583,7 @@ def test_every_rule_of_a_limiter_is_settled() -> None:
     rules = [Rule(5, 40), Rule(60, 100, algorithm="fixed_window")]
     app = app_with(rate_limiter(rules=rules, cost=10, settle="header:X-Tokens"))
 
-    report = replayed(app, at(0, fields=told(30)), cost_field="tokens")
+    report = replayed(app, at(0, fields=with_tokens(30)), cost_field="tokens")
 
     assert [rule.least_remaining for rule in report.rules] == [10, 70]
 
@@ -607,14 +607,14 @@ def test_settlements_of_a_response_are_one_command() -> None:
 
 @pytest.mark.parametrize(("units", "left"), [(1, 90), (40, 60), (95, 5), (500, 0)])
 def test_least_remaining_is_taken_after_the_settlement(units: int, left: int) -> None:
-    report = replayed(settling(), at(0, fields=told(units)), cost_field="tokens")
+    report = replayed(settling(), at(0, fields=with_tokens(units)), cost_field="tokens")
 
     assert [(rule.refused, rule.least_remaining) for rule in report.rules] == [(0, left)]
 
 
 @pytest.mark.parametrize("text", ["", "-", "-5", "1.5", "1e9", "x" * 10**5, "9" * 30, "\uff11\uff12"])
 def test_invalid_real_cost_leaves_the_estimate_with_a_note(text: str) -> None:
-    report = replayed(settling(), at(0, fields={"tokens": text}), at(1, fields=told(3)), cost_field="tokens")
+    report = replayed(settling(), at(0, fields={"tokens": text}), at(1, fields=with_tokens(3)), cost_field="tokens")
 
     assert [(note.text.split(":")[-1], note.requests) for note in report.notes] == [
         (" the log does not say the real cost; the estimate stands", 1)

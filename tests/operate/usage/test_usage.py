@@ -52,16 +52,16 @@ def made(**options: Any) -> Flask:
     return app
 
 
-def told(app: Flask, **options: Any) -> Any:
+def json_of(app: Flask, **options: Any) -> Any:
     """The JSON of a client."""
     answer = ask(app, "/rate_limit", **options)
     assert answer.status_code == 200
     return json.loads(answer.text)
 
 
-def left(app: Flask, **options: Any) -> dict[str, int]:
+def remaining(app: Flask, **options: Any) -> dict[str, int]:
     """The remaining units, by the names of the limits."""
-    return {name: each["remaining"] for name, each in told(app, **options)["resources"].items()}
+    return {name: each["remaining"] for name, each in json_of(app, **options)["resources"].items()}
 
 
 @pytest.fixture
@@ -73,10 +73,10 @@ class TestJson:
     def test_json_has_limit_used_remaining_and_reset(self, app: Flask) -> None:
         assert statuses(app, "/search") == [200]
 
-        found = told(app)["resources"]["api.search:ip-60s"]
+        found = json_of(app)["resources"]["api.search:ip-60s"]
 
         assert (found["limit"], found["used"], found["remaining"]) == (2, 1, 1)
-        assert found["reset"] == pytest.approx(told(app)["at"] + 60, abs=5)
+        assert found["reset"] == pytest.approx(json_of(app)["at"] + 60, abs=5)
         assert found["policy"] == "ip-60s"  # as in the header field
 
     def test_json_fits_its_linked_schema(self, app: Flask) -> None:
@@ -101,21 +101,21 @@ class TestJson:
         app = shop(settings={"MULTILIMIT_APPLICATION_LIMITS": "9/minute"}, one=limit, two=limit)
         statuses(app, "/one", "/two")
 
-        assert left(app) == {"application:application-60s": 7, "both:ip-60s": 2}
+        assert remaining(app) == {"application:application-60s": 7, "both:ip-60s": 2}
 
     def test_limits_of_two_methods_have_two_names(self) -> None:
         app = shop()
         both = rate_limiter(rules="7/minute", methods=["GET"])(rate_limiter(rules="2/minute", methods=["POST"])(view()))
         app.add_url_rule("/", "both", both, methods=["GET", "POST"])
 
-        assert left(app) == {"GET both:default-60s": 7, "POST both:default-60s-2": 2}
+        assert remaining(app) == {"GET both:default-60s": 7, "POST both:default-60s-2": 2}
 
     def test_shadow_limits_are_hidden_unless_headers_show_them(self) -> None:
         shadow = rate_limiter(rules="1/minute", shadow=True)
         hidden, told = (shop(settings={"MULTILIMIT_SHADOW_HEADERS": told}, show=shadow) for told in (False, True))
 
-        assert left(hidden) == {}
-        assert left(told) == {"show:default-60s": 1}
+        assert remaining(hidden) == {}
+        assert remaining(told) == {"show:default-60s": 1}
 
     @pytest.mark.parametrize(
         ("chosen", "expected"),
@@ -127,7 +127,7 @@ class TestJson:
         ids=["endpoints", "limits", "labels"],
     )
     def test_json_has_only_chosen_limits_and_labels(self, chosen: dict[str, Any], expected: dict[str, str]) -> None:
-        found = told(made(usage=chosen))["resources"].values()
+        found = json_of(made(usage=chosen))["resources"].values()
 
         assert {each["policy"]: each["label"] for each in found} == expected
 
@@ -139,7 +139,7 @@ class TestJson:
         app = made(usage={"limits": {"mine": Lazy()}})
 
         for user in ("ann", "bob"):
-            found = told(app, headers={"X-User": user})["resources"]["api.mine:mine-60s"]
+            found = json_of(app, headers={"X-User": user})["resources"]["api.mine:mine-60s"]
             assert found["label"] == user
 
     @pytest.mark.parametrize("chosen", [{"endpoints": ["nothing"]}, {"limits": ["nothing"]}])
@@ -154,7 +154,7 @@ class TestJson:
         tokens = rate_limiter(rules="900/minute", cost=30, unit="tokens")
         app = shop(chat=tokens, slow=rate_limiter(rules="2 at once"))
 
-        found = told(app)["resources"].values()
+        found = json_of(app)["resources"].values()
 
         assert [each["unit"] for each in found] == ["tokens", "concurrent-requests"]
         assert "900 in 60 s · tokens" in ask(app, "/rate_limit", headers=HTML).text
@@ -164,7 +164,7 @@ class TestJson:
         settings = {"MULTILIMIT_DEFAULT_LIMITS": "9/minute"}
         choices: list[dict[str, Any]] = [{}, {"endpoints": ["static"]}]
 
-        found = [list(left(shop(usage=chosen, settings=settings, home=lambda home: home))) for chosen in choices]
+        found = [list(remaining(shop(usage=chosen, settings=settings, home=lambda home: home))) for chosen in choices]
 
         assert found == [["home:default-60s"], ["static:default-60s"]]
 
@@ -177,11 +177,11 @@ class TestAsking:
         def see(_: object, **told: Any) -> None:
             seen.append(told)
 
-        before = told(app)["resources"]["api.search:ip-60s"]
+        before = json_of(app)["resources"]["api.search:ip-60s"]
         with limits_checked.connected_to(see), limit_event.connected_to(see):
             client = app.test_client()
             assert {client.get("/rate_limit").status_code for _ in range(200)} == {200}
-        after = told(app)["resources"]["api.search:ip-60s"]
+        after = json_of(app)["resources"]["api.search:ip-60s"]
 
         assert seen == []
         assert 0 < after["retry_after"] <= before["retry_after"]
@@ -249,7 +249,7 @@ class TestAsking:
         limits: dict[str, Any] = {f"e{number}": rate_limiter(type=USER, rules=plan) for number in range(100)}
         app = shop(user=lambda: request.headers["X-User"], **limits)
 
-        found = left(app, headers={"X-User": "ada"})
+        found = remaining(app, headers={"X-User": "ada"})
 
         assert (len(found), set(found.values()), calls) == (100, {5}, ["ada"])
 
@@ -296,7 +296,11 @@ class TestPrivacy:
         ]
 
         for asked in hostile:
-            assert left(app, **asked) == {"api.search:ip-60s": 2, "api.search:ip-at-once": 3, "api.mine:mine-60s": 5}
+            assert remaining(app, **asked) == {
+                "api.search:ip-60s": 2,
+                "api.search:ip-at-once": 3,
+                "api.mine:mine-60s": 5,
+            }
             page = ask(app, "/rate_limit", **{**asked, "headers": {**asked.get("headers", {}), **HTML}}).text
             page = re.sub('href="[?][^"]*"', "", page)  # the other language of what was asked
             assert other not in page
@@ -319,7 +323,7 @@ class TestPrivacy:
         app = shop(user=lambda: user, mine=rate_limiter(type=USER, rules="5/minute"))
         statuses(app, "/mine")
 
-        assert list(left(app).values()) == [4]
+        assert list(remaining(app).values()) == [4]
 
 
 def _control(app: Flask) -> Control:
@@ -332,8 +336,8 @@ class TestSubjects:
     def test_anonymous_visitor_sees_the_quota_of_the_address(self, app: Flask) -> None:
         statuses(app, "/mine", "/mine")
 
-        assert left(app)["api.mine:mine-60s"] == 3
-        assert left(app, headers={"X-User": "ada"})["api.mine:mine-60s"] == 5
+        assert remaining(app)["api.mine:mine-60s"] == 3
+        assert remaining(app, headers={"X-User": "ada"})["api.mine:mine-60s"] == 5
 
     def test_type_without_a_subject_is_left_out_and_one_that_aborts_is_named(self) -> None:
         app = shop(
@@ -346,7 +350,7 @@ class TestSubjects:
 
         assert list(json.loads(answer.text)["resources"]) == ["c:ip-60s"]
         assert json.loads(answer.text)["unknown"] == ["b:key"]
-        assert left(app, headers={"X-Key": "k"}) == {"b:key-60s": 1, "c:ip-60s": 1}
+        assert remaining(app, headers={"X-Key": "k"}) == {"b:key-60s": 1, "c:ip-60s": 1}
 
     def test_language_link_keeps_the_subject(self) -> None:
         limit = rate_limiter(type=lambda: request.args.get("key"), name="key", rules="7/minute")
@@ -385,7 +389,7 @@ class TestSubjects:
 
         app = shop(user=load, a=rate_limiter(type=USER, rules="1/minute"))
 
-        assert told(app)["unknown"] == ["a:user"]
+        assert json_of(app)["unknown"] == ["a:user"]
         assert [each.levelno for each in caplog.records] == [logging.WARNING]
 
 
@@ -394,7 +398,7 @@ class TestBansListsAndOutages:
         app = shop(login=rate_limiter(type=IP, rules="1/minute", ban=Ban(after=1, time=300)))
         statuses(app, "/login", "/login")
 
-        (ban,) = told(app)["bans"]
+        (ban,) = json_of(app)["bans"]
 
         assert ban["scope"] == "login"
         assert ban["retry_after"] == pytest.approx(300, abs=5)
@@ -413,7 +417,7 @@ class TestBansListsAndOutages:
         allowed, disabled = made(MULTILIMIT_ALLOW=["127.0.0.1"]), made(MULTILIMIT_ENABLED=False)
 
         for app, state in ((allowed, "allowed"), (disabled, "disabled")):
-            answer = told(app)
+            answer = json_of(app)
             assert (answer["state"], answer["resources"]) == (state, {})
             assert "No limits apply to you now" in ask(app, "/rate_limit", headers=HTML).text
 
@@ -421,7 +425,7 @@ class TestBansListsAndOutages:
         app = made(storage="redis://127.0.0.1:1/0", MULTILIMIT_WORKERS=2)
         assert statuses(app, "/mine") == [200]
 
-        answer = told(app)
+        answer = json_of(app)
 
         assert answer["estimated"]
         assert {each["used"] for each in answer["resources"].values()} == {None}
@@ -522,7 +526,7 @@ class TestCalendar:
         app = shop(storage=storage, search=rate_limiter(type=IP, rules=rules))
         statuses(app, "/search")
 
-        found = told(app)["resources"]["search:ip-month"]
+        found = json_of(app)["resources"]["search:ip-month"]
         page, translated = (ask(app, f"/rate_limit?lang={lang}", headers=HTML).text for lang in ("en", "zh"))
 
         assert (found["used"], found["period"], found["timezone"]) == (1, "month", "Europe/Berlin")

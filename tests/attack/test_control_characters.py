@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from attack.house import House, house, obeyed_in
+from attack.house import House, control_characters_in, house
 from flask_multilimit.compat.flask_limiter import Limiter as Bridge
 from flask_multilimit.engine import ConfigurationError, StorageError
 from flask_multilimit.operate.command_line import COMMANDS
@@ -76,7 +76,7 @@ def hostile(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def require_safe(text: str) -> None:
-    assert not obeyed_in(text)
+    assert not control_characters_in(text)
     assert not [line for line in text.splitlines() if line.startswith("FORGED")]  # a cell may be wrapped there
 
 
@@ -103,7 +103,7 @@ def test_pages_show_no_control_characters(hostile: House) -> None:
             response = operator.get(rule.rule, query_string=given)
             assert response.status_code < 500, (rule.rule, given)
             page = response.get_data(as_text=True)
-            assert not obeyed_in(re.sub(r"<[^>]*>", "", page))  # a new line is a space there
+            assert not control_characters_in(re.sub(r"<[^>]*>", "", page))  # a new line is a space there
             seen += page
 
     assert seen.count("FORGED") > 10
