@@ -1,4 +1,4 @@
-"""What a socket with a deadline makes of a reply that is there when the time is over."""
+"""Sockets with a deadline: what they read and send when the time is over."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def pass_by(deadline: Deadline) -> None:
     deadline.started -= 1
 
 
-def test_bytes_that_arrived_in_time_are_read_by_a_late_process(deadline: Deadline, ends: Ends) -> None:
+def test_bytes_that_arrived_in_time_are_read_after_the_deadline(deadline: Deadline, ends: Ends) -> None:
     ours, server = ends
     timed, buffer = TimedSocket(ours, deadline), bytearray(9)
     server.sendall(b"in time")
@@ -78,7 +78,7 @@ def test_bytes_that_have_not_arrived_by_the_deadline_are_not_awaited(deadline: D
             timed.recv_into(bytearray(1))
 
 
-def test_a_late_process_stops_reading_a_server_that_sends_without_end(deadline: Deadline, ends: Ends) -> None:
+def test_reading_stops_after_the_deadline_if_the_server_sends_without_end(deadline: Deadline, ends: Ends) -> None:
     ours, server = ends
     timed = TimedSocket(ours, deadline)
     server.sendall(bytes(1000))
@@ -102,7 +102,7 @@ def test_a_reply_with_too_many_elements_is_refused_before_memory_is_allocated(de
         timed.recv(1)
 
 
-def test_a_reply_to_a_command_of_the_user_may_have_any_length(deadline: Deadline, ends: Ends) -> None:
+def test_reply_may_have_any_length_while_no_deadline_runs(deadline: Deadline, ends: Ends) -> None:
     ours, server = ends
     server.sendall(b"*1000000\r\n")
     deadline.stop()
@@ -117,7 +117,7 @@ def test_a_command_that_cannot_be_sent_times_out(deadline: Deadline, ends: Ends)
         TimedSocket(ends[0], deadline).sendall(bytes(10_000_000))
 
 
-def test_each_question_has_the_whole_time(deadline: Deadline, ends: Ends) -> None:
+def test_each_command_has_the_whole_timeout(deadline: Deadline, ends: Ends) -> None:
     ours, server = ends
     timed = TimedSocket(ours, deadline)
     pass_by(deadline)
@@ -134,7 +134,7 @@ def test_each_question_has_the_whole_time(deadline: Deadline, ends: Ends) -> Non
 
 @pytest.fixture
 def wire(any_server: Server) -> Iterator[Wire]:
-    """With a minute for each question."""
+    """With a timeout of a minute for each command."""
     with wire_to(any_server.url, TimedUnixConnection, 60) as wire:
         yield wire
 
@@ -157,14 +157,14 @@ def wire_to(url: str, connection_class: Any, seconds: float) -> Iterator[Wire]:
     client.close()
 
 
-def test_a_question_has_its_whole_time_after_connecting(wire: Wire) -> None:
+def test_command_has_its_whole_timeout_after_connecting(wire: Wire) -> None:
     _, since = wire._open(time.monotonic() - 50)
 
     assert time.monotonic() - since < 40
     assert wire._deadline.left() > 20
 
 
-def test_a_slow_connection_does_not_shorten_later_waits(wire: Wire) -> None:
+def test_slow_connect_does_not_shorten_the_timeout_of_later_reads(wire: Wire) -> None:
     line, _ = wire._open(time.monotonic() - 50)
 
     times = line.connection._sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.calcsize("ll"))
@@ -172,8 +172,8 @@ def test_a_slow_connection_does_not_shorten_later_waits(wire: Wire) -> None:
     assert struct.unpack("ll", times) == (60, 0)
 
 
-def test_no_time_left_to_connect_is_a_time_out(deadline: Deadline, any_server: Server) -> None:
-    """redis-py 8 then asks the connection for its port, which one to a unix socket has none of."""
+def test_connecting_without_time_left_is_a_timeout(deadline: Deadline, any_server: Server) -> None:
+    """redis-py 8 then asks the connection for its port. A connection to a unix socket has none."""
     path = any_server.url.removeprefix("unix://")
     connection = TimedUnixConnection(path=path, deadline=deadline)  # type: ignore[abstract]
     pass_by(deadline)
@@ -182,7 +182,7 @@ def test_no_time_left_to_connect_is_a_time_out(deadline: Deadline, any_server: S
         connection.connect()
 
 
-def test_looking_for_news_does_not_wait(deadline: Deadline, ends: Ends) -> None:
+def test_non_blocking_read_does_not_wait_until_the_deadline(deadline: Deadline, ends: Ends) -> None:
     """As redis-py does, before 5.1, with a connection that it hands out."""
     timed = TimedSocket(ends[0], deadline)
     deadline.started -= 0.019
@@ -233,7 +233,7 @@ def signalled(tick: Callable[..., object]) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("over", "signals"), [("unix", ticking), ("tcp", ticking), ("unix", signalled)], ids=["unix", "tcp", "from others"]
 )
-def test_signals_do_not_restart_the_time(
+def test_signals_do_not_extend_the_timeout(
     server_binaries: dict[str, Binary], over: str, signals: Callable[..., AbstractContextManager[None]]
 ) -> None:
     ticks = 0
@@ -241,7 +241,7 @@ def test_signals_do_not_restart_the_time(
     def tick(*_: object) -> None:
         nonlocal ticks
         ticks += 1
-        assert ticks < 500, "the time is over since long"
+        assert ticks < 500, "the time has been over for seconds"
 
     with Server(next(iter(server_binaries.values())), tcp=True) as server:
         url, connection_class = (

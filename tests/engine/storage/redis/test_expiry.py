@@ -34,7 +34,7 @@ def fill(client: redis.Redis, key: str, many: int, first: int, last: int) -> Non
     client.expire(key, 600)
 
 
-def test_the_clock_of_the_application_has_no_effect(
+def test_clock_of_the_application_has_no_effect_on_a_check(
     served: Limiter, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     actual = time.time
@@ -50,7 +50,7 @@ def test_the_clock_of_the_application_has_no_effect(
 
 
 @pytest.mark.parametrize("window", [0.001, 0.05, 60, 400 * 86_400])
-def test_every_key_dies_within_what_its_units_count_for(
+def test_every_key_expires_within_two_windows(
     served: Limiter, client: redis.Redis, algorithm: str, window: float
 ) -> None:
     plan = hits([rule(algorithm, window), rule(algorithm, 2 * window if window < 60 else 120)])
@@ -63,25 +63,23 @@ def test_every_key_dies_within_what_its_units_count_for(
 
 
 def end_of_millisecond(milliseconds: int) -> int:
-    """In microseconds; a key is there up to the end of the millisecond it dies in."""
+    """In microseconds; a key exists up to the end of the millisecond in which it expires."""
     return (milliseconds + 1) * 1000
 
 
-def test_a_key_outlives_every_unit_in_it(served: Limiter, client: redis.Redis, algorithm: str) -> None:
+def test_key_does_not_expire_before_the_units_in_it(served: Limiter, client: redis.Redis, algorithm: str) -> None:
     plan = hits(rule(algorithm, 0.02, 1000))
     end = time.monotonic() + 0.2
     while time.monotonic() < end:
         decision = served.check(plan)
 
-        dies = dies_at(client, plan[0].key)
+        expires_at = dies_at(client, plan[0].key)
         whole = decision.at + round(decision.reset_after * 1_000_000)
-        assert not decision.allowed or dies == GONE or end_of_millisecond(dies) >= whole
+        assert not decision.allowed or expires_at == GONE or end_of_millisecond(expires_at) >= whole
 
 
-def test_sliding_window_a_refund_does_not_let_the_units_of_others_die_early(
-    served: Limiter, client: redis.Redis
-) -> None:
-    """The first unit would have expired before the last came, and renewed the key's life by that."""
+def test_refund_of_a_sliding_window_does_not_let_other_units_expire_early(served: Limiter, client: redis.Redis) -> None:
+    """Without its refund, the first unit would have expired before the last came, and the key would live longer."""
     plan = hits(rule("sliding_window", 0.2, 10))
     first = served.check(plan)
     wait_until(client, first.at + 100_000)
@@ -100,7 +98,7 @@ def wait_until(client: redis.Redis, instant: int) -> None:
         time.sleep(0.005)
 
 
-def test_nothing_is_left_behind_when_windows_have_passed(served: Limiter, client: redis.Redis, algorithm: str) -> None:
+def test_no_key_is_left_when_windows_have_passed(served: Limiter, client: redis.Redis, algorithm: str) -> None:
     rules = [rule(algorithm, 0.1, 3), rule(algorithm, 0.2, 5)]
     for n in range(50):
         exhaust(served, hits(rules, subject=f"subject {n}"), most=5000)
@@ -123,7 +121,7 @@ def ten_rules(count: int) -> tuple[Hit, ...]:
     return tuple(hit for n in range(10) for hit in hits(rule(names[n % len(names)], 60 + n, count)))
 
 
-def test_whatever_is_asked_about_ten_rules_is_one_command(served: Limiter, client: redis.Redis) -> None:
+def test_each_operation_on_ten_rules_is_one_command(served: Limiter, client: redis.Redis) -> None:
     plan, few = ten_rules(9), ten_rules(3)
     decision = served.check(plan)
     served.refund(served.check(plan))
@@ -136,16 +134,14 @@ def test_whatever_is_asked_about_ten_rules_is_one_command(served: Limiter, clien
     assert len(commands_during(client, lambda: served.reset(plan))) == 1
 
 
-def test_a_check_touches_no_keys_but_those_declared(served: Limiter, client: redis.Redis) -> None:
+def test_check_writes_no_keys_but_those_of_its_hits(served: Limiter, client: redis.Redis) -> None:
     plan = ten_rules(3)
     exhaust(served, plan)
 
     assert set(client.scan_iter()) == {hit.key.encode() for hit in plan}
 
 
-def test_sliding_window_keeps_one_entry_a_unit_and_a_refused_check_adds_none(
-    served: Limiter, client: redis.Redis
-) -> None:
+def test_sliding_window_keeps_one_entry_per_admitted_unit(served: Limiter, client: redis.Redis) -> None:
     plan = hits("3/minute; 100/hour")
     exhaust(served, plan)
 
@@ -153,7 +149,7 @@ def test_sliding_window_keeps_one_entry_a_unit_and_a_refused_check_adds_none(
     assert [client.zcard(hit.key) for hit in plan] == [3, 3]
 
 
-def test_the_scripts_are_loaded_again_when_the_server_has_lost_them(served: Limiter, client: redis.Redis) -> None:
+def test_scripts_are_loaded_again_when_the_server_has_lost_them(served: Limiter, client: redis.Redis) -> None:
     plan = ten_rules(9)
     decision = served.check(plan)
     actions: list[Callable[[], object]] = [
@@ -172,9 +168,7 @@ def test_the_scripts_are_loaded_again_when_the_server_has_lost_them(served: Limi
 # Trimming
 
 
-def test_sliding_window_a_check_drops_only_so_many_of_a_burst_of_expired_entries(
-    served: Limiter, client: redis.Redis
-) -> None:
+def test_check_drops_a_bounded_number_of_expired_sliding_window_entries(served: Limiter, client: redis.Redis) -> None:
     plan = hits("5/minute")
     key, now = plan[0].key, server_microseconds(client)
     fill(client, key, OLD, now - 3600 * 1_000_000, now - 61 * 1_000_000)
@@ -189,9 +183,7 @@ def test_sliding_window_a_check_drops_only_so_many_of_a_burst_of_expired_entries
     assert client.zcard(key) == before
 
 
-def test_sliding_window_a_check_drops_only_so_many_of_a_burst_in_the_future(
-    served: Limiter, client: redis.Redis
-) -> None:
+def test_check_drops_a_bounded_number_of_future_sliding_window_entries(served: Limiter, client: redis.Redis) -> None:
     plan = hits("5/minute")
     key, now = plan[0].key, server_microseconds(client)
     fill(client, key, OLD, now + 600 * 1_000_000, now + 3600 * 1_000_000)
@@ -202,7 +194,7 @@ def test_sliding_window_a_check_drops_only_so_many_of_a_burst_in_the_future(
     assert OLD + 1 - TRIM - 1 <= client.zcard(key) < OLD + 1
 
 
-def test_sliding_window_expired_entries_are_all_gone_when_traffic_goes_on(served: Limiter, client: redis.Redis) -> None:
+def test_later_checks_drop_all_expired_sliding_window_entries(served: Limiter, client: redis.Redis) -> None:
     plan = hits("1000/minute")
     key, now = plan[0].key, server_microseconds(client)
     fill(client, key, 10_000, now - 3600 * 1_000_000, now - 61 * 1_000_000)
@@ -214,7 +206,7 @@ def test_sliding_window_expired_entries_are_all_gone_when_traffic_goes_on(served
 
 
 @pytest.mark.parametrize("cost", [1, 100, 1000])
-def test_sliding_window_dropping_keeps_pace_with_adding(client: redis.Redis, clock: Clock, cost: int) -> None:
+def test_sliding_window_drops_entries_as_fast_as_it_adds_them(client: redis.Redis, clock: Clock, cost: int) -> None:
     bench = Bench(Limiter(RedisStorage(client, clock=clock)), clock, client)
     plan = hits(rule("sliding_window", 1, 2000), cost=cost)
 

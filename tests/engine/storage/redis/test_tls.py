@@ -1,4 +1,4 @@
-"""Only on servers: TLS, with certificates on both sides, right ones and wrong ones."""
+"""TLS to servers, sentinels and clusters, with right and wrong certificates on both sides."""
 
 from __future__ import annotations
 
@@ -60,8 +60,10 @@ def test_every_operation_works_over_tls(port: int, certificates: Certificates) -
         assert limiter.check(hits()).remaining == 4
 
 
-def test_sentinels_speak_tls_as_well(port: int, server: Server, certificates: Certificates) -> None:
-    """And what they announce, mostly an address, must be in the certificate if it is to be verified."""
+def test_sentinels_and_the_server_they_announce_work_over_tls(
+    port: int, server: Server, certificates: Certificates
+) -> None:
+    """The address that they announce must be in the certificate if it is verified."""
     in_tls = free_port()
     with contextlib.ExitStack() as stack:
         sentinel = stack.enter_context(SentinelServer(server.binary, port, quorum=2))
@@ -73,8 +75,10 @@ def test_sentinels_speak_tls_as_well(port: int, server: Server, certificates: Ce
 
 
 @pytest.mark.slow
-def test_a_cluster_speaks_tls_as_well(server_binaries: dict[str, Binary], certificates: Certificates) -> None:
-    """With the host and the port that its servers tell, also in redirections."""
+def test_cluster_and_its_redirections_work_over_tls(
+    server_binaries: dict[str, Binary], certificates: Certificates
+) -> None:
+    """With the host and the port that its servers announce, also in redirections."""
     ports = [free_port() for _ in range(3)]
     with contextlib.ExitStack() as stack:
         binary = next(iter(server_binaries.values()))
@@ -101,7 +105,7 @@ def test_a_cluster_speaks_tls_as_well(server_binaries: dict[str, Binary], certif
         assert "ssl_certfile and ssl_keyfile" in error_of(stranger).remedy
 
 
-def test_a_connection_is_kept_after_the_first_check(port: int, certificates: Certificates) -> None:
+def test_tls_connection_is_kept_after_the_first_check(port: int, certificates: Certificates) -> None:
     """A server of TLS 1.3 sends something of its own after the handshake, which is no reason to drop it."""
     with limiter_at(f"rediss://localhost:{port}/0?{certificates.query()}&client_name=kept") as limiter:
         for _ in range(3):
@@ -111,7 +115,7 @@ def test_a_connection_is_kept_after_the_first_check(port: int, certificates: Cer
         assert len(kept) == 2  # the one of the checks, and the one that has asked
 
 
-def test_a_server_that_does_not_know_our_certificate_says_so(
+def test_remedy_names_the_client_certificate_when_the_server_rejects_it(
     port: int, certificates: Certificates, tmp_path: Path
 ) -> None:
     stranger = Certificates(tmp_path)
@@ -166,14 +170,14 @@ def test_a_certificate_that_has_expired_is_refused(any_server: Server, tmp_path:
 # A handshake that never ends
 
 
-def test_a_handshake_without_an_answer_ends_in_time() -> None:
+def test_handshake_without_an_answer_ends_at_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start = time.monotonic()
         error_of(f"rediss://127.0.0.1:{silent.getsockname()[1]}", timeout=0.1)
     assert time.monotonic() - start < 3
 
 
-def test_a_handshake_that_drips_in_ends_in_time() -> None:
+def test_handshake_that_arrives_byte_by_byte_ends_at_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         done = threading.Event()
 
@@ -195,7 +199,7 @@ def test_a_handshake_that_drips_in_ends_in_time() -> None:
 
 
 @pytest.mark.slow
-def test_a_handshake_gets_what_the_sentinels_have_left_of_the_time(server: Server, certificates: Certificates) -> None:
+def test_handshake_has_only_the_time_that_the_sentinels_have_left(server: Server, certificates: Certificates) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, contextlib.ExitStack() as stack:
         deaf = silent.getsockname()[1]
         sentinel = stack.enter_context(SentinelServer(server.binary, deaf, quorum=2))
@@ -210,10 +214,10 @@ def test_a_handshake_gets_what_the_sentinels_have_left_of_the_time(server: Serve
 # Certificates that cannot be used
 
 
-def test_files_that_cannot_be_used_are_an_error_at_once(certificates: Certificates, tmp_path: Path) -> None:
+def test_unusable_certificate_file_is_an_error_at_once(certificates: Certificates, tmp_path: Path) -> None:
     rubbish, other = tmp_path / "rubbish.pem", Certificates(tmp_path)
     rubbish.write_text("rubbish")
-    for query, told in (
+    for query, message in (
         ("ssl_ca_certs=/nowhere/ca.pem", "ssl_ca_certs, ssl_ca_path: '/nowhere/ca.pem' cannot be used: No such file"),
         (f"ssl_ca_certs={rubbish}", "rubbish.pem' cannot be used"),
         ("ssl_certfile=/nowhere/me.pem&ssl_keyfile=/nowhere/me.key", "ssl_certfile, ssl_keyfile: '/nowhere/me.pem'"),
@@ -225,10 +229,10 @@ def test_files_that_cannot_be_used_are_an_error_at_once(certificates: Certificat
         for uri in (f"rediss://localhost?{query}", f"rediss+sentinel://localhost/{SERVICE}?{query}"):
             with pytest.raises(ConfigurationError) as caught:
                 storage_from_uri(uri)
-            assert told in str(caught.value)
+            assert message in str(caught.value)
 
 
-def test_certificates_that_are_replaced_serve_the_next_connection(
+def test_replaced_certificate_is_used_by_the_next_connection(
     port: int, certificates: Certificates, tmp_path: Path
 ) -> None:
     changing = Certificates(tmp_path)
@@ -241,7 +245,7 @@ def test_certificates_that_are_replaced_serve_the_next_connection(
         assert limiter.check(hits()).allowed
 
 
-def test_the_tls_context_is_made_once_and_before_the_first_check(certificates: Certificates) -> None:
+def test_connections_of_two_limiters_share_one_tls_context(certificates: Certificates) -> None:
     """To load the CAs of a machine takes as long as a whole check may."""
     pools = [
         limiter.storage.client.connection_pool  # type: ignore[attr-defined]
@@ -253,7 +257,7 @@ def test_the_tls_context_is_made_once_and_before_the_first_check(certificates: C
     assert contexts[0] is contexts[1]
 
 
-def test_a_key_behind_a_password_never_asks_at_the_terminal(tmp_path: Path) -> None:
+def test_encrypted_key_is_an_error_and_asks_for_no_password(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path)
     certificates.client_key.write_text(_encrypted(certificates.authority.issue_cert("me@example.com")))
 

@@ -1,4 +1,4 @@
-"""The straight wire to the server: nobody reads what was meant for another, and it survives what a pool survives."""
+"""The wire to the server: each command gets its own reply, after errors, timeouts and lost connections, too."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def wire(redis_client: redis.Redis) -> Iterator[Wire]:
 
 
 def hold(wire: Wire) -> Any:
-    """A connection that is good, and not at hand for the next question."""
+    """A connection that works, and that the next command does not find among the idle ones."""
     ask(wire, b"PING")
     return wire._idle.pop()
 
@@ -46,11 +46,11 @@ def ask(wire: Wire, *arguments: bytes, looking: bool = True) -> Any:
     return wire.ask(command_of(*arguments), time.monotonic(), looking=looking)
 
 
-def test_a_reply_is_that_of_the_command(wire: Wire) -> None:
+def test_command_gets_its_own_reply(wire: Wire) -> None:
     assert [ask(wire, b"ECHO", word) for word in (b"", b"one", b"\r\n\0")] == [b"", b"one", b"\r\n\0"]
 
 
-def test_the_reply_after_a_server_error_belongs_to_its_command(wire: Wire) -> None:
+def test_command_after_a_server_error_gets_its_own_reply(wire: Wire) -> None:
     ask(wire, b"SET", b"text", b"x")
     with pytest.raises(redis.ResponseError):
         ask(wire, b"ZADD", b"text", b"1", b"x")
@@ -84,7 +84,7 @@ def test_a_reply_that_comes_after_an_interrupt_is_never_read(wire: Wire, monkeyp
     assert ask(wire, b"ECHO", b"mine") == b"mine"
 
 
-def test_a_connection_that_the_server_has_closed_is_noticed_before_anything_is_sent(
+def test_connection_closed_by_the_server_is_replaced_before_a_command_is_sent(
     wire: Wire, redis_client: redis.Redis
 ) -> None:
     ask(wire, b"PING")
@@ -107,14 +107,14 @@ def test_an_error_on_one_connection_closes_all_idle_ones(wire: Wire, redis_clien
 
 
 class TakenMeanwhile(list[Any]):
-    """What is idle is taken by another thread in the instant before."""
+    """Idle connections, which another thread takes in the instant before."""
 
     def pop(self, *_: Any) -> Any:
         self.clear()
         return super().pop()
 
 
-def test_connections_can_be_given_back_while_others_take_them(wire: Wire) -> None:
+def test_closing_survives_a_thread_that_takes_an_idle_connection(wire: Wire) -> None:
     line = hold(wire)
     wire._idle = TakenMeanwhile([line])
 
@@ -125,7 +125,7 @@ def test_connections_can_be_given_back_while_others_take_them(wire: Wire) -> Non
 
 
 @pytest.mark.parametrize("length", [1, 4000, 5000, 300_000])
-def test_a_reply_may_come_in_pieces(wire: Wire, length: int) -> None:
+def test_reply_of_any_length_is_read_completely(wire: Wire, length: int) -> None:
     assert ask(wire, b"ECHO", b"x" * length) == b"x" * length
 
 
@@ -145,7 +145,7 @@ def test_each_thread_reads_its_own_replies(wire: Wire) -> None:
     assert wrong == []
 
 
-def test_parent_and_child_share_neither_connections_nor_ids(server: Server) -> None:
+def test_parent_and_forked_child_share_neither_connections_nor_ids(server: Server) -> None:
     limiter = bare(server.url, timeout=30)
     wanted = hits_for("1000000/hour", scope="forked")
     limiter.reset(wanted)
@@ -173,7 +173,7 @@ def test_parent_and_child_share_neither_connections_nor_ids(server: Server) -> N
     ],
     ids=lambda options: next(iter(options)),
 )
-def test_a_client_that_is_not_plain_is_asked_in_its_own_way(server: Server, options: dict[str, object]) -> None:
+def test_client_with_options_of_its_own_is_used_without_the_wire(server: Server, options: dict[str, object]) -> None:
     settings: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), **options}
     client = redis.Redis(unix_socket_path=str(server.folder / "socket"), **settings)
     wanted = hits_for("5/minute", scope="not-plain")
@@ -184,7 +184,7 @@ def test_a_client_that_is_not_plain_is_asked_in_its_own_way(server: Server, opti
     client.close()
 
 
-def test_closing_gives_the_connections_back_to_the_pool(server: Server) -> None:
+def test_closing_returns_connections_to_the_pool(server: Server) -> None:
     client = server.client(max_connections=1)
     limiter = bare(client)
     limiter.check(hits_for("5/minute", scope="given-back"))
@@ -194,7 +194,7 @@ def test_closing_gives_the_connections_back_to_the_pool(server: Server) -> None:
     assert client.ping()
 
 
-def test_a_dropped_limiter_gives_connections_back_even_while_the_pool_is_locked(server: Server) -> None:
+def test_dropped_limiter_returns_connections_even_while_the_pool_is_locked(server: Server) -> None:
     client = server.client(max_connections=1)
     client.connection_pool._lock = threading.Lock()  # type: ignore[assignment]  # as older redis-py has it
     limiter = bare(client)
@@ -208,11 +208,11 @@ def test_a_dropped_limiter_gives_connections_back_even_while_the_pool_is_locked(
     assert client.ping()
 
 
-# What is told, and not waited for
+# Commands that are sent without waiting for the answer
 
 
 class Losses(list[StorageError]):
-    """Why commands that were told may not have been done."""
+    """The errors of commands whose answer was not awaited."""
 
 
 def send(wire: Wire, *arguments: bytes, lost: Losses | None = None) -> None:
@@ -220,7 +220,7 @@ def send(wire: Wire, *arguments: bytes, lost: Losses | None = None) -> None:
 
 
 def until_answered(wire: Wire) -> None:
-    """The reply to what was told has come."""
+    """Wait until the answer to a command that was sent without waiting is there."""
     (line,) = wire._idle
     until(line.has_news, every=0.001)
 
@@ -228,9 +228,9 @@ def until_answered(wire: Wire) -> None:
 def test_a_command_sent_without_waiting_is_executed_and_leaves_the_next_reply_alone(wire: Wire) -> None:
     lost = Losses()
     for _ in range(3):
-        send(wire, b"INCR", b"told", lost=lost)
+        send(wire, b"INCR", b"sent", lost=lost)
 
-    assert [ask(wire, b"ECHO", b"mine", looking=False), ask(wire, b"GET", b"told")] == [b"mine", b"3"]
+    assert [ask(wire, b"ECHO", b"mine", looking=False), ask(wire, b"GET", b"sent")] == [b"mine", b"3"]
     assert lost == []
 
 
@@ -253,7 +253,7 @@ def test_an_unread_answer_that_arrives_with_the_next_reply_is_skipped(wire: Wire
     ask(wire, b"RPUSH", b"list", b"mine")
     lost = Losses()
     for _ in range(3):
-        send(wire, b"ZADD", b"told", b"1", uuid4().bytes, lost=lost)
+        send(wire, b"ZADD", b"sent", b"1", uuid4().bytes, lost=lost)
         read_all_at_once(wire, len(b":1\r\n*1\r\n$4\r\nmine\r\n"))
 
         assert ask(wire, b"LRANGE", b"list", b"0", b"-1", looking=False) == [b"mine"]
@@ -263,23 +263,23 @@ def test_an_unread_answer_that_arrives_with_the_next_reply_is_skipped(wire: Wire
 
 def test_unread_answers_of_any_kind_are_not_taken_for_the_next_reply(wire: Wire) -> None:
     ask(wire, b"RPUSH", b"list", b"mine")
-    send(wire, b"ZADD", b"told", b"1", b"x")
-    send(wire, b"ZRANGE", b"told", b"0", b"-1")
+    send(wire, b"ZADD", b"sent", b"1", b"x")
+    send(wire, b"ZRANGE", b"sent", b"0", b"-1")
     read_all_at_once(wire, len(b":1\r\n*1\r\n$1\r\nx\r\n*1\r\n$4\r\nmine\r\n"))
 
     assert ask(wire, b"LRANGE", b"list", b"0", b"-1", looking=False) == [b"mine"]
 
 
 def test_several_replies_after_unread_answers_are_read(wire: Wire) -> None:
-    send(wire, b"INCR", b"told")
+    send(wire, b"INCR", b"sent")
 
-    assert wire.ask_all([command_of(b"ECHO", b"a"), command_of(b"GET", b"told")], time.monotonic()) == [b"a", b"1"]
+    assert wire.ask_all([command_of(b"ECHO", b"a"), command_of(b"GET", b"sent")], time.monotonic()) == [b"a", b"1"]
 
 
 def test_an_unread_answer_is_not_taken_for_a_closed_connection(wire: Wire) -> None:
     ask(wire, b"PING")
     (line,) = wire._idle
-    send(wire, b"INCR", b"told")
+    send(wire, b"INCR", b"sent")
     until_answered(wire)
 
     assert ask(wire, b"ECHO", b"mine") == b"mine"
@@ -310,7 +310,7 @@ def test_confirming_reads_all_unread_answers(wire: Wire) -> None:
     assert ask(wire, b"ECHO", b"mine") == b"mine"
 
 
-@pytest.mark.parametrize("finds_out", ["by the next question", "when it is confirmed", "when all is closed"])
+@pytest.mark.parametrize("finds_out", ["by the next command", "when confirming", "when closing"])
 def test_a_lost_connection_reports_each_unread_command_once(
     wire: Wire, redis_client: redis.Redis, finds_out: str
 ) -> None:
@@ -318,9 +318,9 @@ def test_a_lost_connection_reports_each_unread_command_once(
     send(wire, b"BLPOP", b"nothing", b"30", lost=lost)
     redis_client.client_kill_filter(_type="normal", skipme=True)
 
-    if finds_out == "by the next question":
+    if finds_out == "by the next command":
         assert ask(wire, b"ECHO", b"mine") == b"mine"
-    elif finds_out == "when it is confirmed":
+    elif finds_out == "when confirming":
         wire.confirm()
     wire.close()
 
@@ -346,22 +346,22 @@ def test_a_connection_leaves_a_bounded_number_of_answers_unread(wire: Wire, serv
     with server.client() as other:
         other.client_pause(60_000, all=False)
         for _ in range(100):
-            send(wire, b"INCR", b"told", lost=lost)
+            send(wire, b"INCR", b"sent", lost=lost)
         unread_while_paused = [line.unread for line in wire._idle]
         other.client_unpause()
     for _ in range(1000):
-        send(wire, b"INCR", b"told", lost=lost)
+        send(wire, b"INCR", b"sent", lost=lost)
         unread += [line.unread for line in wire._idle]
 
     assert unread_while_paused == [100]
     assert max(unread) <= wire_module._MOST_UNREAD
-    assert ask(wire, b"GET", b"told") == b"1100"
+    assert ask(wire, b"GET", b"sent") == b"1100"
     assert lost == []
 
 
-def test_answers_that_arrive_between_two_looks_are_read(wire: Wire) -> None:
+def test_answers_that_arrive_between_two_polls_are_read(wire: Wire) -> None:
     lost = Losses()
-    send(wire, b"INCR", b"told", lost=lost)
+    send(wire, b"INCR", b"sent", lost=lost)
     (line,) = wire._idle
     settle, looks = line.settle, []
 
@@ -377,17 +377,17 @@ def test_answers_that_arrive_between_two_looks_are_read(wire: Wire) -> None:
     assert (line.unread, lost) == (0, [])
 
 
-def test_a_socket_that_is_not_plain_waits_for_each_answer(
+def test_wire_without_hiredis_waits_for_each_answer(
     wire: Wire, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flask_multilimit.engine.storage.redis.wire.HIREDIS_AVAILABLE", False)
     lost = Losses()
-    send(wire, b"INCR", b"told", lost=lost)
+    send(wire, b"INCR", b"sent", lost=lost)
     wire.confirm()
 
     assert wire.waits
-    assert redis_client.get("told") == b"1"
+    assert redis_client.get("sent") == b"1"
     with pytest.raises(redis.ResponseError):
-        send(wire, b"ZREM", b"told", b"x", lost=lost)
+        send(wire, b"ZREM", b"sent", b"x", lost=lost)
     assert ask(wire, b"ECHO", b"mine") == b"mine"
     assert lost == []
