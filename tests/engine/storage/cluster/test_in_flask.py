@@ -1,4 +1,4 @@
-"""An app on a cluster: limits of the app beside those of endpoints, hash tags, and what an outage makes of them."""
+"""An app on a cluster: limits of the app and of endpoints, hash tags, outages and commands."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def get(app: Flask, path: str, address: str = "203.0.113.7") -> Any:
     return app.test_client().get(path, environ_base={"REMOTE_ADDR": address})
 
 
-def test_limits_of_the_app_and_of_the_endpoint_are_all_or_nothing(make: Callable[..., Flask]) -> None:
+def test_request_refused_by_its_endpoint_charges_nothing_to_the_app(make: Callable[..., Flask]) -> None:
     app = make()
 
     refused = [get(app, "/shop").status_code for _ in range(20)].count(429)
@@ -67,7 +67,7 @@ def test_limits_of_the_app_and_of_the_endpoint_are_all_or_nothing(make: Callable
     assert others == [200] * 4 + [429] * 2
 
 
-def test_a_refusal_tells_of_every_limit(make: Callable[..., Flask]) -> None:
+def test_headers_of_a_refusal_show_every_limit(make: Callable[..., Flask]) -> None:
     app = make()
     for _ in range(3):
         get(app, "/shop")
@@ -82,7 +82,7 @@ def test_a_refusal_tells_of_every_limit(make: Callable[..., Flask]) -> None:
     assert 0 < int(response.headers["Retry-After"]) <= 60
 
 
-def test_quotas_are_seen_used_up_and_made_whole_on_a_cluster(make: Callable[..., Flask]) -> None:
+def test_test_kit_freezes_exhausts_and_resets_quotas_on_a_cluster(make: Callable[..., Flask]) -> None:
     app = make()
     with testing.freeze(app) as clock:
         refusal = testing.exhaust(app, "shop", "ip:203.0.113.7")
@@ -99,7 +99,7 @@ def test_quotas_are_seen_used_up_and_made_whole_on_a_cluster(make: Callable[...,
 @pytest.mark.parametrize(
     ("policy", "status", "decided"), [("local", 200, "local"), ("allow", 200, "allow"), ("deny", 503, None)]
 )
-def test_a_shard_that_fails_is_an_outage_like_any_other(
+def test_failed_shard_is_an_outage_under_each_policy(
     make: Callable[..., Flask],
     cluster: Cluster,
     caplog: pytest.LogCaptureFixture,
@@ -129,7 +129,7 @@ def test_a_shard_that_fails_is_an_outage_like_any_other(
 # Hash tags
 
 
-def test_by_subject_every_address_has_a_slot_of_its_own(make: Callable[..., Flask], cluster: Cluster) -> None:
+def test_hash_tag_subject_gives_each_address_its_own_hash_slot(make: Callable[..., Flask], cluster: Cluster) -> None:
     app = make({"hash_tag": "subject"}, APPLICATION_LIMITS={"type": "ip", "rules": "4/minute", "hash_tag": "subject"})
     addresses = [f"203.0.113.{n}" for n in range(20)]
 
@@ -154,7 +154,7 @@ def test_by_subject_every_address_has_a_slot_of_its_own(make: Callable[..., Flas
     ],
     ids=str,
 )
-def test_limits_of_an_endpoint_in_several_slots_are_an_error_at_the_start(
+def test_limits_of_an_endpoint_in_several_hash_slots_are_an_error(
     make: Callable[..., Flask], other: dict[str, Any], differs: str
 ) -> None:
     app = make({"hash_tag": "subject"}, LIMITS={"shop": other})
@@ -166,7 +166,7 @@ def test_limits_of_an_endpoint_in_several_slots_are_an_error_at_the_start(
     assert "give one of them a scope" in str(caught.value)
 
 
-def test_limits_with_a_scope_of_their_own_may_lie_elsewhere(make: Callable[..., Flask]) -> None:
+def test_limit_with_its_own_scope_may_be_in_another_hash_slot(make: Callable[..., Flask]) -> None:
     app = make({"hash_tag": "subject"}, LIMITS={"shop": {"rules": "2/minute", "scope": "both"}})
 
     assert [get(app, "/shop").status_code for _ in range(3)] == [200, 200, 429]
@@ -182,15 +182,15 @@ def test_limits_with_a_scope_of_their_own_may_lie_elsewhere(make: Callable[..., 
         ("rate_limit:api:ip:{203.0.113.7}:sliding_window:1000", "rate_limit:api:ip"),
         ("p:{*}:user::gcra:1000", "p:{*}"),
         ("p:api:user+ip:{*}:gcra:1000", "p:api:user+ip"),
-        ("of nobody's making", "of nobody's making"),
+        ("not one of our keys", "not one of our keys"),
     ],
 )
-def test_a_place_names_no_subject_and_what_lies_beside_it_is_in_its_slot(key: str, place: str) -> None:
+def test_auxiliary_key_is_in_the_hash_slot_of_its_key_which_is_shown_without_subject(key: str, place: str) -> None:
     assert without_subject(key) == place
     assert "{" not in key or key_slot(auxiliary_key(key, "probe").encode()) == key_slot(key.encode())
 
 
-def test_a_failure_is_logged_without_the_subject_and_probed_in_its_slot(
+def test_failure_in_the_hash_slot_of_a_subject_is_logged_without_it_and_recovers(
     make: Callable[..., Flask], cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make({"hash_tag": "subject"}, APPLICATION_LIMITS=(), STORAGE_TIMEOUT=0.3)
@@ -235,7 +235,9 @@ def test_commands_work_on_a_cluster(cluster: Cluster) -> None:
     assert "script" in {finding["name"] for finding in doctor["findings"]}
 
 
-def test_keys_of_both_kinds_are_listed_with_their_rule(cluster: Cluster, make: Callable[..., Flask]) -> None:
+def test_keys_command_lists_keys_of_both_hash_tags_with_their_rules(
+    cluster: Cluster, make: Callable[..., Flask]
+) -> None:
     app = make({"hash_tag": "subject"})
     get(app, "/shop")
     runner = app.test_cli_runner()
@@ -250,7 +252,7 @@ def test_keys_of_both_kinds_are_listed_with_their_rule(cluster: Cluster, make: C
     }
 
 
-def test_a_cluster_that_is_away_is_a_finding_with_a_remedy() -> None:
+def test_doctor_reports_an_unreachable_cluster_with_a_remedy() -> None:
     found = command("redis+cluster://127.0.0.1:1", "doctor", "--json").json
 
     (storage,) = (finding for finding in found["findings"] if finding["name"] == "storage")

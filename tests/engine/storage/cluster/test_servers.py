@@ -1,4 +1,4 @@
-"""Which server of a cluster is asked, and which one after it: with servers that are made up, and know one another."""
+"""Which server of a cluster is asked, and which one next after a failure, with clients that are made up."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Client:
         return 0
 
 
-def test_the_server_that_replaces_one_is_asked_instead() -> None:
+def test_command_is_repeated_on_the_server_that_replaces_a_failed_one() -> None:
     nodes = Failing(RedisConnectionError("closed"))
 
     ClusterStorage(nodes).reset(["key"])
@@ -63,7 +63,7 @@ def test_the_server_that_replaces_one_is_asked_instead() -> None:
     assert nodes.asked == [FIRST, SECOND]
 
 
-def test_a_refund_is_asked_once_because_the_server_may_have_made_it_before_it_failed() -> None:
+def test_refund_is_not_repeated_after_a_lost_connection() -> None:
     nodes = Failing(RedisConnectionError("closed"))
     (hit,) = hits("5/minute", scope="api")
 
@@ -73,7 +73,7 @@ def test_a_refund_is_asked_once_because_the_server_may_have_made_it_before_it_fa
     assert nodes.asked == [FIRST]
 
 
-def test_a_script_is_run_once_because_the_server_may_have_run_it_before_it_failed() -> None:
+def test_script_is_not_repeated_after_a_lost_connection() -> None:
     nodes = Failing(RedisConnectionError("closed"))
 
     with pytest.raises(StorageError, match="closed"):
@@ -85,7 +85,7 @@ def test_a_script_is_run_once_because_the_server_may_have_run_it_before_it_faile
 @pytest.mark.parametrize(
     "error", [NoPermissionError("no right"), ResponseError("TRYAGAIN"), ResponseError("WRONGTYPE")], ids=str
 )
-def test_an_answer_that_another_server_would_give_as_well_is_final(error: RedisError) -> None:
+def test_error_that_any_server_would_give_is_not_repeated(error: RedisError) -> None:
     nodes = Failing(error)
 
     with pytest.raises(StorageError, match=str(error)):
@@ -94,7 +94,7 @@ def test_an_answer_that_another_server_would_give_as_well_is_final(error: RedisE
     assert nodes.asked == [FIRST]
 
 
-def test_the_second_server_learns_the_id_under_which_the_first_was_asked() -> None:
+def test_repeated_command_gets_the_check_id_of_the_first_attempt() -> None:
     id_, ids = uuid4(), list[UUID | None]()
 
     def question(server: RedisStorage, tried: UUID | None) -> None:
@@ -110,7 +110,7 @@ def test_the_second_server_learns_the_id_under_which_the_first_was_asked() -> No
     assert ids == [None, id_]
 
 
-def test_servers_that_send_a_question_round_and_round_are_asked_so_many_times() -> None:
+def test_number_of_redirections_is_bounded() -> None:
     nodes = Failing(ResponseError(f"MOVED 0 {FIRST[0]}:{FIRST[1]}"))
 
     with pytest.raises(StorageError) as raised:
@@ -120,7 +120,7 @@ def test_servers_that_send_a_question_round_and_round_are_asked_so_many_times() 
     assert "disagree" in raised.value.remedy
 
 
-def test_a_new_clock_is_for_servers_that_were_asked_before_too() -> None:
+def test_new_clock_applies_to_servers_that_are_already_known() -> None:
     storage = ClusterStorage(Failing(RedisConnectionError("closed")), clock=lambda: 1)
     servers = storage._servers.primaries()
 
@@ -134,7 +134,7 @@ def test_a_new_clock_is_for_servers_that_were_asked_before_too() -> None:
 
 
 @pytest.mark.parametrize("host", [b"10.0.0.2", "10.0.0.2"], ids=["bytes", "text"])
-def test_the_owner_is_the_server_that_the_answer_names(host: Any) -> None:
+def test_owner_of_a_hash_slot_is_the_server_named_in_the_reply(host: Any) -> None:
     """As bytes, or as text from a client that decodes answers."""
     slots = HashSlots([FIRST], lambda _: [[0, HASH_SLOTS - 1, [host, 7001]]], Deadline(None))
 
@@ -143,7 +143,7 @@ def test_the_owner_is_the_server_that_the_answer_names(host: Any) -> None:
 
 
 @pytest.mark.parametrize("host", [b"", "", b"?", "?", None])
-def test_a_server_that_does_not_know_its_own_name_is_where_it_was_asked(host: Any) -> None:
+def test_server_without_a_name_in_the_reply_is_at_the_address_that_was_asked(host: Any) -> None:
     slots = HashSlots([FIRST], lambda _: [[0, HASH_SLOTS - 1, [host, 7001]]], Deadline(None))
 
     assert slots.owner(HASH_SLOTS - 1) == ("10.0.0.1", 7001)

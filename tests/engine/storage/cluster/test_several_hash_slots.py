@@ -1,4 +1,4 @@
-"""Only on a cluster: plans whose keys lie in several slots are all or nothing, by charges that are taken back."""
+"""Plans whose keys are in several hash slots of a cluster are all or nothing: a refusal takes charges back."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def test_the_scopes_of_these_tests_lie_on_different_servers(cluster: Cluster) ->
 
 
 def banned_by_others(*watched: Hit) -> tuple[Hit, ...]:
-    """After two refusals of what lies in other slots, for a minute."""
+    """A ban for a minute after two refusals by rules in other hash slots."""
     ban = Ban(after=2, within=60, time=60, factor=1)
     *_, hit = hits_for("1/minute", scope="elsewhere", subject="ann", ban=ban)
     return (*watched, replace(hit, watches=tuple(each.key for each in watched)))
 
 
-def told(decision: Decision) -> list[tuple[bool, bool, bool, int]]:
+def seen_bans(decision: Decision) -> list[tuple[bool, bool, bool, int]]:
     return [(decision.allowed, ban.holds, ban.begun, ban.strikes_left) for ban in decision.bans]
 
 
@@ -89,27 +89,27 @@ def test_a_refusal_in_another_hash_slot_is_a_strike(limiter: Limiter, counts: tu
     plan, one_storage = banned_by_others(*plan_of(*counts)), Limiter("memory://")
 
     for _ in range(5):
-        assert told(limiter.check(plan)) == told(one_storage.check(plan))
+        assert seen_bans(limiter.check(plan)) == seen_bans(one_storage.check(plan))
 
     assert limiter.peek(plan[-1:]).bans[0].holds
 
 
-def test_a_refusal_beside_that_of_another_hash_slot_is_still_a_strike(limiter: Limiter) -> None:
+def test_refusal_is_one_strike_beside_a_refusal_in_another_hash_slot(limiter: Limiter) -> None:
     ban = Ban(after=2, within=60, time=60, factor=1)
     plan = (*hits_for("1/minute", scope="elsewhere", subject="ann", ban=ban), *plan_of(1))
     one_storage = Limiter("memory://")
 
     for _ in range(4):
-        assert told(limiter.check(plan)) == told(one_storage.check(plan))
+        assert seen_bans(limiter.check(plan)) == seen_bans(one_storage.check(plan))
 
     assert limiter.peek(plan[:2]).bans[0].holds
 
 
-def test_a_strike_from_another_hash_slot_is_one_however_often_it_is_asked(limiter: Limiter) -> None:
+def test_repeated_check_is_one_strike_in_another_hash_slot(limiter: Limiter) -> None:
     plan, id_ = banned_by_others(*plan_of(1)), uuid4()
     limiter.check(plan)
 
-    seen = [told(limiter.check(plan, check_id=id_)) for _ in range(3)]
+    seen = [seen_bans(limiter.check(plan, check_id=id_)) for _ in range(3)]
 
     assert seen == [[(False, False, False, 1)]] * 3
 
@@ -118,7 +118,7 @@ def test_a_peek_is_no_strike_in_another_hash_slot(limiter: Limiter) -> None:
     plan = banned_by_others(*plan_of(1))
     limiter.check(plan)
 
-    seen = [told(limiter.peek(plan)) for _ in range(3)]
+    seen = [seen_bans(limiter.peek(plan)) for _ in range(3)]
 
     assert seen == [[(False, False, False, 2)]] * 3
 
@@ -127,9 +127,7 @@ def test_a_peek_is_no_strike_in_another_hash_slot(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize("tight", [0, 1, 2])
-def test_a_refused_plan_takes_nothing_from_any_hash_slot_whichever_refuses(
-    limiter: Limiter, algorithm: str, tight: int
-) -> None:
+def test_refused_plan_charges_nothing_in_any_hash_slot(limiter: Limiter, algorithm: str, tight: int) -> None:
     counts = [9, 9, 9]
     counts[tight] = 2
     plan = plan_of(*counts, algorithm=algorithm)
@@ -160,7 +158,7 @@ its window."""
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_cluster_answers_as_a_single_storage_does(cluster: Cluster, seed: int) -> None:
+def test_cluster_gives_the_same_replies_as_a_memory_storage(cluster: Cluster, seed: int) -> None:
     """The same history, under one clock, in a cluster and in memory: many rules in many slots."""
     dice, clock = random.Random(seed), Clock()
     here, there = Limiter(MemoryStorage(clock)), timed(cluster, clock)
@@ -187,7 +185,7 @@ def test_a_cluster_answers_as_a_single_storage_does(cluster: Cluster, seed: int)
     there.close()
 
 
-def test_no_limit_is_overrun_and_nothing_is_lost_in_a_storm_of_refusals(cluster: Cluster, limiter: Limiter) -> None:
+def test_concurrent_refusals_neither_exceed_limits_nor_lose_units(cluster: Cluster, limiter: Limiter) -> None:
     """Three plans that share a roomy limit, each with a tight one of its own, by many threads."""
     roomy = hits("1000/hour", scope="application")
     tight = [hits("20/hour", scope=scope) for scope in ("api.update", "login", "x")]
@@ -205,8 +203,8 @@ def test_no_limit_is_overrun_and_nothing_is_lost_in_a_storm_of_refusals(cluster:
     assert [len(members(cluster, own[0].key)) for own in tight] == [20] * 3
 
 
-def test_a_scarce_limit_that_all_share_is_used_up_exactly(cluster: Cluster, limiter: Limiter) -> None:
-    """Whoever is refused by the shared limit has charged a limit of its own for a moment, and nobody else's."""
+def test_shared_limit_is_used_up_exactly_by_concurrent_checks(cluster: Cluster, limiter: Limiter) -> None:
+    """A check that the shared limit refuses has charged its own limit for a moment, and no other."""
     shared = hits("50/hour", scope="application")
     plans = [shared + hits("1000/hour", scope=scope) for scope in ("api.update", "login", "x")]
 
@@ -220,7 +218,7 @@ def test_a_scarce_limit_that_all_share_is_used_up_exactly(cluster: Cluster, limi
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
-def test_a_hash_slot_that_gives_no_answer_leaves_the_others_as_they_were(
+def test_failed_hash_slot_leaves_quotas_in_other_hash_slots_unchanged(
     cluster: Cluster, limiter: Limiter, algorithm: str, failing: int
 ) -> None:
     plan = plan_of(9, 9, 9, algorithm=algorithm)
@@ -238,19 +236,17 @@ def test_a_hash_slot_that_gives_no_answer_leaves_the_others_as_they_were(
     assert remaining(limiter.peek(others)) == [8, 8]
 
 
-# Concurrent rules, whose slots of the check are in several slots of the cluster
+# Concurrent rules: a check holds slots in several hash slots
 
 
 def at_once(*counts: int, timeout: float = 60) -> tuple[Hit, ...]:
-    """One rule of what runs at once in each of as many scopes."""
+    """One ``Concurrent`` rule in each of as many scopes."""
     scopes = zip(SCOPES, counts, strict=False)
     return tuple(hit for scope, count in scopes for hit in hits(Concurrent(count, timeout), scope=scope))
 
 
 @pytest.mark.parametrize("tight", [0, 1, 2])
-def test_a_refused_check_holds_nothing_anywhere_whichever_rule_refuses(
-    cluster: Cluster, limiter: Limiter, tight: int
-) -> None:
+def test_refused_check_holds_no_slot_on_any_server(cluster: Cluster, limiter: Limiter, tight: int) -> None:
     counts = [9, 9, 9]
     counts[tight] = 2
     plan = at_once(*counts) + hits("100/hour", scope="login")
@@ -264,7 +260,7 @@ def test_a_refused_check_holds_nothing_anywhere_whichever_rule_refuses(
     assert remaining(limiter.peek(plan)) == [*counts, 98]
 
 
-def test_a_hash_slot_that_gives_no_answer_leaves_all_others_free(cluster: Cluster, limiter: Limiter) -> None:
+def test_failed_hash_slot_leaves_no_slot_held_on_other_servers(cluster: Cluster, limiter: Limiter) -> None:
     plan = at_once(9, 9, 9)
     cluster.client_of(cluster.owner(plan[2].key)).rpush(plan[2].key, "not ours")
 
@@ -290,7 +286,7 @@ def test_slots_on_several_servers_are_renewed_together(cluster: Cluster, limiter
     assert scores() == [None] * 3
 
 
-def test_never_do_more_run_at_once_than_all_rules_admit(limiter: Limiter) -> None:
+def test_no_more_requests_run_at_once_than_every_rule_admits(limiter: Limiter) -> None:
     """Many threads ask in any order, so that checks which refuse each other meet on every server."""
     plan, running, most = at_once(9, 2, 3), set[bytes](), list[int]()
 
@@ -318,8 +314,8 @@ def test_never_do_more_run_at_once_than_all_rules_admit(limiter: Limiter) -> Non
 
 
 @pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_counter", "token_bucket"])
-def test_each_hash_slot_is_given_back_by_the_clock_of_its_own_server(cluster: Cluster, algorithm: str) -> None:
-    """Two servers, one an hour ahead: the last given is asked first, always."""
+def test_each_charge_is_refunded_by_the_clock_of_its_own_server(cluster: Cluster, algorithm: str) -> None:
+    """Two servers, one an hour ahead. The server of the last hit is always asked first."""
     now = 1_750_000_000_000_000
     limiter = timed(cluster, itertools.cycle([now + 3_600_000_000, now]).__next__)
     plan = plan_of(5, 5, algorithm=algorithm)
@@ -333,7 +329,7 @@ def test_each_hash_slot_is_given_back_by_the_clock_of_its_own_server(cluster: Cl
     limiter.close()
 
 
-# Everything else a storage does
+# Other operations of a storage
 
 
 def scripts_run(cluster: Cluster) -> int:
@@ -347,7 +343,7 @@ def scripts_run(cluster: Cluster) -> int:
     [((2,), 1, 1), ((9, 2), 2, 2), ((2, 9), 2, 4), ((9, 9, 2), 3, 3), ((9, 2, 9), 3, 5), ((2, 9, 9), 3, 7)],
     ids=str,
 )
-def test_a_check_is_as_many_commands_as_the_docs_say(
+def test_number_of_commands_of_a_check_is_as_documented(
     cluster: Cluster, limiter: Limiter, counts: tuple[int, ...], admitted: int, refused: int
 ) -> None:
     """How-to "Keep quotas in Redis", the table of commands."""
@@ -365,9 +361,7 @@ def test_a_check_is_as_many_commands_as_the_docs_say(
     assert (between - before, after - between) == (admitted, refused)
 
 
-def test_a_plan_of_one_hash_slot_is_one_command_whatever_the_number_of_rules(
-    cluster: Cluster, limiter: Limiter
-) -> None:
+def test_plan_in_one_hash_slot_is_one_command_for_all_rules(cluster: Cluster, limiter: Limiter) -> None:
     plan = hits("5/second; 50/minute; 500/hour")
     limiter.check(plan)
 
@@ -404,7 +398,7 @@ def test_keys_of_several_hash_slots_are_reset_and_listed(cluster: Cluster, limit
     assert cluster.keys() == [plan[3].key]
 
 
-def test_many_checks_at_once_are_decided_one_after_the_other(limiter: Limiter) -> None:
+def test_check_many_decides_one_check_after_the_other_and_charges_each_id_once(limiter: Limiter) -> None:
     plan, ids = plan_of(3, 3, 3), [uuid4() for _ in range(4)]
 
     decisions = limiter.check_many([plan] * 2)
@@ -415,7 +409,9 @@ def test_many_checks_at_once_are_decided_one_after_the_other(limiter: Limiter) -
 
 
 @pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3}, {"protocol": 2}], ids=str)
-def test_a_client_of_ones_own_serves_as_well_and_stays_open(cluster: Cluster, options: dict[str, Any]) -> None:
+def test_limiter_works_with_a_given_cluster_client_and_leaves_it_open(
+    cluster: Cluster, options: dict[str, Any]
+) -> None:
     client = cluster.client(**options)
     limiter = bare(client)
     plan = plan_of(2, 9, 9)
@@ -448,7 +444,7 @@ def test_a_client_that_remaps_addresses_reaches_the_servers(
         limiter.close()
 
 
-def test_a_closed_limiter_leaves_no_connection_and_may_be_used_again(cluster: Cluster, limiter: Limiter) -> None:
+def test_closed_limiter_leaves_no_connection_and_can_be_used_again(cluster: Cluster, limiter: Limiter) -> None:
     before = [len(cluster.client_of(server).client_list()) for server in cluster.servers]
     limiter.check(plan_of(5, 5, 5))
 
@@ -463,7 +459,7 @@ def test_a_closed_limiter_leaves_no_connection_and_may_be_used_again(cluster: Cl
 # Hash tags
 
 
-def test_a_subject_as_hash_tag_spreads_a_scope_over_the_servers(limiter: Limiter) -> None:
+def test_hash_tag_subject_spreads_a_scope_over_the_hash_slots(limiter: Limiter) -> None:
     plans = {
         who: hits_for("5/minute; 9/hour", scope="api", type="ip", subject=who, hash_tag="subject")
         for who in ("", "203.0.113.7", "203.0.113.8", "2001:db8::1", "}{", "x" * 1000)
@@ -498,11 +494,11 @@ def test_limits_of_app_and_endpoint_by_one_subject_are_one_command(limiter: Limi
         ("rediss+cluster://user:p%40ss@a:7000,[::1]:7001/?ssl_cert_reqs=none", [("a", 7000), ("::1", 7001)]),
     ],
 )
-def test_an_address_names_the_servers_to_begin_with(uri: str, start: list[tuple[str, int]]) -> None:
+def test_uri_names_the_servers_to_begin_with(uri: str, start: list[tuple[str, int]]) -> None:
     assert NodesOfUri(uri, timeout=1).start == start
 
 
-def test_all_servers_are_asked_with_the_options_of_the_address() -> None:
+def test_client_of_each_server_gets_the_options_of_the_uri() -> None:
     nodes = NodesOfUri("rediss+cluster://user:p%40ss@a:7000/?ssl_cert_reqs=none", timeout=1)
 
     options = nodes.client_at(("::1", 7005)).connection_pool.connection_kwargs
@@ -511,7 +507,7 @@ def test_all_servers_are_asked_with_the_options_of_the_address() -> None:
     assert options["deadline"] is nodes.deadline
 
 
-def test_a_server_by_itself_is_told_from_a_cluster(server: Server) -> None:
+def test_remedy_says_that_a_single_server_is_not_part_of_a_cluster(server: Server) -> None:
     limiter = bare(f"redis+cluster://127.0.0.1:{server.port}")
 
     with pytest.raises(StorageError) as caught:
@@ -521,7 +517,7 @@ def test_a_server_by_itself_is_told_from_a_cluster(server: Server) -> None:
     assert not caught.value.key_specific
 
 
-def test_a_cluster_is_told_from_a_server_by_itself(cluster: Cluster) -> None:
+def test_remedy_names_the_uri_scheme_of_clusters_for_a_server_in_one(cluster: Cluster) -> None:
     plan = plan_of(5, 5, 5)
     for server in cluster.servers:
         limiter = bare(server.tcp_url)
@@ -533,7 +529,7 @@ def test_a_cluster_is_told_from_a_server_by_itself(cluster: Cluster) -> None:
         limiter.close()
 
 
-def test_a_refund_of_one_hash_slot_goes_on_when_another_fails(cluster: Cluster, limiter: Limiter) -> None:
+def test_refund_is_made_in_other_hash_slots_when_one_fails(cluster: Cluster, limiter: Limiter) -> None:
     plan = plan_of(5, 5, 5)
     decision = limiter.check(plan)
     charges: tuple[Charge, ...] = decision.charges
