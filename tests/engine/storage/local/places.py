@@ -28,7 +28,7 @@ def end(pid: int, how: signal.Signals = signal.SIGKILL) -> None:
 
 
 class User:
-    """A process that uses a storage, and does what it is told. Unless told to leave, it stays."""
+    """A process that uses a storage and runs actions of `users`. It stays until it is made to leave or killed."""
 
     def __init__(self, uri: str) -> None:
         self._connection: Connection[Any, Any]
@@ -37,10 +37,10 @@ class User:
         self.process.start()
         other.close()
 
-    def __call__(self, what: str, *arguments: object) -> Any:
-        """What the function of `users` of that name returns. Raises what it raises."""
-        self._connection.send((what, arguments))
-        assert self._connection.poll(PATIENCE), f"{what} takes longer than {PATIENCE:g} s"
+    def __call__(self, action: str, *arguments: object) -> Any:
+        """What the action of that name returns. Raises what it raises."""
+        self._connection.send((action, arguments))
+        assert self._connection.poll(PATIENCE), f"{action} takes longer than {PATIENCE:g} s"
         answer = self._connection.recv()
         if isinstance(answer, Exception):
             raise answer
@@ -104,7 +104,7 @@ class Place:
 
     @staticmethod
     def _running(pattern: str) -> list[int]:
-        """The processes with such a command line, but for those that have ended and not been buried."""
+        """The processes with such a command line, without those that have ended and wait to be reaped."""
         listed = subprocess.run(
             ["ps", "-A", "-ww", "-o", "pid=,stat=,args="], capture_output=True, text=True, check=True
         )

@@ -1,4 +1,4 @@
-"""Processes that come and go at random: never two servers, never an error, never a unit counted twice or not at all."""
+"""Processes that come and go at random: never two servers, never an error, each unit counted once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROUNDS = 3
 VISITS = 7
 
 
-def test_processes_come_and_go(place: Place) -> None:
+def test_processes_that_come_and_go_share_one_server_and_count_exactly(place: Place) -> None:
     def lane(number: int) -> list[tuple[str, float, float, list[int]]]:
         pick = Random(number)
         return [visit(place.user(), pick) for _ in range(VISITS)]

@@ -1,4 +1,4 @@
-"""One server for all processes, from the first that checks to the last that goes."""
+"""One server for all processes: it starts with the first check and ends with the last process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_processes_share_their_quotas_exactly(place: Place) -> None:
     assert len(place.supervisors()) == 1
 
 
-def test_two_directories_do_not_share(place: Place) -> None:
+def test_two_directories_do_not_share_quotas(place: Place) -> None:
     other = Place(place.directory.with_name("other"), place.users)
 
     assert place.user()("check", 51) == 50
@@ -43,7 +43,7 @@ def test_two_directories_do_not_share(place: Place) -> None:
     until(other.is_deserted)
 
 
-def test_the_server_stays_as_long_as_anybody_uses_it(place: Place) -> None:
+def test_server_stays_as_long_as_any_process_uses_it(place: Place) -> None:
     first, second = place.user(), place.user()
     first("check", 30)
     second("check", 5)
@@ -54,7 +54,7 @@ def test_the_server_stays_as_long_as_anybody_uses_it(place: Place) -> None:
     assert place.user()("check") == 0
 
 
-def test_quotas_outlive_workers_that_are_replaced_all_at_once(place: Place) -> None:
+def test_quotas_survive_when_all_workers_are_replaced_at_once(place: Place) -> None:
     old, new = place.user(), place.user()
     assert old("check", 30) == 30
 
@@ -63,9 +63,9 @@ def test_quotas_outlive_workers_that_are_replaced_all_at_once(place: Place) -> N
     assert new("check", 30) == 20
 
 
-@pytest.mark.parametrize("end_of_a_user", [User.leave, User.kill])
-def test_the_server_ends_with_its_last_user_and_leaves_nothing(
-    place: Place, end_of_a_user: Callable[[User], None]
+@pytest.mark.parametrize("leave_or_kill", [User.leave, User.kill])
+def test_server_ends_with_its_last_process_and_leaves_no_file(
+    place: Place, leave_or_kill: Callable[[User], None]
 ) -> None:
     users = [place.user() for _ in range(3)]
     for user in users:
@@ -73,7 +73,7 @@ def test_the_server_ends_with_its_last_user_and_leaves_nothing(
     assert not place.is_deserted()
 
     for user in users:
-        end_of_a_user(user)
+        leave_or_kill(user)
 
     until(place.is_deserted)
 
@@ -102,10 +102,10 @@ def test_a_dropped_storage_stops_using_the_server(place: Place) -> None:
 
 def test_threads_that_check_at_once_start_one_server(place: Place) -> None:
     limiter = Limiter(storage_from_uri(place.uri, timeout=10))
-    everyone = threading.Barrier(8)
+    all_threads = threading.Barrier(8)
 
     def check(_: int) -> bool:
-        everyone.wait()
+        all_threads.wait()
         return limiter.check(HITS).allowed
 
     with ThreadPoolExecutor(8) as pool:
@@ -115,8 +115,8 @@ def test_threads_that_check_at_once_start_one_server(place: Place) -> None:
     limiter.close()
 
 
-def test_processes_and_server_may_be_asked_to_end_together(place: Place) -> None:
-    """As when a service is stopped: its workers finish what they are at."""
+def test_server_ignores_signals_to_end_while_a_process_uses_it(place: Place) -> None:
+    """As when a service is stopped: its workers still finish their requests."""
     user = place.user()
     user("check", 49)
 
@@ -130,7 +130,7 @@ def test_processes_and_server_may_be_asked_to_end_together(place: Place) -> None
     until(place.is_deserted)
 
 
-def test_a_server_that_is_stopped_for_a_moment_is_not_replaced(place: Place) -> None:
+def test_server_that_is_suspended_for_a_moment_is_not_replaced(place: Place) -> None:
     user = place.user()
     user("check", 30)
     server = place.server
@@ -145,7 +145,7 @@ def test_a_server_that_is_stopped_for_a_moment_is_not_replaced(place: Place) -> 
 # Forks
 
 
-def test_a_child_shares_with_its_parent(place: Place) -> None:
+def test_forked_child_shares_quotas_with_its_parent(place: Place) -> None:
     parent = place.user()
     parent("check", 20)
 
@@ -153,7 +153,7 @@ def test_a_child_shares_with_its_parent(place: Place) -> None:
     assert parent("check") == 0
 
 
-def test_a_child_that_outlives_its_parent_keeps_the_server(place: Place) -> None:
+def test_forked_child_that_outlives_its_parent_keeps_the_server(place: Place) -> None:
     parent = place.user()
     parent("check", 20)
     child = parent("fork")
@@ -168,7 +168,7 @@ def test_a_child_that_outlives_its_parent_keeps_the_server(place: Place) -> None
     until(place.is_deserted)
 
 
-def test_a_fork_while_the_server_starts_holds_nobody_up(place: Place) -> None:
+def test_child_forked_while_the_server_starts_blocks_no_other_process(place: Place) -> None:
     child = place.user()("fork_at_the_start")
 
     assert place.user()("check", 51) == 49
@@ -205,7 +205,7 @@ def test_a_server_without_supervisor_is_replaced(place: Place, server_binaries: 
         orphan.wait()
 
 
-def test_a_killed_server_is_started_by_the_next_check(place: Place) -> None:
+def test_killed_server_is_started_again_after_one_failed_check(place: Place) -> None:
     first, second = place.user(), place.user()
     first("check")
     second("check")
@@ -220,7 +220,7 @@ def test_a_killed_server_is_started_by_the_next_check(place: Place) -> None:
     assert len(place.supervisors()) == 1
 
 
-def test_a_killed_server_leaves_nothing_even_without_a_next_check(place: Place) -> None:
+def test_killed_server_leaves_no_file_even_without_a_next_check(place: Place) -> None:
     place.user()("check")
 
     end(place.server)
@@ -228,7 +228,7 @@ def test_a_killed_server_leaves_nothing_even_without_a_next_check(place: Place) 
     until(place.is_deserted)
 
 
-def test_a_guard_hides_the_death_of_the_server(place: Place) -> None:
+def test_guard_decides_until_a_killed_server_is_started_again(place: Place) -> None:
     users = [place.user() for _ in range(3)]
     for user in users:
         user("survive", 1)
@@ -256,7 +256,7 @@ def test_a_directory_that_is_removed_is_made_again(place: Place) -> None:
     assert place.user()("check") == 0
 
 
-def test_a_check_waits_only_so_long_for_another_process_that_holds_the_election(
+def test_check_fails_if_another_process_holds_the_election_for_too_long(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import fcntl

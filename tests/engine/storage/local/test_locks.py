@@ -1,4 +1,4 @@
-"""The two moments at which a newcomer could meet a server that is about to go, made to happen."""
+"""A process that arrives at the moment at which the server is about to end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def has_opened(pid: int | None, path: Path) -> bool:
     return False
 
 
-def test_a_process_that_comes_when_the_last_one_leaves_keeps_the_server(place: Place) -> None:
+def test_process_that_arrives_when_the_last_one_leaves_keeps_the_server(place: Place) -> None:
     last = place.user()
     last("check", 20)
     supervisor, path = place.supervisor, place.directory / "election"

@@ -1,4 +1,4 @@
-"""As it is meant: workers that need nothing but the URI, and commands beside them."""
+"""local:// in use: workers that need only the URI, and commands beside them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def gunicorn(place: Place, *options: str) -> Program:
     return Program("gunicorn", *arguments, *options, "app:app", environment=settings)
 
 
-def meet_all_workers(program: Program) -> None:
+def wait_for_all_workers(program: Program) -> None:
     met = set[str | None]()
 
     def meets_all() -> bool:
@@ -37,9 +37,9 @@ def meet_all_workers(program: Program) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sync", "gevent"])
-def test_eight_workers_admit_what_one_would(place: Place, kind: str) -> None:
+def test_eight_workers_together_admit_exactly_the_limit(place: Place, kind: str) -> None:
     with gunicorn(place, "--worker-class", kind) as program:
-        meet_all_workers(program)
+        wait_for_all_workers(program)
 
         statuses = Counter(reply.status for reply in program.get_all(["/"] * 200))
 
@@ -56,7 +56,7 @@ def flask(place: Place) -> Command:
     return command
 
 
-def test_commands_see_what_the_workers_count(place: Place, flask: Command) -> None:
+def test_command_lists_keys_of_the_workers_and_leaves_their_counts(place: Place, flask: Command) -> None:
     user = place.user()
     user("check", 20)
 
@@ -64,13 +64,13 @@ def test_commands_see_what_the_workers_count(place: Place, flask: Command) -> No
     assert user("check", 40) == 30
 
 
-def test_doctor_says_who_shares_the_local_server(place: Place, flask: Command) -> None:
+def test_doctor_names_the_directory_of_the_local_server_and_when_it_ends(place: Place, flask: Command) -> None:
     findings = {found["name"]: found for found in flask("doctor", "--json").json["findings"]}
 
     assert {found["level"] for found in findings.values()} <= {"ok", "hint"}
     assert str(place.directory) in findings["sharing"]["text"]
     assert "with the last of them" in findings["sharing"]["text"]
-    assert "persistence" not in findings, "there is nothing that one could set"
+    assert "persistence" not in findings, "the local server has no such setting"
 
 
 def test_doctor_says_why_the_local_server_does_not_start(place: Place, flask: Command) -> None:

@@ -1,4 +1,4 @@
-"""How it starts: not before it is needed, in a time of its own; and what keeps it from starting."""
+"""Starting the server of local://: when, where, and what happens when it cannot start."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def limiter_at(place: Place) -> Limiter:
     return Limiter(storage_from_uri(place.uri, timeout=10))
 
 
-def test_nothing_is_made_before_the_first_check(place: Place) -> None:
+def test_no_directory_is_made_before_the_first_check(place: Place) -> None:
     app = Flask(__name__)
     app.config.update(MULTILIMIT_STORAGE_URI=place.uri, MULTILIMIT_STORAGE_TIMEOUT=10)
     multilimit = MultiLimit(app)
@@ -68,7 +68,9 @@ def test_nothing_is_made_before_the_first_check(place: Place) -> None:
     multilimit.close()
 
 
-def test_the_start_is_no_part_of_the_time_of_a_check(place: Place, program: Callable[[str], None]) -> None:
+def test_start_of_the_server_does_not_count_towards_the_timeout_of_a_check(
+    place: Place, program: Callable[[str], None]
+) -> None:
     program('sleep 1.2; exec "$0.real" "$@"')
     limiter = Limiter(GuardedStorage(storage_from_uri(place.uri, timeout=1), on_error="raise"))
 
@@ -77,7 +79,7 @@ def test_the_start_is_no_part_of_the_time_of_a_check(place: Place, program: Call
     limiter.close()
 
 
-def test_the_path_may_have_any_character_in_it(place: Place) -> None:
+def test_path_in_the_uri_may_contain_percent_encoded_characters(place: Place) -> None:
     limiter = Limiter(storage_from_uri(f"{place.uri.removesuffix('limits')}li%20m%3Fits%25", timeout=10))
 
     assert limiter.check(HITS).allowed
@@ -87,7 +89,7 @@ def test_the_path_may_have_any_character_in_it(place: Place) -> None:
     limiter.close()
 
 
-def test_files_are_for_this_user_alone(place: Place) -> None:
+def test_only_the_owner_has_access_to_the_files(place: Place) -> None:
     limiter = limiter_at(place)
     before = os.umask(0)
     try:
@@ -99,7 +101,7 @@ def test_files_are_for_this_user_alone(place: Place) -> None:
     limiter.close()
 
 
-def test_the_default_directory_is_one_of_the_user(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
+def test_default_directory_is_named_after_the_user(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(place.directory.parent))
     limiter = Limiter(storage_from_uri("local://", timeout=10))
 
@@ -109,7 +111,7 @@ def test_the_default_directory_is_one_of_the_user(monkeypatch: pytest.MonkeyPatc
     limiter.close()
 
 
-def test_the_default_directory_is_one_of_the_user_who_serves_and_not_of_the_one_who_loaded_the_app(
+def test_default_directory_is_named_after_the_user_that_serves_not_the_one_that_loads(
     monkeypatch: pytest.MonkeyPatch, place: Place
 ) -> None:
     """gunicorn --preload --user: root loads the app."""
@@ -138,7 +140,7 @@ def test_the_default_directory_is_one_of_the_user_who_serves_and_not_of_the_one_
         *((f"local:///tmp/{name}", "must have a name in UTF-8 and without NUL") for name in ("x%00", "%ff", "\udcff")),
     ],
 )
-def test_an_impossible_uri_is_an_error(uri: str, wrong: str) -> None:
+def test_invalid_uri_is_an_error_with_its_reason(uri: str, wrong: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         storage_from_uri(uri)
 
@@ -146,7 +148,7 @@ def test_an_impossible_uri_is_an_error(uri: str, wrong: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_the_longest_path_holds_a_socket(place: Place) -> None:
+def test_longest_allowed_path_holds_a_socket(place: Place) -> None:
     room = local_server.LONGEST_SOCKET - len(os.fsencode(place.directory / "socket"))
     longest = Path(f"{place.directory}{'x' * room}")
     limiter = Limiter(storage_from_uri(f"local://{longest}", timeout=10))
@@ -225,18 +227,18 @@ def test_an_unsafe_directory_is_refused(place: Place, make: Callable[[Path], Non
 
 def test_a_directory_of_another_user_is_refused(place: Place) -> None:
     if os.geteuid():
-        somebody_elses = Path("/usr")
+        of_another_user = Path("/usr")
     else:
-        somebody_elses = place.directory
-        somebody_elses.mkdir(mode=0o700)
-        os.chown(somebody_elses, NOBODY, NOBODY)
+        of_another_user = place.directory
+        of_another_user.mkdir(mode=0o700)
+        os.chown(of_another_user, NOBODY, NOBODY)
 
     with pytest.raises(StorageError, match=rf"it belongs to user \d+, but this process runs as user {os.geteuid()}"):
-        local_server.LocalServer(somebody_elses).find()
+        local_server.LocalServer(of_another_user).find()
 
 
 @pytest.mark.parametrize("name", ["election", "supervisor", "log"])
-def test_a_file_that_leads_elsewhere_is_not_followed(place: Place, name: str) -> None:
+def test_symbolic_link_in_place_of_a_file_is_refused_and_not_followed(place: Place, name: str) -> None:
     place.directory.mkdir(mode=0o700)
     precious = place.directory.with_name("precious")
     precious.write_text("precious")
@@ -255,9 +257,7 @@ def test_a_file_that_leads_elsewhere_is_not_followed(place: Place, name: str) ->
 # What is wrong later
 
 
-def test_a_directory_that_cannot_be_written_is_an_error_with_its_remedy(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_is_an_error_with_its_remedy(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_room(*_: object, **__: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -269,7 +269,7 @@ def test_a_directory_that_cannot_be_written_is_an_error_with_its_remedy(
     limiter.close()
 
 
-def test_a_server_that_does_not_start_says_why(place: Place, program: Callable[[str], None]) -> None:
+def test_error_says_why_the_server_does_not_start(place: Place, program: Callable[[str], None]) -> None:
     limiter = limiter_at(place)
     program("echo no room for me; exit 1")
 
@@ -280,18 +280,18 @@ def test_a_server_that_does_not_start_says_why(place: Place, program: Callable[[
     remove_log(place)
 
 
-def test_a_server_that_does_not_start_says_the_same_at_each_try(place: Place, program: Callable[[str], None]) -> None:
-    """So that whoever tries again and again logs it once. The log of a server tells its pid and the time."""
+def test_error_of_a_failed_start_is_the_same_at_each_attempt(place: Place, program: Callable[[str], None]) -> None:
+    """So that repeated attempts are logged once. The log of the server, which has its pid and the time, is cut down."""
     limiter = limiter_at(place)
     program('ulimit -n 16; exec "$0.real" "$@"')
-    said = set[str]()
+    messages = set[str]()
 
     for _ in range(2):
         with pytest.raises(StorageError) as caught:
             limiter.check(HITS)
-        said.add(str(caught.value))
+        messages.add(str(caught.value))
 
-    (only,) = said
+    (only,) = messages
     assert "does not start: Your current 'ulimit -n' of 16 is not enough" in only
     limiter.close()
     remove_log(place)
@@ -300,33 +300,35 @@ def test_a_server_that_does_not_start_says_the_same_at_each_try(place: Place, pr
 def test_threads_share_one_failed_start(place: Place, program: Callable[[str], None]) -> None:
     limiter = limiter_at(place)
     program(f"echo tried >>{place.directory.with_name('tries')}; sleep 1; exit 1")
-    everyone = threading.Barrier(8)
+    all_threads = threading.Barrier(8)
 
     def check(_: int) -> str:
-        everyone.wait()
+        all_threads.wait()
         with pytest.raises(StorageError) as caught:
             limiter.check(HITS)
         return str(caught.value)
 
     with ThreadPoolExecutor(8) as pool:
-        (said,) = set(pool.map(check, range(8)))
+        (message,) = set(pool.map(check, range(8)))
 
-    assert "does not start" in said
+    assert "does not start" in message
     assert place.directory.with_name("tries").read_text() == "tried\n"
     limiter.close()
     remove_log(place)
 
 
-def test_threads_that_come_first_together_ask_for_one_server(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_check_first_at_once_use_one_server_and_one_client(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage, together = storage_from_uri(place.uri, timeout=10), threading.Barrier(2)
 
-    class MadeTogether(local_server.LocalServer):
+    class MadeAtOnce(local_server.LocalServer):
         def __init__(self, directory: Path) -> None:
             with contextlib.suppress(threading.BrokenBarrierError):  # up to Python 3.11 one comes after the other
                 together.wait(1)
             super().__init__(directory)
 
-    monkeypatch.setattr(local, "LocalServer", MadeTogether)
+    monkeypatch.setattr(local, "LocalServer", MadeAtOnce)
 
     with ThreadPoolExecutor(2) as pool:
         asked = set(pool.map(lambda _: (storage._server, storage._redis), range(2)))  # type: ignore[attr-defined]
@@ -334,7 +336,7 @@ def test_threads_that_come_first_together_ask_for_one_server(place: Place, monke
     assert len(asked) == 1
 
 
-def test_a_guard_tries_a_failed_start_again(place: Place, program: Callable[[str], None]) -> None:
+def test_guard_repeats_a_failed_start(place: Place, program: Callable[[str], None]) -> None:
     program('[ -e "$0.ready" ] || exit 1; exec "$0.real" "$@"')
     limiter = Limiter(GuardedStorage(storage_from_uri(place.uri, timeout=10), workers=1))
     assert limiter.check(MANY).decided_by == "local"
@@ -346,7 +348,7 @@ def test_a_guard_tries_a_failed_start_again(place: Place, program: Callable[[str
     limiter.close()
 
 
-def test_an_interpreter_is_found_inside_of_another_program(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_starts_when_sys_executable_is_another_program(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/usr/bin/uwsgi")
     limiter = limiter_at(place)
 
@@ -355,6 +357,6 @@ def test_an_interpreter_is_found_inside_of_another_program(place: Place, monkeyp
 
 
 def remove_log(place: Place) -> None:
-    """It stays for whoever wants to know why there is no server, with the locks."""
+    """The log and the locks stay after a failed start, so that the reason can be read."""
     for path in place.directory.iterdir():
         path.unlink()

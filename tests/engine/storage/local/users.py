@@ -1,4 +1,4 @@
-"""What a process that uses `local://` can be told to do."""
+"""What the processes that use `local://` do in these tests."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ MANY = hits_for("1000000/hour", scope="many", subject="everyone")
 
 
 def serve(connection: Connection[Any, Any], uri: str) -> None:
-    """Until the other end closes, or is gone with its process."""
+    """Do what the other end asks for, until it closes or its process ends."""
     limiter = Limiter(storage_from_uri(uri, timeout=10))  # what is tested is not how soon a busy machine answers
     with contextlib.suppress(EOFError):
         while True:
-            what, arguments = connection.recv()
+            name, arguments = connection.recv()
             try:
-                connection.send(WHAT[what](limiter, *arguments))
+                connection.send(ACTION_BY_NAME[name](limiter, *arguments))
             except Exception as error:
                 connection.send(error)
 
 
 def check(limiter: Limiter, times: int = 1) -> int:
-    """How many of so many checks were admitted."""
+    """How many of ``times`` checks were admitted."""
     return sum(limiter.check(HITS).allowed for _ in range(times))
 
 
@@ -85,7 +85,7 @@ def visit(limiter: Limiter, seed: float) -> tuple[str, float, float, list[int]]:
 
 
 def survive(limiter: Limiter, times: int) -> tuple[int, str]:
-    """Check behind a guard of its own, until the storage has decided again; how often not."""
+    """Check through a guard until the storage decides again; how many checks it did not decide."""
     guarded = GuardedStorage(limiter.storage, workers=1)
     mine = Limiter(guarded)
     decided_here = 0
@@ -100,5 +100,5 @@ def survive(limiter: Limiter, times: int) -> tuple[int, str]:
     return decided_here, str(decision.decided_by)
 
 
-TOLD = (check, server_id, close, fork, fork_at_the_start, fork_and_check, visit, survive)
-WHAT = {function.__name__: function for function in TOLD}
+ACTIONS = (check, server_id, close, fork, fork_at_the_start, fork_and_check, visit, survive)
+ACTION_BY_NAME = {action.__name__: action for action in ACTIONS}
