@@ -17,7 +17,7 @@ from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, policy, statuses
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of these packages' own making
+    warnings.simplefilter("ignore", DeprecationWarning)  # these packages use deprecated functions
     import flask_admin
     import flask_restful
     import flask_restx
@@ -39,7 +39,7 @@ def app(app: Flask, storage: RecordingStorage) -> Flask:
 
 class TestFlask:
     @pytest.mark.parametrize("init_every_request", [True, False])
-    def test_decorators_of_a_view_limit_it(
+    def test_limiter_in_decorators_limits_the_view(
         self, app: Flask, storage: RecordingStorage, init_every_request: bool
     ) -> None:
         class Page(View):
@@ -55,7 +55,7 @@ class TestFlask:
         assert storage.windows == [[60]] * 3
 
     @pytest.mark.parametrize("init_every_request", [True, False])
-    def test_each_method_has_its_own_limits_in_one_endpoint(
+    def test_each_method_of_a_method_view_has_its_own_limits(
         self, app: Flask, storage: RecordingStorage, init_every_request: bool
     ) -> None:
         class Items(MethodView):
@@ -85,7 +85,7 @@ class TestFlask:
         assert storage.keys_asked[0] == ["rate_limit:{items}:POST:default::sliding_window:60000"]
         assert storage.keys_asked[4] == ["rate_limit:{items}:HEAD:default::sliding_window:86400000"]
 
-    def test_class_decorators_method_and_dispatch_are_one_check(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_limiters_on_class_dispatch_and_method_are_one_check(self, app: Flask, storage: RecordingStorage) -> None:
         class Items(MethodView):
             decorators: ClassVar[list[Any]] = [rate_limiter(rules="9/hour"), rate_limiter(rules="2/minute")]
 
@@ -106,7 +106,7 @@ class TestFlask:
         assert storage.windows == [[60, 3600, 120, 180]] * 3
         assert statuses(app, "/", method="POST") == [429]
 
-    def test_inherited_methods_count_by_endpoint(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_inherited_method_has_a_quota_for_each_endpoint(self, app: Flask, storage: RecordingStorage) -> None:
         class Base(MethodView):
             @rate_limiter(rules="1/minute")
             def get(self) -> str:
@@ -126,7 +126,7 @@ class TestFlask:
         ]
 
     @pytest.mark.parametrize("name", ["items", "things"])
-    def test_limits_in_decorators_name_the_view_as_it_is_made(self, app: Flask, name: str) -> None:
+    def test_limiter_in_decorators_names_the_as_view_call(self, app: Flask, name: str) -> None:
         class Items(MethodView):
             decorators: ClassVar = [rate_limiter(rules="10/minute")]
 
@@ -139,7 +139,7 @@ class TestFlask:
 
         assert [limiter.declaration.where for limiter in plan.limiters] == [f"{__name__}:View.as_view({name!r})"]
 
-    def test_a_bound_method_is_limited_as_a_view(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_bound_method_can_be_a_limited_view(self, app: Flask, storage: RecordingStorage) -> None:
         class Pages:
             @rate_limiter(rules="1/minute")
             def show(self) -> str:
@@ -150,7 +150,7 @@ class TestFlask:
         assert statuses(app, "/page", "/page") == [200, 429]
         assert storage.keys_asked[0] == ["rate_limit:{page}:default::sliding_window:60000"]
 
-    def test_an_attribute_that_reads_like_a_method_is_not_limited(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_method_named_get_of_a_plain_view_is_no_request_method(self, app: Flask, storage: RecordingStorage) -> None:
         class Page(View):
             def get(self) -> str:
                 return "a helper"
@@ -166,7 +166,7 @@ class TestFlask:
 
 
 @pytest.mark.parametrize("below", [functools.partial, functools.cache])
-def test_class_based_views_are_found_below_decorators_that_say_what_they_wrap(
+def test_class_based_view_is_found_below_transparent_decorators(
     app: Flask, storage: RecordingStorage, below: Callable[..., Any]
 ) -> None:
     class Page(MethodView):
@@ -180,7 +180,7 @@ def test_class_based_views_are_found_below_decorators_that_say_what_they_wrap(
     assert storage.windows == [[60]]
 
 
-def test_a_mock_is_not_a_class_based_view(app: Flask, storage: RecordingStorage) -> None:
+def test_mock_is_not_taken_for_a_class_based_view(app: Flask, storage: RecordingStorage) -> None:
     app.add_url_rule("/", "mock", MagicMock(return_value="ok"), methods=["GET"])
 
     assert statuses(app, "/") == [200]
@@ -189,7 +189,7 @@ def test_a_mock_is_not_a_class_based_view(app: Flask, storage: RecordingStorage)
 
 class TestRestful:
     @pytest.mark.parametrize("decorators", ["decorators", "method_decorators", "by method"])
-    def test_decorators_of_a_resource_and_of_its_methods_are_one_check(
+    def test_limiters_on_a_resource_and_its_methods_are_one_check(
         self, app: Flask, storage: RecordingStorage, decorators: str
     ) -> None:
         limits = [rate_limiter(rules="1/second"), rate_limiter(rules="5/minute")]
@@ -216,7 +216,9 @@ class TestRestful:
 
 
 class TestRestx:
-    def test_methods_decorators_and_namespaces(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_limiters_on_namespace_resource_and_method_are_one_check(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
         api = flask_restx.Api(app)
         namespace = flask_restx.Namespace("shop", decorators=[rate_limiter(rules="9/hour", with_defaults=False)])
 
@@ -253,7 +255,9 @@ class TestSmorest:
         app.config |= {"API_TITLE": "shop", "API_VERSION": "1", "OPENAPI_VERSION": "3.0.3"}
         return flask_smorest.Api(app)
 
-    def test_functions_and_methods_below_its_decorators(self, app: Flask, api: Any, storage: RecordingStorage) -> None:
+    def test_limited_functions_and_methods_work_with_smorest_decorators(
+        self, app: Flask, api: Any, storage: RecordingStorage
+    ) -> None:
         shop = flask_smorest.Blueprint("shop", "shop", url_prefix="/shop")
 
         @shop.route("/items")
@@ -280,7 +284,7 @@ class TestSmorest:
         assert statuses(app, "/shop/items", "/shop/items", method="POST") == [201, 429]
         assert storage.windows == [[60]] * 4 + [[1]] * 2
 
-    def test_its_blueprint_takes_limits(self, app: Flask, api: Any, storage: RecordingStorage) -> None:
+    def test_smorest_blueprint_can_be_limited(self, app: Flask, api: Any, storage: RecordingStorage) -> None:
         shop = rate_limiter(rules="1/minute")(flask_smorest.Blueprint("shop", "shop", url_prefix="/shop"))
 
         @shop.route("/hello")
@@ -306,14 +310,14 @@ class TestAdmin:
         def export(self) -> str:
             return "exported"
 
-    def test_exposed_methods_are_limited_one_by_one(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_exposed_methods_are_limited_separately(self, app: Flask, storage: RecordingStorage) -> None:
         flask_admin.Admin(app, name="shop").add_view(self.Reports(endpoint="reports"))
 
         assert statuses(app, "/admin/reports/export", "/admin/reports/export") == [200, 429]
         assert statuses(app, "/admin/reports/", "/admin/reports/") == [200, 200]
         assert storage.windows == [[60], [60], [3600], [3600]]
 
-    def test_views_of_it_can_be_named_in_the_settings(self, storage: RecordingStorage) -> None:
+    def test_limits_in_settings_apply_to_an_admin_view(self, storage: RecordingStorage) -> None:
         app = Flask("shop")
         app.config["MULTILIMIT_LIMITS"] = {"reports": "1 per 2 minutes"}
         MultiLimit(app, storage=storage)

@@ -1,4 +1,4 @@
-"""Limiters of different request methods: requests that can never meet have quotas of their own."""
+"""Limiters for different request methods have separate quotas."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ BY_METHOD = [{"rules": "10/minute", "methods": ["GET"]}, {"rules": "1/minute", "
 
 
 def get_and_post(app: Flask, times: int = 10) -> list[int]:
-    """The statuses of that many GETs, the last of them, and of one POST."""
+    """The status of the last of ``times`` GETs, and of one POST."""
     return [statuses(app, *["/"] * times)[-1], ask(app, method="POST").status_code]
 
 
-def test_a_view_may_have_limits_of_one_window_for_each_method(app: Flask, storage: RecordingStorage) -> None:
+def test_limiters_for_get_and_post_of_a_view_have_separate_quotas(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage)
 
     @app.route("/", methods=BOTH)
@@ -39,7 +39,7 @@ def test_a_view_may_have_limits_of_one_window_for_each_method(app: Flask, storag
     assert storage.keys_asked[0] == ["rate_limit:{login}:GET:default::sliding_window:60000"]
 
 
-def test_a_limiter_of_all_methods_counts_beside_one_of_some(app: Flask, storage: RecordingStorage) -> None:
+def test_limiter_for_all_methods_counts_beside_one_for_post(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage)
 
     @app.route("/", methods=BOTH)
@@ -59,8 +59,9 @@ def test_a_limiter_of_all_methods_counts_beside_one_of_some(app: Flask, storage:
         ("LIMITS", dict(zip(("view", "vi*"), BY_METHOD, strict=True))),
         ("APPLICATION_LIMITS", BY_METHOD),
     ],
+    ids=["one endpoint", "endpoint and pattern", "application"],
 )
-def test_limits_in_the_settings_may_differ_by_method(
+def test_limits_in_settings_can_differ_by_method(
     app: Flask, storage: RecordingStorage, setting: str, limits: Any
 ) -> None:
     app.config[f"MULTILIMIT_{setting}"] = limits
@@ -70,7 +71,7 @@ def test_limits_in_the_settings_may_differ_by_method(
     assert get_and_post(app) == [200, 200]
 
 
-def test_limits_of_a_blueprint_and_a_default_may_differ_by_method(app: Flask, storage: RecordingStorage) -> None:
+def test_blueprint_limit_for_get_leaves_post_to_the_default_limit(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, default_limits="1/minute")
     blueprint = rate_limiter(rules="10/minute", methods=["GET"])(Blueprint("pages", __name__))
     blueprint.add_url_rule("/", "view", view(), methods=BOTH)
@@ -79,7 +80,7 @@ def test_limits_of_a_blueprint_and_a_default_may_differ_by_method(app: Flask, st
     assert get_and_post(app) == [200, 200]
 
 
-def test_one_function_that_serves_two_methods_is_one_limiter(app: Flask, storage: RecordingStorage) -> None:
+def test_one_function_for_get_and_post_has_one_quota(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage)
 
     class Items(MethodView):
@@ -94,7 +95,7 @@ def test_one_function_that_serves_two_methods_is_one_limiter(app: Flask, storage
     assert get_and_post(app, 2) == [200, 429]
 
 
-def test_a_scope_that_is_named_is_shared_whatever_the_methods(app: Flask, storage: RecordingStorage) -> None:
+def test_explicit_scope_is_shared_by_all_methods(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage)
     for name, method in (("read", "GET"), ("write", "POST")):
         limiter = rate_limiter(rules="3/minute", methods=[method], scope="notes")
@@ -103,10 +104,8 @@ def test_a_scope_that_is_named_is_shared_whatever_the_methods(app: Flask, storag
     assert get_and_post(app, 3) == [200, 429]
 
 
-def test_limiters_of_different_methods_that_would_share_a_counter_are_an_error(
-    app: Flask, storage: RecordingStorage
-) -> None:
-    """The default applies to GET alone, as the blueprint does not limit it."""
+def test_limiters_of_different_methods_with_one_key_are_an_error(app: Flask, storage: RecordingStorage) -> None:
+    """The default limit applies to GET alone, which is exempt from the limit of the blueprint."""
     multilimit = MultiLimit(app, storage=storage, default_limits="5/minute")
     blueprint = rate_limiter(rules="9/minute")(Blueprint("pages", __name__))
 
@@ -127,7 +126,7 @@ def test_limiters_of_different_methods_that_would_share_a_counter_are_an_error(
     assert "both would count in one key; give one of them methods= or a scope" in str(caught.value)
 
 
-def test_keys_stay_short_whatever_the_methods() -> None:
+def test_key_with_many_methods_stays_within_the_maximum_length() -> None:
     for tag in get_args(HashTag):
         stem = stem_of("p" * MAX_PREFIX, "s" * 56, tag, "DELETE+GET+PATCH+POST+PUT")
         key = stem_of_subject(stem, "t" * 20, "u" * 48, tag) + "sliding_window_counter:34560000000"
@@ -136,7 +135,7 @@ def test_keys_stay_short_whatever_the_methods() -> None:
     assert stem_of("rate_limit:", "login", "scope", "DELETE+PATCH") == "rate_limit:{login}:DELETE+PATCH:"
 
 
-def test_the_list_of_keys_knows_their_rules(app: Flask) -> None:
+def test_keys_command_shows_the_rule_of_a_key_with_a_method(app: Flask) -> None:
     MultiLimit(app)
     app.get("/", endpoint="view")(rate_limiter(rules="5/minute", methods=["GET"])(view()))
     ask(app)

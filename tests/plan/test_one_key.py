@@ -1,4 +1,4 @@
-"""Limiters of one subject that differ in the count alone are one key: the stricter decides. A shadow is apart."""
+"""Limiters of one subject that differ only in the count have one key: the stricter decides. A shadow has its own."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ PLACES = [at_a_blueprint, at_nested_blueprints, at_the_defaults, in_the_settings
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_the_stricter_of_two_counts_decides_by_one_hit(app: Flask, storage: RecordingStorage, place: Any) -> None:
+def test_stricter_of_two_counts_decides_with_one_hit(app: Flask, storage: RecordingStorage, place: Any) -> None:
     place(app, storage)
 
     assert statuses(app, "/", "/", "/") == [200, 200, 429]
@@ -69,7 +69,7 @@ def test_the_stricter_of_two_counts_decides_by_one_hit(app: Flask, storage: Reco
 
 
 @pytest.mark.parametrize("algorithm", ["sliding_window", "fixed_window", "token_bucket", "leaky_bucket", "gcra"])
-def test_the_stricter_decides_by_any_algorithm(app: Flask, storage: RecordingStorage, algorithm: str) -> None:
+def test_stricter_count_decides_with_every_algorithm(app: Flask, storage: RecordingStorage, algorithm: str) -> None:
     MultiLimit(app, storage=storage)
     strict, loose = (rate_limiter(rules=Rule(60, count, algorithm=algorithm)) for count in (1, 50))
     with pytest.warns(ConfigurationWarning, match="can never refuse"):
@@ -79,7 +79,7 @@ def test_the_stricter_decides_by_any_algorithm(app: Flask, storage: RecordingSto
     assert [[hit.rule.count for hit in hits] for hits in storage.checks] == [[1]] * 2
 
 
-def test_two_limiters_that_count_the_same_statuses_are_one(app: Flask, storage: RecordingStorage) -> None:
+def test_limiters_with_equal_charge_when_are_one_limiter(app: Flask, storage: RecordingStorage) -> None:
     app.config["MULTILIMIT_LIMITS"] = {"*": {"type": "ip", "rules": "9/minute", "charge_when": "4xx"}}
     app.add_url_rule("/", "view", rate_limiter(type=IP, rules="2/minute", charge_when="4xx")(view()))
     MultiLimit(app, storage=storage)
@@ -88,19 +88,19 @@ def test_two_limiters_that_count_the_same_statuses_are_one(app: Flask, storage: 
     assert storage.other_calls == ["settle"] * 3
 
 
-@pytest.mark.parametrize("by_request", ["1/minute", "9/minute"])
-def test_rules_by_request_give_back_nothing_that_another_limiter_counts(
-    app: Flask, storage: RecordingStorage, by_request: str
+@pytest.mark.parametrize("dynamic", ["1/minute", "9/minute"])
+def test_refund_of_dynamic_rules_leaves_the_charge_of_a_fixed_rule(
+    app: Flask, storage: RecordingStorage, dynamic: str
 ) -> None:
     MultiLimit(app, storage=storage)
-    failures = rate_limiter(type=IP, rules=lambda: by_request, charge_when="4xx")
+    failures = rate_limiter(type=IP, rules=lambda: dynamic, charge_when="4xx")
     app.add_url_rule("/", "view", failures(rate_limiter(**STRICT)(view())))
 
     assert statuses(app, "/", "/", "/")[-1] == 429
 
 
 class TestOverrides:
-    """By name, each of both is changed by itself; then the stricter decides again, with the history that is there."""
+    """Each of the two rules is changed by its name; then the stricter decides again, and used units still count."""
 
     @pytest.mark.parametrize(
         ("change", "answers", "name"),
@@ -115,7 +115,7 @@ class TestOverrides:
             ({"limit": {"type": "ip", "rules": "1/minute"}}, [429, 429], "ip-60s-3"),
         ],
     )
-    def test_of_one_of_two_rules(
+    def test_override_of_one_rule_leaves_the_other_in_force(
         self, app: Flask, storage: RecordingStorage, change: dict[str, Any], answers: list[int], name: str
     ) -> None:
         multilimit = at_a_blueprint(app, storage)
@@ -126,7 +126,7 @@ class TestOverrides:
         assert statuses(app, "/", "/") == answers
         assert policy(ask(app)) == [name]
 
-    def test_that_put_the_looser_one_on_trial_leave_the_stricter_in_force(
+    def test_override_to_shadow_applies_to_all_limiters_with_the_name(
         self, app: Flask, storage: RecordingStorage
     ) -> None:
         multilimit = at_a_blueprint(app, storage)
@@ -136,8 +136,8 @@ class TestOverrides:
         assert statuses(app, "/", "/", "/") == [200] * 3
 
 
-class TestAdded:
-    """Whoever adds a limit at run time cannot give it a scope, so one that counts otherwise has a key of its own."""
+class TestAddedLimit:
+    """A limit added at run time has no scope; one with other options than a declared limit has a key of its own."""
 
     @pytest.mark.parametrize(
         ("limit", "answers"),
@@ -148,7 +148,7 @@ class TestAdded:
             ({"type": "ip", "rules": [{"time": 60, "count": 2, "lease": 2}]}, [200, 200, 429]),
         ],
     )
-    def test_a_limit_of_the_same_window_and_another_cost_counts_apart(
+    def test_added_limit_with_another_cost_has_its_own_key(
         self, app: Flask, storage: RecordingStorage, limit: dict[str, Any], answers: list[int]
     ) -> None:
         multilimit = MultiLimit(app, storage=storage)
@@ -164,7 +164,7 @@ class TestAdded:
 
 
 class TestShadow:
-    def test_beside_the_real_limit_has_a_history_of_its_own(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_shadow_beside_a_real_limit_has_its_own_key(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage)
         trial = rate_limiter(type=IP, rules="1/minute", name="trial", shadow=True)
         app.add_url_rule("/", "view", trial(rate_limiter(type=IP, rules="3/minute")(view())))
@@ -175,7 +175,7 @@ class TestShadow:
             "rate_limit:{view}:ip:127.0.0.1:sliding_window:60000",
         ]
 
-    def test_that_is_alone_keeps_its_key(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_shadow_without_a_real_limit_has_the_usual_key(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage)
         trial = rate_limiter(type=IP, rules="1/minute", shadow=True)
         app.add_url_rule("/", "view", trial(rate_limiter(type=IP, rules="3/hour")(view())))
@@ -184,7 +184,7 @@ class TestShadow:
 
         assert storage.keys_asked[0][0] == "rate_limit:{view}:ip:127.0.0.1:sliding_window:60000"
 
-    def test_two_trials_do_not_disturb_each_other(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_two_shadows_with_one_window_count_separately(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage)
         limited = view()
         for count in (1, 2):
@@ -202,7 +202,7 @@ class TestShadow:
 
 class TestNames:
     @pytest.mark.parametrize("scoped_first", [True, False])
-    def test_of_rules_that_differ_in_scope_alone_say_the_scope(
+    def test_names_of_rules_that_differ_only_in_scope_contain_the_scope(
         self, app: Flask, storage: RecordingStorage, scoped_first: bool
     ) -> None:
         MultiLimit(app, storage=storage)
@@ -211,7 +211,9 @@ class TestNames:
 
         assert sorted(policy(ask(app))) == ["feed:ip-60s", "ip-60s"]
 
-    def test_of_declared_rules_stay_when_an_override_adds_a_limit(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_names_of_declared_rules_stay_when_an_override_adds_a_limit(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
         multilimit = MultiLimit(app, storage=storage)
         app.add_url_rule("/", "view", rate_limiter(**LOOSE, scope="feed")(view()))
         with app.app_context():
@@ -220,7 +222,7 @@ class TestNames:
         assert policy(ask(app)) == ["ip-60s", "ip-60s-2"]
 
     @pytest.mark.parametrize("post_first", [True, False])
-    def test_of_rules_are_the_same_at_all_methods(
+    def test_names_of_rules_are_the_same_for_all_methods(
         self, app: Flask, storage: RecordingStorage, post_first: bool
     ) -> None:
         MultiLimit(app, storage=storage)
@@ -232,7 +234,9 @@ class TestNames:
         policies = ask(app, method="POST").headers["RateLimit-Policy"].split(", ")
         assert set(policies) == {'"ip-60s";q=60;w=60', '"ip-60s-2";q=2;w=60'}
 
-    def test_of_a_scope_are_the_same_at_all_methods_of_a_class(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_names_with_a_scope_are_the_same_for_all_methods_of_a_class(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
         class Notes(MethodView):
             def get(self) -> str:
                 return "ok"

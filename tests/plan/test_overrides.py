@@ -1,4 +1,4 @@
-"""What overrides make of rules, of plans and of hits that no plan has made, and how a preview tells it."""
+"""Overrides change rules and hits without a plan, and a preview shows the change."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("endpoint", ["api.v1.show", "api.v1", "api", "api.*", "*.show", "*"])
-def test_an_override_applies_to_an_endpoint_a_blueprint_around_it_and_a_pattern(endpoint: str) -> None:
+def test_override_applies_to_an_endpoint_its_blueprints_and_patterns(endpoint: str) -> None:
     entry = override(endpoint, off=True)
 
     assert overrides(entry).at("api.v1.show").changes == (entry,)
 
 
 @pytest.mark.parametrize("endpoint", ["show", "v1", "ap", "api.v2.*", "api.v1.show.more"])
-def test_an_override_applies_to_no_other_endpoint(endpoint: str) -> None:
+def test_override_does_not_apply_to_other_endpoints(endpoint: str) -> None:
     assert overrides(override(endpoint, off=True)).at("api.v1.show").changes == ()
 
 
@@ -53,13 +53,13 @@ ANN, NET, SMALL = (override(who=who, times=2) for who in ("user:ann", "203.0.113
         (Subject("user+ip", json.dumps([["user", "bob"], ["ip", "198.51.100.7"]])), None),
     ],
 )
-def test_a_subject_is_found_by_itself_its_network_or_a_part_of_it(subject: Subject, found: object) -> None:
+def test_special_subject_is_found_by_itself_its_network_or_a_part(subject: Subject, found: object) -> None:
     special = SpecialSubjects((Who.parse(str(each.who)), each) for each in (ANN, NET, SMALL))
 
     assert special.find(subject) is found
 
 
-def test_overrides_of_a_rule_apply_one_after_the_other() -> None:
+def test_overrides_of_a_rule_apply_one_after_another() -> None:
     rules = [("a", Rule(60, 10)), ("b", Rule(3600, 50))]
 
     changed = change_rules(
@@ -71,7 +71,7 @@ def test_overrides_of_a_rule_apply_one_after_the_other() -> None:
     assert change_rules(rules, [override("show", rule="a", off=True)]) == tuple(rules[1:])
 
 
-def test_a_factor_leaves_at_least_one_and_no_lease_above_the_count() -> None:
+def test_factor_leaves_a_count_of_at_least_1_and_no_lease_above_it() -> None:
     rules = [("a", Rule(60, 10, lease=5)), ("b", Rule(60, 10, algorithm="token_bucket", burst=3))]
 
     changed = change_rules(rules, [override("show", limiter="ip", times=0.1)])
@@ -91,24 +91,26 @@ def test_a_factor_leaves_at_least_one_and_no_lease_above_the_count() -> None:
         (Rule(60, 9), WrittenRule(count=5, timeout=90), Concurrent(5, 90)),
     ],
 )
-def test_a_rule_keeps_what_the_written_one_does_not_say(rule: Rule, written: str | WrittenRule, changed: Rule) -> None:
+def test_override_keeps_fields_of_a_rule_that_it_does_not_set(
+    rule: Rule, written: str | WrittenRule, changed: Rule
+) -> None:
     assert merged(rule, written) == changed
 
 
-# Hits that no plan has made
+# Hits without a plan
 
 
 def mail(rules: str = "2/minute", **options: Any) -> Hits:
     return hits_for(rules, scope="mail", subject="42", type="user", **options)
 
 
-def left(hits: Hits | None) -> Hits:
+def present(hits: Hits | None) -> Hits:
     assert hits is not None
     return hits
 
 
 def counts(hits: Hits | None) -> list[int]:
-    return [hit.rule.count for hit in left(hits)]
+    return [hit.rule.count for hit in present(hits)]
 
 
 @pytest.mark.parametrize(
@@ -119,40 +121,40 @@ def counts(hits: Hits | None) -> list[int]:
         ({"who": "user:42", "rules": "1/minute"}, 1),
     ],
 )
-def test_an_override_of_the_scope_of_hits_changes_them(change: dict[str, Any], count: int) -> None:
+def test_override_of_a_scope_changes_hits_of_that_scope(change: dict[str, Any], count: int) -> None:
     (hit,) = mail()
 
-    (changed,) = left(revised(mail(), overrides(override("mail", **change))))
+    (changed,) = present(revised(mail(), overrides(override("mail", **change))))
 
     assert (changed.rule.count, changed.key, changed.shadow) == (count, hit.key, False)
 
 
-def test_hits_that_no_override_changes_stay_the_same_object() -> None:
+def test_hits_without_an_override_stay_the_same_object() -> None:
     hits = mail()
 
     assert revised(hits, overrides(override("other", off=True))) is hits
 
 
-def test_overrides_that_switch_all_rules_off_leave_no_hits() -> None:
+def test_override_that_switches_all_rules_off_leaves_no_hits() -> None:
     assert revised(mail(), overrides(override("mail", off=True))) is None
 
 
-def test_hits_of_several_scopes_follow_the_overrides_of_each() -> None:
+def test_override_of_one_scope_changes_only_hits_of_that_scope() -> None:
     hits = Hits((*mail("2/minute; 50/hour"), *hits_for("3/minute", scope="other")))
 
     assert counts(revised(hits, overrides(override("mail", rule="user-60s", off=True)))) == [50, 3]
 
 
-def test_a_ban_watches_the_keys_that_are_left() -> None:
+def test_ban_watches_only_keys_that_an_override_leaves() -> None:
     hits = mail("2/minute; 50/hour", ban=Ban(after=3, within=60, time=600))
 
-    hour, ban = left(revised(hits, overrides(override("mail", rule="user-60s", off=True))))
+    hour, ban = present(revised(hits, overrides(override("mail", rule="user-60s", off=True))))
 
     assert isinstance(ban, BanHit)
     assert ban.watches == (hour.key,)
 
 
-def test_hits_are_changed_once_for_the_same_overrides() -> None:
+def test_changed_hits_are_cached_for_the_same_overrides() -> None:
     hits, entry = mail(), override("mail", times=2)
     doubled = overrides(entry)
 
@@ -171,7 +173,7 @@ def test_overrides_that_do_not_fit_hits_are_logged_once_and_ignored(caplog: pyte
     assert len([each for each in caplog.records if "do not fit" in each.getMessage()]) == 1
 
 
-# The words of a preview
+# Texts of a preview
 
 
 def lines_before_and_after(app: Flask, **change: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -184,7 +186,7 @@ def lines_before_and_after(app: Flask, **change: Any) -> tuple[tuple[str, ...], 
 
 
 @pytest.mark.parametrize("shadow", [False, True])
-def test_a_difference_shows_a_ban_after_its_rules(app: Flask, *, shadow: bool) -> None:
+def test_preview_shows_a_ban_after_its_rules(app: Flask, *, shadow: bool) -> None:
     MultiLimit(app)
     ban = Ban(after=3, within=600, time=3600)
     app.add_url_rule("/", "show", rate_limiter(type=IP, rules="2/minute", ban=ban, shadow=shadow)(view()))
@@ -196,7 +198,7 @@ def test_a_difference_shows_a_ban_after_its_rules(app: Flask, *, shadow: bool) -
     assert after == ()
 
 
-def test_a_difference_shows_the_overrides_of_rules_by_request(app: Flask) -> None:
+def test_preview_shows_overrides_of_dynamic_rules(app: Flask) -> None:
     MultiLimit(app)
     app.add_url_rule("/", "show", rate_limiter(type=IP, rules=lambda: "2/minute", name="tier")(view()))
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Decorator = Callable[[Callable[..., Any]], Any]
 
 
-def of_blueprint(app: Flask, register: Callable[[Blueprint], Decorator]) -> Decorator:
+def registering_blueprint(app: Flask, register: Callable[[Blueprint], Decorator]) -> Decorator:
     def decorate(function: Callable[..., Any]) -> Any:
         pages = Blueprint("pages", "pages")
         registered = register(pages)(function)
@@ -38,13 +38,13 @@ def of_blueprint(app: Flask, register: Callable[[Blueprint], Decorator]) -> Deco
     return decorate
 
 
-def of_login(app: Flask) -> Decorator:
+def connecting_to_login(app: Flask) -> Decorator:
     LoginManager(app)
     return user_logged_in.connect  # type: ignore[no-any-return]
 
 
 class Pages:
-    """Keeps functions, as Dash does, and is known to an app by its hook alone."""
+    """An extension that keeps functions, like Dash; the app knows it only by its hook."""
 
     def __init__(self, app: Flask) -> None:
         self.callbacks: dict[str, dict[str, Callable[..., Any]]] = {}
@@ -60,12 +60,12 @@ class Pages:
 SIGNALS = (flask.request_started, limits_checked, user_logged_in)
 REGISTRIES: dict[str, Callable[[Flask], Decorator]] = {
     "@app.route": lambda app: app.get("/"),
-    "@app.route of a blueprint": lambda app: of_blueprint(app, lambda pages: pages.get("/")),
+    "@app.route of a blueprint": lambda app: registering_blueprint(app, lambda pages: pages.get("/")),
     "@app.errorhandler": lambda app: app.errorhandler(404),
     "@app.errorhandler of a class": lambda app: app.errorhandler(KeyError),
-    "@app.errorhandler of a blueprint": lambda app: of_blueprint(app, lambda pages: pages.errorhandler(404)),
+    "@app.errorhandler of a blueprint": lambda app: registering_blueprint(app, lambda pages: pages.errorhandler(404)),
     "@app.before_request": lambda app: app.before_request,
-    "@app.before_request of a blueprint": lambda app: of_blueprint(app, lambda pages: pages.before_request),
+    "@app.before_request of a blueprint": lambda app: registering_blueprint(app, lambda pages: pages.before_request),
     "@app.after_request": lambda app: app.after_request,
     "@app.teardown_request": lambda app: app.teardown_request,
     "@app.teardown_appcontext": lambda app: app.teardown_appcontext,
@@ -83,7 +83,7 @@ REGISTRIES: dict[str, Callable[[Flask], Decorator]] = {
     'the decorator of the signal "request-started"': lambda _: flask.request_started.connect,
     'the decorator of the signal "request-started" for one app': flask.request_started.connect_via,
     'the decorator of the signal "limits-checked"': lambda _: limits_checked.connect,
-    'the decorator of the signal "logged-in"': of_login,
+    'the decorator of the signal "logged-in"': connecting_to_login,
 }
 
 
@@ -91,7 +91,7 @@ TOO_LATE = {f"@app.{name}" for name in ("after_request", "teardown_request", "te
 
 
 @pytest.mark.parametrize("registry", REGISTRIES)
-def test_a_limiter_above_the_decorator_of_a_registry_is_an_error(app: Flask, registry: str) -> None:
+def test_limiter_above_a_registering_decorator_is_an_error(app: Flask, registry: str) -> None:
     multilimit = MultiLimit(app)
 
     @rate_limiter()
@@ -101,12 +101,12 @@ def test_a_limiter_above_the_decorator_of_a_registry_is_an_error(app: Flask, reg
     decorator = registry.partition(" for ")[0].partition(" of a ")[0]
     with pytest.raises(ConfigurationError, match=rf"misplaced.*stands above {decorator}, .*put {decorator} on top"):
         multilimit.validate(app)
-    for signal in SIGNALS:  # they outlive the app
+    for signal in SIGNALS:  # signals outlive the app
         signal.disconnect(misplaced.__wrapped__)
 
 
 @pytest.mark.parametrize("registry", sorted(TOO_LATE))
-def test_a_limiter_on_a_function_that_runs_after_the_view_is_an_error(app: Flask, registry: str) -> None:
+def test_limiter_on_a_function_that_runs_after_the_view_is_an_error(app: Flask, registry: str) -> None:
     multilimit = MultiLimit(app)
 
     @REGISTRIES[registry](app)
@@ -118,7 +118,7 @@ def test_a_limiter_on_a_function_that_runs_after_the_view_is_an_error(app: Flask
 
 
 @pytest.mark.parametrize("registry", sorted(REGISTRIES.keys() - TOO_LATE))
-def test_a_limiter_below_it_is_none(app: Flask, registry: str) -> None:
+def test_limiter_below_a_registering_decorator_is_no_error(app: Flask, registry: str) -> None:
     multilimit = MultiLimit(app)
 
     @REGISTRIES[registry](app)
@@ -128,7 +128,7 @@ def test_a_limiter_below_it_is_none(app: Flask, registry: str) -> None:
     multilimit.validate(app)
 
 
-def test_a_function_that_is_registered_with_its_limiter_may_be_registered_without(app: Flask) -> None:
+def test_before_request_function_can_be_a_limited_view_as_well(app: Flask) -> None:
     multilimit = MultiLimit(app)
 
     @app.before_request
@@ -140,17 +140,17 @@ def test_a_function_that_is_registered_with_its_limiter_may_be_registered_withou
     multilimit.validate(app)
 
 
-def test_a_misplaced_limiter_fails_every_request_of_the_app(app: Flask) -> None:
+def test_misplaced_limiter_fails_every_request_of_the_app(app: Flask) -> None:
     MultiLimit(app)
     app.get("/free", endpoint="free")(view())
-    rate_limiter()(app.get("/")(view()))  # nobody keeps what it returns
+    rate_limiter()(app.get("/")(view()))  # the limited function is not kept
     gc.collect()
     app.testing = False
 
     assert statuses(app, "/free", "/", "/free") == [500] * 3
 
 
-def test_a_misplaced_limiter_is_an_error_whatever_stands_below(app: Flask) -> None:
+def test_misplaced_limiter_above_another_limiter_is_an_error(app: Flask) -> None:
     MultiLimit(app)
     kept = rate_limiter(type=IP, rules="1/minute")(app.get("/")(rate_limiter(rules="100/hour")(view())))
 
@@ -160,7 +160,7 @@ def test_a_misplaced_limiter_is_an_error_whatever_stands_below(app: Flask) -> No
 
 
 @pytest.mark.parametrize("foreign", OPEN.values(), ids=OPEN.keys())
-def test_a_misplaced_limiter_is_an_error_with_another_decorator_between(app: Flask, foreign: Decorator) -> None:
+def test_misplaced_limiter_above_another_decorator_is_an_error(app: Flask, foreign: Decorator) -> None:
     MultiLimit(app)
     kept = rate_limiter()(foreign(app.get("/")(view())))
 
@@ -169,7 +169,7 @@ def test_a_misplaced_limiter_is_an_error_with_another_decorator_between(app: Fla
     del kept
 
 
-def test_a_function_may_be_routed_with_its_limiter_and_without(app: Flask) -> None:
+def test_function_can_be_routed_with_and_without_its_limiter(app: Flask) -> None:
     MultiLimit(app)
     free = app.get("/internal")(view())
     app.add_url_rule("/public", "public", rate_limiter(rules="1/minute")(free))
@@ -177,7 +177,7 @@ def test_a_function_may_be_routed_with_its_limiter_and_without(app: Flask) -> No
     assert statuses(app, "/public", "/public", "/internal") == [200, 429, 200]
 
 
-def test_a_factory_may_limit_a_function_in_one_app_alone(clock: Clock) -> None:
+def test_function_can_be_limited_in_only_one_app_of_a_factory(clock: Clock) -> None:
     page = view()
 
     def create_app(*, limited: bool) -> Flask:
@@ -191,8 +191,8 @@ def test_a_factory_may_limit_a_function_in_one_app_alone(clock: Clock) -> None:
     assert statuses(create_app(limited=False), "/", "/") == [200, 200]
 
 
-def test_a_limiter_above_a_wrapper_of_the_registered_function_is_an_error(app: Flask) -> None:
-    """As flask-smorest and others do, which register a wrapper and return the function."""
+def test_limiter_above_a_decorator_that_registers_a_wrapper_is_an_error(app: Flask) -> None:
+    """flask-smorest and others register a wrapper and return the function."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         app.add_url_rule("/", "answer", functools.wraps(function)(lambda: function()))  # noqa: PLW0108
@@ -206,7 +206,7 @@ def test_a_limiter_above_a_wrapper_of_the_registered_function_is_an_error(app: F
     del kept
 
 
-def test_an_object_of_the_app_with_a_hook_may_keep_a_function_that_is_limited_elsewhere() -> None:
+def test_function_kept_by_an_extension_can_be_limited_elsewhere() -> None:
     app = Flask(__name__)
     MultiLimit(app)
     kept = Pages(app).callback(lambda: "ok")
@@ -216,7 +216,7 @@ def test_an_object_of_the_app_with_a_hook_may_keep_a_function_that_is_limited_el
     assert statuses(app, "/", "/") == [200, 429]
 
 
-def test_methods_of_one_class_are_told_apart(app: Flask) -> None:
+def test_method_can_be_limited_on_one_object_and_routed_on_another(app: Flask) -> None:
     class Pages:
         def page(self) -> str:
             return "ok"
@@ -229,7 +229,7 @@ def test_methods_of_one_class_are_told_apart(app: Flask) -> None:
     assert statuses(app, "/free", "/free", "/", "/") == [200, 200, 200, 429]
 
 
-def test_a_limiter_above_a_command_is_an_error_at_once(app: Flask) -> None:
+def test_limiter_above_a_cli_command_is_an_error_at_the_decorator(app: Flask) -> None:
     with pytest.raises(ConfigurationError, match=r"stands above @app\.cli\.command.*put @app\.cli\.command on top"):
 
         @rate_limiter()
@@ -238,22 +238,14 @@ def test_a_limiter_above_a_command_is_an_error_at_once(app: Flask) -> None:
 
 
 @pytest.mark.parametrize("package", ["celery.app.task", "huey.api", "dramatiq.actor"])
-def test_a_limiter_above_a_task_is_an_error_at_once(package: str) -> None:
-    task_class = type("Task", (), {"__module__": package, "__call__": print})  # as libraries make them
+def test_limiter_above_a_queue_task_is_an_error_at_the_decorator(package: str) -> None:
+    task_class = type("Task", (), {"__module__": package, "__call__": print})  # like the tasks of these libraries
 
     with pytest.raises(ConfigurationError, match="which calls the function without it"):
         rate_limiter()(task_class())
 
 
-def test_a_before_request_function_with_a_limiter_below_is_limited(app: Flask) -> None:
-    MultiLimit(app)
-    app.before_request(rate_limiter(rules="1/minute")(lambda: None))
-    app.get("/")(lambda: "ok")
-
-    assert statuses(app, "/", "/") == [200, 429]
-
-
-def test_objects_that_an_app_looks_up_lazily_are_not_looked_up(app: Flask) -> None:
+def test_search_for_misplaced_limiters_resolves_no_local_proxy(app: Flask) -> None:
     MultiLimit(app)
     app.jinja_env.globals["shop"] = LocalProxy(lambda: app.extensions["shop"])
     app.extensions["pages"] = Pages(app)
@@ -263,7 +255,7 @@ def test_objects_that_an_app_looks_up_lazily_are_not_looked_up(app: Flask) -> No
     assert statuses(app, "/", "/") == [200, 429]
 
 
-def test_a_limiter_above_a_function_that_wrapt_wraps_is_an_error(app: Flask) -> None:
+def test_limiter_above_a_registered_wrapt_function_is_an_error(app: Flask) -> None:
     multilimit = MultiLimit(app)
     kept = rate_limiter()(app.before_request(wrapt.FunctionWrapper(lambda: None, lambda f, _, a, k: f(*a, **k))))
 

@@ -1,4 +1,4 @@
-"""Where limits come from: the app, defaults, blueprints, settings, a file; and who is exempt from which."""
+"""Limits of the app, defaults, blueprints, settings and files; and exemption from them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask import Blueprint, Flask, current_app
+from flask import Blueprint, Flask
 from flask.views import MethodView, View
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, exempt, rate_limiter
@@ -34,7 +34,7 @@ def windows(storage: RecordingStorage) -> list[list[float]]:
         ("unmatched_limits", "1/minute"),
     ],
 )
-def test_limits_may_be_given_in_three_places(
+def test_limits_are_read_from_constructor_init_app_and_settings(
     app: Flask, storage: RecordingStorage, place: str, name: str, limits: Any
 ) -> None:
     if place == "setting":
@@ -47,13 +47,13 @@ def test_limits_may_be_given_in_three_places(
     assert statuses(app, path, path) == [admitted, 429]
 
 
-def test_limits_by_name_of_another_shape_are_an_error(app: Flask) -> None:
+def test_limits_that_are_no_dict_are_an_error(app: Flask) -> None:
     with pytest.raises(ConfigurationError, match=r"limits=.*give a dict"):
         MultiLimit(app, limits=["1/minute"])  # type: ignore[arg-type]
 
 
 class TestApplicationLimits:
-    def test_are_one_quota_for_the_whole_app_and_one_check_with_those_of_the_view(
+    def test_application_limits_are_one_quota_and_one_check_with_view_limits(
         self, app: Flask, storage: RecordingStorage
     ) -> None:
         MultiLimit(app, storage=storage, application_limits=rate_limiter(type=LimitType.IP, rules="2/minute"))
@@ -66,7 +66,9 @@ class TestApplicationLimits:
             "rate_limit:{b}:default::sliding_window:1000",
         ]
 
-    def test_may_share_a_scope_with_another_app(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_application_limits_with_a_scope_are_shared_by_two_apps(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
         limits = rate_limiter(rules="2/minute", scope="company")
         other = Flask("other")
         for each in (app, other):
@@ -75,7 +77,7 @@ class TestApplicationLimits:
 
         assert [*statuses(app, "/"), *statuses(other, "/", "/")] == [200, 200, 429]
 
-    def test_of_all_three_places_hold_together(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_application_limits_of_all_three_places_apply_together(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_APPLICATION_LIMITS"] = "30/minute"
         MultiLimit(storage=storage, application_limits="20/second").init_app(app, application_limits="100/hour")
         app.add_url_rule("/", "view", view())
@@ -84,7 +86,7 @@ class TestApplicationLimits:
 
         assert windows(storage) == [[1, 60, 3600]]
 
-    def test_given_to_init_app_are_those_of_that_app(self, storage: RecordingStorage) -> None:
+    def test_application_limits_given_to_init_app_apply_to_that_app_only(self, storage: RecordingStorage) -> None:
         multilimit = MultiLimit(storage=storage)
         limited, free = Flask("limited"), Flask("free")
         multilimit.init_app(limited, application_limits="1/minute")
@@ -97,7 +99,7 @@ class TestApplicationLimits:
 
 
 class TestDefaultLimits:
-    def test_join_a_view_that_asks_for_them_in_one_check(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_default_limits_join_a_view_with_defaults_in_one_check(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage, default_limits="100/hour")
         app.add_url_rule("/", "view", rate_limiter(rules="2/minute", with_defaults=True)(view()))
 
@@ -105,7 +107,7 @@ class TestDefaultLimits:
 
         assert windows(storage) == [[60, 3600]]
 
-    def test_hold_for_the_methods_that_a_limiter_leaves_out(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_default_limits_apply_to_methods_without_a_limiter(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage, default_limits="100/hour")
         app.add_url_rule("/", "view", rate_limiter(rules="2/minute", methods=["POST"])(view()), methods=["GET", "POST"])
 
@@ -114,7 +116,7 @@ class TestDefaultLimits:
 
         assert windows(storage) == [[3600], [60]]
 
-    def test_hold_for_static_files_like_for_any_endpoint_unless_exempt(
+    def test_default_limits_apply_to_static_files_unless_exempt(
         self, storage: RecordingStorage, tmp_path: Path
     ) -> None:
         (tmp_path / "a.txt").write_text("a")
@@ -130,7 +132,7 @@ class TestDefaultLimits:
             with ask(app, f"{folder}/static/a.txt") as first, ask(app, f"{folder}/static/a.txt") as second:
                 assert [first.status_code, second.status_code] == [200, again], folder
 
-    def test_hold_for_a_view_that_happens_to_be_called_static(self, storage: RecordingStorage) -> None:
+    def test_default_limits_apply_to_a_view_named_static(self, storage: RecordingStorage) -> None:
         app = Flask("shop", static_folder=None)
         MultiLimit(app, storage=storage, default_limits="1/minute")
         app.add_url_rule("/static", "static", view())
@@ -141,10 +143,10 @@ class TestDefaultLimits:
 class TestBlueprintLimits:
     @pytest.mark.parametrize(("scope", "second"), [(None, 200), ("api", 429)])
     @pytest.mark.parametrize("late", [False, True])
-    def test_hold_for_each_of_its_endpoints_or_with_a_scope_for_all_together(
+    def test_blueprint_limit_counts_by_endpoint_or_by_scope(
         self, app: Flask, storage: RecordingStorage, scope: str | None, second: int, late: bool
     ) -> None:
-        """Also if they are put on it after its registration."""
+        """The limit can be added before or after the registration of the blueprint."""
         api, limit = Blueprint("api", "api"), rate_limiter(rules="1/minute", scope=scope)
         if not late:
             limit(api)
@@ -158,7 +160,9 @@ class TestBlueprintLimits:
 
         assert statuses(app, "/a", "/b", "/a", "/", "/") == [200, second, 429, 200, 200]
 
-    def test_of_nested_ones_and_of_the_view_are_one_check(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_limits_of_nested_blueprints_and_the_view_are_one_check(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
         outer, inner = Blueprint("outer", "outer", url_prefix="/o"), Blueprint("inner", "inner", url_prefix="/i")
         rate_limiter(rules="5/hour")(outer)
         rate_limiter(rules="4/minute")(inner)
@@ -174,7 +178,7 @@ class TestBlueprintLimits:
         assert storage.windows == [[3600, 60, 1], [3600]]
         assert storage.keys_asked[0][0].startswith("rate_limit:{outer.inner.view}:")
 
-    def test_take_part_in_every_app_under_every_name(self, storage: RecordingStorage) -> None:
+    def test_blueprint_limits_apply_in_every_app_under_every_name(self, storage: RecordingStorage) -> None:
         api = rate_limiter(rules="1/minute")(Blueprint("api", "api"))
         api.add_url_rule("/", "view", view())
         for name in ("one", "two"):
@@ -184,7 +188,9 @@ class TestBlueprintLimits:
 
             assert statuses(app, "/api/", "/api/") == [200, 429]
 
-    def test_displace_the_defaults_unless_they_ask_for_them(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_blueprint_limits_replace_default_limits_unless_with_defaults(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
         MultiLimit(app, storage=storage, default_limits="100/hour")
         for name, with_defaults in (("strict", False), ("both", True)):
             blueprint = Blueprint(name, name)
@@ -226,7 +232,7 @@ class TestConfiguredLimits:
             ({"api.items": {"rules": "5/minute", "methods": ["POST"]}}, {}),
         ],
     )
-    def test_name_endpoints_blueprints_and_patterns(
+    def test_limits_in_settings_name_endpoints_blueprints_and_patterns(
         self, shop: Flask, storage: RecordingStorage, limits: dict[str, Any], expected: dict[str, list[int]]
     ) -> None:
         shop.config["MULTILIMIT_LIMITS"] = limits
@@ -240,7 +246,7 @@ class TestConfiguredLimits:
             storage.checks.clear()
             assert found == expected.get(path, own or unnamed), path
 
-    def test_come_from_the_environment_as_json(
+    def test_limits_are_read_from_the_environment_as_json(
         self, shop: Flask, storage: RecordingStorage, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("FLASK_MULTILIMIT_LIMITS", '{"api.*": {"type": "user+ip", "rules": "5/minute"}}')
@@ -252,7 +258,7 @@ class TestConfiguredLimits:
         assert [hit.name for hit in storage.checks[0]] == ["user-ip-60s"]
 
     @pytest.mark.parametrize("setting", ["LIMITS", "EXEMPT"])
-    def test_for_a_name_that_no_endpoint_has_are_an_error_at_start_up(self, shop: Flask, setting: str) -> None:
+    def test_setting_for_an_unknown_endpoint_is_an_error(self, shop: Flask, setting: str) -> None:
         shop.config[f"MULTILIMIT_{setting}"] = {"api.itmes": "5/minute"} if setting == "LIMITS" else ["api.itmes"]
         MultiLimit(shop)
 
@@ -263,7 +269,7 @@ class TestConfiguredLimits:
 class TestExemption:
     @pytest.fixture
     def limited(self, app: Flask, storage: RecordingStorage) -> Callable[[Any, Any], Flask]:
-        """An app with limits of all four levels around one view: 86400, 3600, 60 and 1 second."""
+        """An app with limits of all four levels for one view, with windows of 86400, 3600, 60 and 1 second."""
 
         def make(function: Any, blueprint_exempt: Any = None) -> Flask:
             api = Blueprint("api", "api")
@@ -289,7 +295,7 @@ class TestExemption:
             (("default", "blueprint"), [60, 86400]),
         ],
     )
-    def test_is_from_the_levels_that_it_names(
+    def test_exempt_removes_limits_of_the_named_levels(
         self, limited: Callable[..., Flask], storage: RecordingStorage, levels: Any, expected: list[int]
     ) -> None:
         ask(limited(exempt(*levels)(view()) if levels else view()))
@@ -297,22 +303,24 @@ class TestExemption:
         assert windows(storage) == [expected]
 
     @pytest.mark.parametrize("order", ["above", "below"])
-    def test_leaves_the_limits_of_the_view_itself_in_force(
+    def test_exempt_view_keeps_its_own_limits(
         self, limited: Callable[..., Flask], storage: RecordingStorage, order: str
     ) -> None:
         limit = rate_limiter(rules="9 per 2 seconds")
         ask(limited(exempt(limit(view())) if order == "above" else limit(exempt(view()))))
 
-        assert windows(storage) == [[2]], "without a level, it is exempt from all others"
+        assert windows(storage) == [[2]], "without a level, the view is exempt from all other limits"
 
-    def test_of_a_blueprint_leaves_its_own_limits_in_force(
+    def test_exempt_blueprint_keeps_its_own_limits(
         self, limited: Callable[..., Flask], storage: RecordingStorage
     ) -> None:
         ask(limited(view(), exempt))
 
         assert windows(storage) == [[3600]]
 
-    def test_of_a_nested_blueprint_is_from_those_around_it(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_exempt_nested_blueprint_has_no_limits_of_outer_blueprints(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
         outer, inner = Blueprint("outer", "outer"), Blueprint("inner", "inner", url_prefix="/i")
         rate_limiter(rules="100/hour")(outer)
         exempt("blueprint")(rate_limiter(rules="100/minute")(inner))
@@ -327,7 +335,7 @@ class TestExemption:
 
         assert windows(storage) == [[60], [3600]]
 
-    def test_in_the_settings_is_from_all_that_stands_elsewhere(
+    def test_exempt_setting_leaves_only_limits_of_the_view(
         self, app: Flask, limited: Callable[..., Flask], storage: RecordingStorage
     ) -> None:
         app.config["MULTILIMIT_EXEMPT"] = ["api"]
@@ -336,9 +344,7 @@ class TestExemption:
 
         assert windows(storage) == [[2]]
 
-    def test_of_a_class_holds_for_all_its_methods_and_of_a_method_for_that_one(
-        self, app: Flask, storage: RecordingStorage
-    ) -> None:
+    def test_exempt_applies_to_a_view_class_or_to_one_method(self, app: Flask, storage: RecordingStorage) -> None:
         @exempt
         class Health(View):
             def dispatch_request(self) -> str:
@@ -356,7 +362,7 @@ class TestExemption:
                 return "made"
 
         class Free(Items):
-            decorators = [exempt]  # noqa: RUF012 - as Flask's documentation writes it
+            decorators = [exempt]  # noqa: RUF012 - as in the documentation of Flask
 
         MultiLimit(app, storage=storage, default_limits="1/minute")
         for view_class in (Health, Deeper, Items, Free):
@@ -383,15 +389,8 @@ def test_limits_of_every_level_are_one_check_all_or_nothing(
     assert remaining == ["3", "1", "2", "0", "0"]
 
 
-def test_the_limits_of_an_endpoint_can_be_listed_while_the_app_serves(app: Flask, storage: RecordingStorage) -> None:
-    MultiLimit(app, storage=storage, default_limits="1/minute")
-    app.add_url_rule("/", "view", lambda: sorted(current_app.extensions))
-
-    assert "multilimit" in ask(app).text
-
-
 @pytest.mark.parametrize("name", ["application", "unmatched"])
-def test_an_endpoint_may_have_the_name_of_a_built_in_scope(app: Flask, storage: RecordingStorage, name: str) -> None:
+def test_endpoint_named_like_a_built_in_scope_has_its_own_key(app: Flask, storage: RecordingStorage, name: str) -> None:
     MultiLimit(
         app,
         storage=storage,
@@ -426,7 +425,7 @@ def file(app: Flask, tmp_path: Path) -> Path:
     return tmp_path / "limits.json"
 
 
-def test_limits_of_a_file_apply_beside_the_others(app: Flask, storage: RecordingStorage, file: Path) -> None:
+def test_limits_of_a_file_apply_together_with_others(app: Flask, storage: RecordingStorage, file: Path) -> None:
     file.write_text('{"limits": {"sh*": {"type": "ip", "rules": "2/minute"}}, "application_limits": "9/hour"}')
     app.config["MULTILIMIT_APPLICATION_LIMITS"] = "8/second"
     MultiLimit(app, storage=storage)
@@ -444,7 +443,7 @@ def test_off_in_a_file_exempts_an_endpoint(app: Flask, storage: RecordingStorage
     assert statuses(app, "/health", "/health", "/", "/") == [200, 200, 200, 429]
 
 
-def test_a_file_has_statuses_networks_and_headers(app: Flask, storage: RecordingStorage, file: Path) -> None:
+def test_file_can_declare_statuses_networks_and_header_types(app: Flask, storage: RecordingStorage, file: Path) -> None:
     show = {"rules": "1/minute", "charge_when": [401, "5xx"], "exempt": ["10.0.0.0/8"], "type": "header:X-Key"}
     file.write_text(json.dumps({"limits": {"show": show}}))
     MultiLimit(app, storage=storage)
@@ -457,7 +456,7 @@ def test_a_file_has_statuses_networks_and_headers(app: Flask, storage: Recording
     assert statuses(app, "/", headers={"X-Key": "a"}, environ_base={"REMOTE_ADDR": "10.1.2.3"}) == [401]
 
 
-def test_a_name_in_a_file_that_no_endpoint_has_is_an_error_that_names_the_file(app: Flask, file: Path) -> None:
+def test_unknown_endpoint_in_a_file_is_an_error_that_names_the_file(app: Flask, file: Path) -> None:
     file.write_text('{"limits": {"shwo": "1/minute"}}')
     MultiLimit(app)
     app.add_url_rule("/", "show", view())
@@ -466,7 +465,7 @@ def test_a_name_in_a_file_that_no_endpoint_has_is_an_error_that_names_the_file(a
         ask(app)
 
 
-def test_a_mistake_in_a_file_is_an_error_that_names_the_file(app: Flask, file: Path) -> None:
+def test_invalid_limit_in_a_file_is_an_error_that_names_the_file(app: Flask, file: Path) -> None:
     file.write_text('{"limits": {"show": "1/mnute"}}')
 
     with pytest.raises(ConfigurationError, match=r"^limits.json: limits.show='1/mnute'"):

@@ -1,4 +1,4 @@
-"""What people ask about an endpoint: which limiters count whom there, for which methods, and whether it is exempt."""
+"""Which limiters count a subject at an endpoint, for which methods, and whether the endpoint is exempt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANN = {"ip": "203.0.113.7"}
 
 @pytest.fixture
 def plans(limited_app: Flask) -> Plans:
-    """Of a log-in with two limiters for each address, one of them only of POST."""
+    """The plans of an app whose log-in has two limiters by address, one of them only for POST."""
 
     @limited_app.route("/login", methods=["GET", "POST"])
     @rate_limiter(type=IP, rules="9/minute")
@@ -42,22 +42,22 @@ def test_methods_with_the_same_limits_are_listed_together(plans: Plans) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "post"])
-def test_a_method_is_the_same_in_small_letters(plans: Plans, method: str) -> None:
+def test_method_can_be_given_in_lower_case(plans: Plans, method: str) -> None:
     assert found(plans, method) == [(("POST",), [9, 3])]
 
 
-def test_limiters_of_others_do_not_count_the_given_subject(plans: Plans) -> None:
+def test_limiters_of_other_types_do_not_apply_to_the_subject(plans: Plans) -> None:
     assert found(plans, "GET", {"user": "7"}) == [(("GET",), [])]
 
 
-def test_types_of_limiters_that_count_somebody_else_are_listed(plans: Plans) -> None:
+def test_types_of_limiters_that_do_not_apply_are_listed(plans: Plans) -> None:
     (standing,) = standings_given(plans, "login", "GET", {"user": "7"})
 
     assert standing.types == {"ip": ("ip",)}
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "method", "told"),
+    ("endpoint", "method", "message"),
     [
         ("logni", None, 'no endpoint is called "logni"; did you mean "login"?'),
         ("nonsense", None, "`flask routes` lists the endpoints"),
@@ -67,21 +67,21 @@ def test_types_of_limiters_that_count_somebody_else_are_listed(plans: Plans) -> 
         ("orphan", None, 'no route leads to the endpoint "orphan", so nothing limits it'),
     ],
 )
-def test_an_unknown_endpoint_or_method_is_an_error(plans: Plans, endpoint: Any, method: Any, told: str) -> None:
+def test_unknown_endpoint_or_method_is_an_error(plans: Plans, endpoint: Any, method: Any, message: str) -> None:
     plans.app.view_functions["orphan"] = view()
 
     with pytest.raises(ConfigurationError) as raised:
         methods_for(plans, endpoint, method)
 
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
-def test_a_type_that_limits_no_endpoint_is_an_error(plans: Plans) -> None:
+def test_type_of_no_limiter_is_an_error(plans: Plans) -> None:
     with pytest.raises(ConfigurationError, match=r"no limiter .* a type called 'tenant'; its types are: .*ip"):
         standings_given(plans, "login", None, {"tenant": "a"})
 
 
-def test_a_type_that_limits_only_another_endpoint_is_known(plans: Plans) -> None:
+def test_type_used_only_at_another_endpoint_is_no_error(plans: Plans) -> None:
     def tenant() -> str:
         return "a"
 
@@ -90,5 +90,5 @@ def test_a_type_that_limits_only_another_endpoint_is_known(plans: Plans) -> None
     assert found(plans, "GET", {"tenant": "a"}) == [(("GET",), [])]
 
 
-def test_endpoints_that_are_exempt_are_known(plans: Plans) -> None:
+def test_exempt_endpoint_is_recognized(plans: Plans) -> None:
     assert {name: is_exempt(plans, name) for name in ("login", "about")} == {"login": False, "about": True}

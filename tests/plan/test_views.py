@@ -1,4 +1,4 @@
-"""Where limited views may live: blueprints, several endpoints, several apps, factories."""
+"""Limited views at several endpoints, in several apps, and in apps of a factory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from support.clock import Clock
 
 
-def test_one_view_under_two_endpoints_has_a_quota_under_each(
+def test_view_with_two_endpoints_has_a_quota_for_each(
     limited_app: Flask, client: FlaskClient, storage: RecordingStorage
 ) -> None:
     @limited_app.get("/old", endpoint="old")
@@ -43,7 +43,9 @@ def test_two_paths_of_one_endpoint_share_its_quota(limited_app: Flask, client: F
     assert [client.get("/old").status_code, client.get("/new").status_code] == [200, 429]
 
 
-def test_unlimited_views_ask_no_storage(limited_app: Flask, client: FlaskClient, storage: RecordingStorage) -> None:
+def test_requests_without_limits_do_not_ask_storage(
+    limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+) -> None:
     @limited_app.get("/free")
     def free() -> str:
         return "ok"
@@ -64,18 +66,18 @@ class TestApps:
             app.add_url_rule("/", "view", rate_limiter(rules="1/minute")(lambda: "ok"))
             assert statuses(app, "/") == [status]
 
-    def test_the_extension_may_come_after_the_views(self, app: Flask) -> None:
+    def test_extension_can_be_created_after_the_views(self, app: Flask) -> None:
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute")(lambda: "ok"))
 
         MultiLimit(app)
 
         assert statuses(app, "/", "/") == [200, 429]
 
-    def test_an_app_takes_one_multilimit_only(self, limited_app: Flask) -> None:
+    def test_second_multilimit_for_an_app_is_an_error(self, limited_app: Flask) -> None:
         with pytest.raises(ConfigurationError, match=r"'shop' has a MultiLimit already; use that one: app\.extensions"):
             MultiLimit(limited_app)
 
-    def test_an_app_that_is_dropped_is_not_kept_by_the_extension(self) -> None:
+    def test_extension_does_not_keep_a_dropped_app_alive(self) -> None:
         app, multilimit = Flask("shop"), MultiLimit()
         multilimit.init_app(app)
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute")(lambda: "ok"))
@@ -88,7 +90,7 @@ class TestApps:
         assert dropped() is None
 
 
-def test_a_view_that_fails_is_charged_and_keeps_its_header_fields(limited_app: Flask, client: FlaskClient) -> None:
+def test_view_that_fails_is_charged_and_keeps_its_header_fields(limited_app: Flask, client: FlaskClient) -> None:
     limited_app.testing = False
 
     @limited_app.get("/")

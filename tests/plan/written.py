@@ -1,4 +1,4 @@
-"""Overrides as the control document has them."""
+"""Overrides like those of the control document."""
 
 from __future__ import annotations
 
