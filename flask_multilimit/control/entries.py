@@ -162,7 +162,7 @@ class Listing(_Entry):
         return f"list {self.who}"
 
     def __str__(self) -> str:
-        return Phrase("{kind} {who}", kind=_KINDS[self.kind], who=self.who)
+        return Phrase("{kind} {who}", kind=_KINDS.get(self.kind, self.kind), who=self.who)
 
 
 _KINDS = {"ban": Phrase("ban"), "deny": Phrase("deny"), "allow": Phrase("allow")}

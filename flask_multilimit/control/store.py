@@ -15,6 +15,7 @@ from ..engine import StorageError
 from ..engine.storage import Scripted, Storage
 
 ListingKind = Literal["ban", "deny", "allow"]
+LISTING_KINDS: tuple[ListingKind, ...] = get_args(ListingKind)
 Kind = Literal["override", ListingKind]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """All kinds, in the order in which they are shown."""

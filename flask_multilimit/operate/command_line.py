@@ -7,14 +7,13 @@ from typing import Any
 
 import click
 
+from ..control.store import LISTING_KINDS
 from ..engine.errors import brief
 from ..engine.text import LONGEST_ARGUMENT, visible
 
-COMMANDS = {
+COMMANDS: dict[str, str] = {
+    **dict.fromkeys(LISTING_KINDS, "control"),
     "alerts": "config",
-    "allow": "control",
-    "ban": "control",
-    "deny": "control",
     "bans": "control",
     "unban": "control",
     "entries": "control",

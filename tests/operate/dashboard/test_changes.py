@@ -14,7 +14,7 @@ from flask.testing import FlaskClient
 from flask_wtf.csrf import CSRFProtect  # type: ignore[import-untyped]
 
 from flask_multilimit import IP, MultiLimit, rate_limiter
-from flask_multilimit.control.store import Change
+from flask_multilimit.control.store import KINDS, Change
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage import MemoryStorage
@@ -67,7 +67,7 @@ def test_unknown_kind_of_change_is_an_error(ada: FlaskClient) -> None:
     page = previewed(ada, **{**RULE, "kind": "bann"})
 
     assert page.status_code == 400
-    assert "kind=bann: give override, ban, deny or allow" in page.text
+    assert f"kind=bann: give {', '.join(KINDS[:-1])} or {KINDS[-1]}" in page.text
     assert "It refused" not in page.text
 
 
