@@ -2,8 +2,8 @@
 
 A check that gets no reply is sent once more. If that fails, too, the breaker opens. From then on, no request waits for
 the server, and each check is decided here, as the ``on_storage_error`` of its hits says. A thread probes the server
-about once a second. When it answers, it decides checks again, but only within this process's share while it is charged
-for what was admitted during the outage. Then the breaker closes.
+about once a second. When the server answers, it decides checks again, but only within this process's share until it is
+charged for what was admitted during the outage. Then the breaker closes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from .outage import Outage, State
 
 
 class GuardedStorage:
-    """Asks ``storage``, and decides by itself if that fails.
+    """Asks ``storage``, and decides in its place if it fails.
 
     ``on_error`` applies to hits without an ``on_storage_error``. If the hits of a check differ, ``raise`` comes before
     ``deny``, ``local`` and ``allow``; shadow hits never raise or deny. ``workers`` is the number of processes that
-    share the storage, on all machines; by default :func:`.count_workers` finds it. ``on_change`` is called once when
+    share the storage, on all machines; by default :func:`.count_workers` counts them. ``on_change`` is called once when
     the storage begins to fail, and once when it is back. ``memory_keys`` bounds the memory of an outage: the keys that
-    are counted here, and the hits that are kept to be charged later. ``clock``, for tests, returns the microseconds by
-    which this process limits by itself. Thread-safe, fork-safe. Raises :class:`ConfigurationError`.
+    are counted here, and the hits that are kept to be charged later. ``clock``, for tests, returns microseconds for the
+    decisions of this process. Thread-safe, fork-safe. Raises :class:`ConfigurationError`.
     """
 
     def __init__(
@@ -66,11 +66,9 @@ class GuardedStorage:
         self._breaker = self._outage.breaker
         self._remember = self._outage.fallback.remember
 
-    # What a storage does
-
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         state = self._breaker.state
-        if state is State.CLOSED:  # as nearly always
+        if state is State.CLOSED:  # nearly always
             return self._ask(hits, check_id)
         if state is State.OPEN:
             return self._while_open(hits, check_id)
@@ -88,9 +86,9 @@ class GuardedStorage:
     def _ask_again(
         self, hits: tuple[Hit, ...], check_id: UUID | None, error: StorageError, failures: int, start: float
     ) -> Decision:
-        check_id = check_id or error.check_id  # under one id, a check is not charged twice
+        check_id = check_id or error.check_id  # so that the check is not charged twice
         try:
-            decision = self._breaker.once_more(error, failures, start, self.wrapped.check, hits, check_id)
+            decision = self._breaker.ask_again(error, failures, start, self.wrapped.check, hits, check_id)
         except StorageError as last:
             return self._after_failure(hits, check_id, last, failures)
         self._remember(decision)
@@ -101,9 +99,9 @@ class GuardedStorage:
             return self._decide(hits, PEEK_ID, self._breaker.latest_error(), charging=False)
         failures = self._breaker.failures
         try:
-            decision = self._breaker.at_most_twice(failures, self.wrapped.peek, hits)
+            decision = self._breaker.ask_at_most_twice(failures, self.wrapped.peek, hits)
         except StorageError as error:
-            self._outage.note_failure(hits, error, failures)
+            self._outage.record_failure(hits, error, failures)
             return self._decide(hits, PEEK_ID, error, charging=False)
         self._remember(decision)
         return decision
@@ -116,7 +114,7 @@ class GuardedStorage:
             return [self.check(hits, id_) for hits, id_ in zip(many, each_id, strict=True)]
         failures = self._breaker.failures
         try:
-            decisions = self._breaker.at_most_twice(failures, self.wrapped.check_many, many, ids)
+            decisions = self._breaker.ask_at_most_twice(failures, self.wrapped.check_many, many, ids)
         except StorageError as error:
             return [self._after_failure(hits, id_, error, failures) for hits, id_ in zip(many, each_id, strict=True)]
         for decision in decisions:
@@ -124,7 +122,7 @@ class GuardedStorage:
         return decisions
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        """While the storage is down, the settlement of a charge that it made is kept for later."""
+        """While the storage is down, settlements of charges that it has made are kept for later."""
         if not self._outage.settle(check_id, charges):
             self.wrapped.settle(check_id, charges)
 
@@ -132,7 +130,7 @@ class GuardedStorage:
         """While the storage is down, slots that it holds are released later."""
         slots = self._outage.release(slots)
         if slots:
-            self.wrapped.release(slots, lost)  # type: ignore[attr-defined]  # require_slots has looked
+            self.wrapped.release(slots, lost)  # type: ignore[attr-defined]  # require_slots() has checked that
 
     def renew(self, slots: Sequence[Slot]) -> None:
         """While the storage is down, slots count here."""
@@ -142,11 +140,11 @@ class GuardedStorage:
         try:
             cast("KeepsSlots", self.wrapped).renew(slots)
         except StorageError as error:
-            self._outage.note_failure(tuple([slot.hit for slot in slots]), error, failures)
+            self._outage.record_failure(tuple([slot.hit for slot in slots]), error, failures)
             raise
 
     def reset(self, keys: Sequence[str]) -> None:
-        """Raises :class:`StorageError` while the storage is down: the caller must know."""
+        """Raises :class:`StorageError` while the storage is down, so that the caller knows."""
         self.wrapped.reset(keys)
         self._outage.reset(keys)
 
@@ -162,24 +160,22 @@ class GuardedStorage:
         self.wrapped.close()
 
     def health(self) -> Health:
-        """How the storage stands."""
+        """The state of the storage."""
         return self._outage.health()
-
-    # When the storage does not answer
 
     def _after_failure(
         self, hits: tuple[Hit, ...], check_id: UUID | None, error: StorageError, failures: int
     ) -> Decision:
-        self._outage.note_failure(hits, error, failures)
-        return self._decide(hits, (check_id or uuid4()).bytes, error, charging=True, asked=True)
+        self._outage.record_failure(hits, error, failures)
+        return self._decide(hits, (check_id or uuid4()).bytes, error, charging=True, may_be_charged=True)
 
     def _while_open(self, hits: tuple[Hit, ...], check_id: UUID | None) -> Decision:
         self._outage.recover()
         return self._decide(hits, (check_id or uuid4()).bytes, self._breaker.latest_error(), charging=True)
 
     def _while_returning(self, hits: tuple[Hit, ...], check_id: UUID | None) -> Decision:
-        """The storage answers, but is not yet charged for all that this and other processes have admitted, so no
-        process takes more than its share of what is left."""
+        """Decide while the storage answers, but is not yet charged for all that this and other processes have admitted:
+        no process takes more than its share of what is left."""
         if self._outage.is_over():
             return self._ask(hits, check_id)
         local = self._policy.limited_here(hits)
@@ -202,13 +198,14 @@ class GuardedStorage:
         error: StorageError,
         *,
         charging: bool,
-        asked: bool = False,
+        may_be_charged: bool = False,
     ) -> Decision:
-        """``asked``: the storage has failed, but may have charged the check, or may do so when it goes on."""
+        """Decide in place of the storage. ``may_be_charged``: it may have charged the check although it failed, or may
+        do so when it continues."""
         strictest = self._policy.strictest(hits)
         if strictest in {"raise", "deny"}:
-            if asked:
-                self._outage.not_admitted(check_id, hits)
+            if may_be_charged:
+                self._outage.refund_later(check_id, hits)
             if strictest == "raise":
                 raise error
             raise StorageDenied(f"refused while {error}", retry_after=1.0) from error
@@ -218,7 +215,7 @@ class GuardedStorage:
             self._policy.limited_here(hits),
             charging=charging,
             pending=charging and not error.key_specific,
-            asked=asked,
+            may_be_charged=may_be_charged,
         )
         return decision
 
@@ -227,14 +224,14 @@ _STRICTEST_FIRST: tuple[OnStorageError, ...] = ("raise", "deny", "local", "allow
 
 
 class Policy:
-    """The policy of a guard. A hit's own ``on_storage_error`` comes first."""
+    """How a guard decides when the storage fails. A hit's own ``on_storage_error`` comes first."""
 
     def __init__(self, default: OnStorageError) -> None:
         check_policy(default, "on_error")
         self.default: OnStorageError = default
 
     def of(self, hit: Hit) -> OnStorageError:
-        """A shadow never refuses, so it cannot raise or deny either."""
+        """The policy for ``hit``. A shadow never refuses, so it neither raises nor denies."""
         policy = hit.on_storage_error or self.default
         return "local" if hit.shadow and policy in {"raise", "deny"} else policy
 

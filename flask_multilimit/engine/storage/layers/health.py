@@ -1,5 +1,5 @@
-"""What a guard reports: the health of the storage, how many processes share it, and one log line and one call for each
-change, not one for each request."""
+"""What a guard reports: the health of the storage, how many processes share it, and for each change, not for each
+request, one log line and one call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...keys import without_subject
 from ...text import SafeLogger
 
 LOG_SECONDS = 60.0
-"""Between two lines about single checks that fail."""
+"""The least time between two log lines about single checks that fail."""
 
 PROC = Path("/proc")
 _STARTED = time.time()
@@ -31,11 +31,11 @@ class Workers(NamedTuple):
     source: str
     """Where the number comes from."""
     certain: bool = True
-    """Whether it was found; otherwise it is a guess."""
+    """Whether anything says so; otherwise, it is a guess."""
 
 
 class Health(NamedTuple):
-    """How a storage stands, as far as this process knows."""
+    """The state of a storage, as far as this process knows."""
 
     state: Literal["working", "failed"]
     """``failed`` until the storage is back and has been charged for what was admitted during the outage."""
@@ -44,8 +44,8 @@ class Health(NamedTuple):
     error: StorageError | None
     """The latest error; it stays when the storage works again."""
     breaker: Literal["closed", "open", "half-open"]
-    """``open``: no check asks the storage. ``half-open``: checks ask it again, while it is charged for what
-    was admitted during the outage."""
+    """``open``: no check asks the storage. ``half-open``: checks ask it again, while it is charged for what was
+    admitted during the outage."""
     fallback_keys: int
     """Keys that this process is counting by itself."""
     pending: int
@@ -62,7 +62,7 @@ class Health(NamedTuple):
 
 
 def check_workers(given: object) -> None:
-    """Raise :class:`ConfigurationError` unless ``given`` is a number of processes, or ``None``, to find it."""
+    """Raise :class:`ConfigurationError` unless ``given`` is a number of processes, or ``None`` to count them."""
     if given is not None and (type(given) is not int or given < 1):
         raise ConfigurationError(
             f"workers={brief(given)}: give a whole number, 1 or more, or leave it out to have them counted"
@@ -70,7 +70,7 @@ def check_workers(given: object) -> None:
 
 
 def check_on_change(on_change: object) -> None:
-    """Raise :class:`ConfigurationError` unless ``on_change`` can be called with a :class:`Health`, or is ``None``."""
+    """Raise :class:`ConfigurationError` unless ``on_change`` is callable or ``None``."""
     if on_change is not None and not callable(on_change):
         raise ConfigurationError(f"on_change={brief(on_change)}: give a callable with the Health")
 
@@ -78,7 +78,7 @@ def check_on_change(on_change: object) -> None:
 class Report:
     """Writes to ``logger``, by default the one called ``flask_multilimit``, and calls ``on_change``.
 
-    ``on_error`` is the policy of hits without one.
+    ``on_error`` is the policy for hits without an ``on_storage_error``.
     """
 
     def __init__(
@@ -119,7 +119,8 @@ class Report:
             self._logger.error("Rate limits: the on_change callback raised", error=error)
 
     def is_due(self) -> bool:
-        """Whether a line about a single check may be written now; not thread-safe."""
+        """Whether to write a line about a single check now. If so, the next one is due a minute later. Not
+        thread-safe."""
         now = time.monotonic()
         if now < self._next_single:
             return False
@@ -127,7 +128,7 @@ class Report:
         return True
 
     def single(self, hits: tuple[Hit, ...], error: StorageError) -> None:
-        """About a check that fails although the storage answers others."""
+        """Log a check that failed although the storage answers others."""
         self._logger.error("Rate limits: a check of %s failed: %s", hits[0].key, with_remedy(error))
 
 
@@ -150,36 +151,36 @@ def count_workers(
     arguments: Sequence[str] | None = None,
     proc: Path = PROC,
 ) -> Workers:
-    """The number that was ``given``, or that uWSGI reports: both are exact. Otherwise the largest of what gunicorn,
-    the environment and the processes beside this one suggest: too large a number makes the fallback stricter than
-    necessary, too small a number admits too much."""
+    """The number that was ``given``, or that uWSGI reports: both are exact. Otherwise the largest number that gunicorn,
+    the environment or sibling processes suggest: too large a number makes the fallback stricter than necessary, too
+    small a number admits too much."""
     if given is not None:
         return Workers(given, "MULTILIMIT_WORKERS")
     uwsgi = sys.modules.get("uwsgi")  # the server provides it; there is no such package
     if uwsgi is not None:
         return Workers(int(uwsgi.numproc), "uwsgi.numproc")
     environment = os.environ if environment is None else environment
-    found = [
+    candidates = [
         *_of_gunicorn(sys.argv if arguments is None else arguments, "the settings of gunicorn"),
         *_of_gunicorns_worker(),
-        *_alike(proc),
+        *_of_siblings(proc),
     ]
-    if (asked := workers_asked_for(environment)) is not None:
-        found.append(asked)
-    if found:
-        return max(found, key=lambda workers: workers.count)
+    if (requested := workers_asked_for(environment)) is not None:
+        candidates.append(requested)
+    if candidates:
+        return max(candidates, key=lambda workers: workers.count)
     return Workers(2 * (os.cpu_count() or 1) + 1, "the number of CPUs", certain=False)
 
 
 def workers_asked_for(environment: Mapping[str, str]) -> Workers | None:
-    """The largest number for which the environment asks a server, whether or not this process is one of its workers."""
+    """The largest number that the environment asks a server for, whether or not this process is one of its workers."""
     arguments = environment.get("GUNICORN_CMD_ARGS")
-    found = _of_environment(environment)
+    candidates = _of_environment(environment)
     if arguments:
         import shlex  # noqa: PLC0415 - gunicorn has loaded it, and other processes start without it
 
-        found += _of_gunicorn(["gunicorn", *shlex.split(arguments)], "GUNICORN_CMD_ARGS")
-    return max(found, key=lambda workers: workers.count, default=None)
+        candidates += _of_gunicorn(["gunicorn", *shlex.split(arguments)], "GUNICORN_CMD_ARGS")
+    return max(candidates, key=lambda workers: workers.count, default=None)
 
 
 def _of_gunicorn(arguments: Sequence[str], source: str) -> list[Workers]:
@@ -197,11 +198,11 @@ def _of_gunicorn(arguments: Sequence[str], source: str) -> list[Workers]:
 
 
 def _of_gunicorns_worker() -> list[Workers]:
-    """What gunicorn was told, wherever that was written, if this process is one of its workers. The first of them may
-    serve requests before the others exist and can be counted."""
-    if "gunicorn.workers.base" not in sys.modules:  # nor ever on Windows, which lacks the signal
+    """The setting of gunicorn, wherever it was made, if this process is one of its workers. The first of them may serve
+    requests before the others exist and can be counted."""
+    if "gunicorn.workers.base" not in sys.modules:  # so never on Windows, which lacks the signal
         return []
-    worker = getattr(signal.getsignal(signal.SIGUSR1), "__self__", None)  # each kind of worker handles this signal
+    worker = getattr(signal.getsignal(signal.SIGUSR1), "__self__", None)  # every kind of worker handles this signal
     workers = getattr(getattr(worker, "cfg", None), "workers", None)
     return [Workers(workers, "the settings of gunicorn")] if isinstance(workers, int) and workers > 0 else []
 
@@ -212,25 +213,26 @@ def _of_environment(environment: Mapping[str, str]) -> list[Workers]:
     return [Workers(int(number), name) for name, number in given if number.isdecimal() and int(number) > 0]
 
 
-def _alike(proc: Path) -> list[Workers]:
-    """Children of our parent whose command lines differ at most in numbers: forked workers, workers that were spawned
-    with a pipe each, servers with a port each. Empty if the system does not say."""
-    us, parent = _command_of(proc / "self"), os.getppid()
-    if us is None:
+def _of_siblings(proc: Path) -> list[Workers]:
+    """Children of this process's parent whose command lines differ at most in numbers: forked workers, workers that
+    were spawned with a pipe each, servers with a port each. Empty if the system has no ``/proc``."""
+    command, parent = _command_of(proc / "self"), os.getppid()
+    if command is None:
         return []
-    count = sum(_parent_of(folder) == parent and _command_of(folder) == us for folder in proc.glob("[0-9]*"))
+    count = sum(_parent_of(folder) == parent and _command_of(folder) == command for folder in proc.glob("[0-9]*"))
     return [Workers(count, "the other processes of the same server")] if count else []
 
 
 def _parent_of(folder: Path) -> int | None:
     try:
         return int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:  # gone meanwhile
+    except OSError:  # the process has just ended
         return None
 
 
 def _command_of(folder: Path) -> bytes | None:
+    """The command line without digits."""
     try:
         return (folder / "cmdline").read_bytes().translate(None, b"0123456789")
-    except OSError:  # gone meanwhile
+    except OSError:  # the process has just ended
         return None

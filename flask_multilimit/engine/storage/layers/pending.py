@@ -1,5 +1,5 @@
-"""What the storage must learn after an outage: charges of checks that were admitted without it, slots that are still
-in use, and settlements."""
+"""What a storage must be sent after an outage: charges of checks that were admitted without it, slots that are still in
+use, and settlements."""
 
 from __future__ import annotations
 
@@ -19,46 +19,46 @@ from .fallback import unlimited
 MOST_PENDING = 20_000
 """The most admitted checks that are kept to be charged later. Beyond that, the oldest are given up."""
 BATCH = 100
-"""The most checks that are charged in one round trip: no other command waits for more than these."""
+"""The most checks that are charged in one round trip, so that other commands do not wait long."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Admitted:
-    """A check that was admitted without the storage, or whose slots it may have let expire: it must be charged."""
+    """A check that the storage must be charged for: it was admitted without it, or the storage may have let its slots
+    expire."""
 
     hits: tuple[Hit, ...]
-    local: Decision
-    """The decision on the shares."""
-    carried: bool = False
-    """Whether the storage may know of it: it is being sent, or was charged before the outage."""
-    asked: bool = False
-    """Whether the storage has been asked and failed: it may have charged it, or may do so when it goes on."""
-    before: bool = False
+    on_shares: Decision
+    """The decision of this process within its share."""
+    sent: bool = False
+    """Whether it is being sent to the storage, or was charged there before the outage."""
+    may_be_charged: bool = False
+    """Whether the storage failed when it was asked: it may have charged the check, or may do so when it continues."""
+    slots_from_before: bool = False
     """Whether its slots were taken before the outage."""
     excess: tuple[tuple[str, int], ...] = ()
-    """The keys of charges that were settled beyond their cost, and until when that counts."""
+    """The keys of charges that were settled beyond their cost, each with the instant until which that counts."""
 
-    def note_excess(self, charges: Sequence[Charge], now: int) -> None:
-        """``charges`` were settled: an excess counts from ``now`` on."""
+    def add_excess(self, charges: Sequence[Charge], now: int) -> None:
+        """Record which of the settled ``charges`` were settled beyond their cost. That counts from ``now`` on."""
         self.excess += tuple((hit.key, now + hit.rule.quota.window) for hit, _, units in charges if units > hit.cost)
 
-    def lasting(self, now: int) -> tuple[Hit, ...]:
+    def still_counting(self, now: int) -> tuple[Hit, ...]:
         """The hits whose charge still counts."""
-        at, reply, settled = self.local.at, self.local.reply, self.local.settled
-        if (
-            not settled and not any(retry_afters(reply)) and at + min(reset_afters(reply)) > now
-        ):  # usually, and there may be thousands
-            return self.hits
-        lasting = {charge.hit.key for charge in self.local.charges if charge.until > now}
-        lasting.update(key for key, until in self.excess if until > now)
-        return tuple(hit for hit in self.hits if hit.key in lasting)
+        at, reply, settled = self.on_shares.at, self.on_shares.reply, self.on_shares.settled
+        if not settled and not any(retry_afters(reply)) and at + min(reset_afters(reply)) > now:
+            return self.hits  # usually, and there may be thousands
+        keys = {charge.hit.key for charge in self.on_shares.charges if charge.until > now}
+        keys.update(key for key, until in self.excess if until > now)
+        return tuple(hit for hit in self.hits if hit.key in keys)
 
 
 class PendingCharges:
-    """What ``storage`` must learn.
+    """What ``storage`` must be sent.
 
-    ``now`` is the clock by which the checks were admitted. ``log`` is called for what cannot be charged or settled
-    because of its own keys. Not thread-safe, except that :meth:`settle` or :meth:`charge` may run beside the others.
+    ``now`` is the clock by which the checks were admitted. ``log`` is called for checks and settlements that fail
+    because of their own keys. Not thread-safe, except that :meth:`settle` or :meth:`charge` may run at the same time as
+    the other methods.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class PendingCharges:
         self.given_up: int = 0
         """Checks of this or the last outage that could not be charged."""
         self.charged: int = 0
-        """Checks that were."""
+        """Checks of this or the last outage that were charged."""
         self._storage = storage
         self._now = now
         self._log = log
@@ -86,11 +86,11 @@ class PendingCharges:
         return bool(self.admitted or self.settlements)
 
     def begin(self) -> None:
-        """Another outage begins."""
+        """Start to count again, because another outage begins."""
         self.given_up = self.charged = 0
 
     def forget(self) -> None:
-        """Another process reports it to the storage."""
+        """Drop everything, because another process sends it to the storage."""
         self.admitted.clear()
         self._hits = 0
         self.settlements.clear()
@@ -101,10 +101,10 @@ class PendingCharges:
         self._hits += len(admitted.hits)
         while len(self.admitted) > MOST_PENDING or (self._hits > self._most_hits and len(self.admitted) > 1):
             oldest = self.drop(next(iter(self.admitted)))
-            self.given_up += bool(oldest and oldest.lasting(self._now()))
+            self.given_up += bool(oldest and oldest.still_counting(self._now()))
 
     def drop(self, check_id: bytes) -> Admitted | None:
-        """Forget the check. Return what was kept."""
+        """Stop keeping the check. Return what was kept of it."""
         dropped = self.admitted.pop(check_id, None)
         self._hits -= len(dropped.hits) if dropped is not None else 0
         return dropped
@@ -113,25 +113,25 @@ class PendingCharges:
         self.settlements.append((check_id, tuple(charges)))
 
     def take_batch(self) -> list[tuple[bytes, Admitted]]:
-        """The oldest checks, for :meth:`charge`."""
+        """Mark the oldest checks as sent, and return them for :meth:`charge`."""
         batch = [item for item, _ in zip(self.admitted.items(), range(BATCH), strict=False)]
         for _, admitted in batch:
-            admitted.carried = True
+            admitted.sent = True
         return batch
 
     def charge(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
-        """Charge what still counts of each check, however little is left in the storage. Raises
+        """Charge those hits of each check that still count, however little is left in the storage. Raises
         :class:`StorageError`."""
         try:
-            self._charge_at_once(batch)
+            self._charge_batch(batch)
         except StorageError as error:
             if not error.key_specific:
                 raise
             self._charge_each(batch)
 
     def settle(self) -> None:
-        """Make all settlements, except those of charges that are still to be made. Raises :class:`StorageError`. One
-        without a reply, which may have been carried out, is made again only where that changes nothing."""
+        """Make all settlements, except those of charges that are still to be made. Raises :class:`StorageError`. If a
+        settlement gets no reply, it may have been made, so it is repeated only where that changes nothing."""
         for _ in range(len(self.settlements)):
             check_id, charges = self.settlements.popleft()
             if check_id in self.admitted:
@@ -147,15 +147,15 @@ class PendingCharges:
                     self.settlements.appendleft((check_id, tuple(again)))
                 raise
 
-    def _charge_at_once(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
+    def _charge_batch(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
         now, slots, many = self._now(), list[Slot](), dict[bytes, Hits]()
         for check_id, admitted in batch:
-            hits = admitted.lasting(now)
-            if admitted.before:
+            hits = admitted.still_counting(now)
+            if admitted.slots_from_before:
                 slots += [Slot(check_id, hit) for hit in hits]
             elif hits:
                 many[check_id] = memoized(hits, _unlimited)
-        if slots:  # those that have expired there are taken again
+        if slots:  # slots that have expired there are taken again
             cast("KeepsSlots", self._storage).renew(slots)
         if not many:
             return
@@ -165,10 +165,10 @@ class PendingCharges:
             self._fill_up(decision)
 
     def _charge_each(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
-        """One by one, if one of them cannot be charged."""
+        """Charge the checks one by one, because one of them cannot be charged."""
         for item in batch:
             try:
-                self._charge_at_once([item])
+                self._charge_batch([item])
             except StorageError as error:  # noqa: PERF203 - one failure must not stop the others
                 if not error.key_specific:
                     raise
@@ -176,8 +176,8 @@ class PendingCharges:
                 self._log(item[1].hits, error)
 
     def _fill_up(self, decision: Decision) -> None:
-        """A charge that does not fit takes all that is left."""
-        if not any(retry_afters(decision.reply)):  # usually, and there may be thousands to charge
+        """For each charge that did not fit, take all that is left."""
+        if not any(retry_afters(decision.reply)):  # usually, and there may be thousands of charges
             return
         for status in decision.statuses:
             if not status.allowed and status.remaining:
@@ -189,6 +189,6 @@ def _unlimited(hits: tuple[Hit, ...]) -> Hits:
 
 
 def repeatable(charges: Sequence[Charge]) -> Sequence[Charge]:
-    """Those that can be settled although they were perhaps not made, or are settled already: their algorithms remember
-    who was charged."""
+    """The charges that can be settled even if they were never made, or are settled already: their algorithms remember
+    check ids."""
     return [charge for charge in charges if charge.hit.rule.implementation.REMEMBERS_IDS]

@@ -491,15 +491,15 @@ class PastChargedMeanwhile(Fallback):
     """Another thread has charged the past whenever this one has just looked at it."""
 
     @property
-    def _past(self) -> int | None:
+    def _backdated_to(self) -> int | None:
         return next(self._looks)
 
-    @_past.setter
-    def _past(self, _: int | None) -> None:
+    @_backdated_to.setter
+    def _backdated_to(self, _: int | None) -> None:
         self._looks = itertools.cycle([5, None])
 
 
-def test_reply_can_be_remembered_while_another_thread_charges_the_past() -> None:
+def test_reply_can_be_remembered_while_another_thread_charges_in_the_past() -> None:
     fallback = PastChargedMeanwhile(Clock(60))
     shared = Limiter(MemoryStorage())
     fallback.begin()
