@@ -2,8 +2,8 @@
 
 Nothing here is taken from the package. An oracle answers only what its definition says: whether units conform at an
 instant, and what charging them does. All else follows from that by search: ``remaining`` is how many single units in
-a row conform, ``retry_after`` the first microsecond at which the cost conforms if nobody comes, ``reset_after`` the
-first at which all is as if nobody had ever come.
+a row conform, ``retry_after`` the first microsecond at which the cost conforms if no other request comes,
+``reset_after`` the first at which all is as if no request had ever come.
 
 Times are microseconds on a clock that does not step back.
 """
@@ -49,7 +49,7 @@ class Oracle(Protocol):
     def conforms(self, now: int, cost: int) -> bool: ...
 
     def row_conforms(self, now: int, units: int) -> bool:
-        """Whether so many requests of one unit would all be admitted at ``now``."""
+        """Whether ``units`` requests of one unit each would all be admitted at ``now``."""
 
     def charge(self, now: int, cost: int) -> None: ...
 
@@ -173,7 +173,7 @@ class LeakyMeter(WithoutQueue):
 
 class LeakyQueue:
     """A first-in first-out queue with one server that takes ``interval`` a unit: a request starts when the one before
-    it is done, and is refused when that is more than ``max_delay`` away or ``burst`` units would be in the house."""
+    it is done, and is refused when that is more than ``max_delay`` away or more than ``burst`` units would be in it."""
 
     def __init__(self, terms: Terms) -> None:
         assert terms.max_delay is not None

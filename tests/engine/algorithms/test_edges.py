@@ -33,9 +33,7 @@ RATE = ["token_bucket", "leaky_bucket", "gcra"]
 @pytest.mark.parametrize("count", [1, 2, PRIME, 10**9])
 @pytest.mark.parametrize("window", [0.001, 0.007, LONGEST - 0.001, LONGEST])
 @pytest.mark.parametrize("algorithm", DEFINED)
-def test_the_shortest_and_longest_windows_with_the_smallest_and_largest_counts_are_exact(
-    bench: Bench, algorithm: str, window: float, count: int
-) -> None:
+def test_extreme_windows_and_counts_are_exact(bench: Bench, algorithm: str, window: float, count: int) -> None:
     rule = Rule(window, count, algorithm=algorithm, burst=count if algorithm == "gcra" else None)
     model = Model()
     most = min(count, rule.implementation.MAX_COST)
@@ -60,9 +58,7 @@ QUEUES = [
 
 
 @pytest.mark.parametrize(("rule", "costs"), QUEUES, ids=str)
-def test_queues_of_the_shortest_and_longest_windows_and_delays_are_exact(
-    bench: Bench, rule: Rule, costs: list[int]
-) -> None:
+def test_queues_of_extreme_windows_and_delays_are_exact(bench: Bench, rule: Rule, costs: list[int]) -> None:
     model, third = Model(), rule.window_ms * 333
 
     for gap in (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, third, 1, 3 * third, 1, 1):
@@ -84,7 +80,7 @@ def test_a_queue_too_long_for_exact_arithmetic_is_an_error(count: int, max_delay
 
 @pytest.mark.parametrize("algorithm", RATE)
 @pytest.mark.parametrize("window", [0.001, 1, LONGEST])
-def test_a_billion_units_charged_in_a_thousand_checks_add_up_without_any_rounding(
+def test_billion_units_charged_in_a_thousand_checks_add_up_without_rounding(
     bench: Bench, algorithm: str, window: float
 ) -> None:
     """State is an instant in whole 1 / count of a microsecond, so n charges make exactly n intervals, whatever n is."""
@@ -103,7 +99,7 @@ def test_a_billion_units_charged_in_a_thousand_checks_add_up_without_any_roundin
 
 
 @pytest.mark.parametrize("algorithm", RATE)
-def test_a_greedy_client_is_admitted_to_the_unit_what_the_rate_allows(bench: Bench, algorithm: str) -> None:
+def test_constant_load_is_admitted_exactly_at_the_rate(bench: Bench, algorithm: str) -> None:
     rule, start, admitted = Rule(1, 700_001, algorithm=algorithm, burst=100), bench.clock.now, 0
     for _ in range(3000):
         admitted += bench.limiter.check(hits(rule)).allowed
@@ -112,7 +108,7 @@ def test_a_greedy_client_is_admitted_to_the_unit_what_the_rate_allows(bench: Ben
     assert admitted == floor(100 + Fraction((bench.clock.now - 1 - start) * 700_001, 10**6))
 
 
-def test_a_step_of_four_hundred_days_loses_not_a_microsecond(bench: Bench) -> None:
+def test_units_return_at_the_exact_microsecond_within_400_days(bench: Bench) -> None:
     rule = Rule(LONGEST, PRIME, algorithm="token_bucket")
     bench.limiter.check(hits(rule, cost=PRIME))
     start = bench.clock.now
@@ -128,7 +124,7 @@ def test_a_step_of_four_hundred_days_loses_not_a_microsecond(bench: Bench) -> No
 # span.lua, on which the Lua twins stand
 
 
-def test_span_is_an_exact_division_although_the_product_passes_what_doubles_hold(redis_client: redis.Redis) -> None:
+def test_span_divides_exactly_when_the_product_exceeds_the_precision_of_doubles(redis_client: redis.Redis) -> None:
     cases = [*edges_of_span(), *random_spans(20_000)]
 
     for at in range(0, len(cases), 1000):

@@ -57,7 +57,7 @@ def attack(script: Any, bench: Bench, algorithm: str) -> list[int]:
         ),
     ],
 )
-def test_no_traffic_whatever_gets_more_in_a_window_than_the_documentation_says(
+def test_worst_case_of_any_traffic_in_a_window_is_as_documented(
     script: Any, algorithm: str, count: int, burst: int | None, most: int
 ) -> None:
     more = {} if burst is None else {"burst": burst}
@@ -69,17 +69,17 @@ def test_no_traffic_whatever_gets_more_in_a_window_than_the_documentation_says(
     ("algorithm", "most"),
     [("sliding_window", COUNT), ("fixed_window", 2 * COUNT - 1), ("sliding_window_counter", 2 * COUNT - 2)],
 )
-def test_an_attack_at_the_edges_of_windows_reaches_the_worst_and_gets_no_more(
+def test_attack_at_window_edges_is_admitted_exactly_the_documented_worst_case(
     script: Any, bench: Bench, algorithm: str, most: int
 ) -> None:
     assert script.most_in_a_window(attack(script, bench, algorithm), microseconds(WINDOW)) == most
 
 
 @pytest.mark.parametrize(("share", "most"), [(0, 100), (0.1, 109), (0.5, 149)])
-def test_the_counter_admits_no_burst_beyond_its_count_but_the_estimate_lets_more_in_little_by_little(
+def test_sliding_window_counter_admits_its_surplus_gradually_after_a_burst(
     script: Any, bench: Bench, share: float, most: int
 ) -> None:
-    """Of the window after the burst at its edge, so much passes in the part given."""
+    """At most ``most`` units pass in any part of that ``share`` of a window, after a burst at the edge of windows."""
     admitted = attack(script, bench, "sliding_window_counter")
 
     assert script.most_in_a_window(admitted, max(round(share * microseconds(WINDOW)), 2)) == pytest.approx(most, abs=1)
@@ -92,7 +92,7 @@ def test_the_counter_admits_no_burst_beyond_its_count_but_the_estimate_lets_more
         *(("sliding_window_counter", load, COUNT, 0.9902) for load in (1, 1.1, 2)),  # one in a hundred too few
     ],
 )
-def test_evenly_spaced_requests_are_all_admitted_below_the_rate(
+def test_admitted_share_of_evenly_spaced_requests_is_as_documented(
     script: Any, algorithm: str, load: float, most: int, share: float
 ) -> None:
     result = script.drive(algorithm, script.Traffic(load, even=True))
@@ -101,9 +101,7 @@ def test_evenly_spaced_requests_are_all_admitted_below_the_rate(
 
 
 @pytest.mark.parametrize(("algorithm", "most"), [("sliding_window", 100), ("sliding_window_counter", 113)])
-def test_of_random_requests_the_counter_admits_somewhat_more_than_the_count(
-    script: Any, algorithm: str, most: int
-) -> None:
+def test_most_random_requests_admitted_in_a_window_are_as_documented(script: Any, algorithm: str, most: int) -> None:
     worst = max(script.drive(algorithm, script.Traffic(load, even=False)).most for load in (0.9, 1, 1.1, 2))
 
     assert worst == most

@@ -1,4 +1,4 @@
-"""The log of a sliding window on a server: exact whatever its length, and wherever its entries lie."""
+"""The log of a sliding window on a server: exact at any length, and with entries outside the window."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ OUTSIDE = (0, 1, 40)
 ROOM = 3
 
 
-def asked(live: int, cost: int = 1) -> Hits:
-    """Of a rule that has room for a few more than ``live`` units."""
+def plan_with_room(live: int, cost: int = 1) -> Hits:
+    """A rule that has room for ``ROOM`` units beside those that are ``live``."""
     return hits_for([Rule(60, live + ROOM)], scope="api", cost=cost)
 
 
@@ -40,20 +40,20 @@ def fill(client: redis.Redis, key: str, instants: list[int]) -> None:
 @pytest.mark.parametrize("future", OUTSIDE)
 @pytest.mark.parametrize("expired", OUTSIDE)
 @pytest.mark.parametrize("live", LENGTHS)
-def test_a_log_of_any_length_is_counted_exactly(
+def test_sliding_window_log_of_any_length_is_counted_exactly(
     redis_client: redis.Redis, kind: type[RedisStorage], live: int, expired: int, future: int
 ) -> None:
     clock = Clock()
     limiter = Limiter(kind(redis_client, clock=clock))
     begin, end = clock.now - WINDOW, clock.now + AHEAD
     within = [begin + 1, *range(begin + 100, begin + 100 + live - 2), end][:live]
-    key = asked(live)[0].key
+    key = plan_with_room(live)[0].key
     fill(redis_client, key, [*(begin - i for i in range(expired)), *within, *(end + 1 + i for i in range(future))])
 
-    peeked = limiter.peek(asked(live)).statuses[0]
-    refused = limiter.check(asked(live, cost=ROOM + 1)).statuses[0]
+    peeked = limiter.peek(plan_with_room(live)).statuses[0]
+    refused = limiter.check(plan_with_room(live, cost=ROOM + 1)).statuses[0]
     left_by_refusal = redis_client.zcard(key)
-    admitted = limiter.check(asked(live)).statuses[0]
+    admitted = limiter.check(plan_with_room(live)).statuses[0]
 
     wait = (within[0] if live else clock.now) - begin
     reset_after = (within[-1] - begin if live else 0) / SECOND
@@ -65,10 +65,10 @@ def test_a_log_of_any_length_is_counted_exactly(
 
 
 @pytest.mark.parametrize("cost", [1, 3])
-def test_a_long_log_that_has_expired_is_dropped_in_parts(redis_client: redis.Redis, cost: int) -> None:
+def test_long_expired_log_is_dropped_in_parts(redis_client: redis.Redis, cost: int) -> None:
     clock = Clock()
     limiter = Limiter(RedisStorage(redis_client, clock=clock))
-    wanted = asked(100, cost=cost)
+    wanted = plan_with_room(100, cost=cost)
     expired = [clock.now - 2 * WINDOW + i for i in range(3 * TRIM)]
     fill(redis_client, wanted[0].key, expired)
 
@@ -80,11 +80,11 @@ def test_a_long_log_that_has_expired_is_dropped_in_parts(redis_client: redis.Red
     assert left == [max(3 * TRIM - (TRIM + cost) * checks, 0) for checks in (1, 2, 3, 4)]
 
 
-def test_units_that_an_old_check_left_are_not_charged_to_others(redis_client: redis.Redis) -> None:
-    """A check that is made again under its id takes its old entries along, so fewer have expired than were seen."""
+def test_repeated_check_whose_units_have_expired_is_charged_its_cost_once(redis_client: redis.Redis) -> None:
+    """The repeated check replaces its old entries under its id, so fewer are dropped as expired than were seen."""
     clock = Clock()
     limiter = Limiter(RedisStorage(redis_client, clock=clock))
-    wanted = asked(100, cost=10)
+    wanted = plan_with_room(100, cost=10)
     old = limiter.check(wanted)
     clock.now += WINDOW
     expired = [clock.now - WINDOW - i for i in range(TRIM + 1)]

@@ -1,4 +1,4 @@
-"""A check of several algorithms for several subjects is one command on the wire, and all or nothing for everyone."""
+"""A check of several algorithms for several subjects is all or nothing, also under processes with many threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMES = 50
 
 
 @pytest.mark.slow
-def test_under_processes_of_several_threads_a_mixed_check_is_all_or_nothing(
+def test_check_of_all_algorithms_is_all_or_nothing_under_concurrent_processes(
     server: Server, redis_client: redis.Redis
 ) -> None:
     with ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("spawn")) as pool:

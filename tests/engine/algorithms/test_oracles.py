@@ -27,7 +27,7 @@ SHAPES = list(ORACLES)
 properties = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], print_blob=True)
 
 
-# What is drawn
+# Random input
 
 windows = st.one_of(
     st.integers(1, 20).map(lambda ms: ms / 1000),
@@ -63,7 +63,7 @@ def rules(draw: st.DrawFn, shape: str) -> Rule:
 
 @dataclass(frozen=True)
 class Step:
-    """Wait as `kind` says, then ask for so much of the rules' burst."""
+    """Wait as `kind` says, then ask for a part of the rule's burst."""
 
     kind: str
     amount: float
@@ -95,7 +95,7 @@ steps = st.lists(
 )
 
 
-# What it is held to
+# What is expected
 
 
 def oracle_of(rule: Rule) -> Oracle:
@@ -104,7 +104,7 @@ def oracle_of(rule: Rule) -> Oracle:
 
 
 class Model:
-    """What a storage should answer: an oracle a key, all or nothing."""
+    """What a storage should answer: one oracle per key, all or nothing."""
 
     def __init__(self) -> None:
         self.oracles: dict[str, Oracle] = {}
@@ -142,7 +142,9 @@ def assert_answers_as_the_oracles(bench: Bench, model: Model, hits: tuple[Hit, .
 @pytest.mark.parametrize("shape", SHAPES)
 @properties
 @given(data=st.data())
-def test_an_algorithm_answers_as_its_definition_in_rationals(fresh: Fresh, shape: str, data: st.DataObject) -> None:
+def test_algorithm_gives_the_replies_of_its_definition_in_exact_rationals(
+    fresh: Fresh, shape: str, data: st.DataObject
+) -> None:
     bench, model = fresh(), Model()
     rule = data.draw(rules(shape))
     interval = max(rule.window_ms * 1000 // rule.count, 1)
@@ -169,9 +171,7 @@ def small_rules(shape: str) -> st.SearchStrategy[Rule]:
 
 @properties
 @given(data=st.data())
-def test_random_mixes_of_all_are_charged_all_or_nothing_each_by_its_own_definition(
-    fresh: Fresh, data: st.DataObject
-) -> None:
+def test_mixed_algorithms_are_charged_all_or_nothing_each_by_its_definition(fresh: Fresh, data: st.DataObject) -> None:
     bench, model = fresh(), Model()
     limits = [
         (f"s{number}", data.draw(small_rules(shape)))

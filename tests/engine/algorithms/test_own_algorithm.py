@@ -1,4 +1,4 @@
-"""docs/how-to/own-algorithm.md as somebody would follow it: files in a folder, and the algorithm under the contract."""
+"""docs/how-to/own-algorithm.md, followed to the letter: its files work, and its algorithm keeps the contract."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def cooldown(time: float = 10, count: int = 3) -> Rule:
     return Rule(time, count, algorithm="cooldown")
 
 
-def test_the_app_of_the_page_limits() -> None:
+def test_app_on_the_page_enforces_its_limit() -> None:
     app = importlib.import_module("app").app
     client = app.test_client()
 
@@ -68,12 +68,12 @@ def test_the_app_of_the_page_limits() -> None:
     assert replies[-1].headers["Retry-After"] == "600"
 
 
-def test_the_test_of_the_page_passes(redis_client: redis.Redis) -> None:
+def test_test_on_the_page_passes(redis_client: redis.Redis) -> None:
     importlib.import_module("test_cooldown").test_the_twins_agree(redis_client)
 
 
 @pytest.mark.slow
-def test_the_tests_of_all_algorithms_include_it_and_pass_as_they_are(tmp_path: Path) -> None:
+def test_tests_of_all_algorithms_include_an_own_algorithm_and_pass(tmp_path: Path) -> None:
     """`my_limits` is a plugin of pytest here: it registers the algorithm before tests look at the table."""
     folders = [str(TESTS / name) for name in ("contract", "engine", "operate/simulate")]
     of_all_at_once = ["test_one_command", "test_scripts", "test_several_hash_slots"]
@@ -102,7 +102,7 @@ def test_a_frequent_check_of_an_own_algorithm_is_not_compiled(redis_client: redi
     assert learning.compiled == 0
 
 
-def test_a_cooldown_admits_as_the_page_says(bench: Bench) -> None:
+def test_cooldown_admits_as_described_on_the_page(bench: Bench) -> None:
     plan = hits(cooldown(10, 3))
     admitted = []
     for gap in (0, 6, 6, 6, 3.9, 0.1, 0):

@@ -22,7 +22,7 @@ TAKERS = {
 
 @pytest.mark.parametrize("algorithm", RATES)
 @pytest.mark.parametrize("parameter", TAKERS)
-def test_a_parameter_is_taken_by_its_algorithms_and_by_no_other(algorithm: str, parameter: str) -> None:
+def test_parameter_is_accepted_by_its_algorithms_only(algorithm: str, parameter: str) -> None:
     given: dict[str, Any] = {parameter: 5}
 
     if algorithm in TAKERS[parameter]:
@@ -54,7 +54,7 @@ def test_a_parameter_is_taken_by_its_algorithms_and_by_no_other(algorithm: str, 
         ),
     ],
 )
-def test_parameters_that_do_not_belong_together_are_an_error_that_says_why(rule: str, message: str) -> None:
+def test_parameters_that_contradict_each_other_are_an_error_with_its_reason(rule: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         eval(rule, {"Rule": Rule})
 
@@ -71,9 +71,7 @@ def test_parameters_that_do_not_belong_together_are_an_error_that_says_why(rule:
         (60, "fixed_window", 0),
     ],
 )
-def test_leased_units_are_counted_longer_by_their_life_in_the_same_key(
-    time: float, algorithm: str, longer: float
-) -> None:
+def test_rule_with_a_lease_counts_units_longer_in_the_same_key(time: float, algorithm: str, longer: float) -> None:
     rule, plain = Rule(time, 100, algorithm=algorithm, lease=10), Rule(time, 100, algorithm=algorithm)
 
     assert rule.quota.window - plain.quota.window == round(longer * 1_000_000) == rule.lease_ms * 1000
@@ -93,6 +91,6 @@ def test_leased_units_are_counted_longer_by_their_life_in_the_same_key(
     ],
     ids=str,
 )
-def test_a_burst_left_out_is_what_the_documentation_says(bench: Bench, rule: Rule, burst: int) -> None:
+def test_default_burst_is_as_documented(bench: Bench, rule: Rule, burst: int) -> None:
     assert bench.limiter.check(hits(rule, cost=burst)).allowed
     assert bench.limiter.peek(hits(rule, cost=burst + 1)).retry_after == float("inf")

@@ -1,4 +1,4 @@
-"""The leaky bucket as a queue: whose turn comes when, in storage, across processes, and in a Flask view."""
+"""The leaky bucket as a queue: how long each request waits, in storage, across processes and in a Flask view."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EVERY_HALF_SECOND = Rule(1, 2, algorithm="leaky_bucket", max_delay=2)
 
 
-def test_a_cost_of_nothing_waits_for_no_turn_and_is_never_refused(bench: Bench) -> None:
+def test_check_of_cost_0_is_neither_delayed_nor_refused_by_a_full_queue(bench: Bench) -> None:
     exhaust(bench.limiter, hits(EVERY_HALF_SECOND))
 
     decision = bench.limiter.check(hits(EVERY_HALF_SECOND, cost=0))
@@ -43,7 +43,7 @@ def test_the_delay_of_several_queues_is_the_longest(bench: Bench) -> None:
     assert bench.limiter.check(hits(EVERY_HALF_SECOND) + slow).delay == 1
 
 
-def test_a_check_that_another_rule_refuses_takes_no_turn(bench: Bench) -> None:
+def test_check_refused_by_another_rule_takes_no_place_in_the_queue(bench: Bench) -> None:
     full = hits("1/minute", subject="bo")
     bench.limiter.check(hits(EVERY_HALF_SECOND) + full)
 
@@ -53,7 +53,7 @@ def test_a_check_that_another_rule_refuses_takes_no_turn(bench: Bench) -> None:
     assert bench.limiter.check(hits(EVERY_HALF_SECOND)).delay == 0.5
 
 
-def test_a_refunded_turn_goes_to_the_next_request_and_those_in_the_queue_keep_theirs(bench: Bench) -> None:
+def test_refund_shortens_the_queue_for_the_next_request(bench: Bench) -> None:
     decisions = [bench.limiter.check(hits(EVERY_HALF_SECOND)) for _ in range(3)]
 
     bench.limiter.refund(decisions[1])
@@ -63,7 +63,7 @@ def test_a_refunded_turn_goes_to_the_next_request_and_those_in_the_queue_keep_th
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("redis_client")
-def test_the_queue_of_two_processes_is_one_and_fair_in_order_of_arrival(server: Server) -> None:
+def test_two_processes_share_one_queue_in_order_of_arrival(server: Server) -> None:
     times = 150
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
         both = [pool.submit(workers.queue_up, server.url, times) for _ in range(2)]
@@ -86,7 +86,7 @@ def test_the_queue_of_two_processes_is_one_and_fair_in_order_of_arrival(server: 
 
 
 @pytest.mark.parametrize(("wait", "slept"), [(0, []), (0.07, [0.05]), (1, [0.05, 0.1])])
-def test_a_declaration_sleeps_until_its_turn_and_leaves_longer_delays_to_the_view(
+def test_wait_option_sleeps_for_short_delays_and_leaves_longer_ones_to_the_view(
     wait: float, slept: list[float]
 ) -> None:
     sleeps: list[float] = []

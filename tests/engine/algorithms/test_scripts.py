@@ -41,7 +41,7 @@ def client(redis_client: redis.Redis) -> Iterator[redis.Redis]:
 
 
 @pytest.mark.parametrize("driver", ["check", "settle"])
-def test_a_script_holds_the_algorithms_of_its_plan_and_no_others(driver: str) -> None:
+def test_script_contains_only_the_algorithms_of_its_plan(driver: str) -> None:
     for names in SUBSETS:
         text = scripts.script(driver, names).text
 
@@ -64,7 +64,7 @@ def test_shared_lua_is_in_a_script_once_and_only_where_it_is_needed() -> None:
             assert text.count(line) == (1 if names & users[include] else 0)
 
 
-def test_a_server_is_sent_one_script_for_each_set_of_algorithms_and_no_more(client: redis.Redis) -> None:
+def test_server_gets_one_script_for_each_set_of_algorithms(client: redis.Redis) -> None:
     limiter = bare(client)
     for _ in range(2):
         for names in SUBSETS:
@@ -73,7 +73,7 @@ def test_a_server_is_sent_one_script_for_each_set_of_algorithms_and_no_more(clie
     assert cached_scripts(client) == len(SUBSETS)
 
 
-def test_counts_costs_subjects_orders_and_numbers_of_rules_need_no_script_of_their_own(client: redis.Redis) -> None:
+def test_plans_of_the_same_algorithms_share_one_script(client: redis.Redis) -> None:
     limiter = bare(client)
     rules = [Rule(time, count) for time in (1, 2, 3) for count in (10, 20)]
     gcra = [Rule(time, 9, algorithm="gcra", burst=burst) for time in (1, 2) for burst in (5, 9)]

@@ -43,7 +43,7 @@ SLIDING_WINDOW = [
     Line(25, 4, False, 0, inf, 5),
 ]
 
-# INCR on a key that begins with the first hit and expires a window later: SEEDS.md C. 3 units in 10 s.
+# INCR on a key that begins with the first hit and expires a window later. 3 units in 10 s.
 FIXED_WINDOW = [
     Line(0, 1, True, 2, 0, 10),  # the window is 0..10
     Line(4, 1, True, 1, 0, 6),
@@ -64,7 +64,7 @@ SLIDING_WINDOW_COUNTER = [
     Line(60, 18, False, 8, 14.285715, 60),  # 42 x (60 - e) / 60 <= 32 from e = 100 / 7 on
     Line(70, 15, True, 0, 0, 110),  # 42 x 50 / 60 = 35, and 35 + 15 = 50
     Line(74, 2, True, 0, 0, 106),  # 42 x 46 / 60 = 32.2, and 32.2 + 17 = 49.2
-    Line(75, 1, True, 0, 0, 105),  # 49.5, as the article has it
+    Line(75, 1, True, 0, 0, 105),  # 49.5, as in the article
     Line(75, 1, False, 0, 0.714286, 105),  # 42 x (60 - e) / 60 <= 31 from e = 15 + 5 / 7 on
     Line(119, 33, False, 31, 4.333_334, 61),  # 18.7 used; in the next minute 18 x (60 - e) / 60 <= 17 from 3 + 1 / 3 on
     Line(180 + 40, 50, True, 0, 0, 120),  # after two minutes without a charge all is forgotten
@@ -103,7 +103,7 @@ TOKEN_BUCKET_THIRDS_ADD_UP = [
     Line(1, 1, True, 0, 0, 0.666_667),
 ]
 
-# Turner (1986), and SEEDS.md B: the bucket holds 4, a unit leaks in 2 s.
+# Turner (1986): the bucket holds 4, a unit leaks in 2 s.
 LEAKY_METER = [
     Line(0, 3, True, 1, 0, 6),
     Line(1, 2, False, 1, 1, 5),  # 2.5 in it; 2 more fit when 2 are in it, at 2
@@ -114,7 +114,7 @@ LEAKY_METER = [
     Line(100, 4, True, 0, 0, 8),
 ]
 
-# The same bucket as a queue, drained at one in 2 s, in which nobody waits longer than 5 s. Left to itself, burst is
+# The same bucket as a queue, drained at one in 2 s, in which no request waits longer than 5 s. The default burst is
 # what drains in 5 s and count more: 2 + 1.
 LEAKY_QUEUE = [
     Line(0, 1, True, 2, 0, 2, 0),  # served at 0
@@ -124,7 +124,7 @@ LEAKY_QUEUE = [
     Line(1, 1, False, 0, 1, 5),
     Line(2, 1, True, 0, 0, 6, 4),  # at 6
     Line(7, 1, True, 1, 0, 3, 1),  # at 8
-    Line(20, 1, True, 2, 0, 2, 0),  # nobody is there
+    Line(20, 1, True, 2, 0, 2, 0),  # the queue is empty
     Line(20, 4, False, 2, inf, 2),
 ]
 
@@ -151,7 +151,7 @@ GCRA = [
     Line(45, 3, False, 0, inf, 20),
 ]
 
-# Left to itself, burst is 1: 6 a minute are one every 10 s.
+# The default burst is 1: 6 a minute are one every 10 s.
 GCRA_EVENLY_SPACED = [
     Line(0, 1, True, 0, 0, 10),
     Line(9, 1, False, 0, 1, 1),
@@ -180,7 +180,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_an_algorithm_answers_as_its_definition_says(bench: Bench, name: str) -> None:
+def test_algorithm_answers_as_worked_out_by_hand_from_its_definition(bench: Bench, name: str) -> None:
     rule, table = TABLES[name]
     start = bench.clock.now
 

@@ -1,4 +1,4 @@
-"""Memory and Redis give the same full reply to the same history, and for the sliding window so does brute force."""
+"""The twins in Python and Lua give the same replies to the same history, and brute force those of a sliding window."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ histories = settings(
 )
 
 
-# What is tried
+# Random steps
 
 
 class Advance(NamedTuple):
-    """To an instant where something could change, counted from now, and a little beside it."""
+    """Move the clock to an instant at which something could change, or a little before or after it."""
 
     what: str
     which: int
@@ -131,7 +131,7 @@ def step(*, back: bool) -> st.SearchStrategy[Advance | Ask | Again]:
     return advance | asks | asks | again
 
 
-# How it is tried
+# Playing them
 
 
 @dataclass
@@ -215,7 +215,7 @@ class History:
                 self.oracle.reset(hits)
 
     def _latest(self, check_id: UUID) -> list[Decision]:
-        """Who repeats a check has the decisions of its last attempt."""
+        """A client that repeats a check has the decisions of its last attempt."""
         return next(each for each in reversed(self.decisions) if each[0].id == check_id)
 
     def _settle(self, decisions: list[Decision], units: int) -> None:
@@ -286,7 +286,9 @@ each_script = pytest.mark.parametrize("kind", [RedisStorage, CompiledStorage], i
 @each_script
 @histories
 @given(games(plans(list(ALGORITHMS))))
-def test_the_twins_agree_on_any_history(redis_client: redis.Redis, kind: type[RedisStorage], game: Game) -> None:
+def test_python_and_lua_give_the_same_replies_to_any_history(
+    redis_client: redis.Redis, kind: type[RedisStorage], game: Game
+) -> None:
     game.play(redis_client, kind)
 
 
@@ -294,7 +296,7 @@ def test_the_twins_agree_on_any_history(redis_client: redis.Redis, kind: type[Re
 @each_script
 @histories
 @given(games(plans(list(ALGORITHMS)), back=True))
-def test_the_twins_agree_also_when_the_clock_steps_back(
+def test_python_and_lua_give_the_same_replies_when_the_clock_steps_back(
     redis_client: redis.Redis, kind: type[RedisStorage], game: Game
 ) -> None:
     game.play(redis_client, kind)
@@ -304,7 +306,7 @@ def test_the_twins_agree_also_when_the_clock_steps_back(
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @settings(histories, max_examples=60)
 @given(data=st.data())
-def test_the_twins_of_each_algorithm_agree(
+def test_python_and_lua_of_each_algorithm_give_the_same_replies(
     redis_client: redis.Redis, kind: type[RedisStorage], algorithm: str, data: st.DataObject
 ) -> None:
     data.draw(games(plans([algorithm]))).play(redis_client, kind)
@@ -322,13 +324,13 @@ def test_sliding_window_agrees_with_brute_force(
 small_plans = st.lists(st.integers(1, 3), min_size=1, max_size=2).map(
     lambda counts: [Rule(60 * number, count) for number, count in enumerate(counts, 1)]
 )
-"""Which refuse soon."""
+"""Plans that refuse soon."""
 
 
 @each_script
 @histories
 @given(games(small_plans | plans(list(ALGORITHMS))), bans(), st.booleans())
-def test_the_twins_of_bans_agree(
+def test_python_and_lua_of_bans_give_the_same_replies(
     redis_client: redis.Redis, kind: type[RedisStorage], game: Game, ban: Ban, shadow: bool
 ) -> None:
     game.play(redis_client, kind, bans=(ban, ban), shadow=shadow)
@@ -338,7 +340,7 @@ def test_the_twins_of_bans_agree(
 @each_script
 @histories
 @given(games(small_plans) | games(small_plans, back=True), bans(), bans())
-def test_the_twins_of_bans_agree_also_when_bans_change_and_the_clock_steps_back(
+def test_python_and_lua_of_bans_give_the_same_replies_when_bans_and_clock_change(
     redis_client: redis.Redis, kind: type[RedisStorage], game: Game, ban: Ban, changed: Ban
 ) -> None:
     other = Ban(changed.after, ban.within, changed.time, changed.factor, changed.most)  # of the same key
