@@ -23,8 +23,8 @@ from .engine.text import LONGEST_QUERY
 from .extension import MultiLimit
 from .operate.blueprints import check_place, require_served
 from .operate.dashboard import api, pages, whatif
-from .operate.dashboard.forms import MOST_OF_A_FORM, require_small_body
-from .operate.dashboard.shell import harden, is_file, refused
+from .operate.dashboard.forms import LARGEST_FORM, require_small_body
+from .operate.dashboard.shell import harden, is_file, refusal_page
 from .operate.dashboard.visit import Authenticator, Authorize, MayChange
 
 __all__ = ["Dashboard"]
@@ -67,7 +67,7 @@ class Dashboard(Blueprint):
             name, __name__, url_prefix=url_prefix, static_folder="operate/dashboard/static", static_url_path="/static"
         )
         self._multilimit = multilimit
-        self._authenticator = Authenticator(authorize, may_change, serves=self._serves)
+        self._authenticator = Authenticator(authorize, may_change, require_served=self._serves)
         exempt(self)
         self._add_pages()
 
@@ -94,7 +94,7 @@ class Dashboard(Blueprint):
             ServiceUnavailable,
             TooManyRequests,
         ):
-            self.register_error_handler(error, refused)
+            self.register_error_handler(error, refusal_page)
         self.add_url_rule("/", "now", pages.now_page)
         self.add_url_rule("/limits", "limits", pages.limits_page)
         self.add_url_rule("/change", "change", pages.change_page)
@@ -121,6 +121,6 @@ class Dashboard(Blueprint):
         if request.method == "POST":
             uploads = request.endpoint == f"{request.blueprint}.what_if"
             if uploads:
-                require_small_body(MOST_OF_A_FORM + whatif.MOST_UPLOADED, whatif.TOO_LARGE)
+                require_small_body(LARGEST_FORM + whatif.MOST_UPLOADED, whatif.TOO_LARGE)
             else:
-                require_small_body(MOST_OF_A_FORM, "This form is too large.")
+                require_small_body(LARGEST_FORM, "This form is too large.")

@@ -123,7 +123,7 @@ class Recorder:
         self.dropped: int = 0
         """Requests of this process that were not written, because too many waited or the disk failed."""
         self._recording = Recording(self.folder, self._hashed, on_demand)
-        self._asked_until = self._look_at = 0.0
+        self._record_until = self._look_at = 0.0
         recordings_of(app).append(self._recording)
         self._app = app
         self._gate = gate
@@ -202,8 +202,8 @@ class Recorder:
             return True
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + PAUSE
-            self._asked_until = self._recording.asked_until
-        return time.time() < self._asked_until
+            self._record_until = self._recording.record_until
+        return time.time() < self._record_until
 
     def _since_1970(self, at: int) -> int:
         return at if abs(at - time.time_ns() // 1000) < DAY else at + self._offset

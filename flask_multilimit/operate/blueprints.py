@@ -1,4 +1,4 @@
-"""What our blueprints have in common: places, templates, header fields that keep a browser strict, and languages."""
+"""What our blueprints share: checks of their place, templates, languages, header fields that keep a browser strict."""
 
 from __future__ import annotations
 
@@ -31,48 +31,48 @@ LANGUAGES: dict[Language, str] = {"en": "English", "zh": "中文"}
 """The name of each language in that language."""
 
 
-def check_place(called: str, name: object, url_prefix: object) -> None:
+def check_place(blueprint: str, name: object, url_prefix: object) -> None:
     """Raise :class:`ConfigurationError` for a name or a path that no blueprint can have."""
-    check_text(f"{called}: name", name)
-    check_text(f"{called}: url_prefix", url_prefix)
+    check_text(f"{blueprint}: name", name)
+    check_text(f"{blueprint}: url_prefix", url_prefix)
     if url_prefix and not str(url_prefix).startswith("/"):
-        raise ConfigurationError(f"{called}: url_prefix={brief(url_prefix)}: give a path such as /limits")
+        raise ConfigurationError(f"{blueprint}: url_prefix={brief(url_prefix)}: give a path such as /limits")
 
 
-def require_served(called: str, app: App, multilimit: object) -> None:
+def require_served(blueprint: str, app: App, multilimit: object) -> None:
     """Raise :class:`ConfigurationError` unless the limits of ``app`` are those of ``multilimit``."""
     if app.extensions.get(EXTENSION) is not multilimit:
         raise ConfigurationError(
-            f"the app {app.name!r} does not have the MultiLimit that its {called} was given: call "
+            f"the app {app.name!r} does not have the MultiLimit that its {blueprint} was given: call "
             "multilimit.init_app(app)"
         )
 
 
 def hash_source(text: str) -> str:
-    """Lets a Content-Security-Policy allow the style or script with this text."""
+    """The source for a Content-Security-Policy that allows the style or script with this text."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
 def templates_of(package: str) -> Environment:
-    """The templates of ``package``, in an environment of our own: that of the app may have other delimiters, and no
-    escaping."""
+    """The templates of ``package`` in an environment of their own: that of the app may have other delimiters, and may
+    not escape."""
     return Environment(
         loader=PackageLoader(package), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
 
 
-def language_of(asked: Request, locale: str, *, before: str | None = None) -> Language:
+def language_of(request: Request, locale: str, *, before: str | None = None) -> Language:
     """The chosen language, otherwise the one that was chosen ``before``, otherwise that of ``MULTILIMIT_LOCALE``,
     otherwise the one that the browser prefers."""
     for language in LANGUAGES:
-        if asked.args.get("lang") == language:
+        if request.args.get("lang") == language:
             return language
     for chosen in (before, locale):
         if chosen in LANGUAGES:
             return chosen
-    if len(asked.headers.get("Accept-Language", "")) > LONGEST_PREFERENCE:
+    if len(request.headers.get("Accept-Language", "")) > LONGEST_PREFERENCE:
         return "en"
-    return cast("Language", asked.accept_languages.best_match(list(LANGUAGES), "en"))
+    return cast("Language", request.accept_languages.best_match(list(LANGUAGES), "en"))
 
 
 def translated(package: str, language: Language, text: str, /, **values: object) -> str:

@@ -34,11 +34,11 @@ COMMANDS: dict[str, str] = {
     "suggest": "suggest",
     "top": "top",
 }
-"""The file in ``cli/`` that each command is in. There it is called ``NAME_command``."""
+"""The file in ``cli/`` that has each command, as ``NAME_command``."""
 
 
 class Commands(click.Group):
-    """The group of :data:`COMMANDS`, which a process that serves requests never loads, and of commands added to it."""
+    """The group of :data:`COMMANDS`, and of commands added to it. A process that only serves requests loads none."""
 
     def __init__(self) -> None:
         super().__init__("multilimit", help="Inspect and change the rate limits of the app.")

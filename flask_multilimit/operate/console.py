@@ -1,6 +1,7 @@
 """How commands print: text that is safe for eyes, tables that fit the terminal, paragraphs.
 
-Only this room writes to the terminal. It shows characters of a client that a terminal would obey, and obeys none.
+Only this file writes to the terminal. It makes control characters in the text of a client visible, so that the terminal
+does not obey them.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ GAP = 2
 NARROWEST = 12
 """A column is never made narrower than this many characters."""
 _MARK = str(secrets.randbits(64))
-"""Tells our styles from those in the text of a client, who cannot know this number."""
-_OURS = re.compile(rf"\x1b\[([\d;]+);{_MARK}m")
+"""Marks our own styles. A client cannot know this number, so it cannot add any."""
+_OWN_STYLE = re.compile(rf"\x1b\[([\d;]+);{_MARK}m")
 
 
 def style(text: str, **styles: Any) -> str:
@@ -30,8 +31,8 @@ def style(text: str, **styles: Any) -> str:
 
 
 def styled(line: str) -> str:
-    """``line`` for a terminal: safe for eyes, with our own styles only."""
-    parts = _OURS.split(line)  # each second one is a style
+    """``line`` for a terminal: safe for eyes, with only our own styles."""
+    parts = _OWN_STYLE.split(line)  # every second one is a style
     return "".join(f"\x1b[{part}m" if place % 2 else visible(part) for place, part in enumerate(parts))
 
 
@@ -68,8 +69,7 @@ def columns(
 
 
 def sizes_of(rows: Sequence[Sequence[str]], indent: int = 0, *, whole: bool = False) -> list[int]:
-    """The width of each column, so that several tables can share them. Words are broken only where they leave no
-    other way."""
+    """The width of each column, which several tables can share. Words are broken only where nothing else helps."""
     columns = list(zip(*rows, strict=True))
     sizes = [max(len(cell) for cell in column) for column in columns]
     words = [max((len(word) for cell in column for word in cell.split()), default=0) for column in columns]

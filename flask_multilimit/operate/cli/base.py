@@ -86,10 +86,10 @@ def gathered(name: str, kind: type[Any], *options: Callable[[Any], Any]) -> Call
 
     def decorated(command: C) -> C:
         @functools.wraps(command)
-        def asked(**given: Any) -> Any:
+        def with_one_argument(**given: Any) -> Any:
             return command(**{name: kind(**{each: given.pop(each) for each in kind.__slots__})}, **given)
 
-        return decorate(cast("C", asked), *options)
+        return decorate(cast("C", with_one_argument), *options)
 
     return decorated
 
@@ -100,10 +100,10 @@ def pairs_option(name: str, metavar: str, text: str, *parameters: str, may_be_em
     def pairs(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
         found = {}
         for given in value:
-            key, equals, told = given.partition("=")
-            if not (key and equals and (told or may_be_empty)):
+            key, equals, text = given.partition("=")
+            if not (key and equals and (text or may_be_empty)):
                 raise click.BadParameter(f"{given!r}: write {metavar}", context, parameter)
-            found[key] = told
+            found[key] = text
         return found
 
     return click.option(name, *parameters, multiple=True, callback=pairs, metavar=metavar, help=text)
@@ -114,7 +114,7 @@ as_json: Callable[[C], C] = click.option("--json", "as_json", is_flag=True, help
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """How to change something: what the options of :func:`action_options` say."""
+    """How to change something: the values of :func:`action_options`."""
 
     reason: str
     author: str

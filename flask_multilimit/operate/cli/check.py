@@ -125,9 +125,9 @@ _BY_REQUEST = (
 
 
 def _list_text(listed: ListStanding, *, limited: bool) -> str:
-    did = {"ban": "banned", "allow": "allowed", "deny": "denied"}[listed.action]
+    state = {"ban": "banned", "allow": "allowed", "deny": "denied"}[listed.action]
     below = " Without this entry, the limits below would decide." if limited else ""
-    return f"{listed.who} is {did} ({listed.where}), and lists come before limits.{below}"
+    return f"{listed.who} is {state} ({listed.where}), and lists come before limits.{below}"
 
 
 def _verdict(request: RequestStanding, listed: ListStanding | None) -> str:

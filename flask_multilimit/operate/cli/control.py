@@ -48,14 +48,14 @@ _PER_PROCESS = (
     "that the workers share: local://, or a Redis or Valkey server"
 )
 
-_OF_NOBODY = (
+_NOT_IN_USE = (
     f"no process uses the server of {PREFIX}STORAGE_URI, so the change would be lost when this command ends: start the "
     "app and send it a request, or write the change into a file of limits"
 )
 
 
 def _applier() -> ControlApplier:
-    """Raise :class:`ConfigurationError` if a change would not reach the workers."""
+    """The applier of the app. Raises :class:`ConfigurationError` if a change would not reach the workers."""
     applier = applier_of(current_app)
     if not applier.control.shared:
         raise ConfigurationError(_PER_PROCESS)
@@ -121,16 +121,16 @@ def set_command(
         "off": off,
         "limit": None if limit is None else {"type": type_, "rules": limit, **({"shadow": True} if shadow else {})},
     }
-    said = {
+    filled_in = {
         name: value for name, value in given.items() if value is not None and (value is not False or name == "shadow")
     }
-    if said.keys() == {"kind", "endpoint", "rule"} and _are_rules(str(rule)):
+    if filled_in.keys() == {"kind", "endpoint", "rule"} and _are_rules(str(rule)):
         new, command = shlex.quote(str(rule)), f"flask multilimit set {shlex.quote(str(endpoint))}"
         raise click.UsageError(
             f"{new} is where the name of a RULE belongs. To replace a rule: {command} RULE {new}. "
             f"To add a limit: {command} --limit {new} --type {type_}. `flask multilimit limits` lists the rules"
         )
-    _change(said, **options)
+    _change(filled_in, **options)
 
 
 def _are_rules(text: str) -> bool:
@@ -173,7 +173,7 @@ def _change(given: Mapping[str, Any], *, for_: str | None, lasting: bool, force:
     with for_people():
         control = _applier().control
         if not control.in_use:
-            raise ConfigurationError(_OF_NOBODY)
+            raise ConfigurationError(_NOT_IN_USE)
         preview = control.preview(given, for_=for_, lasting=lasting, reason=action.reason, author=action.author)
         found = impact(gate_of(current_app), preview)
         if not action.as_json:
@@ -223,19 +223,19 @@ def unset_command(what: tuple[str, ...], limiter: str | None, who: str | None, a
         console.echo("Undone in all workers within a second.")
 
 
-def _id_of(there: Sequence[Override | Listing], what: Sequence[str], *, limiter: str | None, who: str | None) -> str:
-    """The id of the only entry that is meant."""
+def _id_of(in_force: Sequence[Override | Listing], what: Sequence[str], *, limiter: str | None, who: str | None) -> str:
+    """The id of the entry that ``what`` and the options name. Raises :class:`ConfigurationError` unless it is one."""
     first, second = (*what, None, None)[:2]
-    if limiter is None and who is None and second is None and any(each.id == first for each in there):
+    if limiter is None and who is None and second is None and any(each.id == first for each in in_force):
         return str(first)
     given = (first, second, limiter, who)
-    found = [each for each in there if _target_of(each) in {given, (None, None, None, first)}]
+    found = [each for each in in_force if _target_of(each) in {given, (None, None, None, first)}]
     if len(found) == 1:
         return found[0].id
     named = " ".join(part for part in (*what, limiter, who) if part)
-    if not there:
+    if not in_force:
         raise ConfigurationError(f"{named}: nothing is changed, so there is nothing to undo")
-    shown = "; ".join(f"{each.id}: {each}" for each in (found or there)[:MOST_NAMED])
+    shown = "; ".join(f"{each.id}: {each}" for each in (found or in_force)[:MOST_NAMED])
     many = f"{len(found)} changes in force fit" if found else "no change in force fits"
     raise ConfigurationError(f"{named}: {many} that. Give the ID of one: {shown}")
 
@@ -360,27 +360,28 @@ def entries_command(export: str | None, imported: BinaryIO | None, reason: str, 
 
 
 def _export(text: str, file: str) -> None:
-    """Write ``text`` to ``file``, which keeps what it had if that fails."""
+    """Write ``text`` to ``file``. If that fails, the file keeps its content."""
     if file == "-":
         click.echo(text, nl=False)
         return
     path = Path(file)
-    beside = None if path.exists() and not path.is_file() else path.resolve().with_name(f"{path.name}.{token_hex(4)}")
+    special = path.exists() and not path.is_file()  # such as a pipe, which cannot be replaced
+    temporary = None if special else path.resolve().with_name(f"{path.name}.{token_hex(4)}")
     try:
-        (beside or path).write_text(text, encoding="utf-8")
-        if beside is not None:
-            beside.replace(path.resolve())
+        (temporary or path).write_text(text, encoding="utf-8")
+        if temporary is not None:
+            temporary.replace(path.resolve())
     except OSError as error:
         raise click.ClickException(f"{file}: {error.strerror}") from error
     finally:
-        if beside is not None:
-            beside.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
     console.echo(f"Exported to {file}.", err=True)
 
 
 def _import(applier: ControlApplier, file: BinaryIO, *, reason: str, force: bool, as_json: bool) -> None:
     if not applier.control.in_use:
-        raise ConfigurationError(_OF_NOBODY)
+        raise ConfigurationError(_NOT_IN_USE)
     made = applier.control.import_entries(file.read(LONGEST_COPY), reason=reason, author=user_name(), force=force)
     console.echo(f"In force within a second: {plural(len(made), 'entry', 'entries')} of {file.name}.", err=True)
     if as_json:

@@ -37,18 +37,18 @@ _STYLES: dict[Level, dict[str, Any]] = {
     "warning": {"fg": "yellow", "bold": True},
     "wrong": {"fg": "red", "bold": True},
 }
-_BESIDE = 24
+_INDENT = 24
 """Columns that the mark and the name of a finding take."""
 
 
 def _finding_lines(finding: Finding) -> list[str]:
     mark = "WRONG" if finding.level == "wrong" else finding.level
-    lines = console.paragraph(finding.text, indent=_BESIDE, first="\0" * _BESIDE)
+    lines = console.paragraph(finding.text, indent=_INDENT, first="\0" * _INDENT)
     lines[0] = (
-        console.style(f"{mark:<9}", **_STYLES[finding.level]) + f"{finding.name:<{_BESIDE - 9}}" + lines[0].lstrip("\0")
+        console.style(f"{mark:<9}", **_STYLES[finding.level]) + f"{finding.name:<{_INDENT - 9}}" + lines[0].lstrip("\0")
     )
     if finding.remedy and finding.level != "ok":
-        lines += console.paragraph(finding.remedy, indent=_BESIDE + 2, first=" " * _BESIDE + "> ")
+        lines += console.paragraph(finding.remedy, indent=_INDENT + 2, first=" " * _INDENT + "> ")
     return lines
 
 

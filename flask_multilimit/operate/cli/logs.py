@@ -31,8 +31,8 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
-class AskedLog:
-    """The log to read, and how: what the options of :func:`log_options` say."""
+class LogOptions:
+    """Which log to read, and how: the values of :func:`log_options`."""
 
     logs: tuple[str, ...]
     format_: str | None
@@ -44,9 +44,9 @@ class AskedLog:
     script_name: str
     endpoint: str | None
 
-    def opened(self, *fields: str) -> Logs:
-        """The logs that were named, or else what the app's recorders wrote, with the ``fields`` that subjects and
-        others need. Raises :class:`ConfigurationError`."""
+    def open_logs(self, *fields: str) -> Logs:
+        """The logs that were named, or else what the app's recorders wrote, with the fields that subjects need, and
+        these ``fields``. Raises :class:`ConfigurationError`."""
         if self.format_ and self.regex:
             raise click.UsageError("--format and --regex: give only one of them")
         make_reader = expression(self.regex) if self.regex else format_of(self.format_) if self.format_ else None
@@ -74,7 +74,7 @@ png_option: Callable[[C], C] = click.option(
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """Show an error that names the file if it cannot be written."""
+    """Report an error that names the file if it cannot be written."""
     try:
         yield
     except OSError as error:
@@ -83,7 +83,7 @@ def writing() -> Iterator[None]:
 
 log_options: Callable[[C], C] = gathered(
     "log",
-    AskedLog,
+    LogOptions,
     click.argument("logs", nargs=-1, metavar="[LOG]...", type=click.Path(allow_dash=True)),
     click.option(
         "--format", "format_", metavar="FORMAT", help="The name of a format, or a format string; default: detect it."
@@ -98,7 +98,7 @@ log_options: Callable[[C], C] = gathered(
     click.option("--script-name", default="", metavar="PATH", help="Where the app is mounted."),
     click.option("--endpoint", metavar="NAME", help="Only this endpoint."),
 )
-"""The options that say which log to read, and how: the command gets them as ``log``, an :class:`AskedLog`."""
+"""The options that say which log to read, and how: the command gets them as ``log``, an :class:`LogOptions`."""
 
 
 def _recorded() -> list[Path]:
@@ -113,7 +113,7 @@ def _recorded() -> list[Path]:
 
 
 class Stoppable:
-    """The requests of ``logs``, with a progress bar on a terminal. Ctrl-C ends them; a second one, the program."""
+    """The requests of ``logs``, with a progress bar on a terminal. Ctrl-C ends them; a second one ends the program."""
 
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
@@ -121,7 +121,7 @@ class Stoppable:
         """``False`` if Ctrl-C ended them."""
 
     def __iter__(self) -> Iterator[LoggedRequest]:
-        catches = threading.current_thread() is threading.main_thread()  # only there
+        catches = threading.current_thread() is threading.main_thread()  # no other thread can
         before = signal.signal(signal.SIGINT, self._stop) if catches else None
         try:
             with self._progress() as bar:

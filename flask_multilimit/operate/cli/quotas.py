@@ -100,14 +100,14 @@ def _reset_at(
     gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str], what: str, action: Action
 ) -> None:
     try:
-        asked = applied_at(gate, endpoint, method, given, declared=True)
+        places = applied_at(gate, endpoint, method, given, declared=True)
     except ConfigurationError as error:
         if endpoint in gate.app.view_functions:
             raise
         raise ConfigurationError(f"{error}; for a function or a check, give --all in place of it") from None
-    require_limiters("reset", endpoint, asked, given, spelled=options_for)
+    require_limiters("reset", endpoint, places, given, spelled=options_for)
     require_shared_storage(gate)
-    requests = requests_of(gate, asked)
+    requests = requests_of(gate, places)
     by_request = ", ".join(dict.fromkeys(name for each in requests for name in each.by_request))
     quotas: dict[str, RuleStanding | BanStanding] = {}
     for each in requests:
@@ -127,9 +127,9 @@ def _reset_at(
         return
     reset_names = dict.fromkeys(each.name for each in used)
     full_names = [each.name for each in full if each.name not in reset_names]
-    for said, names in ((_said(action), reset_names), ("Full already", dict.fromkeys(full_names))):
+    for label, names in ((_done_text(action), reset_names), ("Full already", dict.fromkeys(full_names))):
         if names:
-            console.echo(f"{said}: {', '.join(names)}.")
+            console.echo(f"{label}: {', '.join(names)}.")
     if by_request:
         console.write(console.paragraph(_OTHER_RULES.format(names=by_request)))
 
@@ -144,11 +144,12 @@ def _reset_keys(gate: AppGate, found: list[str], what: str, action: Action) -> N
     elif not found:
         console.echo("Nothing to reset: nothing is used.")
     else:
-        console.echo(f"{_said(action)}: {plural(len(found), 'quota')}.")
+        console.echo(f"{_done_text(action)}: {plural(len(found), 'quota')}.")
 
 
 def _reset(gate: AppGate, found: list[str], shown: Iterable[str], what: str, action: Action) -> None:
-    """Reset these keys; unless nothing of them was used, the history tells ``what`` they are."""
+    """Reset these keys. The history then shows ``what`` they are; if that is empty, because nothing was used, it does
+    not."""
     if action.dry_run:
         if not action.as_json:
             console.write(shown)
@@ -161,7 +162,7 @@ def _reset(gate: AppGate, found: list[str], shown: Iterable[str], what: str, act
         console.echo(f"Reset, but the history does not show it: {problem}", err=True)
 
 
-def _said(action: Action) -> str:
+def _done_text(action: Action) -> str:
     return "Would reset" if action.dry_run else "Reset"
 
 

@@ -20,7 +20,7 @@ from ..simulate.replay_plan import Replacements
 from ..simulate.report import Report, RuleReport
 from .base import as_json, command, current_gate, for_people, pairs_option, write_json
 from .logs import (
-    AskedLog,
+    LogOptions,
     Stoppable,
     cost_field_option,
     file_lines,
@@ -57,7 +57,7 @@ def _units(value: str) -> int:
 @png_option
 @as_json
 def simulate_command(
-    log: AskedLog,
+    log: LogOptions,
     limits: Path | None,
     against: Path | None,
     cost: dict[str, str],
@@ -84,7 +84,7 @@ def simulate_command(
             replay_of(app, limits=each, subjects=log.subject, replacements=replacements, script_name=log.script_name)
             for _, each in sets
         ]
-        read = log.opened(*header_fields(each.plans for _, each in sets).values(), cost_field)
+        read = log.open_logs(*header_fields(each.plans for _, each in sets).values(), cost_field)
         requests = Stoppable(read)
         run(requests, replays)
     require_requests(read.files)

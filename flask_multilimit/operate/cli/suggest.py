@@ -19,7 +19,7 @@ from ..simulate.suggest import command as command_to_try
 from .base import as_json, command, for_people, write_json
 from .logs import (
     FILE,
-    AskedLog,
+    LogOptions,
     Stoppable,
     cost_field_option,
     file_lines,
@@ -59,7 +59,7 @@ from .logs import (
 @png_option
 @as_json
 def suggest_command(
-    log: AskedLog,
+    log: LogOptions,
     type_: str,
     windows: tuple[str, ...],
     refuse_at_most: str,
@@ -79,7 +79,7 @@ def suggest_command(
         raise click.UsageError("--html and --png show requests, not units: leave out --cost-field")
     with for_people():
         at_most = share_from(refuse_at_most)
-        read = log.opened(cost_field)
+        read = log.open_logs(cost_field)
         requests = Stoppable(read)
         arrivals = arrivals_of(
             app,
@@ -147,14 +147,14 @@ def _screen(found: Suggestion, zone: tzinfo) -> list[str]:
     for text in (declaration(found, found.proposed), toml(found)):
         lines += ["", *(f"    {line}" for line in text.split("\n"))]
     if found.estimate is not None:
-        lines += ["", *console.paragraph(_OF_UNITS)]
+        lines += ["", *console.paragraph(_ABOUT_UNITS)]
     trial = command_to_try(found)
     if trial is None:
         return [*lines, "", "To try it without refusing anybody, make it a shadow."]
     return [*lines, "", "To try it for a day, without refusing anybody:", "", f"    {trial}"]
 
 
-_OF_UNITS = (
+_ABOUT_UNITS = (
     "The cost is the median. It is charged first. Let settle name the field of your response that holds the real cost."
 )
 

@@ -1,4 +1,4 @@
-"""The content of each page as JSON, under ``/api/``, and the OpenAPI document about it. It is read-only."""
+"""The content of each page as JSON under ``/api/``, which is read-only; and the OpenAPI document about it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Operation:
     def view(self) -> Response:
         try:
             return jsonify(as_json(self.ask()))
-        except (StorageError, ConfigurationError) as error:  # of answers that have no place for a problem
+        except (StorageError, ConfigurationError) as error:  # other answers have a field for a problem
             raise ServiceUnavailable(with_remedy(error)) from error
 
     @property
@@ -79,7 +79,7 @@ OPERATIONS = (
         "now",
         "What happens now, and what happened in the last hour",
         Now,
-        pages.now_asked,
+        pages.query_now,
         (
             Parameter("minutes", "The time to look back, 1 to 60.", is_number=True),
             ENDPOINT,
@@ -92,14 +92,14 @@ OPERATIONS = (
         "limits",
         "Which limits apply where, and what changed them",
         Limits,
-        pages.limits_asked,
+        pages.query_limits,
         (Q, Parameter("show", "Which endpoints.", SHOWS), PAGE),
     ),
     Operation(
         "subject",
         "The quotas of one subject at every endpoint",
         pages.Subject,
-        pages.subject_asked,
+        pages.query_subject,
         (
             Parameter("who", "An address, a network, or a subject with its type: user:42"),
             Parameter("type", "The type of a subject, instead of who."),
@@ -113,24 +113,24 @@ OPERATIONS = (
         "change",
         "What a change would do; the form on the page makes the change",
         changes.Change,
-        pages.change_asked,
+        pages.query_change,
         tuple(Parameter(name, "A field of the form.") for name in changes.FIELDS),
     ),
     Operation(
         "lists",
         "Changes while the app runs",
         Entries,
-        pages.lists_asked,
+        pages.query_lists,
         (Parameter("kind", "Only entries of this kind.", KINDS), Q, PAGE),
     ),
     Operation("slots", "The slots of Concurrent rules that are in use", SlotsNow, lambda: slots_now(gate_in_force())),
     Operation("bans", "Every ban in force", list[BanInForce], lambda: bans(gate_in_force())),
-    Operation("history", "What was changed, by whom, when and why", History, pages.history_asked, (Q, PAGE)),
+    Operation("history", "What was changed, by whom, when and why", History, pages.query_history, (Q, PAGE)),
     Operation(
         "what-if",
         "What counts would have refused of the recorded traffic; null if nothing is recorded",
         whatif.WhatIf | None,
-        whatif.what_if_asked,
+        whatif.query_what_if,
         (
             ENDPOINT,
             Parameter("type", "How requests are counted.", whatif.TYPES),

@@ -25,7 +25,7 @@ from ...plan.endpoint import PlannedLimiter
 from ...plan.plans import Plans
 from ...serve.applier import applier_of
 from ...serve.gate import AppGate
-from .forms import received
+from .forms import decode_field
 from .visit import visit
 
 WHAT = ("rules", "times", "shadow", "unshadow", "off")
@@ -70,24 +70,24 @@ class Proposal:
     status: int = 200
 
     @property
-    def is_asked(self) -> bool:
+    def is_filled_in(self) -> bool:
         """Whether the form was filled in, and not only opened."""
         return "for" in self.given or "lasting" in self.given
 
 
 def read(arguments: MultiDict[str, str]) -> dict[str, str]:
     """The fields of a form that are filled in."""
-    given = {name: received(arguments.get(name, "").strip()) for name in FIELDS}
+    given = {name: decode_field(arguments.get(name, "").strip()) for name in FIELDS}
     return {"kind": KINDS[0]} | {name: value for name, value in given.items() if value}
 
 
-def proposed(gate: AppGate, given: Mapping[str, str]) -> Proposal:
+def propose(gate: AppGate, given: Mapping[str, str]) -> Proposal:
     """What the change would do, or what is wrong with it. Reads the changes in force, and changes nothing."""
     opened = Proposal(given)
     if given["kind"] not in KINDS:
         unknown = _unknown("kind", given["kind"], f"{', '.join(KINDS[:-1])} or {KINDS[-1]}")
         return _failed(Proposal({**given, "kind": KINDS[0]}), unknown)
-    if not opened.is_asked:
+    if not opened.is_filled_in:
         return opened
     if not given.get("reason"):
         return Proposal(given, {"reason": NO_REASON}, status=400)
@@ -104,9 +104,9 @@ def proposed(gate: AppGate, given: Mapping[str, str]) -> Proposal:
     return Proposal(given, {}, preview, preview.warning or _warning_of_self(preview))
 
 
-def made(gate: AppGate, given: Mapping[str, str], *, force: bool, seen: str | None) -> Proposal:
-    """Make the change, if it does what was ``seen``. Afterwards the entry is in force, or the proposal has mistakes."""
-    found = proposed(gate, given)
+def make(gate: AppGate, given: Mapping[str, str], *, force: bool, seen: str | None) -> Proposal:
+    """Make the change if it does what was ``seen``. The returned proposal has mistakes unless the entry is in force."""
+    found = propose(gate, given)
     if found.preview is None:
         return found if found.mistakes else Proposal(given, {"for": Phrase("say how long it lasts")}, status=400)
     if found.warning and not force:
@@ -157,8 +157,8 @@ def types_of(plans: Plans) -> list[str]:
 
 
 def _shows_no_secrets(type_: str) -> bool:
-    """Whether subjects of a type are addresses and users. Pages show subjects, and by ``header:Authorization``, these
-    would be what clients log in with."""
+    """Whether the subjects of a type are only addresses and users. Pages show subjects, and those of
+    ``header:Authorization`` would be credentials."""
     return {*type_.split("+")} <= {each.value for each in LimitType}
 
 
@@ -175,7 +175,7 @@ def _change(what: str, given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _unknown(name: str, value: str, choices: str) -> InvalidData:
-    """The error about a choice that the form does not have: a link may be written by hand, or old."""
+    """The error about a choice that the form does not have: links may be old, or written by hand."""
     return InvalidData("", [Mistake(name, value[:80], Phrase("give {choices}", choices=choices))])
 
 
@@ -220,7 +220,7 @@ _FIELD_OF = {"rule": "part", "limiter": "part", "limit": "more", "until": "for"}
 
 
 def _warning_of_self(preview: Preview) -> str:
-    """A warning if people deny their own address, because then they cannot undo it here."""
+    """A warning if people deny their own address, because they could not undo that here."""
     entry, address = preview.entry, request.remote_addr or ""
     if not isinstance(entry, Listing) or entry.kind == "allow":
         return ""

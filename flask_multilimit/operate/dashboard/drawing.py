@@ -1,4 +1,4 @@
-"""Turns numbers into text, and into SVG: points of paths and labels of an axis. The templates draw the frames."""
+"""Turns numbers into text and into SVG: paths and labels of an axis. The templates draw the frames."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Drawing(NamedTuple):
     """The rate at the upper edge."""
 
 
-def grouped(series: Sequence[int], last: int, *, slices: int) -> list[float]:
+def group_rates(series: Sequence[int], last: int, *, slices: int) -> list[float]:
     """Rates per second of groups of ``slices``, the oldest first. The last slice of the series, number ``last``, is not
     over and is left out. Groups begin at multiples of their size, so that they do not change as time goes on."""
     begin, end = 0, len(series) - 1
@@ -43,7 +43,7 @@ def grouped(series: Sequence[int], last: int, *, slices: int) -> list[float]:
     return found
 
 
-def drawn(
+def draw(
     passed: Sequence[float],
     refused: Sequence[float],
     other: Sequence[float],

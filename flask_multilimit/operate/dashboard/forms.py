@@ -19,8 +19,8 @@ FIELD = "token"
 LIVES_SECONDS = 12 * 3600
 """After this time, a form must be opened again."""
 NOTICE_SECONDS = 300
-"""For so long, the page after a change says that it was made."""
-MOST_OF_A_FORM = 100_000
+"""The time for which the page after a change says that it was made."""
+LARGEST_FORM = 100_000
 """The most bytes of a form, without the file in it."""
 MOST_DISCARDED = 50_000_000
 BLOCK = 65_536
@@ -32,18 +32,18 @@ FOREIGN = "This form was not sent by a page of this dashboard, so nothing was ch
 _CHANGED = re.compile('^["\\s]|[\\0\\r\\n]|\\s$')
 
 
-def sent(text: str) -> str:
-    """``text`` as a field of a form brings it back: browsers replace NULs and new lines, and we cut spaces off the ends
-    of what people type, so text with such is sent as JSON. Subjects are what strangers like."""
+def encode_field(text: str) -> str:
+    """``text`` for a field of a form, so that it comes back unchanged. Browsers replace NULs and new lines, and we
+    strip spaces from what people type, so text with these becomes JSON: clients choose their names."""
     return json.dumps(text) if _CHANGED.search(text) else text
 
 
-def received(text: str) -> str:
-    """What was :func:`sent`, or what somebody typed."""
+def decode_field(text: str) -> str:
+    """The text of a field that :func:`encode_field` or a person has filled in."""
     if text.startswith('"'):
         with suppress(ValueError):
             found = json.loads(text)
-            return found if isinstance(found, str) and sent(found) == text else text
+            return found if isinstance(found, str) and encode_field(found) == text else text
     return text
 
 
@@ -73,13 +73,13 @@ def require_own_form() -> None:
         raise Forbidden(EXPIRED)
 
 
-def notice_of(done: str) -> str:
-    """What was ``done``, for the query of the next page. Nobody else can make one."""
+def sign_notice(done: str) -> str:
+    """What was ``done``, for the query of the next page. Nobody else can sign it."""
     return str(serializer("notice").dumps([visit().author, done]))
 
 
-def notice_given(name: str) -> str:
-    """What this person has just done, as the query says in ``name``; empty if it does not say so."""
+def read_notice(name: str) -> str:
+    """What this person has just done, by the notice ``name`` in the query; empty without a valid one."""
     if not can_sign() or not (given := request.args.get(name)):
         return ""
     try:
@@ -108,7 +108,7 @@ def require_small_body(most_bytes: int, why: str) -> None:
 
 
 def _discard(length: int) -> None:
-    """Read what the browser sends. Otherwise it would not show our answer, but report that the connection was lost."""
+    """Read what the browser sends. Otherwise it would report a lost connection instead of showing our answer."""
     if length <= MOST_DISCARDED:
         stream = get_input_stream(request.environ)
         while stream.read(BLOCK):

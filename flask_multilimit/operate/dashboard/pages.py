@@ -1,4 +1,4 @@
-"""The pages: turn a request into a value of insight, and this into a response. ``/api/`` shows the same values."""
+"""The pages: each turns a request into a value of insight, and this into a response. ``/api/`` shows the same value."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from ...insight.values import ROWS, Described
 from ...serve.applier import applier_of
 from ...serve.gate import gate_in_force
 from . import changes
-from .drawing import PLANE, SPARK, Drawing, drawn, grouped, share
-from .forms import notice_given, notice_of, received, require_own_form, sent
+from .drawing import PLANE, SPARK, Drawing, draw, group_rates, share
+from .forms import decode_field, encode_field, read_notice, require_own_form, sign_notice
 from .shell import render, url
 from .visit import require_few_changes, visit
 
@@ -39,12 +39,12 @@ MOST_PAGES = 1_000_000
 MOST_REFUSED = 10
 
 
-def shown(value: Described) -> dict[str, Any]:
+def fields_of(value: Described) -> dict[str, Any]:
     """A value's fields by name, for a template."""
     return {field.name: getattr(value, field.name) for field in fields(value)}  # type: ignore[arg-type]
 
 
-def number_asked(name: str, otherwise: int) -> int:
+def number_in_query(name: str, otherwise: int) -> int:
     """A number in the query."""
     text = request.args.get(name, "")
     return min(int(text), MOST_PAGES) if text.isascii() and text.isdigit() and len(text) < 10 else otherwise
@@ -58,26 +58,26 @@ def _keep_up() -> None:
 # Now
 
 
-def now_asked() -> Now:
-    asked = request.args
+def query_now() -> Now:
+    query = request.args
     return now(
         gate_in_force(),
-        minutes=number_asked("minutes", 60),
-        endpoint=asked.get("endpoint"),
-        q=asked.get("q", ""),
-        sort=asked.get("sort", ""),
-        page=number_asked("page", 1),
+        minutes=number_in_query("minutes", 60),
+        endpoint=query.get("endpoint"),
+        q=query.get("q", ""),
+        sort=query.get("sort", ""),
+        page=number_in_query("page", 1),
     )
 
 
 def now_page() -> Response:
-    found = now_asked()
+    found = query_now()
     totals = found.totals
     everything = sum(each.amount for each in (totals.passed, totals.refused, totals.banned, totals.unanswered))
     drawings = [_drawing(each.series, found.last, slices=6, size=SPARK) for each in found.endpoints]
     return render(
         "now.html",
-        **{**shown(found), "endpoints": list(zip(found.endpoints, drawings, strict=True))},
+        **{**fields_of(found), "endpoints": list(zip(found.endpoints, drawings, strict=True))},
         drawing=_drawing(found.series, found.last, slices=max(found.minutes // 20, 1)),
         share=share(totals.refused.amount, everything),
         choices=MINUTES,
@@ -88,28 +88,28 @@ def now_page() -> Response:
 def _drawing(series: Series, last: int, *, slices: int, size: tuple[int, int] = PLANE) -> Drawing:
     other = [banned + unanswered for banned, unanswered in zip(series.banned, series.unanswered, strict=True)]
     lines = (series.passed, series.refused, other, series.near)
-    return drawn(*(grouped(line, last, slices=slices) for line in lines), size=size)
+    return draw(*(group_rates(line, last, slices=slices) for line in lines), size=size)
 
 
 # Limits
 
 
-def limits_asked() -> Limits:
+def query_limits() -> Limits:
     _keep_up()
-    gate, asked = gate_in_force(), request.args
+    gate, query = gate_in_force(), request.args
     with looking(gate) as memory:
         return limits(
             gate,
             memory,
-            q=asked.get("q", ""),
-            show=asked.get("show", ""),
-            page=number_asked("page", 1),
+            q=query.get("q", ""),
+            show=query.get("show", ""),
+            page=number_in_query("page", 1),
             without=request.blueprint or "",
         )
 
 
 def limits_page() -> Response:
-    return render("limits.html", shows=SHOWS, **shown(limits_asked()))
+    return render("limits.html", shows=SHOWS, **fields_of(query_limits()))
 
 
 # Changes
@@ -117,18 +117,18 @@ def limits_page() -> Response:
 
 def change_page() -> Response:
     """The form, and below it what the change would do."""
-    return _change(changes.proposed(gate_in_force(), changes.read(request.args)))
+    return _change(changes.propose(gate_in_force(), changes.read(request.args)))
 
 
 def make_change() -> Response:
     """Make the change that the form proposes."""
     _require_may_change()
-    found = changes.made(
+    found = changes.make(
         gate_in_force(), changes.read(request.form), force="force" in request.form, seen=request.form.get("seen")
     )
     if found.mistakes or found.preview is None:
         return _change(found)
-    return _to(url("lists", done=found.preview.entry.id))
+    return _redirect_to(url("lists", done=found.preview.entry.id))
 
 
 def undo() -> Response:
@@ -142,11 +142,11 @@ def undo() -> Response:
         return lists_page(problem=with_remedy(error), status=503)
     except ConfigurationError:
         return lists_page(problem=GONE, status=409)
-    return _to(url("lists", undone=notice_of(str(entry)[:200])))
+    return _redirect_to(url("lists", undone=sign_notice(str(entry)[:200])))
 
 
 def _require_may_change(*, changes_limits: bool = True) -> None:
-    """Raise :exc:`Forbidden` unless this person may change limits and has sent one of our forms."""
+    """Raise :exc:`Forbidden` unless this person may change limits, and this is one of our forms."""
     if not visit().may_change:
         raise Forbidden(MAY_NOT)
     require_own_form()
@@ -155,14 +155,14 @@ def _require_may_change(*, changes_limits: bool = True) -> None:
         raise Forbidden(SWITCHED_OFF)
 
 
-def _to(address: str) -> Response:
+def _redirect_to(address: str) -> Response:
     """Redirect after a change, so that a reload of the page does not repeat it."""
     return Response(status=303, headers={"Location": address})
 
 
-def change_asked() -> changes.Change:
+def query_change() -> changes.Change:
     gate = gate_in_force()
-    return changes.change_of(gate, changes.proposed(gate, changes.read(request.args)))
+    return changes.change_of(gate, changes.propose(gate, changes.read(request.args)))
 
 
 def _change(found: changes.Proposal) -> Response:
@@ -177,7 +177,7 @@ def _change(found: changes.Proposal) -> Response:
         shared=applier_of(gate.app).control.shared,
         fields=changes.FIELDS,
         most_shown=changes.MOST_DIFFERENCES,
-        **shown(changes.change_of(gate, found)),
+        **fields_of(changes.change_of(gate, found)),
     )
 
 
@@ -195,7 +195,7 @@ class Subject(Described):
     """Where it stood at the time that was asked for."""
 
 
-def subject_asked() -> Subject:
+def query_subject() -> Subject:
     _keep_up()
     gate = gate_in_force()
     try:
@@ -204,7 +204,7 @@ def subject_asked() -> Subject:
             return Subject(None, "")
         with looking(gate) as memory:
             endpoint = request.args.get("endpoint") or None
-            found = standing(gate, client, memory, endpoint=endpoint, page=number_asked("page", 1), rows=ROWS)
+            found = standing(gate, client, memory, endpoint=endpoint, page=number_in_query("page", 1), rows=ROWS)
             at = request.args.get("at", "")
             past = standing_at(gate, client, memory, instant_of(at), endpoint=endpoint) if at else None
             return Subject(found, "", past)
@@ -214,34 +214,33 @@ def subject_asked() -> Subject:
         return Subject(None, message_of(error))
 
 
-def _client_in(asked: Mapping[str, str], value: str) -> clients.Client | None:
-    """The client that a query or form names: by ``who``, as people write it, or by ``type`` and
-    ``value``."""
+def _client_in(given: Mapping[str, str], value: str) -> clients.Client | None:
+    """The client that a query or form names: by ``who``, as people write it, or by ``type`` and ``value``."""
     gate = gate_in_force()
-    if type_name := asked.get("type", ""):
+    if type_name := given.get("type", ""):
         return clients.client_of(gate, type_name, value)
-    text = _who_in(asked)
+    text = _who_in(given)
     return clients.client_from(gate, text) if text else None
 
 
-def _who_in(asked: Mapping[str, str]) -> str:
-    return received(asked.get("who", "").strip())
+def _who_in(given: Mapping[str, str]) -> str:
+    return decode_field(given.get("who", "").strip())
 
 
 def subject_page() -> Response:
-    gate, answer = gate_in_force(), subject_asked()
+    gate, answer = gate_in_force(), query_subject()
     found = answer.found
     with looking(gate) as memory:
         top = [] if memory is None or found is not None else memory.refused(MOST_REFUSED)
     return render(
         "subject.html",
         status=400 if answer.mistake else 200,
-        asked=sent(_who_in(request.args) or (found.who if found else "")),
-        done=notice_given("done"),
-        unbanned=notice_given("unbanned"),
+        who=encode_field(_who_in(request.args) or (found.who if found else "")),
+        done=read_notice("done"),
+        unbanned=read_notice("unbanned"),
         most=[refused_subject(gate, *each) for each in top],
         plain=gate.settings.traffic_subjects == "plain",
-        **shown(answer),
+        **fields_of(answer),
     )
 
 
@@ -254,8 +253,8 @@ def reset() -> Response:
         number = bans.reset(gate, client, endpoint)
     except (ConfigurationError, StorageError) as error:
         return _not_possible(error)
-    _note("reset", f"{client.text or client.shown} {f'at {endpoint}' if endpoint else 'at all endpoints'}")
-    return _to(_subject_url(done=notice_of(str(number))))
+    _add_to_history("reset", f"{client.text or client.shown} {f'at {endpoint}' if endpoint else 'at all endpoints'}")
+    return _redirect_to(_subject_url(done=sign_notice(str(number))))
 
 
 def unban() -> Response:
@@ -266,8 +265,8 @@ def unban() -> Response:
     except (ConfigurationError, StorageError) as error:
         return _not_possible(error)
     if lifted.keys:
-        _note("unban", lifted.who)
-    return _to(_subject_url(unbanned=notice_of(str(len(lifted.entries) + len(lifted.keys)))))
+        _add_to_history("unban", lifted.who)
+    return _redirect_to(_subject_url(unbanned=sign_notice(str(len(lifted.entries) + len(lifted.keys)))))
 
 
 def _client_of_form() -> clients.Client:
@@ -275,7 +274,7 @@ def _client_of_form() -> clients.Client:
 
 
 def _value_of_form() -> str:
-    return received(request.form.get("value", ""))
+    return decode_field(request.form.get("value", ""))
 
 
 def _subject_url(**notices: str) -> str:
@@ -288,8 +287,8 @@ def _not_possible(error: ConfigurationError | StorageError) -> Response:
     return render("refused.html", status=409, title="", why=why)
 
 
-def _note(what: str, entry: str) -> None:
-    """Add a line to the history. The quotas are reset already, so an error does not change the answer."""
+def _add_to_history(what: str, entry: str) -> None:
+    """Add a line to the history. The quotas are reset already, so an error is only logged."""
     if problem := bans.add_to_history(gate_in_force(), what, entry, author=visit().author):
         logger = SafeLogger(gate_in_force().app.logger)
         logger.error("Rate limits: the history does not show the %s of %s: %s", what, entry, problem)
@@ -298,9 +297,9 @@ def _note(what: str, entry: str) -> None:
 # Lists and history
 
 
-def lists_asked() -> Entries:
-    asked = request.args
-    return entries(gate_in_force(), kind=asked.get("kind", ""), q=asked.get("q", ""), page=number_asked("page", 1))
+def query_lists() -> Entries:
+    query = request.args
+    return entries(gate_in_force(), kind=query.get("kind", ""), q=query.get("q", ""), page=number_in_query("page", 1))
 
 
 def lists_page(*, problem: str = "", status: int = 200) -> Response:
@@ -315,16 +314,16 @@ def lists_page(*, problem: str = "", status: int = 200) -> Response:
         kinds=KINDS,
         failed=problem,
         done=next((each for each in just_made if each.id == done), None),
-        undone=notice_given("undone"),
+        undone=read_notice("undone"),
         shared=applier_of(gate.app).control.shared,
         held=held,
-        **shown(lists_asked()),
+        **fields_of(query_lists()),
     )
 
 
-def history_asked() -> History:
-    return history(gate_in_force(), q=request.args.get("q", ""), page=number_asked("page", 1))
+def query_history() -> History:
+    return history(gate_in_force(), q=request.args.get("q", ""), page=number_in_query("page", 1))
 
 
 def history_page() -> Response:
-    return render("history.html", **shown(history_asked()))
+    return render("history.html", **fields_of(query_history()))

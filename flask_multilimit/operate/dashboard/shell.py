@@ -1,4 +1,4 @@
-"""What all pages have in common: templates, the frame, and the header fields that keep a browser strict."""
+"""What all pages share: templates, the frame, and the header fields that keep a browser strict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ...serve.gate import gate_in_force
 from ..blueprints import LANGUAGES, STRICT, Language, duration_in, measure_in, templates_of
 from ..blueprints import translated as translated_by
 from .drawing import axis, iso, number, share, utc
-from .forms import FIELD, can_sign, form_token, keep_nonce, sent
+from .forms import FIELD, can_sign, encode_field, form_token, keep_nonce
 from .visit import LANGUAGE, keep_cookie, remember_browser, visit
 
 PAGES = {
@@ -33,7 +33,7 @@ PAGES = {
     "what_if": "What if",
 }
 """The pages in the navigation, by endpoint."""
-_ANSWERED_BY = {"make_change": "change", "undo": "lists", "reset": "subject", "unban": "subject"}
+_PAGE_OF_FORM = {"make_change": "change", "undo": "lists", "reset": "subject", "unban": "subject"}
 """The page that says why a form changed nothing, by the endpoint that takes the form: links cannot lead there."""
 
 NOT_LET_IN = "You may not see this page."
@@ -53,18 +53,18 @@ TEMPLATES.filters |= {
     "iso": iso,
     "number": number,
     "rate": rate,
-    "sent": sent,
+    "sent": encode_field,
     "share": share,
     "utc": utc,
 }
 translated: partial[str] = partial(translated_by, __package__)
 
 
-def said(language: Language, text: str) -> str:
-    """``text`` in ``language``, and the phrases in it."""
+def phrase_in(language: Language, text: str) -> str:
+    """``text`` in ``language``, with the phrases in it."""
     if not isinstance(text, Phrase):
         return translated(language, text)
-    values = {name: said(language, each) if isinstance(each, Phrase) else each for name, each in text.values.items()}
+    values = {name: phrase_in(language, v) if isinstance(v, Phrase) else v for name, v in text.values.items()}
     if isinstance(time := values.get("time"), str):
         values["time"] = measure_in(__package__, language, time)
     return translated(language, text.template, **values)
@@ -90,8 +90,8 @@ def render(template: str, *, status: int = 200, **values: Any) -> Response:
     return Response(page, status, content_type="text/html; charset=utf-8")
 
 
-def refused(error: HTTPException) -> Response:
-    """The page of a visit that ends here. If ``authorize`` made its own response, that is used. A stranger learns
+def refusal_page(error: HTTPException) -> Response:
+    """The response to a visit that ends with ``error``, or else the one that ``authorize`` made. A stranger learns
     nothing about the app."""
     if error.response is not None or "multilimit_visit" not in g:
         return cast("Response", error.get_response())
@@ -150,31 +150,30 @@ def _bare(title: str, why: str) -> Response:
 
 
 def _frame() -> dict[str, Any]:
-    here = visit()
-    page = _page()
-    page = _ANSWERED_BY.get(page, page)
+    visitor, page = visit(), _page()
+    page = _PAGE_OF_FORM.get(page, page)
     return {
         "app_name": current_app.name,
         "as_json": url(f"api_{page}", **{**request.args.to_dict(), "lang": None, "done": None, "undone": None}),
-        "banners": [translated(here.language, text) for text in _banners()],
+        "banners": [translated(visitor.language, text) for text in _banners()],
         "here": lambda **changed: url(page, **{**request.args.to_dict(), "lang": None, **changed}),
         "in_language": lambda code: url(page, **{**request.args.to_dict(), "lang": code}),
-        "lang": here.language,
+        "lang": visitor.language,
         "languages": LANGUAGES,
         "page": page,
         "pages": PAGES,
         "static": _static,
-        "duration": partial(duration_in, __package__, here.language),
+        "duration": partial(duration_in, __package__, visitor.language),
         "foreign_token": _foreign_token,
         "form_token": form_token,
         "form_field": FIELD,
         "can_sign": can_sign,
         "health": storage_state(gate_in_force()),
-        "rule_text": partial(rule_in, here.language),
-        "say": partial(said, here.language),
-        "t": partial(translated, here.language),
+        "rule_text": partial(rule_in, visitor.language),
+        "say": partial(phrase_in, visitor.language),
+        "t": partial(translated, visitor.language),
         "url": url,
-        "visit": here,
+        "visit": visitor,
     }
 
 

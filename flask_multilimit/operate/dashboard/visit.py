@@ -1,6 +1,6 @@
 """Who visits a page, and what they may do, found out once per request; and how often strangers may try.
 
-Strangers cannot keep an operator out. Visits without credentials are counted apart from guesses; a browser that was let
+Strangers cannot lock an operator out. Visits without credentials are counted apart from guesses; a browser that was let
 in before is counted by itself, whatever others guess from the same address.
 """
 
@@ -44,7 +44,7 @@ class Visit:
     """One request of one person."""
 
     author: str
-    """``""`` if the visitor was not let in."""
+    """The name of the person; ``""`` if they were not let in."""
     may_change: bool
     language: Language
     unprotected: bool = False
@@ -60,7 +60,7 @@ class Authenticator:
     """Finds out who makes a request, and lets nobody else in."""
 
     def __init__(
-        self, authorize: Authorize | None, may_change: MayChange | None, *, serves: Callable[[App], None]
+        self, authorize: Authorize | None, may_change: MayChange | None, *, require_served: Callable[[App], None]
     ) -> None:
         if authorize is not None:
             check_callable("authorize", authorize)
@@ -68,7 +68,7 @@ class Authenticator:
             check_callable("may_change", may_change, "the author")
         self._authorize = authorize
         self._may_change = may_change
-        self._serves = serves
+        self._require_served = require_served
 
     def require_authorize(self, app: App) -> None:
         """Raise :class:`ConfigurationError` if everybody could change limits."""
@@ -79,11 +79,11 @@ class Authenticator:
             )
 
     def begin_visit(self) -> None:
-        """Raise :exc:`Forbidden` for nobody, and what ``authorize`` raises."""
-        self._serves(current_app._get_current_object())  # type: ignore[attr-defined]
+        """Find out who visits. Raises :exc:`Forbidden` for a stranger, and what ``authorize`` raises."""
+        self._require_served(current_app._get_current_object())  # type: ignore[attr-defined]
         language = language_of(request, gate_in_force().settings.locale, before=request.cookies.get(LANGUAGE))
         g.multilimit_visit = Visit("", may_change=False, language=language)
-        author = self._developer() if self._authorize is None else self._asked(self._authorize)
+        author = self._developer() if self._authorize is None else self._ask(self._authorize)
         may_change = bool(current_app.secret_key) and (self._may_change is None or bool(self._may_change(author)))
         g.multilimit_visit = Visit(author, may_change, language, unprotected=self._authorize is None)
 
@@ -92,7 +92,7 @@ class Authenticator:
             raise Forbidden
         return DEVELOPER
 
-    def _asked(self, authorize: Authorize) -> str:
+    def _ask(self, authorize: Authorize) -> str:
         with counted_visit():
             author = _name_from(authorize())
             if author is None:
@@ -111,8 +111,8 @@ def _name_from(author: Any) -> str | None:
 
 
 def _is_from_this_machine() -> bool:
-    """Whether the request comes from a browser on this machine, and to a name of this machine: other sites can make
-    their own names point here, and tunnels bring requests of others."""
+    """Whether the request comes from a browser on this machine, and is for a name of this machine: other sites can make
+    their own names point here, and tunnels forward requests of others."""
     if any(name in request.headers for name in _FORWARDED):
         return False
     try:
@@ -150,12 +150,12 @@ KNOWN_BROWSER = "multilimit_browser"
 """The cookie of a browser that was let in."""
 KNOWN_SECONDS = 30 * 86_400
 LANGUAGE, FORM = "multilimit_language", "multilimit_form"
-"""Our other cookies: every visitor may have them."""
+"""Our other cookies, which every visitor may have."""
 
 TOO_MANY = "Too many changes in a minute. Nothing was changed; wait a little, and send it again."
 TOO_MANY_UPLOADS = "Too many logs in a minute. Wait a little, and send it again."
 
-_OF_EVERY_BROWSER = re.compile(
+_ANONYMOUS_FIELDS = re.compile(
     r"accept(-.+)?|cache-control|cdn-loop|cf-(connecting-ip|ipcountry|ray|visitor)|connection|content-(length|type)|dnt"
     r"|forwarded|from|host|if-(modified-since|none-match)|keep-alive|origin|pragma|priority|range|referer|save-data"
     r"|sec-(ch|fetch|gpc).*|te|trace(parent|state)|upgrade(-insecure-requests)?|user-agent|via|x-amzn-trace-id"
@@ -166,11 +166,11 @@ _OF_EVERY_BROWSER = re.compile(
 
 @contextmanager
 def counted_visit() -> Iterator[None]:
-    """Ask ``authorize`` in this block. Raises :exc:`TooManyRequests` after too many guesses, and for a visitor without
-    credentials who has been rejected too often.
+    """Count what ``authorize`` decides in this block. Raises :exc:`TooManyRequests` after too many guesses, and for a
+    visitor without credentials who has been rejected too often.
 
-    A visit with credentials counts as a guess until it is let in: otherwise, all guesses that arrive together would be
-    tried, and all that make ``authorize`` fail.
+    A visit with credentials counts as a guess until it is let in: otherwise, ``authorize`` would try all guesses that
+    arrive together, and all that make it fail.
     """
     limiter, guess = gate_in_force().limiter, None
     if _has_credentials():
@@ -179,11 +179,11 @@ def counted_visit() -> Iterator[None]:
     try:
         yield
     except HTTPException as error:
-        if error.code == Forbidden.code and guess is None:  # any other answer may say how to come in
+        if error.code == Forbidden.code and guess is None:  # any other answer may lead to a log-in
             _require(limiter.check(_hits_of_visit()))
         raise
     if guess is not None:
-        with suppress(StorageError):  # then it counts for a minute
+        with suppress(StorageError):  # then it counts as a guess for a minute
             limiter.refund(guess)
 
 
@@ -198,9 +198,9 @@ def require_few_uploads(author: str) -> None:
 
 
 def remember_browser(response: Response, path: str) -> None:
-    """Let a browser whose visitor was let in be known from now on."""
+    """Give a browser whose visitor was let in a cookie by which it is known from now on."""
     if current_app.secret_key and not _known_browser():
-        whose = [visit().author, _address()]  # a new cookie is worth no new guesses, so collecting them gains nothing
+        whose = [visit().author, _address()]  # the same in each new cookie, so that collecting them gains no guesses
         keep_cookie(response, KNOWN_BROWSER, serializer("browser").dumps(whose), path, KNOWN_SECONDS)
 
 
@@ -216,11 +216,11 @@ def _has_credentials() -> bool:
     names = {name.lower() for name in request.headers.keys()} - {"cookie"}  # noqa: SIM118 - it iterates over pairs
     cookies = set(request.cookies) - {LANGUAGE, FORM, KNOWN_BROWSER}
     given = cookies or request.args or request.content_length
-    return bool(given or not all(map(_OF_EVERY_BROWSER.fullmatch, names)))
+    return bool(given or not all(map(_ANONYMOUS_FIELDS.fullmatch, names)))
 
 
 def _known_browser() -> str:
-    """What tells a browser that was let in before from all others; empty for another."""
+    """What identifies a browser that was let in before; empty for any other."""
     given = request.cookies.get(KNOWN_BROWSER, "")
     if not (given and current_app.secret_key):
         return ""
@@ -231,7 +231,7 @@ def _known_browser() -> str:
 
 
 def serializer(purpose: str) -> Any:
-    """Signs what only we may send back."""
+    """Signs values that come back from a browser, so that nobody else can make them."""
     keys = [*(current_app.config.get("SECRET_KEY_FALLBACKS") or ()), current_app.secret_key]
     return URLSafeTimedSerializer(keys, salt=f"flask_multilimit.dashboard.{purpose}")
 

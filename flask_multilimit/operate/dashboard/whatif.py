@@ -60,17 +60,17 @@ MOST_RECORDED = 8_000_000
 MOST_REQUESTS = 40_000
 MOST_CLIENTS = 10_000
 """The most requests and clients that count, so that an answer takes seconds."""
-NAMED = 200
+MOST_NAMED = 200
 """The number of clients that a page names, those with the largest peaks."""
 TYPES = tuple(dict.fromkeys(each.value for each in LimitType))
 
 TOO_LARGE = "This is more than 5 MB. Upload a part of the log, or compress it: gzip access.log"
 BUSY = "Another log is being read. Try again in a few seconds."
 
-ASKED, IN_FORCE = "asked", "in force"
+WANTED, IN_FORCE = "asked", "in force"
 FEW_REQUESTS, FEW_CLIENTS, BELOW_GAP = "few requests", "few clients", "below a gap"
 REMARKS = {
-    ASKED: "asked for",
+    WANTED: "asked for",
     IN_FORCE: "in force now",
     FEW_REQUESTS: "the smallest that refuses at most {share} of the requests",
     FEW_CLIENTS: "the smallest that refuses at most {share} of the clients",
@@ -152,7 +152,7 @@ class WhatIfForm:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> WhatIfForm:
-        """The form of a form. Fields that it does not send have their defaults."""
+        """The form that was sent. Fields that are missing or empty have their defaults."""
         texts = {name: given.get(name, "")[:LONGEST_NAME].strip() for name in cls.__slots__}
         return cls(**{name: text for name, text in texts.items() if text})
 
@@ -187,7 +187,7 @@ def of_upload(form: WhatIfForm, log: FileStorage) -> WhatIf:
 
 
 def _by_hash(type_name: str) -> Mapping[str, str]:
-    """The subjects that the last hour knows, by the hashes that recorders write in their place."""
+    """The subjects that were refused in the last hour, by the hashes that recorders write in their place."""
     gate = gate_in_force()
     with looking(gate) as memory:
         if memory is None or gate.settings.traffic_subjects != "plain":
@@ -197,8 +197,8 @@ def _by_hash(type_name: str) -> Mapping[str, str]:
     return {hashed(who.subject): who.subject for who, *_ in known for hashed in hashes}
 
 
-def _shown(client: Client, type_name: str, by_hash: Mapping[str, str] | None) -> Client:
-    """A client as the page Now shows it: with its name and a link, if its name is known."""
+def _with_link(client: Client, type_name: str, by_hash: Mapping[str, str] | None) -> Client:
+    """A client as the page Now shows it: if its name is known, with that and a link."""
     subject = client.name if by_hash is None else by_hash.get(client.name)
     if subject is None or type_name == EVERYONE.type:
         return client
@@ -223,15 +223,15 @@ def _answer(form: WhatIfForm, logs: Logs, source: str, by_hash: Mapping[str, str
         traffic,
         found,
         source=source,
-        asked=rule.count if form.count else None,
+        wanted_count=rule.count if form.count else None,
         in_force=_in_force(form, rule),
         refuse_at_most=form.refuse_at_most,
         left_out=left_out,
     )
-    return replace(answer, busiest=[_shown(each, form.type, by_hash) for each in answer.busiest])
+    return replace(answer, busiest=[_with_link(each, form.type, by_hash) for each in answer.busiest])
 
 
-def _in_force(form: WhatIfForm, asked: Rule) -> set[int]:
+def _in_force(form: WhatIfForm, wanted: Rule) -> set[int]:
     """The counts of rules of this type and window that apply to the endpoint now."""
     plans = gate_in_force().plans
     methods = plans.methods_of(form.endpoint) if form.endpoint else ()
@@ -242,7 +242,7 @@ def _in_force(form: WhatIfForm, asked: Rule) -> set[int]:
         for _, rule in limiter.rules
         if type_name_of(limiter.declaration.type, limiter.declaration.name) == form.type
         and not rule.holds_slots
-        and name_of(rule) == name_of(asked)
+        and name_of(rule) == name_of(wanted)
     }
 
 
@@ -255,7 +255,7 @@ def what_if(
     window: int = 0,
     *,
     source: str,
-    asked: int | None = None,
+    wanted_count: int | None = None,
     in_force: Iterable[int] = (),
     refuse_at_most: str,
     left_out: Sequence[LeftOut] = (),
@@ -263,10 +263,10 @@ def what_if(
     """What ``traffic`` says about one window, by its number, with what was ``found`` in it."""
     traffic, gap, peaks = traffic.parts[window], found.gaps[window], found.peaks[window]
     (few_requests,), (few_clients,) = found.for_requests[window].rules, found.for_subjects[window].rules
-    chosen = asked if asked is not None else gap.at_most if gap is not None else few_requests.count
+    chosen = wanted_count if wanted_count is not None else gap.at_most if gap is not None else few_requests.count
     marked: dict[int, list[str]] = {}
     for count, why in (
-        *([] if asked is None else [(asked, ASKED)]),
+        *([] if wanted_count is None else [(wanted_count, WANTED)]),
         *((count, IN_FORCE) for count in in_force),
         (few_requests.count, FEW_REQUESTS),
         (few_clients.count, FEW_CLIENTS),
@@ -283,7 +283,7 @@ def what_if(
         peaks=peaks,
         counts=curve(traffic, marked),
         distribution=[list(each) for each in sorted(Counter(peak for (peak,) in traffic.subjects.values()).items())],
-        busiest=[Client(name, peak, len(traffic.arrivals[name])) for name, (peak,) in ordered[:NAMED]],
+        busiest=[Client(name, peak, len(traffic.arrivals[name])) for name, (peak,) in ordered[:MOST_NAMED]],
         declaration=declaration(found, [changed(few_requests, count=chosen)]),
         chosen=chosen,
         refuse_at_most=refuse_at_most,
@@ -300,7 +300,7 @@ def what_if_page() -> Response:
     try:
         answer = _of_uploaded(form) if request.method == "POST" else of_recorded(form)
     except ConfigurationError as error:
-        problem, status = str(error), 400 if request.values else 200  # who opens the page has asked for nothing yet
+        problem, status = str(error), 400 if request.values else 200  # without values, the page was only opened
     return render(
         "whatif.html",
         status=status,
@@ -335,7 +335,7 @@ def _of_uploaded(form: WhatIfForm) -> WhatIf:
         _reading.release()
 
 
-def what_if_asked() -> WhatIf | None:
+def query_what_if() -> WhatIf | None:
     try:
         return of_recorded(WhatIfForm.of(request.args))
     except ConfigurationError as error:
@@ -345,8 +345,8 @@ def what_if_asked() -> WhatIf | None:
 def file_of(answers: Sequence[WhatIf]) -> str:
     """The page as one HTML file, with a part for each window.
 
-    Its policy lets the browser use only its own style and script, by their hashes. So even if text from a log became an
-    element, it could do nothing.
+    Its policy lets the browser use only its own style and script, by their hashes. So text from a log could do nothing,
+    even if it became an element.
     """
     style, script = _static("file.css") + _static("slider.css"), _static("slider.js")
     page = TEMPLATES.get_template("whatif_file.html").render(

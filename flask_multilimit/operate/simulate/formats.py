@@ -17,8 +17,8 @@ from . import recorded
 from .logged import (
     METHODS,
     MICROSECONDS,
-    NOBODY,
-    NOTHING,
+    MISSING,
+    NO_FIELDS,
     STATUSES,
     LoggedRequest,
     NoRequestError,
@@ -93,7 +93,7 @@ class Variable:
     """A variable of a format."""
 
     before: str
-    """The text between the variable before it and this one."""
+    """The text between the previous variable and this one."""
     role: Role | None
     name: str
     """The name by which people may ask for it; see :func:`field_name`."""
@@ -125,7 +125,7 @@ def format_string(text: str, *, name: str | None = None, open_end: bool = False)
 
     def reader(zone: tzinfo, wanted: Iterable[str]) -> Read:
         pattern, fields = _pattern(variables, end, {field_name(each): each for each in wanted}, open_end)
-        at_end = server != "Apache"  # which logs the beginning of a request
+        at_end = server != "Apache"  # Apache logs the time at which a request begins
         return _reader(pattern, Times(zone), fields, at_end=at_end, unit=units.get("took", MICROSECONDS))
 
     return reader
@@ -148,7 +148,7 @@ def expression(text: str) -> MakeReader:
     def reader(zone: tzinfo, wanted: Iterable[str]) -> Read:
         known = {field_name(name): name for name in wanted}
         fields = {group: known[field_name(group)] for group in groups if field_name(group) in known}
-        return _reader(re.compile(f"(?:{text}){_absent(groups)}"), Times(zone), fields)
+        return _reader(re.compile(f"(?:{text}){_empty_groups(groups)}"), Times(zone), fields)
 
     return reader
 
@@ -165,7 +165,7 @@ def _variables(text: str, server: str) -> tuple[list[Variable], str]:
         elif directive == "t" and server != "nginx":
             found.append(Variable(f"{before}[", "at", "t"))
             before = "]"
-        elif directive != "is_args" or before:  # of nginx: the question mark, if any, here of the target before it
+        elif directive != "is_args" or before:  # behind a variable, $is_args of nginx is the "?" in the target
             found.append(_variable(before, directive, roles))
             before = ""
     return found, before + text[end:]
@@ -185,7 +185,7 @@ def _variable(before: str, directive: str, roles: Mapping[str, Role]) -> Variabl
 def _pattern(
     variables: Sequence[Variable], end: str, wanted: Mapping[str, str], open_end: bool
 ) -> tuple[re.Pattern[str], dict[str, str]]:
-    """The expression, and its groups for the wanted fields, by the names that were asked for."""
+    """The expression, and the wanted name of the field in each of its groups."""
     found, taken, fields = "", set[str](), dict[str, str]()
     for number, each in enumerate(variables):
         content = _content(variables, end, number)
@@ -196,7 +196,7 @@ def _pattern(
             fields[f"field_{number}"] = wanted[each.name]
             content = f"(?P<field_{number}>{content})"
         found += re.escape(each.before) + content
-    return re.compile(found + re.escape(end) + ("" if open_end else r"\Z") + _absent(taken)), fields
+    return re.compile(found + re.escape(end) + ("" if open_end else r"\Z") + _empty_groups(taken)), fields
 
 
 def _content(variables: Sequence[Variable], end: str, number: int) -> str:
@@ -206,20 +206,21 @@ def _content(variables: Sequence[Variable], end: str, number: int) -> str:
     if this.is_port:
         return r"\d*"
     if this.role == "address" and after == ":" and following and following[0].is_port:
-        return rf"[^{_first(behind)}]*"  # an IPv6 address has colons, too
+        return rf"[^{_end_marker(behind)}]*"  # an IPv6 address has colons, too
     if following and not after:  # a query, behind its path
-        return rf"[^?{_first(behind)}]*"
+        return rf"[^?{_end_marker(behind)}]*"
     if this.before.endswith('"') and after.startswith('"'):
         return _QUOTED
-    return rf"[^{_first(after)}]*"
+    return rf"[^{_end_marker(after)}]*"
 
 
-def _first(text: str) -> str:
-    """The character of ``text`` that marks best where it begins; a blank if nothing follows."""
+def _end_marker(text: str) -> str:
+    """The character that best marks where ``text`` begins, and so where the field before it ends; a blank for no
+    text."""
     return re.escape(next((character for character in text if character != " "), " "))
 
 
-def _absent(taken: Iterable[str]) -> str:
+def _empty_groups(taken: Iterable[str]) -> str:
     """Groups that match nothing, for the roles that a format does not have."""
     return "".join(f"(?P<{role}>)" for role in _ROLES if role not in taken)
 
@@ -241,14 +242,14 @@ def _reader(
             return None
         at, address, user, request, method, target, path, query, status, host, took = match.group(*groups)
         try:
-            came = instant(at)
+            arrived = instant(at)
         except (ValueError, OverflowError):
             return None
-        lasted = None
+        length = None
         if took:
-            lasted = duration(took, unit)
-            if lasted and at_end:
-                came -= lasted
+            length = duration(took, unit)
+            if length and at_end:
+                arrived -= length
         if request:
             method, target = request_line(request)
         elif not target:
@@ -257,18 +258,18 @@ def _reader(
             method = checked_method(method)
         is_escaped = "\\" in line
         fields_of_line = (
-            came,
+            arrived,
             method,
             unescaped(target) if is_escaped else target,
             address,
             STATUSES.get(status, 0),
-            None if user in NOBODY else unescaped(user),
+            None if user in MISSING else unescaped(user),
             "" if host == "-" else host,
-            {name: unescaped(match[group]) for group, name in fields.items() if match[group] not in NOBODY}
+            {name: unescaped(match[group]) for group, name in fields.items() if match[group] not in MISSING}
             if fields
-            else NOTHING,
+            else NO_FIELDS,
             None,
-            lasted,
+            length,
         )
         return new(LoggedRequest, fields_of_line)
 
@@ -313,26 +314,26 @@ class JsonFormat:
             elif request:
                 method, target = request_line(_text(request))
             try:
-                came = _instant(at, times)
+                arrived = _instant(at, times)
             except (ValueError, OverflowError):
                 return None
             if not (isinstance(method, str) and isinstance(target, str)):
                 return None
             if self.begins:
-                lasted = took // 1000 if isinstance(took, int) else None
+                length = took // 1000 if isinstance(took, int) else None
             else:
-                lasted = _took(took)
-                came -= lasted or 0
+                length = _took(took)
+                arrived -= length or 0
             return LoggedRequest(
-                came,
+                arrived,
                 checked_method(method),
                 target,
                 _text(address),
                 _status(status),
-                None if _text(user) in NOBODY else _text(user),
+                None if _text(user) in MISSING else _text(user),
                 _text(host),
-                _fields(entry, self.headers.split("."), wanted) if wanted else NOTHING,
-                took=lasted,
+                _fields(entry, self.headers.split("."), wanted) if wanted else NO_FIELDS,
+                took=length,
             )
 
         return read
@@ -404,7 +405,7 @@ def _fields(entry: Mapping[str, Any], headers: Path, wanted: Iterable[str]) -> d
         value = _find(entry, [name.split(".")])
         value = fields.get(field_name(name)) if value is None else value
         value = value[0] if isinstance(value, list) and value else value
-        if isinstance(value, (str, int)) and value not in NOBODY:
+        if isinstance(value, (str, int)) and value not in MISSING:
             found[name] = str(value)
     return found
 
@@ -427,7 +428,7 @@ def _instant(value: object, times: Times) -> int:
 
 
 def _took(value: object) -> int | None:
-    """The duration, if it is in seconds: no name says that a server uses another unit."""
+    """The duration, if it looks like seconds: no field name says that a server uses another unit."""
     if isinstance(value, float) and 0 <= value < 86_400:
         return round(value * MICROSECONDS)
     return duration(value) if isinstance(value, str) else None
@@ -449,8 +450,8 @@ FORMATS: Mapping[str, MakeReader] = {
 }
 """By name. If several can read a line, the first one counts. nginx and gunicorn write ``combined`` by default."""
 
-LOOKED_AT = 200
-"""The number of lines by which a format is recognised."""
+SAMPLE_LINES = 200
+"""The number of first lines by which a format is recognised."""
 
 
 def format_of(text: str) -> MakeReader:

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 MICROSECONDS = 1_000_000
 
-NOTHING: Mapping[str, str] = MappingProxyType({})
+NO_FIELDS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What only our own recorder knows about a request."""
+    """What only our own recorder writes about a request."""
 
     endpoint: str | None
     """``None`` if no route matched."""
@@ -44,8 +44,8 @@ class LoggedRequest(NamedTuple):  # a frozen dataclass takes three times as long
     """The id of the user; ``None`` if nobody is logged in, or the log does not contain it."""
     host: str = ""
     """As in the field ``Host``; empty if the log does not contain it."""
-    fields: Mapping[str, str] = NOTHING
-    """The further fields that were asked for, by the names that were used."""
+    fields: Mapping[str, str] = NO_FIELDS
+    """The further fields that were wanted, by the names in which they were wanted."""
     recorded: Recorded | None = None
     took: int | None = None
     """Microseconds until the response was complete; ``None`` if the log does not contain it."""
@@ -61,7 +61,7 @@ class LoggedRequest(NamedTuple):  # a frozen dataclass takes three times as long
         status: int = 0,
         user: str | None = None,
         host: str = "",
-        fields: Mapping[str, str] = NOTHING,
+        fields: Mapping[str, str] = NO_FIELDS,
         took: float | None = None,
     ) -> LoggedRequest:
         """A request. ``when`` is a datetime with a time zone, or seconds since 1970; ``took`` is in seconds."""
@@ -86,11 +86,11 @@ def field_name(name: str) -> str:
     return plain.removeprefix("http_")
 
 
-NOBODY = frozenset({"", "-", None})
-"""What servers write if a value is missing."""
+MISSING = frozenset({"", "-", None})
+"""What servers write in place of a missing value."""
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-"""The usual methods, which :func:`checked_method` need not look at."""
+"""The usual methods, which need no :func:`checked_method`."""
 
 STATUSES = {f"{status:03}": status for status in range(1000)}
 """The statuses of responses, as servers write them."""
@@ -149,7 +149,7 @@ _ISO = re.compile(
 _NUMBER = re.compile(r"(\d{1,19})(?:\.(\d{1,12}))?")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LIKELY_SECONDS = 10**11
-"""As seconds, this is 3,000 years ahead. So a larger number counts milliseconds, microseconds or nanoseconds."""
+"""As seconds, this is in 3,000 years. So a larger number counts milliseconds, microseconds or nanoseconds."""
 
 
 class Times:

@@ -35,8 +35,8 @@ from .report import Report
 from .resolving import ClientLists, Destination, Routes, SubjectFinder, check_fields
 from .suggest import Arrivals, Suggestion, suggest_for, traffic_of
 
-COLLECTED_EACH = 200_000
-"""New objects between two runs of Python's garbage collector. A replay makes few cycles, and keeps many objects."""
+COLLECT_AFTER = 200_000
+"""How many new objects start Python's garbage collector. A replay makes few cycles, and keeps many objects."""
 _SHORT_NUMBER = re.compile(r"[\d./]{1,40}(?:[eE][+-]?\d{1,2})?")
 
 Limits = Mapping[str, Any] | str | Path
@@ -97,7 +97,7 @@ def simulate(
 def run(requests: Iterable[LoggedRequest], replays: Sequence[Replay]) -> None:
     """Replay ``requests`` in each of ``replays``."""
     adds = [replay.add for replay in replays]
-    with _seldom_collected():
+    with _rare_garbage_collection():
         for request in logged_requests(requests):
             for add in adds:
                 add(request)
@@ -106,11 +106,11 @@ def run(requests: Iterable[LoggedRequest], replays: Sequence[Replay]) -> None:
 
 
 @contextmanager
-def _seldom_collected() -> Iterator[None]:
+def _rare_garbage_collection() -> Iterator[None]:
     """Let the garbage collector of this process run less often for a while: it takes a third of a replay's time."""
     before = gc.get_threshold()
     if before[0]:  # otherwise the collector is off
-        gc.set_threshold(max(before[0], COLLECTED_EACH), 50, 100)
+        gc.set_threshold(max(before[0], COLLECT_AFTER), 50, 100)
     try:
         yield
     finally:
@@ -209,7 +209,7 @@ def arrivals_of(
     gate = gate_of(app)
     if endpoint is not None:
         require_endpoint(gate.plans, endpoint)
-    is_counted = cache(partial(_is_counted, _with_one_more(app, endpoint), endpoint))
+    is_counted = cache(partial(_is_counted, _plans_with_probe(app, endpoint), endpoint))
     routes, finder, arrivals = Routes(app, script_name), SubjectFinder(subjects or {}), Arrivals()
     subject_of = _subject_function(gate, type, finder)
     for request in logged_requests(requests):
@@ -228,8 +228,8 @@ def arrivals_of(
 _SUGGESTED = "suggested"
 
 
-def _with_one_more(app: Flask, endpoint: str | None) -> Plans:
-    """The limits of decorators, and one more of ``endpoint`` or the whole app."""
+def _plans_with_probe(app: Flask, endpoint: str | None) -> Plans:
+    """The limits of decorators, and one more of ``endpoint`` or the whole app, which shows where it would count."""
     one = {"rules": "1/minute", "name": _SUGGESTED, "scope": _SUGGESTED}
     return limits_of(app, {"application_limits": one} if endpoint is None else {"limits": {endpoint: one}}).plans
 

@@ -21,7 +21,7 @@ from typing import Any
 from ...engine import ConfigurationError
 from ...engine.errors import brief, check_iterable, check_path, check_text
 from ...engine.text import LONGEST_LINE
-from .formats import LOOKED_AT, MakeReader, format_of, recognised
+from .formats import SAMPLE_LINES, MakeReader, format_of, recognised
 from .logged import MICROSECONDS, LoggedRequest, NoRequestError, Read
 
 STANDARD_INPUT = "-"
@@ -31,7 +31,7 @@ LEAST_HELD = 500
 MOST_HELD = 100_000
 """The most lines that wait to be sorted. For a moment, there may be twice as many."""
 LATEST = 10**17
-"""Microseconds since 1970. No calendar and no screen has to show an instant from then on, in the year 5138."""
+"""Microseconds since 1970, in the year 5138. Lines with later instants are malformed, so no screen has to show them."""
 _DAMAGED = (OSError, EOFError, zlib.error)
 _at = itemgetter(0)
 
@@ -170,7 +170,7 @@ def _unpacked(source: io.BufferedReader) -> Any:
 
 
 class _Unpacking(io.BufferedIOBase):
-    """Unpacks a file, each block as soon as it has arrived: a pipe may be slow. Ends before what cannot be read."""
+    """Unpacks a file, each block as soon as it arrives, because a pipe may be slow. Ends before what cannot be read."""
 
     def __init__(self, source: io.BufferedReader, file: LogFile, logs: Logs) -> None:
         self._source, self._raw, self._file = source, _unpacked(source), file
@@ -222,12 +222,12 @@ class _InOrder:
         self._logs = logs
         self._held: list[LoggedRequest] = []
         self._enough = LEAST_HELD
-        """The number of held requests from which on sorting pays."""
+        """The number of held requests that makes sorting worthwhile."""
         self._newest = 0
 
     def requests(self, source: io.BufferedReader) -> Iterator[LoggedRequest]:
         lines, held = _lines(source, self._file, self._logs), self._held
-        first = list(islice(lines, LOOKED_AT))
+        first = list(islice(lines, SAMPLE_LINES))
         read = self._reader(first)
         if read is None:
             self._file.malformed += len(first)
@@ -251,7 +251,7 @@ class _InOrder:
         return None if file.format is None else format_of(file.format)(logs.zone, logs.wanted)
 
     def _request(self, line: str, read: Read) -> LoggedRequest | None:
-        """The request in ``line``, if it is wanted; one that comes too late as early as possible."""
+        """The request in ``line``, if it is wanted. One that comes too late gets the earliest possible time."""
         file, since, until = self._file, self._logs.since, self._logs.until
         try:
             request = read(line)

@@ -19,9 +19,9 @@ NAME = "recorded"
 RECORDINGS = "multilimit_recorded"
 """Where ``app.extensions`` has what :func:`recordings_of` returns."""
 FILES = "requests-*.jsonl"
-"""The files in such a folder."""
-ASKED_UNTIL = "record-until"
-"""The file in such a folder whose time of modification says until when somebody asks for requests."""
+"""The files that recorders write into their folder."""
+RECORD_UNTIL = "record-until"
+"""The file in that folder whose time of modification says until when requests are wanted."""
 
 _VERDICTS = {1: True, 0: False}
 
@@ -31,23 +31,23 @@ class Recording(NamedTuple):
 
     folder: Path
     hashed: Callable[[str], str]
-    """The subject in a line, in place of the given one."""
+    """Returns what a line has in place of a subject."""
     on_demand: bool = False
-    """Whether requests are only recorded while somebody asks for them."""
+    """Whether requests are recorded only while somebody wants them."""
 
     @property
-    def asked_until(self) -> float:
-        """POSIX time; 0 if nobody has asked."""
+    def record_until(self) -> float:
+        """Until when requests are wanted: POSIX time; 0 if they never were."""
         try:
-            return (self.folder / ASKED_UNTIL).stat().st_mtime
+            return (self.folder / RECORD_UNTIL).stat().st_mtime
         except FileNotFoundError:
             return 0.0
 
     def ask(self, until: float) -> None:
-        """Let the recorder write until then, in all processes. Raises OSError."""
-        asked = self.folder / ASKED_UNTIL
-        asked.touch()
-        os.utime(asked, (until, until))
+        """Want requests until then, from all processes. Raises OSError."""
+        marker = self.folder / RECORD_UNTIL
+        marker.touch()
+        os.utime(marker, (until, until))
 
 
 def recordings_of(app: Flask) -> list[Recording]:
@@ -79,7 +79,7 @@ def line_of(request: LoggedRequest) -> str:
 
 
 def read(line: str) -> LoggedRequest | None:
-    """The request in one line; ``None`` if it is no such line."""
+    """The request in one line; ``None`` if the line is something else."""
     try:
         entry = json.loads(line)
         at, method, endpoint, status = entry["at"], entry["m"], entry["e"], entry["s"]
@@ -87,13 +87,13 @@ def read(line: str) -> LoggedRequest | None:
         costs = entry.get("c", {})
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
         return None
-    well = isinstance(at, int) and isinstance(method, str) and isinstance(status, int) and isinstance(subjects, dict)
-    if not (well and isinstance(costs, dict) and (endpoint is None or isinstance(endpoint, str))):
+    valid = isinstance(at, int) and isinstance(method, str) and isinstance(status, int) and isinstance(subjects, dict)
+    if not (valid and isinstance(costs, dict) and (endpoint is None or isinstance(endpoint, str))):
         return None
-    lasted = took if isinstance(took, int) and took >= 0 else None
+    duration = took if isinstance(took, int) and took >= 0 else None
     known = {name: units for name, units in costs.items() if type(units) is int and 0 <= units <= COUNTED}
     recorded = Recorded(endpoint, {str(type_): str(value) for type_, value in subjects.items()}, admitted, known)
-    return LoggedRequest(at, checked_method(method), "", status=status, recorded=recorded, took=lasted)
+    return LoggedRequest(at, checked_method(method), "", status=status, recorded=recorded, took=duration)
 
 
 # The newest
@@ -103,11 +103,8 @@ ACTIVE = 60 * MICROSECONDS
 
 
 def newest_files(folders: Iterable[Path], into: Path, most_bytes: int) -> tuple[list[Path], int]:
-    """Files with the requests that were recorded last, at most ``most_bytes`` of them, copied to ``into``; and the
-    instant from which on they are complete.
-
-    Each process writes its own file. So this takes the end of each file.
-    """
+    """Copies, in the folder ``into``, of the requests that were recorded last, at most ``most_bytes``; and the instant
+    since which they are complete. Each process writes its own file, so this takes the end of each file."""
     written = sorted(_written(folders), reverse=True)
     active = sum(at >= written[0][0] - ACTIVE for at, _ in written) if written else 1
     share, left, since, paths = most_bytes // active, most_bytes, 0, list[Path]()
@@ -129,7 +126,7 @@ def newest_files(folders: Iterable[Path], into: Path, most_bytes: int) -> tuple[
 def _written(folders: Iterable[Path]) -> Iterator[tuple[int, Path]]:
     """The instant at which each file was last written to, and its path."""
     for path in (path for folder in folders for path in folder.glob(FILES)):
-        with suppress(FileNotFoundError):  # its recorder has just made room
+        with suppress(FileNotFoundError):  # its recorder has just deleted it, to make room
             yield path.stat().st_mtime_ns // 1000, path
 
 

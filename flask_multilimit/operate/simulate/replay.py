@@ -37,7 +37,7 @@ from .resolving import ClientLists, Destination, Routes, SubjectFinder, user_of
 
 TOO_MANY_REQUESTS = 429
 REMEMBERED = 20_000
-"""The number of clients at one place each whose plans are kept. Beyond it, all are counted and forgotten."""
+"""The most plans that are kept, one per client and destination. If there are more, all are counted and forgotten."""
 
 OnDecision = Callable[[LoggedRequest, "Decision | None"], None]
 """Called with each request and its decision; ``None`` if no limit was checked."""
@@ -87,32 +87,32 @@ class Replay:
         at = request[0]
         time = self._time
         if time.waiting:
-            time.pass_to(at)
+            time.advance_to(at)
         time.now = self._last = at
         if not self._requests:
             self._first = at
         self._requests += 1
-        asked = self._client_plan(request)
-        if asked is None:
+        plan = self._client_plan(request)
+        if plan is None:
             self._outside.requests += 1
             self._compare(self._outside, request, None)
             return
-        asked.requests += 1
-        asked.shape.tally.requests += 1
-        hits = asked.limits.hits
+        plan.requests += 1
+        plan.shape.tally.requests += 1
+        hits = plan.limits.hits
         if not hits:
-            self._pass_by(asked, request)
+            self._count_unchecked(plan, request)
             return
         decision = self._storage.check(hits)
         self._checks += 1
         if decision.allowed:
-            self._admit(asked, decision, request)
-        elif not self._sleeps(asked, decision, request, asked.limits.longest_wait(decision)):
-            self._refuse(asked, decision, request)
+            self._admit(plan, decision, request)
+        elif not self._let_sleep(plan, decision, request, plan.limits.longest_wait(decision)):
+            self._refuse(plan, decision, request)
 
     def finish(self) -> None:
         """Decide the requests that still wait."""
-        self._time.pass_to(1 << 62)
+        self._time.advance_to(1 << 62)
 
     # One request
 
@@ -125,19 +125,19 @@ class Replay:
             recorded, cost = request.recorded, self._replacements.cost_field
             fields = (each for each in request.fields.items() if each[0] != cost)
             who = (who, *fields, *(recorded.subjects.items() if recorded else ()))
-        asked = self._remembered.get(who)
-        if asked is None:
+        plan = self._remembered.get(who)
+        if plan is None:
             if len(self._remembered) >= REMEMBERED:
                 self._forget()
-            asked = self._remembered[who] = self._plan_of(destination).of(request)
-        return asked
+            plan = self._remembered[who] = self._plan_of(destination).of(request)
+        return plan
 
     def _forget(self) -> None:
-        """Count the requests of the clients that are remembered, and forget them."""
-        for asked in self._remembered.values():
-            self._clients.came(asked.client, asked.requests)
-            for note in asked.missing:
-                self._notes[note] += asked.requests
+        """Count the requests of the plans that are remembered, and forget these."""
+        for plan in self._remembered.values():
+            self._clients.count_requests(plan.client, plan.requests)
+            for note in plan.missing:
+                self._notes[note] += plan.requests
         self._remembered.clear()
 
     def _plan_of(self, destination: Destination) -> ReplayPlan:
@@ -159,19 +159,19 @@ class Replay:
             return None
         return self._plans.of_endpoint(endpoint, method)
 
-    def _pass_by(self, asked: ClientPlan, request: LoggedRequest) -> None:
-        """Count a request for which no limit is checked."""
-        tally = asked.shape.tally
-        if asked.listed is None:
+    def _count_unchecked(self, plan: ClientPlan, request: LoggedRequest) -> None:
+        """Count a request that no limit checks."""
+        tally = plan.shape.tally
+        if plan.listed is None:
             tally.unlimited += 1
-        elif asked.listed == "allow":
+        elif plan.listed == "allow":
             tally.allowed += 1
         else:
             tally.denied += 1
         self._compare(tally, request, None)
 
-    def _admit(self, asked: ClientPlan, decision: Decision, request: LoggedRequest) -> None:
-        tally, limits = asked.shape.tally, asked.limits
+    def _admit(self, plan: ClientPlan, decision: Decision, request: LoggedRequest) -> None:
+        tally, limits = plan.shape.tally, plan.limits
         tally.admitted += 1
         least = tally.least
         for place, left in enumerate(decision.reply[REMAININGS]):
@@ -179,18 +179,18 @@ class Replay:
                 least[place] = left
         if any(decision.reply[RETRY_AFTERS]):  # of shadows
             tally.shadowed += 1
-            self._refusals[asked.shape, _refusing(decision)] += 1
-            self._note_bans(asked, decision)
+            self._refusals[plan.shape, _refusing(decision)] += 1
+            self._count_bans(plan, decision)
         if decision.delay and limits.longest_wait(decision) >= decision.delay:
             tally.delayed += 1
         if limits.holds_slots:
             self._slots.hold(decision, request.took or 0)
         if limits.settled:
-            self._time.after(request.took or 0, partial(self._settle, asked, limits, decision, request))
-        self._clients.admit(asked.client, asked.shape.destination.endpoint)
+            self._time.after(request.took or 0, partial(self._settle, plan, limits, decision, request))
+        self._clients.admit(plan.client, plan.shape.destination.endpoint)
         self._compare(tally, request, decision)
 
-    def _settle(self, asked: ClientPlan, limits: AppliedLimits, decision: Decision, request: LoggedRequest) -> None:
+    def _settle(self, plan: ClientPlan, limits: AppliedLimits, decision: Decision, request: LoggedRequest) -> None:
         """Settle the charges that depend on the response, now that it is complete."""
         units = dict[str, int]()
         for each in limits.settled:
@@ -201,8 +201,8 @@ class Replay:
             self._limiter.settle_each(decision, units)
             self._settlements += 1
         if any(units.values()):
-            tally = asked.shape.tally
-            tally.least = list(map(min, tally.least, self._storage.peek(asked.limits.hits).reply[REMAININGS]))
+            tally = plan.shape.tally
+            tally.least = list(map(min, tally.least, self._storage.peek(plan.limits.hits).reply[REMAININGS]))
 
     def _units_of(self, declared: Declaration, request: LoggedRequest) -> int | None:
         """What ``request`` really cost; ``None`` if the charge stands."""
@@ -216,26 +216,26 @@ class Replay:
             self._notes[f"settle of {declared.where}: the log does not say the real cost; the estimate stands"] += 1
         return units
 
-    def _refuse(self, asked: ClientPlan, decision: Decision, request: LoggedRequest) -> None:
-        tally, endpoint = asked.shape.tally, asked.shape.destination.endpoint
+    def _refuse(self, plan: ClientPlan, decision: Decision, request: LoggedRequest) -> None:
+        tally, endpoint = plan.shape.tally, plan.shape.destination.endpoint
         tally.refused += 1
         tally.statuses[request.status] = tally.statuses.get(request.status, 0) + 1
-        self._refusals[asked.shape, _refusing(decision)] += 1
-        self._note_bans(asked, decision)
+        self._refusals[plan.shape, _refusing(decision)] += 1
+        self._count_bans(plan, decision)
         now = self._time.now
-        client = self._clients.refuse(asked.client, now)
+        client = self._clients.refuse(plan.client, now)
         since = client.locked.setdefault(endpoint, now)
         wait = decision.refused_for if decision.waits_for_slot else decision.retry_after
         client.longest_lockout = max(client.longest_lockout, (now - since) / MICROSECONDS + wait)
         self._compare(tally, request, decision)
 
-    def _note_bans(self, asked: ClientPlan, decision: Decision) -> None:
-        for place, ban in zip(asked.shape.bans, decision.bans if asked.shape.bans else (), strict=True):
+    def _count_bans(self, plan: ClientPlan, decision: Decision) -> None:
+        for place, ban in zip(plan.shape.bans, decision.bans if plan.shape.bans else (), strict=True):
             if ban.begun:
-                self._bans[asked.shape.rules[place]].append(asked.client)
+                self._bans[plan.shape.rules[place]].append(plan.client)
 
     def _compare(self, tally: Tally, request: LoggedRequest, decision: Decision | None) -> None:
-        """Compare the verdict with the recorded one, and pass it on."""
+        """Compare the verdict with the recorded one, and report it to the caller."""
         if request[4] != TOO_MANY_REQUESTS and request[8] is None and self._on_decision is None:  # as nearly always
             return
         admitted = decision is None or decision.allowed
@@ -250,8 +250,8 @@ class Replay:
 
     # Requests that wait
 
-    def _sleeps(self, asked: ClientPlan, decision: Decision, request: LoggedRequest, seconds: float) -> bool:
-        """Whether the request sleeps until it can pass: at most so many seconds."""
+    def _let_sleep(self, plan: ClientPlan, decision: Decision, request: LoggedRequest, seconds: float) -> bool:
+        """Let the request sleep until it can pass, for at most so many seconds. Return false if it need or can not."""
         now = self._time.now
         deadline = now + round(seconds * MICROSECONDS)
         if not seconds:
@@ -266,17 +266,17 @@ class Replay:
             return False
         if wakes > deadline:
             return False
-        self._time.at(wakes, lambda: self._try_again(asked, request, deadline))
+        self._time.at(wakes, lambda: self._try_again(plan, request, deadline))
         return True
 
-    def _try_again(self, asked: ClientPlan, request: LoggedRequest, deadline: int) -> None:
-        decision = self._storage.check(asked.limits.hits)
+    def _try_again(self, plan: ClientPlan, request: LoggedRequest, deadline: int) -> None:
+        decision = self._storage.check(plan.limits.hits)
         self._checks += 1
         if decision.allowed:
-            asked.shape.tally.delayed += 1
-            self._admit(asked, decision, request)
-        elif not self._sleeps(asked, decision, request, (deadline - self._time.now) / MICROSECONDS):
-            self._refuse(asked, decision, request)
+            plan.shape.tally.delayed += 1
+            self._admit(plan, decision, request)
+        elif not self._let_sleep(plan, decision, request, (deadline - self._time.now) / MICROSECONDS):
+            self._refuse(plan, decision, request)
 
     # The report
 
@@ -346,21 +346,21 @@ class Timeline:
         heapq.heappush(self.waiting, (when, next(self._serial), event))
 
     def after(self, pause: int, event: Event) -> None:
-        """Let ``event`` happen in so many microseconds, or else now."""
+        """Let ``event`` happen in so many microseconds; at once if that is 0."""
         if pause > 0:
             self.at(self.now + pause, event)
         else:
             event()
 
-    def pass_to(self, until: int) -> None:
-        """Move the clock to ``until``, and let all events until and at this instant happen."""
+    def advance_to(self, until: int) -> None:
+        """Let all events until and at this instant happen, each at its own time."""
         while self.waiting and self.waiting[0][0] <= until:
             self.now, _, event = heapq.heappop(self.waiting)
             event()
 
 
 class HeldSlots:
-    """Renews slots as often as an app does, and releases them."""
+    """Renews slots as often as an app does, and releases them when their requests end."""
 
     def __init__(self, storage: MemoryStorage, time: Timeline) -> None:
         self._storage = storage
@@ -375,7 +375,7 @@ class HeldSlots:
         if slots:
             end = self._time.now + took
             heapq.heappush(self._ends, end)
-            self._go_on(slots, end, min(slot.hit.rule.quota.window for slot in slots) // RENEWALS)
+            self._schedule(slots, end, min(slot.hit.rule.quota.window for slot in slots) // RENEWALS)
 
     def next_release(self) -> int | None:
         """The instant at which the next request in progress ends."""
@@ -383,7 +383,7 @@ class HeldSlots:
             heapq.heappop(self._ends)
         return self._ends[0] if self._ends else None
 
-    def _go_on(self, slots: tuple[Slot, ...], end: int, pause: int) -> None:
+    def _schedule(self, slots: tuple[Slot, ...], end: int, pause: int) -> None:
         renewal = self._time.now + pause
         if renewal < end:
             self._time.at(renewal, lambda: self._renew(slots, end, pause))
@@ -393,7 +393,7 @@ class HeldSlots:
     def _renew(self, slots: tuple[Slot, ...], end: int, pause: int) -> None:
         self.commands += 1
         self._storage.renew(slots)
-        self._go_on(slots, end, pause)
+        self._schedule(slots, end, pause)
 
     def _release(self, slots: tuple[Slot, ...]) -> None:
         self.commands += 1

@@ -1,4 +1,4 @@
-"""What the plan of one endpoint asks for one client of a log, and which parts of it the log does not contain."""
+"""Which limits one endpoint checks for one client of a log, and what the log lacks for that."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ReplayedRule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Replacements:
-    """What the log does not contain, as the user gives it, by endpoint or by the name of a limiter."""
+    """What the log does not contain, and the user gives: by endpoint, or by the name of a limiter."""
 
     costs: Mapping[str, int] = field(default_factory=dict)
     """Units that replace a callable."""
@@ -46,7 +46,7 @@ class Replacements:
     priorities: Mapping[str, str] = field(default_factory=dict)
     """The priority of all requests, which replaces a callable."""
     cost_field: str = ""
-    """The field of the log that has what a request really cost; of what was recorded, the name of a limiter."""
+    """The field of the log with the real cost of a request; in a recording, the name of a limiter."""
 
     def real_cost(self, declared: Declaration, request: LoggedRequest) -> int | None:
         """What ``declared`` is settled at for ``request``; ``None`` if the log does not tell."""
@@ -54,7 +54,7 @@ class Replacements:
 
 
 def real_cost_in(request: LoggedRequest, field: str) -> int | None:
-    """What ``request`` really cost by a field of the log, or of a recording by the limiter of that name; ``None`` if
+    """What ``request`` really cost, by a field of the log, or by the limiter of that name in a recording; ``None`` if
     there is no whole number."""
     if request.recorded is not None:
         return request.recorded.costs.get(field)
@@ -101,7 +101,7 @@ class Shape:
 
 @dataclass(slots=True, eq=False)
 class ClientPlan:
-    """What is asked for one client at one destination."""
+    """The limits that are checked for one client at one destination."""
 
     client: str
     shape: Shape
@@ -112,7 +112,7 @@ class ClientPlan:
     listed: Action | None = None
     """The list that the client is on, if any: then no limit is checked."""
     requests: int = 0
-    """The requests that were not counted elsewhere yet."""
+    """The requests that :class:`.Clients` has not counted yet."""
 
 
 class ReplayPlan:
@@ -129,7 +129,7 @@ class ReplayPlan:
     ) -> None:
         self.destination = destination
         self.notes: list[str] = []
-        """What the replay does differently for every request here."""
+        """What the replay does differently for every request to this destination."""
         self._subjects = subjects
         self._finder = finder
         self._replacements = replacements
@@ -141,29 +141,31 @@ class ReplayPlan:
         self.rules: list[ReplayedRule] = [
             rule
             for limiter in self._limiters
-            for rule in _rules_of(AppliedLimits([limiter.applied_to(EVERYONE)]))  # anyone: only rules are looked at
+            for rule in _rules_of(AppliedLimits([limiter.applied_to(EVERYONE)]))  # the rules are those of any subject
         ]
 
     def of(self, request: LoggedRequest) -> ClientPlan:
-        """What is asked for the client of ``request``, at all requests whose duration is known, or at all others."""
+        """The plan for the client of ``request``: one for requests whose duration is known, another for the rest."""
         subjects = self._finder.subjects_of(request)
         resolve = self._subjects.given(subjects)
         client = client_of(subjects, resolve)
         listed = self._lists.of(request, subjects) if self._lists is not None else None
         if listed is not None:
-            return replace(self._asked(client, (), ()), listed=listed)
+            return replace(self._client_plan(client, (), ()), listed=listed)
         found = {type_: resolve(limiter.declared_type, limiter.name) for type_, limiter in self._types.items()}
         missing = self._lists.missing(request) if self._lists is not None else ()
         if request.recorded is None:
             missing += tuple(note for each in self._limiters for note in self._missing(each, subjects))
-        asked = [(each, subject) for each in self._limiters if (subject := found[each.type]) is not None]
-        if request.took is None and any(each.has_slots for each, _ in asked):
+        counting = [(each, subject) for each in self._limiters if (subject := found[each.type]) is not None]
+        if request.took is None and any(each.has_slots for each, _ in counting):
             missing += (NO_SLOTS,)
-            asked = [(each.without_slots, subject) for each, subject in asked]
-        return self._asked(client, asked, missing)
+            counting = [(each.without_slots, subject) for each, subject in counting]
+        return self._client_plan(client, counting, missing)
 
-    def _asked(self, client: str, asked: Sequence[tuple[_Limiter, Subject]], missing: tuple[str, ...]) -> ClientPlan:
-        limits = AppliedLimits(limiter.applied_to(subject) for limiter, subject in asked)
+    def _client_plan(
+        self, client: str, counting: Sequence[tuple[_Limiter, Subject]], missing: tuple[str, ...]
+    ) -> ClientPlan:
+        limits = AppliedLimits(limiter.applied_to(subject) for limiter, subject in counting)
         rules = _rules_of(limits)
         if rules not in self._shapes:
             bans = tuple(place for place, rule in enumerate(rules) if rule.is_ban)
@@ -176,7 +178,8 @@ class ReplayPlan:
         return self._shapes.values()
 
     def _replayable(self, limiter: PlannedLimiter) -> tuple[PlannedLimiter, int, str | None] | None:
-        """What replaces its callables: the limiter, its cost, and the priority of its requests."""
+        """The limiter with values in place of its callables, its cost, and the priority of its requests; ``None`` if
+        its rules are not given."""
         declared = limiter.declaration
         if declared.exempt_when is not None:
             self.notes.append(f"exempt_when of {declared.where}: taken as never exempt")
@@ -258,8 +261,8 @@ def _replacement(given: Mapping[str, T], destination: Destination, declared: Dec
 
 
 def charge_stands(declared: Declaration, status: int) -> bool | None:
-    """Whether a charge that depends on the response stays, by the status, which is all that a log contains; ``None`` if
-    that is not enough to tell."""
+    """Whether a charge that depends on the response stays. A log contains only the status; ``None`` if that is not
+    enough to tell."""
     if declared.charge_when is None or not 100 <= status <= 599:
         return None
     try:

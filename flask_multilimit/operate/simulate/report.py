@@ -1,4 +1,4 @@
-"""The report of a replay, as plain values for people, programs and tests; and how it follows from what was counted."""
+"""The report of a replay, as plain values for people, programs and tests; and how it is made from what was counted."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ class Clients:
         """The clients that were refused, by name."""
         self._requests: Counter[int] = Counter()  # by a hash of the name, which takes less room
 
-    def came(self, name: str, times: int) -> None:
+    def count_requests(self, name: str, times: int) -> None:
         self._requests[hash(name)] += times
 
     def requests_of(self, name: str) -> int:

@@ -54,32 +54,32 @@ class Routes:
         check_text("script_name", script_name)
         self._app = app
         self._script_name = script_name.rstrip("/")
-        self._one = lru_cache(maxsize=None)(Destination)
-        self._at = lru_cache(REMEMBERED)(self._found)
-        self._adapter = lru_cache(HOSTS_REMEMBERED)(self._made_for)
+        self._interned = lru_cache(maxsize=None)(Destination)
+        self._matched = lru_cache(REMEMBERED)(self._match)
+        self._adapter = lru_cache(HOSTS_REMEMBERED)(self._make_adapter)
 
     def destination_of(self, request: LoggedRequest) -> Destination:
         """Where ``request`` goes. Equal destinations are the same object, so they can be compared by identity."""
         if request.recorded is not None:
             endpoint = request.recorded.endpoint
-            return self._one("endpoint" if endpoint else "unmatched", endpoint or "", request.method)
-        return self._at(request.host, request.method, request.target.partition("?")[0])
+            return self._interned("endpoint" if endpoint else "unmatched", endpoint or "", request.method)
+        return self._matched(request.host, request.method, request.target.partition("?")[0])
 
-    def _found(self, host: str, method: str, target: str) -> Destination:
+    def _match(self, host: str, method: str, target: str) -> Destination:
         scheme, _, rest = target.partition("://")
         if rest and "/" not in scheme:
             named, _, below = rest.partition("/")
             host, target = named or host, f"/{below}"
         path, adapter = self._path_info(target), self._adapter(host)
         if adapter is None or path is None:
-            return self._one("outside", "", method)
+            return self._interned("outside", "", method)
         try:
             endpoint, _ = adapter.match(path, method)
         except (NotFound, MethodNotAllowed):
-            return self._one("unmatched", "", method)
+            return self._interned("unmatched", "", method)
         except HTTPException:  # a redirect of the router
-            return self._one("outside", "", method)
-        return self._one("endpoint", str(endpoint), method)
+            return self._interned("outside", "", method)
+        return self._interned("endpoint", str(endpoint), method)
 
     def _path_info(self, target: str) -> str | None:
         """The path within the app; ``None`` if it lies outside."""
@@ -89,8 +89,8 @@ class Routes:
             return None
         return path[len(root) :] or "/"
 
-    def _made_for(self, host: str) -> MapAdapter | None:
-        """``None`` for a host that the app does not trust: it answers 400 before anything else."""
+    def _make_adapter(self, host: str) -> MapAdapter | None:
+        """The routes for a host; ``None`` for one that the app does not trust: it answers 400 before anything else."""
         environ = EnvironBuilder(
             path="/", base_url=f"http://{self._app.config['SERVER_NAME'] or 'localhost'}{self._script_name}/"
         ).get_environ()
@@ -123,7 +123,7 @@ class SubjectFinder:
         """Types whose subject is a header field. Without the field, the subject is the empty text."""
 
     def subjects_of(self, request: LoggedRequest) -> dict[str, str]:
-        """By type."""
+        """The subjects of ``request``, by type."""
         if request.recorded is not None:
             return {EVERYONE.type: EVERYONE.value, **request.recorded.subjects}
         subjects = {EVERYONE.type: EVERYONE.value, IP: request.address}
@@ -149,8 +149,8 @@ def check_fields(subjects: object) -> None:
 
 
 def client_of(subjects: Mapping[str, str], resolve: Resolve) -> str:
-    """The name of the client to show: the user, or if nobody is logged in, the address, as a limit counts it: many IPv6
-    addresses of one network are one client."""
+    """The name of the client to show: the user, or if nobody is logged in, the address as limits count it, where many
+    IPv6 addresses of one network are one client."""
     if USER in subjects:
         return f"user {subjects[USER]}"
     address = resolve(LimitType.IP, None)
@@ -158,12 +158,12 @@ def client_of(subjects: Mapping[str, str], resolve: Resolve) -> str:
 
 
 def user_of(request: LoggedRequest) -> str | None:
-    """The user who is logged in. Servers also log the name of a user whose log-in failed: that may be anybody."""
+    """The user who is logged in. With 401, servers log a name that anybody may have given."""
     return None if request[4] == UNAUTHORIZED else request[5]
 
 
 class ClientLists:
-    """The lists of the settings and of the control document as they are now, whatever they were when a request came."""
+    """The lists of the settings and of the control document, as they are now and not as they were at a request."""
 
     def __init__(self, access: AccessLists, plans: Plans, subjects: Subjects, finder: SubjectFinder) -> None:
         self._access = access

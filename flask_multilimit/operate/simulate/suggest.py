@@ -27,15 +27,15 @@ from ...insight.values import as_json
 from .logged import MICROSECONDS, field_name
 
 CURVE_POINTS = 40
-OF_UNITS = "sliding_window_counter"
+COUNTER = "sliding_window_counter"
 """The algorithm for units: a sliding window keeps an entry for each."""
 WIDE = 4
-"""A gap is at least so wide: the next peak is a multiple of the one below it."""
+"""A gap is where the next peak is at least so many times the one below it."""
 FEW = Fraction(1, 10)
 """At most this share of the subjects is above a gap."""
 
 Counts = tuple[int, ...]
-"""One a window."""
+"""One count per window."""
 
 
 Instants = Sequence[int]
@@ -43,7 +43,7 @@ Instants = Sequence[int]
 
 
 class Arrivals(dict[str, "array[int]"]):
-    """The instants of each subject's requests, 8 bytes each; and if they are known, the units that each really cost."""
+    """The instants of each subject's requests, 8 bytes each; and the units that each really cost, if that is known."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Arrivals(dict[str, "array[int]"]):
         """Requests that are left out, as nothing says what they cost."""
 
     def add(self, subject: str, at: int, units: int | None = None) -> None:
-        """Add an instant. They must come in order, and either all with units or none."""
+        """Add an instant. Instants must come in order; either all of them have units, or none."""
         known = self.get(subject)
         if known is None:
             known = self[subject] = array("q")
@@ -121,7 +121,7 @@ def _window_named(text: str) -> Rule:
 
 
 def name_of(window: Rule) -> float | str:
-    """What a window is called: its seconds, or the period of its calendar."""
+    """The name of a window: its seconds, or the period of its calendar."""
     return str(window).partition(" per ")[2] if isinstance(window, Calendar) else window.time
 
 
@@ -186,7 +186,7 @@ def _fields(rule: Rule) -> dict[str, Any]:
     """What a file of limits says of a rule."""
     if isinstance(rule, Calendar):
         return {"count": rule.count, "per": rule.period, "timezone": rule.timezone, "anchor": rule.anchor}
-    return {"time": rule.time, "count": rule.count} | ({"algorithm": OF_UNITS} if rule.algorithm == OF_UNITS else {})
+    return {"time": rule.time, "count": rule.count} | ({"algorithm": COUNTER} if rule.algorithm == COUNTER else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class Suggestion:
     share: Annotated[InstanceOf[Fraction], PlainSerializer(float), Field(alias="refuse_at_most")]
     """The share that may be refused."""
     peaks: tuple[Peaks, ...]
-    """One a window."""
+    """One for each window."""
     for_requests: tuple[Choice, ...]
     """Choices that refuse at most ``share`` of the requests: one for each window alone, and if there are several
     windows, a last one for all of them together."""
@@ -282,7 +282,7 @@ class Traffic:
         self.subjects: dict[str, Counts] = self._peaks(1)
         """The peak of each subject, by window."""
         self._enough = self.subjects if self.estimate is None else self._peaks(2, self.estimate)
-        """By subject and window, a count that never refuses it. A counter of units looks at two windows."""
+        """By subject and window, a count that never refuses it. The counter of units weighs two windows."""
         self._alone = tuple(Traffic(arrivals, [window]) for window in self.windows) if len(self.windows) > 1 else ()
 
     @property
@@ -291,7 +291,7 @@ class Traffic:
         return (*self._alone, self)
 
     def rules(self, counts: Counts) -> tuple[Rule, ...]:
-        other = {} if self.estimate is None else {"algorithm": OF_UNITS}
+        other = {} if self.estimate is None else {"algorithm": COUNTER}
         return tuple(
             changed(window, count=max(count, 1), **({} if isinstance(window, Calendar) else other))
             for window, count in zip(self.windows, counts, strict=True)
@@ -364,7 +364,7 @@ class Costs(NamedTuple):
     """What the requests of one subject are charged."""
 
     estimate: int
-    """First."""
+    """What each is charged first."""
     units: Sequence[int]
     """What each is settled at."""
 
@@ -495,19 +495,19 @@ def _choice(choose: Choose, share: Fraction, traffic: Traffic, halves: Sequence[
 def _smallest(traffic: Traffic, is_enough: Callable[[Counts], bool]) -> Counts:
     """Counts that are enough, and of which none could be smaller by one.
 
-    Larger counts never refuse more: the engine admits each request of a subject at the same time or earlier. So first
-    all windows are tightened by the same number of subjects, as far as possible; then each one by itself, the shortest
-    first, as far as the others leave room.
+    Larger counts never refuse more: the engine admits each request of a subject at the same time or earlier. So at
+    first, the counts of all windows are lowered until they may refuse the same number of the busiest subjects, as many
+    as possible; then each count by itself, that of the shortest window first, as far as the others leave room.
     """
     ordered = [traffic.enough(number) for number in range(len(traffic.windows))]
     subjects = len(traffic.arrivals)
 
-    def giving_way(to: int) -> Counts:
-        return tuple(peaks[to] for peaks in ordered)
+    def refusing(busiest: int) -> Counts:
+        return tuple(peaks[busiest] for peaks in ordered)
 
-    # bisect finds the first that is not enough any more
-    last = bisect_left(range(subjects), True, key=lambda to: not is_enough(giving_way(to))) - 1
-    counts = list(giving_way(max(last, 0)))
+    # bisect finds the first number of subjects that is too many
+    last = bisect_left(range(subjects), True, key=lambda busiest: not is_enough(refusing(busiest))) - 1
+    counts = list(refusing(max(last, 0)))
     for number, most in enumerate(list(counts)):
 
         def enough(count: int, number: int = number) -> bool:
@@ -549,8 +549,8 @@ def toml(found: Suggestion) -> str:
 
 
 def command(found: Suggestion) -> str | None:
-    """The command that tries the rules: for a day, and without refusing anybody. ``None`` if a command cannot say it:
-    they settle, or count the requests to all endpoints together."""
+    """The command that tries the rules for a day, without refusing anybody. ``None`` if there is none: for rules that
+    settle, or count the requests to all endpoints together."""
     if found.estimate is not None or found.endpoint is None:
         return None
     words = ("set", found.endpoint, "--limit", _text(found.proposed), "--type", found.type, "--shadow", "--for", "1d")
@@ -562,7 +562,7 @@ def _given(rule: Rule, equals: str) -> str:
 
 
 def _settle(found: Suggestion) -> str:
-    """The field of the response that a field of the log is, as far as its name tells."""
+    """The field of the response that the cost field of the log shows, by its name."""
     name = field_name(found.cost_field).removeprefix("upstream_http_").removeprefix("sent_http_")
     return f"header:{name.replace('_', '-').title()}"
 

@@ -1,4 +1,4 @@
-"""The answers: JSON, its schema, and the same as a page."""
+"""The answers to customers: JSON, its schema, and a page that shows the same."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TEMPLATES = templates_of(__package__)
 
 
 def answer(quotas: Quotas) -> Response:
-    """In the form that the client prefers; JSON if it does not say."""
+    """The response in the form that the client prefers, or else JSON."""
     if _prefers_page():
         return Response(_page(quotas), content_type="text/html; charset=utf-8")
     response = _json(as_json(quotas), _JSON)
@@ -45,7 +45,7 @@ def schema(**_: object) -> Response:
 
 
 def harden(response: Response) -> Response:
-    """Nothing may keep the answer; a browser may run nothing, and load nothing."""
+    """Forbid caches to store the answer, and browsers to run or load anything with it."""
     for name, value in STRICT.items():
         response.headers[name] = value
     response.headers["Content-Security-Policy"] = _policy()

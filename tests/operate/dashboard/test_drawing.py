@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from flask_multilimit.operate.dashboard.drawing import drawn, grouped, nice
+from flask_multilimit.operate.dashboard.drawing import draw, group_rates, nice
 
 
 @pytest.mark.parametrize(
@@ -19,18 +19,18 @@ def test_upper_edge_is_a_round_number_above_all_values(most: float, top: float) 
 def test_groups_stay_the_same_as_time_passes() -> None:
     series = list(range(13))
 
-    now = grouped(series, 112, slices=3)
-    later = grouped([*series[1:], 99], 113, slices=3)
+    now = group_rates(series, 112, slices=3)
+    later = group_rates([*series[1:], 99], 113, slices=3)
 
     assert now[1:-1] == later[1 : len(now) - 1]
 
 
 def test_unfinished_slice_is_left_out() -> None:
-    assert grouped([30, 30, 1], 101, slices=1) == [3, 3]
+    assert group_rates([30, 30, 1], 101, slices=1) == [3, 3]
 
 
 def test_areas_are_stacked_below_the_upper_edge() -> None:
-    found = drawn([1, 1], [0, 1], [0, 0], [0, 0], size=(10, 100))
+    found = draw([1, 1], [0, 1], [0, 0], [0, 0], size=(10, 100))
     tops = [re.findall(r"[\d.]+,([\d.]+)", area)[:2] for area in (found.passed, found.refused)]
 
     assert found.top == 5
@@ -39,4 +39,4 @@ def test_areas_are_stacked_below_the_upper_edge() -> None:
 
 
 def test_nothing_is_drawn_without_traffic() -> None:
-    assert drawn([0, 0], [0, 0], [0, 0], [0, 0])[2:] == ("", "", "", "", 1.0)
+    assert draw([0, 0], [0, 0], [0, 0], [0, 0])[2:] == ("", "", "", "", 1.0)

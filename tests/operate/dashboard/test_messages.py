@@ -17,7 +17,7 @@ from flask_multilimit.engine.storage.layers import health as storage_health
 from flask_multilimit.engine.text import Phrase
 from flask_multilimit.insight import health, impact, past, standing
 from flask_multilimit.operate import dashboard, usage
-from flask_multilimit.operate.dashboard.shell import rule_in, said
+from flask_multilimit.operate.dashboard.shell import phrase_in, rule_in
 
 from .conftest import ROOT, control_of
 from .test_now import send_requests
@@ -180,7 +180,7 @@ def test_every_unit_of_a_rule_is_translated() -> None:
 def test_times_in_a_chinese_sentence_have_chinese_units() -> None:
     sentence = Phrase(standing.LASTS, time="5 min")
 
-    assert said("zh", sentence).endswith("还有 5 分钟")
+    assert phrase_in("zh", sentence).endswith("还有 5 分钟")
 
 
 def test_every_kind_of_change_has_a_title() -> None:

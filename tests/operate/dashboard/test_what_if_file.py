@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.operate.dashboard.whatif import NAMED, WhatIf, file_of, what_if
+from flask_multilimit.operate.dashboard.whatif import MOST_NAMED, WhatIf, file_of, what_if
 from flask_multilimit.operate.simulate.suggest import Arrivals, suggest_for, traffic_of
 from support.browser import NARROW, WIDE, chromium, tab
 
@@ -65,9 +65,9 @@ def test_marked_counts_are_exact() -> None:
 
 
 def test_page_names_only_the_busiest_clients() -> None:
-    (data,) = data_of(file_of([answer(calm=3 * NAMED, busy=5)]))
+    (data,) = data_of(file_of([answer(calm=3 * MOST_NAMED, busy=5)]))
 
-    assert len(data["names"]) == NAMED  # type: ignore[arg-type]
+    assert len(data["names"]) == MOST_NAMED  # type: ignore[arg-type]
     assert data["names"][0][0] == "busy"  # type: ignore[index]
 
 
