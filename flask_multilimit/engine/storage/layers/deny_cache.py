@@ -1,14 +1,14 @@
-"""A layer that does not ask the storage again about a check that it can only refuse.
+"""A layer that does not ask the storage again about a check that it would only refuse again.
 
 A refusal says how long it lasts, and other requests can only make it last longer. Until it ends, but at most for a
 second, the process refuses the same check by itself. It remembers only refusals: the storage decides every check that
 is admitted.
 
-A refusal that is a strike of a ban is not remembered: the next one is another strike, which only the storage can count.
-There are few of them before the ban holds, and that is remembered like any refusal.
+A refusal that is a strike of a ban is not remembered, because the next one is another strike, which only the storage
+can count. There are few strikes before the ban holds, and a ban is remembered like any refusal.
 
 Three things end a refusal early: a reset, a refund, and another rule for the same key. In this process, the first two
-take effect at once, and the third makes it another check. In other processes, they take effect after the second.
+take effect at once, and the third makes it another check. In other processes, they take effect within the second.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from ..base import (
 REMEMBERED = 10_000
 """The most refusals that are remembered. Beyond that, the oldest is forgotten, and the storage is asked."""
 SWEEPS = 2
-"""The most expired refusals that are forgotten with each new one: more than it adds."""
+"""The most expired refusals that are forgotten with each new one: more than one, so that they do not pile up."""
 SHARDS = 1024
-"""The instants at which keys were given back are kept by hash, in this many places. Two keys may share one: then a
-refusal is forgotten too early, which does no harm."""
+"""The instants at which units of keys were given back are kept by hash, in this many shards. If two keys share a shard,
+a refusal is forgotten too early, which does no harm."""
 
 
 class _Refusal(NamedTuple):
-    """A refusal by the storage. Instants are microseconds of this process."""
+    """A refusal by the storage. Instants are microseconds by the clock of this process."""
 
     hits: tuple[Hit, ...]
     reply: list[int]
     times: tuple[int, ...]
-    """Places of the times in the reply that shrink as time passes: those that are neither 0 nor endless."""
+    """The indices of the times in the reply that shrink as time passes (:func:`.passing_times`)."""
     shard: int
     """The shard of the key that refuses longest."""
     asked: int
@@ -66,12 +66,12 @@ class _Refusal(NamedTuple):
 class DenyCache:
     """Asks ``storage``, unless it refused the same check and the refusal still holds: then refuses without asking.
 
-    It is the outermost layer, around a :class:`GuardedStorage` if there is one. ``seconds`` says how long a refusal is
-    believed at most; above 0, at most 60. So it is also the longest that a reset, a refund or a changed rule in
-    *another* process goes unnoticed here. It counts from before the storage was asked, so no request is refused at an
-    instant at which the storage would admit it. The units of other rules in such a refusal are those of the storage's
-    answer. Not remembered: decisions of a process in place of a failed storage, a ``peek``, a check that is repeated by
-    its ``check_id``, and the checks of ``check_many``.
+    It is the outermost layer, around a :class:`GuardedStorage` if there is one. ``seconds``, above 0 and at most 60, is
+    the longest time for which a refusal is remembered. So it is also the longest time for which a reset, a refund or a
+    changed rule in *another* process goes unnoticed here. It counts from before the storage was asked, so no request is
+    refused at an instant at which the storage would admit it. The units of other rules in such a refusal are those of
+    the storage's answer. Not remembered are decisions of a process in place of a failed storage, a ``peek``, a check
+    with a ``check_id``, and the checks of ``check_many``.
 
     ``clock``, for tests, returns microseconds. Thread-safe, fork-safe. Raises :class:`ConfigurationError`.
     """
@@ -118,7 +118,7 @@ class DenyCache:
             and self._given_back[refusal.shard] < refusal.asked
             and refusal.hits == hits
         ):
-            # Times have shrunk, but a rule that refused allows only when the storage says so.
+            # Times have shrunk, but a rule that has refused allows only if the storage says so.
             return decision_of(new_id(), hits, aged(refusal.reply, refusal.times, now - refusal.answered), "deny_cache")
         decision = self.wrapped.check(hits)
         if not decision.reply[ALLOWED] and decision.decided_by not in FALLBACKS and not _is_strike(decision):
@@ -157,12 +157,12 @@ class DenyCache:
         self.wrapped.close()
 
     def _after_fork_in_child(self) -> None:
-        """The thread that held the lock is not in the child. The refusals are valid there, too."""
+        """Make a new lock: the thread that held it is not in the child. The refusals stay valid."""
         self._lock = Lock()
 
     def forget(self, keys: Sequence[str]) -> None:
-        """Units of ``keys`` were given back: a refusal by one of them no longer counts if its check was sent before,
-        even if the answer comes later."""
+        """Forget refusals by ``keys``, because units were given back. That includes refusals by checks that have been
+        sent, even if the answer comes later."""
         with self._lock:
             now = self._clock()
             for key in keys:
@@ -170,14 +170,14 @@ class DenyCache:
 
     def _remember(self, keys: tuple[str, ...], decision: Decision, *, asked: int) -> None:
         answered = self._clock()
-        lasting, key = _longest_refusal(decision)
-        until = asked + min(lasting, self._longest)
+        duration, key = _longest_refusal(decision)
+        until = asked + min(duration, self._longest)
         if answered >= until:
             return
-        reply = _without_beginnings(decision)
+        reply = _with_begun_bans_holding(decision)
         refusal = _Refusal(decision.hits, reply, passing_times(reply), _shard_of(key), asked, answered, int(until))
         with self._lock:
-            self._refusals.pop(keys, None)  # so that it is the newest
+            self._refusals.pop(keys, None)  # so that it becomes the newest
             self._refusals[keys] = refusal
             self._sweep(answered)
 
@@ -189,8 +189,8 @@ class DenyCache:
             del self._refusals[oldest]
 
 
-def _without_beginnings(decision: Decision) -> list[int]:
-    """The reply as the next check would get it: a ban that began with this check now simply holds."""
+def _with_begun_bans_holding(decision: Decision) -> list[int]:
+    """The reply that the next check would get: a ban that began with this check simply holds."""
     reply = list(decision.reply)
     for place, _, _ in bans_of(decision.hits):
         begun = reply[start_of(place)]
@@ -212,7 +212,7 @@ def _is_strike(decision: Decision) -> bool:
 
 
 def _longest_refusal(decision: Decision) -> tuple[float, str]:
-    """Microseconds, and the key. A refusal of unknown length may end at once."""
+    """The microseconds that the longest refusal lasts, and its key. A refusal of unknown length may end at once."""
     return max(
         (math.inf if retry_after == NEVER else max(retry_after, 0), hit.key)
         for hit, retry_after in zip(decision.hits, retry_afters(decision.reply), strict=True)

@@ -1,20 +1,20 @@
-"""A layer that asks the shared storage less often than once per request. For a rule with a ``lease``, it takes several
-units at once and spends them here on later requests.
+"""A layer that asks the shared storage less often than once per request. For a rule with a ``lease``, it lets the
+storage charge several units at once, and spends them here on later requests.
 
 Leases never admit more than the rule does without them:
 
 - A unit is spent once, and only after the storage has charged it.
 - A unit of a ``sliding_window`` is spent within :attr:`Rule.lease_ms` of its charge, and the storage counts it for that
-  much longer than ``time``. So all units that are spent in any ``time`` seconds are counted in one window.
-- A unit of a ``fixed_window`` is spent before the window in which it was charged ends.
-- The age of a unit starts before the storage is asked. It is measured by the monotonic clock of this process, which may
-  be off by one part in a thousand.
+  much longer than ``time``. So all units that are spent in any ``time`` seconds count in one window.
+- A unit of a ``fixed_window`` is spent before the end of the window in which it was charged.
+- The age of a unit counts from before the storage is asked. It is measured by the monotonic clock of this process,
+  which may be off by one part in a thousand.
 
-A check that leases pay for completely does not ask about bans either: a ban that began elsewhere is noticed when the
-units are spent, or the lease ends.
+A check that leases pay for completely does not ask about bans either: the process notices a ban that began elsewhere
+when its units are spent or the lease ends.
 
-Units are not lost, either: a process holds at most ``lease`` unspent units of a quota, and refunds those that it did
-not spend in time before it takes others.
+Units are not lost either: a process holds at most ``lease`` unspent units of a quota, and refunds units that it did not
+spend in time before it takes others.
 """
 
 from __future__ import annotations
@@ -36,30 +36,31 @@ from ...threads import notify_at_end
 from ..base import KeepsSlots, Lost, Slot, Storage, check_clock, check_storage, monotonic_microseconds
 
 MOST_LEASES = 1024
-"""The most quotas of which a process has leases. For another, it gives back the lease that was renewed longest ago."""
+"""The most quotas of which a process has leases. For another one, it gives back the lease that was renewed longest
+ago."""
 
 DRIFT = 1000
-"""A lease ends sooner by one part in this many of its life, because the clocks may run at different rates."""
+"""A lease lasts shorter by one part in this many, because the clocks may run at different rates."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Grant:
-    """What one question to the storage has charged. ``at`` and ``whole_at`` are instants of its clock, all others are
-    instants of ours."""
+    """What one question to the storage has charged. ``at`` and ``full_at`` are instants by its clock, the others by the
+    clock of this process."""
 
     check_id: bytes
     units: int
     left: int
-    """Units that were left in the storage afterwards."""
+    """Units that were left in the storage after the charge."""
     at: int
-    whole_at: int
+    full_at: int
     asked_at: int
     answered_at: int
     ends_at: int
     """From this instant on, no unit is spent."""
 
     def earliest(self, now: int) -> int:
-        """The earliest instant that it can be now by the clock of the storage."""
+        """The earliest instant that the storage's clock can show at ``now``."""
         return self.at + now - self.answered_at
 
 
@@ -69,14 +70,14 @@ class _Lease:
 
     rule: Rule
     units: int = 0
-    """Units that the storage has charged and that are not spent yet, all by ``grant``."""
+    """Units of ``grant`` that are not spent yet."""
     grant: _Grant | None = None
     size: int = 0
-    """Units that were in demand lately: the next grant takes this many."""
-    asking: bool = False
+    """The size of the next grant, by the demand for the last one."""
+    is_asking: bool = False
     """Whether a thread is asking for the next grant."""
-    uncertain: int = 0
-    """Threads that may still bring units back, because they are asking whether the other rules allow the request."""
+    may_return: int = 0
+    """The number of threads that may put units back: they are asking whether other rules allow the request."""
 
     def has(self, cost: int, rule: Rule, now: int) -> bool:
         if self.grant is None or not (self.rule is rule or self.rule == rule):
@@ -84,26 +85,27 @@ class _Lease:
         return self.units >= cost and now < self.grant.ends_at
 
     def standing(self, at: int | None, now: int) -> tuple[int, int, int]:
-        """Its part of a reply at the storage's instant ``at``, if that is known: the units left here plus those left in
-        the storage by its last answer, and no wait."""
+        """Its standing in a reply, at the instant ``at`` of the storage's clock, if that is known: the units left here
+        plus those left in the storage by its last answer, and no wait."""
         grant = self.grant
         assert grant is not None
-        return grant.left + self.units, 0, max(grant.whole_at - (grant.earliest(now) if at is None else at), 0)
+        return grant.left + self.units, 0, max(grant.full_at - (grant.earliest(now) if at is None else at), 0)
 
     def renew(self, key: str, rule: Rule, now: int) -> list[tuple[bytes, Charge]]:
-        """Make room for the next grant, and return what is to be given back of the last one.
+        """Make room for the next grant, and return the charge to give back of the last one, if any.
 
-        The next one is as large as what was spent of the last, or twice as large if all of it was spent in half of its
-        life. So there is little to give back when requests are few, and little to ask when they are many.
+        The next grant is as large as the part of the last one that was spent, or twice as large if that was all, in
+        half of its time. So few units are given back when requests are few, and the storage is asked seldom when they
+        are many.
         """
-        grant, rest = self.grant, self.units
+        grant, leftover = self.grant, self.units
         if grant is not None:
-            hurry = 2 if not rest and 2 * now < grant.asked_at + grant.ends_at else 1
-            self.size = min((grant.units - rest) * hurry, grant.left)
+            growth = 2 if not leftover and 2 * now < grant.asked_at + grant.ends_at else 1
+            self.size = min((grant.units - leftover) * growth, grant.left)
         self.rule, self.grant, self.units = rule, None, 0
-        if grant is None or not rest:
+        if grant is None or not leftover:
             return []
-        return [(grant.check_id, Charge(Hit(key, rule, rest), grant.whole_at))]
+        return [(grant.check_id, Charge(Hit(key, rule, leftover), grant.full_at))]
 
     def cost_of_next(self, cost: int) -> int:
         """The largest multiple of ``cost`` that fits into the next grant."""
@@ -112,29 +114,30 @@ class _Lease:
 
 @dataclass(slots=True)
 class _Question:
-    """What the storage is asked in a check of ``hits``. The dictionaries are by their places in it."""
+    """What to ask the storage in a check of ``hits``. The dictionaries are by their places in it."""
 
     hits: tuple[Hit, ...]
     spent: dict[int, _Lease]
     """The leases that pay for hits."""
     claimed: dict[int, _Lease] = field(default_factory=dict)
-    """The leases for which this thread fetches the next grant."""
+    """The leases for which this thread asks for the next grant."""
     costs: dict[int, int] = field(default_factory=dict)
-    """The units to ask for, if these are more than the hit's own cost."""
-    rests: list[tuple[bytes, Charge]] = field(default_factory=list)
+    """The units to ask for, where these are more than the hit's own cost."""
+    leftovers: list[tuple[bytes, Charge]] = field(default_factory=list)
     """The charges to give back first."""
 
     @property
     def places(self) -> tuple[int, ...]:
         return tuple(i for i in range(len(self.hits)) if i not in self.spent)
 
-    def asked(self) -> tuple[Hit, ...]:
+    def hits_to_ask(self) -> tuple[Hit, ...]:
         if not self.costs:
             return part_of(self.hits, self.places)
-        return tuple(map(self._asked, self.places))
+        return tuple(map(self._hit_to_ask, self.places))
 
-    def _asked(self, i: int) -> Hit:
-        """A refusal of units in advance is not a strike: only this layer asked for them."""
+    def _hit_to_ask(self, i: int) -> Hit:
+        """The hit to ask in place of hit ``i``. A ban does not watch hits that ask for units in advance: their refusal
+        is no strike, because only this layer asked for so much."""
         hit = self.hits[i]
         if i in self.costs:
             return replace(hit, cost=self.costs[i])
@@ -144,8 +147,8 @@ class _Question:
         return hit
 
     def oversized(self, answer: Decision) -> list[int]:
-        """The hits that asked for too much: those that are refused, but might pass if they asked only for what they
-        need; all hits if anything but the storage has decided, because only the storage grants units in advance."""
+        """The places of hits that asked for too much: those that are refused, but might pass with their own cost; all
+        of those that asked for more if the storage did not decide, because only the storage grants units in advance."""
         if answer.decided_by in FALLBACKS:
             return list(self.costs)
         refusals = zip(self.places, retry_afters(answer.reply), strict=True)
@@ -155,9 +158,9 @@ class _Question:
 class LeasingStorage:
     """Asks ``wrapped`` about rules with a ``lease`` only when the units that it holds are spent.
 
-    Every check asks about rules without a lease and about shadows. A check that is given an id asks about all its
-    rules, because only the storage knows ids. ``clock``, for tests, returns the microseconds by which leases end.
-    Thread-safe. A forked child begins without leases. Raises :class:`ConfigurationError`.
+    Every check asks about rules without a lease and about shadows. A check with an id asks about all its rules, because
+    only the storage knows ids. ``clock``, for tests, returns the microseconds by which leases end. Thread-safe. A
+    forked child begins without leases. Raises :class:`ConfigurationError`.
     """
 
     def __init__(self, wrapped: Storage, *, clock: Callable[[], int] = monotonic_microseconds) -> None:
@@ -165,8 +168,8 @@ class LeasingStorage:
         check_clock(clock)
         self.wrapped = wrapped
         self._on_units: Callable[[Sequence[str]], object] = lambda _: None
-        """Called with keys of which another thread has just fetched or brought back units: a refusal that the storage
-        gave meanwhile is no longer valid in this process. It is called under our lock."""
+        """Called, under the lock, with keys of which this process has units again: an earlier refusal by the storage is
+        no longer valid here."""
         self.shared: bool = wrapped.shared
         self._clock = clock
         self._leases: dict[str, _Lease] = {}  # by key; the one that was renewed longest ago comes first
@@ -182,12 +185,12 @@ class LeasingStorage:
             now = self._clock()
             spent = self._spend(hits, leased, now)
             if len(spent) == len(hits) or (spent and len(spent) == len(hits) - len(bans_of(hits))):
-                return _decided_here(hits, spent, now)
+                return _decide_here(hits, spent, now)
             question = self._question(hits, leased, spent, now)
-        return self._ask(question)
+        return self._ask_storage(question)
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
-        """Units that are left here count as left."""
+        """Units that this process holds count as remaining."""
         decision = self.wrapped.peek(hits)
         leased = memoized(hits, _leased)
         if not leased:
@@ -206,14 +209,14 @@ class LeasingStorage:
         return decision.replaced(reply=reply)
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
-        """Ask one by one if leases may save round trips."""
+        """Make the checks one by one if leases may save round trips."""
         if ids is not None or not any(memoized(hits, _leased) for hits in many):
             return self.wrapped.check_many(many, ids)
         return [self.check(hits) for hits in many]
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        """Refund to the lease that paid. If there is a newer one, refund to the storage. It may not know the charge by
-        this id; then the charge counts until it leaves its window."""
+        """Put units back into the lease that paid. If there is a newer grant, refund them in the storage, which may not
+        know the charge by this id; then they count until they leave their window."""
         with self._lock:
             late = [charge for charge in charges if not self._put_back(charge)]
         if late:
@@ -245,11 +248,11 @@ class LeasingStorage:
         self.wrapped.close()
 
     def _at_end(self) -> None:
-        """Give them back: workers that are replaced again and again would use up a quota that nobody has spent."""
+        """Give back unspent units: otherwise, workers that are replaced again and again would use up the quota."""
         with self._lock:
-            idle = [(key, lease) for key, lease in self._leases.items() if not lease.asking and not lease.uncertain]
-            rests = [rest for key, lease in idle for rest in lease.renew(key, lease.rule, 0)]
-        self._give_back(rests)
+            idle = [(key, lease) for key, lease in self._leases.items() if not lease.is_asking and not lease.may_return]
+            leftovers = [leftover for key, lease in idle for leftover in lease.renew(key, lease.rule, 0)]
+        self._give_back(leftovers)
 
     def __len__(self) -> int:
         """The number of quotas of which there are leases, spent or not."""
@@ -260,10 +263,10 @@ class LeasingStorage:
         self._lock = Lock()
         self._leases = {}
 
-    # Under the lock
+    # The callers of these hold the lock
 
     def _spend(self, hits: tuple[Hit, ...], leased: tuple[int, ...], now: int) -> dict[int, _Lease]:
-        """Pay for ``hits`` from the leases, as far as they have units."""
+        """Pay for those of ``hits`` whose leases have enough units. Return these leases by place."""
         spent = {}
         for i in leased:
             hit = hits[i]
@@ -278,94 +281,94 @@ class LeasingStorage:
     ) -> _Question:
         question = _Question(hits, spent)
         for lease in spent.values():
-            lease.uncertain += 1
+            lease.may_return += 1
         for i in leased:
             if i not in spent:
                 self._claim(question, i, now)
         return question
 
     def _claim(self, question: _Question, i: int, now: int) -> None:
-        """Let this thread fetch the next grant, unless another thread does, or may bring back units of the last
+        """Let this thread ask for the next grant, unless another thread is doing so, or may put back units of the last
         grant."""
         hit = question.hits[i]
         lease = self._leases.pop(hit.key, None) or self._new_lease(question, hit.rule)
         if lease is None:
             return
         self._leases[hit.key] = lease
-        if lease.asking or lease.uncertain:
+        if lease.is_asking or lease.may_return:
             return
-        lease.asking = True
-        question.rests += lease.renew(hit.key, hit.rule, now)
+        lease.is_asking = True
+        question.leftovers += lease.renew(hit.key, hit.rule, now)
         question.claimed[i] = lease
         cost = lease.cost_of_next(hit.cost)
         if cost > hit.cost:
             question.costs[i] = cost
 
     def _new_lease(self, question: _Question, rule: Rule) -> _Lease | None:
-        """A new lease. If there are too many, it replaces the oldest one; ``None`` if that is in use."""
+        """A new lease. If there are too many, it replaces the oldest one, or is ``None`` if that is in use."""
         if len(self._leases) >= MOST_LEASES:
             key, oldest = next(iter(self._leases.items()))
-            if oldest.asking or oldest.uncertain:
+            if oldest.is_asking or oldest.may_return:
                 return None
             del self._leases[key]
-            question.rests += oldest.renew(key, oldest.rule, 0)
+            question.leftovers += oldest.renew(key, oldest.rule, 0)
         return _Lease(rule)
 
     def _put_back(self, charge: Charge) -> bool:
-        """Return ``charge`` to its lease. Units that are too old to be spent will be given back, but never more than
-        were granted: units of earlier grants of a ``fixed_window`` come back, too."""
+        """Put the units of ``charge`` back into its lease, which gives them back to the storage if they are too old to
+        be spent. Return whether they fit: never more than were granted, although units of earlier grants of a
+        ``fixed_window`` come back, too."""
         lease = self._leases.get(charge.hit.key)
-        if lease is None or lease.grant is None or lease.grant.whole_at != charge.until:
+        if lease is None or lease.grant is None or lease.grant.full_at != charge.until:
             return False
         if lease.units + charge.hit.cost > lease.grant.units:
             return False
         lease.units += charge.hit.cost
         return True
 
-    # The way to the storage
-
-    def _ask(self, question: _Question) -> Decision:
+    # Asking the storage
+    def _ask_storage(self, question: _Question) -> Decision:
         try:
-            self._give_back(question.rests)
+            self._give_back(question.leftovers)
             asked_at = self._clock()
-            answer = self.wrapped.check(question.asked())
+            answer = self.wrapped.check(question.hits_to_ask())
             if oversized := question.oversized(answer):
-                self._undo(answer)
+                self._refund_share(answer)
                 for i in oversized:
                     del question.costs[i]
-                answer = self.wrapped.check(question.asked(), _id_of_strikes(question, answer))
+                answer = self.wrapped.check(question.hits_to_ask(), _id_of_strikes(question, answer))
         except BaseException:
             with self._lock:
                 self._release(question, charged=False)
             raise
         with self._lock:
             self._release(question, charged=answer.allowed)
-            return self._answer(question, answer, asked_at)
+            return self._merge(question, answer, asked_at)
 
-    def _give_back(self, rests: Sequence[tuple[bytes, Charge]]) -> None:
-        """Refund ``rests``. Those for which the storage fails count until they leave their window."""
-        for check_id, charge in rests:
+    def _give_back(self, leftovers: Sequence[tuple[bytes, Charge]]) -> None:
+        """Refund ``leftovers``. If the storage fails, they count until they leave their window."""
+        for check_id, charge in leftovers:
             with suppress(StorageError):
                 self.wrapped.settle(UUID(bytes=check_id), (charge,))
 
-    def _undo(self, answer: Decision) -> None:
-        """Refund what a guard has charged to this process's share, in place of the storage."""
+    def _refund_share(self, answer: Decision) -> None:
+        """Refund what a guard has charged to this process's share in place of the storage."""
         if answer.charges:
             with suppress(StorageError):
                 self.wrapped.settle(answer.id, answer.charges)
 
     def _release(self, question: _Question, *, charged: bool) -> None:
-        """Under the lock."""
+        """End the question. If nothing was charged, put back what the leases have paid. The caller holds the lock."""
         for i, lease in question.spent.items():
-            lease.uncertain -= 1
+            lease.may_return -= 1
             if not charged:
                 lease.units += question.hits[i].cost
                 self._on_units((question.hits[i].key,))
         for lease in question.claimed.values():
-            lease.asking = False
+            lease.is_asking = False
 
-    def _answer(self, question: _Question, answer: Decision, asked_at: int) -> Decision:
-        """Under the lock: note what was granted, and put the reply together."""
+    def _merge(self, question: _Question, answer: Decision, asked_at: int) -> Decision:
+        """Record what was granted, and make the decision on all hits. The caller holds the lock."""
         now, failed = self._clock(), answer.decided_by in FALLBACKS
         reply = head(answer.at, answer.reply[DELAY], allowed=answer.allowed)
         standings = dict(zip(question.places, standings_of(answer.reply), strict=True))
@@ -378,7 +381,7 @@ class LeasingStorage:
             if lease is not None and answer.allowed and not failed:
                 units = question.costs.get(i, hit.cost)
                 lease.units = units - hit.cost
-                lease.grant = _granted(answer, units, max(remaining, 0), reset_after, hit.rule, asked_at, now)
+                lease.grant = _grant_of(answer, units, max(remaining, 0), reset_after, hit.rule, asked_at, now)
                 remaining = max(remaining, 0) + lease.units if lease.units else remaining
                 if lease.units:
                     self._on_units((hit.key,))
@@ -391,7 +394,7 @@ class LeasingStorage:
         return decision
 
     def _end_leases_of_banned(self, decision: Decision, now: int) -> None:
-        """Under the lock: a banned subject spends no more units here."""
+        """Let banned subjects spend no more units here. The caller holds the lock."""
         for ban in decision.bans:
             for key in ban.hit.watches if ban.holds else ():
                 lease = self._leases.get(key)
@@ -400,34 +403,34 @@ class LeasingStorage:
 
 
 def _id_of_strikes(question: _Question, answer: Decision) -> UUID | None:
-    """The id for a second question about a refused request, under which bans know its strike already."""
+    """The id for asking again about a refused request: under this id, bans count its strike only once."""
     refused = not answer.allowed and answer.decided_by not in FALLBACKS
     return answer.id if refused and bans_of(question.hits) else None
 
 
 def _leased(hits: tuple[Hit, ...]) -> tuple[int, ...]:
-    """The places of the hits that may be paid for in advance."""
+    """The places of the hits for which units may be charged in advance."""
     return tuple(i for i, hit in enumerate(hits) if hit.rule.lease and hit.cost and not hit.shadow)
 
 
-def _granted(
+def _grant_of(
     answer: Decision, units: int, left: int, reset_after: int, rule: Rule, asked_at: int, answered_at: int
 ) -> _Grant:
-    lasts = rule.lease_ms * 1000 or reset_after
+    duration = rule.lease_ms * 1000 or reset_after
     return _Grant(
         check_id=answer.check_id,
         units=units,
         left=left,
         at=answer.at,
-        whole_at=answer.at + reset_after,
+        full_at=answer.at + reset_after,
         asked_at=asked_at,
         answered_at=answered_at,
-        ends_at=asked_at + lasts - lasts // DRIFT,
+        ends_at=asked_at + duration - duration // DRIFT,
     )
 
 
-def _decided_here(hits: tuple[Hit, ...], spent: dict[int, _Lease], now: int) -> Decision:
-    """Allowed without asking the storage."""
+def _decide_here(hits: tuple[Hit, ...], spent: dict[int, _Lease], now: int) -> Decision:
+    """Allowed without is_asking the storage."""
     grant = spent[0].grant
     assert grant is not None
     at = grant.earliest(now)

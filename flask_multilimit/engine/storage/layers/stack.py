@@ -1,8 +1,8 @@
-"""The order of the layers around a storage that processes share.
+"""The order of the layers around a shared storage.
 
 From the outside in: the deny cache, leases, the guard. The deny cache is outside of the leases, because it must not
-remember what was refused for the size of a lease; the guard is next to the storage, because it decides when that fails.
-A storage in this process needs none of them: it cannot fail, and refuses as fast as a cache.
+remember a refusal of units that a lease asked for in advance. The guard is next to the storage, because it decides when
+that fails. A storage in this process needs no layers: it cannot fail, and refuses as fast as a cache.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from .health import Health, check_on_change, check_workers
 class Layers:
     """The layers that a :class:`Limiter` puts around a shared storage, and their options.
 
-    Layers that the storage has already are not put around it again. Leases are added by the first check of a rule that
-    has a ``lease``. Raises :class:`ConfigurationError`.
+    A layer that the storage has already is not added again. The first check of a rule with a ``lease`` adds the layer
+    for leases. Raises :class:`ConfigurationError`.
     """
 
     on_storage_error: OnStorageError = "local"
     """How the guard decides when the storage fails; a hit's own ``on_storage_error`` comes first."""
     workers: int | None = None
-    """The number of processes that share the storage; ``None``: counted (:func:`.count_workers`)."""
+    """The number of processes that share the storage; ``None``: count them (:func:`.count_workers`)."""
     memory_keys: int = MOST_KEYS
     """The most keys that this process counts by itself: with ``memory://``, and in an outage."""
     deny_cache: float = DENY_SECONDS
@@ -53,7 +53,7 @@ class Layers:
             )
 
     def around(self, storage: Storage) -> Storage:
-        """``storage`` with its layers."""
+        """``storage`` with its layers, if it is shared."""
         if isinstance(storage, MemoryStorage):
             storage.keep_at_most(self.memory_keys, self.logger)
         if not storage.shared:
@@ -75,23 +75,24 @@ class Layers:
 
 
 def with_leases(storage: Storage) -> Storage:
-    """``storage`` with a :class:`LeasingStorage` in its place among the layers, if there can be one."""
+    """``storage`` with a :class:`LeasingStorage` in its place among the layers, unless it has one, is not shared, or
+    has a deny cache that is not the outermost layer."""
     leasing_storage, deny_cache = load("LeasingStorage"), load("DenyCache")
-    found: Any = storage
+    outermost: Any = storage
     if not storage.shared or _has(leasing_storage, storage):
         return storage
     clock = _clock_of(storage)
     if isinstance(storage, deny_cache):
-        found.wrapped = leasing_storage(found.wrapped, clock=clock)
-        found.wrapped.on_units(found.forget)
+        outermost.wrapped = leasing_storage(outermost.wrapped, clock=clock)
+        outermost.wrapped.on_units(outermost.forget)
     elif not _has(deny_cache, storage):
-        found = leasing_storage(storage, clock=clock)
-    return cast("Storage", found)
+        outermost = leasing_storage(storage, clock=clock)
+    return cast("Storage", outermost)
 
 
 @runtime_checkable
 class Layer(Storage, Protocol):
-    """A storage around a storage."""
+    """A storage that wraps another one."""
 
     wrapped: Storage
 
@@ -102,13 +103,12 @@ class Layer(Storage, Protocol):
 def rebuilt(storage: Storage, clock: Callable[[], int]) -> Storage:
     """New layers like those of ``storage``, around the same innermost one, with another ``clock``: for tests that stop
     time. Raises :class:`ConfigurationError` for a layer that cannot be rebuilt."""
-    *layers, innermost = layers_of(storage)
-    again = innermost
+    *layers, rebuilt_storage = layers_of(storage)
     for layer in reversed(layers):
         if not isinstance(layer, Layer):
             raise ConfigurationError(f"a {type(layer).__name__} cannot use another clock: give it rebuild()")
-        again = layer.rebuild(again, clock)
-    return again
+        rebuilt_storage = layer.rebuild(rebuilt_storage, clock)
+    return rebuilt_storage
 
 
 def _has(kind: type, storage: Storage) -> bool:
@@ -116,7 +116,7 @@ def _has(kind: type, storage: Storage) -> bool:
 
 
 def _clock_of(storage: Storage) -> Callable[[], int]:
-    """The clock that a test has given to the storage, so that its layers use the same; else that of this process."""
+    """The clock of a storage that a test has given one, so that its layers use the same; else that of the process."""
     *_, innermost = layers_of(storage)
     given: Callable[[], int] | None = innermost.clock if isinstance(innermost, Clocked) else None
     return given or monotonic_microseconds
