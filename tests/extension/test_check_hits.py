@@ -1,4 +1,4 @@
-"""Hits of an extension of one's own, checked by the app's MultiLimit."""
+"""`check_hits`: the MultiLimit of the app checks hits that another extension makes."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def test_hits_of_an_extension_are_checked_all_or_nothing(app: Flask) -> None:
     assert '"plan-3600s";r=4' in answers[2].headers["RateLimit"]
 
 
-def test_signals_report_hits_of_an_extension(app: Flask) -> None:
-    multilimit, told = MultiLimit(app), list[dict[str, Any]]()
+def test_signal_has_scope_and_subjects_of_checked_hits(app: Flask) -> None:
+    multilimit, signals = MultiLimit(app), list[dict[str, Any]]()
 
     def receive(_: Flask, **arguments: Any) -> None:
-        told.append(arguments)
+        signals.append(arguments)
 
     with app.test_request_context(), limits_checked.connected_to(receive, app):
         multilimit.check_hits(two_rules(), scope="mail", subjects={"plan": "ann"})
 
-    assert [(each["endpoint"], each["subjects"]) for each in told] == [("mail", {"plan": "ann"})]
+    assert [(each["endpoint"], each["subjects"]) for each in signals] == [("mail", {"plan": "ann"})]
 
 
 def test_some_hits_of_a_check_can_be_refunded(app: Flask) -> None:
@@ -63,7 +63,7 @@ def test_some_hits_of_a_check_can_be_refunded(app: Flask) -> None:
         assert multilimit.check_hits(hits, scope="mail", subjects={}).allowed
 
 
-def test_limits_of_an_extension_are_listed_where_it_says_so(app: Flask) -> None:
+def test_limits_of_an_extension_are_listed_once_at_their_endpoint(app: Flask) -> None:
     multilimit = MultiLimit(app)
     app.add_url_rule("/", "index", lambda: "ok")
 

@@ -1,4 +1,4 @@
-"""What runs in the background ends with the app, or when it is told to."""
+"""Background threads end when the app is garbage collected, or with `close`."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
     from support.servers import Server
 
-NOBODY = "redis://127.0.0.1:1"
+UNREACHABLE = "redis://127.0.0.1:1"
 
 
-def probing() -> set[threading.Thread]:
+def probe_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "multilimit-probe"}
 
 
 def app_without_storage(multilimit: MultiLimit) -> tuple[Flask, set[threading.Thread]]:
-    """An app whose storage is down, and the thread that asks whether it is back."""
-    before = probing()
+    """An app whose storage is down, and the thread that probes whether it is back."""
+    before = probe_threads()
     app = Flask("shop")
-    app.config["MULTILIMIT_STORAGE_URI"] = NOBODY
+    app.config["MULTILIMIT_STORAGE_URI"] = UNREACHABLE
     multilimit.init_app(app)
     app.add_url_rule("/", "view", rate_limiter(rules="1000/minute")(view()))
     assert statuses(app, "/") == [200]
-    return app, probing() - before
+    return app, probe_threads() - before
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_the_threads_of_an_app_end_when_it_is_garbage() -> None:
+def test_threads_of_an_app_end_when_it_is_garbage_collected() -> None:
     app, threads = app_without_storage(MultiLimit())
     assert len(threads) == 1
     kept = ref(app)
@@ -51,13 +51,13 @@ def test_the_threads_of_an_app_end_when_it_is_garbage() -> None:
     del app
     gc.collect()
 
-    until(lambda: not probing() & threads, seconds=10)
+    until(lambda: not probe_threads() & threads, seconds=10)
     gc.collect()
     assert kept() is None
 
 
 @pytest.mark.parametrize(
-    "made_for",
+    "options_for",
     [
         lambda app: {"exempt_when": lambda: app.testing},
         lambda app: {"type": lambda: app.name, "name": "app"},
@@ -67,12 +67,12 @@ def test_the_threads_of_an_app_end_when_it_is_garbage() -> None:
     ids=["exempt_when", "type", "message", "rules"],
 )
 @pytest.mark.parametrize("on", ["view", "blueprint"])
-def test_an_app_of_a_factory_is_garbage_although_its_limits_ask_it(
-    made_for: Callable[[Flask], dict[str, Any]], on: str
+def test_app_is_garbage_collected_although_its_limiters_refer_to_it(
+    options_for: Callable[[Flask], dict[str, Any]], on: str
 ) -> None:
     app, blueprint = Flask("shop"), Blueprint("pages", __name__)
     MultiLimit(app)
-    limiter = rate_limiter(**{"rules": "5/minute", **made_for(app)})
+    limiter = rate_limiter(**{"rules": "5/minute", **options_for(app)})
     if on == "blueprint":
         limiter(blueprint)
     blueprint.add_url_rule("/", "view", limiter(view()) if on == "view" else view())
@@ -94,12 +94,12 @@ def test_close_ends_the_threads_of_all_apps() -> None:
 
     multilimit.close()
 
-    until(lambda: not probing() & threads, seconds=10)
-    assert [statuses(app, "/") for app, _ in made] == [[200], [200]], "limits hold all the same"
-    assert not probing() & threads
+    until(lambda: not probe_threads() & threads, seconds=10)
+    assert [statuses(app, "/") for app, _ in made] == [[200], [200]], "limits still work"
+    assert not probe_threads() & threads
 
 
-def test_close_ends_everything_in_the_background() -> None:
+def test_close_ends_all_background_threads() -> None:
     before = set(threading.enumerate())
     multilimit = MultiLimit()
     app, _ = app_without_storage(multilimit)
@@ -121,7 +121,7 @@ def app_on(server: Server) -> tuple[Flask, MultiLimit]:
 
 
 @pytest.mark.usefixtures("redis_client")
-def test_close_sends_the_traffic_that_was_counted(server: Server) -> None:
+def test_close_flushes_counted_traffic(server: Server) -> None:
     app, multilimit = app_on(server)
     statuses(app, "/", "/")
 
@@ -132,8 +132,8 @@ def test_close_sends_the_traffic_that_was_counted(server: Server) -> None:
     limiter.close()
 
 
-@pytest.mark.usefixtures("redis_client")  # which empties the server: lists of another test may lie there
-def test_close_gives_units_of_leases_back(server: Server) -> None:
+@pytest.mark.usefixtures("redis_client")  # empties the server: another test may have left lists there
+def test_close_returns_units_of_leases(server: Server) -> None:
     app = Flask("shop")
     app.config["MULTILIMIT_STORAGE_URI"] = server.url
     multilimit = MultiLimit(app)
@@ -152,7 +152,7 @@ def test_close_gives_units_of_leases_back(server: Server) -> None:
 
 
 @pytest.mark.usefixtures("redis_client")
-def test_an_app_that_goes_on_after_close_learns_of_a_denied_client(server: Server) -> None:
+def test_app_still_learns_of_a_denied_client_after_close(server: Server) -> None:
     app, multilimit = app_on(server)
     other, elsewhere = app_on(server)
     assert statuses(app, "/") == [200]
@@ -164,20 +164,20 @@ def test_an_app_that_goes_on_after_close_learns_of_a_denied_client(server: Serve
     until(lambda: statuses(app, "/") == [403], seconds=10)
 
 
-def test_the_threads_of_a_limiter_end_when_it_is_garbage() -> None:
-    before = probing()
-    limiter = Limiter(NOBODY)
+def test_threads_of_a_limiter_end_when_it_is_garbage_collected() -> None:
+    before = probe_threads()
+    limiter = Limiter(UNREACHABLE)
     assert limiter.check(hits_for("5/minute", scope="mail")).allowed
-    threads = probing() - before
+    threads = probe_threads() - before
     assert len(threads) == 1
 
     del limiter
     gc.collect()
 
-    until(lambda: not probing() & threads, seconds=10)
+    until(lambda: not probe_threads() & threads, seconds=10)
 
 
-def test_an_app_in_memory_still_limits_after_close(clock: Clock) -> None:
+def test_app_with_memory_storage_still_limits_after_close(clock: Clock) -> None:
     app = Flask("shop")
     multilimit = MultiLimit(app, storage=RecordingStorage(clock), default_limits="1/minute")
     app.add_url_rule("/", "view", view())

@@ -1,4 +1,4 @@
-"""Limits that are checked inside a view, a command or a task: `multilimit.check`, `multilimit.limit`."""
+"""Limits that are checked inside a view, a command or a task: `multilimit.check` and `multilimit.limit`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def decisions_alive() -> int:
 
 
 class TestCheck:
-    def test_returns_a_decision_and_refuses_nothing_itself(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_check_returns_a_decision_and_does_not_refuse(self, app: Flask, multilimit: MultiLimit) -> None:
         def look() -> Any:
             decision = multilimit.check("2/minute; 5/hour", scope="mail")
             return {"allowed": decision.allowed, "left": decision.remaining, "wait": decision.retry_after}
@@ -49,32 +49,32 @@ class TestCheck:
             {"allowed": False, "left": 0, "wait": 60},
         ]
 
-    def test_is_one_check_that_header_fields_and_signals_report(
+    def test_check_is_shown_in_header_fields_and_signalled(
         self, app: Flask, multilimit: MultiLimit, storage: RecordingStorage
     ) -> None:
-        told: list[str] = []
+        signals: list[str] = []
 
         def receive(_app: Flask, *, endpoint: str, **_: Any) -> None:
-            told.append(endpoint)
+            signals.append(endpoint)
 
         app.add_url_rule("/", "view", lambda: str(multilimit.check("2/minute", scope="mail").allowed))
 
         with limits_checked.connected_to(receive, app):
             response = ask(app)
 
-        assert (len(storage.checks), told, policy(response)) == (1, ["mail"], ["default-60s"])
+        assert (len(storage.checks), signals, policy(response)) == (1, ["mail"], ["default-60s"])
 
-    def test_its_refusal_is_in_the_header_fields_of_a_429_of_the_view(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_429_of_the_view_gets_retry_after_of_a_refused_check(self, app: Flask, multilimit: MultiLimit) -> None:
         app.add_url_rule("/", "view", lambda: ("", 200 if multilimit.check("1/minute", scope="mail").allowed else 429))
 
         assert [ask(app).headers.get("Retry-After") for _ in range(2)] == [None, "60"]
 
-    def test_counts_the_client_of_the_request(self, app: Flask, multilimit: MultiLimit) -> None:
-        def by(kind: Any) -> str:
+    def test_check_counts_the_client_of_the_request(self, app: Flask, multilimit: MultiLimit) -> None:
+        def check(kind: Any) -> str:
             return str(multilimit.check("1/minute", scope="mail", type=kind).allowed)
 
-        app.add_url_rule("/ip", "ip", lambda: by(LimitType.IP))
-        app.add_url_rule("/user", "user", lambda: by(LimitType.USER))
+        app.add_url_rule("/ip", "ip", lambda: check(LimitType.IP))
+        app.add_url_rule("/user", "user", lambda: check(LimitType.USER))
 
         assert [ask(app, "/ip", environ_base={"REMOTE_ADDR": f"192.0.2.{n}"}).text for n in (1, 1, 2)] == [
             "True",
@@ -87,7 +87,7 @@ class TestCheck:
             "True",
         ]
 
-    def test_counts_the_given_subject(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_check_counts_the_given_subject(self, app: Flask, multilimit: MultiLimit) -> None:
         app.add_url_rule(
             "/<to>",
             "view",
@@ -98,23 +98,23 @@ class TestCheck:
 
         assert [ask(app, path).text for path in ("/ann", "/ann", "/bob")] == ["True", "False", "True"]
 
-    def test_shares_the_quota_of_the_endpoint_that_is_its_scope(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_check_with_an_endpoint_as_scope_shares_its_quota(self, app: Flask, multilimit: MultiLimit) -> None:
         app.add_url_rule("/limited", "limited", rate_limiter(rules="2/minute")(view()))
         app.add_url_rule("/", "view", lambda: str(multilimit.check("2/minute", scope="limited").allowed))
 
         assert ask(app).text == "True"
         assert statuses(app, "/limited", "/limited") == [200, 429]
 
-    def test_takes_a_cost_and_a_shadow(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_check_accepts_cost_and_shadow(self, app: Flask, multilimit: MultiLimit) -> None:
         with app.app_context():
             assert multilimit.check("5/minute", scope="a", cost=4).remaining == 1
             assert multilimit.check("5/minute", scope="a", cost=0).remaining == 1
             assert not multilimit.check("5/minute", scope="a", cost=lambda: 2).allowed
             assert multilimit.check("5/minute", scope="a", cost=2, shadow=True).shadowed
 
-    def test_a_websocket_that_asks_for_each_message_does_not_grow(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_many_checks_in_one_request_do_not_accumulate_decisions(self, app: Flask, multilimit: MultiLimit) -> None:
         @rate_limiter("5/minute")
-        def chat() -> str:
+        def chat() -> str:  # like a websocket that checks each message
             before = decisions_alive()
             for _ in range(1000):
                 multilimit.check("10/minute", scope="messages", name="messages")
@@ -127,7 +127,9 @@ class TestCheck:
         assert int(answer.text) < 500
         assert policy(answer) == ["default-60s", "messages-60s"]
 
-    def test_a_websocket_that_takes_and_releases_slots_does_not_grow(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_many_released_slots_in_one_request_do_not_accumulate_decisions(
+        self, app: Flask, multilimit: MultiLimit
+    ) -> None:
         @rate_limiter("5 at once")
         def chat() -> str:
             before = decisions_alive()
@@ -143,7 +145,7 @@ class TestCheck:
 
         assert int(ask(app).text) < 500
 
-    def test_passes_everything_where_limits_are_switched_off(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_check_allows_everything_when_limits_are_disabled(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_ENABLED"] = False
         multilimit = MultiLimit(app, storage=storage)
 
@@ -153,7 +155,7 @@ class TestCheck:
 
 
 class TestLimit:
-    def test_lets_in_or_refuses_like_a_decorator(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_limit_block_admits_or_refuses_like_a_decorator(self, app: Flask, multilimit: MultiLimit) -> None:
         entered = []
 
         def send() -> str:
@@ -168,7 +170,7 @@ class TestLimit:
         assert (second.status_code, second.headers["Retry-After"]) == (429, "60")
         assert (second.json or {})["detail"] == "No more mail."
 
-    def test_adds_to_what_the_decorators_have_checked(
+    def test_limit_block_is_shown_beside_limits_of_decorators(
         self, app: Flask, multilimit: MultiLimit, storage: RecordingStorage
     ) -> None:
         def send() -> str:
@@ -181,7 +183,7 @@ class TestLimit:
         assert (response.text, policy(response)) == ("2", ["default-60s", "default-3600s"])
         assert storage.windows == [[60], [3600]]
 
-    def test_can_be_charged_by_the_response(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_limit_block_can_be_charged_by_the_response(self, app: Flask, multilimit: MultiLimit) -> None:
         def send() -> Any:
             with multilimit.limit("1/minute", scope="mail", charge_when=lambda response: response.status_code == 200):
                 return "sent", int(request.args["status"])
@@ -192,7 +194,7 @@ class TestLimit:
 
 
 class TestWithoutRequest:
-    def test_a_command_is_limited(self, app: Flask, multilimit: MultiLimit, clock: Clock) -> None:
+    def test_limit_block_refuses_a_command(self, app: Flask, multilimit: MultiLimit, clock: Clock) -> None:
         @app.cli.command("rebuild")
         def rebuild() -> None:
             with multilimit.limit("1/minute", scope="rebuild"):
@@ -207,7 +209,7 @@ class TestWithoutRequest:
         clock.advance(60)
         assert runner.invoke(args=["rebuild"]).output == "rebuilt\n"
 
-    def test_a_task_shares_the_quota_of_the_views(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_check_in_a_task_shares_the_quota_of_a_view(self, app: Flask, multilimit: MultiLimit) -> None:
         app.add_url_rule("/", "view", rate_limiter(type=LimitType.USER, rules="1/minute")(view()))
         ask(app, headers={"X-User": "ann"})
 
@@ -216,7 +218,7 @@ class TestWithoutRequest:
 
         assert not decision.allowed
 
-    def test_an_address_is_counted_as_in_a_request(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_check_of_an_address_counts_its_network_as_in_a_request(self, app: Flask, multilimit: MultiLimit) -> None:
         app.add_url_rule("/", "view", rate_limiter(type=LimitType.IP, rules="1/minute")(view()))
         ask(app, environ_base={"REMOTE_ADDR": "2001:db8::1"})
 
@@ -226,13 +228,13 @@ class TestWithoutRequest:
         assert not decision.allowed
 
     @pytest.mark.parametrize("kind", [LimitType.IP, LimitType.USER, (LimitType.USER, LimitType.IP)])
-    def test_a_type_that_needs_a_request_asks_for_a_subject(
+    def test_check_by_ip_or_user_without_a_subject_is_an_error(
         self, app: Flask, multilimit: MultiLimit, kind: Any
     ) -> None:
         with app.app_context(), pytest.raises(ConfigurationError, match=r'limiter on "task": .*pass subject='):
             multilimit.check("1/minute", scope="task", type=kind)
 
-    def test_a_charge_that_depends_on_a_response_is_refused_and_not_charged(
+    def test_charge_when_is_an_error_and_charges_nothing(
         self, app: Flask, multilimit: MultiLimit, storage: RecordingStorage
     ) -> None:
         with (
@@ -260,7 +262,7 @@ class TestMistakes:
             ({"shadow": "yes"}, 'limiter on "mail": shadow='),
         ],
     )
-    def test_name_the_scope_and_the_remedy(
+    def test_invalid_option_of_a_limit_block_is_an_error_with_a_remedy(
         self, app: Flask, multilimit: MultiLimit, storage: RecordingStorage, options: Any, message: str
     ) -> None:
         with (

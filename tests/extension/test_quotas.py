@@ -1,4 +1,4 @@
-"""To look at a quota, to make it whole, to give back; and many checks at once."""
+"""`peek`, `reset` and `refund` of the extension, and `check_many` of the engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class CountingConnection(UnixDomainSocketConnection):
-    """Notes each writing (`w`) and reading (`r`)."""
+    """Records each write (`w`) and read (`r`)."""
 
     turns: ClassVar[list[str]] = []
 
@@ -52,7 +52,7 @@ def remaining(decision: Any) -> dict[str, int]:
 
 
 class TestPeek:
-    def test_tells_where_a_subject_stands_at_an_endpoint(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_peek_shows_what_a_subject_has_left_at_an_endpoint(self, app: Flask, multilimit: MultiLimit) -> None:
         statuses(app, "/login", "/login", method="POST", headers={"X-User": "ann"})
 
         with app.app_context():
@@ -62,14 +62,14 @@ class TestPeek:
             assert remaining(multilimit.peek("login", ["ip:127.0.0.1", "user:bob"])) == {"user-3600s": 5, "ip-60s": 3}
             assert multilimit.peek("login", "everyone").statuses == ()
 
-    def test_knows_types_of_ones_own_by_name(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_peek_finds_custom_types_by_name(self, app: Flask, multilimit: MultiLimit) -> None:
         statuses(app, "/key", headers={"X-Key": "k1"})
 
         with app.app_context():
             assert remaining(multilimit.peek("key", "api_key:k1")) == {"api_key-7200s": 4}
             assert remaining(multilimit.peek("key", "everyone")) == {"default-3600s": 49}
 
-    def test_knows_several_types_that_are_one_subject(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_peek_finds_combined_types_by_their_parts(self, app: Flask, multilimit: MultiLimit) -> None:
         statuses(app, "/pair", headers={"X-User": "ann"})
 
         with app.app_context():
@@ -77,7 +77,7 @@ class TestPeek:
             assert remaining(multilimit.peek("pair", ["user:ann", "ip:192.0.2.1"])) == {"user-ip-86400s": 1}
             assert multilimit.peek("pair", "user:ann").statuses == ()
 
-    def test_of_the_request_is_for_view_code(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_peek_in_a_view_shows_the_quota_of_its_request(self, app: Flask, multilimit: MultiLimit) -> None:
         def look() -> Any:
             return remaining(multilimit.peek())
 
@@ -85,7 +85,7 @@ class TestPeek:
 
         assert [ask(app, "/look").json for _ in range(2)] == [{"ip-60s": 4}, {"ip-60s": 3}]
 
-    def test_finds_the_limits_of_each_method(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_peek_shows_limits_of_all_methods_or_of_one(self, app: Flask, multilimit: MultiLimit) -> None:
         class Items(MethodView):
             @rate_limiter(type=LimitType.IP, rules="5/minute")
             def post(self) -> str:
@@ -101,17 +101,17 @@ class TestPeek:
             assert remaining(multilimit.peek("items", "ip:127.0.0.1")) == {"ip-60s": 5, "ip-3600s": 7}
             assert remaining(multilimit.peek("items", "ip:127.0.0.1", method="PUT")) == {"ip-3600s": 7}
 
-    def test_is_one_command(self, app: Flask, multilimit: MultiLimit, redis_client: redis.Redis) -> None:
+    def test_peek_is_one_command(self, app: Flask, multilimit: MultiLimit, redis_client: redis.Redis) -> None:
         statuses(app, "/login", method="POST", headers={"X-User": "ann"})
-        multilimit_peeks = isinstance(gate_of(app).limiter.storage, RedisStorage)
+        on_server = isinstance(gate_of(app).limiter.storage, RedisStorage)
         with commands(redis_client) as seen, app.app_context():
             multilimit.peek("login", ["user:ann", "ip:127.0.0.1"])
 
-        assert seen == (["EVALSHA"] if multilimit_peeks else [])
+        assert seen == (["EVALSHA"] if on_server else [])
 
 
 class TestReset:
-    def test_makes_the_quota_of_one_subject_whole(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_reset_restores_the_quota_of_one_subject_only(self, app: Flask, multilimit: MultiLimit) -> None:
         ann, bob = {"X-User": "ann"}, {"X-User": "bob"}
         for user in (ann, bob):
             statuses(
@@ -125,7 +125,7 @@ class TestReset:
             assert remaining(multilimit.peek("login", "user:bob")) == {"user-3600s": 3}
             assert remaining(multilimit.peek("login", "ip:192.0.2.1")) == {"ip-60s": 0}
 
-    def test_of_the_request_leaves_what_everyone_shares(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_reset_in_a_view_leaves_the_quota_shared_by_everyone(self, app: Flask, multilimit: MultiLimit) -> None:
         def forgive() -> Any:
             multilimit.reset()
             return remaining(multilimit.peek())
@@ -135,7 +135,7 @@ class TestReset:
 
         assert ask(app, "/forgive").json == {"ip-60s": 5, "default-3600s": 49}
 
-    def test_of_everyone_is_asked_for(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_reset_of_everyone_restores_the_shared_quota(self, app: Flask, multilimit: MultiLimit) -> None:
         statuses(app, "/key")
 
         with app.app_context():
@@ -145,7 +145,7 @@ class TestReset:
 
 
 class TestRefund:
-    def test_gives_back_what_the_request_was_charged(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_refund_in_a_view_returns_what_the_request_was_charged(self, app: Flask, multilimit: MultiLimit) -> None:
         def free() -> str:
             multilimit.refund(current_decision)
             return "free"
@@ -157,23 +157,23 @@ class TestRefund:
 
 
 class TestMistakes:
-    def test_an_unknown_endpoint_suggests_the_nearest(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_peek_and_reset_suggest_the_nearest_endpoint(self, app: Flask, multilimit: MultiLimit) -> None:
         for call in (multilimit.peek, multilimit.reset):
             with app.app_context(), pytest.raises(ConfigurationError, match='"logni"; did you mean "login"'):
                 call("logni", "ip:127.0.0.1")
 
 
 class TestCheckMany:
-    def test_decides_each_for_itself_in_order(self, any_storage: Any) -> None:
+    def test_check_many_decides_each_check_in_order(self, any_storage: Any) -> None:
         limiter = Limiter(any_storage)
         batch = [hits_for("2/minute; 9/hour", scope="mail", type="user", subject=user) for user in "aababa"]
 
         assert [decision.allowed for decision in limiter.check_many(batch)] == [True, True, True, False, True, False]
 
-    def test_of_none_is_none(self, any_storage: Any) -> None:
+    def test_check_many_of_no_checks_is_an_empty_list(self, any_storage: Any) -> None:
         assert Limiter(any_storage).check_many([]) == []
 
-    def test_is_one_round_trip(self, server: Server, redis_client: redis.Redis) -> None:
+    def test_check_many_is_one_round_trip(self, server: Server, redis_client: redis.Redis) -> None:
         """The whole pipeline is written before the first reply is read."""
         pool = ConnectionPool(connection_class=CountingConnection, path=server.url.removeprefix("unix://"))
         limiter = Limiter(RedisStorage(Redis(connection_pool=pool)))
@@ -188,6 +188,6 @@ class TestCheckMany:
         pool.disconnect()
         assert redis_client.dbsize() == 100
 
-    def test_an_empty_check_is_an_error(self, any_storage: Any) -> None:
+    def test_check_many_with_a_check_without_hits_is_an_error(self, any_storage: Any) -> None:
         with pytest.raises(ConfigurationError, match="no hits"):
             Limiter(any_storage).check_many([hits_for("1/minute", scope="a"), ()])

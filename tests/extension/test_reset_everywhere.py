@@ -1,4 +1,4 @@
-"""Quotas are reset wherever a subject has any, and all of them."""
+"""`reset` of a subject at every endpoint, and of all quotas of the app."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ LONG = "a user whose name is so long that a key has only a digest of it " * 2
 
 @pytest.fixture(params=["memory", "server", "cluster"])
 def app(request: pytest.FixtureRequest) -> Flask:
-    made = Flask("shop")
-    made.config["MULTILIMIT_STORAGE_URI"] = _uri(request)
-    made.config["MULTILIMIT_DENY_CACHE"] = 0
-    multilimit = MultiLimit(made, user_loader=_user)
+    app = Flask("shop")
+    app.config["MULTILIMIT_STORAGE_URI"] = _uri(request)
+    app.config["MULTILIMIT_DENY_CACHE"] = 0
+    multilimit = MultiLimit(app, user_loader=_user)
 
-    @made.get("/one")
+    @app.get("/one")
     @rate_limiter(type=IP, rules="1/minute")
     def one() -> str:
         return mail()
 
-    @made.get("/two")
+    @app.get("/two")
     @rate_limiter(type=(USER, IP), rules="1/minute")
     @rate_limiter(type=USER, rules="1/minute", hash_tag="scope")
     def two() -> str:
@@ -41,7 +41,7 @@ def app(request: pytest.FixtureRequest) -> Flask:
         multilimit.check("9/minute", scope="here", type=IP, subject=request_address())
         return "sent"
 
-    return made
+    return app
 
 
 def _uri(request: pytest.FixtureRequest) -> str:
@@ -51,7 +51,7 @@ def _uri(request: pytest.FixtureRequest) -> str:
         return str(request.getfixturevalue("cluster").uri)
     server: Server = request.getfixturevalue("server")
     client: redis.Redis = request.getfixturevalue("redis_client")
-    del client  # which is empty
+    del client  # the fixture empties the server
     return server.url
 
 
@@ -75,7 +75,7 @@ def multilimit_of(app: Flask) -> MultiLimit:
 
 @pytest.mark.parametrize("user", ["42", "an: odd {user}", LONG])
 @pytest.mark.parametrize("ip", ["203.0.113.7", "2001:db8::7"])
-def test_a_subject_is_reset_everywhere(app: Flask, user: str, ip: str) -> None:
+def test_reset_everywhere_restores_all_quotas_of_a_subject(app: Flask, user: str, ip: str) -> None:
     with app.app_context():
         multilimit_of(app).reset(reach="everything")
     assert statuses(app, user, ip) == [200, 200]
@@ -91,7 +91,7 @@ def test_a_subject_is_reset_everywhere(app: Flask, user: str, ip: str) -> None:
     assert statuses(app, "other", "192.0.2.1") == [429, 429]
 
 
-def test_everything_is_reset(app: Flask) -> None:
+def test_reset_everything_restores_all_quotas(app: Flask) -> None:
     statuses(app)
     with app.app_context():
         assert multilimit_of(app).reset(reach="everything") >= 5
@@ -100,7 +100,7 @@ def test_everything_is_reset(app: Flask) -> None:
     assert statuses(app) == [200, 200]
 
 
-def test_a_reset_everywhere_without_a_subject_is_an_error(app: Flask) -> None:
+def test_reset_everywhere_without_a_subject_is_an_error(app: Flask) -> None:
     with app.app_context(), pytest.raises(ConfigurationError, match="say whose quotas"):
         multilimit_of(app).reset(reach="everywhere")
 
@@ -114,7 +114,9 @@ def test_a_reset_everywhere_without_a_subject_is_an_error(app: Flask) -> None:
         ({"reach": "everything", "subject": "user:42"}, "for one of them, give 'everywhere'"),
     ],
 )
-def test_a_reach_that_contradicts_the_rest_resets_nothing(app: Flask, given: dict[str, Any], message: str) -> None:
+def test_reset_with_contradictory_arguments_is_an_error_and_resets_nothing(
+    app: Flask, given: dict[str, Any], message: str
+) -> None:
     statuses(app)
 
     with app.app_context(), pytest.raises(ConfigurationError, match=message):

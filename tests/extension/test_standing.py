@@ -1,4 +1,4 @@
-"""``multilimit.standing``: what support pages show of a client, in any process."""
+"""``multilimit.standing``: how much a client has left and what refuses it, for support pages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def plan(user: str | None) -> str:
     return PLANS.get(str(user), "1/minute")
 
 
-def made(*, storage: Any = None) -> tuple[Flask, MultiLimit]:
+def app_with_limits(*, storage: Any = None) -> tuple[Flask, MultiLimit]:
     app = Flask("shop")
     multilimit = MultiLimit(app, storage=storage, user_loader=lambda: request.headers.get("X-User"))
     keyed = rate_limiter(type=lambda: request.headers.get("X-Key"), name="api_key", rules="5/minute")(view())
@@ -38,8 +38,8 @@ def left(app: Flask, multilimit: MultiLimit, **who: Any) -> dict[str, int]:
     return {each.endpoint: rule.remaining for each in found.requests for rule in each.rules}
 
 
-def test_a_customer_stands_by_the_plan_of_that_customer() -> None:
-    app, multilimit = made()
+def test_standing_uses_the_dynamic_rules_of_the_user() -> None:
+    app, multilimit = app_with_limits()
     statuses(app, "/mine", "/mine", "/mine", headers={"X-User": "ada"})
     statuses(app, "/mine", "/mine", "/mine", headers={"X-User": "bob"})
 
@@ -54,8 +54,8 @@ def test_a_customer_stands_by_the_plan_of_that_customer() -> None:
     assert ada.requests[0].rules[0].remaining == 7
 
 
-def test_a_client_is_named_by_an_address_a_key_or_several_together() -> None:
-    app, multilimit = made()
+def test_standing_finds_a_client_by_address_key_or_several_subjects() -> None:
+    app, multilimit = app_with_limits()
     statuses(app, "/here", "/both", "/keyed", headers={"X-User": "ada", "X-Key": "key-0"})
 
     assert left(app, multilimit, ip=ip_address("127.0.0.1")) == {"both": 4, "here": 2, "mine": 1}
@@ -65,16 +65,16 @@ def test_a_client_is_named_by_an_address_a_key_or_several_together() -> None:
     assert left(app, multilimit, ip="127.0.0.1", endpoint="here", method="GET") == {"here": 2}
 
 
-def test_asking_charges_nothing_and_shows_values_that_nobody_can_change() -> None:
-    app, multilimit = made()
+def test_standing_charges_nothing_and_is_immutable() -> None:
+    app, multilimit = app_with_limits()
 
     assert left(app, multilimit, user="ada") == left(app, multilimit, user="ada") == {"mine": 10}
     with app.app_context(), pytest.raises(FrozenInstanceError):
         multilimit.standing(user="ada").state = "passes"  # type: ignore[misc]
 
 
-def test_a_request_of_somebody_else_does_not_change_the_answer() -> None:
-    app, multilimit = made()
+def test_standing_ignores_the_user_of_the_current_request() -> None:
+    app, multilimit = app_with_limits()
     statuses(app, "/mine", headers={"X-User": "ada"})
 
     with app.test_request_context("/mine", headers={"X-User": "bob"}):
@@ -93,17 +93,17 @@ def test_a_request_of_somebody_else_does_not_change_the_answer() -> None:
         ({"user": "ada", "endpoint": "nothing"}, 'no endpoint is called "nothing"'),
         ({"user": "ada", "method": "GET"}, "name an endpoint"),
     ],
-    ids=["nobody", "type", "spelling", "user", "endpoint", "method"],
+    ids=["no subject", "unknown type", "no type", "user id", "unknown endpoint", "method without endpoint"],
 )
-def test_a_mistake_is_an_error_that_names_the_remedy(who: dict[str, Any], message: str) -> None:
-    app, multilimit = made()
+def test_invalid_arguments_of_standing_are_an_error(who: dict[str, Any], message: str) -> None:
+    app, multilimit = app_with_limits()
 
     with app.app_context(), pytest.raises(ConfigurationError, match=message):
         multilimit.standing(**who)
 
 
-def test_a_storage_that_is_away_is_said_not_guessed() -> None:
-    app, multilimit = made(storage="redis://127.0.0.1:1/0")
+def test_standing_is_unknown_when_storage_is_down() -> None:
+    app, multilimit = app_with_limits(storage="redis://127.0.0.1:1/0")
 
     with app.app_context():
         found = multilimit.standing(user="ada")

@@ -1,4 +1,4 @@
-"""Limits that are looked at before the app serves, and names that no endpoint has."""
+"""`validate` finds mistakes before the app serves, among them names that no endpoint has."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ STALE = 'MULTILIMIT_LIMITS["old_name"]: no endpoint or blueprint is called "old_
 
 @pytest.fixture
 def multilimit(app: Flask, storage: RecordingStorage) -> MultiLimit:
-    """With a limit for an endpoint that is no longer there."""
+    """It has a limit for an endpoint that does not exist any more."""
     app.testing = False
     app.config["MULTILIMIT_LIMITS"] = {"old_name": "5/minute", "health": "2/minute"}
     app.get("/health", endpoint="health")(view())
     return MultiLimit(app, storage=storage)
 
 
-def test_an_app_without_mistakes_is_valid(app: Flask, storage: RecordingStorage) -> None:
+def test_app_without_mistakes_is_valid(app: Flask, storage: RecordingStorage) -> None:
     multilimit = MultiLimit(app, storage=storage)
     app.get("/", endpoint="view")(rate_limiter(rules="5/minute")(view()))
 
@@ -41,7 +41,7 @@ def test_an_app_without_mistakes_is_valid(app: Flask, storage: RecordingStorage)
     assert storage.checks == []
 
 
-def test_a_mistake_at_an_endpoint_is_an_error(app: Flask, storage: RecordingStorage) -> None:
+def test_limit_by_user_without_a_user_loader_is_an_error(app: Flask, storage: RecordingStorage) -> None:
     multilimit = MultiLimit(app, storage=storage)
     app.get("/", endpoint="view")(rate_limiter(type=LimitType.USER, rules="5/minute")(view()))
 
@@ -50,10 +50,10 @@ def test_a_mistake_at_an_endpoint_is_an_error(app: Flask, storage: RecordingStor
 
 
 @pytest.mark.parametrize("early", ["a function", "a check"])
-def test_a_check_before_the_first_request_hides_no_mistake_from_it(
+def test_mistake_fails_the_first_request_although_a_check_came_before(
     app: Flask, storage: RecordingStorage, early: str
 ) -> None:
-    """A limiter above the route would limit nothing, so no request is served."""
+    """A limiter above the route would limit no request, so no request is served."""
     multilimit = MultiLimit(app, storage=storage)
     rate_limiter(rules="5/minute")(app.get("/")(view()))
     with app.app_context():
@@ -66,13 +66,15 @@ def test_a_check_before_the_first_request_hides_no_mistake_from_it(
         ask(app)
 
 
-class TestASettingThatIsChangedTooLate:
-    """It would have no effect, so an endpoint would have no limit."""
+class TestLateSettings:
+    """A setting that is changed too late would have no effect, and leave an endpoint without a limit."""
 
     @pytest.mark.parametrize(
         "late", [{"DEFAULT_LIMITS": "1/minute"}, {"LIMITS": {"view": "1/minute"}}, {"ENABLED": False}]
     )
-    def test_is_an_error(self, app: Flask, storage: RecordingStorage, late: dict[str, Any]) -> None:
+    def test_setting_changed_after_multilimit_is_an_error(
+        self, app: Flask, storage: RecordingStorage, late: dict[str, Any]
+    ) -> None:
         multilimit = MultiLimit(app, storage=storage)
         app.get("/", endpoint="view")(view())
         app.config.update({f"MULTILIMIT_{name}": value for name, value in late.items()})
@@ -82,7 +84,7 @@ class TestASettingThatIsChangedTooLate:
             with pytest.raises(ConfigurationError, match=f"^MULTILIMIT_{name} changed in app.config after MultiLimit"):
                 find()
 
-    def test_is_an_error_if_it_was_changed_in_place(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_setting_changed_in_place_is_an_error(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_LIMITS"] = {}
         multilimit = MultiLimit(app, storage=storage)
         app.get("/", endpoint="view")(view())
@@ -91,14 +93,14 @@ class TestASettingThatIsChangedTooLate:
         with pytest.raises(ConfigurationError, match=r"^MULTILIMIT_LIMITS changed"):
             multilimit.validate(app)
 
-    def test_does_not_count_if_it_is_for_one_test(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_setting_changed_by_the_test_kit_is_no_error(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_ENABLED"] = False
         multilimit = MultiLimit(app, storage=storage)
 
         with enabled(app):
             multilimit.validate(app)
 
-    def test_does_not_count_if_it_is_the_same(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_setting_assigned_the_same_value_is_no_error(self, app: Flask, storage: RecordingStorage) -> None:
         limits = rate_limiter(rules="1/minute")
         app.config["MULTILIMIT_DEFAULT_LIMITS"] = [limits]
         multilimit = MultiLimit(app, storage=storage)
@@ -108,13 +110,13 @@ class TestASettingThatIsChangedTooLate:
 
 
 class TestUnknownNames:
-    def test_are_errors(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_unknown_name_is_an_error(self, app: Flask, multilimit: MultiLimit) -> None:
         with pytest.raises(ConfigurationError) as caught:
             multilimit.validate(app)
 
         assert STALE in str(caught.value)
 
-    def test_are_warnings_if_the_setting_says_so(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_unknown_name_is_a_warning_when_configured(self, app: Flask, storage: RecordingStorage) -> None:
         app.config.update(MULTILIMIT_EXEMPT=["gone.*"], MULTILIMIT_UNKNOWN_NAMES="warn")
         multilimit = MultiLimit(app, storage=storage)
 
@@ -122,13 +124,15 @@ class TestUnknownNames:
             multilimit.validate(app)
 
     @pytest.mark.usefixtures("multilimit")
-    def test_stop_all_requests_and_are_one_critical_line(self, app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+    def test_unknown_name_fails_every_request_and_is_logged_once(
+        self, app: Flask, caplog: pytest.LogCaptureFixture
+    ) -> None:
         assert statuses(app, "/health", "/health", "/nowhere") == [500] * 3
 
         (logged,) = (record for record in caplog.records if record.levelno == logging.CRITICAL)
         assert f"no request is served until this is corrected: {STALE}" in logged.getMessage()
 
-    def test_stop_no_request_if_warnings_are_enough(
+    def test_unknown_name_as_a_warning_fails_no_request(
         self, app: Flask, storage: RecordingStorage, caplog: pytest.LogCaptureFixture
     ) -> None:
         limits = {"old_name": "5/minute", "health": "2/minute"}
@@ -140,7 +144,7 @@ class TestUnknownNames:
         assert [record.levelno for record in caplog.records if STALE in record.getMessage()] == [logging.WARNING]
 
     @pytest.mark.usefixtures("multilimit")
-    def test_are_found_by_the_doctor_and_do_not_stop_the_list(self, app: Flask) -> None:
+    def test_doctor_reports_an_unknown_name_and_limits_are_still_listed(self, app: Flask) -> None:
         commands = app.test_cli_runner()
 
         doctor = commands.invoke(args=["multilimit", "doctor"], env={"COLUMNS": "200"})
@@ -152,17 +156,19 @@ class TestUnknownNames:
         assert "health  GET /health" in listed.output
 
 
-class TestFirstMoment:
-    """A mistake is found at the first moment at which the app can be complete."""
+class TestDevelopmentServer:
+    """A mistake is found when the development server starts: then the app is complete."""
 
     @pytest.mark.usefixtures("multilimit")
-    def test_the_development_server_does_not_start(self, app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_development_server_refuses_to_start_with_a_mistake(
+        self, app: Flask, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("werkzeug.serving.run_simple", lambda *_, **__: pytest.fail("it serves"))
 
         with pytest.raises(ConfigurationError, match="old_name"):
             app.run()
 
-    def test_the_development_server_starts_if_all_is_well(
+    def test_development_server_starts_without_mistakes(
         self, app: Flask, storage: RecordingStorage, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         served: list[Any] = []
@@ -175,9 +181,7 @@ class TestFirstMoment:
 
 
 @pytest.mark.parametrize("setting", ["ALLOW", "DENY"])
-def test_a_list_with_a_type_that_the_app_does_not_have_is_an_error(
-    app: Flask, storage: RecordingStorage, setting: str
-) -> None:
+def test_list_entry_with_an_unknown_type_is_an_error(app: Flask, storage: RecordingStorage, setting: str) -> None:
     app.config[f"MULTILIMIT_{setting}"] = ["10.0.0.0/8", "usr:x"]
     multilimit = MultiLimit(app, storage=storage)
 
@@ -186,7 +190,7 @@ def test_a_list_with_a_type_that_the_app_does_not_have_is_an_error(
 
 
 @pytest.mark.parametrize("listed", ["user:x", "tenant:x"])
-def test_a_list_with_a_type_of_the_app_is_right(app: Flask, storage: RecordingStorage, listed: str) -> None:
+def test_list_entry_with_a_type_of_the_app_is_no_error(app: Flask, storage: RecordingStorage, listed: str) -> None:
     app.config["MULTILIMIT_DENY"] = [listed]
     multilimit = MultiLimit(app, storage=storage, user_loader=lambda: None)
     app.get("/", endpoint="view")(rate_limiter("5/minute", type=lambda: "x", name="tenant")(view()))
@@ -194,7 +198,7 @@ def test_a_list_with_a_type_of_the_app_is_right(app: Flask, storage: RecordingSt
     multilimit.validate(app)
 
 
-def test_a_setting_of_flask_limiter_that_nothing_reads_is_a_warning(app: Flask, storage: RecordingStorage) -> None:
+def test_setting_of_flask_limiter_without_the_bridge_is_a_warning(app: Flask, storage: RecordingStorage) -> None:
     app.config["RATELIMIT_STORAGE_URI"] = "redis://localhost"
     multilimit = MultiLimit(app, storage=storage)
 
@@ -203,7 +207,7 @@ def test_a_setting_of_flask_limiter_that_nothing_reads_is_a_warning(app: Flask, 
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_setting_of_flask_limiter_is_right_on_the_bridge(app: Flask) -> None:
+def test_setting_of_flask_limiter_with_the_bridge_gives_no_warning(app: Flask) -> None:
     app.config["RATELIMIT_STORAGE_URI"] = "memory://"
     Limiter(get_remote_address, app=app)
 

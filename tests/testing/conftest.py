@@ -1,4 +1,4 @@
-"""The sample project is not ours to run: it runs in an environment of its own (`nox -s userproject`)."""
+"""The sample project is not collected here: it runs in an environment of its own (`nox -s userproject`)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def make_app(**settings: Any) -> Flask:
 
 @pytest.fixture(params=["memory", "server"])
 def app(request: pytest.FixtureRequest) -> Iterator[Flask]:
-    """On memory and on a real server."""
+    """The app in memory, then on a real server."""
     uri = "memory://"
     if request.param == "server":
         server = request.getfixturevalue("server")

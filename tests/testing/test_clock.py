@@ -1,4 +1,4 @@
-"""A clock that stands still, for memory and for a server."""
+"""`freeze` and `multilimit_clock`: a clock that stands still, for memory and for a server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_time_passes_only_when_the_clock_is_advanced(client: FlaskClient, multil
     assert statuses(client, "/ip", 3) == [200, 200, 429]
 
 
-def test_the_promised_wait_is_exact(client: FlaskClient, multilimit_clock: Clock) -> None:
+def test_request_passes_exactly_after_retry_after(client: FlaskClient, multilimit_clock: Clock) -> None:
     refusal = exhaust(client, "bucket")
     assert statuses(client, "/bucket", 1) == [429]
     multilimit_clock.advance(refusal.retry_after)
@@ -50,7 +50,7 @@ def test_charges_from_before_the_freeze_still_count(app: Flask, client: FlaskCli
         assert statuses(client, "/ip", 1) == [200]
 
 
-def test_after_the_freeze_its_charges_are_reset(app: Flask, client: FlaskClient) -> None:
+def test_charges_during_the_freeze_are_reset_after_it(app: Flask, client: FlaskClient) -> None:
     with freeze(app) as clock:
         clock.advance(timedelta(days=3))
         exhaust(client, "by_ip")
@@ -60,14 +60,14 @@ def test_after_the_freeze_its_charges_are_reset(app: Flask, client: FlaskClient)
     assert statuses(client, "/bucket", 1) == [200]
 
 
-def test_a_limiter_that_waits_moves_the_clock(client: FlaskClient, multilimit_clock: Clock) -> None:
+def test_waiting_limiter_advances_the_clock(client: FlaskClient, multilimit_clock: Clock) -> None:
     before = multilimit_clock.now
     assert statuses(client, "/waits", 2) == [200, 200]
     assert multilimit_clock.now - before == pytest.approx(60)
 
 
 @pytest.mark.parametrize("rule", [Rule(60, 2), Rule(60, 4, lease=2)])
-def test_the_layers_of_production_go_by_the_clock(server: Server, rule: Rule) -> None:
+def test_deny_cache_and_leases_use_the_clock(server: Server, rule: Rule) -> None:
     app = Flask("layered")
     app.config["MULTILIMIT_KEY_PREFIX"] = f"layered-{rule.lease}:"
     MultiLimit(app, storage=server.client())
@@ -78,7 +78,7 @@ def test_the_layers_of_production_go_by_the_clock(server: Server, rule: Rule) ->
 
     with freeze(app) as clock:
         decided_by = [client.get("/").text for _ in range(rule.count)]
-        clock.advance(0.001)  # a refusal of the instant in which units came would not be remembered
+        clock.advance(0.001)  # the deny cache does not keep a refusal of the instant in which units became free
         assert statuses(client, "/", 3) == [429] * 3
         clock.advance(61)
         assert statuses(client, "/", 1) == [200]
@@ -88,7 +88,7 @@ def test_the_layers_of_production_go_by_the_clock(server: Server, rule: Rule) ->
     assert statuses(client, "/", 1) == [200]
 
 
-def test_the_clock_serves_an_engine_without_flask(server: Server) -> None:
+def test_clock_works_with_an_engine_without_flask(server: Server) -> None:
     clock = Clock(1_000_000)
     for storage in (MemoryStorage(clock=clock), RedisStorage(server.client(), clock=clock)):
         limiter = Limiter(storage)
@@ -99,12 +99,12 @@ def test_the_clock_serves_an_engine_without_flask(server: Server) -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "60", True, None])
-def test_the_clock_takes_only_seconds_forward(seconds: object) -> None:
+def test_advance_by_invalid_seconds_is_an_error(seconds: object) -> None:
     with pytest.raises(ValueError, match=r"give seconds, 0 or more, or a timedelta"):
         Clock().advance(seconds)  # type: ignore[arg-type]
 
 
-def test_a_float_is_rounded_up_to_the_microsecond() -> None:
+def test_advance_rounds_up_to_the_microsecond() -> None:
     clock = Clock()
     clock.advance(18.1)
     assert clock() == 18_100_000
@@ -118,15 +118,15 @@ def test_freezing_twice_is_an_error(app: Flask) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "told"),
+    ("target", "message"),
     [(Flask("bare"), "the app 'bare' has no MultiLimit"), (MultiLimit(), "give the Flask app")],
 )
-def test_what_has_no_limits_cannot_be_frozen(target: Any, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told), freeze(target):
+def test_freeze_without_a_multilimit_app_is_an_error(target: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message), freeze(target):
         pass
 
 
-def test_a_storage_without_a_clock_is_an_error() -> None:
+def test_freeze_of_a_storage_without_a_clock_is_an_error() -> None:
     class Own:
         shared = False
 
@@ -149,7 +149,7 @@ PLAIN = """
 import sys
 import pytest
 
-def test_the_pytest_plugin_is_installed_and_imports_nothing(request):
+def test_plugin_is_installed_and_imports_nothing(request):
     assert request.config.pluginmanager.has_plugin("multilimit")
     assert not {"flask", "redis", "pydantic", "flask_multilimit"} & set(sys.modules)
 
@@ -157,13 +157,13 @@ def test_the_pytest_plugin_is_installed_and_imports_nothing(request):
 def other():
     return 1
 
-def test_the_fixture_without_an_app_says_what_is_missing(multilimit_clock):
+def test_fixture_without_an_app_is_an_error(multilimit_clock):
     pass
 """
 
 
 @pytest.mark.slow
-def test_the_plugin_is_cheap_and_says_what_is_missing(tmp_path: Path) -> None:
+def test_pytest_plugin_imports_nothing_and_explains_a_missing_app(tmp_path: Path) -> None:
     (tmp_path / "test_plain.py").write_text(PLAIN)
 
     run = subprocess.run(

@@ -1,4 +1,4 @@
-"""Quotas used up, made whole again, and limits switched off."""
+"""`exhaust`, `reset` and `enabled` of the test kit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flask_multilimit.declare.subjects import Named
 
 
-def test_the_next_request_is_refused_and_the_view_has_not_been_called(app: Flask, client: FlaskClient) -> None:
+def test_exhaust_refuses_the_next_request_without_calling_the_view(app: Flask, client: FlaskClient) -> None:
     refusal = exhaust(client, "by_ip")
 
     assert client.get("/ip").status_code == 429
@@ -27,13 +27,13 @@ def test_the_next_request_is_refused_and_the_view_has_not_been_called(app: Flask
     assert 0 < refusal.retry_after <= 60
 
 
-def test_exhaust_uses_what_the_tightest_rule_has_left(client: FlaskClient) -> None:
+def test_exhaust_uses_the_units_left_by_the_tightest_rule(client: FlaskClient) -> None:
     refusal = exhaust(client, "by_ip")
 
     assert [status.remaining for status in refusal.statuses] == [0, 2]
 
 
-def test_a_limiter_with_a_ban_is_used_up_too_and_nobody_is_banned(app: Flask) -> None:
+def test_exhaust_of_a_limiter_with_a_ban_begins_no_ban(app: Flask) -> None:
     app.add_url_rule(
         "/ban", "banning", rate_limiter(type=LimitType.IP, rules="3/minute", ban=Ban(after=1))(lambda: "ok")
     )
@@ -41,6 +41,7 @@ def test_a_limiter_with_a_ban_is_used_up_too_and_nobody_is_banned(app: Flask) ->
     refusal = exhaust(app, "banning", "ip:127.0.0.1")
 
     assert not refusal.allowed
+    assert refusal.retry_after <= 60
     response = app.test_client().get("/ban")
     assert (response.status_code, response.headers["Retry-After"]) == (429, "3600")
     reset(app, "banning", "ip:127.0.0.1")
@@ -54,7 +55,7 @@ def test_exhaust_leaves_other_addresses_alone(app: Flask, client: FlaskClient) -
     assert client.get("/ip", environ_base={"REMOTE_ADDR": "203.0.113.7"}).status_code == 429
 
 
-def test_exhaust_takes_the_address_of_the_test_client(app: Flask) -> None:
+def test_exhaust_uses_the_address_of_the_test_client(app: Flask) -> None:
     client = app.test_client()
     client.environ_base["REMOTE_ADDR"] = "2001:db8::7"
 
@@ -72,9 +73,9 @@ def test_exhaust_takes_the_address_of_the_test_client(app: Flask) -> None:
         ("/key", "api_key:abc", {"X-Key": "abc"}, {"X-Key": "xyz"}),
         ("/pair", ["user:ann", "ip:127.0.0.1"], {"X-User": "ann"}, {"X-User": "bob"}),
     ],
-    ids=["a user", "everyone", "a type of one's own", "several types that are one subject"],
+    ids=["user", "everyone", "custom type", "combined types"],
 )
-def test_exhaust_uses_up_the_quota_of_the_named_subject_alone(
+def test_exhaust_uses_up_only_the_quota_of_the_given_subject(
     client: FlaskClient, endpoint: str, subject: Named, refused: dict[str, str], passes: dict[str, str] | None
 ) -> None:
     exhaust(client, {"/user": "by_user", "/key": "by_key", "/pair": "pair"}[endpoint], subject)
@@ -84,7 +85,7 @@ def test_exhaust_uses_up_the_quota_of_the_named_subject_alone(
     assert passes is None or client.open(endpoint, method=method, headers=passes).status_code == 200
 
 
-def test_exhaust_without_a_subject_includes_the_client_without_a_login(client: FlaskClient) -> None:
+def test_exhaust_without_a_subject_includes_the_anonymous_user(client: FlaskClient) -> None:
     refusal = exhaust(client, "by_user")
 
     assert [status.name for status in refusal.violated] == ["user-86400s"]
@@ -93,20 +94,20 @@ def test_exhaust_without_a_subject_includes_the_client_without_a_login(client: F
 
 
 @pytest.mark.parametrize("endpoint", ["bucket", "cost"])
-def test_exhaust_works_with_any_algorithm_and_cost(client: FlaskClient, endpoint: str) -> None:
+def test_exhaust_works_with_token_bucket_and_cost(client: FlaskClient, endpoint: str) -> None:
     exhaust(client, endpoint)
 
     assert client.get(f"/{endpoint}").status_code == 429
 
 
-def test_a_shadow_can_be_used_up_too(client: FlaskClient) -> None:
+def test_exhaust_of_a_shadow_refuses_no_request(client: FlaskClient) -> None:
     refusal = exhaust(client, "shadow")
 
     assert not refusal.allowed
     assert client.get("/shadow").status_code == 200
 
 
-def test_reset_of_the_whole_app(app: Flask, client: FlaskClient) -> None:
+def test_reset_of_an_app_restores_all_quotas(app: Flask, client: FlaskClient) -> None:
     exhaust(client, "by_ip")
     exhaust(client, "bucket")
 
@@ -116,7 +117,7 @@ def test_reset_of_the_whole_app(app: Flask, client: FlaskClient) -> None:
     assert client.get("/bucket").status_code == 200
 
 
-def test_reset_of_one_subject(client: FlaskClient) -> None:
+def test_reset_of_a_subject_leaves_other_subjects(client: FlaskClient) -> None:
     exhaust(client, "by_user", "user:ann")
     exhaust(client, "by_user", "user:bob")
 
@@ -126,7 +127,7 @@ def test_reset_of_one_subject(client: FlaskClient) -> None:
     assert client.post("/user", headers={"X-User": "bob"}).status_code == 429
 
 
-def test_reset_during_a_change_reaches_the_quota_that_counts_when_it_ends(app: Flask, client: FlaskClient) -> None:
+def test_reset_during_an_override_clears_the_declared_quota(app: Flask, client: FlaskClient) -> None:
     exhaust(client, "by_ip")
     with app.app_context():
         control = app.extensions["multilimit"].control
@@ -138,7 +139,7 @@ def test_reset_during_a_change_reaches_the_quota_that_counts_when_it_ends(app: F
     assert client.get("/ip").status_code == 200
 
 
-def test_limits_can_be_switched_on_and_off_in_a_block() -> None:
+def test_enabled_switches_limits_on_and_off_in_a_block() -> None:
     app = make_app(MULTILIMIT_ENABLED=False)
     client = app.test_client()
 
@@ -164,18 +165,18 @@ def test_limits_can_be_switched_on_and_off_in_a_block() -> None:
         ("huge", None, 'more than 1000000 units are left at "huge"'),
     ],
 )
-def test_an_endpoint_that_cannot_be_exhausted_is_an_error(endpoint: str, subject: str | None, message: str) -> None:
+def test_exhaust_of_an_unsuitable_endpoint_is_an_error(endpoint: str, subject: str | None, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         exhaust(make_app(), endpoint, subject)
 
     assert message in str(caught.value)
 
 
-def test_limits_that_are_off_cannot_be_used_up() -> None:
+def test_exhaust_is_an_error_when_limits_are_disabled() -> None:
     with pytest.raises(ConfigurationError, match=r"limits are switched off \(MULTILIMIT_ENABLED=False\)"):
         exhaust(make_app(MULTILIMIT_ENABLED=False), "by_ip")
 
 
-def test_reset_of_a_subject_needs_the_endpoint() -> None:
+def test_reset_of_a_subject_without_an_endpoint_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="name the endpoint too"):
         reset(make_app(), subject="ip:203.0.113.7")

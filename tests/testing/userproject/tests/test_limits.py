@@ -11,13 +11,13 @@ from flask_multilimit.testing import Clock, enabled, exhaust, reset
 
 
 @pytest.fixture(autouse=True)
-def whole_quotas(app: Flask) -> Iterator[None]:
+def full_quotas(app: Flask) -> Iterator[None]:
     reset(app)
     yield
     reset(app)
 
 
-def test_three_logins_a_minute(client: FlaskClient, multilimit_clock: Clock) -> None:
+def test_login_is_limited_to_three_a_minute(client: FlaskClient, multilimit_clock: Clock) -> None:
     assert [client.post("/login").status_code for _ in range(4)] == [200, 200, 200, 429]
     multilimit_clock.advance(59.999)
     assert client.post("/login").status_code == 429
@@ -25,7 +25,7 @@ def test_three_logins_a_minute(client: FlaskClient, multilimit_clock: Clock) -> 
     assert client.post("/login").status_code == 200
 
 
-def test_twenty_logins_a_day(client: FlaskClient, multilimit_clock: Clock) -> None:
+def test_login_is_limited_to_twenty_a_day(client: FlaskClient, multilimit_clock: Clock) -> None:
     for _ in range(20):
         assert client.post("/login").status_code == 200
         multilimit_clock.advance(60)
@@ -36,7 +36,7 @@ def test_twenty_logins_a_day(client: FlaskClient, multilimit_clock: Clock) -> No
     assert refused.headers["Retry-After"] == str(24 * 3600 - 20 * 60)
 
 
-def test_the_page_of_a_refusal(client: FlaskClient) -> None:
+def test_refused_login_names_the_violated_policy(client: FlaskClient) -> None:
     refusal = exhaust(client, "login")
 
     response = client.post("/login")
@@ -47,7 +47,7 @@ def test_the_page_of_a_refusal(client: FlaskClient) -> None:
     assert response.json["violated-policies"] == ["ip-60s"]
 
 
-def test_users_have_quotas_of_their_own(client: FlaskClient) -> None:
+def test_each_user_has_its_own_quota(client: FlaskClient) -> None:
     exhaust(client, "write", "user:ann")
 
     assert client.post("/entries", headers={"X-User": "ann"}).status_code == 429
@@ -57,13 +57,13 @@ def test_users_have_quotas_of_their_own(client: FlaskClient) -> None:
     assert client.post("/entries", headers={"X-User": "ann"}).status_code == 201
 
 
-def test_the_whole_book_is_full(client: FlaskClient) -> None:
+def test_quota_of_everyone_refuses_each_user(client: FlaskClient) -> None:
     exhaust(client, "write", "everyone")
 
     assert client.post("/entries", headers={"X-User": "bob"}).status_code == 429
 
 
-def test_without_limits() -> None:
+def test_disabled_limits_can_be_enabled_in_a_test() -> None:
     app = create_app({"MULTILIMIT_ENABLED": False})
     client = app.test_client()
 

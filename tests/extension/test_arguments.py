@@ -1,4 +1,4 @@
-"""Questions that make no sense, or come from an odd place: an answer, or an error that tells what to do."""
+"""Arguments of the extension and its methods: an unusable one is an error that says what to give."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def multilimit(app: Flask, storage: RecordingStorage) -> MultiLimit:
 
 
 @pytest.mark.parametrize("subject", [5, UUID(int=5), "5"])
-def test_a_subject_is_text_or_an_id(
+def test_check_accepts_text_integer_or_uuid_as_subject(
     app: Flask, multilimit: MultiLimit, storage: RecordingStorage, subject: Any
 ) -> None:
     with app.app_context():
@@ -39,7 +39,7 @@ def test_a_subject_is_text_or_an_id(
 
 
 @pytest.mark.parametrize("subject", [5.0, True, b"5", object(), ["5"]])
-def test_any_other_subject_is_an_error(app: Flask, multilimit: MultiLimit, subject: Any) -> None:
+def test_check_with_another_type_of_subject_is_an_error(app: Flask, multilimit: MultiLimit, subject: Any) -> None:
     with (
         app.app_context(),
         pytest.raises(ConfigurationError, match=r"subject=.*: give a str, an int or a UUID"),
@@ -58,7 +58,7 @@ def test_any_other_subject_is_an_error(app: Flask, multilimit: MultiLimit, subje
         ({}, "outside of a request, name an endpoint and a subject"),
     ],
 )
-def test_a_wrong_question_about_a_quota_is_an_error(
+def test_peek_and_reset_with_invalid_arguments_are_an_error(
     app: Flask, multilimit: MultiLimit, options: dict[str, Any], message: str
 ) -> None:
     app.get("/", endpoint="view")(rate_limiter(type=LimitType.IP, rules="1/minute")(view()))
@@ -69,7 +69,7 @@ def test_a_wrong_question_about_a_quota_is_an_error(
                 ask_for(**options)
 
 
-def test_a_subject_that_is_a_number_is_found_by_its_text(app: Flask, multilimit: MultiLimit) -> None:
+def test_numeric_subject_is_found_by_its_text(app: Flask, multilimit: MultiLimit) -> None:
     app.get("/", endpoint="view")(rate_limiter(type=lambda: 5, name="tenant", rules="3/minute")(view()))
     assert statuses(app, "/") == [200]
 
@@ -95,7 +95,7 @@ def test_a_subject_that_is_a_number_is_found_by_its_text(app: Flask, multilimit:
         (lambda multilimit: multilimit.control.history(0), "most=0: give a whole number, 1 or more"),
     ],
 )
-def test_a_call_with_a_wrong_kind_of_value_is_an_error(
+def test_argument_of_the_wrong_type_is_an_error(
     app: Flask, multilimit: MultiLimit, call: Callable[[Any], object], message: str
 ) -> None:
     with app.app_context(), pytest.raises(ConfigurationError, match=message):
@@ -104,18 +104,18 @@ def test_a_call_with_a_wrong_kind_of_value_is_an_error(
 
 @pytest.mark.parametrize("option", ["allow", "deny", "observers"])
 @pytest.mark.parametrize("given", [None, 5, "10.0.0.0/8", ""])
-def test_one_value_where_several_belong_is_an_error(option: str, given: Any) -> None:
+def test_single_value_in_place_of_a_list_is_an_error(option: str, given: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"{option}=.*: give a list"):
         MultiLimit(**{option: given})
 
 
-def test_a_check_without_a_scope_is_an_error(app: Flask, multilimit: MultiLimit) -> None:
+def test_check_without_a_scope_is_an_error(app: Flask, multilimit: MultiLimit) -> None:
     nothing: Any = None
     with app.app_context(), pytest.raises(ConfigurationError, match="scope=None: name what is limited"):
         multilimit.check("1/minute", scope=nothing)
 
 
-def test_an_endpoint_without_a_route_is_an_error(app: Flask, multilimit: MultiLimit) -> None:
+def test_peek_at_an_endpoint_without_a_route_is_an_error(app: Flask, multilimit: MultiLimit) -> None:
     app.view_functions["lost"] = rate_limiter(rules="1/minute")(view())
 
     with app.app_context(), pytest.raises(ConfigurationError, match='no route leads to the endpoint "lost"'):
@@ -123,7 +123,7 @@ def test_an_endpoint_without_a_route_is_an_error(app: Flask, multilimit: MultiLi
 
 
 @pytest.mark.parametrize("unmatched", [None, "9/minute"])
-def test_peek_where_no_route_matches_looks_at_the_limits_of_such_requests(
+def test_peek_in_an_unmatched_request_shows_unmatched_limits(
     app: Flask, storage: RecordingStorage, unmatched: str | None
 ) -> None:
     multilimit = MultiLimit(app, storage=storage, unmatched_limits=unmatched)
@@ -136,13 +136,13 @@ def test_peek_where_no_route_matches_looks_at_the_limits_of_such_requests(
 
 
 @pytest.mark.parametrize("target", [print, len, dict.get])
-def test_an_object_that_takes_no_mark_cannot_be_exempt(target: Any) -> None:
+def test_exempt_on_a_builtin_function_is_an_error(target: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"exempt\(.*takes no attributes; wrap it in a function"):
         exempt(target)
 
 
 @pytest.mark.usefixtures("multilimit")
-def test_a_function_of_another_app_can_be_called_while_options_are_answered(app: Flask, clock: Clock) -> None:
+def test_function_of_another_app_is_limited_during_an_options_request(app: Flask, clock: Clock) -> None:
     inner, kept = Flask("inner"), RecordingStorage(clock)
     MultiLimit(inner, storage=kept)
 
@@ -178,13 +178,13 @@ def app_of(framework: str, module: str, name: str) -> Any:
     ],
     ids=["Quart", "FastAPI", "ProxyFix", "object"],
 )
-def test_another_kind_of_app_is_refused_at_once(other: Any, remedy: str) -> None:
+def test_multilimit_on_anything_but_a_flask_app_is_an_error(other: Any, remedy: str) -> None:
     for register in (MultiLimit, MultiLimit().init_app):
         with pytest.raises(ConfigurationError, match=rf"app=\w+ of .*{remedy}"):
             register(other)
 
 
-def test_the_app_may_be_given_as_the_current_one(app: Flask, storage: RecordingStorage) -> None:
+def test_multilimit_accepts_current_app(app: Flask, storage: RecordingStorage) -> None:
     with app.app_context():
         MultiLimit(current_app, storage=storage, default_limits="1/minute")
     app.get("/", endpoint="view")(view())

@@ -1,4 +1,4 @@
-"""Several types that are one subject, callables among them: whoever asks about them names the parts."""
+"""Subjects of combined types, with callables among them: `peek`, `reset` and commands name their parts."""
 
 from __future__ import annotations
 
@@ -45,24 +45,26 @@ TWO = {
     "given": ["document:a", "folder:b", "anonymous:127.0.0.1"],
 }
 ALL = {"path": "/all?document=a", "given": "all:a"}
-KINDS = pytest.mark.parametrize(
-    ("endpoint", "kind"), [("one", ONE), ("two", TWO), ("all", ALL)], ids=["one", "two", "all"]
+EACH_COMBINATION = pytest.mark.parametrize(
+    ("endpoint", "combination"), [("one", ONE), ("two", TWO), ("all", ALL)], ids=["one", "two", "all"]
 )
 
 
-@KINDS
-def test_peek_and_reset_find_the_quota(app: Flask, multilimit: MultiLimit, endpoint: str, kind: dict[str, Any]) -> None:
-    assert statuses(app, kind["path"], kind["path"]) == [200, 429]
+@EACH_COMBINATION
+def test_peek_and_reset_find_the_quota_by_all_parts(
+    app: Flask, multilimit: MultiLimit, endpoint: str, combination: dict[str, Any]
+) -> None:
+    assert statuses(app, combination["path"], combination["path"]) == [200, 429]
 
     with app.app_context():
-        before = multilimit.peek(endpoint, kind["given"])
-        multilimit.reset(endpoint, kind["given"])
+        before = multilimit.peek(endpoint, combination["given"])
+        multilimit.reset(endpoint, combination["given"])
 
     assert [status.remaining for status in before.statuses] == [0]
-    assert statuses(app, kind["path"]) == [200]
+    assert statuses(app, combination["path"]) == [200]
 
 
-def test_the_subject_as_it_stands_in_storage_is_known_too(
+def test_peek_finds_a_subject_written_as_in_its_key(
     app: Flask, multilimit: MultiLimit, storage: RecordingStorage
 ) -> None:
     statuses(app, ONE["path"])
@@ -75,13 +77,13 @@ def test_the_subject_as_it_stands_in_storage_is_known_too(
 
 
 @pytest.mark.parametrize("given", ["reads:a", "ip:127.0.0.1", "user:ann"])
-def test_a_reset_that_touches_nothing_is_an_error(app: Flask, multilimit: MultiLimit, given: str) -> None:
+def test_reset_that_finds_no_quota_is_an_error(app: Flask, multilimit: MultiLimit, given: str) -> None:
     with app.app_context(), pytest.raises(ConfigurationError, match=r'no limiter at "one" counts .*nothing was reset'):
         multilimit.reset("one", given)
 
 
 @pytest.mark.parametrize("given", [["raeds:a"], ["reads:a", "raeds:a"]])
-def test_a_type_that_no_endpoint_has_is_an_error(app: Flask, multilimit: MultiLimit, given: list[str]) -> None:
+def test_unknown_type_is_an_error_that_lists_the_types(app: Flask, multilimit: MultiLimit, given: list[str]) -> None:
     types = "all, document, folder, ip, place, reads, user"
     for ask in (multilimit.peek, multilimit.reset):
         with (
@@ -90,23 +92,23 @@ def test_a_type_that_no_endpoint_has_is_an_error(app: Flask, multilimit: MultiLi
         ):
             ask("one", ["ip:127.0.0.1", *given])
 
-    told = app.test_cli_runner().invoke(args=["multilimit", "check", "one", "--subject", "raeds=a"])
+    run = app.test_cli_runner().invoke(args=["multilimit", "check", "one", "--subject", "raeds=a"])
 
-    assert (told.exit_code, "has a type called 'raeds'" in told.output) == (1, True)
+    assert (run.exit_code, "has a type called 'raeds'" in run.output) == (1, True)
 
 
-def test_a_type_of_another_endpoint_does_not_apply(app: Flask, multilimit: MultiLimit) -> None:
+def test_peek_ignores_a_type_of_another_endpoint(app: Flask, multilimit: MultiLimit) -> None:
     with app.app_context():
         assert multilimit.peek("one", "folder:b").statuses == ()
 
 
 @pytest.mark.parametrize("given", [object(), 5, ["127.0.0.1"], [], ["user:ann", "user:bob"]])
-def test_a_value_that_names_no_subject_is_an_error(app: Flask, multilimit: MultiLimit, given: Any) -> None:
+def test_reset_of_a_value_that_names_no_subject_is_an_error(app: Flask, multilimit: MultiLimit, given: Any) -> None:
     with app.app_context(), pytest.raises(ConfigurationError, match="subject"):
         multilimit.reset("one", given)
 
 
-def test_ids_are_given_as_the_types_return_them(app: Flask, multilimit: MultiLimit) -> None:
+def test_reset_accepts_ids_as_the_types_return_them(app: Flask, multilimit: MultiLimit) -> None:
     number = UUID(int=5)
     app.get("/three", endpoint="three")(
         rate_limiter(type=(LimitType.IP, lambda: number), name="id", rules="1/minute")(view())
@@ -119,7 +121,7 @@ def test_ids_are_given_as_the_types_return_them(app: Flask, multilimit: MultiLim
     assert statuses(app, "/three") == [200]
 
 
-def test_callables_of_one_name_are_given_by_number(app: Flask, multilimit: MultiLimit) -> None:
+def test_callables_with_the_same_name_are_numbered(app: Flask, multilimit: MultiLimit) -> None:
     types = (LimitType.IP, lambda: "first", lambda: "second")
     app.get("/two-lambdas", endpoint="three")(rate_limiter(type=types, name="both", rules="1/minute")(view()))
     assert statuses(app, "/two-lambdas", "/two-lambdas") == [200, 429]
@@ -131,7 +133,7 @@ def test_callables_of_one_name_are_given_by_number(app: Flask, multilimit: Multi
 
 
 @pytest.mark.usefixtures("multilimit")
-def test_the_test_kit_says_which_parts_to_give(app: Flask) -> None:
+def test_exhaust_with_missing_parts_is_an_error_that_names_them(app: Flask) -> None:
     with pytest.raises(ConfigurationError, match=r'\(\["ip:\.\.\.", "reads:\.\.\."\]\)'):
         exhaust(app, "one")
     with pytest.raises(ConfigurationError, match=r'\(\["document:\.\.\.", "folder:\.\.\.", "user:\.\.\."\]\)'):
@@ -143,7 +145,7 @@ class TestOnTheCommandLine:
     def run(self, app: Flask, *arguments: str) -> Result:
         return app.test_cli_runner().invoke(args=["multilimit", *arguments])
 
-    def test_reset_of_a_part_says_what_else_to_give(self, app: Flask) -> None:
+    def test_reset_command_with_one_part_names_the_missing_ones(self, app: Flask) -> None:
         run = self.run(app, "reset", "one", "--yes", "--ip", "127.0.0.1")
 
         assert run.exit_code == 1
