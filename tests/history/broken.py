@@ -1,4 +1,4 @@
-"""Scripts that break the contract, each in one place: what the checker must find."""
+"""Defects in scripts that break the contract, each in one place. The checker must find them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Defect:
     driver: str = "check"
 
 
-TREMBLING = Defect(
+JITTERING_CLOCK = Defect(
     "grace, now = 0, time[1] * 1000000 + time[2]",
     "grace, now = 20, time[1] * 1000000 + time[2] - math.random(0, 3) * 300",
 )
-"""Of the clock that the script reads. Keys die by another one, so they stay 20 ms longer: beside this, the clock of
-Valkey 9.1 trembles by itself."""
+"""Not a defect: the clock that the script reads steps to and fro. Keys expire by another clock, so they stay 20 ms
+longer: in addition, the clock of Valkey 9.1 jitters by itself."""
 
 DEFECTS = {
     "charges what allows although another refuses": Defect("local charging = allowed and not", "local charging = not"),
@@ -67,9 +67,9 @@ DEFECTS = {
 
 
 GENERIC_ONLY = {"forgets the last rule", "charges a repeated check again", "gives every check one id", "charges a peek"}
-"""Defects of what compiled scripts do not have, or leave to the generic one."""
+"""Defects in Lua that compiled scripts do not have, or leave to the generic script."""
 
-OF_THE_COMPILED = {
+COMPILED_ONLY = {
     "charges what allows although another refuses": Defect("if w1 == 0", "if true or w1 == 0", "compiled"),
     "gives every check one id": Defect("id = ARGV[1]", "id = 'one of 16 bytes.'", "compiled"),
     "forgets what was charged": Defect("id = ARGV[1]", "id = ARGV[1] call('DEL', KEYS[1])", "compiled"),
@@ -77,13 +77,13 @@ OF_THE_COMPILED = {
 
 
 KINDS = {"generic": (False,), "compiled": (True,), "both": (True, False)}
-"""Whether the scripts of one process are compiled, of the next, and so on in turn."""
+"""For the processes in turn: whether their scripts are compiled."""
 
 
 @contextmanager
 def scripts_of_this_process(*, are_compiled: bool, defect: Defect | None = None) -> Iterator[Shapes]:
-    """From here on storages of this process send compiled scripts for each plain check, or only generic ones; if given,
-    with a ``defect``."""
+    """Meanwhile storages of this process send compiled scripts for each plain check, or only generic ones; with a
+    ``defect`` if one is given."""
     with pytest.MonkeyPatch.context() as patch:
         compile_shape: Callable[[Shape], Compiled] = compiled
         if defect is not None and defect.driver == "compiled":

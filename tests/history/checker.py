@@ -1,10 +1,10 @@
-"""Reads the history of a concurrent run, and says where it broke the contract.
+"""Reads the history of a concurrent run, and says where it breaks the contract.
 
 There must be one order of the operations, in which each takes effect between its call and its return and checks at
 their recorded instants, so that one after the other gives exactly the recorded replies. (Wing and Gong, "Testing and
-verifying concurrent objects", 1993: a search that goes back where it finds no way on.)
+verifying concurrent objects", 1993: a search that backtracks.)
 
-Of refunds one knows no instant, only that they took effect between call and return.
+The instant of a refund is unknown: it took effect between its call and its return.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from history.operations import Operation
 
 FOR_EVER = 2**63
-TREMBLE = 10_000
-"""Microseconds by which the clock of a server may step back at any time: that of Valkey 9.1 does on a busy machine."""
+JITTER = 10_000
+"""Microseconds by which the clock of a server may step back at any time, as that of Valkey 9.1 does when it is busy."""
 
 
 def why_impossible(operations: Sequence[Operation]) -> str:
@@ -42,20 +42,20 @@ def why_impossible(operations: Sequence[Operation]) -> str:
 
 
 class _Place(NamedTuple):
-    """How far an order has come. Operations are known by their numbers in order of their calls."""
+    """How far an order has come. Operations are numbered in the order of their calls."""
 
     world: World
     first: int
-    """All before it have taken effect."""
+    """All operations before it have taken effect."""
     beyond: frozenset[int]
-    """Those after it that have."""
+    """The operations after it that have taken effect."""
 
 
 def _ways_on(place: _Place, operations: Sequence[Operation]) -> Iterator[_Place]:
     """The most likely one last: of checks, the earliest; refunds only when no check can be explained without them."""
     for number in sorted(_next(place, operations), key=lambda number: _instant_of(operations[number]), reverse=True):
         operation = operations[number]
-        if operation.reply and operation.at < place.world.now - TREMBLE:
+        if operation.reply and operation.at < place.world.now - JITTER:
             continue
         reply, world = place.world.after(operation)
         if reply == operation.reply:
@@ -63,7 +63,7 @@ def _ways_on(place: _Place, operations: Sequence[Operation]) -> Iterator[_Place]
 
 
 def _next(place: _Place, operations: Sequence[Operation]) -> Iterator[int]:
-    """Those that have not taken effect, and of which none had returned before they were called."""
+    """The operations that may take effect next: no other that is still to come had returned before their call."""
     returned = FOR_EVER
     for number in range(place.first, len(operations)):
         if operations[number].invoked > returned:
@@ -86,7 +86,7 @@ def _moved_on(world: World, place: _Place, number: int) -> _Place:
 
 
 def _why_stuck(place: _Place, operations: Sequence[Operation]) -> str:
-    """What may stand next, and why it cannot."""
+    """Which operations could be next, and why each cannot."""
     lines = [f"after {place.first} operations at {place.world.now}"]
     for number in sorted(_next(place, operations), key=lambda number: _instant_of(operations[number])):
         operation = operations[number]

@@ -1,6 +1,6 @@
-"""The contract of a check once more, in a world where one comes after the other.
+"""The contract of a check a second time, for operations one after the other.
 
-Worlds are values: to try another order of what happened, go on from an earlier one.
+Worlds are values: to try another order of operations, continue from an earlier world.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Charges = tuple[Charge, ...]
 
 
 class SlidingWindow:
-    """The one of ``support.oracle``, with the signatures of the package's algorithms. Its state is the charges."""
+    """The window of ``support.oracle``, with the signatures of the package's algorithms. Its state is the charges."""
 
     @staticmethod
     def evaluate(state: Charges | None, quota: Quota, cost: int, now: int) -> tuple[int, int, int, Charges]:
@@ -63,13 +63,13 @@ def _algorithm_of(hit: Hit) -> type[SlidingWindow] | ModuleType | Any:
 
 
 class World(NamedTuple):
-    """All that storage would hold, with the instant it was changed or asked last."""
+    """All that a storage would hold, with the instant of the last operation."""
 
     now: int = 0
     states: frozenset[tuple[str, Any]] = frozenset()
 
     def after(self, operation: Operation) -> tuple[tuple[int, ...], World]:
-        """The reply to ``operation``, and the world it leaves; its instant is the one that was recorded."""
+        """The reply to ``operation`` at its recorded instant, and the world after it."""
         if operation.kind == "refund":
             return (), self._after_refund(operation)
         return self._after_check(operation)

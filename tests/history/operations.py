@@ -1,4 +1,4 @@
-"""What is written down of a run: every question with its answer."""
+"""What a run records: every operation with its reply."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call of a limiter. Whatever it did, it did between ``invoked`` and ``returned``."""
+    """One call of a limiter. It took effect between ``invoked`` and ``returned``."""
 
     kind: Literal["check", "repeat", "peek", "refund"]
     """"repeat" is a check whose id was given, so that it may have been charged before."""

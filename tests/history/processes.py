@@ -1,4 +1,4 @@
-"""Processes that run together again and again against one server, each with several threads."""
+"""Processes that run together repeatedly against one server, each with several threads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _barrier: Any = None
 
 
 def meet_at(barrier: Barrier) -> None:
-    """Called once in each process: where all wait until all are ready."""
+    """Called once in each process, with the barrier at which all wait until all are ready."""
     global _barrier  # noqa: PLW0603 - the way in which a pool hands something to its processes
     _barrier = barrier
 
@@ -39,7 +39,7 @@ def by_threads(seed: int, threads: int, ask: Callable[[random.Random, int], Any]
 
 
 class Processes:
-    """``number`` of them."""
+    """So many processes as ``number``, with one server."""
 
     def __init__(self, number: int, pool: ProcessPoolExecutor, server: Server) -> None:
         self._number, self._pool, self._server = number, pool, server
@@ -58,7 +58,7 @@ class Processes:
 
 
 def together(calls: list[Future[list[Any]]]) -> list[Any]:
-    """What all have written down."""
+    """What all processes have recorded."""
     return [each for call in calls for each in call.result(PATIENCE)]
 
 

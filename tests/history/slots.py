@@ -1,11 +1,11 @@
-"""One process of a run that takes and gives back slots at random, and the checker of what all have written down.
+"""One process of a run that takes and releases slots at random, and the checker of what all processes record.
 
-All processes of a machine share one monotonic clock. A slot is held for certain from the return of its check until its
-release is called, and perhaps from the call of the check until the release has come to the server, which nobody waits
-for: a moment after it has returned. So
+All processes of a machine share one monotonic clock. A slot is certainly held from the return of its check until its
+release is called. It is possibly held from the call of the check until the release has reached the server, a moment
+after it has returned. So
 
-- never are more units held for certain than the count ("too many");
-- a refused check has met an instant at which, perhaps, too few were free ("refused for nothing").
+- no more units than the count are ever certainly held ("too many");
+- during a refused check there is an instant at which possibly too few units were free ("refused for nothing").
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ COSTS = (1, 1, 1, 2)
 ON_ITS_WAY = 0.05
 """Seconds that a release may take to the server, on a machine that is busy."""
 SOON = 0.3
-"""Seconds of work that outlives no timeout; some takes longer, and is renewed."""
+"""Seconds of work that is shorter than any timeout; some work takes longer, and its slots are renewed."""
 
-RELEASES: dict[str, Callable[[bytes, int, bytes], tuple[bytes, ...]]] = {
+BROKEN_RELEASES: dict[str, Callable[[bytes, int, bytes], tuple[bytes, ...]]] = {
     "nothing": lambda *_: (b"PING",),
     "one unit of a heavy check": lambda key, _, check_id: (b"ZREM", key, check_id),
 }
-"""Broken ones."""
+"""Commands that release fewer units than were taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One check, and what came of it; nanoseconds."""
+    """One check, and the work after it. Instants are nanoseconds."""
 
     cost: int
     asked: int
@@ -86,12 +86,12 @@ def run(
     *,
     are_compiled: bool,
 ) -> list[Work]:
-    """So many checks of each thread; the work of some raises, that of a few takes ``longest``: for certain the first
-    work of one thread, which asks until it gets a slot, if ``seed`` is a multiple of 100. ``released`` is what a
-    release gives back, if not all."""
+    """``times`` checks of each thread. Some work raises, and a little takes ``longest``: always the first work of one
+    thread, which asks until it gets a slot, if ``seed`` is a multiple of 100. ``released`` is what a release gives
+    back, if not everything."""
     with scripts_of_this_process(are_compiled=are_compiled, defect=defect), pytest.MonkeyPatch.context() as patch:
         if released is not None:
-            patch.setattr(concurrency, "release_command", RELEASES[released])
+            patch.setattr(concurrency, "release_command", BROKEN_RELEASES[released])
         storage._release_parts.cache_clear()  # this process may have packed others in an earlier run
         limiter = Limiter(storage_from_uri(url, timeout=30))
         limiter.peek(plan(1))
@@ -129,7 +129,7 @@ def work(limiter: Limiter, dice: random.Random, times: int, longest: float, *, s
 
 
 def run_until_killed(barrier: Barrier, url: str, seed: int, journal: Path) -> None:
-    """Write down what is taken, at once; then die with slots in hand."""
+    """Record each slot at once; then be killed while slots are held."""
     limiter, dice = Limiter(storage_from_uri(url, timeout=30)), random.Random(seed)
     barrier.wait()
     with journal.open("w", buffering=1) as lines:

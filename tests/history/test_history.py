@@ -1,4 +1,4 @@
-"""Real concurrent runs keep the contract; and with a script that breaks it, the checker says so."""
+"""Histories of concurrent processes satisfy the contract, and the checker finds scripts that break it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from flask_multilimit.engine.reply import retry_afters
 from history import worker
-from history.broken import DEFECTS, GENERIC_ONLY, OF_THE_COMPILED, TREMBLING
+from history.broken import COMPILED_ONLY, DEFECTS, GENERIC_ONLY, JITTERING_CLOCK
 from history.checker import why_impossible
 from history.processes import Processes, processes_on, together
 
@@ -25,19 +25,19 @@ PROCESSES = 3
 THREADS = 4
 TIMES = 150
 SEEDS = range(3)
-TIMES_OF_THE_BROKEN = 80
+TIMES_WITH_A_DEFECT = 80
 ALGORITHMS = frozenset(rule.algorithm for rule in worker.LIMITS.values())
 
 each_kind = pytest.mark.parametrize("are_compiled", [False, True], ids=["generic", "compiled"])
-BROKEN = [
+DEFECTS_BY_KIND = [
     *((defect, False) for defect in DEFECTS.values()),
     *((defect, True) for name, defect in DEFECTS.items() if name not in GENERIC_ONLY),
-    *((defect, True) for defect in OF_THE_COMPILED.values()),
+    *((defect, True) for defect in COMPILED_ONLY.values()),
 ]
-BROKEN_NAMES = [
+DEFECT_NAMES = [
     *(f"{name}-generic" for name in DEFECTS),
     *(f"{name}-compiled" for name in DEFECTS if name not in GENERIC_ONLY),
-    *(f"{name}-in the compiled" for name in OF_THE_COMPILED),
+    *(f"{name}-compiled only" for name in COMPILED_ONLY),
 ]
 
 
@@ -56,21 +56,21 @@ def processes(any_server: Server) -> Iterator[Processes]:
 
 @each_kind
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_concurrent_run_keeps_the_contract(processes: Processes, seed: int, are_compiled: bool) -> None:
+def test_concurrent_operations_satisfy_the_contract(processes: Processes, seed: int, are_compiled: bool) -> None:
     operations = run(processes, seed, TIMES, are_compiled=are_compiled)
 
     assert not why_impossible(operations)
-    assert_it_could_have_gone_wrong(operations)
+    assert_run_was_contended(operations)
 
 
 @each_kind
-def test_a_clock_that_trembles_breaks_nothing(processes: Processes, are_compiled: bool) -> None:
-    """As that of Valkey 9.1 does by itself, but all the time."""
-    assert not why_impossible(run(processes, 0, TIMES, TREMBLING, are_compiled=are_compiled))
+def test_contract_holds_when_the_server_clock_jitters(processes: Processes, are_compiled: bool) -> None:
+    """As the clock of Valkey 9.1 does by itself, but all the time."""
+    assert not why_impossible(run(processes, 0, TIMES, JITTERING_CLOCK, are_compiled=are_compiled))
 
 
-def assert_it_could_have_gone_wrong(operations: list[Operation]) -> None:
-    """Else a checker that finds nothing would have shown little."""
+def assert_run_was_contended(operations: list[Operation]) -> None:
+    """Otherwise a checker that finds nothing would show little."""
     kinds = Counter(operation.kind for operation in operations)
     assert min(kinds[kind] for kind in ("check", "repeat", "peek", "refund")) > 20
     checks = [operation for operation in operations if operation.kind == "check"]
@@ -92,6 +92,6 @@ def overlapping(operations: list[Operation]) -> int:
     return sum(later.invoked < earlier.returned for earlier, later in pairwise(in_order))
 
 
-@pytest.mark.parametrize(("defect", "are_compiled"), BROKEN, ids=BROKEN_NAMES)
-def test_the_checker_finds_a_broken_script(processes: Processes, defect: Defect, are_compiled: bool) -> None:
-    assert why_impossible(run(processes, 0, TIMES_OF_THE_BROKEN, defect, are_compiled=are_compiled))
+@pytest.mark.parametrize(("defect", "are_compiled"), DEFECTS_BY_KIND, ids=DEFECT_NAMES)
+def test_checker_finds_a_defect_in_a_script(processes: Processes, defect: Defect, are_compiled: bool) -> None:
+    assert why_impossible(run(processes, 0, TIMES_WITH_A_DEFECT, defect, are_compiled=are_compiled))

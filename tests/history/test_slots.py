@@ -1,4 +1,4 @@
-"""Processes and threads that take and give back slots: never more than the count at any instant, and none is lost."""
+"""Processes and threads that take and release slots: never more than the count at any instant, and none is lost."""
 
 from __future__ import annotations
 
@@ -42,16 +42,14 @@ DEFECTS = {
         "refused for nothing",
     ),
 }
-"""Scripts that break the contract in one place, and what the checker must find."""
-OF_THE_COMPILED = {
+"""Defects in scripts, and what the checker must find."""
+COMPILED_ONLY = {
     "takes a slot when it refuses": (
         Defect("return {now,0,delay", "call('ZADD', k2, now, id) return {now,0,delay", "compiled"),
         "refused for nothing",
     ),
 }
-"""The same where a compiled script has other Lua than the generic one."""
-RELEASES = ("nothing", "one unit of a heavy check")
-"""Commands that give back less than was taken."""
+"""Those whose Lua in compiled scripts differs from that in generic ones."""
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +79,7 @@ def in_use(client: redis.Redis) -> int:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_never_more_than_the_count_are_in_progress_and_none_is_lost(processes: Processes, seed: int) -> None:
+def test_slots_in_use_never_exceed_the_count_and_none_is_lost(processes: Processes, seed: int) -> None:
     history = run(processes, seed)
 
     assert not violations(history)
@@ -90,7 +88,7 @@ def test_never_more_than_the_count_are_in_progress_and_none_is_lost(processes: P
     assert in_use(processes.client) == 0
 
 
-def test_work_that_outlives_the_timeout_keeps_its_slot(processes: Processes) -> None:
+def test_work_longer_than_the_timeout_keeps_its_slot(processes: Processes) -> None:
     history = run(processes, 2, TIMES // 2, longest=2.5 * TIMEOUT)
 
     assert not violations(history)
@@ -98,8 +96,8 @@ def test_work_that_outlives_the_timeout_keeps_its_slot(processes: Processes) -> 
     assert in_use(processes.client) == 0
 
 
-def test_a_stalled_server_loses_no_slot(processes: Processes) -> None:
-    """What is sent while it stalls is done when it goes on, in any order: a release, too."""
+def test_no_slot_is_lost_when_the_server_stalls(processes: Processes) -> None:
+    """Commands that are sent while it stalls, releases too, are executed afterwards in any order."""
     calls = start(processes, 0)
     for _ in range(3):
         time.sleep(0.1)
@@ -112,22 +110,22 @@ def test_a_stalled_server_loses_no_slot(processes: Processes) -> None:
 
 
 @pytest.mark.parametrize("name", DEFECTS)
-def test_the_checker_finds_a_broken_script(processes: Processes, name: str) -> None:
+def test_checker_finds_a_defect_in_a_generic_script(processes: Processes, name: str) -> None:
     defect, clause = DEFECTS[name]
 
     assert clause in violations(run(processes, 0, 2 * TIMES, defect, scripts="generic"))
 
 
 @pytest.mark.parametrize("name", DEFECTS)
-def test_the_checker_finds_a_broken_compiled_script(processes: Processes, name: str) -> None:
-    defect, clause = OF_THE_COMPILED.get(name, DEFECTS[name])
+def test_checker_finds_a_defect_in_a_compiled_script(processes: Processes, name: str) -> None:
+    defect, clause = COMPILED_ONLY.get(name, DEFECTS[name])
 
     assert clause in violations(run(processes, 0, 2 * TIMES, defect, scripts="compiled"))
 
 
-@pytest.mark.parametrize("released", RELEASES)
-def test_the_checker_finds_slots_that_are_not_given_back(processes: Processes, released: str) -> None:
-    """In one of ten runs at the latest: it takes a client that asks in the moment when only such slots are left."""
+@pytest.mark.parametrize("released", slots.BROKEN_RELEASES)
+def test_checker_finds_slots_that_are_not_released(processes: Processes, released: str) -> None:
+    """In at least one of ten runs: a client must ask at the moment when only such slots are in use."""
     runs = (run(processes, seed, 3 * TIMES, released=released) for seed in range(1, 11))
 
     assert any("refused for nothing" in violations(run) for run in runs)

@@ -1,4 +1,4 @@
-"""One process of a concurrent run: asks at random from several threads, and writes down what it was answered."""
+"""One process of a concurrent run: random operations from several threads, which are recorded with their replies."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ LIMITS = {
     "queue": Rule(0.1, 20, algorithm="leaky_bucket", max_delay=0.05),
     "even": Rule(0.1, 20, algorithm="gcra", burst=15),
 }
-"""So short that a run of half a second sees many windows, so low that each refuses on a slow machine, too."""
+"""Short enough for many windows in a run of half a second, and low enough for refusals on a slow machine."""
 SHADOW = Rule(0.03, 5)
 SUBJECTS = ("ada", "bo")
 COSTS = (1, 1, 1, 1, 1, 1, 2, 3, 0, 11)
 EXACTLY_REFUNDED = {"sliding_window", "fixed_window", "sliding_window_counter"}
-"""What a refund does to the others depends on its instant, which no reply tells."""
+"""What a refund does to other algorithms depends on its instant, which no reply shows."""
 LONGEST_PAUSE = 0.003
 
 
@@ -49,20 +49,20 @@ def _hits_of(name: str, rule: Rule, subject: str, cost: int) -> Hits:
 
 
 def run(url: str, seed: int, threads: int, times: int, defect: Defect | None, *, are_compiled: bool) -> list[Operation]:
-    """So many operations of each thread, against the server at ``url``, by scripts of one kind, which may be given a
+    """``times`` operations of each thread against the server at ``url``, by scripts of one kind, which may have a
     ``defect``."""
     with scripts_of_this_process(are_compiled=are_compiled, defect=defect):
         limiter = Limiter(storage_from_uri(url, timeout=30))
         limiter.peek(plan(("own",), "ada", 1, shadow=False))
         recent: deque[Decision] = deque(maxlen=20)
-        plans = cache(plan)  # anew in each run, for storage keeps with the hits by which script it asks
+        plans = cache(plan)  # new in each run, because the storage keeps the script of hits with them
         recorded = by_threads(seed, threads, lambda dice, _: _Client(limiter, plans, recent, dice).ask(times))
         limiter.close()
     return [operation for operations in recorded for operation in operations]
 
 
 class _Client:
-    """One thread, and what it has asked."""
+    """One thread, and its operations so far."""
 
     def __init__(
         self, limiter: Limiter, plans: Callable[..., Hits], recent: deque[Decision], dice: random.Random
