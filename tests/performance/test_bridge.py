@@ -1,4 +1,4 @@
-"""What a request through the bridge from Flask-Limiter does not do twice."""
+"""How often the bridge from Flask-Limiter calls the functions of the app."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from flask import Flask
 from flask_multilimit.compat.flask_limiter import Limiter
 
 
-def test_a_key_is_asked_for_once_a_request() -> None:
+def test_key_function_is_called_once_per_request() -> None:
     app, asked = Flask("bridge"), list[str]()
 
     def key_func() -> str:

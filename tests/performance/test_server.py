@@ -1,4 +1,4 @@
-"""What one decision asks of the server: commands, calls within the script, bytes."""
+"""What one check costs the server: commands, calls within the script, bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.engine import DenyCache, Limiter, Rule, hits_for
+from flask_multilimit.engine import Limiter, Rule, hits_for
 from flask_multilimit.engine.hits import Hits
 from support.asking import commands
 from support.rates import RATES
@@ -33,31 +33,21 @@ def calls_during(client: redis.Redis, action: Callable[[], object]) -> tuple[lis
 
 
 @pytest.mark.parametrize("number", [1, 3, 10])
-@pytest.mark.parametrize("algorithm", RATES)
-def test_a_decision_is_one_command_whatever_the_number_of_rules(
-    limiter: Limiter, redis_client: redis.Redis, algorithm: str, number: int
-) -> None:
-    wanted = hits(number, algorithm)
-    limiter.check(wanted)
-
-    sent, _ = calls_during(redis_client, lambda: limiter.check(wanted))
-
-    assert sent == ["EVALSHA"]
-
-
-@pytest.mark.parametrize("number", [1, 3, 10])
-def test_a_rule_of_a_sliding_window_is_three_calls_and_the_clock_is_read_once(
+def test_check_is_one_command_and_three_calls_for_each_sliding_window(
     limiter: Limiter, redis_client: redis.Redis, number: int
 ) -> None:
     wanted = hits(number)
     limiter.check(wanted)
 
-    _, called = calls_during(redis_client, lambda: limiter.check(wanted))
+    sent, called = calls_during(redis_client, lambda: limiter.check(wanted))
 
+    assert sent == ["EVALSHA"]
     assert sorted(called) == sorted(["TIME", *["ZCOUNT", "ZADD", "ZCARD"] * number])
 
 
-def test_a_list_of_some_length_is_not_counted_unit_by_unit(limiter: Limiter, redis_client: redis.Redis) -> None:
+def test_number_of_calls_does_not_grow_with_the_units_of_a_sliding_window(
+    limiter: Limiter, redis_client: redis.Redis
+) -> None:
     wanted = hits(1)
     for _ in range(25):
         limiter.check(wanted)
@@ -68,18 +58,19 @@ def test_a_list_of_some_length_is_not_counted_unit_by_unit(limiter: Limiter, red
 
 
 @pytest.mark.parametrize("algorithm", [name for name in RATES if name != "sliding_window"])
-def test_a_rule_of_any_other_algorithm_is_two_calls(
+def test_check_is_one_command_and_two_calls_for_each_rule_of_another_algorithm(
     limiter: Limiter, redis_client: redis.Redis, algorithm: str
 ) -> None:
     wanted = hits(3, algorithm)
     limiter.check(wanted)
 
-    _, called = calls_during(redis_client, lambda: limiter.check(wanted))
+    sent, called = calls_during(redis_client, lambda: limiter.check(wanted))
 
+    assert sent == ["EVALSHA"]
     assert sorted(called) == ["GET"] * 3 + ["SET"] * 3 + ["TIME"]
 
 
-def test_dropping_what_has_expired_is_two_calls_more(limiter: Limiter, redis_client: redis.Redis) -> None:
+def test_dropping_expired_units_takes_two_more_calls(limiter: Limiter, redis_client: redis.Redis) -> None:
     wanted = hits(1)
     limiter.check(wanted)
     redis_client.zadd(wanted[0].key, {b"x" * 16: 1})
@@ -89,7 +80,7 @@ def test_dropping_what_has_expired_is_two_calls_more(limiter: Limiter, redis_cli
     assert sorted(called) == sorted(["TIME", "ZCOUNT", "ZADD", "ZCARD", "ZREMRANGEBYSCORE", "PEXPIRE"])
 
 
-def test_a_rule_is_few_bytes_on_the_wire(limiter: Limiter, redis_client: redis.Redis) -> None:
+def test_each_rule_adds_fewer_than_150_bytes_to_a_command(limiter: Limiter, redis_client: redis.Redis) -> None:
     def bytes_of(wanted: Hits) -> int:
         before = redis_client.info("stats")["total_net_input_bytes"]
         for _ in range(100):
@@ -104,28 +95,7 @@ def test_a_rule_is_few_bytes_on_the_wire(limiter: Limiter, redis_client: redis.R
     assert (bytes_of(eleven) - bytes_of(one)) / 10 < 150
 
 
-@pytest.mark.parametrize("number", [1, 3, 10])
-def test_a_refusal_that_is_known_is_no_byte_on_the_wire(
-    limiter: Limiter, redis_client: redis.Redis, number: int
-) -> None:
-    wanted = hits_for([Rule(60 + i, 1 + i) for i in range(number)], scope="api.update", subject="203.0.113.7")
-    knowing = Limiter(DenyCache(limiter.storage, seconds=60))
-    knowing.check(wanted)
-    assert not knowing.check(wanted).allowed
-
-    def bytes_during(action: Callable[[], object]) -> int:
-        before = redis_client.info("stats")["total_net_input_bytes"]
-        action()
-        return int(redis_client.info("stats")["total_net_input_bytes"] - before)
-
-    def refuse() -> None:
-        assert not any(knowing.check(wanted).allowed for _ in range(100))
-
-    assert bytes_during(refuse) == bytes_during(lambda: None)
-    assert calls_during(redis_client, refuse) == ([], [])
-
-
-def test_many_decisions_one_after_the_other_go_over_one_connection(limiter: Limiter, redis_client: redis.Redis) -> None:
+def test_consecutive_checks_share_one_connection(limiter: Limiter, redis_client: redis.Redis) -> None:
     limiter.check(hits(1))
     before = redis_client.info("stats")["total_connections_received"]
 

@@ -1,4 +1,4 @@
-"""What a process that serves requests loads to begin with."""
+"""Which modules a process that serves requests imports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ print(*sys.modules)
 
 
 @pytest.mark.parametrize("declarations", [OURS, BRIDGE], ids=["ours", "bridge"])
-def test_an_app_in_memory_starts_without_the_client_of_redis_and_without_commands(declarations: str) -> None:
+def test_app_with_memory_storage_imports_neither_redis_nor_commands(declarations: str) -> None:
     program = PROGRAM.format(declarations)
 
     printed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
