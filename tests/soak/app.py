@@ -1,4 +1,4 @@
-"""What is soaked: every algorithm at every request, for whoever the request says."""
+"""The app under load: every algorithm limits every request, by the client that the query names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An app behind gunicorn under load for a while, disturbed now and then, and measured all the time."""
+"""An app behind gunicorn under load for a while, with disturbances, measured all the time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REGULARS = 10
 SAMPLE_SECONDS = 0.5
 DISTURBANCES_A_MINUTE = 8
 WARM_UP = 1 / 3
-"""Of the whole time: caches fill, and the allocator learns what is needed."""
+"""The part of the time in which caches fill and the allocator takes the memory that is needed."""
 GONE_SECONDS = 2 * WINDOW + 5.0
 """Two windows, and the time a server may take to notice."""
 MEGABYTE = 2**20
@@ -43,10 +43,10 @@ ESTABLISHED = "01"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How things stand at one instant."""
+    """What the app's process and the server use at one instant."""
 
     requests: int
-    """Until then."""
+    """Requests sent until then."""
     process: int
     """Bytes of memory of the app's process."""
     server: int
@@ -60,7 +60,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Soaked:
-    """What was seen."""
+    """The results of a run."""
 
     samples: list[Sample] = field(default_factory=list)
     """After the warm-up."""
@@ -178,7 +178,7 @@ class _Soak:
         )
 
     def _connections(self) -> int:
-        """See proc(5) for the columns of the table. It lists the sockets of all processes; inodes tell the app's."""
+        """See proc(5) for the columns of the table. It lists sockets of all processes; inodes identify the app's."""
         rows = [row.split() for row in self._proc("net/tcp").read_text().splitlines()[1:]]
         server = f":{self._server.port:04X}"
         inodes = {row[9] for row in rows if row[2].endswith(server) and row[3] == ESTABLISHED}
@@ -202,5 +202,5 @@ class _Soak:
         self._seen.lasting_keys = sum(self._admin.ttl(key) < 0 for key in self._admin.scan_iter())
 
     def _keys_of_limits(self) -> int:
-        """Traffic stays for an hour, and that the worker is there as long as it is."""
+        """Without keys of traffic, which stay for an hour, and of control, which stay while the worker runs."""
         return sum(not (is_traffic(key.decode()) or is_control(key.decode())) for key in self._admin.scan_iter())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SECONDS = float(os.environ.get("MULTILIMIT_SOAK_SECONDS", "10"))
 REMEMBERED = 2 * fallback.REMEMBERED + deny_cache.REMEMBERED
 BYTES_OF_A_SUBJECT = 3200
-"""Its last answer, and its last refusal."""
+"""The last answer and the last refusal of a subject."""
 PROBER = 1
 ACCEPTOR = 1
 REPORTERS = 2
@@ -34,22 +34,22 @@ def soaked(server_binaries: dict[str, Binary]) -> Soaked:
     return soak(next(iter(server_binaries.values())), SECONDS)
 
 
-def test_there_was_load_and_disturbance(soaked: Soaked) -> None:
-    """Else the tests below would have shown little."""
+def test_run_had_load_and_disturbances(soaked: Soaked) -> None:
+    """Otherwise the tests below would show little."""
     assert soaked.statuses[429] > 0
     assert sum(soaked.statuses.values()) > 20 * SECONDS
     assert soaked.abandoned > 0
     assert sum(soaked.disturbances.values()) >= SECONDS // 10
 
 
-def test_clients_saw_only_200_and_429(soaked: Soaked) -> None:
+def test_clients_get_only_200_and_429(soaked: Soaked) -> None:
     assert set(soaked.statuses) == {200, 429}
 
 
 @pytest.mark.parametrize("what", ["process", "server"])
-def test_memory_stays(soaked: Soaked, what: str) -> None:
-    """But for what the process remembers of so many subjects at most, which has not all come in a short run: only
-    one of ten minutes shows a small leak."""
+def test_memory_does_not_grow(soaked: Soaked, what: str) -> None:
+    """Except for what the process remembers of its subjects, up to a bound. Only a run of ten minutes reaches the bound
+    and shows a small leak."""
     first, second = soaked.halves(what)
     new_subjects = min(sum(soaked.statuses.values()) // 2, REMEMBERED) if what == "process" else 0
 
