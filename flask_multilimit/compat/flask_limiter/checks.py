@@ -1,4 +1,4 @@
-"""The question about the limits of one request, the answer, and ``RequestLimit``, which shows it to apps."""
+"""All limits of one check as a question to the storage, its answer, and ``RequestLimit``, which shows that to apps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .registry import Place
 from .storage import Strategy, Terms, WindowStats, ban_for, hit_for
 
 
-class Asked(NamedTuple):
+class AppliedLimit(NamedTuple):
     """A limit, or a meta limit, that applies to a request."""
 
     limit: RuntimeLimit
@@ -24,29 +24,31 @@ class Asked(NamedTuple):
     """The prefix if there is one, the key, the scope."""
     cost: int
     watched: tuple[int, ...] | None = None
-    """Of a meta limit, the limits whose refusals it counts, by their places in the question; ``None``: all."""
+    """For a meta limit: the limits whose refusals it counts, by their places in the question; ``None``: all."""
 
 
 class Question(NamedTuple):
     """All limits of one check as one question to storage."""
 
-    asked: tuple[Asked, ...]
-    metas: tuple[Asked, ...]
+    limits: tuple[AppliedLimit, ...]
+    metas: tuple[AppliedLimit, ...]
     hits: Hits | None
     """``None`` if there is no limit."""
     subjects: Mapping[str, str]
-    """Who is counted, by type: for signals."""
+    """Who is counted, by type, for signals."""
     keys: tuple[str, ...]
     """The keys of the limits in storage."""
     bans: tuple[str, ...]
     """The keys of the meta limits."""
 
     @classmethod
-    def of(cls, asked: tuple[Asked, ...], metas: tuple[Asked, ...], spared: bool, terms: Terms) -> Question:
-        """The question about these limits. Limits with one quota are one hit. Refusals of a client that is ``spared``
-        by meta limits still count for them."""
+    def of(
+        cls, limits: tuple[AppliedLimit, ...], metas: tuple[AppliedLimit, ...], spared: bool, terms: Terms
+    ) -> Question:
+        """The question about these limits. Limits with one quota are one hit. If meta limits refuse nobody here, and so
+        the client is ``spared``, its refusals still count for them."""
         hits: dict[str, Hit] = {}
-        keys = tuple(_add(hits, hit_for(each.limit.limit, each.identifiers, each.cost, terms)) for each in asked)
+        keys = tuple(_add(hits, hit_for(each.limit.limit, each.identifiers, each.cost, terms)) for each in limits)
         bans = [ban_for(each.limit.limit, each.identifiers, each.cost, terms) for each in metas]
         watched: dict[str, dict[str, None]] = {}
         for ban, (*_, places) in zip(bans, metas, strict=True):
@@ -56,10 +58,10 @@ class Question(NamedTuple):
             if hits[key].cost == 0:
                 hits[key] = replace(hits[key], watches=tuple(watches))
         return cls(
-            asked=asked,
+            limits=limits,
             metas=metas,
             hits=Hits(hits.values()) if hits else None,
-            subjects={each.limit.limit.type_name: each.identifiers[-2] for each in (*asked, *metas)},
+            subjects={each.limit.limit.type_name: each.identifiers[-2] for each in (*limits, *metas)},
             keys=keys,
             bans=tuple(ban.key for ban in bans),
         )
@@ -67,11 +69,11 @@ class Question(NamedTuple):
     @property
     def waits_for_response(self) -> bool:
         """Whether the charge depends on the response."""
-        return any(each.limit.declared.deduct_when is not None for each in self.asked)
+        return any(each.limit.declared.deduct_when is not None for each in self.limits)
 
     def of_meta(self, number: int) -> Question:
         """The question about one of the meta limits alone."""
-        return self._replace(asked=(self.metas[number],), keys=(self.bans[number],))
+        return self._replace(limits=(self.metas[number],), keys=(self.bans[number],))
 
 
 def _add(hits: dict[str, Hit], hit: Hit) -> str:
@@ -87,32 +89,32 @@ def _add(hits: dict[str, Hit], hit: Hit) -> str:
     return hit.key
 
 
-def limits_asked(
+def applied_limits(
     place: Place, limits: Iterable[RuntimeLimit], keys: Mapping[KeyFunction, str], prefix: str
-) -> tuple[tuple[Asked, ...], tuple[Asked, ...]]:
-    """Those of ``limits`` that apply to a request, and the meta limits; ``keys`` are those of the client."""
+) -> tuple[tuple[AppliedLimit, ...], tuple[AppliedLimit, ...]]:
+    """Those of ``limits`` that apply to a request, and the meta limits. ``keys`` are those of the client."""
     endpoint, _, method = place.destination
 
-    def ask(limit: RuntimeLimit, prefixes: tuple[str, ...], watched: tuple[int, ...] | None) -> Asked:
+    def apply(limit: RuntimeLimit, prefixes: tuple[str, ...], watched: tuple[int, ...] | None) -> AppliedLimit:
         identifiers = (*prefixes, keys[limit.key_func], limit.scope_for(endpoint, method))
-        return Asked(limit, identifiers, limit.deduction_amount, watched)
+        return AppliedLimit(limit, identifiers, limit.deduction_amount, watched)
 
-    def metas_of(declared: Iterable[MetaLimit], watched: tuple[int, ...] | None) -> list[Asked]:
+    def metas_of(declared: Iterable[MetaLimit], watched: tuple[int, ...] | None) -> list[AppliedLimit]:
         found = (single for each in declared for single in each.limits())
-        return [ask(each, (), watched) for each in found if not each.is_exempt]
+        return [apply(each, (), watched) for each in found if not each.is_exempt]
 
-    asked, metas = list[Asked](), metas_of(place.meta_limits, None)
+    found, metas = list[AppliedLimit](), metas_of(place.meta_limits, None)
     for limit in limits:
         applies = limit.serves(method) and not limit.is_exempt
         if applies:
-            asked.append(ask(limit, (prefix,) if prefix else (), None))
-        metas += metas_of(limit.meta_limits, (len(asked) - 1,) if applies else ())
-    return tuple(asked), tuple(metas)
+            found.append(apply(limit, (prefix,) if prefix else (), None))
+        metas += metas_of(limit.meta_limits, (len(found) - 1,) if applies else ())
+    return tuple(found), tuple(metas)
 
 
 def key_of_client(given: object) -> str:
-    """What a ``key_func`` has returned, as text. Raises :class:`ConfigurationError` for an object without a value of
-    its own: each request would be another client."""
+    """What a ``key_func`` returned, as text. Raises :class:`ConfigurationError` for an object whose text is its address
+    in memory: each request would be another client."""
     if given is None:
         return ""
     text = given.decode() if isinstance(given, bytes) else str(given)
@@ -129,8 +131,8 @@ class Answer:
     decision: Decision
     at: float
     """Seconds since the epoch."""
-    told: int | None = None
-    """How many of the limits are reported; ``None``: all."""
+    reported: int | None = None
+    """How many of the limits apps and clients see; ``None``: all."""
 
     @property
     def allowed(self) -> bool:
@@ -143,10 +145,10 @@ class Answer:
         statuses = [self._statuses.get(key) for key in self.question.keys]
         found = [
             number
-            for number, (status, asked) in enumerate(zip(statuses, self.question.asked, strict=True))
-            if status is not None and not status.allowed and status.remaining < asked.cost
+            for number, (status, applied) in enumerate(zip(statuses, self.question.limits, strict=True))
+            if status is not None and not status.allowed and status.remaining < applied.cost
         ]
-        return found or [*range(len(statuses))][:1]  # none of them: an override has changed the rule
+        return found or [*range(len(statuses))][:1]  # it may be none of them: an override has changed the rule
 
     def of_meta(self) -> Answer | None:
         """The answer about a meta limit that refuses, and did so before this request; ``None`` if there is none."""
@@ -160,14 +162,14 @@ class Answer:
         return None
 
     def item(self, number: int) -> RateLimitItem:
-        """The limit with the count that is in force, which an override may have changed."""
-        limit = self.question.asked[number].limit.limit
+        """The limit, with the count in force: an override may have changed it."""
+        limit = self.question.limits[number].limit.limit
         status = None if self.decision.hits is self.question.hits else self._statuses.get(self.question.keys[number])
         return limit if status is None else replace(limit, amount=status.rule.count)
 
     def standing(self, number: int) -> tuple[float, int]:
         """Seconds until the limit admits again or its quota is full, and the units left."""
-        limit = self.question.asked[number].limit.limit
+        limit = self.question.limits[number].limit.limit
         status = self._statuses.get(self.question.keys[number])
         if not limit.amount:
             return limit.get_expiry(), 0
@@ -193,22 +195,22 @@ class RequestLimit:
 
     def __init__(self, extension: Any, answer: Answer, number: int, breached: bool) -> None:
         self.extension = extension
-        self._answer, self._number, self._asked = answer, number, answer.question.asked[number]
+        self._answer, self._number, self._applied = answer, number, answer.question.limits[number]
         self.limit: RateLimitItem = answer.item(number)
         """``amount`` per ``multiples`` of a unit of time."""
         self.breached = breached
         """Whether this limit refuses the request."""
-        self.shared: bool = self._asked.limit.shared
+        self.shared: bool = self._applied.limit.shared
 
     @property
     def request_args(self) -> list[str]:
         """The identifiers of the client and the place, for checking the limit by hand."""
-        return list(self._asked.identifiers)
+        return list(self._applied.identifiers)
 
     @property
     def key(self) -> str:
         """Its key in Flask-Limiter, which :meth:`StorageOfApp.clear` understands. Keys in storage differ."""
-        return self._asked.limit.limit.key_for(*self._asked.identifiers)
+        return self._applied.limit.limit.key_for(*self._applied.identifiers)
 
     @property
     def limiter(self) -> Strategy:
@@ -239,7 +241,7 @@ class Progress:
     def __init__(self, limiter: Any) -> None:
         self._limiter = limiter
         self.once: frozenset[RuntimeLimit] = frozenset()
-        """Limits of the app and of blueprints that were checked already."""
+        """Limits of the app and of blueprints that were checked already: they count a request once."""
         self.answer: Answer | None = None
         """The latest answer."""
         self.before: Answer | None = None
@@ -253,7 +255,7 @@ class Progress:
         answer = self.answer
         if answer is None:
             return []
-        refusing, count = set(answer.breached()), answer.told or len(answer.question.asked)
+        refusing, count = set(answer.breached()), answer.reported or len(answer.question.limits)
         return [RequestLimit(self._limiter, answer, number, number in refusing) for number in range(count)]
 
     @property
@@ -264,6 +266,6 @@ class Progress:
             return None
         if not answer.allowed:
             return next(each for each in reversed(self.view_rate_limits) if each.breached)
-        limits = [each.limit for each in answer.question.asked]
+        limits = [each.limit for each in answer.question.limits]
         number = next((number for number, each in enumerate(limits) if not each.shared), 0)
         return RequestLimit(self._limiter, answer, number, False)

@@ -28,7 +28,7 @@ UNLISTED = frozenset(("HEAD", "OPTIONS"))
 
 
 class _Commands(AppGroup):
-    """Tells errors of this package as click does."""
+    """Reports errors of this package as click does."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -47,16 +47,16 @@ def add_commands(app: Flask) -> None:
     multilimit: MultiLimit = app.extensions[MULTILIMIT]
     multilimit.add_listing(limiters_at)
     app.cli.commands.setdefault("limiter", cli)
-    ours = app.cli.commands.get("multilimit")
-    if isinstance(ours, click.Group):
-        ours.add_command(migrate)
+    group = app.cli.commands.get("multilimit")
+    if isinstance(group, click.Group):
+        group.add_command(migrate)
 
 
 def _states() -> list[InForce]:
-    """Those of the Limiters of the app."""
+    """What the Limiters of the app have in force."""
     states = InForce.all_of(_current_app())
     if not states:
-        _say([f"No Flask-Limiter extension installed on {_current_app()}"])
+        _print([f"No Flask-Limiter extension installed on {_current_app()}"])
     return states
 
 
@@ -67,7 +67,7 @@ def migrate() -> None:
     states = InForce.all_of(_current_app())
     if not states:
         raise click.ClickException("this app has no Limiter of flask_multilimit.compat.flask_limiter")
-    _say(report(states))
+    _print(report(states))
 
 
 @cli.command()
@@ -83,7 +83,7 @@ def config() -> None:
         rows |= {setting_of(name): getattr(state.settings, name) for name in _SHOWN}
         rows |= {f"RATELIMIT_HEADER_{each.name}": name for each, name in state.settings.header_names.items()}
         longest = max(map(len, rows))
-        _say(f"{name:<{longest}}  {_shown(value)}" for name, value in rows.items())
+        _print(f"{name:<{longest}}  {_shown(value)}" for name, value in rows.items())
 
 
 _SHOWN = (
@@ -105,7 +105,7 @@ def limits(endpoint: str | None, path: str | None, method: str | None, key: str 
     """List all routes with their limits, and what a key has left."""
     only = _chosen(_current_app(), endpoint, path, method)
     if states := _states():
-        _say(line for state in states for line in _lines(state, only, key))
+        _print(line for state in states for line in _lines(state, only, key))
 
 
 @cli.command()
@@ -118,14 +118,14 @@ def clear(endpoint: str | None, path: str | None, method: str | None, key: str, 
     """Reset the quotas of a key."""
     only, states = _chosen(_current_app(), endpoint, path, method), _states()
     if states and not yes:
-        _say(line for state in states for line in _lines(state, only, key))
+        _print(line for state in states for line in _lines(state, only, key))
         click.confirm(visible(f"Proceed with resetting limits for key: {key}?"), abort=True)
     for state in states:
         for title, listed, _ in _routes(state, only):
             chosen = [each for each in listed if only is None or each.source != "application"]
             for each in chosen:
                 state.strategy.clear(each.limit.limit, *state.identifiers(key, each.scope))
-            _say([title, *(f"    {each}: Cleared" for each in chosen)])
+            _print([title, *(f"    {each}: Cleared" for each in chosen)])
 
 
 class Listed(NamedTuple):
@@ -166,15 +166,15 @@ def _routes(state: InForce, only: str | None) -> Iterator[tuple[str, list[Listed
     """The title, the limits and notes of each route but those of static files, which are never limited."""
     app = state.app
     for route in sorted(app.url_map.iter_rules(), key=str):
-        there = _destination(route)
-        if only not in {None, there.endpoint} or not there.may_be_limited:
+        destination = _destination(route)
+        if only not in {None, destination.endpoint} or not destination.may_be_limited:
             continue
         unknown: dict[str, Limit] = {}
         limits = _limits_of(state, route, unknown)
         notes = [f"{each}: depends on the request" for each in unknown]
-        if state.registry.exemption(app, there) and not limits and not unknown:
+        if state.registry.exemption(app, destination) and not limits and not unknown:
             notes.append("Exempt")
-        yield f"{there.endpoint}: {route}", list(limits.values()), notes
+        yield f"{destination.endpoint}: {route}", list(limits.values()), notes
 
 
 def limiters_at(app: Flask, endpoint: str) -> dict[str, list[RateLimiter]]:
@@ -196,7 +196,7 @@ def limiters_at(app: Flask, endpoint: str) -> dict[str, list[RateLimiter]]:
 
 def _limiter_for(state: InForce, endpoint: str, listed: Listed) -> RateLimiter:
     limit, item = listed.limit, listed.limit.limit
-    never = not callable(limit.cost) and limit.cost > item.amount  # a limiter rejects such a cost
+    too_much = not callable(limit.cost) and limit.cost > item.amount  # a limiter rejects such a cost
     return rate_limiter(
         item.rule(state.terms.algorithm),
         type=limit.key_func,
@@ -204,7 +204,7 @@ def _limiter_for(state: InForce, endpoint: str, listed: Listed) -> RateLimiter:
         key=state.own_prefix,
         scope=listed.scope if listed.scope != endpoint or listed.methods else None,
         methods=listed.methods,
-        cost=(lambda: limit.deduction_amount) if never else limit.cost,
+        cost=(lambda: limit.deduction_amount) if too_much else limit.cost,
         exempt_when=limit.exempt_when,
         charge_when=limit.deduct_when,
     )
@@ -216,10 +216,10 @@ def _destination(route: Rule) -> Destination:
 
 def _limits_of(state: InForce, route: Rule, unknown: dict[str, Limit]) -> dict[tuple[RuntimeLimit, str], Listed]:
     """The limits of ``route``, each once. Callables that fail without a request become ``unknown``."""
-    app, there = state.app, _destination(route)
+    app, destination = state.app, _destination(route)
     limits: dict[tuple[RuntimeLimit, str], Listed] = {}
     for method in sorted((route.methods or {"GET"}) - UNLISTED):
-        at = there._replace(method=method)
+        at = destination._replace(method=method)
         with app.test_request_context(method=method):
             for place in _places(state, at):
                 for each in _limits_at(place, unknown):
@@ -237,7 +237,7 @@ def _places(state: InForce, at: Destination) -> tuple[Place, ...]:
     name = "" if method is None else get_qualified_name(method)
     if not state.registry.limits_of(name):
         return before, state.place_at(at, view_name(state.app, at.endpoint))
-    before = replace(before, around=(), wants_default=False)  # as soon as a request has called the method
+    before = replace(before, around=(), wants_default=False)  # as after the first request, which calls the method
     return before, state.registry.at_function(state.app, at, state.settings, name)
 
 
@@ -272,7 +272,7 @@ def _chosen(app: Flask, endpoint: str | None, path: str | None, method: str | No
     return str(found)
 
 
-def _say(lines: Iterable[str]) -> None:
+def _print(lines: Iterable[str]) -> None:
     click.echo("\n".join(map(visible, lines)))
 
 

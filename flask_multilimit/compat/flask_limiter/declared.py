@@ -119,7 +119,7 @@ class Limit:
     override_defaults: bool | None = field(default=False, init=False)
     limiter: Any = field(init=False, repr=False, compare=False)
     finalized: bool = field(default=True, compare=False)
-    _made: dict[str, tuple[RuntimeLimit, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _known: dict[str, tuple[RuntimeLimit, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("key_function", "exempt_when", "deduct_when", "on_breach"):
@@ -163,19 +163,19 @@ class Limit:
         return iter(self.limits())
 
     def limits(self) -> tuple[RuntimeLimit, ...]:
-        """The limits that apply now. Whatever a callable raises is the app's; text that is no limit raises
-        :class:`ConfigurationError`."""
+        """The limits that apply now. Raises what a callable of the app raises, and :class:`ConfigurationError` for text
+        that is no limit."""
         return self._of(self.limit_provider() if callable(self.limit_provider) else self.limit_provider)
 
     def _of(self, text: str) -> tuple[RuntimeLimit, ...]:
         if not text:
             return ()
-        found = self._made.get(text)
+        found = self._known.get(text)
         if found is None:
             found = tuple(RuntimeLimit(item, self.limit_by, self) for item in self._items(text))
-            if len(self._made) >= TEXTS_REMEMBERED:
-                self._made.clear()
-            self._made[text] = found
+            if len(self._known) >= TEXTS_REMEMBERED:
+                self._known.clear()
+            self._known[text] = found
         return found
 
     def _items(self, text: str) -> tuple[RateLimitItem, ...]:

@@ -17,7 +17,7 @@ from .registry import view_name
 from .settings import unknown_settings
 
 _logger = SafeLogger(logging.getLogger("flask_multilimit.compat"))
-"""Our own, not that of Flask-Limiter, whose lines apps may process."""
+"""Our own logger, because apps may process the lines of Flask-Limiter's."""
 
 
 def _limits_of(state: InForce) -> list[Limit]:

@@ -15,7 +15,7 @@ from flask_multilimit.engine import Hit, StorageError
 from flask_multilimit.engine import Limiter as Engine
 from flask_multilimit.engine.text import SafeLogger
 
-from .checks import Answer, Progress, Question, RequestLimit, key_of_client, limits_asked
+from .checks import Answer, Progress, Question, RequestLimit, applied_limits, key_of_client
 from .constants import HeaderNames
 from .declared import KeyFunction, Limit, Reaction, RuntimeLimit
 from .errors import RateLimitExceeded
@@ -48,7 +48,7 @@ class InForce:
         self._memory = Engine() if settings.in_memory_fallback else None
         self._name_of_progress = f"multilimit_flask_limiter_{id(self)}"
         self._places: dict[tuple[str, str | None, str, str | None], Place] = {}
-        self._question_at = lru_cache(maxsize=QUESTIONS_REMEMBERED)(self._question_of)
+        self._cached_question = lru_cache(maxsize=QUESTIONS_REMEMBERED)(self._question_of)
         self._remembered_question = lru_cache(maxsize=QUESTIONS_REMEMBERED, typed=True)(Question.of)
         self.started: bool = False
         """Whether it has checked a request."""
@@ -59,9 +59,9 @@ class InForce:
         settings = Settings(app.config, options)
         for each in settings.limits:
             each.bind(limiter)
-        made = cls(app, limiter, settings, _multilimit_of(app, settings))
-        app.extensions.setdefault(EXTENSION, {})[limiter] = made
-        return made
+        state = cls(app, limiter, settings, _multilimit_of(app, settings))
+        app.extensions.setdefault(EXTENSION, {})[limiter] = state
+        return state
 
     @classmethod
     def of(cls, app: Flask, limiter: Any) -> InForce | None:
@@ -70,7 +70,7 @@ class InForce:
 
     @classmethod
     def all_of(cls, app: Flask) -> list[InForce]:
-        """Those of all Limiters of ``app``, in the order in which it got them."""
+        """What each Limiter of ``app`` has in force, in the order in which the app got them."""
         return list(app.extensions.get(EXTENSION, {}).values())
 
     @property
@@ -96,7 +96,7 @@ class InForce:
         return Strategy(self.engine, self.terms, self.storage)
 
     def identifiers(self, key: str, scope: str) -> tuple[str, ...]:
-        """Those of a client with ``key``, for checking a limit by hand."""
+        """The identifiers of a client with ``key``, for checking a limit by hand."""
         return (self.settings.key_prefix, key, scope) if self.settings.key_prefix else (key, scope)
 
     def reset(self) -> None:
@@ -110,23 +110,23 @@ class InForce:
 
     # Places
 
-    def place(self, asked: Request, name: str | None = None) -> Place:
-        """The place where the decorated function ``name`` is called; before the view if there is none."""
-        route, identify = asked.url_rule, self.settings.request_identifier
+    def place(self, request: Request, name: str | None = None) -> Place:
+        """The place where the decorated function ``name`` is called; without a name, that before the view."""
+        route, identify = request.url_rule, self.settings.request_identifier
         endpoint = None if route is None else route.endpoint
-        where = (endpoint or "" if identify is None else identify(), endpoint, asked.method, name)
+        where = (endpoint or "" if identify is None else identify(), endpoint, request.method, name)
         known = self._places.get(where)
         if known is None or known.version != self.registry.version:
-            at = Destination(where[0], asked.blueprint, asked.method)
+            at = Destination(where[0], request.blueprint, request.method)
             known = self.place_before(at) if name is None else self.place_at(at, name)
             if len(self._places) >= MOST_REMEMBERED:  # clients may invent methods, and request_identifier names
                 self._places.clear()
             self._places[where] = known
         return known
 
-    def entered(self, asked: Request, location: str, limit: Limit) -> Place:
+    def place_of_with(self, request: Request, location: str, limit: Limit) -> Place:
         """The place of a ``with`` statement, whose limit may differ each time."""
-        at = Destination(self.endpoint(), asked.blueprint, asked.method)
+        at = Destination(self.endpoint(), request.blueprint, request.method)
         self.registry.enter(at.endpoint, location, limit)
         return self.registry.at_function(self.app, at, self.settings, location, own=(limit,))
 
@@ -141,19 +141,19 @@ class InForce:
 
     # Checks
 
-    def progress(self, asked: Request) -> Progress:
+    def progress(self, request: Request) -> Progress:
         """The progress of a request. It is kept in the request object, because an environment may run twice."""
-        known = self.progress_if_any(asked)
+        known = self.progress_if_any(request)
         if known is None:
-            known = asked.__dict__[self._name_of_progress] = Progress(self.limiter)
+            known = request.__dict__[self._name_of_progress] = Progress(self.limiter)
         return known
 
-    def progress_if_any(self, asked: Request) -> Progress | None:
-        return asked.__dict__.get(self._name_of_progress)
+    def progress_if_any(self, request: Request) -> Progress | None:
+        return request.__dict__.get(self._name_of_progress)
 
-    def check(self, asked: Request, place: Place) -> None:
+    def check(self, request: Request, place: Place) -> None:
         """Check the limits at ``place``. Raises :exc:`RateLimitExceeded`."""
-        filters, progress = self.limiter.filters, self.progress(asked)
+        filters, progress = self.limiter.filters, self.progress(request)
         try:
             if not filters or not any(fn() for fn in filters):
                 self._check(place, progress)
@@ -175,7 +175,7 @@ class InForce:
         answer = self._answer(question, place, progress)
         if answer is None:
             return
-        progress.answer = answer if question.asked or not answer.allowed else None
+        progress.answer = answer if question.limits or not answer.allowed else None
         if place.is_before:
             progress.before = answer
         if not answer.allowed:
@@ -189,27 +189,27 @@ class InForce:
             return self._question_with(place, [each for each in resolved.limits if each not in once])
         keys = tuple([self._key(each, place) for each in keyed_by])
         is_short = max(map(len, keys), default=0) <= LONGEST_REMEMBERED
-        return self._question_at(place, keys) if is_short else self._question_of(place, keys)
+        return self._cached_question(place, keys) if is_short else self._question_of(place, keys)
 
     def _question_of(self, place: Place, keys: tuple[str, ...]) -> Question:
-        """The question if nothing but ``keys`` depends on the request."""
+        """The question about a place where only the ``keys`` depend on the request."""
         found = dict(zip(place.keyed_by or (), keys, strict=True))
         return self._question_with(place, place.resolve().limits, found)
 
     def _question_with(
         self, place: Place, limits: Iterable[RuntimeLimit], keys: Mapping[KeyFunction, str] | None = None
     ) -> Question:
-        """The question about ``limits``, whose ``keys`` are found if they are not given."""
+        """The question about ``limits``. Without ``keys``, their key functions are called."""
         found = _Keys(self, place) if keys is None else keys
-        asked, metas = limits_asked(place, limits, found, self.settings.key_prefix)
-        if any(len(part) > LONGEST_REMEMBERED for each in asked for part in each.identifiers):
-            return Question.of(asked, metas, place.spared, self.terms)
-        return self._remembered_question(asked, metas, place.spared, self.terms)
+        applied, metas = applied_limits(place, limits, found, self.settings.key_prefix)
+        if any(len(part) > LONGEST_REMEMBERED for each in applied for part in each.identifiers):
+            return Question.of(applied, metas, place.spared, self.terms)
+        return self._remembered_question(applied, metas, place.spared, self.terms)
 
     def _key(self, key_func: KeyFunction, place: Place) -> str:
         given: object = key_func()
         key = given if type(given) is str else key_of_client(given)
-        if not key:  # such clients share one quota, so that the limit is not off for them
+        if not key:  # an empty key is one shared quota, so that the limit is not off for such clients
             self._logger.warning(
                 "limits at %s: key_func returned %r, so all such requests share one quota; to let them pass, use "
                 "exempt_when",
@@ -226,10 +226,10 @@ class InForce:
         except StorageError:
             if self._memory is None:
                 raise
-            return self._answer_of(self._memory, place, progress)
+            return self._fallback_answer(self._memory, place, progress)
         return Answer(question, decision, time.time())
 
-    def _answer_of(self, memory: Engine, place: Place, progress: Progress) -> Answer | None:
+    def _fallback_answer(self, memory: Engine, place: Place, progress: Progress) -> Answer | None:
         """The answer of the fallback limits, in the memory of this process, once per request."""
         declared = self.settings.in_memory_fallback
         limits = [single for each in declared for single in each.limits() if single not in progress.once]
@@ -248,31 +248,31 @@ class InForce:
         if of_meta is None:
             return self._exceeded(answer, progress)
         progress.answer = of_meta  # the client does not learn about other limits
-        limit = of_meta.question.asked[0].limit
-        react, told = limit.on_breach or self.settings.on_meta_breach, progress.view_rate_limits[0]
-        return RateLimitExceeded(limit, self._reaction("on_meta_breach", [react], told), decision=answer.decision)
+        limit = of_meta.question.limits[0].limit
+        react, shown = limit.on_breach or self.settings.on_meta_breach, progress.view_rate_limits[0]
+        return RateLimitExceeded(limit, self._reaction("on_meta_breach", [react], shown), decision=answer.decision)
 
     def _exceeded(self, answer: Answer, progress: Progress) -> RateLimitExceeded:
-        refusing, asked = answer.breached(), answer.question.asked
+        refusing, applied = answer.breached(), answer.question.limits
         if self.settings.fail_on_first_breach:
             refusing = refusing[:1]
-            answer.told = refusing[0] + 1
-        for limit, identifiers, *_ in (asked[number] for number in refusing):
+            answer.reported = refusing[0] + 1
+        for limit, identifiers, *_ in (applied[number] for number in refusing):
             self._logger.info(
                 "ratelimit %s (%s) exceeded at endpoint: %s", limit.limit, identifiers[-2], identifiers[-1]
             )
         response = None
         for number in refusing:
-            reactions = [self.settings.on_breach, asked[number].limit.on_breach]
+            reactions = [self.settings.on_breach, applied[number].limit.on_breach]
             response = self._reaction("on_breach", reactions, progress.view_rate_limits[number]) or response
-        return RateLimitExceeded(asked[refusing[0]].limit, response, decision=answer.decision)
+        return RateLimitExceeded(applied[refusing[0]].limit, response, decision=answer.decision)
 
-    def _reaction(self, name: str, reactions: list[Reaction | None], told: RequestLimit) -> Response | None:
-        """Call each once, and return the last response that any of them returns."""
+    def _reaction(self, name: str, reactions: list[Reaction | None], shown: RequestLimit) -> Response | None:
+        """Call each of ``reactions`` once. Return the last response that one of them returns."""
         response = None
         for react in filter(None, dict.fromkeys(reactions)):
             try:
-                given = react(told)
+                given = react(shown)
             except Exception as error:  # noqa: PERF203 - of the app's own code
                 if not self.settings.swallow_errors:
                     raise
@@ -283,13 +283,13 @@ class InForce:
 
     # Responses
 
-    def finish(self, asked: Request, response: Response) -> None:
+    def finish(self, request: Request, response: Response) -> None:
         """Refund the charges that do not apply to ``response``, and add header fields if they are enabled."""
-        progress = self.progress_if_any(asked)
+        progress = self.progress_if_any(request)
         if progress is None:
             return
         for answer in progress.conditional:
-            given = (limit.declared.deduct_when for limit, *_ in answer.question.asked)
+            given = (limit.declared.deduct_when for limit, *_ in answer.question.limits)
             unwanted = answer.unwanted(accepts is None or bool(accepts(response)) for accepts in given)
             if unwanted:
                 answer.decision = self.give_back(answer.decision, unwanted)
@@ -301,7 +301,7 @@ class InForce:
         try:
             return self._multilimit.refund(decision, hits)
         except StorageError as error:
-            # The verdict does not change. The charge counts until it leaves its window.
+            # The verdict does not change, and the charge counts until it leaves its window.
             SafeLogger(self.app.logger).error(
                 "Rate limits: could not refund what the check %s charged: %s", decision.id, error
             )

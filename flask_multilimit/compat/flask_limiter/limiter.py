@@ -36,7 +36,7 @@ EVERYTHING = ExemptionScope.APPLICATION | ExemptionScope.DEFAULT | ExemptionScop
 EXTENSION = "limiter"
 """The key of the Limiters of an app in ``app.extensions``."""
 _MARK = "__multilimit_flask_limiter__"
-"""An attribute of our wrapper around a function: the Limiters that check their limits there."""
+"""The attribute of our wrapper around a function that has the Limiters whose limits it checks."""
 
 _current_app: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
 _current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
@@ -73,11 +73,11 @@ class Limiter:
         self._auto_check = auto_check
         self._latest: InForce | None = None
         self._options = options
-        for name in LISTS:  # those that are objects get their Limiter now, before any app has it
+        for name in LISTS:  # Limit objects get their Limiter now, before it is in an app
             if options.get(name) is not None:
                 given = [each.bind(self) if isinstance(each, Limit) else each for each in options[name]]  # type: ignore[literal-required]
                 self._options[name] = given  # type: ignore[literal-required]
-        if app:  # false for a proxy without an app yet: `Limiter(app=current_app)` in a module
+        if app:  # false for a proxy that has no app yet, as in `Limiter(app=current_app)` in a module
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
@@ -172,7 +172,7 @@ class Limiter:
         state = InForce.of(_current_app(), self)
         if state is not None and self.enabled:
             request = _current_request()
-            state.check(request, state.entered(request, location, limit))
+            state.check(request, state.place_of_with(request, location, limit))
 
     # For the app to ask
 

@@ -103,7 +103,7 @@ class Writer:
             notes = ["for each limiter whose refusals count"]
             yield Move("meta_limits", self._text(meta), list(_ban((meta,), notes)), notes)
         for function in self._state.limiter.filters:
-            after = [f"limit = functools.partial(rate_limiter, exempt_when={self._called(function, 'FILTER')})"]
+            after = [f"limit = functools.partial(rate_limiter, exempt_when={self._name_for(function, 'FILTER')})"]
             yield Move("request_filter", name_of(function), after, ["write limit in place of rate_limiter everywhere"])
 
     def _moves_of_function(self, name: str, limits: list[Limit]) -> Iterator[Move]:
@@ -147,21 +147,21 @@ class Writer:
             else:
                 notes.append(f'without scope="{limit.scope}": scope= would make one quota of all these endpoints')
         elif callable(limit.scope) and limit.shared:
-            yield f'scope="{self._called(limit.scope, "SCOPE")}"'
+            yield f'scope="{self._name_for(limit.scope, "SCOPE")}"'
         if limit.methods and not limit.per_method:
             yield f"methods={json.dumps([method.upper() for method in limit.methods])}"
         if callable(limit.cost) or limit.cost != 1:
-            yield f"cost={self._called(limit.cost, 'COST') if callable(limit.cost) else limit.cost}"
+            yield f"cost={self._name_for(limit.cost, 'COST') if callable(limit.cost) else limit.cost}"
         if limit.exempt_when is not None:
-            yield f"exempt_when={self._called(limit.exempt_when, 'EXEMPT_WHEN')}"
+            yield f"exempt_when={self._name_for(limit.exempt_when, 'EXEMPT_WHEN')}"
         if limit.deduct_when is not None:
-            yield f"charge_when={self._called(limit.deduct_when, 'CHARGE_WHEN')}"
+            yield f"charge_when={self._name_for(limit.deduct_when, 'CHARGE_WHEN')}"
         if callable(limit.error_message):
-            yield f"message=lambda decision: {self._called(limit.error_message, 'MESSAGE')}()"
+            yield f"message=lambda decision: {self._name_for(limit.error_message, 'MESSAGE')}()"
         elif limit.error_message:
             yield f"message={json.dumps(limit.error_message)}"
         if limit.on_breach is not None:
-            yield f"on_rejected={self._called(limit.on_breach, 'ON_REJECTED')}"
+            yield f"on_rejected={self._name_for(limit.on_breach, 'ON_REJECTED')}"
             notes.append(
                 "on_rejected is called with a Decision instead of a RequestLimit, and replaces that of MultiLimit here"
             )
@@ -171,14 +171,14 @@ class Writer:
 
     def _type(self, limit: Limit, notes: list[str]) -> Iterator[str]:
         key_func = limit.limit_by
-        called = "IP" if key_func is get_remote_address else self._called(key_func, "KEY")
+        called = "IP" if key_func is get_remote_address else self._name_for(key_func, "KEY")
         if called != "IP":
             notes.append(
                 f"a {called} that returns None means that the limit does not apply; empty text is one shared subject; "
                 "if it returns the same for everybody, write type=DEFAULT"
             )
         if callable(limit.scope):
-            scope = self._called(limit.scope, "SCOPE")
+            scope = self._name_for(limit.scope, "SCOPE")
             yield f'type=({called}, lambda: {scope}(request.endpoint or "")), name="{_type_name(f"{called}_{scope}")}"'
         elif key_func is get_remote_address_cloudflare:
             yield f'type={called}, name="client"'
@@ -189,7 +189,7 @@ class Writer:
         text = limit.limit_provider
         if callable(text):
             notes.append("when the callable returns None or empty text, no limit applies, as before")
-            return self._called(text, "RULES")
+            return self._name_for(text, "RULES")
         items = parse_many(text) if text else ()
         if any(not item.amount for item in items):
             notes.append("a limit of 0 refuses everything")
@@ -199,20 +199,20 @@ class Writer:
         notes.append("a year was 360 days; in the text of a rule it is 365")
         return f"[{', '.join(f'Rule({item.get_expiry()}, {item.amount})' for item in items)}]"
 
-    def _called(self, function: Any, kind: str) -> str:
+    def _name_for(self, function: Any, kind: str) -> str:
         """The name of ``function``; for a lambda, or if another has the same name, one that is made up."""
         name, number = _plain(function), 1
         if not name.isidentifier():
             name = kind
-        free = name
-        while self.names.setdefault(free, function) is not function:
+        unique = name
+        while self.names.setdefault(unique, function) is not function:
             number += 1
-            free = f"{name}_{number}"
-        return free
+            unique = f"{name}_{number}"
+        return unique
 
     def _text(self, limit: Limit) -> str:
         given = limit.limit_provider
-        return self._called(given, "RULES") if callable(given) else json.dumps(given)
+        return self._name_for(given, "RULES") if callable(given) else json.dumps(given)
 
     def _before(self, limit: Limit) -> str:
         text = self._text(limit)

@@ -1,4 +1,4 @@
-"""Knows which limits are on which decorated functions (by name) and blueprints, and who is exempt from limits."""
+"""Which limits are on which decorated functions (by name) and blueprints, and which of these are exempt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .declared import KeyFunction, Limit, MetaLimit, RuntimeLimit
 from .settings import Settings
 from .util import get_qualified_name
 
-SPARING_OWN = ExemptionScope.APPLICATION | ExemptionScope.DEFAULT
+KEEPING_OWN = ExemptionScope.APPLICATION | ExemptionScope.DEFAULT
 """A blueprint that is exempt only from these keeps its own limits."""
 
 
@@ -26,8 +26,8 @@ class Resolved(NamedTuple):
     limits: tuple[RuntimeLimit, ...]
     """The limits, the shortest unit of time first."""
     once: frozenset[RuntimeLimit]
-    """The limits of the app and of blueprints, which count a request once although functions below may ask for them
-    again."""
+    """The limits of the app and of blueprints. They count a request once, although functions below may also come with
+    them."""
 
 
 NO_LIMITS = Resolved((), frozenset())
@@ -89,7 +89,7 @@ class Place:
         return self.fixed or self._resolve()
 
     def _resolve(self) -> Resolved:
-        """The limits that exist now: a callable may have returned none."""
+        """The limits that apply now: a callable may return none."""
         if not self.destination.may_be_limited:
             return NO_LIMITS
         own = _singles(self.own)
@@ -165,7 +165,7 @@ class Registry:
         self.version += 1
 
     def learn(self, endpoint: str, name: str) -> None:
-        """Note that serving ``endpoint`` called the decorated function ``name``, which is not its view."""
+        """Remember that a request to ``endpoint`` called the decorated function ``name``, which is not its view."""
         if name not in self._hints.get(endpoint, ()):
             self._hints.setdefault(endpoint, {})[name] = None
             self.version += 1
@@ -180,15 +180,15 @@ class Registry:
         was registered), they are checked here, too.
         """
         exempt, view = self.exemption(app, at), app.view_functions.get(at.endpoint)
-        limits_come = self._is_decorated(view)
-        lost = not limits_come and self._is_target(view)
-        deferred = limits_come or at.endpoint in self._hints
+        view_checks = self._is_decorated(view)
+        bypassed = not view_checks and self._is_target(view)
+        deferred = view_checks or at.endpoint in self._hints
         return self._place(
             app,
             at,
             settings,
             always=() if exempt & ExemptionScope.APPLICATION else settings.application_limits,
-            own=self.limits_of(view_name(app, at.endpoint)) if lost else (),
+            own=self.limits_of(view_name(app, at.endpoint)) if bypassed else (),
             around=() if deferred else self._of_blueprint(app, at.blueprint),
             wants_default=not deferred and not exempt & ExemptionScope.DEFAULT,
             is_before=True,
@@ -237,7 +237,7 @@ class Registry:
             return ()
         name = app.blueprints[blueprint].name
         flags = self.exempt_blueprints.get(name, ExemptionScope.NONE)
-        if flags & ~SPARING_OWN & ~ExemptionScope.ANCESTORS:
+        if flags & ~KEEPING_OWN & ~ExemptionScope.ANCESTORS:
             return ()
         own = tuple(self.blueprints.get(name, ()))
         if (own and all(each.override_defaults for each in own)) or flags & ExemptionScope.ANCESTORS:

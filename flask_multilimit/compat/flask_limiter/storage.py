@@ -22,7 +22,7 @@ ALGORITHMS = {
 }
 """Algorithms by the name of the strategy."""
 
-_OURS = {
+_OUR_SCHEMES = {
     **{scheme: scheme for scheme in ("redis", "rediss", "valkey", "valkeys", "unix", "local")},
     **{f"{server}+unix": "unix" for server in ("redis", "valkey")},
     **{
@@ -32,11 +32,11 @@ _OURS = {
         for kind in ("sentinel", "cluster")
     },
 }
-"""Our names of schemes."""
-_OF_ONE_SERVER = ("redis", "rediss", "valkey", "valkeys")
-"""Those whose host is localhost if they name none, as in redis-py."""
-_NOT_OF_THE_CLIENT = ("key_prefix", "wrap_exceptions", "use_replicas")
-"""Options about keys, errors and replicas of Flask-Limiter, which have no meaning here."""
+"""Our names of their schemes."""
+_SINGLE_SERVER = ("redis", "rediss", "valkey", "valkeys")
+"""Schemes whose host is localhost if the URI names none, as in redis-py."""
+_IGNORED_OPTIONS = ("key_prefix", "wrap_exceptions", "use_replicas")
+"""Flask-Limiter's options about keys, errors and replicas, which have no meaning here."""
 
 
 def storage_from(uri: str, options: Mapping[str, Any]) -> Any:
@@ -45,16 +45,16 @@ def storage_from(uri: str, options: Mapping[str, Any]) -> Any:
     scheme, _, rest = uri.partition("://")
     if scheme == "memory":
         return "memory://"
-    ours = _OURS.get(scheme)
+    ours = _OUR_SCHEMES.get(scheme)
     if ours is None:
         raise ConfigurationError(
             f'storage {scheme}://: use "redis://host:6379" or "valkey://host:6379", or on one machine "local://" '
             "(pip install 'flask-multilimit[local]'); others cannot check several limits in one step"
         )
-    if ours in _OF_ONE_SERVER:
+    if ours in _SINGLE_SERVER:
         login, at, place = rest.rpartition("@")
         rest = f"{login}{at}localhost{place}" if place[:1] in {"", ":", "/", "?"} else rest
-    given = {name: value for name, value in options.items() if name not in _NOT_OF_THE_CLIENT}
+    given = {name: value for name, value in options.items() if name not in _IGNORED_OPTIONS}
     return _client(ours, rest, given) if given else f"{ours}://{rest}"
 
 
@@ -82,7 +82,7 @@ def _client(scheme: str, rest: str, options: dict[str, Any]) -> Any:
 
 
 class Terms(NamedTuple):
-    """How a Limiter asks."""
+    """What all checks of a Limiter have in common."""
 
     algorithm: str
     prefix: str
@@ -157,7 +157,7 @@ class Strategy:
 
 
 _LADDER = (60, 3600, 86_400, 30 * 86_400, 400 * 86_400)
-"""Windows, in seconds, of the notes that say how long a counter lasts."""
+"""Windows, in seconds, of the counters that keep the expiry of an app's counter as their value."""
 _MOST = 10**9
 _KEY = re.compile(
     r"LIMITER/(?P<identifiers>.*)/(?P<amount>[0-9]{1,12})/(?P<multiples>[0-9]{1,12})/(?P<unit>[a-z]+)", re.DOTALL
@@ -189,11 +189,11 @@ class StorageOfApp:
     def incr(self, key: str, expiry: int, amount: int = 1) -> int:
         """Add to a counter, which ends ``expiry`` seconds after its beginning. Return its value."""
         value = _used(self._limiter.check(self._counter(key, expiry, amount)).statuses)
-        if value == amount:  # the first one notes for how long, because others do not know
-            notes = self._notes(key)
-            self._limiter.reset(notes)
+        if value == amount:  # the first call stores the expiry, because other methods do not get it
+            expiry_hits = self._expiry_hits(key)
+            self._limiter.reset(expiry_hits)
             rung = next(number for number, window in enumerate(_LADDER) if window >= expiry)
-            self._limiter.check([replace(notes[rung], cost=expiry)])
+            self._limiter.check([replace(expiry_hits[rung], cost=expiry)])
         return value
 
     def get(self, key: str) -> int:
@@ -206,30 +206,30 @@ class StorageOfApp:
 
     def clear(self, key: str) -> None:
         """Reset a counter, or a quota."""
-        item, identifiers = _of_quota(key)
+        item, identifiers = _parse_quota_key(key)
         if item is None:
-            self._limiter.reset([*self._found(key), *self._notes(key)])
+            self._limiter.reset([*self._hits_of(key), *self._expiry_hits(key)])
         else:
             meta = [ban_for(replace(item, is_meta=True), identifiers, 1, self._terms)] if item.amount else []
-            self._limiter.reset([*self._found(key), *meta])
+            self._limiter.reset([*self._hits_of(key), *meta])
 
     def _statuses(self, key: str) -> Sequence[RuleStatus]:
-        hits = self._found(key)
+        hits = self._hits_of(key)
         return self._limiter.peek(hits).statuses if hits else ()
 
-    def _found(self, key: str) -> Sequence[Hit]:
+    def _hits_of(self, key: str) -> Sequence[Hit]:
         """The hit of a quota, or of a counter if there is one."""
-        item, identifiers = _of_quota(key)
+        item, identifiers = _parse_quota_key(key)
         if item is not None:
             return [hit_for(item, identifiers, 1, self._terms)]
-        noted = _used(self._limiter.peek(self._notes(key)).statuses)
-        return self._counter(key, noted, 1) if noted else []
+        expiry = _used(self._limiter.peek(self._expiry_hits(key)).statuses)
+        return self._counter(key, expiry, 1) if expiry else []
 
     def _counter(self, key: str, expiry: int, amount: int) -> Hits:
         rule = Rule(time=expiry, count=_MOST, algorithm="fixed_window")
         return hits_for(rule, scope=key, type="counter", cost=amount, prefix=self._terms.prefix)
 
-    def _notes(self, key: str) -> Hits:
+    def _expiry_hits(self, key: str) -> Hits:
         rules = [Rule(time=window, count=_MOST, algorithm="fixed_window") for window in _LADDER]
         return hits_for(rules, scope=key, type="expiry", prefix=self._terms.prefix)
 
@@ -238,8 +238,8 @@ def _used(statuses: Sequence[RuleStatus]) -> int:
     return max((status.rule.count - status.remaining for status in statuses), default=0)
 
 
-def _of_quota(key: str) -> tuple[RateLimitItem | None, tuple[str, ...]]:
-    """The limit and the identifiers of a ``RequestLimit.key``; no limit for a key that is the app's own."""
+def _parse_quota_key(key: str) -> tuple[RateLimitItem | None, tuple[str, ...]]:
+    """The limit and the identifiers in a ``RequestLimit.key``; no limit for a key of the app's own."""
     match = _KEY.fullmatch(key)
     if match is None or match["unit"] not in GRANULARITIES:
         return None, ()
