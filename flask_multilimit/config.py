@@ -20,7 +20,7 @@ from .observe.traffic.log import Log
 
 PREFIX = "MULTILIMIT_"
 MISSPELT = 0.93
-"""A key without our prefix that is at least this similar to a setting is a misspelt one: ``MULTILIMITS_ENABLED``."""
+"""A key without our prefix that is at least this similar to a setting is a misspelt one, as ``MULTILIMITS_ENABLED``."""
 MOST_WORKERS = 100_000
 NAMES = 'names or patterns, such as ["health", "admin.*"]'
 WHO = 'networks and subjects, such as ["203.0.113.0/24", "user:42"]'
@@ -184,8 +184,8 @@ class Settings(BaseModel):
         given = {name: value for name, value in config.items() if name.startswith(PREFIX)}
         known = [PREFIX + name.upper() for name in cls.model_fields]
         for name in (name for name in config if name[:1].upper() == PREFIX[0] and name not in known):
-            likeness = 0 if name in given else MISSPELT
-            nearest = difflib.get_close_matches(name.upper(), known, n=1, cutoff=likeness)
+            similarity = 0 if name in given else MISSPELT
+            nearest = difflib.get_close_matches(name.upper(), known, n=1, cutoff=similarity)
             if nearest:
                 raise ConfigurationError(f"{name} is not a setting; did you mean {nearest[0]}?")
         try:

@@ -112,7 +112,7 @@ class Dashboard(Blueprint):
             self.add_url_rule(f"/api/{operation.name}", operation.endpoint, operation.view)
 
     def _begin(self) -> None:
-        """Let the visitor in. Files that everybody can download with the package are served to all."""
+        """Let the visitor in, or raise. Everybody gets the static files, which are also in the package."""
         if is_file():
             return
         if len(request.query_string) > LONGEST_QUERY:

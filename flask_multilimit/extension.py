@@ -179,7 +179,7 @@ class MultiLimit:
         )
 
     def _declared_lists(self, settings: Settings, file: LimitsFile | None) -> AccessLists | None:
-        """The lists of settings, file and constructor, which nothing changes while the app runs."""
+        """The lists of settings, file and constructor, which stay as they are while the app runs."""
         given: list[tuple[Sequence[str], Action, str]] = [
             (settings.allow, "allow", f"{PREFIX}ALLOW"),
             (() if file is None else file.allow, "allow", f"{settings.file}: allow"),
@@ -290,7 +290,7 @@ class MultiLimit:
         :class:`ConfigurationError` for an unknown endpoint or type.
         """
         gate = gate_in_force()
-        hits = hits_of(_standing(gate, gate.plans, endpoint, method, _named(subject)))
+        hits = hits_of(_standing(gate, gate.plans, endpoint, method, _values_by_type(subject)))
         return gate.limiter.peek(hits) if hits else decide_unlimited(())
 
     def standing(
@@ -336,8 +336,8 @@ class MultiLimit:
         Without a document, the result is a dict to merge into one of OpenAPI 3: ``components``, and ``paths`` with
         what to add to each operation. Raises :class:`ConfigurationError` for another document.
         """
-        gate, room = gate_in_force(), insight.openapi
-        return room.additions(gate) if document is None else room.with_limits(gate, document)
+        gate, openapi = gate_in_force(), insight.openapi
+        return openapi.additions(gate) if document is None else openapi.with_limits(gate, document)
 
     def reset(
         self,
@@ -358,7 +358,7 @@ class MultiLimit:
         While overrides are in force, quotas under the declared limits are reset, too. Raises
         :class:`ConfigurationError` if no limiter there counts the given subject.
         """
-        gate, given = gate_in_force(), _named(subject)
+        gate, given = gate_in_force(), _values_by_type(subject)
         if reach != "endpoint":
             return _reset_beyond(gate, reach, given, endpoint, method)
         several = dict.fromkeys((gate.plans, gate.plans.declared))
@@ -456,7 +456,7 @@ _INSTEAD = {
 
 
 def _layers(app: Flask, settings: Settings) -> Layers:
-    def tell(health: Health) -> None:
+    def notify_change(health: Health) -> None:
         notify(storage_failed if health.state == "failed" else storage_recovered, app, health=health)
 
     return Layers(
@@ -465,11 +465,11 @@ def _layers(app: Flask, settings: Settings) -> Layers:
         memory_keys=settings.memory_keys,
         deny_cache=settings.deny_cache,
         logger=app.logger,
-        on_change=tell,
+        on_change=notify_change,
     )
 
 
-def _named(subject: Named | None) -> dict[str, str]:
+def _values_by_type(subject: Named | None) -> dict[str, str]:
     return {} if subject is None else subjects_from(subject)
 
 

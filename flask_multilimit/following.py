@@ -45,7 +45,7 @@ class _Following:
         self._follower = ControlFollower(
             store,
             take=self._take,
-            report=_nothing,
+            report=_ignore,
             logger=logger,
         )
         notify_child(self)
@@ -64,5 +64,5 @@ class _Following:
         self._watching = False
 
 
-def _nothing(error: Exception) -> None:
-    """The follower has logged it."""
+def _ignore(error: Exception) -> None:
+    """Ignore ``error``: the follower has logged it."""

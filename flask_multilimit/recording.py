@@ -37,14 +37,14 @@ from .serve.state import Record, Records
 from .signals import limits_checked
 
 PAUSE = 0.5
-"""Seconds between two writes, and between two looks whether somebody asks for requests."""
+"""Seconds between two writes, and between two looks whether requests are wanted."""
 MOST_WAITING = 100_000
 """The most requests that wait to be written; further ones are dropped, and counted."""
 SEGMENTS = 8
 """Files that share the allowed bytes: the oldest is deleted when there is no more room."""
-KNOWN_SOON, KNOWN_LATER = 2 * PAUSE, 55.0
-"""Seconds for which a line waits for the real cost of a request, and for its end: of a complete response, and of a
-stream or a file. Readers put lines in order that are up to 60 s late."""
+SHORT_WAIT, LONG_WAIT = 2 * PAUSE, 55.0
+"""Seconds for which a line waits for the real cost and the end of a request: if the response is complete, and if it is
+a stream or a file. Readers put lines in order that are up to 60 s late."""
 DAY = 86_400_000_000
 """Microseconds."""
 
@@ -53,7 +53,7 @@ __all__ = ["Recorder"]
 
 @dataclass(slots=True)
 class _Seen:
-    """One request, as its own thread has seen it."""
+    """What the thread of a request knows about it."""
 
     at: int
     method: str
@@ -62,13 +62,13 @@ class _Seen:
     subjects: Mapping[str, str]
     admitted: bool | None
     began: int | None
-    """When limits were checked, in nanoseconds of the monotonic clock; ``None`` if none was."""
+    """When limits were checked: nanoseconds of the monotonic clock; ``None`` if none was."""
     record: Record | None
-    """Has what the request was settled at; ``None`` if nothing settles it."""
-    known_until: float
-    """When nobody waits for this any more, by the monotonic clock."""
+    """Shows what the request was settled at; ``None`` if nothing settles it."""
+    waits_until: float
+    """When the line is written, whatever is missing: seconds of the monotonic clock."""
     ended: int | None = None
-    """When the response was complete, as ``began``; ``None`` while it is being sent."""
+    """When the response was complete, in the same unit as ``began``; ``None`` while it is being sent."""
 
     def end(self) -> None:
         self.ended = time.monotonic_ns()
@@ -83,9 +83,9 @@ class _Seen:
         """The units that it was settled at, by the name of the limiter; ``None``: not yet."""
         return {} if self.record is None else _settled(self.record)
 
-    def is_known(self) -> bool:
-        """Whether all is known that will be."""
-        if time.monotonic() >= self.known_until:
+    def is_complete(self) -> bool:
+        """Whether nothing is missing, or waiting for it has ended."""
+        if time.monotonic() >= self.waits_until:
             return True
         return self.ended is not None and None not in self.costs().values()
 
@@ -123,21 +123,21 @@ class Recorder:
         self.dropped: int = 0
         """Requests of this process that were not written, because too many waited or the disk failed."""
         self._recording = Recording(self.folder, self._hashed, on_demand)
-        self._record_until = self._look_at = 0.0
+        self._record_until = self._next_look = 0.0
         recordings_of(app).append(self._recording)
         self._app = app
         self._gate = gate
         self._key = blake2b(secret.encode("utf-8", "surrogatepass") if isinstance(secret, str) else secret).digest()
         self._max_bytes = max_bytes
-        self._place = f"flask_multilimit_recorded_{id(app)}"
+        self._attribute = f"flask_multilimit_recorded_{id(app)}"
         # A decision in memory is dated by the monotonic clock, whose origin is arbitrary: this moves it to 1970.
         self._offset = (time.time_ns() - time.monotonic_ns()) // 1000
         self._failing = self._closed = False
         self._beat = Beat(self._turn, name="multilimit-recorder", logger=app.logger, last=self.close)
         self._begin()
-        limits_checked.connect(self._checked, app)
+        limits_checked.connect(self._remember_check, app)
         release_when_requests_end(app)
-        app.after_request(self._passed)
+        app.after_request(self._record_response)
         notify_child(self)
 
     def flush(self) -> None:
@@ -147,35 +147,35 @@ class Recorder:
     def _flush(self, *, ending: bool) -> None:
         with self._writing:
             seen = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            known, later = list[_Seen](), list[_Seen]()
+            complete, incomplete = list[_Seen](), list[_Seen]()
             for each in seen:
-                (known if ending or each.is_known() else later).append(each)
-            self._waiting.extendleft(reversed(later))
-            lines = [self._line_of(each) for each in known]
+                (complete if ending or each.is_complete() else incomplete).append(each)
+            self._waiting.extendleft(reversed(incomplete))
+            lines = [self._line_of(each) for each in complete]
             if lines:
                 self._write("".join(lines).encode())
 
     def close(self) -> None:
         """Write the requests that wait, and record no more."""
-        limits_checked.disconnect(self._checked, self._app)
+        limits_checked.disconnect(self._remember_check, self._app)
         self._closed = True
         self._flush(ending=True)
         self._beat.close()
 
     # In the thread of a request
 
-    def _checked(self, app: Flask, decision: Decision, endpoint: str, subjects: Mapping[str, str]) -> None:  # noqa: ARG002
+    def _remember_check(self, app: Flask, decision: Decision, endpoint: str, subjects: Mapping[str, str]) -> None:  # noqa: ARG002
         with suppress(RuntimeError):  # outside of a request
             if endpoint == (request.endpoint or UNMATCHED_SCOPE):
-                request.__dict__.setdefault(self._place, (decision, subjects, time.monotonic_ns()))
+                request.__dict__.setdefault(self._attribute, (decision, subjects, time.monotonic_ns()))
 
-    def _passed(self, response: Response) -> Response:
-        if self._closed or not self._is_asked() or not _is_limited(request.routing_exception):
+    def _record_response(self, response: Response) -> Response:
+        if self._closed or not self._is_wanted() or not _is_limited(request.routing_exception):
             return response
         if len(self._waiting) >= MOST_WAITING:
             self.dropped += 1
             return response
-        checked: tuple[Decision, Mapping[str, str], int] | None = request.__dict__.get(self._place)
+        checked: tuple[Decision, Mapping[str, str], int] | None = request.__dict__.get(self._attribute)
         address = network_of(request.remote_addr or "", self._gate.settings.ipv6_prefix)
         subjects = {**({} if checked is None else checked[1]), LimitType.IP.value: address}
         at = time.time_ns() // 1000 if checked is None else self._since_1970(checked[0].at)
@@ -185,9 +185,10 @@ class Recorder:
             record = None
         began = None if checked is None else checked[2]
         now = time.monotonic()
-        until = now + (KNOWN_SOON if response.is_sequence else KNOWN_LATER)
-        told = (request.method, request.endpoint, response.status_code, subjects, admitted, began)
-        seen = _Seen(at, *told, record, until)
+        until = now + (SHORT_WAIT if response.is_sequence else LONG_WAIT)
+        seen = _Seen(
+            at, request.method, request.endpoint, response.status_code, subjects, admitted, began, record, until
+        )
         holder = None if began is None or response.is_sequence else holder_of_request()
         if holder is None:
             seen.end()
@@ -197,11 +198,11 @@ class Recorder:
         self._beat.wake(now + PAUSE)
         return response
 
-    def _is_asked(self) -> bool:
+    def _is_wanted(self) -> bool:
         if not self._recording.on_demand:
             return True
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + PAUSE
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + PAUSE
             self._record_until = self._recording.record_until
         return time.time() < self._record_until
 
@@ -216,7 +217,7 @@ class Recorder:
         self._segment: Path | None = None
 
     def _after_fork_in_child(self) -> None:
-        """Start empty: the parent writes the requests that wait."""
+        """Start empty: the parent writes the requests that are waiting."""
         self._begin()
 
     def _turn(self) -> float:
@@ -224,14 +225,15 @@ class Recorder:
         return PAUSE
 
     def _line_of(self, seen: _Seen) -> str:
-        subjects = {type_: self._hashed(value) for type_, value in self._single(seen.subjects).items()}
+        subjects = {type_: self._hashed(value) for type_, value in self._taken_apart(seen.subjects).items()}
         costs = {name: units for name, units in seen.costs().items() if units is not None}
         recorded = Recorded(seen.endpoint, subjects, seen.admitted, costs)
-        told = LoggedRequest(seen.at, seen.method, "", status=seen.status, recorded=recorded, took=seen.took())
-        return f"{line_of(told)}\n"
+        request = LoggedRequest(seen.at, seen.method, "", status=seen.status, recorded=recorded, took=seen.took())
+        return f"{line_of(request)}\n"
 
-    def _single(self, subjects: Mapping[str, str]) -> dict[str, str]:
-        """One subject by type: that of a type of several parts is taken apart. A client may have chosen any other."""
+    def _taken_apart(self, subjects: Mapping[str, str]) -> dict[str, str]:
+        """One subject per type: that of several types is taken apart, but not one that merely looks like it, because a
+        client may have chosen it."""
         found: dict[str, str] = {}
         for type_, value in subjects.items():
             parts = self._gate.plans.parts_of(Subject(type_, value))
@@ -280,8 +282,7 @@ def _settled(record: Record) -> dict[str, int | None]:
         settled = latest.get(decision.check_id, {})
         for declaration, _, hits, _ in several:
             if declaration.settle is not None:
-                name = declaration.name or declaration.type_name
-                units = [settled[hit.key] for hit in hits if hit.key in settled]
+                name, units = declaration.shown_name, [settled[hit.key] for hit in hits if hit.key in settled]
                 found[name] = max(units, default=found.get(name))
     return found
 
@@ -294,5 +295,5 @@ def _is_limited(error: Any) -> bool:
 def _size_of(segment: Path) -> int:
     try:
         return segment.stat().st_size
-    except FileNotFoundError:  # another process has just made room
+    except FileNotFoundError:  # another process has just deleted it, to make room
         return 0

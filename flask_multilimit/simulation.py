@@ -47,7 +47,7 @@ def assert_admits(
     most = share_from(refuse_at_most)
     if clients is not None:
         check_iterable("clients", clients)
-        refused = sorted(client for client in clients if _counted_as(client) & report.refused_names)
+        refused = sorted(client for client in clients if _possible_names(client) & report.refused_names)
         if refused:
             raise AssertionError(f"{len(refused)} of the clients would be refused: {', '.join(refused[:10])}")
         return
@@ -60,8 +60,8 @@ def assert_admits(
         )
 
 
-def _counted_as(client: str) -> set[str]:
-    """The names that a report may give to ``client``: that of an IPv6 address is a network, of a length that the app
-    chooses."""
+def _possible_names(client: str) -> set[str]:
+    """The names that a report may give to ``client``: an IPv6 address counts as a network, whose length the app
+    sets."""
     check_text("clients", client)
     return {network_of(client, length) for length in range(1, 129)}

@@ -67,28 +67,28 @@ class Clock:
         self._microseconds += math.ceil(round(given * _MICROSECONDS, 3))
 
 
-class _NotingLimiter(Limiter):
-    """Notes the keys that were charged or reset, so that they can be reset at the end."""
+class _TrackingLimiter(Limiter):
+    """Remembers the keys that it charges or resets, so that they can be reset at the end."""
 
     def __init__(self, storage: Any, **options: Any) -> None:
         super().__init__(storage, **options)
         self.touched: list[str] = []
 
     def check(self, hits: Iterable[Hit], *, check_id: UUID | None = None) -> Decision:
-        return self._noted(super().check(hits, check_id=check_id))
+        return self._track(super().check(hits, check_id=check_id))
 
     def check_many(self, many: Iterable[Iterable[Hit]]) -> list[Decision]:
-        return [self._noted(decision) for decision in super().check_many(many)]
+        return [self._track(decision) for decision in super().check_many(many)]
 
     def wait(self, decision: Decision, *, timeout: float) -> Decision:
-        return self._noted(super().wait(decision, timeout=timeout))
+        return self._track(super().wait(decision, timeout=timeout))
 
     def reset(self, hits: Iterable[Hit | str]) -> None:
         several = list(hits)
         super().reset(several)
         self.touched += (each if isinstance(each, str) else each.key for each in several)
 
-    def _noted(self, decision: Decision) -> Decision:
+    def _track(self, decision: Decision) -> Decision:
         self.touched += (charge.hit.key for charge in decision.charges)
         return decision
 
@@ -122,7 +122,7 @@ def freeze(app: Flask) -> Iterator[Clock]:
     clock, before = Clock(at / _MICROSECONDS), storage.clock
     layers = rebuilt(limiter.outermost, clock)
     storage.clock = clock
-    frozen = gate.limiter = _NotingLimiter(
+    frozen = gate.limiter = _TrackingLimiter(
         layers, layers=limiter.layers, sleep=clock.advance, monotonic=lambda: clock.now
     )
     frozen.follow(limiter.with_overrides)
@@ -214,14 +214,15 @@ def _hits_at(
     """The hits at ``endpoint``, for each group of methods: of ``subject``, or of the test client and of everyone."""
     of_client = {LimitType.IP.value: address, ANONYMOUS: address, EVERYONE.type: EVERYONE.value}
     given = of_client if subject is None else subjects_from(subject)
-    standings = applied_at(gate, endpoint, method, given, declared=what == "reset")
-    require_limiters(what, endpoint, standings, given, spelled=_arguments)
-    require_known_rules(endpoint, (standing.applied for standing in standings))
-    return [standing.applied.hits for standing in standings]
+    places = applied_at(gate, endpoint, method, given, declared=what == "reset")
+    require_limiters(what, endpoint, places, given, spelled=_arguments)
+    require_known_rules(endpoint, (place.applied for place in places))
+    return [place.applied.hits for place in places]
 
 
 def _enforced(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
-    """``hits`` without shadows; if all are shadows, as if they were none. Without bans, which nobody can use up."""
+    """``hits`` without bans, which have nothing to use up, and without shadows; if all are shadows, these as if they
+    were none."""
     hits = tuple(hit for hit in hits if not isinstance(hit, BanHit))
     return tuple(hit for hit in hits if not hit.shadow) or tuple(replace(hit, shadow=False) for hit in hits)
 

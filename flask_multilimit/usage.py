@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flask import Blueprint, Response, current_app
+from flask import Blueprint, Response
 from flask.sansio.app import App
 
-from .declare.advice import EXTENSION
+from .declare.advice import EXTENSION, app_in_force
 from .declare.decorators import exempt
 from .engine import ConfigurationError, StorageDenied
 from .engine.errors import check_iterable
@@ -18,7 +18,7 @@ from .insight.standing import BanStanding, ListStanding, RequestStanding, RuleSt
 from .insight.usage import BannedFrom, Quota, Quotas, Wanted, quotas_of_client
 from .operate import usage as pages
 from .operate.blueprints import check_place, require_served
-from .serve.gate import gate_of
+from .serve.gate import gate_in_force, gate_of
 from .serve.refusal import Refusals
 
 __all__ = [
@@ -85,7 +85,7 @@ class Usage(Blueprint):
 
         Raises :class:`StorageError` if the storage is down and limits are to fail then.
         """
-        app = current_app._get_current_object()  # type: ignore[attr-defined]
+        app = app_in_force()
         require_served("Usage", app, self._multilimit)
         gate = gate_of(app)
         self._wanted.require_known(gate)
@@ -95,7 +95,7 @@ class Usage(Blueprint):
         try:
             return pages.answer(self.quotas())
         except StorageDenied as error:
-            raise Refusals.unavailable(error, gate_of(current_app).settings) from error
+            raise Refusals.unavailable(error, gate_in_force().settings) from error
 
 
 def _unlabelled(limits: Iterable[str]) -> Mapping[str, str]:

@@ -120,6 +120,11 @@ class Declaration:
         """The name of its type in keys and in the names of its rules."""
         return type_name_of(self.type, self.name)
 
+    @property
+    def shown_name(self) -> str:
+        """The name by which people and :func:`settle` know it: its own, or that of its type."""
+        return self.name or self.type_name
+
     def name_of(self, rule: Rule) -> str:
         """The name of ``rule`` in header fields, unless a rule of an earlier limiter has it."""
         return rule.name or f"{self.name or self.type_name.replace('+', '-')}-{rule.window}"
@@ -180,7 +185,7 @@ class Declaration:
 
     def __str__(self) -> str:
         rules = "rules by request" if callable(self.rules) else "; ".join(map(str, self.rules))
-        return f"{self.name or self.type_name} limiter ({rules})"
+        return f"{self.shown_name} limiter ({rules})"
 
 
 OPTIONS = tuple(each.name for each in fields(Declaration) if each.name not in {"where", "scope_is_given"})

@@ -182,13 +182,13 @@ def _rows(endpoint: str, listed: ListedLimiter, memory: TrafficMemory | None) ->
     special = () if planned.special is None else planned.special.entries
     named: Sequence[tuple[str, Rule | None]] = planned.rules
     if planned.dynamic is not None:
-        named = [(declared.name or declared.type_name, None)]
+        named = [(declared.shown_name, None)]
     for name, rule in named:
         changed, before = _change_of(planned, rule)
         parameters = "" if rule is None else parameters_of(rule)
         yield Limit(
             name=name,
-            limiter=declared.name or declared.type_name,
+            limiter=declared.shown_name,
             type=declared.type_name,
             parts=parts_of(declared.type, declared.name),
             text="by request" if rule is None else rule_text(rule),

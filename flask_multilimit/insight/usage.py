@@ -123,7 +123,7 @@ class Wanted:
                 raise ConfigurationError(f'Usage: endpoints: no endpoint is called "{pattern}"')
         declared = (limiter for plan in gate.plans.declared.made for limiter in plan.limiters)
         listed = [*declared, *(each.planned for place in places for each in place.limiters)]
-        known = {name for each in listed for name in (_limiter_name(each.declaration), *dict(each.rules))}
+        known = {name for each in listed for name in (each.declaration.shown_name, *dict(each.rules))}
         unknown = [name for name in self.limits if name not in known]
         if unknown and not any(each.dynamic for each in listed):
             raise ConfigurationError(f'Usage: limits: no limit is called "{unknown[0]}"; there are {", ".join(known)}')
@@ -217,15 +217,11 @@ class _ClientLimits:
         if not isinstance(error, (NoRules, HTTPException)) and error not in self._reported:
             SafeLogger(self._gate.app.logger).warning("Rate limits: Usage: a limit is not known: %r", error)
             self._reported.append(error)
-        self.unknown[f"{listed.scope}:{_limiter_name(listed.planned.declaration)}"] = None
-
-
-def _limiter_name(declared: Declaration) -> str:
-    return declared.name or declared.type_name
+        self.unknown[f"{listed.scope}:{listed.planned.declaration.shown_name}"] = None
 
 
 def _wanted_hits(counting: _Counting, wanted: Wanted) -> list[Hit]:
-    limiter, hits = _limiter_name(counting.applied.declaration), counting.applied.hits
+    limiter, hits = counting.applied.declaration.shown_name, counting.applied.hits
     found = [hit for hit in hits if isinstance(hit, BanHit) or wanted.label(limiter, hit.name) is not None]
     return found if any(not isinstance(hit, BanHit) for hit in found) else []
 
@@ -244,7 +240,7 @@ def _resources(
 def _quota(status: RuleStatus, owner: _Counting, wanted: Wanted, reset: int, *, estimated: bool) -> Quota:
     rule = rule_standing(status, owner.applied)
     return Quota(
-        label=wanted.label(_limiter_name(owner.applied.declaration), rule.name) or rule.name,
+        label=wanted.label(owner.applied.declaration.shown_name, rule.name) or rule.name,
         policy=rule.name,
         scope=owner.listed.scope,
         methods=owner.listed.methods,

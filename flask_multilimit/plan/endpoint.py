@@ -79,7 +79,7 @@ class PlannedLimiter:
             texts.append(f"{self.ban_name}: {declared.ban}{shadow}")
         if self.dynamic is not None:
             changed = "".join(f" ({each})" for each in self.by_name)
-            texts.append(f"{declared.name or declared.type_name}: rules by request{changed}{shadow}")
+            texts.append(f"{declared.shown_name}: rules by request{changed}{shadow}")
         if self.special is not None:
             texts += [f"{declared.type_name}: {each}" for each in self.special.entries]
         return texts

@@ -107,7 +107,7 @@ class AppliedLimits(tuple[Applied, ...]):
     @property
     def unknown(self) -> tuple[str, ...]:
         """The names of the limiters whose rules are not known."""
-        return tuple(each.declaration.name or each.declaration.type_name for each in self if not each.known)
+        return tuple(each.declaration.shown_name for each in self if not each.known)
 
     @classmethod
     def of_hits(cls, hits: Hits, subjects: Mapping[str, str], scope: str) -> AppliedLimits:

@@ -258,7 +258,7 @@ def _banned(ban: BanStatus, applied: AppliedLimits) -> tuple[str, Subject]:
     if origin is not None:
         return origin.type, Subject(origin.type, origin.subject)
     limiter = next(each for each in applied if ban.hit in each.hits)
-    return limiter.declaration.name or limiter.declaration.type_name, limiter.subject
+    return limiter.declaration.shown_name, limiter.subject
 
 
 def _log(app: Flask, settings: Settings, ban: BanStatus, scope: str, subject: Subject) -> None:

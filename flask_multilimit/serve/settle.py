@@ -161,7 +161,7 @@ class Settlement:
     def _units_of(self, declaration: Declaration, response: Response | None, frame: Frame) -> int | None:
         """What the work really cost; ``None`` if the estimate stands."""
         if declaration.settle is True:
-            return frame.real_costs.get(_name_of(declaration))
+            return frame.real_costs.get(declaration.shown_name)
         assert response is not None
         try:
             if declaration.charge_when is not None:
@@ -203,7 +203,7 @@ def settle(units: int, *, name: str | None = None) -> None:
     :raises RuntimeError: outside of a request and of a limited function.
     """
     real, frame = units_from(units), _frame_in_force()
-    names = [] if frame is None else [_name_of(each) for each in _settled_by(frame) if each.settle is True]
+    names = [] if frame is None else [each.shown_name for each in _settled_by(frame) if each.settle is True]
     if frame is None or not names:
         return
     if name is None and len(set(names)) > 1:
@@ -273,10 +273,6 @@ def _is_complete(response: BaseResponse) -> bool:
 def _is_known_at_the_end(declaration: Declaration) -> bool:
     """Whether what a stream really costs is known when it is closed, and not by its status or a header field."""
     return declaration.settle is not None and not isinstance(declaration.settle, SettleByHeader)
-
-
-def _name_of(declaration: Declaration) -> str:
-    return declaration.name or declaration.type_name
 
 
 def _is_charged(answer: object) -> bool:

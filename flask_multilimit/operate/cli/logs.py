@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
-from flask import current_app
 
 from ...control.control import seconds_of
+from ...declare.advice import app_in_force
 from ...insight import text
 from .. import console
 from ..simulate.formats import expression, format_of
@@ -103,8 +103,7 @@ log_options: Callable[[C], C] = gathered(
 
 def _recorded() -> list[Path]:
     """What recorders of the app wrote."""
-    app: Any = current_app._get_current_object()  # type: ignore[attr-defined]
-    folders = folders_of(app)
+    folders = folders_of(app_in_force())
     files = [file for folder in folders for file in sorted(folder.glob(FILES))]
     if not files:
         none = f"nothing is recorded yet in {', '.join(map(str, folders))}" if folders else "this app has no Recorder"
@@ -201,8 +200,7 @@ def record_command(for_: str, stop: bool) -> None:
 
     They begin within a second. `simulate` and `suggest` read what was written.
     """
-    app: Any = current_app._get_current_object()  # type: ignore[attr-defined]
-    recordings = recordings_of(app)
+    recordings = recordings_of(app_in_force())
     if not recordings:
         raise click.ClickException('this app has no Recorder: add Recorder(app, "recorded", on_demand=True) to it')
     with for_people():

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import tzinfo
 from pathlib import Path
-from typing import Any
 
 import click
-from flask import Flask, current_app
+from flask import Flask
 
+from ...declare.advice import app_in_force
 from ...insight.text import duration, plural
 from ...plan.standings import require_endpoint
 from .. import console
@@ -72,7 +72,7 @@ def simulate_command(
     LOG is a file, compressed (.gz, .zst) or not, or - for standard input; by default, what the
     app's Recorder has written. Nothing is charged, and no view is called.
     """
-    app: Any = current_app._get_current_object()  # type: ignore[attr-defined]
+    app = app_in_force()
     costs = {name: _units(units) for name, units in cost.items()}
     replacements = Replacements(costs, rules, priority, cost_field)
     with for_people():

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from datetime import tzinfo
 from pathlib import Path
-from typing import Any
 
 import click
-from flask import current_app
 
+from ...declare.advice import app_in_force
 from ...insight.text import plural, rule_text
 from .. import console
 from ..dashboard.whatif import file_of, what_if
@@ -74,7 +73,7 @@ def suggest_command(
     LOG is a file, compressed (.gz, .zst) or not, or - for standard input; by default, what the
     app's Recorder has written.
     """
-    app: Any = current_app._get_current_object()  # type: ignore[attr-defined]
+    app = app_in_force()
     if cost_field and (html or png):
         raise click.UsageError("--html and --png show requests, not units: leave out --cost-field")
     with for_people():

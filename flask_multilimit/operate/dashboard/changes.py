@@ -196,7 +196,7 @@ def _limiter_of(plans: Plans, endpoint: str, rule: str) -> str:
     """The limiter that a rule belongs to."""
     for limiter in _limiters_at(plans, endpoint):
         if any(each == rule for each, _ in limiter.rules):
-            return limiter.declaration.name or limiter.declaration.type_name
+            return limiter.declaration.shown_name
     unknown = Phrase('no rule at "{endpoint}" has this name', endpoint=endpoint)
     raise InvalidData("", [Mistake("part", rule[:80], unknown)])
 
@@ -254,8 +254,7 @@ def parts_at(plans: Plans, endpoint: str) -> list[tuple[str, str]]:
     rules: dict[str, str] = {}
     owners: dict[str, str] = {}
     for limiter in _limiters_at(plans, endpoint):
-        name = limiter.declared.name or limiter.declared.type_name
-        owners.setdefault(f"limiter:{name}", name)
+        owners.setdefault(f"limiter:{limiter.declared.shown_name}", limiter.declared.shown_name)
         for rule_name, rule in limiter.rules:
             rules.setdefault(f"rule:{rule_name}", f"{rule_name}: {rule}")
     return [*rules.items(), *owners.items()]

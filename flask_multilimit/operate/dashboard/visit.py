@@ -19,6 +19,7 @@ from flask.sansio.app import App
 from itsdangerous import BadData, URLSafeTimedSerializer
 from werkzeug.exceptions import Forbidden, HTTPException, TooManyRequests
 
+from ...declare.advice import app_in_force
 from ...declare.limiter import check_callable
 from ...declare.subjects import LimitType
 from ...engine import ConfigurationError, Decision, StorageError, hits_for
@@ -80,7 +81,7 @@ class Authenticator:
 
     def begin_visit(self) -> None:
         """Find out who visits. Raises :exc:`Forbidden` for a stranger, and what ``authorize`` raises."""
-        self._require_served(current_app._get_current_object())  # type: ignore[attr-defined]
+        self._require_served(app_in_force())
         language = language_of(request, gate_in_force().settings.locale, before=request.cookies.get(LANGUAGE))
         g.multilimit_visit = Visit("", may_change=False, language=language)
         author = self._developer() if self._authorize is None else self._ask(self._authorize)

@@ -50,7 +50,7 @@ class Replacements:
 
     def real_cost(self, declared: Declaration, request: LoggedRequest) -> int | None:
         """What ``declared`` is settled at for ``request``; ``None`` if the log does not tell."""
-        return real_cost_in(request, self.cost_field or declared.name or declared.type_name)
+        return real_cost_in(request, self.cost_field or declared.shown_name)
 
 
 def real_cost_in(request: LoggedRequest, field: str) -> int | None:
@@ -188,8 +188,7 @@ class ReplayPlan:
             if rules is None:
                 self.notes.append(f"rules by request of {declared.where}: not replayed; give them (--rules)")
                 return None
-            name = declared.name or declared.type_name
-            named = tuple((rule.name or f"{name}-{rule.window}", rule) for rule in rules_from(rules))
+            named = tuple((rule.name or f"{declared.shown_name}-{rule.window}", rule) for rule in rules_from(rules))
             limiter = replace(limiter, rules=named, dynamic=None)
         priority = _replacement(self._replacements.priorities, self.destination, declared)
         if declared.reserve is not None and priority is None:
