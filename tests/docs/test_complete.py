@@ -18,6 +18,7 @@ from flask_multilimit.engine.storage import SCHEMES
 from flask_multilimit.insight import doctor
 from flask_multilimit.insight.limits import endpoint_limits, places_of
 from flask_multilimit.insight.values import as_json
+from flask_multilimit.operate.command_line import COMMANDS
 from flask_multilimit.serve.gate import gate_of
 from support.folders import DOCS, ROOT
 from support.rates import RATES
@@ -86,6 +87,10 @@ def test_every_field_of_a_limit_in_json_is_documented(app: Flask) -> None:
     (limit,) = as_json(endpoint_limits(gate_of(app), place))["limits"]
 
     assert sorted(limit) == _first_cells("A limit has\n\n| field |")
+
+
+def test_every_command_is_in_the_reference() -> None:
+    assert _first_cells("| commands |") == sorted([*COMMANDS, "migrate"])
 
 
 def test_every_scheme_of_a_storage_is_documented() -> None:
