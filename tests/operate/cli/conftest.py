@@ -43,9 +43,18 @@ class Run:
     def json(self) -> Any:
         return json.loads(self.out)
 
+    @property
+    def out_on_one_line(self) -> str:
+        return " ".join(self.out.split())
 
-def call(shop: FlaskClient, path: str, times: int = 1) -> list[int]:
-    return [shop.get(path, environ_base=ADDRESS).status_code for _ in range(times)]
+    @property
+    def err_on_one_line(self) -> str:
+        return " ".join(self.err.split())
+
+
+def call(shop: FlaskClient, path: str, times: int = 1, *, method: str = "GET") -> list[int]:
+    """The statuses of this number of requests from one address."""
+    return [shop.open(path, method=method, environ_base=ADDRESS).status_code for _ in range(times)]
 
 
 class Command:

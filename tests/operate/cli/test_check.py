@@ -131,12 +131,8 @@ def test_check_looks_up_each_given_subject_in_lists(on_server: Command) -> None:
     assert told["43"] is None
 
 
-def ask_for_secrets(shop: FlaskClient, times: int) -> list[int]:
-    return [shop.post("/secret", environ_base=ADDRESS).status_code for _ in range(times)]
-
-
 def test_check_shows_strikes_left_before_a_ban(on_server: Command, shop: FlaskClient) -> None:
-    assert ask_for_secrets(shop, 2) == [200, 429]
+    assert call(shop, "/secret", 2, method="POST") == [200, 429]
 
     run = on_server("check", "secret", "--ip", "203.0.113.7", columns=120)
     (asked,) = on_server("check", "secret", "--ip", "203.0.113.7", "--json").json["requests"]
@@ -161,7 +157,7 @@ def test_check_shows_strikes_left_before_a_ban(on_server: Command, shop: FlaskCl
 
 
 def test_check_shows_a_ban_and_reset_ends_it(on_server: Command, shop: FlaskClient) -> None:
-    assert ask_for_secrets(shop, 3) == [200, 429, 429]
+    assert call(shop, "/secret", 3, method="POST") == [200, 429, 429]
 
     check = on_server("check", "secret", "--ip", "203.0.113.7", columns=120)
     told = on_server("check", "secret", "--ip", "203.0.113.7", "--json").json
@@ -173,7 +169,7 @@ def test_check_shows_a_ban_and_reset_ends_it(on_server: Command, shop: FlaskClie
     assert [rule["name"] for rule in told["requests"][0]["rules"]] == ["application-60s", "ip-60s"]
     assert reset.out == "Reset: ip-60s, ip-ban.\n"
     shop.application.extensions["multilimit.gate"].limiter.outermost.forget([told["requests"][0]["bans"][0]["key"]])
-    assert ask_for_secrets(shop, 1) == [200]
+    assert call(shop, "/secret", 1, method="POST") == [200]
 
 
 def test_check_shows_the_refusing_rule_and_its_wait(on_server: Command, shop: FlaskClient) -> None:
@@ -266,7 +262,7 @@ class TestLimitOfOneMethod:
     """A view that takes GET and POST, with a limit of POST only."""
 
     def test_check_shows_each_method_separately(self, on_server: Command, shop: FlaskClient) -> None:
-        assert [shop.post("/login", environ_base=ADDRESS).status_code for _ in range(3)] == [200, 200, 429]
+        assert call(shop, "/login", 3, method="POST") == [200, 200, 429]
 
         told = on_server("check", "login", "--ip", "203.0.113.7").out
         answer = on_server("check", "login", "--ip", "203.0.113.7", "--json").json
@@ -280,8 +276,7 @@ class TestLimitOfOneMethod:
         ]
 
     def test_check_with_a_method_shows_only_that_method(self, on_server: Command, shop: FlaskClient) -> None:
-        for _ in range(3):
-            shop.post("/login", environ_base=ADDRESS)
+        call(shop, "/login", 3, method="POST")
 
         get, post = (
             on_server("check", "login", "--ip", "203.0.113.7", "--method", each).out for each in ("get", "post")
@@ -291,8 +286,7 @@ class TestLimitOfOneMethod:
         assert "GET" not in post
 
     def test_reset_covers_all_methods(self, on_server: Command, shop: FlaskClient) -> None:
-        for _ in range(3):
-            shop.post("/login", environ_base=ADDRESS)
+        call(shop, "/login", 3, method="POST")
 
         run = on_server("reset", "login", "--ip", "203.0.113.7", "--yes")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flask_multilimit.operate.cli.base import user_name
-from operate.cli.conftest import Command
+from operate.cli.conftest import Command, call
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -20,18 +20,16 @@ if TYPE_CHECKING:
     import redis
     from flask.testing import FlaskClient
 
-ADDRESS = {"REMOTE_ADDR": "203.0.113.7"}
-
 
 def wait_for_status(shop: FlaskClient, path: str, status: int) -> None:
     deadline = time.monotonic() + 20
-    while shop.get(path, environ_base=ADDRESS).status_code != status:
+    while call(shop, path) != [status]:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
 def test_set_changes_a_limit_and_unset_restores_it(on_server: Command, shop: FlaskClient) -> None:
-    assert [shop.get("/update", environ_base=ADDRESS).status_code for _ in range(4)] == [200, 200, 200, 429]
+    assert call(shop, "/update", 4) == [200, 200, 200, 429]
 
     run = on_server(
         "set", "update", "ip-20s", "50 per 20 seconds", "--for", "2h", "--reason", "night", "--yes", "--json"
@@ -70,38 +68,38 @@ def test_set_without_a_rule_name_is_an_error_that_shows_both_commands(
 ) -> None:
     run = on_server("set", "update", *given, "--for", "2h", "--yes")
 
-    told = " ".join(run.err.split())
+    told = run.err_on_one_line
     assert (run.code, [each in told for each in commands]) == (2, [True, True]), run.err
 
 
 def test_set_without_a_change_is_an_error_that_lists_the_options(on_server: Command) -> None:
     run = on_server("set", "update", "ip-20s", "--for", "2h", "--yes")
 
-    assert (run.code, "nothing given; give one of rules, times" in " ".join(run.err.split())) == (1, True), run.err
+    assert (run.code, "nothing given; give one of rules, times" in run.err_on_one_line) == (1, True), run.err
 
 
 def test_set_warns_when_count_is_below_number_of_workers(on_server: Command) -> None:
     on_server.environment["FLASK_MULTILIMIT_WORKERS"] = "4"
-    change = ("set", "update", "ip-20s", "{} per 20 seconds", "--for", "1h", "--dry-run")
+    warning = "That is 0 if there are more workers than units"
 
-    few, enough = (" ".join(on_server(*(each.format(count) for each in change)).out.split()) for count in (2, 4))
+    few, enough = (
+        on_server("set", "update", "ip-20s", f"{count} per 20 seconds", "--for", "1h", "--dry-run") for count in (2, 4)
+    )
 
-    told = "That is 0 if there are more workers than units"
-    assert (told in few, told in enough) == (True, False)
+    assert warning in few.out_on_one_line
+    assert warning not in enough.out_on_one_line
 
 
 def test_ban_and_deny_of_one_ipv6_address_warn_of_the_others(on_server: Command) -> None:
-    said = "The client may use any other address of it."
+    def warns(command: str, who: str) -> bool:
+        run = on_server(command, who, "--for", "1h", "--dry-run")
+        return "The client may use any other address of it." in run.out_on_one_line
 
-    def noted(command: str, who: str) -> bool:
-        shown = on_server(command, who, "--for", "1h", "--dry-run").out
-        return said in " ".join(shown.split())
-
-    assert noted("ban", "2001:db8::7")
-    assert noted("deny", "2001:db8::7")
-    assert not noted("allow", "2001:db8::7")
-    assert not noted("ban", "2001:db8::/64")
-    assert not noted("ban", "203.0.113.7")
+    assert warns("ban", "2001:db8::7")
+    assert warns("deny", "2001:db8::7")
+    assert not warns("allow", "2001:db8::7")
+    assert not warns("ban", "2001:db8::/64")
+    assert not warns("ban", "203.0.113.7")
 
 
 def test_lasting_change_warns_when_server_keeps_nothing_on_disk(on_server: Command, redis_client: redis.Redis) -> None:
@@ -110,7 +108,7 @@ def test_lasting_change_warns_when_server_keeps_nothing_on_disk(on_server: Comma
     assert forgets in on_server("deny", "203.0.113.7", "--lasting", "--dry-run").out
     assert forgets in on_server("deny", "203.0.113.7", "--lasting", "--yes", "--json").json["notes"][0]
     assert forgets not in on_server("deny", "203.0.113.7", "--for", "1h", "--dry-run").out
-    assert forgets[:-1] in " ".join(on_server("doctor").out.split())
+    assert forgets[:-1] in on_server("doctor").out_on_one_line
     redis_client.config_set("appendonly", "yes")
     try:
         assert forgets not in on_server("deny", "203.0.113.7", "--lasting", "--dry-run").out
@@ -158,7 +156,7 @@ def test_invalid_change_is_an_error_and_stores_nothing(on_server: Command, comma
     run = on_server(*command.split(), "--yes")
 
     assert run.code in {1, 2}
-    assert message in " ".join(run.err.split())
+    assert message in run.err_on_one_line
     assert on_server("entries", "--json").json["entries"] == []
 
 
@@ -166,7 +164,7 @@ def test_change_on_memory_storage_is_an_error(on_memory: Command) -> None:
     run = on_memory("ban", "203.0.113.9", "--for", "1h", "--yes")
 
     assert run.code == 1
-    assert "is separate in each process" in " ".join(run.err.split())
+    assert "is separate in each process" in run.err_on_one_line
 
 
 def test_author_is_empty_when_system_user_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +232,7 @@ class TestExportAndImport:
 
         run = on_server("entries", "--import", str(file))
 
-        assert (run.code, why in " ".join(run.err.split())) == (1, True), run.err
+        assert (run.code, why in run.err_on_one_line) == (1, True), run.err
         assert on_server("entries").out.startswith("No changes")
 
     def test_export_to_full_disk_is_an_error_and_keeps_old_file(
@@ -321,8 +319,8 @@ class TestUnset:
         both, none = on_server("unset", "update", "--yes"), on_server("unset", "update", "ip-20s", "--yes")
 
         assert (both.code, none.code) == (1, 1)
-        assert "update: 2 changes in force fit that. Give the ID of one: " in " ".join(both.err.split())
-        assert "update ip-20s: no change in force fits that." in " ".join(none.err.split())
+        assert "update: 2 changes in force fit that. Give the ID of one: " in both.err_on_one_line
+        assert "update ip-20s: no change in force fits that." in none.err_on_one_line
         assert len(on_server("entries", "--json").json["entries"]) == 2
 
 
@@ -336,8 +334,7 @@ def test_unban_reports_changed_only_when_it_lifts_a_ban(on_server: Command) -> N
 
 
 def test_unban_succeeds_when_history_cannot_be_written(on_server: Command, shop: FlaskClient) -> None:
-    client = {"REMOTE_ADDR": "203.0.113.7"}
-    assert [shop.post("/secret", environ_base=client).status_code for _ in range(4)] == [200, 429, 429, 429]
+    assert call(shop, "/secret", 4, method="POST") == [200, 429, 429, 429]
 
     run = on_server("unban", "203.0.113.7", "--yes", "--reason", "\udc80")
 
@@ -349,7 +346,7 @@ def test_history_names_author_of_replaced_change(on_server: Command) -> None:
     on_server("set", "update", "ip-20s", "50 per 20 seconds", "--lasting", "--yes", "--author", "ann")
     on_server("set", "update", "ip-20s", "60 per 20 seconds", "--lasting", "--yes", "--author", "bob")
 
-    told = " ".join(on_server("history", columns=200).out.split())
+    told = on_server("history", columns=200).out_on_one_line
     assert "in place of rule ip-20s at update: 50 per 20 seconds by ann" in told
 
 

@@ -20,7 +20,7 @@ def test_doctor_finds_no_problems_on_a_healthy_server(on_server: Command, server
 
     assert run.code == 0
     kind, version = server.binary.name.split("-", 1)
-    told = " ".join(run.out.split())  # line ends depend on the length of the socket path
+    told = run.out_on_one_line  # line ends depend on the length of the socket path
     assert f"ok storage {kind.capitalize()} {version} at unix://" in told
     assert "ok script Loads and runs: 7 rules checked, charged and reset," in told
     assert run.out.endswith("\nNo problems found.\n")
@@ -68,6 +68,6 @@ def test_doctor_and_keys_never_show_a_password(server_binaries: dict[str, Binary
         runs = [right("doctor"), in_query("doctor"), wrong("doctor"), wrong("keys")]
 
     assert [run.code for run in runs] == [0, 0, 1, 1]
-    assert "The user or the password in the storage URI is wrong." in " ".join(runs[2].out.split())
+    assert "The user or the password in the storage URI is wrong." in runs[2].out_on_one_line
     for run in runs:
         assert PASSWORD not in run.out + run.err

@@ -212,7 +212,7 @@ def test_unknown_type_is_an_error_and_unused_type_matches_nothing(on_memory: Com
     run = on_memory("limits", "--type", "api_kye")
 
     assert run.code == 1
-    assert 'no limiter has the type "api_kye"; known are api_key, default, ip, user' in " ".join(run.err.split())
+    assert 'no limiter has the type "api_kye"; known are api_key, default, ip, user' in run.err_on_one_line
     assert on_memory("limits", "--type", "user", "--endpoint", "send").out == "No endpoint matches.\n"
     assert on_memory("limits", "--type", "ip", "--unlimited").code == 2
 
