@@ -105,7 +105,7 @@ def after() -> Flask:
     return app
 
 
-def test_both_apps_answer_what_the_page_says(before: Flask, after: Flask) -> None:
+def test_apps_before_and_after_answer_as_the_page_says(before: Flask, after: Flask) -> None:
     rows = rows_of_the_page()
     observed = [[ask(app.test_client(), app) for ask in REQUESTS.values()] for app in (before, after)]
 

@@ -358,7 +358,7 @@ def test_dead_servers_in_the_uri_are_skipped(cluster: Cluster) -> None:
     limiter.close()
 
 
-def test_frozen_first_server_of_the_uri_is_asked_only_once(cluster: Cluster) -> None:
+def test_frozen_first_server_of_the_uri_does_not_block_later_checks(cluster: Cluster) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = cluster.uri.replace("redis+cluster://", f"redis+cluster://127.0.0.1:{silent.getsockname()[1]},")
         limiter = Limiter(storage_from_uri(uri, timeout=0.3))

@@ -21,26 +21,26 @@ def key() -> str:
 
 @pytest.mark.parametrize("nonsense", NONSENSE, ids=lambda each: type(each).__name__)
 @pytest.mark.parametrize("argument", [*OF_LIMITERS, "request_identifier"])
-def test_a_wrong_argument_of_a_limiter_is_an_error_that_names_it(argument: str, nonsense: Any) -> None:
+def test_wrong_argument_of_a_limiter_is_an_error_that_names_it(argument: str, nonsense: Any) -> None:
     with pytest.raises(ConfigurationError, match="limits=" if "limits" in argument else f"{argument}=|limits="):
         Limiter(key, **{argument: nonsense})
 
 
 @pytest.mark.parametrize("nonsense", [5.5, b"x", ["a"]], ids=lambda each: type(each).__name__)
 @pytest.mark.parametrize("argument", ["header_name_mapping", "storage_options"])
-def test_an_argument_of_a_limiter_that_is_no_dict_is_an_error_that_names_it(argument: str, nonsense: Any) -> None:
+def test_mapping_argument_of_a_limiter_must_be_a_dict(argument: str, nonsense: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"{argument}=.*: give a dict"):
         Limiter(key, **{argument: nonsense})
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE, ids=lambda each: type(each).__name__)
 @pytest.mark.parametrize("argument", [*OF_LIMITS, "cost"])
-def test_a_wrong_argument_of_a_limit_is_an_error_that_names_it(argument: str, nonsense: Any) -> None:
+def test_wrong_argument_of_a_limit_is_an_error_that_names_it(argument: str, nonsense: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"{argument.replace('key_func', 'key_function')}=.*: give"):
         Limiter(key).limit("5/minute", **{argument: nonsense})
 
 
-def test_methods_that_are_no_text_are_an_error() -> None:
+def test_methods_of_a_limit_must_be_text() -> None:
     methods: Any = [5]
 
     with pytest.raises(ConfigurationError, match="methods=5: give text"):
