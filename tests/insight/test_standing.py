@@ -534,7 +534,7 @@ def test_time_can_be_given_as_how_long_ago(text: str, ago: float) -> None:
     assert instant_of(text) == pytest.approx(time.time() - ago, abs=5)
 
 
-def test_time_can_be_given_in_iso_8601_without_zone_or_date() -> None:
+def test_time_in_iso_8601_needs_no_zone_and_no_date() -> None:
     now = datetime.now().replace(second=0, microsecond=0)
 
     assert instant_of(f"{now:%H:%M}") == now.timestamp()

@@ -174,16 +174,21 @@ def basic_auth() -> str | None:
     return given.username if given.password == "secret" else abort(401)
 
 
+@pytest.fixture
+def basic_auth_app() -> Flask:
+    """An app whose operators log in by HTTP basic."""
+    return made(dashboard={"authorize": basic_auth})
+
+
 def guess(app: Flask, path: str = ROOT, **options: Any) -> int:
     return app.test_client().get(path, auth=("ada", "wrong"), **options).status_code
 
 
-def test_anonymous_visits_are_throttled_without_locking_out_operators() -> None:
-    app = made(dashboard={"authorize": basic_auth})
-    stranger = app.test_client()
+def test_anonymous_visits_are_throttled_without_locking_out_operators(basic_auth_app: Flask) -> None:
+    stranger = basic_auth_app.test_client()
 
     assert [stranger.get(ROOT).status_code for _ in range(12)] == [403] * 10 + [429] * 2
-    assert browser_of("ada", app).get(ROOT).status_code == 200
+    assert browser_of("ada", basic_auth_app).get(ROOT).status_code == 200
     assert stranger.get(ROOT).status_code == 429
 
 
@@ -194,12 +199,10 @@ def test_visitors_without_credentials_always_get_the_login_answer(answer: Any) -
     assert {stranger.get(ROOT).status_code for _ in range(12)} == {getattr(answer, "status_code", answer)}
 
 
-def test_guesses_are_throttled_by_address_even_with_the_right_password() -> None:
-    app = made(dashboard={"authorize": basic_auth})
-
-    assert [guess(app) for _ in range(12)] == [401] * 10 + [429] * 2
-    assert browser_of("ada", app).get(ROOT).status_code == 429
-    assert browser_of("ada", app).get(ROOT, environ_base={"REMOTE_ADDR": "198.51.100.7"}).status_code == 200
+def test_guesses_are_throttled_by_address_even_with_the_right_password(basic_auth_app: Flask) -> None:
+    assert [guess(basic_auth_app) for _ in range(12)] == [401] * 10 + [429] * 2
+    assert browser_of("ada", basic_auth_app).get(ROOT).status_code == 429
+    assert browser_of("ada", basic_auth_app).get(ROOT, environ_base={"REMOTE_ADDR": "198.51.100.7"}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -259,36 +262,30 @@ def test_concurrent_guesses_call_authorize_ten_times() -> None:
     assert len(asked) == 10
 
 
-def test_authorized_visits_are_not_throttled() -> None:
-    app = made(dashboard={"authorize": basic_auth})
-
-    assert [browser_of("ada", app).get(ROOT).status_code for _ in range(15)] == [200] * 15
+def test_authorized_visits_are_not_throttled(basic_auth_app: Flask) -> None:
+    assert [browser_of("ada", basic_auth_app).get(ROOT).status_code for _ in range(15)] == [200] * 15
 
 
-def test_known_browser_works_while_others_guess_from_its_address() -> None:
-    app = made(dashboard={"authorize": basic_auth})
-    ada = browser_of("ada", app)
+def test_known_browser_works_while_others_guess_from_its_address(basic_auth_app: Flask) -> None:
+    ada = browser_of("ada", basic_auth_app)
     page = confirm(ada, **RULE)
     lists = ada.get(page.location)
     for _ in range(12):
-        guess(app)
+        guess(basic_auth_app)
 
     assert send(ada, lists, ending="/undo").status_code == 303
 
 
-def test_guesses_with_a_browser_cookie_are_throttled() -> None:
-    app = made(dashboard={"authorize": basic_auth})
-    ada = browser_of("ada", app)
+def test_guesses_with_a_browser_cookie_are_throttled(basic_auth_app: Flask) -> None:
+    ada = browser_of("ada", basic_auth_app)
     ada.get(ROOT)
 
     assert [ada.get(ROOT, auth=("ada", "wrong")).status_code for _ in range(12)] == [401] * 10 + [429] * 2
 
 
-def test_guesses_with_new_cookies_are_throttled_together() -> None:
-    app = made(dashboard={"authorize": basic_auth})
-
+def test_guesses_with_new_cookies_are_throttled_together(basic_auth_app: Flask) -> None:
     def guess_with_new_cookie() -> int:
-        ada = browser_of("ada", app)
+        ada = browser_of("ada", basic_auth_app)
         ada.get(ROOT)
         return ada.get(ROOT, auth=("bob", "wrong")).status_code
 

@@ -151,11 +151,15 @@ def test_page_now_says_when_traffic_is_switched_off() -> None:
 def test_hashed_and_shortened_subjects_have_no_link(settings: dict[str, Any], path: str, user: str) -> None:
     app = made(**settings)
     send_requests(app, 3, path, headers={"X-User": user})
+    ada = browser_of("ada", app)
 
-    (found,) = json_of(browser_of("ada", app), "now")["subjects"]
+    (found,) = json_of(ada, "now")["subjects"]
+    page = ada.get(ROOT).text
 
     assert found["known"] is False
     assert "203" not in found["shown"]
+    assert f'<span class="subject">{found["shown"]}</span>' in page
+    assert "subject?type=" not in page
 
 
 def test_client_with_several_refusing_rules_has_one_row() -> None:
