@@ -204,7 +204,7 @@ def test_all_endpoints_of_httpbin_are_limited(httpbin: Httpbin) -> None:
     assert limits["unmatched"]
 
 
-def test_top_shows_who_is_refused_where_and_by_which_rule(httpbin: Httpbin) -> None:
+def test_top_shows_refused_clients_with_endpoint_and_rule(httpbin: Httpbin) -> None:
     night, app = httpbin.night, httpbin.app
     top = command_output(app, "top --minutes 60 --once --json")
 

@@ -458,7 +458,7 @@ class TestCustomers:
 
         assert {name: each["label"] for name, each in found.items()} == {"api.search:ip-86400s": "Searches per day"}
 
-    def test_page_of_the_app_shows_what_is_left(self, run: Run) -> None:
+    def test_page_of_the_app_shows_remaining_units(self, run: Run) -> None:
         app = run(self.PAGE, "own-page")["app"]
         statuses(app, "/search", 1)
 

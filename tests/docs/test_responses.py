@@ -32,7 +32,7 @@ BODIES = [
 
 
 @pytest.mark.parametrize(("page", "example", "path", "before"), SHOWN)
-def test_response_on_the_page_is_what_the_app_sends(
+def test_response_of_the_app_is_as_shown(
     run: Callable[..., dict[str, Any]], page: str, example: str, path: str, before: int
 ) -> None:
     status, *fields = _block_after("response", page, example).splitlines()
@@ -45,7 +45,7 @@ def test_response_on_the_page_is_what_the_app_sends(
 
 
 @pytest.mark.parametrize(("page", "example", "path", "before"), BODIES)
-def test_body_on_the_page_is_what_the_app_sends(
+def test_body_of_the_app_is_as_shown(
     run: Callable[..., dict[str, Any]], page: str, example: str, path: str, before: int
 ) -> None:
     response = _call(run(page, example)["app"], path, before)

@@ -267,7 +267,7 @@ class TestTokens:
         assert self.chat(port, 1)[0] == 429
         assert self.chat(port, 1, key="k-bob")[0] == 200
 
-    def test_interrupted_answer_is_charged_what_was_sent(self, port: int) -> None:
+    def test_interrupted_answer_is_charged_only_the_sent_part(self, port: int) -> None:
         sys.modules["example_tokens"].model.seconds = 0.002
         self.chat(port, 30, read=20)
 
@@ -300,7 +300,7 @@ class TestPlans:
         found = json.loads(client.get("/rate_limit", headers=self.ADA).text)["resources"].values()
         return {each["label"]: (each["remaining"], each["limit"]) for each in found}
 
-    def test_customer_is_charged_tokens_and_sees_what_is_left(self, client: FlaskClient) -> None:
+    def test_customer_is_charged_tokens_and_sees_the_rest(self, client: FlaskClient) -> None:
         assert self.chat(client, 10) == 200
 
         assert self.left(client) == {"Tokens this month": (970, 1000), "Requests a minute": (2, 3)}
@@ -312,7 +312,7 @@ class TestPlans:
 
         assert self.left(client)["Tokens this month"] == (910, 1000)
 
-    def test_upgrade_adds_tokens_and_keeps_what_was_used(self, client: FlaskClient) -> None:
+    def test_upgrade_adds_tokens_and_keeps_used_ones(self, client: FlaskClient) -> None:
         assert self.chat(client, 400) == 200  # a debt of 200
         assert self.chat(client, 1) == 429
 

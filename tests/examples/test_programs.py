@@ -101,7 +101,7 @@ def compare(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_comparison_prints_what_each_algorithm_admits() -> None:
+def test_comparison_prints_every_algorithm() -> None:
     result = compare()
 
     assert result.returncode == 0, result.stderr

@@ -48,7 +48,7 @@ def test_page_has_four_sessions() -> None:
 
 
 @pytest.mark.parametrize("session", SESSIONS, ids=str)
-def test_session_prints_what_the_page_shows(tmp_path: Path, session: Block) -> None:
+def test_session_prints_the_output_of_the_page(tmp_path: Path, session: Block) -> None:
     pytest.importorskip("matplotlib", reason="one session draws")
     command, _, expected = session.text.removeprefix("$ ").partition("\n")
     folder = shutil.copytree(FOLDER, tmp_path / "what_if")

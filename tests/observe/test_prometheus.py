@@ -115,7 +115,7 @@ SHOWN: dict[str, tuple[dict[str, Any], int, dict[str, dict[tuple[str, ...], int]
 
 
 @pytest.mark.parametrize(("options", "requests", "shown"), SHOWN.values(), ids=SHOWN)
-def test_metrics_show_what_happened_to_requests(
+def test_metrics_count_outcomes_of_requests(
     app: Flask,
     metrics: PrometheusMetrics,
     registry: CollectorRegistry,

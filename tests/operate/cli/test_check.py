@@ -30,7 +30,7 @@ app.get("/", endpoint="report")(rate_limiter(type=IP, rules=["2/minute", "2 at o
 """
 
 
-def test_check_shows_what_is_left_and_that_a_request_would_pass(on_server: Command, shop: FlaskClient) -> None:
+def test_check_shows_remaining_units_and_that_a_request_would_pass(on_server: Command, shop: FlaskClient) -> None:
     call(shop, "/update", 2)
 
     run = on_server("check", "update", "--ip", "203.0.113.7")
@@ -353,7 +353,7 @@ def test_check_reads_memory_storage_of_its_own_process() -> None:
         "rules of request",
     ],
 )
-def test_check_verdict_says_what_was_not_checked(
+def test_check_verdict_names_unchecked_limits(
     declared: list[tuple[LimitType, Any]], arguments: list[str], state: str, verdict: str
 ) -> None:
     app = Flask("shop")

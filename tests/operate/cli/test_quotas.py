@@ -67,7 +67,7 @@ class TestResetInTheHistory:
         changes = on_server("history", "--json").json["changes"]
         return [(each["what"], each["entry"], each["author"], each["reason"]) for each in changes]
 
-    def test_history_shows_who_reset_what_and_why(self, on_server: Command, shop: FlaskClient) -> None:
+    def test_history_shows_author_target_and_reason_of_a_reset(self, on_server: Command, shop: FlaskClient) -> None:
         told = ("--yes", "--author", "ann", "--reason", "a mistake")
         for what in (
             ("login", "--ip", "203.0.113.7", "--method", "post"),

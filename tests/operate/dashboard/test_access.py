@@ -105,7 +105,7 @@ def test_multilimit_may_be_initialised_after_the_dashboard() -> None:
 
 
 @pytest.mark.parametrize("page", ["", "api/now"])
-def test_security_headers_forbid_what_pages_do_not_need(app: Flask, ada: FlaskClient, page: str) -> None:
+def test_security_headers_of_pages_are_strict(app: Flask, ada: FlaskClient, page: str) -> None:
     for answer, status in ((ada.get(ROOT + page), 200), (app.test_client().get(ROOT + page), 403)):
         policy = answer.headers["Content-Security-Policy"]
 

@@ -434,9 +434,7 @@ class Away(MemoryStorage):
 
 
 @pytest.mark.parametrize("page", ["", "limits", "lists", "history", "subject?who=203.0.113.7"])
-def test_pages_say_since_when_storage_is_down_and_what_clients_get(
-    server_binaries: dict[str, Binary], page: str
-) -> None:
+def test_pages_show_begin_and_effect_of_an_outage(server_binaries: dict[str, Binary], page: str) -> None:
     with Server(next(iter(server_binaries.values()))) as server:
         app = made(server.url, MULTILIMIT_WORKERS=3)
         ada = browser_of("ada", app)

@@ -53,7 +53,7 @@ def asked(app: Flask, *lines: str, **question: str) -> WhatIf:
         return of_upload(WhatIfForm(**question), log_of(*lines))
 
 
-def test_each_count_shows_what_it_would_have_refused(app: Flask) -> None:
+def test_each_count_shows_its_refused_requests_and_clients(app: Flask) -> None:
     answer = asked(app, *TRAFFIC, count="10")
 
     assert (answer.requests, answer.clients, answer.chosen) == (35, 2, 10)

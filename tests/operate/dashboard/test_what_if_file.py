@@ -95,7 +95,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_slider_shows_what_a_count_refuses(browser: Browser, path: Path) -> None:
+def test_slider_shows_refusals_of_a_count(browser: Browser, path: Path) -> None:
     with tab(browser) as opened:
         shown = opened.page
         shown.goto(path.as_uri())

@@ -250,7 +250,7 @@ def test_cost_above_the_count_locks_out_for_ever() -> None:
     assert replayed(app, at(0), costs={"index": 3}).longest_lockout == math.inf
 
 
-def test_report_notes_what_is_replayed_differently() -> None:
+def test_report_notes_differences_of_the_replay() -> None:
     app = app_with(
         rate_limiter(type=lambda: "x", name="api_key", rules="1/minute"),
         rate_limiter(type=IP, rules=lambda: "1/minute", name="plan"),
@@ -308,7 +308,7 @@ def test_waiting_request_gets_the_next_free_slot() -> None:
     assert (report.admitted, report.endpoints[0].delayed, report.refused) == (5, 3, 0)
 
 
-def test_report_counts_bans_and_what_they_refuse() -> None:
+def test_report_counts_bans_and_their_refusals() -> None:
     ban = Ban(after=2, within=60, time=100, factor=3, most=1000)
     app = app_with(rate_limiter(type=IP, rules="1 per 10 seconds", ban=ban))
 

@@ -63,7 +63,7 @@ def test_no_other_origin_can_frame_a_page(visit: Visit, shop: Shop, elsewhere: E
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"], ids=["same site", "other site"])
-def test_no_other_origin_can_read_what_a_page_shows(visit: Visit, shop: Shop, elsewhere: Elsewhere, host: str) -> None:
+def test_no_other_origin_can_read_a_page(visit: Visit, shop: Shop, elsewhere: Elsewhere, host: str) -> None:
     elsewhere.pages["/read"] = "<!doctype html><title>win</title>"
     with visit() as tab:
         tab.page.goto(shop.url)
