@@ -15,7 +15,7 @@ import pytest
 from flask_multilimit.engine import Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.storage.redis import scripts, storage
-from flask_multilimit.engine.storage.redis.compiled import WORTH, Shapes
+from flask_multilimit.engine.storage.redis.compiled import COMPILE_AFTER, Shapes
 from support.bench import bare, hits
 from support.folders import DOCS, ROOT, TESTS
 
@@ -96,9 +96,9 @@ def test_tests_of_all_algorithms_include_an_own_algorithm_and_pass(tmp_path: Pat
 def test_a_frequent_check_of_an_own_algorithm_is_not_compiled(redis_client: redis.Redis, learning: Shapes) -> None:
     limiter, plan = bare(redis_client), hits(cooldown(60, 3))
 
-    allowed = [limiter.check(plan).allowed for _ in range(WORTH + 5)]
+    allowed = [limiter.check(plan).allowed for _ in range(COMPILE_AFTER + 5)]
 
-    assert allowed == [True] * 3 + [False] * (WORTH + 2)
+    assert allowed == [True] * 3 + [False] * (COMPILE_AFTER + 2)
     assert learning.compiled == 0
 
 

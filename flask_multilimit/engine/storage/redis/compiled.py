@@ -1,20 +1,20 @@
 """A check compiled for the shape of its plan, as a database prepares a statement.
 
 The shape of a plan is the algorithm, quota, cost and shadow of each hit, in order. The script of a shape is a straight
-line: no table, no loop and no function for a hit, and the quotas are numbers in its text rather than arguments. It
-serves a plain check by the server's clock when all hits charge something. When a hit refuses, it is a straight line as
-well; with shadows or bans among the hits it goes on as the generic script does, with the same ``finish.lua``. A peek, a
+line: no table, loop or function for each hit, and the quotas are numbers in its text rather than arguments. It serves
+plain checks by the server's clock, if all hits charge something. After a refusal, it is a straight line as well; with
+shadows or bans among the hits, it continues as the generic script does, with the same ``finish.lua``. A peek, a
 repeated check and a settlement always take the generic script.
 
-Its reply leaves out what the shape determines, if all its hits are such that a charge always ends in the same
-``reset_after``, as a sliding window's does, and none has a delay.
+Its reply leaves out what the shape determines, if a charge of each hit always has the same ``reset_after``, as in a
+sliding window, and no hit has a delay.
 
 The functions of some algorithms are written out for each hit (``WRITTEN_OUT``), those of the others are called with a
 table for the hit. Only the algorithms of this package are compiled: the Lua of others may rely on the generic script.
 
-Servers before Redis 7.4 and Valkey 8 keep each script until they restart; later ones keep the 500 most recently used
-that came by EVAL, as ours do. Rules that depend on the request can have any number of shapes. So a process compiles a
-shape only after some checks, and only a limited number of shapes in its life.
+Servers before Redis 7.4 and Valkey 8 keep each script until they restart. Later ones keep the 500 scripts used most
+recently of those that came by EVAL, as these do. Rules that depend on the request can have any number of shapes. So a
+process compiles a shape only after some checks, and only a limited number of shapes.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ MOST_HITS = 20
 WRITTEN_OUT = ("sliding_window", "concurrency", BAN)
 """Algorithms whose Lua has the form that :func:`_functions_of` reads."""
 
-
-WORTH = 16
+COMPILE_AFTER = 16
 """The number of checks of a shape after which it is compiled."""
 MOST_COMPILED = 256
 """The most shapes that a process compiles."""
@@ -56,7 +55,7 @@ class Shaped(NamedTuple):
     cost: int
     shadow: bool
     watches: tuple[int, ...] = ()
-    """For a ban: the indexes of the hits that it watches, counted from 1."""
+    """For a ban: the places of the hits that it watches, counted from 1."""
 
 
 Shape = tuple[Shaped, ...]
@@ -73,7 +72,7 @@ class Compiled(NamedTuple):
 
 
 def shape_of(hits: tuple[Hit, ...]) -> Shape | None:
-    """The shape of ``hits``; ``None`` if they can have no compiled script."""
+    """The shape of ``hits``; ``None`` if they cannot have a compiled script."""
     if len(hits) > MOST_HITS:
         return None
     if any(hit.cost == 0 for hit in hits):
@@ -97,35 +96,34 @@ def can_be_compiled(shape: Shape) -> bool:
 
 
 def compiled(shape: Shape, *, clocked: bool = False) -> Compiled:
-    """The script of ``shape``, which :func:`can_be_compiled`. KEYS are those of the hits. The last of ARGV is the id of
-    the check; before it come the boundaries of calendars, if there are any; and if ``clocked``, for tests, the time in
-    microseconds follows."""
-    each = [_Hit(i, shaped) for i, shaped in enumerate(shape, 1)]
-    calendars = [f"h{hit.i}" for hit in each if hit.name == CALENDAR]
-    place = 2 if calendars else 1
-    allowed = " and ".join(f"w{hit.i} == 0" for hit in each)
-    fixed = [hit.shaped.quota.window for hit in each if hit.lua.always_resets_after_window]
-    frame = frame_of(fixed) if len(fixed) == len(each) else None
+    """The script of ``shape``, which :func:`can_be_compiled`. KEYS are the keys of the hits. ARGV are the boundaries of
+    calendars, if there are calendars; the id of the check; and if ``clocked``, for tests, the time in microseconds."""
+    hits = [_Hit(i, shaped) for i, shaped in enumerate(shape, 1)]
+    calendars = [f"h{hit.i}" for hit in hits if hit.name == CALENDAR]
+    id_place = 2 if calendars else 1
+    allowed = " and ".join(f"w{hit.i} == 0" for hit in hits)
+    reset_afters = [hit.shaped.quota.window for hit in hits if hit.lua.always_resets_after_window]
+    frame = frame_of(reset_afters) if len(reset_afters) == len(hits) else None
     if frame is None:
-        answer = ["now,1,delay", *(f"r{hit.i}-{hit.shaped.cost},0,e{hit.i}" for hit in each)]
+        answer = ["now,1,delay", *(f"r{hit.i}-{hit.shaped.cost},0,e{hit.i}" for hit in hits)]
     else:
-        answer = ["now", *(f"r{hit.i}-{hit.shaped.cost}" for hit in each)]
+        answer = ["now", *(f"r{hit.i}-{hit.shaped.cost}" for hit in hits)]
     text, sha = script_of(
         [
-            source("prelude").replace("ARGV[4]", f"ARGV[{place + 1}]" if clocked else "nil"),
-            f"local id = ARGV[{place}]\n",
-            *library({hit.name for hit in each if not hit.is_written_out}),
-            *(f"local k{hit.i} = KEYS[{hit.i}]\n" for hit in each),
-            *(f"local h{hit.i} = {hit.table}\n" for hit in each if not hit.is_written_out),
+            source("prelude").replace("ARGV[4]", f"ARGV[{id_place + 1}]" if clocked else "nil"),
+            f"local id = ARGV[{id_place}]\n",
+            *library({hit.name for hit in hits if not hit.is_written_out}),
+            *(f"local k{hit.i} = KEYS[{hit.i}]\n" for hit in hits),
+            *(f"local h{hit.i} = {hit.table}\n" for hit in hits if not hit.is_written_out),
             *_boundaries(calendars),
-            *(hit.run("evaluate") for hit in each),
+            *(hit.run("evaluate") for hit in hits),
             "local delay = 0\n",
-            *(f"if c{hit.i} > delay then delay = c{hit.i} end\n" for hit in each if not hit.shaped.shadow),
+            *(f"if c{hit.i} > delay then delay = c{hit.i} end\n" for hit in hits if not hit.shaped.shadow),
             f"if {allowed} then\nstamp = string.format(whole, now)\n",
-            *(hit.run("charge") for hit in each),
-            *(hit.next_after for hit in each if hit.name in SLIDING),
+            *(hit.run("charge") for hit in hits),
+            *(hit.next_after for hit in hits if hit.name in SLIDING),
             f"return {{{','.join(answer)}}}\nend\n",
-            *(_refusal(each) if all(hit.only_refuses for hit in each) else _rest(each)),
+            *(_end_of_refusal(hits) if all(hit.only_refuses for hit in hits) else _end_as_generic_script(hits)),
         ]
     )
     return Compiled(text, sha, frame)
@@ -137,26 +135,26 @@ def _boundaries(calendars: list[str]) -> list[str]:
     return [f"do\nlocal hits, position = {{{','.join(calendars)}}}, 1\n", source("calendars"), "end\n"]
 
 
-def _refusal(each: list[_Hit]) -> list[str]:
-    """The end of a check that a hit refuses, where nothing is charged then: what ``finish.lua`` does, hit by hit."""
-    called = sorted({hit.name for hit in each if not hit.is_written_out})
+def _end_of_refusal(hits: list[_Hit]) -> list[str]:
+    """The end of a check that a hit refuses, if nothing is charged then: what ``finish.lua`` does, hit by hit."""
+    called = sorted({hit.name for hit in hits if not hit.is_written_out})
     return [
         *(f"local others_of_{name} = algorithms.{name}.others()\n" for name in called),
-        *(hit.run("drop_future") + hit.run("reset_after") for hit in each),
-        f"return {{now,0,delay,{','.join(f'r{hit.i},w{hit.i},e{hit.i}' for hit in each)}}}\n",
+        *(hit.run("drop_future") + hit.run("reset_after") for hit in hits),
+        f"return {{now,0,delay,{','.join(f'r{hit.i},w{hit.i},e{hit.i}' for hit in hits)}}}\n",
     ]
 
 
-def _rest(each: list[_Hit]) -> list[str]:
-    """The rest of a check that not every hit allows, as the generic script does it: a shadow lets others charge, and a
-    ban counts refusals."""
-    allowed = " and ".join(f"w{hit.i} == 0" for hit in each if not hit.shaped.shadow) or "true"
+def _end_as_generic_script(hits: list[_Hit]) -> list[str]:
+    """The end of a check that a hit refuses, as in the generic script: a shadow lets the others be charged, and a ban
+    counts refusals."""
+    allowed = " and ".join(f"w{hit.i} == 0" for hit in hits if not hit.shaped.shadow) or "true"
     return [
-        *library({hit.name for hit in each if hit.is_written_out}),
-        f"local hits = {{{','.join(hit.table if hit.is_written_out else f'h{hit.i}' for hit in each)}}}\n",
+        *library({hit.name for hit in hits if hit.is_written_out}),
+        f"local hits = {{{','.join(hit.table if hit.is_written_out else f'h{hit.i}' for hit in hits)}}}\n",
         f"local mode, repeated, allowed = '', false, {allowed}\n",
-        f"local reply = {{now,1,delay,{','.join(f'r{hit.i},w{hit.i},s{hit.i}' for hit in each)}}}\n",
-        *map(source, strikes(hit.name for hit in each)),
+        f"local reply = {{now,1,delay,{','.join(f'r{hit.i},w{hit.i},s{hit.i}' for hit in hits)}}}\n",
+        *map(source, strikes(hit.name for hit in hits)),
         source("finish"),
     ]
 
@@ -192,12 +190,13 @@ class _Hit:
 
     @property
     def only_refuses(self) -> bool:
-        """Whether a check that it does not allow charges nothing."""
+        """Whether a check that it refuses charges nothing."""
         return not self.shaped.shadow and self.name != BAN
 
     @property
     def next_after(self) -> str:
-        """After a charge of the last unit: when the next one comes back, as ``finish.lua`` finds it."""
+        """Lua that runs after a charge of the last unit and finds when the next one comes back, as ``finish.lua``
+        does."""
         n = self.i + MOST_HITS
         if self.is_written_out:
             evaluated = self.lua.text["evaluate"] % {**self._fields, "cost": "1", "i": n}
@@ -206,7 +205,7 @@ class _Hit:
         return f"if r{self.i} == {self.shaped.cost} then\n{evaluated}r{self.i} = r{self.i} - w{n}\nend\n"
 
     def run(self, function: str) -> str:
-        """What assigns the results of ``function`` for this hit to its locals."""
+        """Lua that assigns the results of ``function`` for this hit to its locals."""
         return self.lua.text[function] % {**self._fields, "i": self.i}
 
 
@@ -215,7 +214,7 @@ class _Functions(NamedTuple):
 
     text: dict[str, str]
     always_resets_after_window: bool = False
-    """Whether every charge without a delay ends in a ``reset_after`` of one window."""
+    """Whether every charge without a delay has a ``reset_after`` of one window."""
 
 
 _RESULTS = {"evaluate": "r%(i)d,w%(i)d,c%(i)d,s%(i)d", "charge": "e%(i)d", "drop_future": "", "reset_after": "e%(i)d"}
@@ -237,26 +236,26 @@ def _functions_of(algorithm: str) -> _Functions:
         return _Functions({name: call.format(_RESULTS[name], algorithm) for name, call in _CALLS.items()})
     text = source_of_algorithm(algorithm).replace("%", "%%")
     numbers = dict(_NUMBER.findall(text))
-    found = {
+    bodies = {
         name: (body, numbers | ({"seen": "s%(i)d"} if seen else {})) for _, name, seen, body in _FUNCTION.findall(text)
     }
-    written = {name: _written_out(*found[name], results) for name, results in _RESULTS.items()}
+    written = {name: _written_out(*bodies[name], results) for name, results in _RESULTS.items()}
     always = written["charge"].count(" break\n") == written["charge"].count("e%(i)d = %(window)s break\n")
     return _Functions(written, always)
 
 
 def _written_out(body: str, names: dict[str, str], results: str) -> str:
-    """Lua that runs the ``body`` of a function where it stands: fields of the hit and the other ``names`` are replaced,
-    and a ``return`` becomes an assignment that leaves the block."""
+    """Lua that runs the ``body`` of a function inline: fields of the hit and the other ``names`` are replaced, and a
+    ``return`` becomes an assignment that leaves the block."""
     body = _NAME.sub(lambda name: f"%({name[1]})s" if name[1] else names.get(name[0], name[0]), body)
     lines = [line.partition("return ") for line in body.splitlines()]
-    body = "".join(f"{line}{results} = {values} break\n" if found else f"{line}\n" for line, found, values in lines)
+    body = "".join(f"{line}{results} = {values} break\n" if returns else f"{line}\n" for line, returns, values in lines)
     return f"{results and f'local {results}'}\nrepeat\n{body}until true\n"
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Learned:
-    """What is known about one shape."""
+class KnownShape:
+    """A shape, how often it was checked, and its script."""
 
     shape: Shape
     checks: int = 0
@@ -265,16 +264,18 @@ class Learned:
 
 
 class Shapes:
-    """Compiles a shape after ``worth`` checks, in one thread, while others go on with the generic script. If threads
+    """Compiles a shape after ``compile_after`` checks, in one thread, while others use the generic script. If threads
     collide, a count may be off by a few, which does no harm. Fork-safe.
 
-    Hits keep what they send (:func:`.memoized`), so a check of compiled hits does not come here.
+    Hits cache the command to send (:func:`.memoized`), so a check of compiled hits does not come here.
     """
 
-    def __init__(self, worth: float = WORTH, compile_shape: Callable[[Shape], Compiled] = compiled) -> None:
-        self._worth, self._compile_shape = worth, compile_shape
-        self._compiled: dict[Shape, Learned] = {}
-        self._counted: OrderedDict[Shape, Learned] = OrderedDict()
+    def __init__(
+        self, compile_after: float = COMPILE_AFTER, compile_shape: Callable[[Shape], Compiled] = compiled
+    ) -> None:
+        self._compile_after, self._compile_shape = compile_after, compile_shape
+        self._compiled: dict[Shape, KnownShape] = {}
+        self._counted: OrderedDict[Shape, KnownShape] = OrderedDict()
         self._compiling = threading.Lock()
         notify_child(self)
 
@@ -283,8 +284,8 @@ class Shapes:
         """The number of shapes that are compiled."""
         return len(self._compiled)
 
-    def of(self, hits: tuple[Hit, ...]) -> Learned | None:
-        """What is known about the shape of ``hits``; ``None`` if they always use the generic script."""
+    def of(self, hits: tuple[Hit, ...]) -> KnownShape | None:
+        """The shape of ``hits``, with what is known about it; ``None`` if they always use the generic script."""
         shape = shape_of(hits)
         if shape is None:
             return None
@@ -292,32 +293,32 @@ class Shapes:
         if known is None:
             if not can_be_compiled(shape):
                 return None
-            known = self._counted[shape] = Learned(shape)
+            known = self._counted[shape] = KnownShape(shape)
             if len(self._counted) > MOST_COUNTED:
                 self._counted.popitem(last=False)
         return known
 
-    def note(self, learned: Learned) -> bool:
+    def count_check(self, known: KnownShape) -> bool:
         """Count one more check. Return whether the shape is compiled now."""
-        learned.checks += 1
-        if learned.checks > self._worth and learned.script is None and self._compiling.acquire(blocking=False):
+        known.checks += 1
+        if known.checks > self._compile_after and known.script is None and self._compiling.acquire(blocking=False):
             try:
-                self._compile(learned)
+                self._compile(known)
             finally:
                 self._compiling.release()
-        return learned.script is not None
+        return known.script is not None
 
     def _after_fork_in_child(self) -> None:
-        """No thread of the child process would ever release the lock."""
+        """Make a new lock: the thread that held it is not in the child."""
         self._compiling = threading.Lock()
 
-    def _compile(self, learned: Learned) -> None:
-        if learned.script is not None or len(self._compiled) >= MOST_COMPILED:  # another thread has just compiled it
+    def _compile(self, known: KnownShape) -> None:
+        if known.script is not None or len(self._compiled) >= MOST_COMPILED:  # another thread has just compiled it
             return
-        learned.script = self._compile_shape(learned.shape)
-        self._compiled[learned.shape] = learned
-        self._counted.pop(learned.shape, None)
+        known.script = self._compile_shape(known.shape)
+        self._compiled[known.shape] = known
+        self._counted.pop(known.shape, None)
 
 
 SHAPES = Shapes()
-"""Shared by all storages of a process, and by a child with its parent."""
+"""The shapes of all storages of a process. A child keeps those of its parent."""

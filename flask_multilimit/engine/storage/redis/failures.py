@@ -1,4 +1,4 @@
-"""Turns the errors of a ``redis`` client into a :class:`StorageError` that says what to do."""
+"""Turns an error of a ``redis`` client into a :class:`StorageError` that says what to do."""
 
 from __future__ import annotations
 
@@ -66,11 +66,12 @@ _TEXTS = {
     "NOPERM": re.compile(r"ACL failure in script|user executing the script can't"),  # Redis 7.2 and Valkey, Redis 7.0
     "DATABASE": re.compile(r"DB index is out of range|SELECT is not allowed"),
 }
-"""What errors without a code of the server say, by our own code."""
+"""The texts of errors without a code of the server, by a code of this module."""
 _NO_RIGHT_TO_RUN = re.compile(r"permissions to run the '([a-z|_-]{1,40})'")
 _NO_RIGHT_TO_KEY = "permissions to access"
 _IN_A_SCRIPT = "script"
-"""In each error of a script that has begun. Others without a known code come from a proxy whose server is away."""
+"""In the text of each error of a script that has begun. Other errors without a known code come from a proxy whose
+server is down."""
 _CLASSES = {
     "NOPERM": "NoPermissionError",
     "READONLY": "ReadOnlyError",
@@ -83,7 +84,7 @@ _CLASSES = {
     "MOVED": "MovedError",
     "ASK": "AskError",
 }
-"""Errors from whose text redis-py removes the code; by name, because not every version has all of them."""
+"""Errors from whose text redis-py removes the code. By name, because not every version has all of them."""
 
 NONE_FREE = "Too many connections"
 """What redis-py says if all connections of a pool are in use."""
@@ -96,28 +97,30 @@ def storage_error(error: Exception, server: str = "") -> StorageError:
     """The error to raise because of ``error``, which ``server`` or the connection to it caused."""
     if isinstance(error, MasterNotFoundError):
         error.args = (str(error).partition(" : ")[0],)  # the rest shows clients, with their passwords
-    error.__suppress_context__ = True  # its history inside the client adds nothing to its text
+    error.__suppress_context__ = True  # its context inside the client tells nothing new
     code = code_of(error)
     where = f" ({server})" if server else ""
     did = "refused a command" if code == "NOPERM" else "gave no answer"
-    made = StorageError(f"the rate limit storage {did}{where}: {type(error).__name__}: {error}")
-    made.__cause__ = error
-    of_a_script = code == "ERR" and _IN_A_SCRIPT in str(error)
-    made.key_specific = code in KEY_SPECIFIC or of_a_script
-    made.no_reply = not code and isinstance(error, _NO_REPLY)
+    failure = StorageError(f"the rate limit storage {did}{where}: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    in_script = code == "ERR" and _IN_A_SCRIPT in str(error)
+    failure.key_specific = code in KEY_SPECIFIC or in_script
+    failure.no_reply = not code and isinstance(error, _NO_REPLY)
     missing = _missing_right(str(error)) if code == "NOPERM" else ""
-    made.remedy = missing or REMEDIES.get("" if of_a_script else code) or _remedy_of(error, no_reply=made.no_reply)
-    return made
+    remedy = missing or REMEDIES.get("" if in_script else code)
+    failure.remedy = remedy or _remedy_of(error, no_reply=failure.no_reply)
+    return failure
 
 
 def _missing_right(error: str) -> str:
-    """The remedy for a server that says what it has refused. Before Redis 7.2, none says it of a script."""
+    """The remedy if the server says which right is missing; else empty. Before Redis 7.2, no server says it for a
+    script."""
     if _NO_RIGHT_TO_KEY in error:
         return (
             "the server's user needs a right to the keys that begin with MULTILIMIT_KEY_PREFIX, such as ~rate_limit:*"
         )
-    named = _NO_RIGHT_TO_RUN.search(error)
-    return f"the server's user needs the right +{named[1]}" if named else ""
+    command = _NO_RIGHT_TO_RUN.search(error)
+    return f"the server's user needs the right +{command[1]}" if command else ""
 
 
 def _remedy_of(error: Exception, *, no_reply: bool) -> str:
@@ -128,26 +131,27 @@ def _remedy_of(error: Exception, *, no_reply: bool) -> str:
         return "the server has as many connections as its maxclients allows: raise it, or use fewer workers or threads"
     if _PROCESS_IS_FULL in str(error):
         return "this process has as many files and connections open as it may: raise its limit (ulimit -n)"
-    known: str | None = getattr(error, "remedy", None)
-    if known is not None or not no_reply:
-        return known or ""
+    own: str | None = getattr(error, "remedy", None)
+    if own is not None or not no_reply:
+        return own or ""
     late = isinstance(error, (exceptions.TimeoutError, TimeoutError))
     return TOO_LATE if late else NOBODY_THERE
 
 
 def code_of(error: Exception) -> str:
-    """The server's code for ``error``, or the reason of TLS; empty if there is none, for example without an answer.
+    """The server's code for ``error``, or the reason that TLS gives; empty if there is none, for example without an
+    answer.
 
     Servers put the code of an error inside a script in different places.
     """
     if isinstance(error, exceptions.AuthenticationError):
         return "NOAUTH" if "required" in str(error) else "WRONGPASS"
     for code, name in _CLASSES.items():
-        known = getattr(exceptions, name, None)
-        if known is not None and isinstance(error, known):
+        kind = getattr(exceptions, name, None)
+        if kind is not None and isinstance(error, kind):
             return code
     if not isinstance(error, exceptions.ResponseError):
         return "CERTIFICATE_VERIFY_FAILED" if "CERTIFICATE_VERIFY_FAILED" in str(error) else ""
     by_text = next((code for code, text in _TEXTS.items() if text.search(str(error))), "")
-    found = re.search(_CODE, str(error))
-    return by_text or (found[1] if found else "ERR")
+    match = re.search(_CODE, str(error))
+    return by_text or (match[1] if match else "ERR")

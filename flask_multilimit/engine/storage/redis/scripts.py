@@ -19,11 +19,11 @@ from ...hits import Hit, OpenHit
 
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _SPANS_LINES = re.compile(r"\[=*\[|\\\n")
-"""The beginning of a comment or string that may continue on the next line."""
+"""The beginning of a comment or string that may span several lines."""
 
 
 class Script(NamedTuple):
-    """One script and its digest."""
+    """A Lua script and its digest."""
 
     text: str
     sha: str
@@ -32,17 +32,17 @@ class Script(NamedTuple):
 
 @cache
 def script(driver: str, names: frozenset[str], *, opens: bool = False) -> Script:
-    """``driver`` ("check", "settle" or "renew") for hits of the algorithms ``names``, whatever their quotas; ``opens``:
-    for an :class:`.OpenHit` among them."""
+    """``driver`` ("check", "settle" or "renew") for hits of the algorithms ``names``, whatever their quotas. ``opens``:
+    whether any of them is an :class:`.OpenHit`."""
     drivers = ("check", *strikes(names), "finish") if driver == "check" else (driver,)
     parts = {"bans": BAN in names, "calendars": CALENDAR in names, "open": opens}
     special = [part for part, is_needed in parts.items() if is_needed]
-    # The algorithms come first, as in a compiled script: they see no local of the script but those of the prelude.
+    # The algorithms come first, as in a compiled script: they can use only the locals of the prelude.
     return script_of([source("prelude"), *library(names), *map(source, ("hits", *special, *drivers))])
 
 
 def strikes(names: Iterable[str]) -> tuple[str, ...]:
-    """The part between the halves of a check that has a ban among its hits."""
+    """The part between the halves of a check, if there are bans among its hits."""
     return ("strike",) if BAN in names else ()
 
 
@@ -58,8 +58,8 @@ def script_of(parts: Iterable[str]) -> Script:
 
 
 def library(names: Iterable[str]) -> list[str]:
-    """The Lua of the algorithms ``names``, each in its own block, so that no two share a local. First come the files
-    that several of them include."""
+    """The Lua of the algorithms ``names``, each in its own block, so that no two share a local. The files that they
+    include come first."""
     names = sorted(set(names))
     includes = dict.fromkeys(include for name in names for include in algorithm_of(name).INCLUDES)
     return [*map(source_of_include, includes), *(f"do\n{source_of_algorithm(name)}end\n" for name in names)]
@@ -80,14 +80,14 @@ def source_of_include(name: str) -> str:
 
 
 def source_of_algorithm(name: str) -> str:
-    """The file beside the algorithm's Python module."""
+    """The Lua file beside the algorithm's Python module."""
     return _read(cast("ModuleType", algorithm_of(name)), name)
 
 
 @cache
 def _read(module: ModuleType, name: str) -> str:
-    """The Lua file beside ``module``, which may be in an archive. The module that Python runs as a program has no
-    spec."""
+    """The Lua file beside ``module``, which may be in an archive, without comments. A module that Python runs as a
+    program has no spec."""
     file = str(Path(inspect.getfile(module)).with_name(f"{name}.lua"))
     loader: Any = SourceFileLoader(name, file) if module.__spec__ is None else module.__spec__.loader
     text = loader.get_data(file).decode().replace("\r\n", "\n") + "\n"

@@ -27,7 +27,7 @@ from ...reply import completed
 from ..addresses import shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
 from ..tallies import Tallies, Tally, arguments_of, seconds_of, tallies_of
-from .compiled import SHAPES, Compiled, Learned
+from .compiled import SHAPES, Compiled, KnownShape
 from .connections import Deadline
 from .failures import NONE_FREE, code_of, storage_error
 from .scripts import Script, lone_script, script_for
@@ -36,27 +36,27 @@ from .uri import address_of, timed_client
 from .wire import command_of, wire_of
 
 CHECK: bytes = b""
-"""The mode of a plain check, which is neither a peek nor repeated. An argument that is left out means the same."""
+"""The mode of a plain check, neither a peek nor repeated. A missing argument means the same."""
 SERVER_CLOCK: bytes = b""
-"""Stands for an instant: the script reads the server's own clock."""
+"""In place of an instant: the script reads the server's own clock."""
 
-_LOST = (RedisConnectionError, RedisTimeoutError, OSError)
+_SERVER_LOST = (RedisConnectionError, RedisTimeoutError, OSError)
 """Errors after which another server may have replaced this one."""
 
 PACKED_BOUNDARIES = 48
-"""Bytes of the boundaries of one calendar."""
+"""The length of the packed boundaries of one calendar, in bytes."""
 _BEFORE_ID = b"\r\n$16\r\n"
-"""Between the boundaries of calendars and the id."""
+"""The bytes between the boundaries of calendars and the id."""
 LATEST = 4_000_000_000_000_000
-"""Microseconds since 1970 that a server's clock may show: the year 2096."""
+"""The latest time that a server's clock may show, in microseconds since 1970: the year 2096."""
 
 GONE = -2
-"""What PTTL answers for a key that does not exist any more."""
+"""The answer to PTTL for a key that does not exist any more."""
 
 
 class ReleaseBatcher:
-    """Gives slots back in one command: while one thread waits for the answer, others put theirs into a queue, and the
-    next thread takes all of them. Thread-safe, fork-safe."""
+    """Releases slots of several threads in one command: while one thread waits for the answer, others put their slots
+    into a queue, and the next thread releases all of them. Thread-safe, fork-safe."""
 
     def __init__(self) -> None:
         self._begin()
@@ -70,17 +70,17 @@ class ReleaseBatcher:
         self._begin()
 
     def release(self, slots: Sequence[Slot], lost: Lost, release: Callable[[Sequence[Slot]], object]) -> None:
-        """Return once ``release`` has been called with ``slots``, among others. If it failed, each ``lost`` is called.
-        Of several threads, the first one's ``release`` is called for all."""
+        """Return when ``release`` has been called with ``slots``, perhaps among others and by another thread. If it
+        failed, call each ``lost``."""
         self._queue.append((slots, lost))
         with self._releasing:
-            leaving = [self._queue.popleft() for _ in range(len(self._queue))]
-            if not leaving:  # another thread has taken it along
+            batch = [self._queue.popleft() for _ in range(len(self._queue))]
+            if not batch:  # another thread has released these slots, too
                 return
             try:
-                release([slot for together, _ in leaving for slot in together])
+                release([slot for each, _ in batch for slot in each])
             except StorageError as error:
-                for _, each_lost in leaving:
+                for _, each_lost in batch:
                     each_lost(error)
 
 
@@ -88,9 +88,8 @@ class RedisStorage:
     """Quotas in a server that all processes share.
 
     ``client`` is a client object of ``redis`` (``Redis``, a Sentinel's master). It belongs to the caller, and its
-    time-outs and retries stay as they are. (If it is plain and does not retry, it is asked over a
-    :class:`~.wire.Wire`, in half the time.) ``clock`` is for tests: it returns microseconds that replace the server's
-    clock.
+    time-outs and retries stay as they are. (If it is plain and does not retry, a :class:`~.wire.Wire` asks the server,
+    in half the time.) ``clock``, for tests, returns microseconds and replaces the server's clock.
     """
 
     shared = True
@@ -113,13 +112,13 @@ class RedisStorage:
         self._releases = ReleaseBatcher()
         self._owns_client = False
         self._primary: Primary | None = None
-        self._ahead = 0
+        self._ahead = 0  # microseconds by which the server's clock is ahead, as far as known
 
     @classmethod
     def from_url(cls, url: str, *, timeout: float, given: str = "") -> RedisStorage:
-        """A storage with its own client. This connects within ``timeout`` seconds, answers within ``timeout`` seconds,
-        and does not retry by itself (redis-py's defaults wait for seconds). Only the system's look-up of a host name
-        may take longer. Errors show ``url``, or if the user has ``given`` another URI, that one."""
+        """A storage with its own client. It connects within ``timeout`` seconds, answers within ``timeout`` seconds,
+        and does not retry by itself (redis-py's defaults wait for seconds). Only the look-up of a host name by the
+        system may take longer. Errors show ``url``, or the URI that the user has ``given`` in its place."""
         if not isinstance(url, str):
             raise ConfigurationError(f"url={shown_storage(url)}: give text, such as redis://localhost:6379/0")
         check_timeout(timeout)
@@ -139,10 +138,10 @@ class RedisStorage:
             return self._ask(b"repeat", hits, check_id.bytes)
         new = new_id()
         try:
-            if self._wire is not None and self.clock is None:  # as nearly always: all but the id is packed already
-                start, safe_to_repeat, changing, frame = memoized(hits, _prepared)
-                if changing is not None:
-                    start, frame = self._changed(hits, start, changing, frame)
+            if self._wire is not None and self.clock is None:  # nearly always: all but the id is packed already
+                start, safe_to_repeat, variable, frame = memoized(hits, _prepared)
+                if variable is not None:
+                    start, frame = self._complete(hits, start, variable, frame)
                 command = start + new + b"\r\n"
                 answer = self._wire.ask(command, started, looking=not safe_to_repeat)
                 reply = completed(answer, len(hits), frame)
@@ -155,15 +154,15 @@ class RedisStorage:
             return self._ask(CHECK, hits, new)
         except (RedisError, OSError, StorageError) as error:
             self._deadline.start(started)
-            return self._once_more(error, hits, new)
+            return self._ask_again(error, hits, new)
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         self._deadline.start()
         return self._ask(b"peek", hits, PEEK_ID)
 
     def strike(self, hits: tuple[Hit, ...], check_id: UUID) -> Decision:
-        """As :meth:`peek`, for a part of the check ``check_id`` that another part refuses. A refusal here is a strike,
-        too."""
+        """As :meth:`peek`, for the part of the check ``check_id`` in one hash slot, when another part refuses. A
+        refusal here is a strike, too."""
         self._deadline.start()
         return self._ask(b"refused", hits, check_id.bytes)
 
@@ -175,7 +174,7 @@ class RedisStorage:
         sent, checks = set[Script](), list[tuple[bytes, ...]]()
         for hits, id_ in zip(many, id_of_each, strict=True):
             script, arguments = _call_of("check", hits, self._boundaries(hits))
-            call = (b"EVALSHA", script.sha) if script in sent else (b"EVAL", script.text)  # which the server keeps
+            call = (b"EVALSHA", script.sha) if script in sent else (b"EVAL", script.text)  # the server keeps it
             sent.add(script)
             checks.append((call[0], call[1].encode(), *arguments, id_, mode, *now))
         replies = self._command(self._run_each, checks) if many else []
@@ -204,7 +203,7 @@ class RedisStorage:
             self._release(slots)
         elif self._wire is None or self._wire.waits or len(slots) > 1:
             self._releases.release(slots, lost, self._release)
-        else:  # as nearly always
+        else:  # nearly always
             ((check_id, hit),) = slots
             command = check_id.join(_release_parts(hit.key, hit.cost))
             try:
@@ -256,18 +255,18 @@ class RedisStorage:
         return self._client
 
     def keys(self, prefix: str, limit: int | None = None, *, containing: str = "") -> list[StoredKey]:
-        """The keys found by SCAN, which does not block the server; with a ``limit``, the first ones found."""
+        """The keys that SCAN finds, which does not block the server; with a ``limit``, the first ones that it finds."""
         self._deadline.stop()
         parts = (prefix, containing, "") if containing else (prefix, "")
         pattern = "*".join(re.sub(r"([*?\[\]\\^])", r"\\\1", part) for part in parts)
-        found = self._command(lambda: sorted(set(islice(self._client.scan_iter(pattern, count=1000), limit))))
+        keys = self._command(lambda: sorted(set(islice(self._client.scan_iter(pattern, count=1000), limit))))
         with self._client.pipeline(transaction=False) as pipeline:
-            for key in found:
+            for key in keys:
                 pipeline.pttl(key)
-            left = self._command(pipeline.execute)
+            ttls = self._command(pipeline.execute)
         return [
             StoredKey(key if isinstance(key, str) else key.decode(errors="replace"), None if ttl < 0 else ttl / 1000)
-            for key, ttl in zip(found, left, strict=True)
+            for key, ttl in zip(keys, ttls, strict=True)
             if ttl != GONE
         ]
 
@@ -285,15 +284,15 @@ class RedisStorage:
         if self._primary is not None:
             self._primary.close()
 
-    def _once_more(self, error: Exception, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
-        """Ask again, if that may help: with the script, or with an id that tells whether the charge was made before
-        the connection was lost."""
+    def _ask_again(self, error: Exception, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
+        """Ask again if that may help: with the text of the script, or with the id by which the server knows whether the
+        charge was made before the connection was lost."""
         try:
             if isinstance(error, NoScriptError):
-                self._deadline.start()  # it has answered: the script is another question
-                learned = SHAPES.of(hits)
-                if learned is not None and learned.script is not None:
-                    return self._load(learned.script, hits, check_id)
+                self._deadline.start()  # the server has answered: the next question gets its full time
+                known = SHAPES.of(hits)
+                if known is not None and known.script is not None:
+                    return self._load(known.script, hits, check_id)
                 return self._ask(CHECK, hits, check_id, loaded=False)
             raise error if isinstance(error, StorageError) else self._failure(error) from error
         except StorageError as failure:
@@ -310,7 +309,7 @@ class RedisStorage:
         return _decision(check_id, hits, self._run("check", hits, mode, check_id, loaded=loaded))
 
     def _load(self, script: Compiled, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
-        """Send a compiled script whole."""
+        """Check ``hits`` with the text of a compiled script."""
         keys = [hit.key.encode() for hit in hits]
         more = [self._boundaries(hits)] if calendars_of(hits) else []
         answer = self._command(self._call, b"EVAL", script.text, b"%d" % len(hits), *keys, *more, check_id)
@@ -333,7 +332,7 @@ class RedisStorage:
             if loaded:
                 return self._call(b"EVALSHA", script.sha, *arguments)
         except NoScriptError:
-            pass  # not known yet, flushed, or a fail-over went to a server that never saw it
+            pass  # not loaded yet, flushed, or a fail-over went to a server that never had it
         except (RedisError, OSError) as error:
             raise self._failure(error) from error
         return self._command(self._call, b"EVAL", script.text, *arguments)
@@ -350,7 +349,7 @@ class RedisStorage:
         script, arguments = _call_of(driver, hits, self._boundaries(hits))
         return script, [*arguments, check_id, mode, now, *[b"%d" % number for number in more]]
 
-    # Calendars: a check carries the boundaries around now, as far as this process knows the time of the server
+    # Calendars: a check carries the boundaries around the server's time, as far as this process knows it
 
     def _boundaries(self, hits: tuple[Hit, ...]) -> bytes:
         calendars = calendars_of(hits)
@@ -360,8 +359,8 @@ class RedisStorage:
         return b"".join([periods.packed_around(now) for periods in calendars])
 
     def _is_outside(self, hits: tuple[Hit, ...], answer: Any) -> bool:
-        """Whether ``answer`` says that the server's time lies outside of the boundaries. From now on it is known how
-        far the clock of this process is off."""
+        """Whether ``answer`` says that the server's time is outside of the boundaries that were sent. If so, learn the
+        server's time."""
         if type(answer) is not list or len(answer) != 1 or not calendars_of(hits):
             return False
         self._learn_time(hits, answer)
@@ -374,12 +373,12 @@ class RedisStorage:
             raise StorageError(f"the server's clock shows {answer[0]} microseconds since 1970; set it")
         self._ahead = answer[0] - time_ns() // 1000
 
-    def _changed(
-        self, hits: tuple[Hit, ...], start: bytes, changing: Learned | bool, frame: list[int] | None
+    def _complete(
+        self, hits: tuple[Hit, ...], start: bytes, variable: KnownShape | bool, frame: list[int] | None
     ) -> tuple[bytes, list[int] | None]:
-        """The command up to the id, and the frame of its reply, of a check that is not always sent alike."""
-        if isinstance(changing, Learned) and SHAPES.note(changing):
-            start, _, _, frame = _compiled(hits, changing)
+        """Complete the command up to the id, if it is not the same each time. Return it, and the frame of its reply."""
+        if isinstance(variable, KnownShape) and SHAPES.count_check(variable):
+            start, _, _, frame = _compiled(hits, variable)
         if calendars_of(hits):
             start += self._boundaries(hits) + _BEFORE_ID
         return start, frame
@@ -393,16 +392,16 @@ class RedisStorage:
             raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> StorageError:
-        """The error to raise from ``error``. If the server is lost, all idle connections to it are closed, because
-        otherwise each of them would have to fail by itself."""
+        """The error to raise from ``error``. If the server is lost, close all idle connections to it, because otherwise
+        each of them would have to fail by itself."""
         is_replica = code_of(error) == "READONLY"
-        if is_replica or isinstance(error, _LOST):
+        if is_replica or isinstance(error, _SERVER_LOST):
             self._leave_server(is_replica=is_replica)
         return storage_error(error, address_of(self._client))
 
     def _leave_server(self, *, is_replica: bool = False) -> None:
-        """A client of the user keeps its connections, unless they lead to a replica: that stays alive, and they would
-        not end by themselves."""
+        """Close idle connections to the server. A client of the user keeps its own, unless they lead to a replica: a
+        replica stays alive, so they would not end by themselves."""
         if self._wire is not None:
             self._wire.close()
         pool = getattr(self._client, "connection_pool", None)
@@ -412,7 +411,7 @@ class RedisStorage:
 
 
 def _call_of(driver: str, hits: tuple[Hit, ...], boundaries: bytes) -> tuple[Script, list[bytes]]:
-    """The script and its arguments up to the id, as the head of each Lua driver describes them."""
+    """The script and its arguments up to the id, as the header of each Lua driver describes them."""
     keys = [hit.key.encode() for hit in hits]
     packed = [*[hit.packed for hit in hits], *map(packed_ban, bans_among(hits)), boundaries]
     return script_for(driver, hits), [b"%d" % len(hits), *keys, b"".join(packed)]
@@ -422,32 +421,32 @@ class _Prepared(NamedTuple):
     """A check of some hits, ready to be sent."""
 
     start: bytes
-    """The command up to its last argument, the id; with calendars, up to their boundaries, which come before that."""
+    """The command up to its last argument, the id; with calendars, up to their boundaries, which precede the id."""
     safe_to_repeat: bool
-    """Whether a repetition would be recognised by its id."""
-    changing: Learned | bool | None
-    """The shape, if it is not compiled yet but may be; ``True`` if there are calendars."""
+    """Whether the server would recognise a repetition by its id."""
+    variable: KnownShape | bool | None
+    """The shape, if it may be compiled later; ``True`` if there are calendars; ``None`` if ``start`` never changes."""
     frame: list[int] | None
     """What the reply leaves out (:func:`.completed`)."""
 
 
 def _prepared(hits: tuple[Hit, ...]) -> _Prepared:
-    learned = SHAPES.of(hits)
-    if learned is not None and learned.script is not None:
-        return _compiled(hits, learned)
+    known = SHAPES.of(hits)
+    if known is not None and known.script is not None:
+        return _compiled(hits, known)
     script, arguments = _call_of("check", hits, _blank_boundaries(hits))
     start = command_of(b"EVALSHA", script.sha.encode(), *arguments, and_more=1)
-    changing = learned or _has_calendars(hits)
-    return _Prepared(_up_to_boundaries(hits, start), remembers_ids(hits), changing, None)
+    variable = known or _has_calendars(hits)
+    return _Prepared(_up_to_boundaries(hits, start), remembers_ids(hits), variable, None)
 
 
-def _compiled(hits: tuple[Hit, ...], learned: Learned) -> _Prepared:
-    assert learned.script is not None
+def _compiled(hits: tuple[Hit, ...], known: KnownShape) -> _Prepared:
+    assert known.script is not None
     keys = [hit.key.encode() for hit in hits]
     more = [_blank_boundaries(hits)] if calendars_of(hits) else []
-    sha, number = learned.script.sha.encode(), b"%d" % len(hits)
+    sha, number = known.script.sha.encode(), b"%d" % len(hits)
     start = command_of(b"EVALSHA", sha, number, *keys, *more, and_more=1)
-    made = _Prepared(_up_to_boundaries(hits, start), remembers_ids(hits), _has_calendars(hits), learned.script.frame)
+    made = _Prepared(_up_to_boundaries(hits, start), remembers_ids(hits), _has_calendars(hits), known.script.frame)
     memorize(hits, _prepared, made)
     return made
 
@@ -461,18 +460,18 @@ def _blank_boundaries(hits: tuple[Hit, ...]) -> bytes:
 
 
 def _up_to_boundaries(hits: tuple[Hit, ...], command: bytes) -> bytes:
-    """``command``, whose next argument is the id, up to there; if boundaries come before it, up to these."""
+    """``command``, whose next argument is the id, up to the id, or up to the boundaries if it has any."""
     blank = len(_blank_boundaries(hits))
     return command[: -blank - 2] if blank else command + b"$16\r\n"
 
 
 _ANY_ID = b"\xff" * 16
-"""Stands for an id: bytes that no key contains."""
+"""In place of an id: bytes that no key contains."""
 
 
 @lru_cache(maxsize=1024)
 def _release_parts(key: str, cost: int) -> list[bytes]:
-    """The packed command, split where the id belongs."""
+    """The packed command, split where the id goes."""
     return command_of(*concurrency.release_command(key.encode(), cost, _ANY_ID)).split(_ANY_ID)
 
 

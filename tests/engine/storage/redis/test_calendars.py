@@ -11,7 +11,7 @@ import redis
 
 from engine.algorithms.workers import BOUNDARY, COUNT, admitted
 from flask_multilimit.engine import Calendar, Limiter, RedisStorage, Rule, StorageError, hits_for
-from flask_multilimit.engine.storage.redis.compiled import WORTH, compiled, shape_of
+from flask_multilimit.engine.storage.redis.compiled import COMPILE_AFTER, compiled, shape_of
 from flask_multilimit.engine.storage.redis.scripts import script
 from support.clock import SECOND
 
@@ -42,7 +42,7 @@ def scripts_run(client: redis.Redis) -> int:
 def test_worker_with_a_wrong_clock_gives_the_same_answers(server: Server, off: int) -> None:
     wrong, right = Limiter(worker(server, off)), Limiter(worker(server, 0))
     hits = hits_for(RULES, scope="api", subject="ada")
-    for used in range(1, 2 * WORTH + 5, 2):  # it is compiled meanwhile
+    for used in range(1, 2 * COMPILE_AFTER + 5, 2):  # it is compiled meanwhile
         first, second = wrong.check(hits), right.check(hits)
         assert [status.remaining for status in first.statuses] == [100 - used, 50 - used, 1000 - used]
         assert [status.remaining for status in second.statuses] == [99 - used, 49 - used, 999 - used]

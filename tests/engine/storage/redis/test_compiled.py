@@ -60,19 +60,19 @@ def is_known(client: redis.Redis, wanted: tuple[Hit, ...]) -> bool:
 def test_a_shape_that_is_checked_often_is_compiled(client: redis.Redis, learning: Shapes) -> None:
     limiter, plan = Limiter(RedisStorage(client)), hits(["1000/minute", "5000/hour"])
 
-    for _ in range(compiling.WORTH):
+    for _ in range(compiling.COMPILE_AFTER):
         limiter.check(plan)
     assert not is_known(client, plan)
     remaining = [limiter.check(plan).remaining for _ in range(3)]
 
     assert is_known(client, plan)
-    assert remaining == [1000 - compiling.WORTH - n for n in (1, 2, 3)]
+    assert remaining == [1000 - compiling.COMPILE_AFTER - n for n in (1, 2, 3)]
     assert learning.compiled == 1
     client.config_resetstat()
     limiter.check(plan)
     limiter.check(hits(["1000/minute", "5000/hour"], subject="bo"))
     calls = client.info("commandstats")["cmdstat_evalsha"]
-    assert calls["calls"] == 2, "another subject of the same shape has learned it, too"
+    assert calls["calls"] == 2, "another subject of the same shape has known it, too"
     assert calls["failed_calls"] == 0
 
 
@@ -85,14 +85,14 @@ def test_shape_is_compiled_once_when_many_threads_ask_at_once() -> None:
         left.wait()  # until all others have asked
         return compiled(shape)
 
-    learning = Shapes(worth=0, compile_shape=slowly)
-    learned = learning.of(hits("5/minute"))
-    assert learned is not None
+    learning = Shapes(compile_after=0, compile_shape=slowly)
+    known = learning.of(hits("5/minute"))
+    assert known is not None
     found: list[bool] = []
 
     def check() -> None:
         entered.wait()
-        found.append(learning.note(learned))
+        found.append(learning.count_check(known))
         if not found[-1]:
             left.wait()
 
@@ -106,7 +106,7 @@ def test_shape_is_compiled_once_when_many_threads_ask_at_once() -> None:
 
     assert made == [shape_of(hits("5/minute"))]
     assert sorted(found) == [False] * 31 + [True], "the others go on without it"
-    assert learning.note(learned)
+    assert learning.count_check(known)
 
 
 def test_no_more_shapes_are_compiled_than_the_bound(
@@ -116,7 +116,7 @@ def test_no_more_shapes_are_compiled_than_the_bound(
     limiter = Limiter(RedisStorage(client))
 
     for count in range(10, 20):
-        for _ in range(compiling.WORTH + 1):
+        for _ in range(compiling.COMPILE_AFTER + 1):
             assert limiter.check(hits(Rule(60, 10 * count), subject=str(count))).allowed
 
     assert learning.compiled == 3
@@ -125,7 +125,7 @@ def test_no_more_shapes_are_compiled_than_the_bound(
 
 def test_number_of_shapes_that_are_counted_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "MOST_COUNTED", 5)
-    learning = Shapes(worth=inf)
+    learning = Shapes(compile_after=inf)
 
     for count in range(10, 100):
         assert learning.of(hits(Rule(60, count))) is not None
@@ -136,13 +136,13 @@ def test_number_of_shapes_that_are_counted_is_bounded(monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("learning")
 def test_compiled_script_is_sent_again_after_the_server_lost_it_and_charges_once(client: redis.Redis) -> None:
     limiter, plan = Limiter(RedisStorage(client)), hits("1000/minute")
-    for _ in range(compiling.WORTH + 1):
+    for _ in range(compiling.COMPILE_AFTER + 1):
         limiter.check(plan)
     client.script_flush()
 
     decision = limiter.check(plan)
 
-    assert decision.remaining == 1000 - compiling.WORTH - 2
+    assert decision.remaining == 1000 - compiling.COMPILE_AFTER - 2
     assert is_known(client, plan)
     assert limiter.peek(plan).remaining == decision.remaining
 
@@ -201,7 +201,7 @@ def test_longest_compiled_script_runs_within_the_local_names_that_lua_allows(
 @pytest.mark.usefixtures("learning")
 def test_compiled_check_sends_only_its_keys_and_its_id(client: redis.Redis) -> None:
     limiter, plan = Limiter(RedisStorage(client)), hits("1000/minute")
-    for _ in range(compiling.WORTH + 1):
+    for _ in range(compiling.COMPILE_AFTER + 1):
         limiter.check(plan)
 
     before, between = received_bytes(client), received_bytes(client)
