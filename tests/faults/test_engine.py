@@ -129,10 +129,10 @@ def test_short_stall_of_the_server_is_no_outage(
     world: World, open_guarded: Callable[..., Limiter], changes: list[Health], algorithm: str
 ) -> None:
     """The check is repeated after its deadline, and the server answers the second time."""
-    limiter, plan = open_guarded(world.proxy.url, timeout=1.5), hits(Rule(3600, 10, algorithm=algorithm))
+    limiter, plan = open_guarded(world.proxy.url, timeout=0.7), hits(Rule(3600, 10, algorithm=algorithm))
     limiter.check(plan)
     world.server.suspend()
-    threading.Timer(1.8, world.server.resume).start()
+    threading.Timer(0.8, world.server.resume).start()
 
     decision = limiter.check(plan)
 
