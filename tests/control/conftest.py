@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shop:
-    """One process of the app."""
+    """One process of the app, with requests by a client of a given address and user."""
 
     app: Flask
     multilimit: MultiLimit
@@ -63,7 +63,7 @@ def shop(request: pytest.FixtureRequest) -> Shop:
 @pytest.fixture
 def on_server(server: Server, redis_client: redis.Redis) -> str:
     """The URI of an empty server."""
-    del redis_client  # which is empty
+    del redis_client  # the fixture empties the server
     return server.url
 
 

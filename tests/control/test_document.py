@@ -1,4 +1,4 @@
-"""The control document: what is in it, until when, and that nothing wrong in it does harm."""
+"""The control document: reading and writing it, ends of entries, and broken or unsuitable content."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OVERRIDES: list[dict[str, Any]] = [
 ]
 
 
-def test_an_error_about_very_many_mistakes_names_the_first() -> None:
+def test_error_about_many_mistakes_shows_only_the_first_ones() -> None:
     entries = [{**ENTRY, "id": f"{number}", "since": "x" * 400} for number in range(5000)]
 
     with pytest.raises(ConfigurationError, match=r"more mistakes$") as caught:
@@ -43,7 +43,7 @@ def test_an_error_about_very_many_mistakes_names_the_first() -> None:
 
 
 @pytest.mark.parametrize("override", OVERRIDES)
-def test_a_document_is_read_as_it_was_written(override: dict[str, Any]) -> None:
+def test_document_is_read_back_as_it_was_written(override: dict[str, Any]) -> None:
     entries = entry_from({**override, "kind": "override", "id": "12345678", "since": 1.5}), entry_from(ENTRY)
     document = Document(entries=entries)
 
@@ -51,7 +51,7 @@ def test_a_document_is_read_as_it_was_written(override: dict[str, Any]) -> None:
 
 
 @given(st.text() | st.binary() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
-def test_text_that_is_no_document_is_an_error_that_says_why(text: str | bytes) -> None:
+def test_text_that_is_no_document_is_an_error(text: str | bytes) -> None:
     with pytest.raises(ConfigurationError, match="control document"):
         document_from(text)
 
@@ -59,7 +59,7 @@ def test_text_that_is_no_document_is_an_error_that_says_why(text: str | bytes) -
 @given(
     st.dictionaries(st.sampled_from([*ENTRY, "until", "rules", "times", "off"]), st.none() | st.integers() | st.text())
 )
-def test_an_entry_with_anything_wrong_in_it_is_an_error(changed: dict[str, Any]) -> None:
+def test_random_entry_is_an_error_or_is_read_back_as_written(changed: dict[str, Any]) -> None:
     text = json.dumps({"format": 1, "entries": [{**ENTRY, **changed}]})
     try:
         document = document_from(text)
@@ -68,7 +68,7 @@ def test_an_entry_with_anything_wrong_in_it_is_an_error(changed: dict[str, Any])
     assert document_from(document.dump()) == document
 
 
-def test_an_entry_holds_until_its_end() -> None:
+def test_entry_is_in_force_until_its_end() -> None:
     short, long = (entry_from({**ENTRY, "id": str(n) * 8, "who": f"::{n}", "until": float(n)}) for n in (1, 2))
     document = Document(entries=(short, long))
 
@@ -89,19 +89,19 @@ def test_an_entry_holds_until_its_end() -> None:
         (timedelta(hours=2), 7200),
     ],
 )
-def test_a_duration_is_read_as_seconds(duration: Any, seconds: float) -> None:
+def test_duration_is_read_as_seconds(duration: Any, seconds: float) -> None:
     assert seconds_of(duration) == seconds
 
 
 @pytest.mark.parametrize(
     "duration", ["", "h", "2", "90", "2 fortnights", "2h!", "-2h", "1e3s", 0.5, True, float("nan"), 10**9, None]
 )
-def test_a_text_that_is_no_duration_is_an_error(duration: Any) -> None:
+def test_value_that_is_no_duration_is_an_error(duration: Any) -> None:
     with pytest.raises(ConfigurationError):
         seconds_of(duration)
 
 
-class TestInTheStorage:
+class TestDocumentOnServer:
     @pytest.fixture
     def shop(self, on_server: str) -> Shop:
         from control.conftest import made
@@ -120,24 +120,24 @@ class TestInTheStorage:
             ),
         ],
     )
-    def test_a_broken_one_changes_nothing_and_is_told_once(
+    def test_broken_document_changes_nothing_and_is_reported_once(
         self, shop: Shop, redis_client: redis.Redis, text: str, message: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         shop.control.deny("198.51.100.7", lasting=True)
-        told: list[str] = []
+        signals: list[str] = []
         redis_client.hset(KEY, mapping={"stamp": "9-broken", "document": text})
 
-        with control_failed.connected_to(lambda _, error: told.append(str(error)), shop.app):
+        with control_failed.connected_to(lambda _, error: signals.append(str(error)), shop.app):
             for _ in range(3):
                 applier_of(shop.app).follower.look()
 
         assert shop.statuses(1) == [403]
-        assert [message in each for each in told] == [True]
+        assert [message in each for each in signals] == [True]
         assert len([each for each in caplog.records if message in each.getMessage()]) == 1
         with pytest.raises(ConfigurationError, match=message):
             shop.control.allow("198.51.100.7", lasting=True)
 
-    def test_a_good_one_after_a_broken_one_holds(self, shop: Shop, redis_client: redis.Redis) -> None:
+    def test_valid_document_after_a_broken_one_is_in_force(self, shop: Shop, redis_client: redis.Redis) -> None:
         redis_client.hset(KEY, mapping={"stamp": "9-broken", "document": "{"})
         applier_of(shop.app).follower.look()
         redis_client.delete(KEY)
@@ -147,7 +147,7 @@ class TestInTheStorage:
         assert shop.control.problem is None
 
     @pytest.mark.parametrize("place", range(4))
-    def test_what_does_not_fit_the_app_is_left_out_and_the_rest_applies(
+    def test_entry_that_does_not_fit_the_app_is_left_out_and_others_apply(
         self, shop: Shop, redis_client: redis.Redis, place: int
     ) -> None:
         scattered = {"type": "ip", "hash_tag": "subject"}
@@ -170,7 +170,7 @@ class TestInTheStorage:
         assert "left out, as it does not fit the limits of this app: at show: new limit" in str(shop.control.problem)
         assert "keys in several slots" in str(shop.control.unfit()["1" * 8])
 
-    def test_what_does_not_fit_the_app_keeps_nobody_from_other_changes(
+    def test_entry_that_does_not_fit_the_app_does_not_prevent_other_changes(
         self, shop: Shop, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
         scattered = {"type": "ip", "hash_tag": "subject"}
@@ -188,7 +188,7 @@ class TestInTheStorage:
         shop.control.undo("1" * 8)
         assert shop.control.problem is None
 
-    def test_an_override_whose_target_is_gone_does_nothing(self, shop: Shop, redis_client: redis.Redis) -> None:
+    def test_override_of_a_removed_endpoint_does_nothing(self, shop: Shop, redis_client: redis.Redis) -> None:
         gone = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "gone", "off": True}
         redis_client.hset(KEY, mapping={"stamp": "9-gone", "document": json.dumps({"format": 1, "entries": [gone]})})
 
@@ -196,7 +196,7 @@ class TestInTheStorage:
         assert shop.control.problem is None
         assert shop.control.idle() == {"1" * 8}
 
-    def test_an_import_gives_an_entry_another_id_if_something_else_has_its_own(self, shop: Shop) -> None:
+    def test_imported_entry_gets_another_id_when_its_id_is_taken(self, shop: Shop) -> None:
         denied = shop.control.deny("203.0.113.9", lasting=True)
         text = shop.control.export_entries().replace("203.0.113.9", "203.0.113.10")
 
@@ -206,7 +206,7 @@ class TestInTheStorage:
         assert [(str(each), each.id) for each in shop.control.entries()] == [("deny 203.0.113.10", imported.id)]
 
     @pytest.mark.parametrize(("second", "same"), [({"who": "203.0.113.9"}, "id"), ({"id": "1" * 8}, "limit or client")])
-    def test_an_import_of_entries_about_the_same_is_an_error(
+    def test_import_with_a_duplicate_id_or_target_is_an_error(
         self, shop: Shop, second: dict[str, Any], same: str
     ) -> None:
         text = json.dumps({"format": 1, "entries": [ENTRY, {**ENTRY, **second}]})
@@ -215,13 +215,15 @@ class TestInTheStorage:
             shop.control.import_entries(text)
         assert shop.control.entries() == ()
 
-    def test_the_key_of_somebody_else_is_told(self, shop: Shop, redis_client: redis.Redis) -> None:
+    def test_key_of_another_redis_type_is_reported_and_limits_still_work(
+        self, shop: Shop, redis_client: redis.Redis
+    ) -> None:
         redis_client.set(KEY, "mine")
 
         assert shop.statuses(3) == [200, 200, 429]
         assert "WRONGTYPE" in str(shop.control.problem)
 
-    def test_the_history_tells_when_who_what_and_why(self, shop: Shop) -> None:
+    def test_history_shows_time_author_change_and_reason(self, shop: Shop) -> None:
         made = shop.control.deny("::1", lasting=True, author="eve", reason="scans")
         shop.control.undo(made.id, author="adam", reason="was us")
 
@@ -233,7 +235,7 @@ class TestInTheStorage:
         ]
         assert history[0]["at"] >= history[1]["at"] > made.since - 1
 
-    def test_ten_to_the_five_entries_are_taken_and_no_more(self, shop: Shop, redis_client: redis.Redis) -> None:
+    def test_at_most_100000_entries_are_accepted(self, shop: Shop, redis_client: redis.Redis) -> None:
         entries = [{**ENTRY, "id": f"{n:08x}", "who": f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}"} for n in range(100_000)]
         text = json.dumps({"format": 1, "entries": entries})
         redis_client.hset(KEY, mapping={"stamp": "9-long", "document": text})
@@ -242,7 +244,7 @@ class TestInTheStorage:
         with pytest.raises(ConfigurationError, match="100000 entries"):
             shop.control.deny("192.0.2.1", lasting=True)
 
-    def test_a_thousand_overrides_are_taken_and_no_more(self, shop: Shop, redis_client: redis.Redis) -> None:
+    def test_at_most_1000_overrides_are_accepted(self, shop: Shop, redis_client: redis.Redis) -> None:
         override = {"kind": "override", "since": 1.0, "times": 2.0}
         entries = [{**override, "id": f"{n:08x}", "who": f"10.{n >> 8}.{n & 255}.0/24"} for n in range(1000)]
         text = json.dumps({"format": 1, "entries": entries})
@@ -255,7 +257,7 @@ class TestInTheStorage:
         with pytest.raises(ConfigurationError, match="more than 1000 overrides"):
             document_from(json.dumps({"format": 1, "entries": [*entries, one_more]}))
 
-    def test_entries_that_end_one_after_the_other_keep_no_process_busy(
+    def test_many_entries_with_different_ends_are_not_processed_at_each_look(
         self, shop: Shop, redis_client: redis.Redis
     ) -> None:
         shop.statuses(1)

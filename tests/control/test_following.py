@@ -1,4 +1,4 @@
-"""Hits that no plan has made follow overrides of their scope: those of tasks and scripts, too."""
+"""Overrides of a scope change hits without a plan, such as those of tasks and scripts."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ def passes(limiter: Limiter, hits: Hits, times: int = 6) -> int:
         ({"limiter": "ip", "off": True}, 2),
     ],
 )
-def test_the_limiter_of_an_app_follows_overrides_of_a_scope(
-    shop: Shop, override: dict[str, Any], admitted: int
-) -> None:
+def test_limiter_of_an_app_applies_overrides_of_a_scope(shop: Shop, override: dict[str, Any], admitted: int) -> None:
     where = None if "who" in override else "mail"
     shop.control.override(where, **override, lasting=True, force=True)
 
@@ -53,7 +51,7 @@ def test_the_limiter_of_an_app_follows_overrides_of_a_scope(
 
 
 @pytest.mark.parametrize("rules", ["1/hour", "1/minute; 1/hour"])
-def test_a_ban_of_another_scope_watches_the_rules_that_an_override_gives(shop: Shop, rules: str) -> None:
+def test_ban_of_another_scope_watches_rules_changed_by_an_override(shop: Shop, rules: str) -> None:
     shop.control.override("mail", limiter="user", rules=rules, lasting=True, force=True)
     watched = mail(rules="1/day")
     *_, ban = hits_for("1/minute", scope="all", subject="42", ban=Ban(after=1, within=60, time=60))
@@ -65,7 +63,7 @@ def test_a_ban_of_another_scope_watches_the_rules_that_an_override_gives(shop: S
     assert [[ban.begun for ban in each.bans] for each in found] == [[False], [True]]
 
 
-def test_overrides_apply_to_hits_that_an_extension_has_checked(shop: Shop) -> None:
+def test_check_hits_applies_overrides_of_the_scope(shop: Shop) -> None:
     shop.control.override("mail", rule="user-60s", rules="4/minute", lasting=True, force=True)
 
     with shop.app.test_request_context():
@@ -74,7 +72,7 @@ def test_overrides_apply_to_hits_that_an_extension_has_checked(shop: Shop) -> No
     assert [each.allowed for each in found] == [True] * 4 + [False]
 
 
-def test_an_override_keeps_what_is_used_and_an_undo_restores_the_count(shop: Shop) -> None:
+def test_override_keeps_used_units_and_undo_restores_the_count(shop: Shop) -> None:
     with shop.app.app_context():
         limiter, hits = shop.multilimit.limiter, mail()
         assert passes(limiter, hits) == 2
@@ -86,7 +84,7 @@ def test_an_override_keeps_what_is_used_and_an_undo_restores_the_count(shop: Sho
         assert limiter.peek(hits).statuses[0].rule.count == 2
 
 
-def test_checks_of_a_batch_pass_whose_limit_is_off(shop: Shop) -> None:
+def test_check_many_admits_checks_whose_limit_is_off(shop: Shop) -> None:
     shop.control.override("mail", rule="user-60s", off=True, lasting=True, force=True)
     sms = hits_for("1/minute", scope="sms", subject="42", type="user")
 
@@ -96,7 +94,7 @@ def test_checks_of_a_batch_pass_whose_limit_is_off(shop: Shop) -> None:
     assert [each.allowed for each in found] == [True, True, True, False, True]
 
 
-def test_a_check_that_costs_more_than_the_count_passes_while_its_limit_is_off(shop: Shop) -> None:
+def test_cost_above_the_count_passes_while_the_limit_is_off(shop: Shop) -> None:
     shop.control.override("mail", rule="user-60s", off=True, lasting=True, force=True)
     hits = mail(cost=3)
 
@@ -108,7 +106,7 @@ def test_a_check_that_costs_more_than_the_count_passes_while_its_limit_is_off(sh
     assert [status.allowed for each in decisions for status in each.statuses] == [True] * 3
 
 
-def test_a_limiter_without_an_app_follows_when_it_is_told_to(on_server: str) -> None:
+def test_limiter_without_an_app_applies_overrides_with_follow_control(on_server: str) -> None:
     limiter, control = Limiter(on_server), made(on_server).control
     follow_control(limiter)
     try:
@@ -121,7 +119,7 @@ def test_a_limiter_without_an_app_follows_when_it_is_told_to(on_server: str) -> 
         limiter.close()
 
 
-def test_a_check_of_a_limiter_that_follows_is_one_command(on_server: str, redis_client: redis.Redis) -> None:
+def test_check_of_a_limiter_that_follows_control_is_one_command(on_server: str, redis_client: redis.Redis) -> None:
     made(on_server).control.override("mail", times=3.0, lasting=True, force=True)
     limiter = Limiter(on_server)
     follow_control(limiter)
@@ -131,10 +129,10 @@ def test_a_check_of_a_limiter_that_follows_is_one_command(on_server: str, redis_
         limiter.check(mail())
     limiter.close()
 
-    assert [each for each in seen if each != "EVALSHA"] == []
+    assert seen == ["EVALSHA"]
 
 
-def test_memory_has_nothing_to_follow() -> None:
+def test_follow_control_on_memory_storage_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="is in this process"):
         follow_control(Limiter())
 

@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from control.conftest import Shop
 
 
-def test_an_allowed_network_is_not_limited(shop: Shop) -> None:
+def test_allowed_network_is_not_limited(shop: Shop) -> None:
     shop.control.allow("198.51.100.0/24", lasting=True)
 
     assert shop.statuses(4) == [200] * 4
     assert shop.statuses(3, ip="198.51.101.1") == [200, 200, 429]
 
 
-def test_a_denied_user_is_refused_everywhere(shop: Shop) -> None:
+def test_denied_user_is_refused_at_an_unlimited_endpoint(shop: Shop) -> None:
     shop.control.deny("user:mallory", lasting=True)
 
     assert shop.statuses(1, "/open", user="mallory") == [403]
     assert shop.statuses(1, "/open", user="you") == [200]
 
 
-def test_a_denied_client_gets_the_status_of_its_entry(shop: Shop) -> None:
+def test_denied_client_gets_the_status_of_its_entry(shop: Shop) -> None:
     shop.control.deny("198.51.100.7", status=429, lasting=True)
 
     answer = shop.ask("/open")
@@ -46,7 +46,7 @@ def test_a_denied_client_gets_the_status_of_its_entry(shop: Shop) -> None:
     assert (answer.status_code, answer.headers.get("Retry-After")) == (429, None)
 
 
-def test_banned_shows_as_what_it_is_with_its_end(shop: Shop) -> None:
+def test_banned_client_gets_429_with_the_end_of_the_ban(shop: Shop) -> None:
     shop.control.ban("198.51.100.7", for_=90)
 
     answer = shop.ask("/open")
@@ -55,8 +55,8 @@ def test_banned_shows_as_what_it_is_with_its_end(shop: Shop) -> None:
     assert answer.get_json(force=True)["detail"] == "You are temporarily banned."
 
 
-class TestAnEndedEntry:
-    """Which stays in the lists until others take their place."""
+class TestExpiredEntries:
+    """An entry that has ended stays in the lists until a process reads the document again."""
 
     @pytest.mark.parametrize(
         ("ended", "others"),
@@ -69,7 +69,7 @@ class TestAnEndedEntry:
         ],
     )
     @pytest.mark.parametrize("declared", [True, False])
-    def test_hides_no_other_that_refuses(
+    def test_expired_ban_does_not_hide_another_refusal(
         self, ended: tuple[str, str], others: list[tuple[str, str]], declared: bool
     ) -> None:
         clock, (_, last) = [100.0], others[-1]
@@ -91,12 +91,12 @@ class TestAnEndedEntry:
         clock[0] = 200.0
         assert (found().action, str(found().who)) == ("deny", others[0][1])
 
-    def test_frees_its_client_if_there_is_no_other(self) -> None:
+    def test_expired_ban_frees_its_client(self) -> None:
         lists = AccessLists(live=[listing("ban", "203.0.113.9", until=1.0)], resolve=listing_resolver(lambda: 1.0, 403))
 
         assert lists.of_address("203.0.113.9") is None
 
-    def test_that_allowed_leaves_what_refuses(self) -> None:
+    def test_expired_allow_entry_does_not_hide_a_denial(self) -> None:
         live = [listing("allow", "203.0.113.9", until=1.0), listing("deny", "203.0.113.0/24", until=None)]
 
         found = AccessLists(live=live, resolve=listing_resolver(lambda: 1.0, 403)).of_address("203.0.113.9")
@@ -114,7 +114,7 @@ def listing(kind: str, who: str, *, until: float | None) -> Listing:
 
 
 @pytest.mark.parametrize("longer", ["deny", "ban"])
-def test_a_short_ban_does_not_end_a_longer_refusal_by_accident(shop: Shop, longer: str) -> None:
+def test_ban_that_would_shorten_a_refusal_needs_force(shop: Shop, longer: str) -> None:
     if longer == "deny":
         shop.control.deny("198.51.100.7", lasting=True, author="ann")
     else:
@@ -128,8 +128,8 @@ def test_a_short_ban_does_not_end_a_longer_refusal_by_accident(shop: Shop, longe
     shop.control.allow("198.51.100.7", for_="1h")
 
 
-class Skewed(StoreInMemory):
-    """Its clock can be set."""
+class SkewedStore(StoreInMemory):
+    """A store whose clock is ahead."""
 
     ahead = 0.0
 
@@ -138,8 +138,8 @@ class Skewed(StoreInMemory):
         return found._replace(now=found.now + self.ahead)
 
 
-def test_a_ban_that_a_clock_ahead_has_ended_holds_again_when_the_clock_is_right() -> None:
-    shop, store = made("memory://"), Skewed()
+def test_ban_ended_by_a_clock_ahead_applies_again_when_the_clock_is_right() -> None:
+    shop, store = made("memory://"), SkewedStore()
     follower = applier_of(shop.app).follower
     follower.store = store
     shop.control.ban("198.51.100.7", for_="15m")
@@ -153,7 +153,7 @@ def test_a_ban_that_a_clock_ahead_has_ended_holds_again_when_the_clock_is_right(
         soon(partial(answered, status))
 
 
-def test_a_subject_is_on_one_list_at_a_time(shop: Shop) -> None:
+def test_subject_is_on_one_list_at_a_time(shop: Shop) -> None:
     shop.control.deny("198.51.100.7", lasting=True)
     shop.control.allow("198.51.100.7", lasting=True)
 
@@ -161,7 +161,7 @@ def test_a_subject_is_on_one_list_at_a_time(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("network", ["0.0.0.0/0", "::/0", "::ffff:0:0/96", "128.0.0.0/7"])
-def test_nobody_locks_everyone_out_by_accident(shop: Shop, network: str) -> None:
+def test_denial_of_a_huge_network_needs_force(shop: Shop, network: str) -> None:
     with pytest.raises(NeedsForce, match="would refuse"):
         shop.control.deny(network, lasting=True)
     assert shop.statuses(1, "/open") == [200]
@@ -188,14 +188,16 @@ def test_nobody_locks_everyone_out_by_accident(shop: Shop, network: str) -> None
         (lambda control: control.undo("12345678"), "no entry has the id '12345678'"),
     ],
 )
-def test_an_invalid_list_entry_is_not_stored(shop: Shop, change: Callable[[Any], Any], message: str) -> None:
+def test_invalid_change_of_a_list_is_an_error_and_not_stored(
+    shop: Shop, change: Callable[[Any], Any], message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=message):
         change(shop.control)
 
     assert shop.control.entries() == ()
 
 
-def test_users_cannot_be_listed_where_nobody_knows_them(app: Flask) -> None:
+def test_listing_a_user_without_a_user_loader_is_an_error(app: Flask) -> None:
     multilimit = MultiLimit(app)
     app.add_url_rule("/", "index", lambda: "ok")
 
@@ -205,7 +207,7 @@ def test_users_cannot_be_listed_where_nobody_knows_them(app: Flask) -> None:
     assert app.test_client().get("/").status_code == 200
 
 
-def test_users_in_settings_where_nobody_knows_them_are_an_error(app: Flask) -> None:
+def test_user_in_a_list_setting_without_a_user_loader_is_an_error(app: Flask) -> None:
     app.config["MULTILIMIT_ALLOW"] = ["user:42"]
     multilimit = MultiLimit(app)
 

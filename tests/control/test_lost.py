@@ -30,7 +30,7 @@ def lossy(server_binaries: dict[str, Binary]) -> Iterator[Server]:
 
 
 def serving(server: Server) -> Shop:
-    """A worker that has served, and so follows."""
+    """A worker that has served a request, and so follows changes."""
     shop = made(server.tcp_url)
     shop.statuses(1, "/open")
     return shop
@@ -57,7 +57,7 @@ def put_back(shop: Shop) -> list[Any]:
     return [each for each in shop.control.history() if each["what"] == "put back"]
 
 
-def test_a_client_stays_denied_after_a_restart_that_lost_it(lossy: Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_denial_is_put_back_after_a_restart_that_lost_it(lossy: Server, caplog: pytest.LogCaptureFixture) -> None:
     shop = serving(lossy)
     shop.control.deny(CLIENT, lasting=True)
     shop.control.ban("203.0.113.1", for_="2h")
@@ -74,7 +74,7 @@ def test_a_client_stays_denied_after_a_restart_that_lost_it(lossy: Server, caplo
     assert sum("put back changes that the server had lost: 2" in each for each in warnings) == 1
 
 
-def test_versions_count_on_and_no_worker_misses_the_next_change(lossy: Server) -> None:
+def test_version_continues_after_a_loss_and_workers_see_the_next_change(lossy: Server) -> None:
     one, other = serving(lossy), serving(lossy)
     for n in range(3):
         one.control.deny(f"10.0.0.{n}", lasting=True)
@@ -89,7 +89,7 @@ def test_versions_count_on_and_no_worker_misses_the_next_change(lossy: Server) -
     assert len(put_back(one)) == 1
 
 
-def test_of_two_copies_the_newer_version_wins_whoever_comes_first(lossy: Server) -> None:
+def test_newer_copy_of_two_workers_wins(lossy: Server) -> None:
     newer, older = serving(lossy), serving(lossy)
     newer.control.deny("10.0.0.1", lasting=True)
     knows(older, stamp_in(newer))
@@ -108,7 +108,7 @@ def test_of_two_copies_the_newer_version_wins_whoever_comes_first(lossy: Server)
     assert stamp_in(older) == stamp_in(newer)
 
 
-def test_a_change_made_right_after_the_loss_is_kept_beside_what_was_lost(lossy: Server) -> None:
+def test_change_made_right_after_the_loss_is_kept(lossy: Server) -> None:
     worker = serving(lossy)
     worker.control.deny("10.0.0.1", lasting=True)
     worker.control.deny("10.0.0.2", lasting=True)
@@ -123,7 +123,7 @@ def test_a_change_made_right_after_the_loss_is_kept_beside_what_was_lost(lossy: 
     assert {str(each) for each in worker.control.entries()} == {"deny 10.0.0.1", "allow 10.0.0.2"}
 
 
-def test_an_older_snapshot_is_replaced_by_what_a_worker_has(lossy: Server) -> None:
+def test_older_snapshot_is_replaced_by_the_copy_of_a_worker(lossy: Server) -> None:
     shop = serving(lossy)
     shop.control.deny("10.0.0.1", lasting=True)
     undone = shop.control.deny("10.0.0.2", lasting=True)
@@ -139,7 +139,7 @@ def test_an_older_snapshot_is_replaced_by_what_a_worker_has(lossy: Server) -> No
     assert denied(shop) == {"10.0.0.1"}
 
 
-def test_what_somebody_deletes_stays_deleted_and_is_told(lossy: Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_deleted_document_stays_deleted_and_is_logged(lossy: Server, caplog: pytest.LogCaptureFixture) -> None:
     shop = serving(lossy)
     shop.control.deny(CLIENT, lasting=True)
 
@@ -152,7 +152,7 @@ def test_what_somebody_deletes_stays_deleted_and_is_told(lossy: Server, caplog: 
     assert shop.control.entries() == ()
 
 
-def test_what_has_ended_is_not_put_back(lossy: Server) -> None:
+def test_expired_entry_is_not_put_back(lossy: Server) -> None:
     shop = serving(lossy)
     shop.control.deny(CLIENT, for_=1)
     soon(lambda: shop.control.entries() == ())
@@ -163,7 +163,7 @@ def test_what_has_ended_is_not_put_back(lossy: Server) -> None:
     assert shop.control.history() == []
 
 
-def test_who_may_not_write_keeps_its_copy_in_force_and_names_the_right(
+def test_worker_without_write_permission_keeps_its_copy_in_force_and_logs_it(
     lossy: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = serving(lossy)
@@ -178,20 +178,20 @@ def test_who_may_not_write_keeps_its_copy_in_force_and_names_the_right(
     restart(lossy)
     client = lossy.client()
     client.execute_command("ACL", "SETUSER", "reader", *rights)
-    soon(lambda: "xadd" in caplog.text)  # it may have met the server while that was away first
+    soon(lambda: "xadd" in caplog.text)  # the worker may have asked first while the server was down
 
     assert shop.control.problem is not None
     assert shop.statuses(1, "/open") == [403]
 
 
-def test_a_client_whose_denial_was_lifted_stays_free_after_a_restart_from_an_older_snapshot(lossy: Server) -> None:
+def test_lifted_denial_stays_lifted_after_a_restart_from_a_snapshot(lossy: Server) -> None:
     shop = serving(lossy)
     lifted = shop.control.deny(CLIENT, lasting=True)
     client: Any = lossy.client()
     snapshot = client.hgetall(DOCUMENT)
     shop.control.undo(lifted.id)
     follower = applier_of(shop.app).follower
-    follower.close()  # a look at the server before the snapshot is there would take it for new
+    follower.close()  # a look at the server before the snapshot is there would take the snapshot for new
 
     restart(lossy)
     client.hset(DOCUMENT, mapping=snapshot)
@@ -203,9 +203,7 @@ def test_a_client_whose_denial_was_lifted_stays_free_after_a_restart_from_an_old
     assert made(lossy.tcp_url).statuses(1, "/open") == [200]
 
 
-def test_what_somebody_deletes_stays_deleted_also_after_a_restart_that_kept_it(
-    lossy: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_document_deleted_after_a_restart_stays_deleted(lossy: Server, caplog: pytest.LogCaptureFixture) -> None:
     shop = serving(lossy)
     shop.control.deny(CLIENT, lasting=True)
     client: Any = lossy.client()
@@ -223,7 +221,7 @@ def test_what_somebody_deletes_stays_deleted_also_after_a_restart_that_kept_it(
     assert shop.control.entries() == ()
 
 
-def test_a_client_stays_denied_when_a_full_server_drops_the_denial(lossy: Server) -> None:
+def test_denial_is_put_back_when_a_full_server_evicts_it(lossy: Server) -> None:
     shop = serving(lossy)
     shop.control.deny(CLIENT, lasting=True)
     client: Any = lossy.client()
@@ -244,7 +242,7 @@ def test_a_client_stays_denied_when_a_full_server_drops_the_denial(lossy: Server
     assert made(lossy.tcp_url).statuses(1, "/open") == [403]
 
 
-def test_a_change_on_a_server_whose_clock_is_behind_is_newer_than_what_it_has_changed(lossy: Server) -> None:
+def test_change_is_newer_than_the_one_before_although_the_clock_went_back(lossy: Server) -> None:
     shop = serving(lossy)
     lifted = shop.control.deny(CLIENT, lasting=True)
     follower = applier_of(shop.app).follower

@@ -1,4 +1,4 @@
-"""Limits are changed while the app runs; what is used stays used; what could not be declared cannot be set."""
+"""Overrides change limits while the app runs: used units stay used, and an invalid override is an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def overridden(
     app: Flask, limiter: Callable[..., Any] | None, view: Callable[[], Any], /, where: str | None = "show", **given: Any
 ) -> None:
-    """Serve / by a view whose limits are changed at once."""
+    """Serve ``view`` at /, with an override of its limits."""
     multilimit = MultiLimit(app)
     app.add_url_rule("/", "show", view if limiter is None else limiter(view))
     with app.app_context():
@@ -31,36 +31,36 @@ def overridden(
 
 USER_42 = {"path": "/mine", "user": "42"}
 CHANGES: dict[str, tuple[str | None, dict[str, Any], dict[str, str], int, dict[str, str]]] = {
-    "the algorithm of a rule": ("show", {"rule": "ip-60s", "rules": {"algorithm": "gcra", "burst": 1}}, {}, 1, {}),
-    "a rule by request": ("tier", {"rule": "tier-60s", "rules": "3/minute"}, {"path": "/tier"}, 3, {}),
+    "algorithm of a rule": ("show", {"rule": "ip-60s", "rules": {"algorithm": "gcra", "burst": 1}}, {}, 1, {}),
+    "dynamic rule": ("tier", {"rule": "tier-60s", "rules": "3/minute"}, {"path": "/tier"}, 3, {}),
     "limiters of a type": ("api.mine", {"limiter": "user", "rules": "1/minute"}, USER_42, 1, {}),
-    "limiters by request": ("tier", {"limiter": "tier", "times": 2}, {"path": "/tier"}, 4, {}),
-    "one more limiter": ("open", {"limit": {"type": "ip", "rules": "1/minute"}}, {"path": "/open"}, 1, {}),
-    "a user": (None, {"who": "user:42", "times": 2}, USER_42, 4, {"path": "/mine", "user": "7"}),
-    "a user and an address": (None, {"who": "user:42", "times": 2}, {"path": "/both", "user": "42"}, 4, {}),
-    "a user at an endpoint": (
+    "limiter with dynamic rules": ("tier", {"limiter": "tier", "times": 2}, {"path": "/tier"}, 4, {}),
+    "added limiter": ("open", {"limit": {"type": "ip", "rules": "1/minute"}}, {"path": "/open"}, 1, {}),
+    "user": (None, {"who": "user:42", "times": 2}, USER_42, 4, {"path": "/mine", "user": "7"}),
+    "user of a combined type": (None, {"who": "user:42", "times": 2}, {"path": "/both", "user": "42"}, 4, {}),
+    "user at an endpoint": (
         *("api.mine", {"who": "user:42", "rules": "3/minute"}),
         *(USER_42, 3, {"path": "/both", "user": "42"}),
     ),
-    "a network": (None, {"who": "203.0.113.0/24", "times": 2}, {"ip": "203.0.113.9"}, 4, {"ip": "203.0.114.9"}),
-    "a mapped address of a network": (
+    "network": (None, {"who": "203.0.113.0/24", "times": 2}, {"ip": "203.0.113.9"}, 4, {"ip": "203.0.114.9"}),
+    "IPv4-mapped address of a network": (
         *(None, {"who": "203.0.113.0/24", "times": 2}),
         *({"ip": "::ffff:203.0.113.9"}, 4, {"ip": "::ffff:203.0.114.9"}),
     ),
-    "a network of IPv6": (
+    "IPv6 network": (
         None,
         {"who": "2001:db8::/32", "times": 2},
         {"ip": "2001:db8:1::7"},
         4,
         {"ip": "2001:db9::7"},
     ),
-    "an address whose rules go by request": (None, {"who": "198.51.100.7", "times": 2}, {"path": "/tier"}, 4, {}),
+    "address with dynamic rules": (None, {"who": "198.51.100.7", "times": 2}, {"path": "/tier"}, 4, {}),
 }
-"""Where, what, who is asked for, how many pass in a minute; and for whom nothing has changed."""
+"""The endpoint, the change, a client whose limit it changes, its new count, and a client whose limit stays."""
 
 
 @pytest.mark.parametrize(("where", "given", "asked", "count", "other"), CHANGES.values(), ids=CHANGES)
-def test_a_change_holds_where_it_says_and_nowhere_else(
+def test_override_applies_to_its_target_only(
     shop: Shop, where: str | None, given: dict[str, Any], asked: dict[str, str], count: int, other: dict[str, str]
 ) -> None:
     shop.control.override(where, **given, lasting=True, force=True)
@@ -71,14 +71,14 @@ def test_a_change_holds_where_it_says_and_nowhere_else(
 
 
 @pytest.mark.parametrize(("endpoint", "everywhere"), [("api.*", False), ("api", False), ("*", True)])
-def test_limits_that_are_off_refuse_nobody(shop: Shop, endpoint: str, everywhere: bool) -> None:
+def test_override_off_stops_refusals_at_matching_endpoints(shop: Shop, endpoint: str, everywhere: bool) -> None:
     shop.control.override(endpoint, off=True, lasting=True, force=True)
 
     assert shop.statuses(3, **USER_42) == [200, 200, 200]
     assert shop.statuses(3) == [200, 200, 200 if everywhere else 429]
 
 
-def test_the_smallest_network_decides(shop: Shop) -> None:
+def test_override_of_the_smallest_network_decides(shop: Shop) -> None:
     shop.control.override(who="203.0.113.0/24", times=2, lasting=True)
     shop.control.override(who="203.0.113.7", times=3, lasting=True)
 
@@ -86,7 +86,7 @@ def test_the_smallest_network_decides(shop: Shop) -> None:
 
 
 class TestRules:
-    def test_a_changed_count_applies_to_what_is_used_already(self, shop: Shop) -> None:
+    def test_changed_count_applies_to_used_units(self, shop: Shop) -> None:
         assert shop.statuses(3) == [200, 200, 429]
 
         raised = shop.control.override("show", rule="ip-60s", rules="4/minute", for_=60)
@@ -96,7 +96,7 @@ class TestRules:
         assert shop.statuses(1) == [429]
         assert shop.ask().headers["RateLimit-Policy"] == '"ip-60s";q=2;w=60'
 
-    def test_text_changes_count_and_time_only(self, app: Flask) -> None:
+    def test_rule_as_text_changes_only_count_and_time(self, app: Flask) -> None:
         limiter = rate_limiter(type=IP, rules=Rule(60, 10, algorithm="token_bucket", burst=3))
         overridden(app, limiter, view(), rule="ip-60s", rules="20/minute")
 
@@ -105,13 +105,13 @@ class TestRules:
         assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
         assert policy(answers[0]) == ["ip-60s"]
 
-    def test_a_factor_multiplies_the_burst_too(self, app: Flask) -> None:
+    def test_factor_multiplies_count_and_burst(self, app: Flask) -> None:
         limiter = rate_limiter(type=IP, rules=Rule(60, 10, algorithm="token_bucket", burst=3))
         overridden(app, limiter, view(), where=None, who="127.0.0.1", times=2)
 
         assert [ask(app).status_code for _ in range(7)] == [200] * 6 + [429]
 
-    def test_the_name_stays_when_the_window_changes(self, shop: Shop) -> None:
+    def test_name_of_a_rule_stays_when_its_window_changes(self, shop: Shop) -> None:
         shop.control.override("show", rule="ip-60s", rules="1/hour", lasting=True, force=True)
 
         assert shop.ask().headers["RateLimit-Policy"] == '"ip-60s";q=1;w=3600'
@@ -123,14 +123,14 @@ class TestRules:
 
 
 class TestLimiters:
-    def test_go_to_shadow_and_back(self, shop: Shop) -> None:
+    def test_limiter_can_be_put_in_shadow_and_back(self, shop: Shop) -> None:
         trial = shop.control.override("*", limiter="ip", shadow=True, lasting=True)
         assert shop.statuses(3) == [200, 200, 200]
 
         shop.control.undo(trial.id)
         assert shop.statuses(1) == [429]
 
-    def test_with_a_ban_at_night_and_the_ban_ends_with_it(self, shop: Shop) -> None:
+    def test_ban_of_an_added_limiter_ends_with_the_override(self, shop: Shop) -> None:
         limit = {"type": "ip", "rules": "1/minute", "ban": {"after": 1, "time": 600}}
         entry = shop.control.override("open", limit=limit, for_=60)
 
@@ -139,7 +139,7 @@ class TestLimiters:
         shop.control.undo(entry.id)
         assert shop.statuses(1, "/open") == [200]
 
-    def test_of_other_rules_keep_the_ban_of_the_limiter(self, app: Flask) -> None:
+    def test_override_of_rules_keeps_the_ban_of_the_limiter(self, app: Flask) -> None:
         limiter = rate_limiter(type=IP, rules="1/minute", ban=Ban(after=2))
         overridden(app, limiter, view(), rule="ip-60s", rules="2/minute")
 
@@ -148,7 +148,7 @@ class TestLimiters:
         assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
         assert answers[-1].headers["Retry-After"] == "3600"
 
-    def test_to_shadow_takes_a_ban_along(self, app: Flask) -> None:
+    def test_ban_ends_when_its_limiter_is_put_in_shadow(self, app: Flask) -> None:
         multilimit = MultiLimit(app)
         app.add_url_rule("/", "show", rate_limiter(type=IP, rules="1/minute", ban=Ban(after=1))(view()))
         assert [ask(app).status_code for _ in range(3)] == [200, 429, 429]
@@ -159,7 +159,7 @@ class TestLimiters:
         assert ask(app).status_code == 200
 
 
-def test_a_limiter_that_is_off_leaves_the_customers_page_that_names_it_to_the_others() -> None:
+def test_usage_page_omits_a_limiter_that_is_off() -> None:
     app = Flask("shop")
     multilimit = MultiLimit(app)
     for name in ("search", "mine"):
@@ -175,15 +175,15 @@ def test_a_limiter_that_is_off_leaves_the_customers_page_that_names_it_to_the_ot
     assert "mine:" not in answer.text
 
 
-class TestWhatElseIsLimited:
-    def test_a_check_in_a_view_by_its_scope(self, shop: Shop) -> None:
+class TestOtherLimits:
+    def test_override_applies_to_a_check_by_its_scope(self, shop: Shop) -> None:
         shop.control.override("mail", rule="default-60s", rules="3/minute", lasting=True, force=True)
         with shop.app.app_context():
             allowed = [shop.multilimit.check("2/minute", scope="mail").allowed for _ in range(4)]
 
         assert allowed == [True, True, True, False]
 
-    def test_a_service_function(self, shop: Shop) -> None:
+    def test_override_applies_to_a_limited_function(self, shop: Shop) -> None:
         @rate_limiter(rules="1/minute")
         def send() -> str:
             return "sent"
@@ -194,23 +194,23 @@ class TestWhatElseIsLimited:
             assert [send() for _ in range(3)] == ["sent"] * 3
 
     @pytest.mark.parametrize("place", ["MULTILIMIT_DEFAULT_LIMITS", "MULTILIMIT_APPLICATION_LIMITS"])
-    def test_limits_of_settings(self, app: Flask, place: str) -> None:
+    def test_override_applies_to_limits_of_settings(self, app: Flask, place: str) -> None:
         app.config[place] = [{"type": "ip", "rules": "1/minute", "name": "each"}]
         overridden(app, None, view(), where="*", rule="each-60s", rules="2/minute")
 
         assert [ask(app).status_code for _ in range(3)] == [200, 200, 429]
 
 
-BRINGS_SLOTS = [
+ADDS_SLOTS = [
     {"rule": "default-60s", "rules": "2 at once"},
     {"limiter": "default", "rules": {"count": 2, "timeout": 30}},
     {"limit": {"rules": "2 at once"}},
 ]
 
 
-class TestSlotsThatAChangeBrings:
-    @pytest.mark.parametrize("given", BRINGS_SLOTS, ids=str)
-    def test_a_service_function_gives_them_back_when_it_ends(self, shop: Shop, given: dict[str, Any]) -> None:
+class TestAddedConcurrentRules:
+    @pytest.mark.parametrize("given", ADDS_SLOTS, ids=str)
+    def test_function_releases_added_slots_when_it_ends(self, shop: Shop, given: dict[str, Any]) -> None:
         @rate_limiter(rules="100/minute")
         def send() -> int:
             return len(KEEPER)
@@ -222,7 +222,7 @@ class TestSlotsThatAChangeBrings:
             assert [send() for _ in range(5)] == [1] * 5
         assert len(KEEPER) == 0
 
-    def test_an_async_function_gives_them_back_when_it_ends(self, shop: Shop) -> None:
+    def test_async_function_releases_added_slots_when_it_ends(self, shop: Shop) -> None:
         @rate_limiter(rules="100/minute")
         async def send() -> int:
             return len(KEEPER)
@@ -235,7 +235,7 @@ class TestSlotsThatAChangeBrings:
             assert [asyncio.run(send()) for _ in range(5)] == [1] * 5
         assert len(KEEPER) == 0
 
-    def test_a_view_holds_them_until_its_response_is_closed(self, shop: Shop) -> None:
+    def test_view_holds_added_slots_until_its_response_is_closed(self, shop: Shop) -> None:
         shop.control.override("show", rule="ip-60s", rules="1 at once", lasting=True, force=True)
 
         with shop.app.test_client().get("/") as first:
@@ -279,7 +279,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("given", "message"), WRONG)
-def test_an_override_that_could_not_be_declared_is_an_error(shop: Shop, given: dict[str, Any], message: str) -> None:
+def test_invalid_override_is_an_error_and_not_stored(shop: Shop, given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         shop.control.override(**given, lasting=True)
 
@@ -287,7 +287,7 @@ def test_an_override_that_could_not_be_declared_is_an_error(shop: Shop, given: d
     assert shop.control.history() == []
 
 
-def test_an_import_that_gives_a_name_twice_is_an_error_and_changes_nothing(shop: Shop) -> None:
+def test_import_with_a_duplicate_json_key_is_an_error_and_changes_nothing(shop: Shop) -> None:
     shop.control.deny("203.0.113.7", lasting=True)
     exported = shop.control.export_entries()
     shop.control.undo(shop.control.entries()[0].id)
@@ -299,7 +299,7 @@ def test_an_import_that_gives_a_name_twice_is_an_error_and_changes_nothing(shop:
 
 
 @pytest.mark.parametrize(
-    ("options", "rules", "told"),
+    ("options", "rules", "message"),
     [
         ({"charge_when": lambda _: False}, "1 at once", "charge_when has no effect on a Concurrent rule"),
         (
@@ -309,20 +309,20 @@ def test_an_import_that_gives_a_name_twice_is_an_error_and_changes_nothing(shop:
         ),
     ],
 )
-@pytest.mark.parametrize("declared", ["10/minute", lambda: "10/minute"], ids=["declared", "by request"])
-@pytest.mark.parametrize("about", [{"rule": "ip-60s"}, {"who": "127.0.0.1"}], ids=["everybody", "one subject"])
-def test_rules_that_do_not_go_with_the_options_of_their_limiter_cannot_be_set(
-    app: Flask, options: Any, rules: Any, told: str, declared: Any, about: Any
+@pytest.mark.parametrize("declared", ["10/minute", lambda: "10/minute"], ids=["fixed rules", "dynamic rules"])
+@pytest.mark.parametrize("about", [{"rule": "ip-60s"}, {"who": "127.0.0.1"}], ids=["rule", "subject"])
+def test_override_with_rules_that_conflict_with_limiter_options_is_an_error(
+    app: Flask, options: Any, rules: Any, message: str, declared: Any, about: Any
 ) -> None:
     multilimit = MultiLimit(app)
     app.add_url_rule("/", "show", rate_limiter(type=IP, rules=declared, **options)(view()))
 
-    with app.app_context(), pytest.raises(ConfigurationError, match=told):
+    with app.app_context(), pytest.raises(ConfigurationError, match=message):
         multilimit.control.override("show", rules=rules, lasting=True, force=True, **about)
     assert ask(app).status_code == 200
 
 
-def test_a_second_override_of_a_rule_replaces_the_first(shop: Shop) -> None:
+def test_second_override_of_a_rule_replaces_the_first(shop: Shop) -> None:
     for count in (3, 4):
         shop.control.override("show", rule="ip-60s", rules=f"{count}/minute", lasting=True)
 
@@ -331,7 +331,7 @@ def test_a_second_override_of_a_rule_replaces_the_first(shop: Shop) -> None:
     assert shop.statuses(5) == [200, 200, 200, 200, 429]
 
 
-def test_an_additional_limiter_and_a_change_of_the_declared_ones_do_not_replace_each_other(shop: Shop) -> None:
+def test_added_limiter_and_factor_at_one_endpoint_are_separate_entries(shop: Shop) -> None:
     shop.control.override("show", times=2, lasting=True)
     shop.control.override("show", limit={"type": "ip", "rules": "1/minute"}, lasting=True)
 
@@ -352,23 +352,20 @@ def test_an_additional_limiter_and_a_change_of_the_declared_ones_do_not_replace_
         ({"limiter": "ip", "rules": {"count": 9}}, 'limiter ip at show: {"count": 9}'),
     ],
 )
-def test_an_entry_in_words(shop: Shop, given: dict[str, Any], text: str) -> None:
+def test_override_is_shown_as_text(shop: Shop, given: dict[str, Any], text: str) -> None:
     assert str(shop.control.override("show", lasting=True, **given)) == text
 
 
-class TestBesideTheView:
-    """What an override makes of a decorator's limiter is still the decorator's."""
+def test_overridden_limiter_of_a_view_is_not_charged_when_before_request_answers(app: Flask) -> None:
+    overridden(app, rate_limiter(rules="1/minute"), view(), limiter="default", rules="1/hour", force=True)
+    answers = iter(["early", "early", None])
+    app.before_request(lambda: next(answers, None))
 
-    def test_a_request_that_ends_before_its_view_is_not_charged_by_it(self, app: Flask) -> None:
-        overridden(app, rate_limiter(rules="1/minute"), view(), limiter="default", rules="1/hour", force=True)
-        answers = iter(["early", "early", None])
-        app.before_request(lambda: next(answers, None))
-
-        assert [ask(app).status_code for _ in range(4)] == [200, 200, 200, 429]
+    assert [ask(app).status_code for _ in range(4)] == [200, 200, 200, 429]
 
 
 class TestConcurrency:
-    def test_text_leaves_the_slots_in_use_of_a_limit_as_data(self, app: Flask) -> None:
+    def test_override_as_text_counts_slots_already_in_use(self, app: Flask) -> None:
         app.config["MULTILIMIT_LIMITS"] = {"show": {"rules": {"count": 2, "timeout": 30, "name": "slots"}}}
         multilimit = MultiLimit(app)
         app.add_url_rule("/", "show", lambda: iter("abc"))
@@ -382,11 +379,11 @@ class TestConcurrency:
         for response in held:
             response.close()
 
-    def test_a_timeout_does_not_make_slots_of_the_count_of_a_rate(self, shop: Shop) -> None:
+    def test_timeout_for_a_rate_without_a_count_is_an_error(self, shop: Shop) -> None:
         with pytest.raises(ConfigurationError, match=r"timeout is for .*, and 2 per 60s is a rate; give a count"):
             shop.control.override("show", rule="ip-60s", rules={"timeout": 30}, lasting=True)
 
-    def test_slots_can_be_multiplied(self, app: Flask) -> None:
+    def test_factor_multiplies_slots(self, app: Flask) -> None:
         overridden(app, rate_limiter(rules=[Concurrent(1)]), view(), limiter="default", times=3)
 
         assert [ask(app).status_code for _ in range(3)] == [200] * 3

@@ -1,4 +1,4 @@
-"""What a change would do is shown before it is made, and what is wrong in it beside its field."""
+"""A preview shows what a change would do, and which field of it is invalid; a conflict or a danger stops it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 OVERRIDE = {"kind": "override", "endpoint": "show", "rule": "ip-60s", "rules": "9/minute"}
 
 
-def test_a_preview_tells_which_endpoints_change_and_changes_nothing(shop: Shop) -> None:
+def test_preview_shows_changed_endpoints_and_changes_nothing(shop: Shop) -> None:
     preview = shop.control.preview(OVERRIDE, for_="2h", reason="campaign", author="ann")
 
     before, after = ("ip-60s: 2 per 60s",), ("ip-60s: 9 per 60s",)
@@ -25,7 +25,7 @@ def test_a_preview_tells_which_endpoints_change_and_changes_nothing(shop: Shop) 
     assert shop.control.entries() == ()
 
 
-def test_a_previewed_change_is_put_in_force(shop: Shop) -> None:
+def test_previewed_change_can_be_put_in_force(shop: Shop) -> None:
     preview = shop.control.preview(OVERRIDE, lasting=True)
     shop.control.put(preview.entry)
 
@@ -33,7 +33,7 @@ def test_a_previewed_change_is_put_in_force(shop: Shop) -> None:
     assert shop.statuses(3) == [200] * 3
 
 
-def test_a_preview_of_an_undo_shows_the_declared_rule(shop: Shop) -> None:
+def test_preview_of_an_undo_shows_the_declared_rule(shop: Shop) -> None:
     entry = shop.control.override("show", rule="ip-60s", rules="9/minute", lasting=True)
 
     preview = shop.control.preview_undo(entry.id)
@@ -43,13 +43,13 @@ def test_a_preview_of_an_undo_shows_the_declared_rule(shop: Shop) -> None:
     assert shop.control.entries() == (entry,)
 
 
-def test_a_change_for_requests_that_match_no_route_shows(shop: Shop) -> None:
+def test_preview_shows_a_change_for_unmatched_requests(shop: Shop) -> None:
     given = {"kind": "override", "endpoint": "unmatched", "limit": {"type": "ip", "cost": 2}}
 
     assert [each.endpoint for each in shop.control.preview(given, lasting=True).endpoints] == ["unmatched"]
 
 
-def test_lists_change_no_limits(shop: Shop) -> None:
+def test_preview_of_a_list_entry_shows_no_changed_limits(shop: Shop) -> None:
     assert shop.control.preview({"kind": "deny", "who": "203.0.113.7"}, lasting=True).endpoints == ()
 
 
@@ -67,9 +67,7 @@ def test_lists_change_no_limits(shop: Shop) -> None:
         ({"kind": "mute", "who": "::1"}, "kind", "'mute'"),
     ],
 )
-def test_a_mistake_names_the_field_the_value_and_the_remedy(
-    shop: Shop, given: dict[str, Any], place: str, value: str
-) -> None:
+def test_mistake_names_field_value_and_remedy(shop: Shop, given: dict[str, Any], place: str, value: str) -> None:
     with pytest.raises(InvalidData) as caught:
         shop.control.preview(given, lasting=True)
 
@@ -81,7 +79,7 @@ def test_a_mistake_names_the_field_the_value_and_the_remedy(
 
 
 @pytest.mark.parametrize("times", [{}, {"for_": "soon"}, {"for_": -1}, {"for_": "2h", "lasting": True}])
-def test_a_wrong_time_names_its_field(shop: Shop, times: dict[str, Any]) -> None:
+def test_invalid_duration_names_its_field(shop: Shop, times: dict[str, Any]) -> None:
     with pytest.raises(InvalidData) as caught:
         shop.control.preview(OVERRIDE, **times)
 
@@ -99,7 +97,7 @@ def test_a_wrong_time_names_its_field(shop: Shop, times: dict[str, Any]) -> None
     ],
     ids=["rule", "limiter", "times", "who", "limit"],
 )
-def test_less_than_a_hundredth_is_warned_of_however_it_is_said(shop: Shop, given: dict[str, Any]) -> None:
+def test_change_to_less_than_a_hundredth_needs_force(shop: Shop, given: dict[str, Any]) -> None:
     preview = shop.control.preview({"kind": "override", **given}, lasting=True)
 
     assert "less than a hundredth" in preview.warning
@@ -109,7 +107,7 @@ def test_less_than_a_hundredth_is_warned_of_however_it_is_said(shop: Shop, given
     shop.control.put(preview.entry, force=True)
 
 
-def test_half_of_all_addresses_in_parts_is_warned_of(shop: Shop) -> None:
+def test_denials_that_add_up_to_half_of_all_addresses_need_force(shop: Shop) -> None:
     for first in range(0, 127):
         shop.control.deny(f"{first}.0.0.0/8", lasting=True)
 
@@ -126,9 +124,9 @@ def both(on_server: str) -> tuple[Shop, Shop]:
 
 
 class TestTwoOperators:
-    """What a preview showed is what is confirmed."""
+    """An operator confirms exactly the change that the preview has shown."""
 
-    def test_the_second_to_confirm_learns_who_changed_the_limit_when_and_to_what(self, both: tuple[Shop, Shop]) -> None:
+    def test_conflict_names_author_value_and_time_of_the_other_change(self, both: tuple[Shop, Shop]) -> None:
         ann, bob = (each.control for each in both)
         seen_by_bob = bob.preview(OVERRIDE, lasting=True, author="bob")
         ann.override("show", rule="ip-60s", rules="50/minute", lasting=True, author="ann")
@@ -141,7 +139,7 @@ class TestTwoOperators:
         assert [each.author for each in bob.entries()] == ["ann"]
 
     @pytest.mark.parametrize("change", ["undo", "another entry for the same limit", "off everywhere"])
-    def test_any_change_of_the_limit_is_a_conflict(self, both: tuple[Shop, Shop], change: str) -> None:
+    def test_any_other_change_of_the_limit_is_a_conflict(self, both: tuple[Shop, Shop], change: str) -> None:
         ann, bob = (each.control for each in both)
         first = ann.override("show", rule="ip-60s", rules="50/minute", lasting=True, author="ann")
         preview = bob.preview(OVERRIDE, lasting=True)
@@ -155,7 +153,7 @@ class TestTwoOperators:
         with pytest.raises(ControlConflict, match="ann "):
             bob.put(preview)
 
-    def test_a_change_of_something_else_is_none(self, both: tuple[Shop, Shop]) -> None:
+    def test_change_of_another_limit_is_no_conflict(self, both: tuple[Shop, Shop]) -> None:
         ann, bob = (each.control for each in both)
         preview = bob.preview(OVERRIDE, lasting=True)
         ann.override("tier", times=3, lasting=True)
@@ -165,7 +163,7 @@ class TestTwoOperators:
 
         assert preview.entry in bob.entries()
 
-    def test_two_bans_of_one_client_are_a_conflict(self, both: tuple[Shop, Shop]) -> None:
+    def test_two_list_entries_for_one_client_are_a_conflict(self, both: tuple[Shop, Shop]) -> None:
         ann, bob = (each.control for each in both)
         preview = bob.preview({"kind": "allow", "who": "203.0.113.7"}, lasting=True)
         ann.ban("203.0.113.7", for_="1h", author="ann")
@@ -173,7 +171,7 @@ class TestTwoOperators:
         with pytest.raises(ControlConflict, match=r"ann set ban 203\.0\.113\.7"):
             bob.put(preview)
 
-    def test_a_page_that_makes_a_new_preview_gives_what_the_first_one_showed(self, both: tuple[Shop, Shop]) -> None:
+    def test_new_preview_with_the_state_seen_first_is_a_conflict(self, both: tuple[Shop, Shop]) -> None:
         ann, bob = (each.control for each in both)
         seen = bob.preview(OVERRIDE, lasting=True).seen
         assert bob.preview(OVERRIDE, lasting=True).seen == seen
@@ -182,7 +180,7 @@ class TestTwoOperators:
         with pytest.raises(ControlConflict):
             bob.put(bob.preview(OVERRIDE, lasting=True), seen=seen)
 
-    def test_preview_and_history_say_whose_change_is_replaced(self, both: tuple[Shop, Shop]) -> None:
+    def test_preview_and_history_name_the_replaced_change(self, both: tuple[Shop, Shop]) -> None:
         ann, bob = (each.control for each in both)
         first = ann.override("show", rule="ip-60s", rules="50/minute", lasting=True, author="ann")
 
@@ -205,7 +203,7 @@ FREES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("given", "why"), FREES)
-def test_a_change_that_lets_everybody_pass_needs_force(shop: Shop, given: dict[str, Any], why: str) -> None:
+def test_change_that_frees_all_clients_needs_force(shop: Shop, given: dict[str, Any], why: str) -> None:
     preview = shop.control.preview(given, lasting=True)
 
     assert why in preview.warning
@@ -225,11 +223,11 @@ def test_a_change_that_lets_everybody_pass_needs_force(shop: Shop, given: dict[s
         {"kind": "override", "who": "user:7", "rules": "1000000/second"},
     ],
 )
-def test_a_change_that_frees_some_clients_needs_no_force(shop: Shop, given: dict[str, Any]) -> None:
+def test_change_that_frees_some_clients_needs_no_force(shop: Shop, given: dict[str, Any]) -> None:
     assert shop.control.preview(given, lasting=True).warning == ""
 
 
-def test_a_count_that_grows_by_steps_needs_force_where_it_reaches_a_thousand_times_the_declared_one(shop: Shop) -> None:
+def test_count_raised_in_steps_needs_force_at_1000_times_the_declared_one(shop: Shop) -> None:
     shop.control.override("show", rule="ip-60s", rules="1000/minute", lasting=True)
 
     assert "1000 times" in shop.control.preview({**OVERRIDE, "rules": "3000/minute"}, lasting=True).warning

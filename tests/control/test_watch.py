@@ -1,4 +1,4 @@
-"""Processes learn of changes in the background, whatever happens to them and to the storage."""
+"""Processes learn of changes in the background: through outages, after forks, and with every kind of server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def denies(shop: Shop) -> bool:
     return shop.statuses(1, "/open") == [403]
 
 
-def test_another_process_learns_of_a_change_and_of_its_end(on_server: str) -> None:
+def test_other_process_applies_a_change_and_its_end(on_server: str) -> None:
     one, other = made(on_server), made(on_server)
     assert other.statuses(1, "/open") == [200]
 
@@ -51,13 +51,13 @@ def test_another_process_learns_of_a_change_and_of_its_end(on_server: str) -> No
     soon(lambda: not denies(one))
 
 
-def test_a_process_that_starts_later_knows_before_its_first_request(on_server: str) -> None:
+def test_new_process_applies_changes_at_its_first_request(on_server: str) -> None:
     made(on_server).control.deny("198.51.100.7", lasting=True)
 
     assert denies(made(on_server))
 
 
-def test_no_request_asks(on_server: str, redis_client: redis.Redis) -> None:
+def test_requests_send_no_command_for_changes(on_server: str, redis_client: redis.Redis) -> None:
     shop = made(on_server)
     shop.control.override("show", rule="ip-60s", rules="9/minute", lasting=True)
     shop.control.allow("203.0.113.0/24", lasting=True)
@@ -72,14 +72,14 @@ def test_no_request_asks(on_server: str, redis_client: redis.Redis) -> None:
     assert seen == ["EVALSHA"]
 
 
-def test_where_control_is_off_nothing_is_asked(on_server: str) -> None:
+def test_app_with_control_disabled_ignores_changes(on_server: str) -> None:
     made(on_server).control.deny("198.51.100.7", lasting=True)
 
     assert made(on_server, MULTILIMIT_CONTROL=False).statuses(1, "/open") == [200]
 
 
 @pytest.mark.slow
-def test_while_the_storage_is_away_the_last_document_holds_and_then_the_newest(
+def test_last_document_stays_in_force_in_an_outage_then_the_newest(
     server_binaries: dict[str, Binary],
 ) -> None:
     with Server(next(iter(server_binaries.values())), tcp=True) as server:
@@ -101,7 +101,7 @@ def test_while_the_storage_is_away_the_last_document_holds_and_then_the_newest(
 
 
 @pytest.mark.slow
-def test_a_change_ends_on_time_while_the_storage_is_away(server_binaries: dict[str, Binary]) -> None:
+def test_change_ends_on_time_in_an_outage(server_binaries: dict[str, Binary]) -> None:
     with Server(next(iter(server_binaries.values())), tcp=True) as server:
         shop = made(server.tcp_url)
         shop.control.override("show", off=True, for_=2, force=True)
@@ -114,7 +114,7 @@ def test_a_change_ends_on_time_while_the_storage_is_away(server_binaries: dict[s
         assert shop.statuses(2, ip="198.51.100.8") == [403, 403]
 
 
-def test_a_change_that_a_fail_over_has_lost_is_told_from_the_next_of_the_same_number(
+def test_change_lost_in_a_failover_is_replaced_by_another_of_its_version(
     on_server: str, redis_client: redis.Redis
 ) -> None:
     shop, other = made(on_server), made(on_server)
@@ -128,7 +128,7 @@ def test_a_change_that_a_fail_over_has_lost_is_told_from_the_next_of_the_same_nu
     assert shop.control.entries() == (entry,)
 
 
-def test_a_child_of_a_process_that_has_served_keeps_up_by_itself(on_server: str) -> None:
+def test_forked_child_follows_changes(on_server: str) -> None:
     parent = made(on_server)
     parent.statuses(1)
     has_served = FORKS.Event()
@@ -145,8 +145,8 @@ def test_a_child_of_a_process_that_has_served_keeps_up_by_itself(on_server: str)
     of_child()
 
 
-class TestWriters:
-    def test_of_different_things_at_once_lose_nothing(self, on_server: str) -> None:
+class TestConcurrentWriters:
+    def test_concurrent_changes_of_different_clients_are_all_stored(self, on_server: str) -> None:
         shops = [made(on_server) for _ in range(4)]
 
         def write(number: int) -> None:
@@ -159,7 +159,9 @@ class TestWriters:
         assert len(shops[0].control.entries()) == 20
         assert len(shops[0].control.history()) == 20
 
-    def test_of_the_same_at_once_the_second_is_told(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_concurrent_change_of_the_same_client_is_a_conflict(
+        self, shop: Shop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         control = shop.control
         validate = ChangeValidator.validate
         raced: list[bool] = []
@@ -177,7 +179,7 @@ class TestWriters:
         assert [(each.kind, each.author) for each in control.entries()] == [("deny", "first")]
 
 
-def test_on_a_cluster(cluster: Cluster) -> None:
+def test_other_process_applies_a_change_on_a_cluster(cluster: Cluster) -> None:
     one, other = made(cluster.uri), made(cluster.uri)
     other.statuses(1, "/open")
 
@@ -187,10 +189,10 @@ def test_on_a_cluster(cluster: Cluster) -> None:
     assert len(one.control.history()) == 1
 
 
-class TestAccessLists:
+class TestServerPermissions:
     @pytest.fixture
     def as_user(self, on_server: str, redis_client: redis.Redis) -> Iterator[Callable[[str], Shop]]:
-        """The shop, as a user of the server who has these rights besides those that limits need."""
+        """The shop, as a user of the server with ``rights`` in addition to those that limits need."""
         client: Any = redis_client
         names: list[str] = []
 
@@ -203,7 +205,7 @@ class TestAccessLists:
         yield as_user
         client.execute_command("ACL", "DELUSER", *names)
 
-    def test_a_worker_without_the_right_to_read_limits_and_reports_it(self, as_user: Callable[[str], Shop]) -> None:
+    def test_worker_without_read_permission_still_limits_and_reports_it(self, as_user: Callable[[str], Shop]) -> None:
         shop = as_user("")
 
         assert shop.statuses(3) == [200, 200, 429]
@@ -211,7 +213,7 @@ class TestAccessLists:
         with pytest.raises(StorageError):
             shop.control.deny("198.51.100.7", lasting=True)
 
-    def test_who_may_only_read_follows_and_changes_nothing(
+    def test_worker_with_read_permission_follows_but_cannot_change(
         self, as_user: Callable[[str], Shop], on_server: str
     ) -> None:
         worker = as_user("+hget")
@@ -223,7 +225,7 @@ class TestAccessLists:
 
         soon(lambda: denies(worker))
 
-    def test_a_change_needs_each_of_the_documented_rights(self, as_user: Callable[[str], Shop]) -> None:
+    def test_change_needs_each_documented_permission(self, as_user: Callable[[str], Shop]) -> None:
         control = as_user(f"{RIGHTS_OF_WORKERS} {RIGHTS_OF_OPERATORS}").control
         control.undo(control.deny("198.51.100.7", lasting=True).id)
         assert len(control.history()) == 2
@@ -236,7 +238,7 @@ class TestAccessLists:
         with pytest.raises(StorageError):
             as_user(f"{RIGHTS_OF_WORKERS} {RIGHTS_OF_OPERATORS} -xrevrange").control.history()
 
-    def test_the_documentation_names_them(self) -> None:
+    def test_documentation_names_the_permissions(self) -> None:
         page = (DOCS / "how-to" / "redis-access.md").read_text()
 
         assert RIGHTS_OF_WORKERS in page
@@ -252,7 +254,7 @@ app.config["MULTILIMIT_STORAGE_URI"] = os.environ["STORAGE_URI"]
 multilimit = MultiLimit(app)
 
 def show(status=200):
-    time.sleep(0.01)  # for the next request to find another worker
+    time.sleep(0.01)  # so that another worker gets the next request
     return str(os.getpid()), status
 
 app.get("/")(show)
@@ -277,7 +279,7 @@ UWSGI = ("uwsgi", "--http-socket", "127.0.0.1:0", "--module", "watched:app", "--
     ],
     ids=["sync", "gthread", "gevent", "preload", "uwsgi", "uwsgi-lazy"],
 )
-def test_all_workers_learn_of_it(on_server: str, tmp_path: Path, program: tuple[str, ...]) -> None:
+def test_all_workers_of_a_server_apply_a_change(on_server: str, tmp_path: Path, program: tuple[str, ...]) -> None:
     with served(on_server, tmp_path, program) as running:
         wait_for_workers(running, 8, 200)
 
@@ -288,7 +290,7 @@ def test_all_workers_learn_of_it(on_server: str, tmp_path: Path, program: tuple[
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="local:// needs Unix sockets")
-def test_on_a_local_server_workers_learn_of_what_a_command_changes(tmp_path: Path) -> None:
+def test_workers_on_a_local_server_apply_a_change_of_a_command(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="multilimit-") as folder:
         uri = f"local://{folder}/limits"
         with served(uri, tmp_path, (*GUNICORN, "sync", "-w", "2")) as running:
@@ -296,7 +298,7 @@ def test_on_a_local_server_workers_learn_of_what_a_command_changes(tmp_path: Pat
             assert refused.returncode == 1
             assert "no process uses the server" in " ".join(refused.stderr.split())
             wait_for_workers(running, 2, 200)
-            soon(Path(folder, "limits", "socket").exists)  # no limit was checked: workers keep it for changes
+            soon(Path(folder, "limits", "socket").exists)  # without limits, workers start the server for changes
 
             done = deny_by_command(uri, tmp_path)
 
@@ -323,7 +325,7 @@ def served(uri: str, folder: Path, program: tuple[str, ...]) -> Program:
 
 
 def wait_for_workers(running: Program, workers: int, status: int) -> None:
-    """Until so many have answered with ``status``."""
+    """Wait until ``workers`` processes have answered with ``status``."""
     answered: set[str] = set()
 
     def all_answered() -> bool:
