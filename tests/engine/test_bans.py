@@ -13,32 +13,31 @@ import pytest
 from flask_multilimit.engine import Ban, ConfigurationError, Hits, Limiter, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS, BAN
 
+WRONG_ARGUMENTS = [
+    ({"after": 0}, "after must be a whole number of refusals from 1 to 1000, got 0"),
+    ({"after": 1001}, "after must be a whole number of refusals from 1 to 1000, got 1001"),
+    ({"after": True}, "after must be a whole number"),
+    ({"after": 2.0}, "after must be a whole number"),
+    ({"after": "3"}, "after must be a whole number"),
+    ({"within": 0}, "within must be between 0.001"),
+    ({"within": -1}, "within must be between 0.001"),
+    ({"within": "10m"}, "within must be a number of seconds or a timedelta, got '10m'"),
+    ({"time": 0.0001}, "time must be between 0.001"),
+    ({"time": 0.0015}, "time must be a whole number of milliseconds"),
+    ({"time": float("nan")}, "time must be between 0.001"),
+    ({"time": 401 * 86_400}, "time must be between 0.001"),
+    ({"most": None}, "most must be a number of seconds or a timedelta"),
+    ({"most": 60}, "most=60 is less than time=3600, which is how long the first ban lasts"),
+    ({"factor": 0.5}, "factor must be a number from 1, .* to 1000, got 0.5"),
+    ({"factor": float("nan")}, "factor must be a number from 1"),
+    ({"factor": float("inf")}, "factor must be a number from 1"),
+    ({"factor": 10**400}, "factor must be a number from 1"),
+    ({"factor": True}, "factor must be a number from 1"),
+    ({"after": 0, "factor": 0}, "after must be .*; factor must be"),
+]
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"after": 0}, "after must be a whole number of refusals from 1 to 1000, got 0"),
-        ({"after": 1001}, "after must be a whole number of refusals from 1 to 1000, got 1001"),
-        ({"after": True}, "after must be a whole number"),
-        ({"after": 2.0}, "after must be a whole number"),
-        ({"after": "3"}, "after must be a whole number"),
-        ({"within": 0}, "within must be between 0.001"),
-        ({"within": -1}, "within must be between 0.001"),
-        ({"within": "10m"}, "within must be a number of seconds or a timedelta, got '10m'"),
-        ({"time": 0.0001}, "time must be between 0.001"),
-        ({"time": 0.0015}, "time must be a whole number of milliseconds"),
-        ({"time": float("nan")}, "time must be between 0.001"),
-        ({"time": 401 * 86_400}, "time must be between 0.001"),
-        ({"most": None}, "most must be a number of seconds or a timedelta"),
-        ({"most": 60}, "most=60 is less than time=3600, which is how long the first ban lasts"),
-        ({"factor": 0.5}, "factor must be a number from 1, .* to 1000, got 0.5"),
-        ({"factor": float("nan")}, "factor must be a number from 1"),
-        ({"factor": float("inf")}, "factor must be a number from 1"),
-        ({"factor": 10**400}, "factor must be a number from 1"),
-        ({"factor": True}, "factor must be a number from 1"),
-        ({"after": 0, "factor": 0}, "after must be .*; factor must be"),
-    ],
-)
+
+@pytest.mark.parametrize(("options", "message"), WRONG_ARGUMENTS, ids=[str(given)[:40] for given, _ in WRONG_ARGUMENTS])
 def test_a_wrong_argument_of_a_ban_is_an_error_that_shows_its_value(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"^Ban\(.*\): {message}"):
         Ban(**options)

@@ -18,31 +18,30 @@ from flask_multilimit.engine.rules import changed, fields_of, rule_of
 from support.clock import SECOND, Clock
 from support.doubles import RecordingStorage
 
+WRONG_ARGUMENTS = [
+    ({"period": "moth"}, "did you mean 'month'"),
+    ({"period": 30}, "must be one of hour"),
+    ({"count": 0}, "count must be a whole number"),
+    ({"period": "day", "anchor": 1}, "anchor is for weeks, months and years, not for days"),
+    ({"period": "week", "anchor": 8}, r"1 \(Monday\) to 7"),
+    ({"anchor": 0}, "1 to 31"),
+    ({"anchor": True}, "1 to 31"),
+    ({"period": "year", "anchor": 15}, "MM-DD"),
+    ({"period": "year", "anchor": "02-30"}, "MM-DD"),
+    ({"period": "year", "anchor": "13-01"}, "MM-DD"),
+    ({"period": "year", "anchor": "\u0660\u0661-\u0660\u0661"}, "MM-DD"),
+    ({"timezone": "Europe/Berln"}, "not a time zone that this system knows"),
+    ({"timezone": "../../etc/passwd"}, "name of a time zone"),
+    ({"timezone": "Europe"}, "time zone"),
+    ({"timezone": "x" * 1000}, "name of a time zone"),
+    ({"timezone": "UTC\0"}, "time zone"),
+    ({"timezone": None}, "name of a time zone"),
+    ({"timezone": ""}, "name of a time zone"),
+    ({"name": "é"}, "1 to 64 characters"),
+]
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"period": "moth"}, "did you mean 'month'"),
-        ({"period": 30}, "must be one of hour"),
-        ({"count": 0}, "count must be a whole number"),
-        ({"period": "day", "anchor": 1}, "anchor is for weeks, months and years, not for days"),
-        ({"period": "week", "anchor": 8}, r"1 \(Monday\) to 7"),
-        ({"anchor": 0}, "1 to 31"),
-        ({"anchor": True}, "1 to 31"),
-        ({"period": "year", "anchor": 15}, "MM-DD"),
-        ({"period": "year", "anchor": "02-30"}, "MM-DD"),
-        ({"period": "year", "anchor": "13-01"}, "MM-DD"),
-        ({"period": "year", "anchor": "\u0660\u0661-\u0660\u0661"}, "MM-DD"),
-        ({"timezone": "Europe/Berln"}, "not a time zone that this system knows"),
-        ({"timezone": "../../etc/passwd"}, "name of a time zone"),
-        ({"timezone": "Europe"}, "time zone"),
-        ({"timezone": "x" * 1000}, "name of a time zone"),
-        ({"timezone": "UTC\0"}, "time zone"),
-        ({"timezone": None}, "name of a time zone"),
-        ({"timezone": ""}, "name of a time zone"),
-        ({"name": "é"}, "1 to 64 characters"),
-    ],
-)
+
+@pytest.mark.parametrize(("given", "message"), WRONG_ARGUMENTS, ids=[str(given)[:40] for given, _ in WRONG_ARGUMENTS])
 def test_wrong_argument_of_a_calendar_is_an_error_with_its_remedy(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Calendar(**{"count": 5, "period": "month", **given})
@@ -72,6 +71,7 @@ def test_error_names_tzdata_when_the_system_has_no_time_zones() -> None:
         ("7/calendar month in Europe/Berlin", Calendar(7, "month", timezone="Europe/Berlin")),
         ("7 per calendar year from 04-06 in UTC", Calendar(7, "year", anchor="04-06")),
     ],
+    ids=str,
 )
 def test_calendar_can_be_written_as_text(text: str, same: Calendar) -> None:
     assert Rule.parse(text) == same
@@ -164,7 +164,9 @@ OUTAGES = [
 ]
 
 
-@pytest.mark.parametrize(("begins", "anchor", "left"), OUTAGES)
+@pytest.mark.parametrize(
+    ("begins", "anchor", "left"), OUTAGES, ids=["10 s of the month left", "26 days of the month left"]
+)
 def test_worker_admits_its_share_of_the_remaining_calendar_quota_in_an_outage(
     begins: datetime, anchor: int, left: float
 ) -> None:

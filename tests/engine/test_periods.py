@@ -78,7 +78,9 @@ def boundaries_between(periods: Periods, begin: int, end: int) -> Iterator[int]:
 
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize(
-    ("step", "calendars"), [(5 * 86_400, CALENDARS[6:10:3]), pytest.param(10_800, CALENDARS, marks=pytest.mark.slow)]
+    ("step", "calendars"),
+    [(5 * 86_400, CALENDARS[6:10:3]), pytest.param(10_800, CALENDARS, marks=pytest.mark.slow)],
+    ids=["some calendars", "all calendars"],
 )
 def test_each_period_of_30_years_begins_when_local_clocks_first_show_it(
     zone: str, step: int, calendars: tuple[tuple[Any, Any], ...]

@@ -50,6 +50,7 @@ def test_the_default_rule_is_a_hundred_a_minute_by_the_sliding_window() -> None:
         (timedelta(milliseconds=1), 0.001, 1),
         (timedelta(days=400), LONGEST, 34_560_000_000),
     ],
+    ids=str,
 )
 def test_a_time_is_seconds_or_a_timedelta_in_whole_milliseconds(
     given_time: float | timedelta, seconds: float, milliseconds: int
@@ -135,6 +136,17 @@ ALL_ALGORITHMS = "must be one of " + ", ".join(ALGORITHMS)
         (lambda: rules_from([]), "none given, so nothing would be limited"),
         (lambda: rules_from(iter([])), "none given, so nothing would be limited"),
     ],
+    ids=[
+        "time",
+        "time and count",
+        "misspelt algorithm",
+        "part of an algorithm",
+        "unknown unit",
+        "misspelt unit",
+        "too many years",
+        "empty list",
+        "empty iterator",
+    ],
 )
 def test_an_error_names_the_place_the_value_and_the_remedy(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(message)):
@@ -184,6 +196,7 @@ def test_a_rule_survives_copying_and_pickling() -> None:
 @pytest.mark.parametrize(
     ("rule", "text", "window"),
     [(Rule(60, 5), "5 per 60s", "60s"), (Rule(1.5, 5), "5 per 1500ms", "1500ms"), (Rule(0.001, 1), "1 per 1ms", "1ms")],
+    ids=str,
 )
 def test_a_rule_is_shown_as_text(rule: Rule, text: str, window: str) -> None:
     assert str(rule) == text
@@ -264,6 +277,7 @@ def test_any_text_is_rules_or_a_configuration_error(text: str) -> None:
         ["5/second; 100/minute"],
         (rule for rule in [Rule(1, 5), Rule(60, 100)]),
     ],
+    ids=["semicolon", "comma", "blanks", "list", "text and rule", "list of one text", "generator"],
 )
 def test_several_rules_can_be_given_as_text_or_any_iterable(given_rules: Any) -> None:
     assert rules_from(given_rules) == (Rule(1, 5), Rule(60, 100))

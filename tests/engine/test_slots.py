@@ -298,8 +298,8 @@ def keeper_at(now: list[float], monkeypatch: pytest.MonkeyPatch) -> Keeper:
     return keeper
 
 
-@pytest.mark.parametrize("loses_the_answer", [False, True])
-@pytest.mark.parametrize("renewal_is_made_first", [False, True])
+@pytest.mark.parametrize("loses_the_answer", [False, True], ids=["answered", "answer lost"])
+@pytest.mark.parametrize("renewal_is_made_first", [False, True], ids=["renewed last", "renewed first"])
 @pytest.mark.parametrize("end", ["released", "refunded", "one of two refunded"])
 def test_slot_given_back_during_its_renewal_stays_free(
     end: str, renewal_is_made_first: bool, loses_the_answer: bool, monkeypatch: pytest.MonkeyPatch
@@ -517,6 +517,7 @@ def test_other_slot_is_still_renewed_after_one_of_two_is_refunded(held: Held) ->
         ("the first", [700, 1200], [500, 500, 200, 500]),
         ("all", [0, 0], [500, 500, 200] * 2),
     ],
+    ids=["no command fails", "the first command fails", "all commands fail"],
 )
 def test_command_renews_at_most_500_slots_and_failures_are_logged_once(
     many: Held, caplog: pytest.LogCaptureFixture, fails: str, renewed: list[int], commands: list[int]

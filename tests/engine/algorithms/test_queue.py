@@ -85,7 +85,9 @@ def test_two_processes_share_one_queue_in_order_of_arrival(server: Server) -> No
 # In Flask
 
 
-@pytest.mark.parametrize(("wait", "slept"), [(0, []), (0.07, [0.05]), (1, [0.05, 0.1])])
+@pytest.mark.parametrize(
+    ("wait", "slept"), [(0, []), (0.07, [0.05]), (1, [0.05, 0.1])], ids=["no wait", "wait 0.07", "wait 1"]
+)
 def test_wait_option_sleeps_for_short_delays_and_leaves_longer_ones_to_the_view(
     wait: float, slept: list[float]
 ) -> None:

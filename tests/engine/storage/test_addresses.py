@@ -78,6 +78,7 @@ def test_error_of_a_malformed_uri_hides_the_password(uri: str) -> None:
         {"host": "localhost", "password": SECRET},
         [f"redis://me:{SECRET}@localhost"],
     ],
+    ids=["bytes", "dict", "list"],
 )
 @pytest.mark.parametrize(
     "refuses",
@@ -91,6 +92,16 @@ def test_error_of_a_malformed_uri_hides_the_password(uri: str) -> None:
         ),
         *(ClusterStorage.from_client, lambda given: MultiLimit(Flask("shop"), storage=given)),
         lambda given: Settings.from_config({"MULTILIMIT_STORAGE_URI": given}),
+    ],
+    ids=[
+        "storage_from",
+        "storage_from_uri",
+        "RedisStorage",
+        "RedisStorage.from_url",
+        "ClusterStorage.from_uri",
+        "ClusterStorage.from_client",
+        "MultiLimit",
+        "setting",
     ],
 )
 def test_error_of_a_wrong_storage_argument_names_its_type_and_hides_its_value(

@@ -262,7 +262,7 @@ def test_flood_of_refused_subjects_leaves_limits_of_shorter_windows_in_force(ful
 
 
 @each_algorithm
-@pytest.mark.parametrize("windows", [(60,), (60, 3600), (3600, 60)])
+@pytest.mark.parametrize("windows", [(60,), (60, 3600), (3600, 60)], ids=str)
 @pytest.mark.parametrize("time", [60, 40])
 def test_new_subject_is_limited_when_memory_is_full_of_refused_subjects(
     full: Limiter, clock: Clock, algorithm: str, windows: tuple[int, ...], time: int

@@ -84,7 +84,7 @@ def seen_bans(decision: Decision) -> list[tuple[bool, bool, bool, int]]:
     return [(decision.allowed, ban.holds, ban.begun, ban.strikes_left) for ban in decision.bans]
 
 
-@pytest.mark.parametrize("counts", [(1,), (1, 3), (3, 1), (1, 1, 1)])
+@pytest.mark.parametrize("counts", [(1,), (1, 3), (3, 1), (1, 1, 1)], ids=str)
 def test_a_refusal_in_another_hash_slot_is_a_strike(limiter: Limiter, counts: tuple[int, ...]) -> None:
     plan, one_storage = banned_by_others(*plan_of(*counts)), Limiter("memory://")
 
@@ -493,6 +493,7 @@ def test_limits_of_app_and_endpoint_by_one_subject_are_one_command(limiter: Limi
         ("redis+cluster://a:7000,b:7001/0", [("a", 7000), ("b", 7001)]),
         ("rediss+cluster://user:p%40ss@a:7000,[::1]:7001/?ssl_cert_reqs=none", [("a", 7000), ("::1", 7001)]),
     ],
+    ids=["default port", "two servers", "TLS"],
 )
 def test_uri_names_the_servers_to_begin_with(uri: str, start: list[tuple[str, int]]) -> None:
     assert NodesOfUri(uri, timeout=1).start == start

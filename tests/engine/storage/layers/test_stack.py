@@ -70,6 +70,7 @@ def test_storage_that_has_layers_gets_no_second_ones(redis_client: redis.Redis) 
         (1.0, ["DenyCache", "LeasingStorage", "GuardedStorage", "RedisStorage"]),
         (0, ["LeasingStorage", "GuardedStorage", "RedisStorage"]),
     ],
+    ids=["with a deny cache", "without a deny cache"],
 )
 def test_lease_layer_is_added_with_the_first_rule_that_has_a_lease(
     redis_client: redis.Redis, deny_cache: float, expected: list[str]

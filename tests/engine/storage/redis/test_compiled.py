@@ -180,7 +180,7 @@ def test_an_algorithm_of_a_user_is_checked_by_the_generic_script(
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("with_ban", [False, True])
+@pytest.mark.parametrize("with_ban", [False, True], ids=["without a ban", "with a ban"])
 def test_longest_compiled_script_runs_within_the_local_names_that_lua_allows(
     client: redis.Redis, algorithm: str, *, with_ban: bool
 ) -> None:
@@ -234,7 +234,9 @@ def test_compiled_reply_leaves_out_values_that_the_shape_determines() -> None:
     assert varying.frame is None
 
 
-@pytest.mark.parametrize("answer", [None, b"OK", 3, [], [1], [1, b"4"], [1, None], [1, 2, 3], [1, 1, 0, 4, 0, b"6"]])
+@pytest.mark.parametrize(
+    "answer", [None, b"OK", 3, [], [1], [1, b"4"], [1, None], [1, 2, 3], [1, 1, 0, 4, 0, b"6"]], ids=str
+)
 def test_malformed_answer_of_a_compiled_script_is_recognised(answer: object) -> None:
     assert completed(answer, 1, frame_of([60])) is None
     assert completed([1, 1, 0, 4, 0, 6], 1, frame_of([60])) == [1, 1, 0, 4, 0, 6], "as for a refusal"

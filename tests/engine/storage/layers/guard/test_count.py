@@ -40,6 +40,16 @@ if TYPE_CHECKING:
         (["gunicorn", "-w", "2", "app:app"], {"WEB_CONCURRENCY": "3"}, 3),
         (["celery", "-w", "4"], {"UWSGI_PROCESSES": "6"}, 6),
     ],
+    ids=[
+        "-w 4",
+        "-w4",
+        "--workers=4",
+        "--workers 4",
+        "WEB_CONCURRENCY",
+        "GUNICORN_CMD_ARGS",
+        "-w beside WEB_CONCURRENCY",
+        "UWSGI_PROCESSES",
+    ],
 )
 def test_number_of_workers_is_read_from_command_line_and_environment(
     tmp_path: Path, arguments: list[str], environment: dict[str, str], expected: int

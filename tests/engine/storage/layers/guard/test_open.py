@@ -97,6 +97,7 @@ def test_policy_raise_passes_on_the_error_of_the_storage(make: Callable[..., Wor
         (("allow", "raise"), StorageError),
         ((None, "allow"), StorageDenied),
     ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else str(value),
 )
 def test_the_strictest_policy_of_the_hits_decides(
     make: Callable[..., Workers],

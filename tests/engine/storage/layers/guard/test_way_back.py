@@ -190,7 +190,7 @@ def test_each_check_that_threads_get_admitted_around_an_outage_is_charged_once(w
     assert limiter.peek(hits("100000/hour")).remaining == 100_000 - sum(admitted)
 
 
-@pytest.mark.parametrize("mended_first", [False, True])
+@pytest.mark.parametrize("mended_first", [False, True], ids=["settled before its end", "settled after its end"])
 @pytest.mark.parametrize("units", [0, 1, 3])
 def test_settlement_applies_to_a_charge_of_an_outage_before_and_after_its_end(
     workers: Workers, *, units: int, mended_first: bool
@@ -211,7 +211,7 @@ def test_settlement_applies_to_a_charge_of_an_outage_before_and_after_its_end(
 
 
 @pytest.mark.parametrize("algorithm", sorted(RATES))
-@pytest.mark.parametrize("mended_first", [False, True])
+@pytest.mark.parametrize("mended_first", [False, True], ids=["settled before its end", "settled after its end"])
 def test_check_of_an_outage_without_an_estimate_is_settled_before_and_after_its_end(
     workers: Workers, algorithm: str, *, mended_first: bool
 ) -> None:

@@ -174,7 +174,7 @@ def test_admitted_units_fall_short_by_at_most_the_unspent_leases_of_others() -> 
     assert not any(process.limiter.check(hits).allowed for process in fleet.processes)
 
 
-@pytest.mark.parametrize("counts_longer", [True, False])
+@pytest.mark.parametrize("counts_longer", [True, False], ids=["counts longer", "counts as long as any unit"])
 def test_count_holds_only_if_units_count_longer_by_the_life_of_a_lease(counts_longer: bool) -> None:
     rule = Rule(10, 12, lease=5)
     if not counts_longer:
