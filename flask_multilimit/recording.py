@@ -175,19 +175,19 @@ class Recorder:
         if len(self._waiting) >= MOST_WAITING:
             self.dropped += 1
             return response
-        checked: tuple[Decision, Mapping[str, str], int] | None = request.__dict__.get(self._attribute)
+        decision, subjects, began = request.__dict__.get(self._attribute, (None, {}, None))
         address = network_of(request.remote_addr or "", self._gate.settings.ipv6_prefix)
-        subjects = {**({} if checked is None else checked[1]), LimitType.IP.value: address}
-        at = time.time_ns() // 1000 if checked is None else self._since_1970(checked[0].at)
-        admitted = None if checked is None else checked[0].allowed
-        record = Records(self._app).current()
-        if record is not None and not record.settled:
-            record = None
-        began = None if checked is None else checked[2]
-        now = time.monotonic()
-        until = now + (SHORT_WAIT if response.is_sequence else LONG_WAIT)
+        record, now = Records(self._app).current(), time.monotonic()
         seen = _Seen(
-            at, request.method, request.endpoint, response.status_code, subjects, admitted, began, record, until
+            at=time.time_ns() // 1000 if decision is None else self._since_1970(decision.at),
+            method=request.method,
+            endpoint=request.endpoint,
+            status=response.status_code,
+            subjects={**subjects, LimitType.IP.value: address},
+            admitted=None if decision is None else decision.allowed,
+            began=began,
+            record=record if record is not None and record.settled else None,
+            waits_until=now + (SHORT_WAIT if response.is_sequence else LONG_WAIT),
         )
         holder = None if began is None or response.is_sequence else holder_of_request()
         if holder is None:

@@ -1,4 +1,4 @@
-"""Bridges from other limiters. Nothing else here imports them; they use only the public names of this package."""
+"""Bridges from other limiters, which use only public names of this package. No other part of it imports them."""
 
 from __future__ import annotations
 

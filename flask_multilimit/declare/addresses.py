@@ -185,8 +185,8 @@ def number_of(address: str) -> AddressNumber | None:
 def _segments(keys: list[int], given: list[T], *, bits: int) -> tuple[list[int], list[T | None]]:
     """Where disjoint ranges of addresses begin, each of which ends where the next one begins, and their values.
 
-    Two networks are disjoint or nested, so on the way up the addresses the open ones form a stack.
-    A key is the first address of a network, and in its last byte the length of the prefix.
+    Two networks are disjoint or nested. So in the order of their addresses, the networks that have begun and not ended
+    are a stack. A key is the first address of a network, and in its last byte the length of the prefix.
     """
     starts: list[int] = [0]
     values: list[T | None] = [None]

@@ -58,8 +58,8 @@ class DynamicRules:
         self._lock = Lock()
 
     def for_request(self, subject: Subject, *, keep: bool = True) -> tuple[Rule, ...]:
-        """The rules for ``subject``, which makes the current request; to ``keep`` as its last good ones. Raises
-        :class:`NoRules`."""
+        """The rules for ``subject``, which makes the current request. With ``keep``, they become its last good ones.
+        Raises :class:`NoRules`."""
         call, name = next(self._calls), _name_of(subject)
         try:
             rules = self._call(subject)

@@ -68,8 +68,7 @@ class Subject(NamedTuple):
 
     @classmethod
     def parse(cls, text: object) -> Subject:
-        """Read a subject from text; one that is a :class:`Subject` already is returned as it is. Raises
-        :class:`ConfigurationError` for anything else."""
+        """A subject from ``text``, or as it is if it is one. Raises :class:`ConfigurationError` for anything else."""
         if isinstance(text, cls):
             return text
         if text == _EVERYONE:
@@ -147,8 +146,7 @@ def subjects_given(
     everyone: bool = False,
     subjects: Mapping[str, str | int | UUID | None] | None = None,
 ) -> dict[str, str]:
-    """The subjects in the arguments of a public function, by type. Raises :class:`ConfigurationError` for a value that
-    is not an id."""
+    """The subjects in the arguments of a function, by type. Raises :class:`ConfigurationError` for what is no id."""
     check_bool("everyone", everyone)
     if subjects is not None:
         check_mapping("subjects", subjects, SUBJECTS_BY_TYPE)

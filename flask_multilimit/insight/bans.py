@@ -149,23 +149,23 @@ def bans_begun(memory: TrafficMemory, client: Client) -> Iterator[BegunBan]:
     begun = memory.bans()
     for ban in () if begun is None else begun.begun:
         parts = parts_of_key(ban.key)
-        if parts is not None and _is_of(client, parts):
+        if parts is not None and _is_counted_by(client, parts):
             yield BegunBan.of(ban)
 
 
 def bans_elsewhere(gate: AppGate, client: Client) -> tuple[BegunBan, ...]:
     """The bans of ``client`` in force by limiters of functions and checks, the one that ends last first. Raises
     :class:`StorageError`."""
-    bans = (BegunBan.of(ban) for ban, parts, _ in _elsewhere(gate, _begun(gate)) if _is_of(client, parts))
+    bans = (BegunBan.of(ban) for ban, parts, _ in _elsewhere(gate, _begun(gate)) if _is_counted_by(client, parts))
     return tuple(sorted(bans, key=lambda each: -each.ended))
 
 
-def _is_of(client: Client, parts: KeyParts) -> bool:
+def _is_counted_by(client: Client, parts: KeyParts) -> bool:
     return any((parts.type, parts.subject) == (name, escape_subject(value)) for name, value in client.given.items())
 
 
 def _subjects_of(gate: AppGate, keys: Iterable[KeyParts]) -> dict[KeyParts, Subject]:
-    """Whom each key counts. In place of a long subject a key has a digest; traffic may know the subject."""
+    """The subject that each key counts. The key of a long one has only its digest; traffic may know the subject."""
     found = {parts: Subject(parts.type, unquote(parts.subject)) for parts in keys}
     hidden = {(parts.type, parts.subject) for parts in found if DIGEST_PATTERN.fullmatch(parts.subject)}
     if hidden and gate.settings.traffic_subjects == "plain" and (memory := memory_of(gate)) is not None:

@@ -53,7 +53,7 @@ class Key(Described):
     ttl: float | None
     """Seconds until it expires; ``null``: never, so it is not ours."""
     used: int | None
-    """Units used now, or of a ban the refusals; ``null``: not known without the rule."""
+    """Units used now, or refusals for a ban; ``null``: not known without the rule."""
     quota: int | None
     """Units that may be used, or the refusals with which the ban begins."""
     rule: RuleFields | None

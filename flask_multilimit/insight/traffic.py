@@ -328,8 +328,8 @@ class TrafficMemory:
     def refused(
         self, most: int, is_wanted: Callable[[Refused], bool] | None = None
     ) -> list[tuple[Refused, int, int, float, float]]:
-        """The subjects that were refused most among those that are wanted, in order: how often, how often in the latest
-        series, since when, until when."""
+        """The wanted subjects that were refused most, in order. For each: how often, how often in the latest series,
+        since when, until when."""
         wanted = (each for each in self._refusals(SLICES).items() if is_wanted is None or is_wanted(each[0]))
         ranked = heapq.nlargest(most, wanted, key=lambda each: each[1])
         return [(who, amount, *self.latest([who])) for who, amount in ranked]
@@ -356,7 +356,7 @@ class TrafficMemory:
         return found
 
     def refused_at(self, at: float, is_wanted: Callable[[Refused], bool]) -> list[tuple[Refused, int, float, float]]:
-        """The series of refusals that went on ``at`` a POSIX time: how often, since when, until when; most first."""
+        """The series of refusals in progress ``at`` a POSIX time, most first: how often, since when, until when."""
         bucket, several = bucket_at(at), [who for who in self._refusals(SLICES) if is_wanted(who)]
         series = next((each for each in self._series_of(several) if each[0] <= bucket <= each[-1]), ())
         own = ((who, [each for each in series if who in self._subjects[each]]) for who in several)
@@ -437,7 +437,7 @@ class TrafficMemory:
 
 
 def _amounts_of(counts: Counts) -> dict[tuple[str, ...], int]:
-    """What a slice adds to each line and number."""
+    """The amounts of one slice, by name."""
     amounts: dict[tuple[str, ...], int] = {}
 
     def add(name: tuple[str, ...], amount: int) -> None:

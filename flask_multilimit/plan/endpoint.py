@@ -107,7 +107,7 @@ class PlannedLimiter:
     def rules_for(
         self, subject: Subject, special: Override | None, rules_of: RulesOf = DynamicRules.for_request
     ) -> Sequence[NamedRule] | None:
-        """The rules of ``subject``, to which ``special`` gives other ones; ``None`` if they are not known."""
+        """The rules of ``subject``, which ``special`` may replace; ``None`` if they are not known."""
         rules: Sequence[NamedRule] | None = self.rules
         if self.dynamic is not None and (special is None or special.times is not None):
             rules = self._with_overrides(rules_of(self.dynamic, subject))

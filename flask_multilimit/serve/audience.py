@@ -60,7 +60,7 @@ class AppAudience:
         self._quiet_until = -math.inf
         self.background: EverySecond = EverySecond(app.logger)
         self.beat: Beat = self.background.beat
-        """The clock of the background thread, which :meth:`stir` wakes."""
+        """The clock of the background thread, which :meth:`wake` wakes."""
         self.observers: tuple[Observer, ...] = tuple(observers)
         attached = [observer for observer in observers if isinstance(observer, Attached)]
         self._watch: TrafficWatch | None = None
@@ -102,9 +102,9 @@ class AppAudience:
     def begin(self) -> None:
         """Let metrics show the bans in force before this process has counted anything."""
         if self._watch is not None:
-            self.stir()
+            self.wake()
 
-    def stir(self) -> None:
+    def wake(self) -> None:
         """Wake the background thread, so that metrics show a change that was no outcome."""
         self.background.start()
 
@@ -132,7 +132,7 @@ class AppAudience:
             if limit_event.receivers:
                 notify(limit_event, self._app, event=event)
         if self.beat.wakes_at == NEVER:
-            self.stir()
+            self.wake()
 
     def _log_once_a_minute(self, observer: Observer, error: Exception) -> None:
         now = monotonic()
@@ -174,7 +174,7 @@ def check_and_report(limiter: Limiter, scope: str, applied: AppliedLimits, audie
     else:
         traffic.count(scope, outcome_of(decision, 0.0), decision.decided_by, decision, applied)
     if audience.beat.wakes_at == NEVER:
-        audience.stir()
+        audience.wake()
     return decision
 
 
@@ -264,14 +264,8 @@ def _banned(ban: BanStatus, applied: AppliedLimits) -> tuple[str, Subject]:
 def _log(app: Flask, settings: Settings, ban: BanStatus, scope: str, subject: Subject) -> None:
     if settings.log == "off":
         return
-    value = f" {short(subject.value)}" if settings.log == "subjects" else ""
+    who = f"{subject.type} {short(subject.value)}" if settings.log == "subjects" else subject.type
     repetition = f", repetition {ban.level}" if ban.level else ""
     SafeLogger(app.logger).info(
-        "Rate limits: banned %s%s for %g s at %s by %s%s",
-        subject.type,
-        value,
-        ban.retry_after,
-        scope,
-        ban.name,
-        repetition,
+        "Rate limits: banned %s for %g s at %s by %s%s", who, ban.retry_after, scope, ban.name, repetition
     )

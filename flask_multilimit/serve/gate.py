@@ -247,12 +247,10 @@ class AppGate(AppState):
             report_bans(self.app, self.settings, decision, scope, applied)
         return decision
 
-    def check_inline(
-        self, scope: str, options: Mapping[str, Any], subject: str | None
-    ) -> tuple[Decision, AppliedLimits]:
+    def check_inline(self, scope: str, options: dict[str, Any], subject: str | None) -> tuple[Decision, AppliedLimits]:
         """Decide on a limiter that is given in the call."""
         self.startup.keep_up()
-        plan = self.plans.of_inline(scope, dict(options))
+        plan = self.plans.of_inline(scope, options)
         applied = plan.apply(self._resolver(plan.limiters[0].declaration, subject))
         return self._decide_inline(scope, applied), applied
 

@@ -175,7 +175,7 @@ class _Negotiated(HTTPException):
     """An error whose body has the content type that the client prefers."""
 
     _members: ClassVar[dict[str, Any]] = {}
-    """Members of its problem."""
+    """Members that its problem has besides, or instead of, the usual ones."""
 
     def get_body(self, environ: Any = None, scope: dict[str, Any] | None = None) -> str:  # noqa: ARG002
         chosen = negotiate(environ)
@@ -354,17 +354,14 @@ class Refusals:
             response.status_code = code
         return response
 
-    def _from_app(self, option: str, ask: Callable[[C, Decision], T], given: C, decision: Decision) -> T | None:
-        """Ask what the app has ``given`` for an option. ``None`` (for the default refusal) if it fails, or its answer
-        cannot be sent."""
+    def _from_app(self, name: str, ask: Callable[[C, Decision], T], given: C, decision: Decision) -> T | None:
+        """Ask what the app has ``given``. ``None``, for the default refusal, if it fails or cannot be sent."""
         try:
             return ask(given, decision)
         except Exception as error:
             if isinstance(error, HTTPException) or _has_handler(self._app, error):
                 raise  # this is how the callback answers
-            SafeLogger(self._app.logger).exception(
-                "Rate limits: %s failed; the client gets the default refusal", option
-            )
+            SafeLogger(self._app.logger).exception("Rate limits: %s failed; the client gets the default refusal", name)
             return None
 
     @staticmethod
@@ -442,7 +439,7 @@ def _answer_to(handle: Callable[..., Any], context: list[Any], refusal: Exceptio
 
 
 def _wrap_last_handling(app: Any, handle: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the handling of server errors (500). Of what that raises, only the WSGI server would hear."""
+    """Wrap the handling of server errors (500), whose own exceptions would reach the WSGI server."""
 
     @functools.wraps(handle)
     def handle_exception(*arguments: Any) -> Any:

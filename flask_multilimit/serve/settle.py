@@ -271,7 +271,7 @@ def _is_complete(response: BaseResponse) -> bool:
 
 
 def _is_known_at_the_end(declaration: Declaration) -> bool:
-    """Whether what a stream really costs is known when it is closed, and not by its status or a header field."""
+    """Whether the real cost of a stream is only known when it is closed, unlike by its status or a header field."""
     return declaration.settle is not None and not isinstance(declaration.settle, SettleByHeader)
 
 

@@ -134,7 +134,7 @@ class Startup:
 
 
 class _ValidatingFlag:
-    """A flag that Flask reads as soon as ``flask run`` has loaded the app. That validates the limits."""
+    """A flag that Flask reads as soon as ``flask run`` has loaded the app. Reading it validates the limits."""
 
     def __init__(self, flag: bool, startup: Startup) -> None:
         self._flag = flag

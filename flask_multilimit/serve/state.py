@@ -56,7 +56,7 @@ class Record(Frame):
     __slots__ = ("access", "admitted", "checked", "decisions", "plan")
 
     def __init__(self, plan: Plan) -> None:
-        self.settled: tuple[tuple[Decision, Sequence[Any]], ...] = ()  # as in Frame, which to call takes time
+        self.settled: tuple[tuple[Decision, Sequence[Any]], ...] = ()  # instead of a call of Frame.__init__
         self.plan: Plan = plan
         """The plan of its endpoint, looked up once."""
         self.checked: bool = False

@@ -27,11 +27,14 @@ class AppliedLimit(NamedTuple):
     """For a meta limit: the limits whose refusals it counts, by their places in the question; ``None``: all."""
 
 
+AppliedLimits = tuple[AppliedLimit, ...]
+
+
 class Question(NamedTuple):
     """All limits of one check as one question to storage."""
 
-    limits: tuple[AppliedLimit, ...]
-    metas: tuple[AppliedLimit, ...]
+    limits: AppliedLimits
+    metas: AppliedLimits
     hits: Hits | None
     """``None`` if there is no limit."""
     subjects: Mapping[str, str]
@@ -42,9 +45,7 @@ class Question(NamedTuple):
     """The keys of the meta limits."""
 
     @classmethod
-    def of(
-        cls, limits: tuple[AppliedLimit, ...], metas: tuple[AppliedLimit, ...], spared: bool, terms: Terms
-    ) -> Question:
+    def of(cls, limits: AppliedLimits, metas: AppliedLimits, spared: bool, terms: Terms) -> Question:
         """The question about these limits. Limits with one quota are one hit. If meta limits refuse nobody here, and so
         the client is ``spared``, its refusals still count for them."""
         hits: dict[str, Hit] = {}
@@ -91,7 +92,7 @@ def _add(hits: dict[str, Hit], hit: Hit) -> str:
 
 def applied_limits(
     place: Place, limits: Iterable[RuntimeLimit], keys: Mapping[KeyFunction, str], prefix: str
-) -> tuple[tuple[AppliedLimit, ...], tuple[AppliedLimit, ...]]:
+) -> tuple[AppliedLimits, AppliedLimits]:
     """Those of ``limits`` that apply to a request, and the meta limits. ``keys`` are those of the client."""
     endpoint, _, method = place.destination
 

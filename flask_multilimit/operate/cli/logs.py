@@ -98,7 +98,7 @@ log_options: Callable[[C], C] = gathered(
     click.option("--script-name", default="", metavar="PATH", help="Where the app is mounted."),
     click.option("--endpoint", metavar="NAME", help="Only this endpoint."),
 )
-"""The options that say which log to read, and how: the command gets them as ``log``, an :class:`LogOptions`."""
+"""The options that say which log to read, and how: the command gets them as ``log``, a :class:`LogOptions`."""
 
 
 def _recorded() -> list[Path]:

@@ -28,7 +28,7 @@ class Recorded:
     """The units that it was settled at, by the name of the limiter."""
 
 
-class LoggedRequest(NamedTuple):  # a frozen dataclass takes three times as long to make, one a line
+class LoggedRequest(NamedTuple):  # a frozen dataclass takes three times as long to make
     """One request of a log."""
 
     at: int

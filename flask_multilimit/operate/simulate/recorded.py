@@ -1,4 +1,4 @@
-"""What recorders write, one line of JSON for each request: how it is written and read, and the newest of it."""
+"""What recorders write, one line of JSON for each request: how a line is written and read, and which are the newest."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Recording(NamedTuple):
             return 0.0
 
     def ask(self, until: float) -> None:
-        """Want requests until then, from all processes. Raises OSError."""
+        """Ask all processes to record requests until then. Raises OSError."""
         marker = self.folder / RECORD_UNTIL
         marker.touch()
         os.utime(marker, (until, until))

@@ -251,7 +251,7 @@ class Replay:
     # Requests that wait
 
     def _let_sleep(self, plan: ClientPlan, decision: Decision, request: LoggedRequest, seconds: float) -> bool:
-        """Let the request sleep until it can pass, for at most so many seconds. Return false if it need or can not."""
+        """Let the request sleep until it can pass, for at most so many seconds. Return false if that would not help."""
         now = self._time.now
         deadline = now + round(seconds * MICROSECONDS)
         if not seconds:
@@ -339,7 +339,7 @@ class Timeline:
         self.now: int = 0
         self._serial = itertools.count()
         self.waiting: list[tuple[int, int, Event]] = []
-        """A heap."""
+        """The events to come, as a heap."""
 
     def at(self, when: int, event: Event) -> None:
         """Let ``event`` happen at ``when``. Events of the same instant happen in the order in which they were added."""

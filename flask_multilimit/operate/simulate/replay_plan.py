@@ -151,7 +151,7 @@ class ReplayPlan:
         client = client_of(subjects, resolve)
         listed = self._lists.of(request, subjects) if self._lists is not None else None
         if listed is not None:
-            return replace(self._client_plan(client, (), ()), listed=listed)
+            return replace(self._plan(client, (), ()), listed=listed)
         found = {type_: resolve(limiter.declared_type, limiter.name) for type_, limiter in self._types.items()}
         missing = self._lists.missing(request) if self._lists is not None else ()
         if request.recorded is None:
@@ -160,11 +160,9 @@ class ReplayPlan:
         if request.took is None and any(each.has_slots for each, _ in counting):
             missing += (NO_SLOTS,)
             counting = [(each.without_slots, subject) for each, subject in counting]
-        return self._client_plan(client, counting, missing)
+        return self._plan(client, counting, missing)
 
-    def _client_plan(
-        self, client: str, counting: Sequence[tuple[_Limiter, Subject]], missing: tuple[str, ...]
-    ) -> ClientPlan:
+    def _plan(self, client: str, counting: Sequence[tuple[_Limiter, Subject]], missing: tuple[str, ...]) -> ClientPlan:
         limits = AppliedLimits(limiter.applied_to(subject) for limiter, subject in counting)
         rules = _rules_of(limits)
         if rules not in self._shapes:

@@ -247,7 +247,7 @@ class Suggestion:
     for_subjects: tuple[Choice, ...]
     """Choices that ever refuse at most ``share`` of the subjects, likewise."""
     gaps: tuple[Gap | None, ...] = ()
-    """The gap between the peaks, if there is one: one a window."""
+    """The gap between the peaks of each window, if there is one."""
     estimate: int | None = None
     """What half of the requests really cost at most, which is charged first: then peaks, gaps and counts are units.
     ``None``: they are requests."""
