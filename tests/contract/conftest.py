@@ -1,4 +1,4 @@
-"""The contract suite runs over every storage and, where a statement holds for all, over every algorithm."""
+"""The contract suite runs on every storage and, for promises of all algorithms, with every algorithm."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 OWN_STORAGE = own_storage()
-"""What the page "Write your own storage" shows."""
+"""The storage of the page "Write your own storage"."""
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """From no round number on."""
+    """A clock that starts at a time that is no whole second."""
     return Clock()
 
 
@@ -36,7 +36,7 @@ def clock() -> Clock:
 def bench(
     request: pytest.FixtureRequest, clock: Clock, server_binaries: dict[str, Binary], servers: Servers
 ) -> Iterator[Bench]:
-    """Each storage in turn, empty, under a clock of the test."""
+    """Each storage in turn, empty, with the clock of the test."""
     if request.param == "memory":
         yield Bench(Limiter(MemoryStorage(clock)), clock, None)
         return

@@ -1,4 +1,4 @@
-"""Bans: who is refused again and again is refused for a time, in the same atomic command."""
+"""Bans: a subject that is refused repeatedly is refused for a time, in the same atomic command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def banning(
 
 
 def refused(bench: Bench, wanted: tuple[Hit, ...], times: int) -> Decision:
-    """Use up what there is, and be refused so many times; the last answer."""
+    """The last of ``times`` refusals, after the quota is used up."""
     decision = bench.limiter.check(wanted)
     while decision.allowed:
         decision = bench.limiter.check(wanted)
@@ -38,7 +38,7 @@ def refused(bench: Bench, wanted: tuple[Hit, ...], times: int) -> Decision:
 # When a ban begins
 
 
-def test_the_refusal_that_completes_after_begins_the_ban_and_tells_its_wait(bench: Bench) -> None:
+def test_ban_begins_at_the_refusal_that_completes_after(bench: Bench) -> None:
     before = refused(bench, banning(), 2)
     assert before.ban is None
     assert before.retry_after == 60
@@ -52,7 +52,7 @@ def test_the_refusal_that_completes_after_begins_the_ban_and_tells_its_wait(benc
     assert [status.name for status in decision.violated] == ["default-60s", "default-ban"]
 
 
-def test_a_ban_holds_when_the_rules_would_allow_and_ends_at_the_promised_instant(bench: Bench) -> None:
+def test_ban_refuses_although_rules_allow_until_exactly_retry_after(bench: Bench) -> None:
     refused(bench, banning(), 3)
 
     bench.clock.advance(3600 - 0.000001)
@@ -65,7 +65,7 @@ def test_a_ban_holds_when_the_rules_would_allow_and_ends_at_the_promised_instant
     assert bench.limiter.check(banning()).allowed
 
 
-def test_asking_does_not_lengthen_a_ban_nor_begin_it_again(bench: Bench) -> None:
+def test_checks_during_a_ban_do_not_extend_or_restart_it(bench: Bench) -> None:
     refused(bench, banning(), 3)
 
     for minute in range(1, 60):
@@ -79,7 +79,7 @@ def test_asking_does_not_lengthen_a_ban_nor_begin_it_again(bench: Bench) -> None
     assert bench.limiter.check(banning()).allowed
 
 
-def test_only_strikes_within_the_time_count_exactly(bench: Bench) -> None:
+def test_only_strikes_within_the_period_count(bench: Bench) -> None:
     plan = banning(rules="1/hour")
     refused(bench, plan, 1)
     bench.clock.advance(300)
@@ -92,7 +92,7 @@ def test_only_strikes_within_the_time_count_exactly(bench: Bench) -> None:
     assert bench.limiter.check(plan).ban is not None
 
 
-def test_a_refused_check_charges_nothing_but_strikes(bench: Bench) -> None:
+def test_refused_check_charges_only_strikes(bench: Bench) -> None:
     wide = hits_for("10/minute", scope="wide", subject="ada")
     plan = Hits((*wide, *banning()))
 
@@ -101,13 +101,13 @@ def test_a_refused_check_charges_nothing_but_strikes(bench: Bench) -> None:
     assert bench.limiter.peek(wide).remaining == 9
 
 
-def test_an_allowed_check_writes_no_key_of_a_ban(bench: Bench) -> None:
+def test_allowed_check_writes_no_ban_key(bench: Bench) -> None:
     bench.limiter.check(banning(rules="5/minute"))
 
     assert not [key for key in bench.stored() if b":ban:" in key]
 
 
-def test_a_peek_neither_strikes_nor_begins_a_ban(bench: Bench) -> None:
+def test_peek_is_no_strike_and_begins_no_ban(bench: Bench) -> None:
     refused(bench, banning(), 2)
 
     for _ in range(5):
@@ -116,7 +116,7 @@ def test_a_peek_neither_strikes_nor_begins_a_ban(bench: Bench) -> None:
     assert bench.limiter.peek(banning()).ban is None
 
 
-def test_a_peek_shows_the_ban_that_holds(bench: Bench) -> None:
+def test_peek_shows_a_ban_in_force(bench: Bench) -> None:
     refused(bench, banning(), 3)
 
     peeked = bench.limiter.peek(banning())
@@ -126,7 +126,7 @@ def test_a_peek_shows_the_ban_that_holds(bench: Bench) -> None:
     assert (peeked.ban.begun, peeked.ban.retry_after) == (False, 3600)
 
 
-def test_a_check_of_cost_0_is_refused_too_and_is_no_strike(bench: Bench) -> None:
+def test_check_of_cost_0_is_refused_during_a_ban_and_is_no_strike(bench: Bench) -> None:
     free = hits_for("1/minute", scope="login", subject="ada", ban=BAN, cost=0)
     refused(bench, banning(), 2)
     for _ in range(5):
@@ -136,10 +136,10 @@ def test_a_check_of_cost_0_is_refused_too_and_is_no_strike(bench: Bench) -> None
     assert not bench.limiter.check(free).allowed
 
 
-# Whose refusals count
+# Which refusals count
 
 
-def test_only_the_refusals_of_its_own_limiter_are_strikes(bench: Bench) -> None:
+def test_refusals_of_another_limiter_are_no_strikes(bench: Bench) -> None:
     plan = Hits((*hits_for("1/hour", scope="other", subject="ada"), *banning(rules="100/minute")))
 
     decision = refused(bench, plan, 20)
@@ -147,7 +147,7 @@ def test_only_the_refusals_of_its_own_limiter_are_strikes(bench: Bench) -> None:
     assert decision.bans[0].strikes_left == 3
 
 
-def test_a_check_that_several_rules_refuse_is_one_strike(bench: Bench) -> None:
+def test_check_refused_by_several_rules_is_one_strike(bench: Bench) -> None:
     plan = banning(rules="1/minute; 1/hour; 1/day")
 
     decision = refused(bench, plan, 2)
@@ -155,13 +155,13 @@ def test_a_check_that_several_rules_refuse_is_one_strike(bench: Bench) -> None:
     assert decision.bans[0].strikes_left == 1
 
 
-def test_subjects_are_banned_each_for_itself(bench: Bench) -> None:
+def test_ban_of_one_subject_leaves_others_free(bench: Bench) -> None:
     refused(bench, banning(), 3)
 
     assert bench.limiter.check(banning(subject="bo")).allowed
 
 
-def test_limiters_of_one_scope_share_the_ban_wherever_they_stand(bench: Bench) -> None:
+def test_ban_refuses_every_check_with_its_scope(bench: Bench) -> None:
     page = Hits((*hits_for("100/minute", scope="page", subject="ada"), *banning()))
     refused(bench, banning(), 3)
 
@@ -171,7 +171,7 @@ def test_limiters_of_one_scope_share_the_ban_wherever_they_stand(bench: Bench) -
     assert decision.retry_after == 3600
 
 
-def test_every_ban_of_a_check_counts_for_itself(bench: Bench) -> None:
+def test_bans_of_one_check_count_strikes_separately(bench: Bench) -> None:
     first, second = banning(scope="a"), banning(Ban(after=2, time=60), "1/hour", scope="b")
 
     decision = refused(bench, Hits((*first, *second)), 2)
@@ -200,7 +200,7 @@ def test_refusals_of_a_rule_with_count_0_are_no_strikes(bench: Bench) -> None:
 # Repetitions
 
 
-def test_each_repetition_lasts_longer_up_to_the_most(bench: Bench) -> None:
+def test_each_repeated_ban_lasts_longer_up_to_most(bench: Bench) -> None:
     plan = banning(Ban(after=1, within=60, time=100, factor=3, most=1000))
     lasted = []
     for _ in range(5):
@@ -212,7 +212,7 @@ def test_each_repetition_lasts_longer_up_to_the_most(bench: Bench) -> None:
     assert lasted == [(0, 100), (1, 300), (2, 900), (3, 1000), (4, 1000)]
 
 
-def test_a_repetition_is_forgotten_most_seconds_after_the_end_of_the_last_ban(bench: Bench) -> None:
+def test_repetition_is_forgotten_most_seconds_after_the_last_ban(bench: Bench) -> None:
     plan = banning(Ban(after=1, within=60, time=100, factor=3, most=1000))
     refused(bench, plan, 1)
     bench.clock.advance(1100 - 0.000001)
@@ -223,7 +223,7 @@ def test_a_repetition_is_forgotten_most_seconds_after_the_end_of_the_last_ban(be
     assert refused(bench, plan, 1).retry_after == 100
 
 
-def test_strikes_between_two_bans_do_not_make_the_last_one_be_forgotten_nor_remembered_longer(bench: Bench) -> None:
+def test_strikes_between_bans_do_not_change_when_the_last_ban_is_forgotten(bench: Bench) -> None:
     plan = banning(Ban(after=2, within=5000, time=100, factor=3, most=1000), "1/minute")
     refused(bench, plan, 2)
     bench.clock.advance(100)
@@ -233,7 +233,7 @@ def test_strikes_between_two_bans_do_not_make_the_last_one_be_forgotten_nor_reme
     assert refused(bench, plan, 1).retry_after == 100
 
 
-def test_with_a_factor_of_1_every_ban_lasts_the_same(bench: Bench) -> None:
+def test_every_ban_with_factor_1_lasts_the_same(bench: Bench) -> None:
     plan = banning(Ban(after=1, time=100, factor=1))
     for _ in range(3):
         decision = refused(bench, plan, 1)
@@ -242,7 +242,7 @@ def test_with_a_factor_of_1_every_ban_lasts_the_same(bench: Bench) -> None:
         bench.clock.advance(100)
 
 
-def test_a_factor_that_is_no_whole_number_is_rounded_down_to_microseconds_at_each_step(bench: Bench) -> None:
+def test_fractional_factor_rounds_down_to_microseconds_at_each_step(bench: Bench) -> None:
     plan = banning(Ban(after=1, within=1, time=0.001, factor=1.1, most=60), "1/day")
     bench.limiter.check(plan)
     expected = 1000
@@ -254,7 +254,7 @@ def test_a_factor_that_is_no_whole_number_is_rounded_down_to_microseconds_at_eac
         expected = int(expected * 1.1)
 
 
-def test_other_times_count_for_a_ban_that_holds_already(bench: Bench) -> None:
+def test_changed_ban_time_applies_to_a_ban_in_force(bench: Bench) -> None:
     refused(bench, banning(), 3)
 
     shorter = bench.limiter.check(banning(Ban(time=60, most=60)))
@@ -263,10 +263,10 @@ def test_other_times_count_for_a_ban_that_holds_already(bench: Bench) -> None:
     assert (shorter.retry_after, longer.retry_after) == (60, 7200)
 
 
-# Once
+# Repeated checks
 
 
-def test_a_refused_check_that_is_repeated_under_its_id_is_one_strike(bench: Bench) -> None:
+def test_refused_check_repeated_with_its_id_is_one_strike(bench: Bench) -> None:
     first = refused(bench, banning(), 1)
     other = bench.limiter.check(banning())
 
@@ -275,7 +275,7 @@ def test_a_refused_check_that_is_repeated_under_its_id_is_one_strike(bench: Benc
     assert [decision.bans[0].strikes_left for decision in again] == [1, 1, 1]
 
 
-def test_a_check_that_has_begun_a_ban_tells_so_again_when_it_is_repeated(bench: Bench) -> None:
+def test_repeated_check_that_began_a_ban_says_so_again(bench: Bench) -> None:
     refused(bench, banning(), 2)
     check_id = uuid4()
     bench.limiter.check(banning(), check_id=check_id)
@@ -290,7 +290,7 @@ def test_a_check_that_has_begun_a_ban_tells_so_again_when_it_is_repeated(bench: 
     assert again.retry_after == other.retry_after == 3599
 
 
-def test_a_check_that_was_charged_is_no_strike_when_it_is_repeated(bench: Bench) -> None:
+def test_repeated_allowed_check_is_no_strike(bench: Bench) -> None:
     decision = bench.limiter.check(banning())
 
     for _ in range(5):
@@ -299,7 +299,7 @@ def test_a_check_that_was_charged_is_no_strike_when_it_is_repeated(bench: Bench)
     assert bench.limiter.peek(banning()).bans[0].strikes_left == 3
 
 
-def test_checks_in_one_round_trip_strike_each_for_itself(bench: Bench) -> None:
+def test_each_refusal_in_check_many_is_a_strike(bench: Bench) -> None:
     bench.limiter.check(banning())
 
     decisions = bench.limiter.check_many([banning()] * 4)
@@ -311,7 +311,7 @@ def test_checks_in_one_round_trip_strike_each_for_itself(bench: Bench) -> None:
 # Shadows, reset, refund
 
 
-def test_the_ban_of_a_shadow_refuses_nobody_and_tells_what_it_would_do(bench: Bench) -> None:
+def test_ban_of_a_shadow_refuses_no_check_and_shows_when_it_would(bench: Bench) -> None:
     plan = banning(shadow=True)
     decisions = [bench.limiter.check(plan) for _ in range(5)]
 
@@ -320,7 +320,7 @@ def test_the_ban_of_a_shadow_refuses_nobody_and_tells_what_it_would_do(bench: Be
     assert [status.name for status in decisions[-1].shadowed] == ["default-60s", "default-ban"]
 
 
-def test_a_reset_ends_a_ban_and_what_was_remembered_of_it(bench: Bench) -> None:
+def test_reset_ends_a_ban_and_forgets_its_repetition(bench: Bench) -> None:
     refused(bench, banning(), 3)
     bench.limiter.reset(banning())
 
@@ -328,7 +328,7 @@ def test_a_reset_ends_a_ban_and_what_was_remembered_of_it(bench: Bench) -> None:
     assert refused(bench, banning(), 3).retry_after == 3600
 
 
-def test_a_refund_takes_back_no_strike(bench: Bench) -> None:
+def test_refund_takes_back_no_strike(bench: Bench) -> None:
     allowed = bench.limiter.check(banning())
     refused(bench, banning(), 2)
 
@@ -338,11 +338,11 @@ def test_a_refund_takes_back_no_strike(bench: Bench) -> None:
     assert bench.limiter.check(banning()).ban is not None
 
 
-# What is kept
+# Clocks, and many strikes
 
 
 @pytest.mark.parametrize("back", [1, 30, 90_000])
-def test_a_clock_that_stepped_back_bans_nobody_for_longer(bench: Bench, back: float) -> None:
+def test_clock_step_back_ends_a_ban(bench: Bench, back: float) -> None:
     refused(bench, banning(), 3)
 
     bench.clock.advance(-back)
@@ -350,7 +350,7 @@ def test_a_clock_that_stepped_back_bans_nobody_for_longer(bench: Bench, back: fl
     assert bench.limiter.peek(banning()).ban is None
 
 
-def test_a_clock_that_slips_back_a_little_changes_nothing(bench: Bench) -> None:
+def test_small_clock_step_back_keeps_a_ban(bench: Bench) -> None:
     refused(bench, banning(), 3)
 
     bench.clock.advance(-0.05)

@@ -1,4 +1,4 @@
-"""Quotas of a calendar, on every storage: mixed with other rules in one atomic check, exact to the boundary."""
+"""Calendar quotas on every storage: mixed with other rules in one atomic check, exact at the boundary of a period."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def at(text: str, zone: ZoneInfo = BERLIN) -> int:
     return round(datetime.fromisoformat(text).replace(tzinfo=zone).timestamp()) * SECOND
 
 
-def test_a_quota_is_used_up_until_the_period_ends_and_then_whole_again(bench: Bench) -> None:
+def test_quota_is_full_again_exactly_when_the_period_ends(bench: Bench) -> None:
     bench.clock.now = at("2026-11-14 23:59:59")
     wanted = hits(MONTH)
     assert [bench.limiter.check(wanted).remaining for _ in range(3)] == [2, 1, 0]
@@ -41,7 +41,7 @@ def test_a_quota_is_used_up_until_the_period_ends_and_then_whole_again(bench: Be
     assert (decision.remaining, decision.reset_after) == (2, (at("2026-12-15") - at("2026-11-15")) / SECOND)
 
 
-def test_it_refuses_all_or_nothing_with_rates_slots_and_other_calendars(bench: Bench) -> None:
+def test_calendar_with_other_rules_is_charged_all_or_nothing(bench: Bench) -> None:
     bench.clock.now = at("2026-11-20")
     rules = [MONTH, Rule(60, 2), Concurrent(5), Calendar(4, "day"), Rule(10, 5, algorithm="gcra", burst=5)]
     wanted = hits(rules)
@@ -57,7 +57,7 @@ def test_it_refuses_all_or_nothing_with_rates_slots_and_other_calendars(bench: B
     assert refused.retry_after == (at("2026-12-15") - bench.clock.now) / SECOND
 
 
-def test_a_ban_counts_its_refusals(bench: Bench) -> None:
+def test_refusals_of_a_calendar_are_strikes_of_a_ban(bench: Bench) -> None:
     bench.clock.now = at("2026-11-20")
     wanted = hits_for(
         Calendar(1, "day"),
@@ -71,13 +71,13 @@ def test_a_ban_counts_its_refusals(bench: Bench) -> None:
     assert not bench.limiter.check(wanted).allowed
 
 
-def test_a_cost_is_charged_whole_and_more_than_the_count_never_passes(bench: Bench) -> None:
+def test_cost_is_charged_whole_and_one_above_the_count_never_passes(bench: Bench) -> None:
     assert bench.limiter.check(hits(MONTH, cost=2)).remaining == 1
     assert not bench.limiter.check(hits(MONTH, cost=2)).allowed
     assert bench.limiter.check(hits(MONTH, cost=4)).retry_after == float("inf")
 
 
-def test_a_changed_count_applies_to_the_history_that_is_there(bench: Bench) -> None:
+def test_changed_count_applies_to_used_units(bench: Bench) -> None:
     bench.limiter.check(hits(MONTH, cost=3))
     more = Calendar(10, "month", timezone="Europe/Berlin", anchor=15)
 
@@ -85,7 +85,7 @@ def test_a_changed_count_applies_to_the_history_that_is_there(bench: Bench) -> N
     assert bench.limiter.peek(hits(MONTH)).remaining == 0
 
 
-def test_periods_zones_and_anchors_have_quotas_of_their_own(bench: Bench) -> None:
+def test_each_period_zone_and_anchor_has_its_own_quota(bench: Bench) -> None:
     others = [
         Calendar(3, "month", timezone="Europe/Berlin"),
         Calendar(3, "month", timezone="Europe/Paris", anchor=15),
@@ -99,7 +99,7 @@ def test_periods_zones_and_anchors_have_quotas_of_their_own(bench: Bench) -> Non
         assert bench.limiter.check(hits(other, cost=3)).allowed
 
 
-def test_a_settlement_counts_in_the_period_of_the_charge(bench: Bench) -> None:
+def test_settlement_counts_in_the_period_of_the_charge(bench: Bench) -> None:
     bench.clock.now = at("2026-11-14 23:00")
     old = bench.limiter.check(hits(MONTH, cost=3))
     bench.limiter.settle(old, 1)
@@ -109,10 +109,10 @@ def test_a_settlement_counts_in_the_period_of_the_charge(bench: Bench) -> None:
     bench.clock.now = at("2026-11-15 00:01")
     assert bench.limiter.check(hits(MONTH)).remaining == 2
     bench.limiter.refund(late)
-    assert bench.limiter.peek(hits(MONTH)).remaining == 2, "what a past period has forgotten is not given back"
+    assert bench.limiter.peek(hits(MONTH)).remaining == 2, "units of a past period are not returned"
 
 
-def test_a_debt_counts_until_the_period_ends(bench: Bench) -> None:
+def test_debt_lasts_until_the_period_ends(bench: Bench) -> None:
     bench.clock.now = at("2026-11-14 23:00")
     bench.limiter.settle(bench.limiter.check(hits(MONTH)), 5)
 
@@ -122,7 +122,7 @@ def test_a_debt_counts_until_the_period_ends(bench: Bench) -> None:
     assert bench.limiter.check(hits(MONTH)).remaining == 2
 
 
-def test_without_an_estimate_a_request_passes_while_a_unit_is_free_and_is_charged_when_it_ends(bench: Bench) -> None:
+def test_check_without_an_estimate_passes_while_a_unit_is_free(bench: Bench) -> None:
     bench.clock.now = at("2026-11-14 23:00")
     wanted = hits_for(MONTH, scope="api", subject="ada", cost=0, settle=True)
     decision = bench.limiter.check(wanted)
@@ -138,7 +138,7 @@ def test_without_an_estimate_a_request_passes_while_a_unit_is_free_and_is_charge
     assert bench.limiter.check(wanted).allowed
 
 
-def test_a_refund_after_a_reset_takes_from_others_as_the_docs_say(bench: Bench) -> None:
+def test_refund_after_a_reset_takes_units_of_others_as_documented(bench: Bench) -> None:
     decision = bench.limiter.check(hits(MONTH, cost=2))
     bench.limiter.reset(hits(MONTH))
     bench.limiter.check(hits(MONTH, cost=3))
@@ -148,18 +148,18 @@ def test_a_refund_after_a_reset_takes_from_others_as_the_docs_say(bench: Bench) 
     assert bench.limiter.peek(hits(MONTH)).remaining == 2
 
 
-def test_many_checks_in_one_round_trip_count_each(bench: Bench) -> None:
+def test_check_many_counts_each_check(bench: Bench) -> None:
     decisions = bench.limiter.check_many([hits(MONTH), hits(Rule(60, 5)), hits(MONTH, cost=2), hits(MONTH)])
 
     assert [decision.allowed for decision in decisions] == [True, True, True, False]
 
 
-def test_every_key_dies_an_hour_after_its_period(bench: Bench) -> None:
+def test_key_expires_an_hour_after_its_period(bench: Bench) -> None:
     bench.clock.now = at("2026-11-14 23:00")
     bench.limiter.check(hits(MONTH))
 
     if bench.client is not None:
-        in_test = 3_600_000  # what keys of tests outlive theirs, as the server has a clock of its own
+        in_test = 3_600_000  # keys of tests live longer by this, because the server has a clock of its own
         (key,) = bench.client.scan_iter()
         assert 2 * 3_600_000 < bench.client.pttl(key) <= 2 * 3_600_000 + in_test
 
@@ -167,7 +167,7 @@ def test_every_key_dies_an_hour_after_its_period(bench: Bench) -> None:
 # A clock that steps back
 
 
-def test_a_clock_that_steps_back_over_a_boundary_gives_nobody_a_second_quota(bench: Bench) -> None:
+def test_clock_step_back_over_a_boundary_gives_no_second_quota(bench: Bench) -> None:
     bench.clock.now = at("2026-11-14 23:59:50")
     assert bench.limiter.check(hits(MONTH, cost=3)).allowed
     bench.clock.now = at("2026-11-15 00:00:10")
@@ -183,7 +183,7 @@ def test_a_clock_that_steps_back_over_a_boundary_gives_nobody_a_second_quota(ben
     assert not bench.limiter.check(hits(MONTH)).allowed
 
 
-def test_what_was_left_when_the_clock_steps_back_is_left(bench: Bench) -> None:
+def test_clock_step_back_over_a_boundary_keeps_the_units_left(bench: Bench) -> None:
     bench.clock.now = at("2026-11-14 23:59:50")
     bench.limiter.check(hits(MONTH))
     bench.clock.now = at("2026-11-15 00:00:10")
@@ -199,7 +199,7 @@ def test_what_was_left_when_the_clock_steps_back_is_left(bench: Bench) -> None:
     assert bench.limiter.peek(hits(MONTH)).remaining == 0
 
 
-def test_a_clock_that_was_years_ahead_locks_nobody_out(bench: Bench) -> None:
+def test_clock_that_was_years_ahead_locks_no_client_out(bench: Bench) -> None:
     bench.clock.now = at("2036-11-20")
     bench.limiter.check(hits(MONTH, cost=3))
 
@@ -209,11 +209,11 @@ def test_a_clock_that_was_years_ahead_locks_nobody_out(bench: Bench) -> None:
     assert bench.limiter.check(hits(MONTH)).remaining == 2
 
 
-# Brute force
+# BruteForce force
 
 
-class Brute:
-    """Keeps every charge of one key with its instant, and looks at what clocks show."""
+class BruteForce:
+    """Keeps every charge of one key with its period, as a clock on the wall shows it."""
 
     def __init__(self, rule: Calendar) -> None:
         self.rule, self.charges = rule, list[tuple[object, int]]()
@@ -235,7 +235,7 @@ class Brute:
         return max(self.rule.count - sum(units for charged, units in self.charges if charged == period), 0)
 
 
-def test_both_twins_and_brute_force_agree_to_the_microsecond(redis_client: redis.Redis) -> None:
+def test_memory_and_server_agree_with_brute_force_to_the_microsecond(redis_client: redis.Redis) -> None:
     rng = random.Random(27)
     rules: Sequence[Calendar] = (
         Calendar(7, "hour", timezone="Australia/Lord_Howe"),
@@ -245,16 +245,16 @@ def test_both_twins_and_brute_force_agree_to_the_microsecond(redis_client: redis
     clock = Clock(at("2011-10-28", ZoneInfo("UTC")))
     limiters = [Limiter(MemoryStorage(clock))]
     limiters += [Limiter(kind(redis_client, clock=clock)) for kind in (RedisStorage, CompiledStorage)]
-    brutes = [[Brute(rule) for rule in rules] for _ in limiters]
+    models = [[BruteForce(rule) for rule in rules] for _ in limiters]
     for _ in range(1_500):
         wait = rng.choice([0, 0, 1, rng.randrange(20 * 60 * SECOND), 4 * HOUR])
-        for which, (limiter, brute) in enumerate(zip(limiters, brutes, strict=True)):
+        for which, (limiter, model) in enumerate(zip(limiters, models, strict=True)):
             wanted = hits(rules, scope=f"s{which}", cost=1 + clock.now % 3)
             decision = limiter.check(wanted)
-            left = [each.remaining(clock.now) for each in brute]
+            left = [each.remaining(clock.now) for each in model]
             allowed = all(wanted[0].cost <= each for each in left)
             assert decision.allowed == allowed
-            for each, before, status in zip(brute, left, decision.statuses, strict=True):
+            for each, before, status in zip(model, left, decision.statuses, strict=True):
                 if allowed:
                     each.charges.append((each.period(clock.now), wanted[0].cost))
                 assert status.remaining == before - allowed * wanted[0].cost
@@ -266,6 +266,6 @@ def test_both_twins_and_brute_force_agree_to_the_microsecond(redis_client: redis
             assert list(decision.reply) == list(first.reply)
             if allowed and first.at % 5 == 0:
                 limiter.settle(decision, clock.now % 4)
-                for each in brute:
+                for each in model:
                     each.charges[-1] = (each.charges[-1][0], clock.now % 4)
         clock.now += wait

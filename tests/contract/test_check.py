@@ -1,4 +1,4 @@
-"""What one check asks and answers: DESIGN.md section 3, statements 1 to 4 and 8."""
+"""One check: one instant, all or nothing, an answer of every rule, peek, and costs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def one_of_each(*, tight: str, cost: int = 1) -> tuple[Hit, ...]:
     )
 
 
-# One instant, the storage's
+# One instant
 
 
-def test_the_clock_of_the_storage_is_read_once_for_all_hits(bench: Bench) -> None:
+def test_storage_clock_is_read_once_for_all_hits(bench: Bench) -> None:
     decision = bench.limiter.check(hits("5/second; 5/minute; 5/hour"))
 
     assert decision.at == bench.clock.now
@@ -51,7 +51,7 @@ def test_exactly_the_count_is_admitted_at_one_instant(bench: Bench, algorithm: s
     assert [decision.remaining for decision in decisions] == [4, 3, 2, 1, 0, 0, 0]
 
 
-def test_an_allowed_check_charges_every_hit_its_own_cost(bench: Bench, algorithm: str) -> None:
+def test_allowed_check_charges_every_hit_its_own_cost(bench: Bench, algorithm: str) -> None:
     plan = (*one_of_each(tight=algorithm), *hits(rule(algorithm), scope="heavy", cost=3))
 
     assert bench.limiter.check(plan).allowed
@@ -61,7 +61,7 @@ def test_an_allowed_check_charges_every_hit_its_own_cost(bench: Bench, algorithm
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_a_refused_check_leaves_all_state_as_it_was(bench: Bench, algorithm: str, position: int) -> None:
+def test_refused_check_changes_no_state(bench: Bench, algorithm: str, position: int) -> None:
     plan = list(one_of_each(tight="") + hits("100/hour", scope="x") + hits("100/day", scope="y"))
     plan[position:position] = hits(rule(algorithm, time=60, count=2), scope="tight")
     wanted = tuple(plan)
@@ -76,7 +76,7 @@ def test_a_refused_check_leaves_all_state_as_it_was(bench: Bench, algorithm: str
     assert bench.stored() == stored
 
 
-def test_a_refused_check_creates_no_key(bench: Bench, algorithm: str) -> None:
+def test_refused_check_creates_no_key(bench: Bench, algorithm: str) -> None:
     fresh = hits(rule(algorithm), subject="new")
     full = hits("1/minute")
     bench.limiter.check(full)
@@ -88,7 +88,7 @@ def test_a_refused_check_creates_no_key(bench: Bench, algorithm: str) -> None:
     assert bench.stored() == stored
 
 
-# Every rule answers
+# An answer of every rule
 
 
 def test_every_rule_that_refuses_is_named(bench: Bench, algorithm: str) -> None:
@@ -112,7 +112,7 @@ def test_remaining_of_a_decision_is_the_smallest_of_its_rules(bench: Bench, algo
     assert decision.remaining == 2
 
 
-def test_a_refused_rule_shows_what_is_left_and_an_allowing_one_what_it_keeps(bench: Bench, algorithm: str) -> None:
+def test_refused_check_shows_the_units_left_of_each_rule(bench: Bench, algorithm: str) -> None:
     narrow, wide = hits(rule(algorithm, 10, 3)), hits(rule(algorithm, 20, 9))
     bench.limiter.check(hits(rule(algorithm, 10, 3), cost=2) + wide)
 
@@ -122,7 +122,7 @@ def test_a_refused_rule_shows_what_is_left_and_an_allowing_one_what_it_keeps(ben
     assert bench.limiter.check(narrow).allowed
 
 
-def test_hits_may_come_from_any_iterable(bench: Bench) -> None:
+def test_hits_can_be_any_iterable(bench: Bench) -> None:
     assert bench.limiter.check(iter(hits("5/second; 5/minute"))).remaining == 4
     assert bench.limiter.peek(iter(hits("5/second; 5/minute"))).remaining == 4
     bench.limiter.reset(iter(hits("5/second; 5/minute")))
@@ -132,17 +132,17 @@ def test_hits_may_come_from_any_iterable(bench: Bench) -> None:
 # Ids
 
 
-def test_every_check_has_an_id_of_its_own(bench: Bench) -> None:
+def test_every_check_has_its_own_id(bench: Bench) -> None:
     ids = {bench.limiter.check(hits()).id for _ in range(10)}
 
     assert len(ids) == 10
     assert all(isinstance(check_id, UUID) for check_id in ids)
 
 
-# Asking without charging
+# Peek, and cost 0
 
 
-def test_a_peek_answers_what_a_check_would_and_charges_nothing(bench: Bench, algorithm: str) -> None:
+def test_peek_answers_like_a_check_and_charges_nothing(bench: Bench, algorithm: str) -> None:
     plan = hits([rule(algorithm), rule(algorithm, 3, 2)])
     for _ in range(3):
         stored = bench.stored()
@@ -157,7 +157,7 @@ def test_a_peek_answers_what_a_check_would_and_charges_nothing(bench: Bench, alg
         assert [s.remaining - charged for s in peeked.statuses] == [s.remaining for s in checked.statuses]
 
 
-def test_a_cost_of_zero_is_answered_and_neither_charged_nor_refused(bench: Bench, algorithm: str) -> None:
+def test_cost_0_is_answered_but_not_charged_or_refused(bench: Bench, algorithm: str) -> None:
     for remaining in (4, 0):
         bench.limiter.check(hits(rule(algorithm), cost=1 if remaining else 4))
         stored = bench.stored()
@@ -169,7 +169,7 @@ def test_a_cost_of_zero_is_answered_and_neither_charged_nor_refused(bench: Bench
         assert bench.stored() == stored
 
 
-def test_a_hit_of_cost_zero_does_not_keep_the_others_from_being_charged(bench: Bench, algorithm: str) -> None:
+def test_hit_of_cost_0_leaves_other_hits_charged(bench: Bench, algorithm: str) -> None:
     asked, charged = hits(rule(algorithm), scope="asked", cost=0), hits(rule(algorithm), scope="charged")
 
     bench.limiter.check(asked + charged)
@@ -180,7 +180,7 @@ def test_a_hit_of_cost_zero_does_not_keep_the_others_from_being_charged(bench: B
 # Costs
 
 
-def test_a_cost_is_charged_whole_or_not_at_all(bench: Bench, algorithm: str) -> None:
+def test_cost_is_charged_whole_or_not_at_all(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, count=5), cost=3)
 
     assert bench.limiter.check(plan).allowed
@@ -191,7 +191,7 @@ def test_a_cost_is_charged_whole_or_not_at_all(bench: Bench, algorithm: str) -> 
     assert bench.limiter.check(hits(rule(algorithm, count=5), cost=2)).allowed
 
 
-def test_no_waiting_helps_a_cost_above_the_count(bench: Bench, algorithm: str) -> None:
+def test_cost_above_the_count_has_an_infinite_retry_after(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, count=5), cost=6) + hits("5/minute", subject="bo")
 
     decision = bench.limiter.check(plan)
@@ -205,7 +205,7 @@ def test_no_waiting_helps_a_cost_above_the_count(bench: Bench, algorithm: str) -
     assert bench.limiter.check(plan).retry_after == math.inf
 
 
-def test_the_largest_cost_an_algorithm_takes_is_charged_and_given_back(bench: Bench, algorithm: str) -> None:
+def test_largest_cost_of_an_algorithm_is_charged_and_refunded(bench: Bench, algorithm: str) -> None:
     most = min(ALGORITHMS[algorithm].MAX_COST, 10_000)
     plan = hits(rule(algorithm, 60, 20_000), cost=most)
 
@@ -217,25 +217,25 @@ def test_the_largest_cost_an_algorithm_takes_is_charged_and_given_back(bench: Be
 
 
 @pytest.mark.parametrize("cost", [-1, 1.0, 1.5, True, "1", None, math.nan])
-def test_a_cost_that_is_no_number_of_units_is_an_error(cost: object) -> None:
+def test_cost_that_is_no_number_of_units_is_an_error(cost: object) -> None:
     with pytest.raises(ConfigurationError, match="cost="):
         hits(cost=cost)  # type: ignore[arg-type]
 
 
-def test_a_cost_that_the_count_admits_and_the_algorithm_does_not_take_is_an_error() -> None:
+def test_cost_above_the_maximum_of_the_algorithm_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="cost=10001: sliding_window takes at most 10000 units"):
         hits(Rule(60, 10_001), cost=10_001)
 
 
 @pytest.mark.parametrize("cost", [10**9 + 2, 10**400])
-def test_a_cost_beyond_all_counts_is_an_error(algorithm: str, cost: int) -> None:
+def test_cost_above_every_possible_count_is_an_error(algorithm: str, cost: int) -> None:
     with pytest.raises(ConfigurationError, match=r"cost=.*: " + algorithm):
         hits(rule(algorithm), cost=cost)
 
 
 @pytest.mark.parametrize("count", [5, 1000, 10_000, 20_000])
 @pytest.mark.parametrize("asked", ["one more", 10**9 + 1])
-def test_a_cost_above_the_count_is_refused_however_large(
+def test_cost_above_the_count_is_refused_and_not_charged(
     bench: Bench, algorithm: str, count: int, asked: int | str
 ) -> None:
     cost = count + 1 if asked == "one more" else 10**9 + 1
@@ -247,17 +247,17 @@ def test_a_cost_above_the_count_is_refused_however_large(
     assert bench.limiter.peek(hits(rule(algorithm, count=count))).remaining == count
 
 
-def test_a_shadow_is_not_charged_a_cost_above_its_count(bench: Bench, algorithm: str) -> None:
+def test_shadow_is_not_charged_a_cost_above_its_count(bench: Bench, algorithm: str) -> None:
     (hit,) = hits(rule(algorithm, count=5), cost=10**9 + 1)
 
     assert bench.limiter.check((replace(hit, shadow=True),)).allowed
     assert bench.limiter.peek(hits(rule(algorithm, count=5))).remaining == 5
 
 
-# Plans that are none
+# Invalid hits
 
 
-def test_no_hits_are_an_error_since_all_would_pass(bench: Bench) -> None:
+def test_check_and_peek_without_hits_are_an_error(bench: Bench) -> None:
     with pytest.raises(ConfigurationError, match="no hits"):
         bench.limiter.check(())
     with pytest.raises(ConfigurationError, match="no hits"):
@@ -278,7 +278,7 @@ def test_two_hits_with_one_key_are_an_error_that_names_it(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["sliding_window"])
-def test_a_lowered_count_is_waited_for_exactly(bench: Bench, algorithm: str) -> None:
+def test_lowered_count_admits_exactly_at_retry_after(bench: Bench, algorithm: str) -> None:
     for _ in range(5):
         bench.limiter.check(hits(rule(algorithm, 60, 5)))
         bench.clock.advance(1)

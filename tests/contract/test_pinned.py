@@ -1,4 +1,4 @@
-"""What others rely on byte for byte: the keys in storage, what goes over the wire, and what comes back."""
+"""Keys in storage, commands to a server and its replies, byte for byte: a change would break what is stored."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KEYS = (
 )
 
 
-def test_the_keys_of_each_algorithm() -> None:
+def test_keys_of_each_algorithm_are_unchanged() -> None:
     assert tuple(hit.key for hit in THREE) == KEYS
     for name in RATES:
         (hit,) = hits_for(Rule(2, 3, algorithm=name), scope="mail out", type="user", subject="ada:1", prefix="x:")
@@ -85,7 +85,7 @@ class Recorder:
 
 
 def commands_in(data: bytes) -> Iterator[list[bytes]]:
-    """Those that came in one piece, as they do on a local socket."""
+    """The commands in ``data``, which arrive in one piece on a local socket."""
     while data:
         head, _, data = data.partition(b"\r\n")
         command = []
@@ -122,7 +122,7 @@ PACKED = b"".join(
 CALLED = b"|".join([b"EVALSHA|SHA|3", *[key.encode() for key in KEYS], PACKED])
 
 
-def test_the_bytes_of_each_command(recorder: Recorder) -> None:
+def test_bytes_of_each_command_are_unchanged(recorder: Recorder) -> None:
     limiter = bare(recorder.url)
 
     decision = limiter.check(THREE)
@@ -146,32 +146,32 @@ def test_the_bytes_of_each_command(recorder: Recorder) -> None:
 
 
 WINDOW = 10 * SECOND
-LASTS: dict[str, tuple[list[int], int]] = {
+TIMES: dict[str, tuple[list[int], int]] = {
     "sliding_window": ([WINDOW] * 3, WINDOW),
     "fixed_window": ([WINDOW] * 3, WINDOW),
     "sliding_window_counter": ([2 * WINDOW] * 3, WINDOW + WINDOW // 2),
     **dict.fromkeys(("token_bucket", "leaky_bucket", "gcra"), ([WINDOW // 2, WINDOW, WINDOW], WINDOW // 2)),
 }
-"""By algorithm: until a quota of 2 units in 10 s is whole, at three requests that come at once; and how long the third,
-which is refused, has to wait."""
+"""By algorithm, for three requests at once and a quota of 2 units in 10 s: the time until the quota is full after each,
+and the wait of the third, which is refused."""
 
 
-@pytest.mark.parametrize("algorithm", LASTS)
-def test_the_reply_of_each_algorithm(bench: Bench, algorithm: str) -> None:
+@pytest.mark.parametrize("algorithm", TIMES)
+def test_reply_of_each_algorithm_is_unchanged(bench: Bench, algorithm: str) -> None:
     start, burst = bench.clock.now, 2 if algorithm in {"gcra", "token_bucket", "leaky_bucket"} else None
     both = hits([Rule(10, 2, algorithm=algorithm, burst=burst), Rule(100, 9)])
 
     replies = [list(ask(both).reply) for ask in (bench.limiter.check, bench.limiter.check, bench.limiter.check)]
 
-    lasts, wait = LASTS[algorithm]
+    resets, wait = TIMES[algorithm]
     assert replies == [
-        [start, 1, 0, 1, 0, lasts[0], 8, 0, 100 * SECOND],
-        [start, 1, 0, -wait if algorithm in SLIDING else 0, 0, lasts[1], 7, 0, 100 * SECOND],
-        [start, 0, 0, 0, wait, lasts[2], 7, 0, 100 * SECOND],
+        [start, 1, 0, 1, 0, resets[0], 8, 0, 100 * SECOND],
+        [start, 1, 0, -wait if algorithm in SLIDING else 0, 0, resets[1], 7, 0, 100 * SECOND],
+        [start, 0, 0, 0, wait, resets[2], 7, 0, 100 * SECOND],
     ]
 
 
-def test_a_queue_says_how_long_to_wait_and_in_a_refusal_how_long_it_would_be(bench: Bench) -> None:
+def test_reply_of_a_queue_has_its_delay_also_in_a_refusal(bench: Bench) -> None:
     queue = Rule(10, 10, algorithm="leaky_bucket", max_delay=2)
     both = hits([queue, Rule(100, 2)])
 
@@ -180,5 +180,5 @@ def test_a_queue_says_how_long_to_wait_and_in_a_refusal_how_long_it_would_be(ben
     assert replies == [[1, 0, 2], [1, SECOND, 1], [0, 2 * SECOND, 1]]
 
 
-def test_a_check_id_is_a_random_uuid(bench: Bench) -> None:
+def test_check_id_is_a_random_uuid(bench: Bench) -> None:
     assert re.fullmatch(r"\w{8}-\w{4}-4\w{3}-[89ab]\w{3}-\w{12}", str(bench.limiter.check(hits()).id))

@@ -1,4 +1,4 @@
-"""What a charge becomes when it is known what it really was: less is given back, more is a debt."""
+"""Settlement: a charge becomes what the check really cost; less is given back, more is charged, and may be a debt."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def settle(bench: Bench, decision: Decision, units: int) -> None:
 
 
 @pytest.mark.parametrize("units", [0, 1, 2, 5])
-def test_a_charge_becomes_what_it_really_was(bench: Bench, algorithm: str, units: int) -> None:
+def test_settlement_changes_the_charge_to_its_units(bench: Bench, algorithm: str, units: int) -> None:
     plan = rule(algorithm, 3600, 9)
     decision = bench.limiter.check(hits(plan, cost=2))
 
@@ -35,7 +35,7 @@ def test_a_charge_becomes_what_it_really_was(bench: Bench, algorithm: str, units
 
 
 @pytest.mark.parametrize(("units", "remaining"), [(0, 9), (1, 9), (2, 9), (5, 6)])
-def test_after_a_reset_only_what_exceeds_the_estimate_is_charged(
+def test_settlement_after_a_reset_charges_only_units_above_the_estimate(
     bench: Bench, algorithm: str, units: int, remaining: int
 ) -> None:
     plan = rule(algorithm, 3600, 9)
@@ -48,7 +48,7 @@ def test_after_a_reset_only_what_exceeds_the_estimate_is_charged(
 
 
 @pytest.mark.parametrize("units", [0, 1])
-def test_after_a_reset_no_more_than_the_estimate_comes_back(bench: Bench, algorithm: str, units: int) -> None:
+def test_settlement_after_a_reset_returns_at_most_the_estimate(bench: Bench, algorithm: str, units: int) -> None:
     plan = rule(algorithm, 3600, 9)
     decision = bench.limiter.check(hits(plan, cost=2))
     bench.limiter.reset(hits(plan))
@@ -60,7 +60,7 @@ def test_after_a_reset_no_more_than_the_estimate_comes_back(bench: Bench, algori
     assert bench.limiter.peek(hits(plan)).remaining <= 5 + forgotten
 
 
-def test_units_beyond_the_count_are_a_debt_that_refuses_until_it_has_left(bench: Bench, algorithm: str) -> None:
+def test_units_above_the_count_are_a_debt_that_refuses_until_retry_after(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, 10, 5))
     settle(bench, bench.limiter.check(plan), 12)
 
@@ -75,7 +75,7 @@ def test_units_beyond_the_count_are_a_debt_that_refuses_until_it_has_left(bench:
 
 
 @pytest.mark.parametrize("units", [6, 12, 5000])
-def test_a_peek_and_a_refusal_say_how_many_units_are_over(bench: Bench, algorithm: str, units: int) -> None:
+def test_peek_and_refusal_show_the_debt(bench: Bench, algorithm: str, units: int) -> None:
     plan = hits(rule(algorithm, 10, 5))
     settle(bench, bench.limiter.check(plan), units)
 
@@ -84,7 +84,7 @@ def test_a_peek_and_a_refusal_say_how_many_units_are_over(bench: Bench, algorith
 
 
 @pytest.mark.parametrize(("name", "over"), [("fixed_window", 10**9 - 5), ("gcra", 400 * 86_400 // 2 - 5)])
-def test_a_debt_beyond_what_doubles_hold_is_exact_too(bench: Bench, name: str, over: int) -> None:
+def test_debt_beyond_the_precision_of_doubles_is_exact(bench: Bench, name: str, over: int) -> None:
     plan = hits(rule(name, 10, 5))
     settle(bench, bench.limiter.check(plan), 10**9)
 
@@ -92,7 +92,7 @@ def test_a_debt_beyond_what_doubles_hold_is_exact_too(bench: Bench, name: str, o
     assert (status.remaining, status.debt) == (0, over)
 
 
-def test_a_debt_in_a_queue_leaves_no_place_in_it(bench: Bench) -> None:
+def test_debt_in_a_queue_leaves_no_place(bench: Bench) -> None:
     plan = hits(Rule(10, 5, algorithm="leaky_bucket", max_delay=4))
     settle(bench, bench.limiter.check(plan), 30)
 
@@ -100,22 +100,22 @@ def test_a_debt_in_a_queue_leaves_no_place_in_it(bench: Bench) -> None:
     assert (status.remaining, status.debt) == (0, 30 - plan[0].rule.quota.burst)
 
 
-def test_a_peek_at_no_cost_passes_whatever_the_debt(bench: Bench, algorithm: str) -> None:
+def test_cost_0_passes_during_a_debt(bench: Bench, algorithm: str) -> None:
     plan = rule(algorithm, 10, 5)
     settle(bench, bench.limiter.check(hits(plan)), 12)
 
     assert bench.limiter.check(hits(plan, cost=0)).allowed
 
 
-def test_units_beyond_a_lowered_count_are_shown_as_debt(bench: Bench, algorithm: str) -> None:
+def test_units_above_a_lowered_count_are_shown_as_debt(bench: Bench, algorithm: str) -> None:
     exhaust(bench.limiter, hits(rule(algorithm, 10, 5)))
 
     (status,) = bench.limiter.peek(hits(rule(algorithm, 10, 2))).statuses
     assert (status.allowed, status.remaining) == (False, 0)
-    assert status.debt == 3 or algorithm in EVENLY  # their units take longer to come back now
+    assert status.debt == 3 or algorithm in EVENLY  # with a lower count, their units come back more slowly
 
 
-def test_a_debt_of_many_windows_is_no_fresh_quota(bench: Bench) -> None:
+def test_debt_of_many_windows_lasts_for_several_windows(bench: Bench) -> None:
     for algorithm in ("token_bucket", "leaky_bucket", "gcra"):
         plan = hits(rule(algorithm, 10, 5))
         settle(bench, bench.limiter.check(plan), 5000)
@@ -125,7 +125,7 @@ def test_a_debt_of_many_windows_is_no_fresh_quota(bench: Bench) -> None:
         assert bench.limiter.peek(plan).remaining == 0
 
 
-def test_a_settlement_counts_the_excess_from_its_own_instant(bench: Bench) -> None:
+def test_units_above_the_estimate_count_from_the_settlement_on(bench: Bench) -> None:
     plan = rule("sliding_window", 10, 5)
     decision = bench.limiter.check(hits(plan))
     bench.clock.advance(9)
@@ -136,7 +136,7 @@ def test_a_settlement_counts_the_excess_from_its_own_instant(bench: Bench) -> No
     assert bench.limiter.peek(hits(plan)).remaining == 1
 
 
-def test_an_excess_is_charged_although_the_window_has_forgotten_the_charge(bench: Bench, algorithm: str) -> None:
+def test_units_above_the_estimate_are_charged_after_the_window_of_the_check(bench: Bench, algorithm: str) -> None:
     plan = rule(algorithm, 10, 9)
     decision = bench.limiter.check(hits(plan, cost=2))
     bench.clock.advance(25)
@@ -148,7 +148,7 @@ def test_an_excess_is_charged_although_the_window_has_forgotten_the_charge(bench
 
 @pytest.mark.parametrize("units", [0, 1, 4, 7])
 @pytest.mark.parametrize("algorithm", REMEMBERING)
-def test_a_settlement_that_is_carried_out_twice_counts_once(bench: Bench, algorithm: str, units: int) -> None:
+def test_repeated_settlement_counts_once(bench: Bench, algorithm: str, units: int) -> None:
     plan = rule(algorithm, 10, 9)
     decision = bench.limiter.check(hits(plan, cost=3))
 
@@ -163,7 +163,7 @@ def without_estimate(algorithm: str, count: int = 5) -> Hits:
     return hits_for(rule(algorithm, 10, count), scope="api", subject="ada", cost=0, settle=True)
 
 
-def test_without_an_estimate_a_check_passes_while_one_unit_is_free_and_charges_nothing(
+def test_check_without_an_estimate_passes_while_a_unit_is_free_and_charges_nothing(
     bench: Bench, algorithm: str
 ) -> None:
     plan, one = without_estimate(algorithm), hits(rule(algorithm))
@@ -179,7 +179,7 @@ def test_without_an_estimate_a_check_passes_while_one_unit_is_free_and_charges_n
 
 
 @pytest.mark.parametrize("units", [0, 1, 5, 12])
-def test_without_an_estimate_a_check_is_charged_what_it_really_was(bench: Bench, algorithm: str, units: int) -> None:
+def test_check_without_an_estimate_is_charged_at_settlement(bench: Bench, algorithm: str, units: int) -> None:
     plan = without_estimate(algorithm)
     decision = bench.limiter.check(plan)
     bench.clock.advance(1)
@@ -191,7 +191,7 @@ def test_without_an_estimate_a_check_is_charged_what_it_really_was(bench: Bench,
 
 
 @pytest.mark.parametrize("algorithm", REMEMBERING)
-def test_without_an_estimate_a_settlement_that_is_carried_out_twice_counts_once(bench: Bench, algorithm: str) -> None:
+def test_repeated_settlement_without_an_estimate_counts_once(bench: Bench, algorithm: str) -> None:
     decision = bench.limiter.check(without_estimate(algorithm))
 
     settle(bench, decision, 3)
@@ -201,7 +201,7 @@ def test_without_an_estimate_a_settlement_that_is_carried_out_twice_counts_once(
     assert bench.limiter.peek(without_estimate(algorithm)).remaining == 2
 
 
-def test_a_check_with_and_without_an_estimate_is_all_or_nothing(bench: Bench) -> None:
+def test_hits_with_and_without_an_estimate_are_charged_all_or_nothing(bench: Bench) -> None:
     spent, other = rule("fixed_window", count=1), rule("sliding_window", 60, 9)
     exhaust(bench.limiter, hits(spent))
     both = [*hits_for(spent, scope="api", subject="ada", cost=0, settle=True), *hits(other, cost=2)]
@@ -210,7 +210,7 @@ def test_a_check_with_and_without_an_estimate_is_all_or_nothing(bench: Bench) ->
     assert bench.limiter.peek(hits(other)).remaining == 9
 
 
-def test_a_slot_is_taken_whatever_the_estimate(bench: Bench) -> None:
+def test_one_slot_is_taken_for_any_estimate(bench: Bench) -> None:
     for cost in (0, 50):
         scope = f"cost-{cost}"
         plan = hits_for([Concurrent(2), Rule(60, 100)], scope=scope, cost=cost, settle=True)

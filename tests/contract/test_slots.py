@@ -1,4 +1,4 @@
-"""Concurrent rules over every storage: at most so many in progress, each given back once, none lost."""
+"""Concurrent rules on every storage: at most the count in progress, each slot released once, no slot lost."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def renew(bench: Bench, *decisions: Decision) -> None:
     storage.renew([slot for decision in decisions for slot in slots_of(decision)])
 
 
-def test_no_more_than_the_count_are_in_progress(bench: Bench) -> None:
+def test_no_more_than_the_count_is_in_progress(bench: Bench) -> None:
     taken = [bench.limiter.check(THREE) for _ in range(5)]
 
     assert [decision.allowed for decision in taken] == [True, True, True, False, False]
@@ -54,7 +54,7 @@ def test_no_more_than_the_count_are_in_progress(bench: Bench) -> None:
     assert not bench.limiter.check(THREE).allowed
 
 
-def test_keys_of_slots_are_listed_without_those_beside_them(bench: Bench) -> None:
+def test_listed_keys_can_be_filtered_by_contained_text(bench: Bench) -> None:
     storage, (slots,) = bench.limiter.storage, THREE
     assert isinstance(storage, Inspectable)
     bench.limiter.check([slots, *hits("9/minute")])
@@ -65,7 +65,7 @@ def test_keys_of_slots_are_listed_without_those_beside_them(bench: Bench) -> Non
     assert storage.keys(slots.key, containing=":concurrency:") == []
 
 
-def test_a_refusal_names_no_time_and_takes_nothing(bench: Bench) -> None:
+def test_refusal_by_slots_has_no_retry_after_and_takes_no_slot(bench: Bench) -> None:
     for _ in range(3):
         bench.limiter.check(THREE)
 
@@ -79,7 +79,7 @@ def test_a_refusal_names_no_time_and_takes_nothing(bench: Bench) -> None:
     assert used(bench) == 3
 
 
-def test_a_cost_above_the_count_waits_for_no_slot(bench: Bench) -> None:
+def test_cost_above_the_count_does_not_wait_for_a_slot(bench: Bench) -> None:
     refused = bench.limiter.check(hits(Concurrent(3), cost=4))
 
     assert (refused.allowed, refused.waits_for_slot) == (False, False)
@@ -100,7 +100,7 @@ def test_rates_and_slots_are_charged_together_or_not_at_all(bench: Bench) -> Non
     assert (refused.waits_for_slot, refused.refused_for) == (True, 60)
 
 
-def test_a_release_leaves_what_rates_were_charged(bench: Bench) -> None:
+def test_release_leaves_the_charges_of_rates(bench: Bench) -> None:
     both = hits([Rule(60, 4), Concurrent(2)])
     decision = bench.limiter.check(both)
 
@@ -110,7 +110,7 @@ def test_a_release_leaves_what_rates_were_charged(bench: Bench) -> None:
     assert [status.remaining for status in bench.limiter.peek(both).statuses] == [3, 2]
 
 
-def test_a_slot_that_nobody_gives_back_is_free_after_the_timeout(bench: Bench) -> None:
+def test_slot_that_is_not_released_is_free_after_the_timeout(bench: Bench) -> None:
     for _ in range(3):
         bench.limiter.check(THREE)
 
@@ -121,7 +121,7 @@ def test_a_slot_that_nobody_gives_back_is_free_after_the_timeout(bench: Bench) -
     assert used(bench) == 1
 
 
-def test_a_slot_that_is_renewed_counts_from_then_on(bench: Bench) -> None:
+def test_renewed_slot_counts_from_its_renewal_on(bench: Bench) -> None:
     kept, left = bench.limiter.check(THREE), bench.limiter.check(THREE)
 
     bench.clock.advance(TIMEOUT - 1)
@@ -136,7 +136,7 @@ def test_a_slot_that_is_renewed_counts_from_then_on(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("lost", ["reset", "expired", "clock stepped back"])
-def test_slots_that_are_gone_count_again_from_their_renewal_on(bench: Bench, lost: str) -> None:
+def test_lost_slots_count_again_when_renewed(bench: Bench, lost: str) -> None:
     heavy, light = bench.limiter.check(hits(Concurrent(3, TIMEOUT), cost=2)), bench.limiter.check(THREE)
     if lost == "reset":
         bench.limiter.reset(THREE)
@@ -144,7 +144,7 @@ def test_slots_that_are_gone_count_again_from_their_renewal_on(bench: Bench, los
         bench.clock.advance(3 * TIMEOUT)
     else:
         bench.clock.advance(-10)
-        bench.limiter.release(bench.limiter.check(THREE))  # drops what is of the future
+        bench.limiter.release(bench.limiter.check(THREE))  # drops slots of the future
     assert used(bench) == 0
 
     renew(bench, heavy)
@@ -161,7 +161,7 @@ def test_slots_that_are_gone_count_again_from_their_renewal_on(bench: Bench, los
     assert bench.stored() == {}
 
 
-def test_slots_that_are_gone_expire_as_others_do_when_their_renewals_end(bench: Bench) -> None:
+def test_lost_slots_expire_when_their_renewals_end(bench: Bench) -> None:
     decision = bench.limiter.check(THREE)
     bench.limiter.reset(THREE)
 
@@ -174,7 +174,7 @@ def test_slots_that_are_gone_expire_as_others_do_when_their_renewals_end(bench: 
     assert used(bench) == 0
 
 
-def test_slots_count_again_beyond_the_count_and_nobody_else_is_let_in(bench: Bench) -> None:
+def test_renewed_lost_slots_may_exceed_the_count_and_refuse_others(bench: Bench) -> None:
     before = [bench.limiter.check(THREE) for _ in range(3)]
     bench.limiter.reset(THREE)
     after = [bench.limiter.check(THREE) for _ in range(3)]
@@ -190,7 +190,7 @@ def test_slots_count_again_beyond_the_count_and_nobody_else_is_let_in(bench: Ben
     assert bench.limiter.check(THREE).allowed
 
 
-def test_a_repeated_check_takes_its_slot_once(bench: Bench) -> None:
+def test_repeated_check_takes_its_slot_once(bench: Bench) -> None:
     check_id = uuid4()
 
     first, again = (bench.limiter.check(THREE, check_id=check_id) for _ in range(2))
@@ -202,7 +202,7 @@ def test_a_repeated_check_takes_its_slot_once(bench: Bench) -> None:
     assert used(bench) == 0
 
 
-def test_a_heavy_check_takes_and_gives_back_several(bench: Bench) -> None:
+def test_check_of_cost_2_takes_and_releases_two_slots(bench: Bench) -> None:
     heavy = bench.limiter.check(hits(Concurrent(3, TIMEOUT), cost=2))
     assert used(bench) == 2
     assert not bench.limiter.check(hits(Concurrent(3, TIMEOUT), cost=2)).allowed
@@ -215,7 +215,7 @@ def test_a_heavy_check_takes_and_gives_back_several(bench: Bench) -> None:
     assert used(bench) == 0
 
 
-def test_the_count_may_change_while_slots_are_in_use(bench: Bench) -> None:
+def test_count_can_change_while_slots_are_in_use(bench: Bench) -> None:
     taken = [bench.limiter.check(THREE) for _ in range(3)]
     two = hits(Concurrent(2, TIMEOUT))
 
@@ -237,7 +237,7 @@ def test_slots_of_several_checks_and_subjects_are_released_together(bench: Bench
     assert used(bench, hits(Concurrent(3, TIMEOUT), subject="bo")) == 0
 
 
-def test_keys_have_a_time_to_live_and_vanish_when_nothing_is_in_progress(bench: Bench) -> None:
+def test_slot_key_has_a_ttl_and_is_deleted_with_the_last_slot(bench: Bench) -> None:
     taken = [bench.limiter.check(hits([Concurrent(3, TIMEOUT)])) for _ in range(3)]
     if bench.client is not None:
         (key,) = bench.client.scan_iter()
@@ -250,7 +250,7 @@ def test_keys_have_a_time_to_live_and_vanish_when_nothing_is_in_progress(bench: 
     assert used(bench) == 0
 
 
-def test_a_block_holds_its_slot(bench: Bench) -> None:
+def test_slot_block_holds_its_slot(bench: Bench) -> None:
     with bench.limiter.slot(THREE) as decision:
         assert decision.allowed
         assert used(bench) == 1
@@ -260,7 +260,7 @@ def test_a_block_holds_its_slot(bench: Bench) -> None:
     assert used(bench) == 0
 
 
-def test_a_waiting_check_passes_when_a_slot_is_free(bench: Bench) -> None:
+def test_acquire_passes_when_a_slot_is_free(bench: Bench) -> None:
     taken = [bench.limiter.check(THREE) for _ in range(3)]
     pauses: list[float] = []
 
@@ -280,7 +280,7 @@ def test_a_waiting_check_passes_when_a_slot_is_free(bench: Bench) -> None:
     assert sum(pauses) == pytest.approx(2, abs=0.01)
 
 
-def test_a_storage_that_keeps_no_slots_says_so() -> None:
+def test_slot_block_on_a_storage_without_slots_is_an_error() -> None:
     class Plain:
         shared = False
 
@@ -295,16 +295,16 @@ def test_a_storage_that_keeps_no_slots_says_so() -> None:
         pass
 
 
-# Random traffic against a definition
+# Random traffic against a model
 
 
 @dataclass
 class Model:
-    """Slots by their definition: a slot counts for the timeout after it was taken or renewed, until it is released."""
+    """A slot counts until it is released, or for the timeout after it was taken or renewed."""
 
     count: int
     slots: dict[Any, tuple[int, int]] = field(default_factory=dict)
-    """Since when, and how many units."""
+    """By id: when it was taken or renewed, and its units."""
 
     def used(self, now: int) -> int:
         return sum(units for since, units in self.slots.values() if since > now - TIMEOUT * SECOND)
@@ -335,7 +335,7 @@ steps = st.lists(
 @pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(steps=steps, count=st.integers(1, 4))
-def test_random_traffic_is_answered_by_the_definition(
+def test_random_traffic_is_answered_like_the_model(
     bench: Bench, steps: Sequence[tuple[str, int, int]], count: int
 ) -> None:
     bench.limiter.reset(hits(Concurrent(count, TIMEOUT)))

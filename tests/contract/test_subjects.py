@@ -1,4 +1,4 @@
-"""Subjects and scopes of any content and length are kept apart, in one slot a scope."""
+"""Subjects and scopes of any content and length have separate quotas; keys of a scope are in one cluster slot."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SUBJECTS = [
     *(LONG, LONG + "x", LONG[:-1] + "y", "é" * 5000, "{" * 10_240, "\0" * 10_240, "\ud800" * 5000),
     *("x" * 48, "x" * 49, "x" * 50, "é" * 8, "é" * 9, "*" + "0" * 40),
 ]
-"""Different from each other, however alike some of them look."""
+"""All are different, although some look alike."""
 
 
 @pytest.fixture(params=["subject", "scope"])
@@ -40,7 +40,7 @@ def hits_of(part: str, text: str, count: int) -> tuple[Hit, ...]:
     return hits(rule("sliding_window", 60, count), scope=scope, subject=subject)
 
 
-def test_subjects_of_any_content_have_quotas_of_their_own(bench: Bench, part: str) -> None:
+def test_subjects_and_scopes_of_any_content_have_separate_quotas(bench: Bench, part: str) -> None:
     for count, text in enumerate(SUBJECTS):
         plan = hits_of(part, text, count + 1)
         assert exhaust(bench.limiter, plan) == count + 1
@@ -49,11 +49,11 @@ def test_subjects_of_any_content_have_quotas_of_their_own(bench: Bench, part: st
         assert bench.limiter.peek(hits_of(part, text, 1)).remaining == 0
 
 
-def test_an_empty_subject_shares_one_quota_and_is_not_skipped(bench: Bench, algorithm: str) -> None:
+def test_empty_subject_is_limited(bench: Bench, algorithm: str) -> None:
     assert exhaust(bench.limiter, hits(rule(algorithm), subject="")) == 5
 
 
-def test_scope_type_and_subject_cannot_be_shifted_into_each_other() -> None:
+def test_different_scope_type_or_subject_never_gives_the_same_key() -> None:
     texts = ["", "a", "b", "a:b", "a}", "{a", "a}:b:", ":", "}", "}:b:{a"]
     triples = list(itertools.product(texts, ["ip", "user", "a", "b"], texts))
 
@@ -63,7 +63,7 @@ def test_scope_type_and_subject_cannot_be_shifted_into_each_other() -> None:
 
 
 @pytest.mark.parametrize("scope", SUBJECTS, ids=lambda text: ascii(text)[:20])
-def test_all_keys_of_a_scope_are_short_and_lie_in_one_slot(scope: str) -> None:
+def test_all_keys_of_a_scope_are_short_and_in_one_cluster_slot(scope: str) -> None:
     rules = [rule(name, seconds, 10**9) for name in RATES for seconds in (0.001, 400 * 86_400)]
     keys = [
         hit.key.encode()
@@ -77,12 +77,12 @@ def test_all_keys_of_a_scope_are_short_and_lie_in_one_slot(scope: str) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["{", "}", "{x}", "a b", "a\n", "", "é", "x" * 33, "\0"], ids=ascii)
-def test_a_prefix_that_could_move_or_lengthen_keys_is_an_error(prefix: str) -> None:
+def test_invalid_key_prefix_is_an_error(prefix: str) -> None:
     with pytest.raises(ConfigurationError, match="prefix"):
         hits_for("5/minute", scope="api", prefix=prefix)
 
 
 @pytest.mark.parametrize("type_", ["", "1ip", "ip:", "ip}", "i p", "ip\n", "é", "t" * 21], ids=ascii)
-def test_a_type_that_is_no_short_identifier_is_an_error(type_: str) -> None:
+def test_type_that_is_no_short_identifier_is_an_error(type_: str) -> None:
     with pytest.raises(ConfigurationError, match="type="):
         hits_for("5/minute", scope="api", type=type_)

@@ -1,4 +1,4 @@
-"""Tallies: added once, bounded, forgotten; the same on every storage."""
+"""Tallies on every storage: amounts are added once, their names are bounded, and they expire."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SOURCE = "rate_limit:{*traffic}:from:abc"
 def keeper(
     request: pytest.FixtureRequest, server_binaries: dict[str, Binary], servers: Servers
 ) -> Iterator[KeepsTallies]:
-    """Each storage in turn, empty; a client that retries is asked by its own methods, any other over a wire."""
+    """Each storage in turn, empty. "client" is one with health checks, which the storage asks by its own methods."""
     if request.param == "memory":
         yield MemoryStorage()
         return
@@ -58,21 +58,21 @@ def test_amounts_add_up_by_name(keeper: KeepsTallies) -> None:
     assert keeper.tallies([FIRST, SECOND]).amounts == [{"a": 1, "b": 42}, {"a": 5}]
 
 
-def test_a_tally_that_is_sent_again_changes_nothing(keeper: KeepsTallies) -> None:
+def test_tally_sent_again_changes_nothing(keeper: KeepsTallies) -> None:
     for number in (1, 2, 2, 1):
         keeper.tally([tally(a=1)], source=SOURCE, number=number)
 
     assert keeper.tallies([FIRST]).amounts == [{"a": 2}]
 
 
-def test_each_source_counts_for_itself(keeper: KeepsTallies) -> None:
+def test_each_source_numbers_its_tallies_separately(keeper: KeepsTallies) -> None:
     keeper.tally([tally(a=1)], source=SOURCE, number=7)
     keeper.tally([tally(a=1)], source=f"{SOURCE}d", number=1)
 
     assert keeper.tallies([FIRST]).amounts == [{"a": 2}]
 
 
-def test_beyond_the_most_names_those_with_the_smallest_amounts_go(keeper: KeepsTallies) -> None:
+def test_smallest_amounts_are_dropped_beyond_the_maximum_of_names(keeper: KeepsTallies) -> None:
     amounts = {f"name{i}": i for i in range(1, 31)}
 
     keeper.tally([tally(FIRST, 10, **amounts)], source=SOURCE, number=1)
@@ -80,7 +80,7 @@ def test_beyond_the_most_names_those_with_the_smallest_amounts_go(keeper: KeepsT
     assert keeper.tallies([FIRST]).amounts == [{f"name{i}": i for i in range(21, 31)}]
 
 
-def test_names_are_any_text(keeper: KeepsTallies) -> None:
+def test_names_can_be_any_text(keeper: KeepsTallies) -> None:
     names = {"refused\tapi.search\tip-60s": 3, "grüße\n{}": 4, "": 1}
 
     keeper.tally([Tally(FIRST, names, seconds=60, most=10)], source=SOURCE, number=1)
@@ -88,7 +88,7 @@ def test_names_are_any_text(keeper: KeepsTallies) -> None:
     assert keeper.tallies([FIRST]).amounts == [names]
 
 
-def test_instants_replace_each_other_and_leave_when_they_are_past(keeper: KeepsTallies) -> None:
+def test_instants_replace_each_other_and_expire(keeper: KeepsTallies) -> None:
     now = round(keeper.tallies([FIRST]).at * 1000)
 
     def put(number: int, **instants: int) -> None:
@@ -100,20 +100,20 @@ def test_instants_replace_each_other_and_leave_when_they_are_past(keeper: KeepsT
     assert keeper.tallies([FIRST]).amounts == [{"a": now + 1000, "b": now - 50_000}]
 
 
-def test_a_key_that_is_not_there_is_empty(keeper: KeepsTallies) -> None:
+def test_missing_key_is_empty(keeper: KeepsTallies) -> None:
     assert keeper.tallies([FIRST, SECOND]).amounts == [{}, {}]
 
 
-def test_writing_and_reading_tallies_return_the_storage_s_time(keeper: KeepsTallies) -> None:
+def test_writing_and_reading_return_the_time_of_the_storage(keeper: KeepsTallies) -> None:
     before = time.time()
 
-    told = keeper.tally([tally(a=1)], source=SOURCE, number=1)
+    written = keeper.tally([tally(a=1)], source=SOURCE, number=1)
     read = keeper.tallies([FIRST]).at
 
-    assert before - 1 < told <= read < time.time() + 1
+    assert before - 1 < written <= read < time.time() + 1
 
 
-def test_amounts_that_are_large_stay_exact(keeper: KeepsTallies) -> None:
+def test_large_amounts_are_exact(keeper: KeepsTallies) -> None:
     keeper.tally([tally(a=2**52)], source=SOURCE, number=1)
     keeper.tally([tally(a=1)], source=SOURCE, number=2)
 
@@ -127,7 +127,7 @@ def test_every_key_has_a_ttl(redis_client: redis.Redis) -> None:
     assert left == {FIRST: 60, SECOND: 60, SOURCE: SOURCE_SECONDS}
 
 
-def test_a_tally_is_one_command(redis_client: redis.Redis) -> None:
+def test_tally_is_one_command(redis_client: redis.Redis) -> None:
     storage = RedisStorage(redis_client)
     storage.tally([tally(a=1)], source=SOURCE, number=1)  # loads the script
     before = cast("dict[str, int]", redis_client.info("commandstats")["cmdstat_evalsha"])["calls"]
@@ -138,7 +138,7 @@ def test_a_tally_is_one_command(redis_client: redis.Redis) -> None:
     assert after - before == 1
 
 
-def test_a_user_with_the_rights_that_limits_need_may_tally(server: Server, redis_client: redis.Redis) -> None:
+def test_server_user_with_the_documented_permissions_can_tally(server: Server, redis_client: redis.Redis) -> None:
     from flask_multilimit.engine.storage.redis.failures import RIGHTS
 
     redis_client.acl_setuser(
@@ -154,7 +154,7 @@ def test_a_user_with_the_rights_that_limits_need_may_tally(server: Server, redis
         redis_client.acl_deluser("limits")
 
 
-def test_a_key_of_instants_lives_as_long_as_the_latest(redis_client: redis.Redis) -> None:
+def test_key_of_instants_expires_after_the_latest(redis_client: redis.Redis) -> None:
     storage = RedisStorage(redis_client)
     now = round(storage.tallies([FIRST]).at * 1000)
 
@@ -165,7 +165,7 @@ def test_a_key_of_instants_lives_as_long_as_the_latest(redis_client: redis.Redis
     assert 140 < redis_client.ttl(FIRST) <= 150
 
 
-def test_memory_keeps_instants_until_they_are_past() -> None:
+def test_memory_keeps_instants_until_they_expire() -> None:
     now = [1000.0]
     tallies = TalliesInMemory(clock=lambda: now[0])
     for number, instant in enumerate((1_090_000, 1_030_000), 1):
@@ -178,7 +178,7 @@ def test_memory_keeps_instants_until_they_are_past() -> None:
     assert tallies.tallies([FIRST]).amounts == [{}]
 
 
-def test_memory_forgets_in_time() -> None:
+def test_memory_forgets_expired_tallies() -> None:
     now = [1000.0]
     tallies = TalliesInMemory(clock=lambda: now[0])
     tallies.tally([tally(FIRST, a=1)], source=SOURCE, number=1)
@@ -191,12 +191,12 @@ def test_memory_forgets_in_time() -> None:
 
 
 @pytest.mark.parametrize("reply", [None, [], [1], [1, 2, 3], [1, 2, ["a"]], [1, 2, ["a", "b"]], [1, 2], 7])
-def test_a_reply_of_the_wrong_shape_is_an_error_of_the_storage(reply: object) -> None:
+def test_malformed_reply_is_a_storage_error(reply: object) -> None:
     with pytest.raises(StorageError, match="wrong shape"):
         tallies_of(reply, 1)
 
 
 @pytest.mark.parametrize("reply", [None, [], [1], ["a", "b"]])
-def test_a_time_of_the_wrong_shape_is_an_error_of_the_storage(reply: object) -> None:
+def test_malformed_time_is_a_storage_error(reply: object) -> None:
     with pytest.raises(StorageError, match="wrong shape"):
         seconds_of(reply)

@@ -1,4 +1,4 @@
-"""What waiting gives: retry_after, reset_after, window edges, and a clock that steps back."""
+"""Waiting: retry_after, reset_after, edges of windows, and a clock that steps back."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ WINDOWS = [0.001, slow(0.007), 10, 400 * DAY]
 
 
 def windows_of(algorithm: str) -> int:
-    """For how many windows a unit can count: ``sliding_window_counter`` looks at the window before, too."""
+    """For how many windows a unit counts: ``sliding_window_counter`` counts the window before, too."""
     return 2 if algorithm == "sliding_window_counter" else 1
 
 
-def assert_admitted_at_the_promised_instant(bench: Bench, plan: tuple[Hit, ...]) -> None:
+def assert_admitted_exactly_at_retry_after(bench: Bench, plan: tuple[Hit, ...]) -> None:
     """Refused at every instant before ``retry_after`` that is tried, and admitted at it."""
     start = bench.clock.now
     wait = microseconds(bench.limiter.check(plan).retry_after)
@@ -40,16 +40,14 @@ def assert_admitted_at_the_promised_instant(bench: Bench, plan: tuple[Hit, ...])
 
 @pytest.mark.parametrize("cost", [1, slow(2), 7])
 @pytest.mark.parametrize("window", WINDOWS)
-def test_an_exhausted_rule_admits_exactly_at_retry_after(
-    bench: Bench, algorithm: str, window: float, cost: int
-) -> None:
+def test_exhausted_rule_admits_exactly_at_retry_after(bench: Bench, algorithm: str, window: float, cost: int) -> None:
     exhaust(bench.limiter, hits(rule(algorithm, window, 7)))
 
-    assert_admitted_at_the_promised_instant(bench, hits(rule(algorithm, window, 7), cost=cost))
+    assert_admitted_exactly_at_retry_after(bench, hits(rule(algorithm, window, 7), cost=cost))
 
 
 @pytest.mark.parametrize("cost", [1, 3, 7])
-def test_a_rule_charged_at_several_instants_admits_exactly_at_retry_after(
+def test_rule_charged_at_several_instants_admits_exactly_at_retry_after(
     bench: Bench, algorithm: str, cost: int
 ) -> None:
     for gap in (0, 0.1, 1.234567, 0.000001, 2):
@@ -57,21 +55,21 @@ def test_a_rule_charged_at_several_instants_admits_exactly_at_retry_after(
         bench.limiter.check(hits(rule(algorithm, 10, 7), cost=2))
     exhaust(bench.limiter, hits(rule(algorithm, 10, 7)))
 
-    assert_admitted_at_the_promised_instant(bench, hits(rule(algorithm, 10, 7), cost=cost))
+    assert_admitted_exactly_at_retry_after(bench, hits(rule(algorithm, 10, 7), cost=cost))
 
 
-def test_a_plan_is_admitted_exactly_at_the_largest_retry_after(bench: Bench, algorithm: str) -> None:
+def test_plan_is_admitted_exactly_at_the_largest_retry_after(bench: Bench, algorithm: str) -> None:
     plan = hits([rule(algorithm, 3, 2), rule(algorithm, 7, 3), rule("sliding_window", 5, 4)])
     bench.limiter.check(plan)
     bench.clock.advance(0.5)
 
     for _ in range(5):
         exhaust(bench.limiter, plan)
-        assert_admitted_at_the_promised_instant(bench, plan)
+        assert_admitted_exactly_at_retry_after(bench, plan)
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-def test_a_quota_is_whole_again_exactly_at_reset_after(bench: Bench, algorithm: str, window: float) -> None:
+def test_quota_is_full_again_exactly_at_reset_after(bench: Bench, algorithm: str, window: float) -> None:
     plan = hits(rule(algorithm, window, 7))
     bench.limiter.check(plan)
     reset = microseconds(bench.limiter.check(plan).reset_after)
@@ -86,7 +84,7 @@ def test_a_quota_is_whole_again_exactly_at_reset_after(bench: Bench, algorithm: 
     assert (whole.remaining, whole.reset_after) == (7, 0)
 
 
-def test_a_decision_tells_the_latest_reset_of_its_rules(bench: Bench, algorithm: str) -> None:
+def test_reset_after_of_a_decision_is_the_latest_of_its_rules(bench: Bench, algorithm: str) -> None:
     decision = bench.limiter.check(hits([rule(algorithm, 5), rule(algorithm, 50), rule(algorithm, 20)]))
 
     assert decision.reset_after == max(status.reset_after for status in decision.statuses)
@@ -96,7 +94,7 @@ def test_a_decision_tells_the_latest_reset_of_its_rules(bench: Bench, algorithm:
 # The edge of the sliding window: a unit charged at s counts at `now` while now - window < s <= now.
 
 
-def test_sliding_window_never_admits_more_than_the_count_across_any_boundary(bench: Bench) -> None:
+def test_sliding_window_never_admits_more_than_the_count_in_any_window(bench: Bench) -> None:
     plan = hits(rule("sliding_window", 10, 5))
     admitted = []
     for _ in range(200):
@@ -116,7 +114,7 @@ stepping_back = pytest.mark.usefixtures("_never_forgetting")
 @stepping_back
 @pytest.mark.parametrize("cost", [1, 5])
 @pytest.mark.parametrize("window", [slow(1), slow(10), 29, 31, slow(60), slow(3600)])
-def test_a_step_back_locks_nobody_out_for_longer_than_a_window(
+def test_clock_step_back_locks_no_client_out_for_longer_than_a_window(
     bench: Bench, algorithm: str, window: float, cost: int
 ) -> None:
     exhaust(bench.limiter, hits(rule(algorithm, window, 5)))
@@ -124,14 +122,14 @@ def test_a_step_back_locks_nobody_out_for_longer_than_a_window(
     exhaust(bench.limiter, hits(rule(algorithm, window, 5)))
 
     assert bench.limiter.peek(hits(rule(algorithm, window, 5))).retry_after <= window * windows_of(algorithm)
-    assert_admitted_at_the_promised_instant(bench, hits(rule(algorithm, window, 5), cost=cost))
+    assert_admitted_exactly_at_retry_after(bench, hits(rule(algorithm, window, 5), cost=cost))
 
 
 @stepping_back
 @pytest.mark.parametrize("cost", [1, 5])
 @pytest.mark.parametrize("window", [0.001, slow(1), slow(10)])
 @pytest.mark.parametrize("step", [1, slow(50_000), AHEAD])
-def test_a_small_step_back_forgets_nothing_and_makes_waits_longer_by_the_step(
+def test_small_clock_step_back_keeps_charges_and_lengthens_waits_by_the_step(
     bench: Bench, algorithm: str, window: float, cost: int, step: int
 ) -> None:
     plan = hits(rule(algorithm, window, 5), cost=cost)
@@ -141,21 +139,21 @@ def test_a_small_step_back_forgets_nothing_and_makes_waits_longer_by_the_step(
 
     assert bench.limiter.peek(plan).remaining == 0
     assert microseconds(bench.limiter.check(plan).retry_after) == wait + step
-    assert_admitted_at_the_promised_instant(bench, plan)
+    assert_admitted_exactly_at_retry_after(bench, plan)
 
 
 @stepping_back
-def test_charges_after_a_small_step_back_count_beside_those_ahead(bench: Bench, algorithm: str) -> None:
+def test_charges_before_and_after_a_small_step_back_both_count(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, 10, 5))
     bench.limiter.check(hits(rule(algorithm, 10, 5), cost=2))
     bench.clock.advance(-0.05)
 
     assert exhaust(bench.limiter, plan) == (2 if algorithm in {"token_bucket", "leaky_bucket", "gcra"} else 3)
-    assert_admitted_at_the_promised_instant(bench, plan)
+    assert_admitted_exactly_at_retry_after(bench, plan)
 
 
 @stepping_back
-def test_a_refused_check_keeps_charges_that_lie_a_little_ahead(bench: Bench, algorithm: str) -> None:
+def test_refused_check_keeps_charges_a_little_ahead_of_the_clock(bench: Bench, algorithm: str) -> None:
     full, other = hits(rule(algorithm, 50, 1), scope="full"), hits(rule(algorithm, 10, 5), scope="other")
     bench.limiter.check(full)
     exhaust(bench.limiter, other)
@@ -167,7 +165,7 @@ def test_a_refused_check_keeps_charges_that_lie_a_little_ahead(bench: Bench, alg
 
 
 @stepping_back
-def test_a_peek_after_a_step_back_changes_nothing(bench: Bench, algorithm: str) -> None:
+def test_peek_after_a_clock_step_back_changes_nothing(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, 60, 5))
     exhaust(bench.limiter, plan)
     before, stored = bench.limiter.peek(plan).reply, bench.stored()
@@ -180,7 +178,7 @@ def test_a_peek_after_a_step_back_changes_nothing(bench: Bench, algorithm: str) 
 
 
 @stepping_back
-def test_after_a_step_back_never_more_than_the_count_is_admitted(bench: Bench, algorithm: str) -> None:
+def test_no_more_than_the_count_is_admitted_after_a_clock_step_back(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, 10, 5))
     exhaust(bench.limiter, plan)
     bench.clock.advance(-30)
@@ -190,7 +188,7 @@ def test_after_a_step_back_never_more_than_the_count_is_admitted(bench: Bench, a
 
 
 @stepping_back
-def test_sliding_window_a_charge_drops_what_lies_far_ahead_and_keeps_what_lies_a_little_ahead(bench: Bench) -> None:
+def test_sliding_window_drops_charges_far_ahead_and_keeps_those_a_little_ahead(bench: Bench) -> None:
     plan = hits(rule("sliding_window", 60, 5))
     bench.limiter.check(plan)
     bench.clock.advance(29)
@@ -203,23 +201,21 @@ def test_sliding_window_a_charge_drops_what_lies_far_ahead_and_keeps_what_lies_a
 
 
 @stepping_back
-def test_a_wait_promised_after_a_step_back_is_kept_although_units_lie_in_the_future(
-    bench: Bench, algorithm: str
-) -> None:
+def test_retry_after_is_exact_with_charges_ahead_of_the_clock(bench: Bench, algorithm: str) -> None:
     full, future = hits(rule(algorithm, 50, 1), scope="full"), hits(rule(algorithm, 50, 1), scope="future")
     bench.limiter.check(full)
     bench.clock.advance(40)
     bench.limiter.check(future)
     bench.clock.advance(-30)
 
-    assert_admitted_at_the_promised_instant(bench, full + future)
+    assert_admitted_exactly_at_retry_after(bench, full + future)
 
 
 @stepping_back
-def test_sliding_window_a_wait_promised_after_a_step_back_is_kept_for_several_units(bench: Bench) -> None:
+def test_sliding_window_retry_after_of_several_units_is_exact_after_a_step_back(bench: Bench) -> None:
     bench.limiter.check(hits(rule("sliding_window", 50, 2)))
     bench.clock.advance(40)
     bench.limiter.check(hits(rule("sliding_window", 50, 2)))
     bench.clock.advance(-30)
 
-    assert_admitted_at_the_promised_instant(bench, hits(rule("sliding_window", 50, 2), cost=2))
+    assert_admitted_exactly_at_retry_after(bench, hits(rule("sliding_window", 50, 2), cost=2))

@@ -1,4 +1,4 @@
-"""What is undone or not done twice: refund, repeat, reset."""
+"""Refunds, checks that are repeated with their id, and resets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from support.bench import Bench
 
 REMEMBERING = [name for name, twin in ALGORITHMS.items() if twin.REMEMBERS_IDS]
-"""Algorithms that keep the ids of checks, and so recognise one of them."""
+"""Algorithms that keep the ids of checks, and so recognise a repeated one."""
 
 keeps_ids = pytest.mark.parametrize("algorithm", REMEMBERING)
 
@@ -27,7 +27,7 @@ keeps_ids = pytest.mark.parametrize("algorithm", REMEMBERING)
 
 
 @pytest.mark.parametrize("cost", [1, 2, 5])
-def test_a_refund_at_once_restores_the_quota(bench: Bench, algorithm: str, cost: int) -> None:
+def test_refund_restores_the_quota(bench: Bench, algorithm: str, cost: int) -> None:
     plan = hits([rule(algorithm), rule(algorithm, 60, 9)], cost=cost)
     before = bench.limiter.peek(plan)
 
@@ -36,7 +36,7 @@ def test_a_refund_at_once_restores_the_quota(bench: Bench, algorithm: str, cost:
     assert bench.limiter.peek(plan).reply == before.reply
 
 
-def test_the_decision_after_a_refund_says_when_the_quota_is_whole(bench: Bench, algorithm: str) -> None:
+def test_decision_after_a_refund_has_the_new_reset_after(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, 3600, 9))
     first, second = bench.limiter.check(plan), bench.limiter.check(plan)
 
@@ -48,7 +48,7 @@ def test_the_decision_after_a_refund_says_when_the_quota_is_whole(bench: Bench, 
     assert bench.limiter.peek(plan).reset_after == 0
 
 
-def test_a_window_that_was_emptied_by_a_refund_begins_anew(bench: Bench) -> None:
+def test_window_emptied_by_a_refund_starts_again(bench: Bench) -> None:
     plan = hits(rule("sliding_window_counter", 10, 5))
     bench.limiter.check(plan)
     bench.clock.advance(10)
@@ -59,7 +59,7 @@ def test_a_window_that_was_emptied_by_a_refund_begins_anew(bench: Bench) -> None
     assert bench.limiter.check(plan).reset_after == 20
 
 
-def test_a_part_of_what_a_check_charged_can_be_taken_back(bench: Bench, algorithm: str) -> None:
+def test_part_of_a_charge_can_be_refunded(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm), cost=5)
     (charge,) = (decision := bench.limiter.check(plan)).charges
 
@@ -68,7 +68,7 @@ def test_a_part_of_what_a_check_charged_can_be_taken_back(bench: Bench, algorith
     assert bench.limiter.peek(plan).remaining == 2
 
 
-def test_what_has_charged_nothing_gives_nothing_back(bench: Bench, algorithm: str) -> None:
+def test_refund_of_a_check_that_charged_nothing_returns_nothing(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm))
     bench.limiter.check(plan)
 
@@ -83,7 +83,7 @@ def test_what_has_charged_nothing_gives_nothing_back(bench: Bench, algorithm: st
 
 
 @pytest.mark.parametrize("late", [10, 10.000001, 15, 25, 1000])
-def test_a_late_refund_gives_back_nothing_that_others_have_charged(bench: Bench, algorithm: str, late: float) -> None:
+def test_late_refund_does_not_return_units_of_others(bench: Bench, algorithm: str, late: float) -> None:
     plan = hits(rule(algorithm, 10, 5))
     decision = bench.limiter.check(plan)
     bench.clock.advance(late)
@@ -96,7 +96,7 @@ def test_a_late_refund_gives_back_nothing_that_others_have_charged(bench: Bench,
     assert exhaust(bench.limiter, plan) == 5
 
 
-def test_a_refund_after_a_reset_is_harmless(bench: Bench, algorithm: str) -> None:
+def test_refund_after_a_reset_does_not_exceed_the_count(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm))
     decision = bench.limiter.check(plan)
     bench.limiter.reset(plan)
@@ -106,7 +106,7 @@ def test_a_refund_after_a_reset_is_harmless(bench: Bench, algorithm: str) -> Non
     assert exhaust(bench.limiter, plan) == 5
 
 
-def test_a_refund_after_a_reset_takes_from_others_only_where_the_docs_say_so(bench: Bench, algorithm: str) -> None:
+def test_refund_after_a_reset_takes_units_of_others_only_as_documented(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, 3600, 20), cost=5)
     decision = bench.limiter.check(plan)
     bench.clock.advance(1)
@@ -120,10 +120,10 @@ def test_a_refund_after_a_reset_takes_from_others_only_where_the_docs_say_so(ben
     if algorithm in {"sliding_window", "fixed_window", "sliding_window_counter"}:
         assert left == 5
     else:
-        assert left in (9, 10)  # a part of a unit is not back yet, where units come back by and by
+        assert left in (9, 10)  # a part of a unit is not back yet, because units come back one after another
 
 
-def test_a_second_refund_gives_nothing_more_back(bench: Bench, algorithm: str) -> None:
+def test_second_refund_returns_nothing(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm), cost=2)
     decision = bench.limiter.check(plan)
     bench.limiter.check(plan)
@@ -135,7 +135,7 @@ def test_a_second_refund_gives_nothing_more_back(bench: Bench, algorithm: str) -
 
 
 @keeps_ids
-def test_a_refund_by_two_who_know_the_check_is_one_refund(bench: Bench, algorithm: str) -> None:
+def test_refund_of_one_check_by_two_processes_is_one_refund(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm), cost=2)
     decision = bench.limiter.check(plan)
     bench.limiter.check(plan)
@@ -148,7 +148,7 @@ def test_a_refund_by_two_who_know_the_check_is_one_refund(bench: Bench, algorith
 
 
 @keeps_ids
-def test_a_refund_takes_back_the_charge_of_its_own_instant(bench: Bench, algorithm: str) -> None:
+def test_refund_takes_back_the_charge_of_its_own_instant(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, 10, 3))
     first = bench.limiter.check(plan)
     bench.clock.advance(4)
@@ -162,7 +162,7 @@ def test_a_refund_takes_back_the_charge_of_its_own_instant(bench: Bench, algorit
 
 
 @keeps_ids
-def test_a_refund_among_charges_of_one_instant_takes_its_own(bench: Bench, algorithm: str) -> None:
+def test_refund_among_charges_of_one_instant_takes_back_its_own(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, 10, 9))
     decisions = [bench.limiter.check(hits(rule(algorithm, 10, 9), cost=cost)) for cost in (1, 3, 2)]
 
@@ -176,7 +176,7 @@ def test_a_refund_among_charges_of_one_instant_takes_its_own(bench: Bench, algor
 
 @keeps_ids
 @pytest.mark.parametrize("cost", [1, 3])
-def test_a_check_repeated_with_its_id_is_charged_once(bench: Bench, algorithm: str, cost: int) -> None:
+def test_check_repeated_with_its_id_is_charged_once(bench: Bench, algorithm: str, cost: int) -> None:
     plan = hits(rule(algorithm, 10, 9), cost=cost)
     check_id = uuid4()
     for _ in range(4):
@@ -187,7 +187,7 @@ def test_a_check_repeated_with_its_id_is_charged_once(bench: Bench, algorithm: s
 
 
 @keeps_ids
-def test_the_check_of_the_last_unit_is_allowed_again_when_repeated(bench: Bench, algorithm: str) -> None:
+def test_check_of_the_last_unit_is_allowed_again_when_repeated(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, 10, 1))
     check_id = uuid4()
     bench.limiter.check(plan, check_id=check_id)
@@ -200,7 +200,7 @@ def test_the_check_of_the_last_unit_is_allowed_again_when_repeated(bench: Bench,
 
 
 @keeps_ids
-def test_a_refused_check_is_asked_anew_when_repeated(bench: Bench, algorithm: str) -> None:
+def test_refused_check_is_checked_again_when_repeated(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, 10, 1))
     check_id = uuid4()
     bench.limiter.check(plan)
@@ -212,7 +212,7 @@ def test_a_refused_check_is_asked_anew_when_repeated(bench: Bench, algorithm: st
 
 
 @keeps_ids
-def test_a_repeated_check_is_charged_once_if_one_rule_keeps_ids(bench: Bench, algorithm: str) -> None:
+def test_repeated_check_is_charged_once_if_one_rule_keeps_ids(bench: Bench, algorithm: str) -> None:
     others = [rule(name, 60, 9) for name in RATES if name not in REMEMBERING]
     plan = hits([*others, rule("sliding_window", 10, 5), rule(algorithm, 20, 9)])
     check_id = uuid4()
@@ -225,9 +225,7 @@ def test_a_repeated_check_is_charged_once_if_one_rule_keeps_ids(bench: Bench, al
 
 
 @keeps_ids
-def test_an_id_is_known_to_the_last_microsecond_of_its_window_and_then_charged_anew(
-    bench: Bench, algorithm: str
-) -> None:
+def test_id_is_remembered_until_the_last_microsecond_of_its_window(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, 10, 2))
     check_id = uuid4()
     bench.limiter.check(plan, check_id=check_id)
@@ -240,7 +238,7 @@ def test_an_id_is_known_to_the_last_microsecond_of_its_window_and_then_charged_a
 
 
 @keeps_ids
-def test_a_refunded_check_is_charged_when_repeated(bench: Bench, algorithm: str) -> None:
+def test_refunded_check_is_charged_when_repeated(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm))
     decision = bench.limiter.check(plan)
     bench.limiter.refund(decision)
@@ -250,7 +248,7 @@ def test_a_refunded_check_is_charged_when_repeated(bench: Bench, algorithm: str)
 
 
 @keeps_ids
-def test_the_decision_of_a_repeated_check_can_be_refunded(bench: Bench, algorithm: str) -> None:
+def test_decision_of_a_repeated_check_can_be_refunded(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, 10, 5), cost=2)
     check_id = uuid4()
     bench.limiter.check(plan, check_id=check_id)
@@ -265,7 +263,7 @@ def test_the_decision_of_a_repeated_check_can_be_refunded(bench: Bench, algorith
 # Reset
 
 
-def test_a_reset_makes_the_quotas_whole_at_once(bench: Bench, algorithm: str) -> None:
+def test_reset_restores_all_quotas_and_deletes_their_keys(bench: Bench, algorithm: str) -> None:
     plan = hits([rule(algorithm), rule(algorithm, 60, 9)])
     exhaust(bench.limiter, plan)
 
@@ -276,7 +274,7 @@ def test_a_reset_makes_the_quotas_whole_at_once(bench: Bench, algorithm: str) ->
     assert bench.stored() == {}
 
 
-def test_a_reset_leaves_others_alone(bench: Bench, algorithm: str) -> None:
+def test_reset_leaves_other_subjects(bench: Bench, algorithm: str) -> None:
     for subject in ("ada", "bo"):
         exhaust(bench.limiter, hits(rule(algorithm), subject=subject))
 
@@ -285,14 +283,14 @@ def test_a_reset_leaves_others_alone(bench: Bench, algorithm: str) -> None:
     assert bench.limiter.peek(hits(rule(algorithm), subject="bo")).remaining == 0
 
 
-def test_a_reset_of_what_was_never_charged_is_harmless(bench: Bench) -> None:
+def test_reset_of_an_unused_quota_changes_nothing(bench: Bench) -> None:
     bench.limiter.reset(hits())
     bench.limiter.reset(())
 
     assert bench.limiter.peek(hits()).remaining == 5
 
 
-def test_a_refund_tells_what_is_left_now_and_leaves_the_decision_as_it_was(bench: Bench, algorithm: str) -> None:
+def test_refund_returns_a_new_decision_and_leaves_the_old_one(bench: Bench, algorithm: str) -> None:
     plan = hits([rule(algorithm), rule(algorithm, 60, 9)], cost=2)
     decision = bench.limiter.check(plan)
 
@@ -303,7 +301,7 @@ def test_a_refund_tells_what_is_left_now_and_leaves_the_decision_as_it_was(bench
     assert [charge.hit for charge in after.charges] == [plan[1]]
 
 
-def test_a_refund_in_parts_takes_back_each_part_once(bench: Bench, algorithm: str) -> None:
+def test_refund_in_parts_takes_back_each_part_once(bench: Bench, algorithm: str) -> None:
     plan = hits([rule(algorithm), rule(algorithm, 60, 9)], cost=2)
     bench.limiter.check(plan)
     decision = bench.limiter.check(plan)
@@ -315,7 +313,7 @@ def test_a_refund_in_parts_takes_back_each_part_once(bench: Bench, algorithm: st
     assert decision.charges == ()
 
 
-def test_nobody_can_write_to_a_decision(bench: Bench) -> None:
+def test_decision_is_immutable(bench: Bench) -> None:
     decision = bench.limiter.check(hits())
 
     with pytest.raises(AttributeError):
