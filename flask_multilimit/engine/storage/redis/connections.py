@@ -1,7 +1,8 @@
-"""Connections of redis-py that keep a deadline for a whole question, and take no reply without end.
+"""Connections of redis-py that keep a deadline for a whole question, and limit the length of replies.
 
 The timeout of a socket restarts with every byte. Here, each step of a question (connecting, greeting, asking, reading)
-gets the time that the steps before it left. If this process is late itself, bytes that have arrived by then count.
+gets the time that the steps before it have left. If this process is itself late, it still reads bytes that have arrived
+by then.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from redis.exceptions import InvalidResponse
 _NOT_YET = (TimeoutError, BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _AN_INSTANT = 0.000_001
 """Seconds. A timeout of 0 would make a socket non-blocking."""
-_LATE_READS = 100
-"""The most reads of bytes that had arrived by the deadline: a server may never stop sending."""
+_MOST_LATE_READS = 100
+"""The most reads after the deadline: a server may never stop sending."""
 PUNCTUAL = 0.75
-"""If at least this part of the time is left, a step keeps the timeout that the socket has already."""
+"""If at least this part of the time is left, a step does not change the timeout of the socket."""
 
 MOST_ELEMENTS = 999_999
-"""The most elements: no question of ours has a longer answer."""
+"""The most elements: no question of limits_replies has a longer answer."""
 _HEADER = 24
 """The bytes of a line that can matter: a type and a number."""
 _WITH_ELEMENTS = b"*~>%|"
@@ -39,24 +40,24 @@ _SHOW_A_CERTIFICATE = (
 
 
 class Deadline(threading.local):
-    """The deadline of what the current thread is asking. Without ``seconds`` there is none."""
+    """The deadline of the current thread's question. Without ``seconds`` there is none."""
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
         self.started: float = math.inf
         """By ``time.monotonic``."""
-        self.ours: bool = True
-        """Whether it is a question of ours, whose reply has a known shape."""
+        self.limits_replies: bool = True
+        """Whether the length of a reply is limited, as for all questions whose reply has a known shape."""
 
     def start(self, started: float | None = None) -> None:
         """Start the deadline of a question, which begins now or began at ``started``."""
         self.started = monotonic() if started is None else started
-        self.ours = True
+        self.limits_replies = True
 
-    def stop(self, *, ours: bool = False) -> None:
+    def stop(self, *, limits_replies: bool = False) -> None:
         """End the deadline. From now on, the timeouts of the sockets apply to each step."""
         self.started = math.inf
-        self.ours = ours
+        self.limits_replies = limits_replies
 
     def step(self) -> float:
         """Seconds that the next step may take. Raises :class:`TimeoutError` if none are left."""
@@ -75,9 +76,9 @@ class Deadline(threading.local):
 
 
 class Announcements:
-    """Limits the number of elements that a reply may announce: hiredis allocates room for all before the first arrives,
-    and no other thread runs while gigabytes are freed. Reads what a server sends, in pieces of any size, and skips
-    texts, in which ``*`` has no meaning."""
+    """Limits the number of elements that a reply may announce: hiredis allocates room for all of them before the first
+    arrives, and no other thread runs while gigabytes are freed. Reads what a server sends, in pieces of any size, and
+    skips texts, in which ``*`` has no meaning."""
 
     def __init__(self) -> None:
         self._line = b""
@@ -116,10 +117,10 @@ class TimedSocket:
     def __init__(self, socket: Any, deadline: Deadline) -> None:
         self.plain = socket
         self._deadline = deadline
-        self._in_time = (deadline.seconds or 0) * PUNCTUAL
+        self._long_enough = (deadline.seconds or 0) * PUNCTUAL
         self._is_shortened = False
         self._polling = False
-        self._late = 0
+        self._late_reads = 0
         self._announcements = Announcements()
 
     def __getattr__(self, name: str) -> Any:
@@ -127,12 +128,12 @@ class TimedSocket:
 
     def recv_into(self, buffer: Any, *arguments: Any) -> int:
         many = int(self._receive(self.plain.recv_into, buffer, *arguments))
-        self._examine(bytes(memoryview(buffer)[:many]))
+        self._check_length(bytes(memoryview(buffer)[:many]))
         return many
 
     def recv(self, *arguments: Any) -> bytes:
         received = bytes(self._receive(self.plain.recv, *arguments))
-        self._examine(received)
+        self._check_length(received)
         return received
 
     def _receive(self, receive: Callable[..., Any], *arguments: Any) -> Any:
@@ -142,11 +143,10 @@ class TimedSocket:
         except _NOT_YET:
             if self._polling:
                 raise
-            return self._last_look(receive, *arguments)
+            return self._read_arrived(receive, *arguments)
 
-    def _examine(self, received: bytes) -> None:
-        """Check the length of a reply. If it answers no question of ours, it may have any length."""
-        if self._deadline.ours:
+    def _check_length(self, received: bytes) -> None:
+        if self._deadline.limits_replies:
             self._announcements.read(received)
 
     def sendall(self, *arguments: Any) -> None:
@@ -156,8 +156,8 @@ class TimedSocket:
         except _NOT_YET:
             raise TimeoutError("timed out") from None
 
-    def _last_look(self, receive: Callable[..., Any], *arguments: Any) -> Any:
-        """Read what has arrived by now: a busy process, or one with many greenlets, may itself be late."""
+    def _read_arrived(self, receive: Callable[..., Any], *arguments: Any) -> Any:
+        """Read what has arrived by now: this process may be late itself if it is busy, or has many greenlets."""
         self._is_shortened = True
         try:
             self.plain.settimeout(0)
@@ -168,7 +168,7 @@ class TimedSocket:
             self.plain.settimeout(_AN_INSTANT)
 
     def settimeout(self, seconds: float | None) -> None:
-        """redis-py sets 0 to find out whether there is anything to read."""
+        """Set the timeout. With 0, redis-py finds out whether there is anything to read."""
         self._polling = seconds == 0
         self.plain.settimeout(seconds)
 
@@ -176,10 +176,10 @@ class TimedSocket:
         left = self._deadline.remaining()
         if self._polling:
             return
-        self._late = self._late + 1 if left <= 0 else 0
-        if self._late > _LATE_READS:
+        self._late_reads = self._late_reads + 1 if left <= 0 else 0
+        if self._late_reads > _MOST_LATE_READS:
             raise TimeoutError("timed out")
-        if left < self._in_time:
+        if left < self._long_enough:
             self.plain.settimeout(max(left, _AN_INSTANT))
             self._is_shortened = True
         elif self._is_shortened:
@@ -188,7 +188,7 @@ class TimedSocket:
 
 
 class Timed:
-    """Makes a connection of redis-py keep the deadline given as ``deadline=``."""
+    """Makes a connection of redis-py keep the deadline that is given as ``deadline=``."""
 
     socket_connect_timeout: float | None
 
@@ -212,7 +212,7 @@ class TimedConnection(Timed, Connection):
 
 
 class _TlsInTime(SSLConnection):
-    """Connects as redis-py does, but reuses the TLS context, and limits the handshake to the time that is left."""
+    """Connects as redis-py does, but reuses the TLS context, and limits the handshake to the remaining time."""
 
     _deadline: Deadline
 
@@ -228,30 +228,30 @@ class _TlsInTime(SSLConnection):
         return encrypted
 
     def context(self) -> ssl.SSLContext:
-        """The TLS context, created once for the same options and files: loading the CAs of a machine can take longer
-        than a whole check may. Raises ``OSError`` that names the file."""
+        """The TLS context, cached by options and files: loading the CAs of a machine can take longer than a whole check
+        may. Raises ``OSError``, which names the file."""
         authorities = self.ca_certs, self.ca_path, self.ca_data
         own = self.certfile, self.keyfile, self.certificate_password
-        newest = getattr(self, "ssl_min_version", None), getattr(self, "ssl_ciphers", None)  # from redis-py 5.1 on
+        since_redis_py_5_1 = getattr(self, "ssl_min_version", None), getattr(self, "ssl_ciphers", None)
         changed = tuple(_changed_at(file) for file in (self.ca_certs, self.certfile, self.keyfile) if file)
-        return _context(authorities, own, self.cert_reqs, self.check_hostname, newest, changed)
+        return _context(authorities, own, self.cert_reqs, self.check_hostname, since_redis_py_5_1, changed)
 
 
 def _changed_at(file: str) -> int:
-    """When ``file`` was replaced, because certificates expire."""
+    """When ``file`` was last changed, because certificates are renewed; 0 if it does not exist."""
     return Path(file).stat().st_mtime_ns if Path(file).exists() else 0
 
 
-_Three = tuple["str | None", "str | None", "str | None"]
+_ThreePaths = tuple["str | None", "str | None", "str | None"]
 
 
 @lru_cache(maxsize=32)
 def _context(
-    authorities: _Three,
-    own: _Three,
+    authorities: _ThreePaths,
+    own: _ThreePaths,
     cert_reqs: ssl.VerifyMode,
     check_hostname: bool,
-    newest: tuple[Any, Any],
+    since_redis_py_5_1: tuple[Any, Any],
     _: tuple[int, ...],
 ) -> ssl.SSLContext:
     context = ssl.create_default_context()
@@ -260,9 +260,9 @@ def _context(
     if any(authorities):
         _load("ssl_ca_certs, ssl_ca_path", authorities, context.load_verify_locations)
     certificate, key, password = own
-    if certificate or key:  # a password, even a wrong one, or OpenSSL would ask at the terminal
+    if certificate or key:  # always with a password, even an empty one: otherwise OpenSSL asks at the terminal
         _load("ssl_certfile, ssl_keyfile", (certificate or "", key, password or ""), context.load_cert_chain)
-    min_version, ciphers = newest
+    min_version, ciphers = since_redis_py_5_1
     if min_version is not None:
         context.minimum_version = min_version
     if ciphers:
@@ -273,7 +273,7 @@ def _context(
 def _load(names: str, given: tuple[Any, ...], load: Callable[..., object]) -> None:
     try:
         load(*given)
-    except OSError as error:  # as are those of TLS
+    except OSError as error:  # errors of TLS are OSErrors, too
         shown = ", ".join(repr(path) for path in given[:2] if path)
         raise OSError(f"{names}: {shown} cannot be used: {error.strerror or error}") from error
 
@@ -283,21 +283,22 @@ class TimedTlsConnection(Timed, _TlsInTime):
 
     def __init__(self, *, ssl_check_hostname: bool = True, **options: Any) -> None:
         super().__init__(ssl_check_hostname=ssl_check_hostname, **options)
-        self._trusts = False
+        self._handshake_done = False
 
     def connect(self) -> None:
-        """The server checks our certificate only after the handshake, and its error is often lost."""
-        self._trusts = False
+        """Connect. If that fails after the handshake, suggest a client certificate: the server checks that only then,
+        and its error is often lost."""
+        self._handshake_done = False
         try:
             super().connect()
         except RedisConnectionError as error:
-            if self._trusts:
+            if self._handshake_done:
                 error.remedy = _SHOW_A_CERTIFICATE  # type: ignore[attr-defined]
             raise
 
     def _connect(self) -> TimedSocket:
         socket = super()._connect()
-        self._trusts = True
+        self._handshake_done = True
         return socket
 
 

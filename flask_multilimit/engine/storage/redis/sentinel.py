@@ -1,8 +1,8 @@
 """A primary that Sentinel monitors: each new connection first asks the sentinels for its address.
 
-redis-py has its own pool for this. But that asks one sentinel after the other with a full timeout each, and its
-connections do not keep our deadline. Here only the connection differs, so the rest (pool, wire, deadline) is the same
-as for a single server.
+redis-py has its own pool for this. But that asks one sentinel after another with a full timeout each, and its
+connections do not keep the deadline. Here, only the connection is special, so the rest (pool, wire, deadline) is the
+same as for a single server.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 """The schemes of URIs that name sentinels, and the protocol of the servers behind them."""
 PORT = 26379
 LOOK_SECONDS = 1.0
-"""The time between two looks whether the primary is another one."""
-LEAVE_SECONDS = 3.5
-"""For this time after a new primary is found, each look closes idle connections: some were in use at the last look."""
-PATIENCE = 0.5
+"""The time between two questions whether there is a new primary."""
+CLOSE_IDLE_SECONDS = 3.5
+"""How long idle connections are closed, again and again, after a new primary was found: some were in use before."""
+TIME_SHARE = 0.5
 """The part of the remaining time that one sentinel may take: the next one and the primary need the rest."""
 
 
@@ -41,50 +41,51 @@ class NoPrimaryError(RedisConnectionError):
 
 
 class Primary:
-    """Where the primary of ``service`` is, as the sentinels say. Thread-safe, fork-safe: it keeps no connection.
+    """The primary of ``service``, whose address the sentinels know. Thread-safe, fork-safe: it keeps no connection.
 
-    ``scheme`` is ``redis`` or ``rediss``, ``options`` are those of redis-py for a connection to a sentinel.
+    ``scheme`` is ``redis`` or ``rediss``, ``options`` are sentinels of redis-py for a connection to a sentinel.
     """
 
     def __init__(self, service: str, sentinels: tuple[Address, ...], scheme: str, options: Mapping[str, Any]) -> None:
         self.service = service
         self._sentinels = sentinels
-        self._kind = TIMED_CONNECTIONS[scheme]
+        self._connection_class = TIMED_CONNECTIONS[scheme]
         self._options = options
 
-        self.leave: Callable[[], Callable[[], object] | None] = lambda: None
-        """A weak reference to what closes the idle connections of a storage: the pool, which has this object, must not
-        keep its storage alive."""
+        self.close_idle: Callable[[], Callable[[], object] | None] = lambda: None
+        """A weak reference to a method that closes the idle connections of a storage. Weak, because the pool has this
+        object and must not keep its storage alive."""
         self._connected = set[Address]()
-        self._leave_until = 0.0
+        self._close_idle_until = 0.0
         self._beat = Beat(self._look, name="multilimit-sentinel")
 
     def __repr__(self) -> str:
         return f"the primary of {self.service!r}, of which {_listed(self._sentinels)} know"
 
     def address(self, deadline: Deadline) -> Address:
-        """The address, from the first sentinel that knows it. Raises :class:`NoPrimaryError`."""
+        """The address of the primary, from the first sentinel that knows it. Raises :class:`NoPrimaryError`."""
         failures: list[tuple[Address, Exception | None]] = []
         for sentinel in self._sentinels:
             try:
-                found = self._ask(sentinel, deadline)
+                address = self._ask(sentinel, deadline)
             except (RedisError, OSError) as error:
                 failures.append((sentinel, error))
                 continue
-            if found:
-                self._ask_later({failed for failed, _ in failures})
-                return found
+            if address:
+                self._move_to_end({failed for failed, _ in failures})
+                return address
             failures.append((sentinel, None))
-        self._ask_later({failures[0][0]})
-        raise _nobody_knows(self.service, failures)
+        self._move_to_end({failures[0][0]})
+        raise _no_primary(self.service, failures)
 
-    def doubt(self) -> None:
-        """Nobody answers at the last address. Ask another sentinel first next time: this one may be out of date."""
-        self._ask_later({self._sentinels[0]})
+    def ask_another_first(self) -> None:
+        """Ask another sentinel first next time, because nobody answers at the last address: its sentinel may be out of
+        date."""
+        self._move_to_end({self._sentinels[0]})
 
-    def note(self, address: Address) -> None:
-        """There is a connection to ``address``: look from now on whether that remains the primary. After a planned
-        fail-over, the old one answers until the sentinels make it a replica, and then loses what it was charged."""
+    def watch(self, address: Address) -> None:
+        """Watch from now on whether ``address``, to which there is a connection, remains the primary. After a planned
+        fail-over, the old primary answers until the sentinels make it a replica, and then loses its latest charges."""
         self._connected.add(address)
         self._beat.wake(monotonic() + LOOK_SECONDS)
 
@@ -98,18 +99,18 @@ class Primary:
         with suppress(RedisError, OSError):  # the next connection reports it
             address = self.address(deadline)
             if self._connected - {address}:
-                self._connected, self._leave_until = {address}, monotonic() + LEAVE_SECONDS
-            leave = self.leave()
-            if leave is not None and monotonic() < self._leave_until:
-                leave()
+                self._connected, self._close_idle_until = {address}, monotonic() + CLOSE_IDLE_SECONDS
+            close_idle = self.close_idle()
+            if close_idle is not None and monotonic() < self._close_idle_until:
+                close_idle()
         return LOOK_SECONDS
 
     def _ask(self, sentinel: Address, deadline: Deadline) -> Address | None:
         host, port = sentinel
-        seconds = deadline.step() * PATIENCE
+        seconds = deadline.step() * TIME_SHARE
         own = Deadline(seconds)
         own.start()
-        connection = self._kind(host=host, port=port, deadline=own, socket_timeout=seconds, **self._options)
+        connection = self._connection_class(host=host, port=port, deadline=own, socket_timeout=seconds, **self._options)
         try:
             connection.connect()
             connection.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)
@@ -118,12 +119,12 @@ class Primary:
             connection.disconnect()
         return (answer[0].decode(), int(answer[1])) if answer else None
 
-    def _ask_later(self, those: set[Address]) -> None:
-        self._sentinels = tuple(sorted(self._sentinels, key=those.__contains__))
+    def _move_to_end(self, sentinels: set[Address]) -> None:
+        self._sentinels = tuple(sorted(self._sentinels, key=sentinels.__contains__))
 
 
 class _ToPrimary:
-    """Makes a timed connection lead to the primary given as ``primary=``."""
+    """Makes a timed connection connect to the primary that is given as ``primary=``."""
 
     host: str
     port: int
@@ -138,9 +139,9 @@ class _ToPrimary:
         try:
             connected = super()._connect()  # type: ignore[misc]
         except OSError:
-            self._primary.doubt()
+            self._primary.ask_another_first()
             raise
-        self._primary.note((self.host, self.port))
+        self._primary.watch((self.host, self.port))
         return connected
 
 
@@ -157,10 +158,10 @@ PRIMARY_CONNECTIONS: dict[str, type[Any]] = {"redis": PrimaryConnection, "rediss
 
 
 def to_primary(url: str, **options: Any) -> tuple[str, dict[str, Any]]:
-    """From ``redis+sentinel://user:password@host:port,host:port/service/db?sentinel_password=...`` to a URI that
-    redis-py understands, and the further options of the client.
+    """Translate ``redis+sentinel://user:password@host:port,host:port/service/db?sentinel_password=...`` to a URI that
+    redis-py understands, and further options of the client.
 
-    ``options`` are redis-py's, for the connections to sentinels. Raises ``ValueError``.
+    ``options`` are options of redis-py for the connections to sentinels. Raises ``ValueError``.
     """
     scheme, _, rest = url.partition("://")
     rest, _, query = rest.partition("?")
@@ -175,21 +176,22 @@ def to_primary(url: str, **options: Any) -> tuple[str, dict[str, Any]]:
     own = {name: value for name, value in parse_qsl(query) if name.startswith("sentinel_")}
     others = urlencode([(name, value) for name, value in parse_qsl(query) if name not in own])
     plain = f"{SENTINEL_SCHEMES[scheme]}://{credentials}{at}localhost/{database}?{others}"
-    logging_in = {name: own.pop(f"sentinel_{name}", None) for name in ("username", "password")}
+    credentials_of_sentinels = {name: own.pop(f"sentinel_{name}", None) for name in ("username", "password")}
     if own:
         raise MalformedError(f"{', '.join(own)}: of sentinels it takes sentinel_username and sentinel_password")
     given: dict[str, Any] = parse_url(plain)  # type: ignore[no-untyped-call]
     shared = {name: value for name, value in given.items() if name.startswith(("ssl_", "socket_"))}
-    primary = Primary(unquote(service), sentinels, SENTINEL_SCHEMES[scheme], {**options, **shared, **logging_in})
+    all_options = {**options, **shared, **credentials_of_sentinels}
+    primary = Primary(unquote(service), sentinels, SENTINEL_SCHEMES[scheme], all_options)
     return plain, {"connection_class": PRIMARY_CONNECTIONS[SENTINEL_SCHEMES[scheme]], "primary": primary}
 
 
-def _nobody_knows(service: str, failures: list[tuple[Address, Exception | None]]) -> NoPrimaryError:
-    said = "; ".join(
+def _no_primary(service: str, failures: list[tuple[Address, Exception | None]]) -> NoPrimaryError:
+    answers = "; ".join(
         f"{_listed((sentinel,))} {f'{type(error).__name__}: {error}' if error else 'knows none of this name'}"
         for sentinel, error in failures
     )
-    return NoPrimaryError(f"no sentinel names the primary of {service!r}: {said}", remedy=_remedy(failures))
+    return NoPrimaryError(f"no sentinel names the primary of {service!r}: {answers}", remedy=_remedy(failures))
 
 
 def _remedy(failures: list[tuple[Address, Exception | None]]) -> str:

@@ -128,7 +128,7 @@ class RedisStorage:
         storage._owns_client = True
         storage._primary = client.connection_pool.connection_kwargs.get("primary")
         if storage._primary is not None:
-            storage._primary.leave = WeakMethod(storage._leave_server)
+            storage._primary.close_idle = WeakMethod(storage._leave_server)
         return storage
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
@@ -143,7 +143,7 @@ class RedisStorage:
                 if variable is not None:
                     start, frame = self._complete(hits, start, variable, frame)
                 command = start + new + b"\r\n"
-                answer = self._wire.ask(command, started, looking=not safe_to_repeat)
+                answer = self._wire.ask(command, started, check_open=not safe_to_repeat)
                 reply = completed(answer, len(hits), frame)
                 if reply is None:
                     self._learn_time(hits, answer)
@@ -272,7 +272,7 @@ class RedisStorage:
 
     def run_script(self, script: str, keys: Sequence[str], arguments: Sequence[bytes]) -> Any:
         """Run ``script``. Its reply may be long, so each step has the timeout of the sockets."""
-        self._deadline.stop(ours=True)
+        self._deadline.stop(limits_replies=True)
         return self._command(self._client.execute_command, "EVAL", script, len(keys), *keys, *arguments)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Makes the client of a storage URI, and finds what is wrong in the URI before a connection is made."""
+"""Makes the client for a storage URI, and finds mistakes in the URI before any connection is made."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .connections import TIMED_CONNECTIONS, Deadline, TimedTlsConnection
 from .sentinel import SENTINEL_SCHEMES, to_primary
 
 _DRIVER: dict[str, Any] = {}
-"""Options that give redis-py its own version. Otherwise it looks that up on disk for each connection, in milliseconds.
-"""
+"""Options that tell redis-py its own version. Otherwise, it looks that up on disk for each connection, which takes
+milliseconds."""
 try:
     from redis.driver_info import DriverInfo
 except ImportError:  # older versions look once, when they are imported
@@ -32,19 +32,19 @@ else:
 
 def address_of(client: Any) -> str:
     """The address of the server of a client object, without user and password; empty if it is not known."""
-    known = getattr(getattr(client, "connection_pool", None), "connection_kwargs", {})
-    if known.get("primary"):
-        return str(known["primary"])
-    if known.get("path"):
-        return f"unix://{known['path']}"
-    if known.get("host"):
-        return f"{known['host']}:{known.get('port', 6379)}, database {known.get('db') or 0}"
+    options = getattr(getattr(client, "connection_pool", None), "connection_kwargs", {})
+    if options.get("primary"):
+        return str(options["primary"])
+    if options.get("path"):
+        return f"unix://{options['path']}"
+    if options.get("host"):
+        return f"{options['host']}:{options.get('port', 6379)}, database {options.get('db') or 0}"
     return ""
 
 
 def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
-    """A client that keeps ``deadline`` and does not retry. Raises :class:`ConfigurationError`, which shows the URI or
-    the one that the user has ``given`` instead."""
+    """A client that keeps ``deadline`` and does not retry. Raises :class:`ConfigurationError`, which shows ``url``, or
+    the URI that the user has ``given`` in its place."""
     common: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "health_check_interval": 0}
     if "lib_" not in url:
         common |= _DRIVER
@@ -56,7 +56,7 @@ def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
         if scheme in SENTINEL_SCHEMES:
             plain, kind = to_primary(url, **common)
         else:
-            _check_place(url)
+            _check_address_in(url)
             plain, kind = url, {"connection_class": TIMED_CONNECTIONS[scheme]}
         time_outs = {"socket_timeout": deadline.seconds, "socket_connect_timeout": deadline.seconds}
         client = Redis.from_url(plain, deadline=deadline, **time_outs, **common, **kind)
@@ -69,7 +69,7 @@ def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
 
 
 def _why_malformed(url: str, error: Exception) -> str:
-    """What is wrong with ``url``. The words of redis-py may quote a part of the password."""
+    """What is wrong with ``url``, without secrets: the error of redis-py may quote a part of the password."""
     unknown = re.search(_UNKNOWN_OPTION, str(error))
     if unknown:
         return _unknown_option(url, unknown[1])
@@ -79,7 +79,7 @@ def _why_malformed(url: str, error: Exception) -> str:
 
 
 _UNKNOWN_OPTION = "unexpected keyword argument '([^']*)'"
-"""What Python says about an option that no connection of redis-py takes."""
+"""Python's message about an option that no connection of redis-py takes."""
 
 
 def _may_hold_secrets(text: str) -> bool:
@@ -97,28 +97,28 @@ def _unknown_option(url: str, name: str) -> str:
 
 
 def _check_credentials(url: str) -> None:
-    """Raise :class:`MalformedError` for a URI in which another part may contain a piece of the password."""
-    place, *rest = re.split("[/?#]", url.partition("://")[2], maxsplit=1)
-    if "@" in place and "@" in "".join(rest):
+    """Raise :class:`MalformedError` for a URI in which a piece of the password may be in another part."""
+    authority, *rest = re.split("[/?#]", url.partition("://")[2], maxsplit=1)
+    if "@" in authority and "@" in "".join(rest):
         raise MalformedError("there is one @ too many: percent-encode special characters in passwords and options")
 
 
-def _check_place(url: str) -> None:
-    """Raise :class:`MalformedError` if the address is not that of one server. redis-py would connect to another one."""
+def _check_address_in(url: str) -> None:
+    """Raise :class:`MalformedError` unless the address is that of one server. redis-py would connect to another one."""
     scheme, _, rest = url.partition("://")
-    place = re.split("[/?#]", rest, maxsplit=1)[0]
-    host = place.rpartition("@")[2]
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    host = authority.rpartition("@")[2]
     if scheme == "unix" and host:
         raise MalformedError("the path of a socket begins with a slash: unix:///run/redis.sock")
     if scheme != "unix" and "," in host:
         raise MalformedError("write several servers as redis+cluster://host,host or redis+sentinel://host,host/service")
     # An "@" further on belongs to a password that contains a "/": then this is not the host.
-    if scheme != "unix" and ("@" in place or "@" not in rest):
+    if scheme != "unix" and ("@" in authority or "@" not in rest):
         check_address(host)
 
 
 def _check_database(url: str) -> None:
-    """Raise ``ValueError`` for a database that is not a number: redis-py would use 0."""
+    """Raise ``ValueError`` if the database is not a number. redis-py would use 0."""
     parts = urlsplit(url)
     if parts.scheme != "unix" and not re.fullmatch(r"/?[0-9]*", parts.path):
         raise ValueError(f"the database must be a number, got {parts.path[1:]!r}")

@@ -2,12 +2,11 @@
 
 redis-py takes a connection from its pool, polls it, packs the command, and runs it inside retries, events and metrics.
 That is half of what a check costs the caller. This module also uses connections of redis-py, from the client's own
-pool, so TLS, unix sockets, passwords, time-outs and limits are as configured. But it keeps the connections between two
-checks, and sends a command that is packed already. If the socket is one of the system and hiredis is installed, it
-writes to the socket directly.
+pool, so TLS, unix sockets, passwords, time-outs and limits are as configured. But it keeps connections between checks,
+and sends commands that are packed already. With a plain system socket and hiredis, it uses the socket directly.
 
-It serves only plain clients of protocol 2 that do not retry, and those of redis+sentinel:// URIs. All others (Cluster,
-redis-py's Sentinel, subclasses, retries, push messages) have their own reasons to stand between us and the server.
+It serves only plain clients of protocol 2 that do not retry, and those of redis+sentinel:// URIs. All other clients
+(Cluster, redis-py's Sentinel, subclasses, retries, push messages) must send their commands by themselves.
 """
 
 from __future__ import annotations
@@ -52,26 +51,24 @@ _ASKS_FOR_COMMAND = (
 """Whether this redis-py (before 5.3) needs the name of the command to get a connection."""
 
 _WAIT_SECONDS = 0.001
-"""Seconds between two looks for a free connection."""
+"""Seconds between two attempts to get a free connection."""
 _CHUNK = 4096
 """The bytes to read at once: the reply to about a hundred rules."""
 _LONG_CHUNK = 65_536
-"""The bytes to read at once if a reply is longer, or there are several."""
-_SECONDS_BETWEEN_LOOKS = 1.0
-"""Seconds between two looks at the timers of this process."""
+"""The bytes to read at once if a reply is longer, or if there are several replies."""
+_SECONDS_BETWEEN_TIMER_CHECKS = 1.0
 _FRESH_SECONDS = 0.5
-"""Seconds after its last use during which a connection is trusted to be open, for repeatable commands."""
+"""Seconds after its last use during which a connection is assumed to be open, for repeatable commands."""
 _MOST_UNREAD = 128
 """The most replies to :meth:`Wire.send` that one connection leaves unread."""
 _DONE_AND_A_LIST = b":1\r\n*"
-"""The answer to a release, and the beginning of a reply."""
-_MORE = object()
-"""Stands for a reply that is not complete yet."""
-
+"""The reply to a release of one slot, and the beginning of the next reply."""
+_INCOMPLETE = object()
+"""In place of a reply that is not complete yet."""
 
 Explain = Callable[[Exception], StorageError]
-"""Makes the error that says why a command of :meth:`Wire.send` may not have been executed. It is made here, and not by
-the ``lost`` of each command, because nearly all commands are executed."""
+"""Makes the error that says why a command of :meth:`Wire.send` may not have been executed. Called only then, because
+nearly all commands are executed."""
 
 
 class Wire:
@@ -83,25 +80,25 @@ class Wire:
         self._explain = explain
         self._idle: list[_Line] = []
         self.waits: bool = False
-        """Whether :meth:`send` waits for the reply, on connections like the latest one."""
+        """Whether :meth:`send` waits for the reply on the latest connection that was opened."""
         notify_child(self)
         # A storage that is dropped without being closed must not keep the pool's connections.
-        weakref.finalize(self, _give_back_unseen, pool, self._idle).atexit = False
+        weakref.finalize(self, _give_back_when_collected, pool, self._idle).atexit = False
 
-    def ask(self, command: bytes, started: float, *, looking: bool = True) -> Any:
+    def ask(self, command: bytes, started: float, *, check_open: bool = True) -> Any:
         """The reply to ``command``, for a question that began at ``started`` (``time.monotonic``).
 
-        With ``looking``, it first looks whether the server has closed the connection. Without, this shows only as a
-        ``ConnectionError``, so the caller must be able to repeat the command safely.
+        With ``check_open``, it first checks whether the server has closed the connection. Otherwise, a closed
+        connection leads to a ``ConnectionError``, so the caller must be able to repeat the command safely.
 
-        Raises redis-py's errors. After one, this connection and all idle ones are not used again: no caller may read a
-        reply that was meant for another, or stay with a server that is gone or has become a replica.
+        Raises redis-py's errors. After an error, this connection and all idle ones are not used again: no caller may
+        read a reply that was meant for another, or stay with a server that is gone or has become a replica.
         """
         try:
             line = self._idle.pop()  # the one used last
         except IndexError:
             line, started = self._open(started)
-        if looking and line.has_news():
+        if check_open and line.has_input():
             line, started = self._take_another(line, started)
         try:
             reply = line.ask(command, started)
@@ -130,7 +127,7 @@ class Wire:
         """Send ``command`` without waiting for its reply. The next question on this connection reads it, or
         :meth:`confirm`. Raises redis-py's errors if it cannot be sent."""
         line, started = self._take(started)
-        if started - line.used > _FRESH_SECONDS and line.has_news():
+        if started - line.used > _FRESH_SECONDS and line.has_input():
             line, started = self._take_another(line, started)
         self._use(line, line.send, command, started, lost)
 
@@ -139,17 +136,18 @@ class Wire:
         for line in [line for line in self._idle if line.unread]:
             try:
                 self._idle.remove(line)
-            except ValueError:  # in use by now, which is as good
+            except ValueError:  # it has just been taken into use, which reads them, too
                 continue
             try:
-                line.settle(monotonic())
+                line.read_unread(monotonic())
             except (RedisError, OSError):
                 self._drop(line)
             else:
                 self._idle.append(line)
 
     def make_room(self) -> bool:
-        """Give one idle connection, if there is any, back to the pool, so that a command of the client can use it."""
+        """Give one idle connection back to the pool, so that a command of the client can use it. Return whether there
+        was one."""
         return _give_back_one(self._pool, self._idle)
 
     def close(self) -> None:
@@ -167,8 +165,7 @@ class Wire:
             return self._open(started)
 
     def _use(self, line: _Line, ask: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a method of ``line``, and keep the line unless it fails. :meth:`ask` does this by itself, in less
-        time."""
+        """Call a method of ``line``, and keep the line unless it fails. :meth:`ask` does the same in less time."""
         try:
             answer = ask(*arguments)
         except BaseException as error:
@@ -180,9 +177,9 @@ class Wire:
         return answer
 
     def _take_another(self, line: _Line, started: float) -> tuple[_Line, float]:
-        """Replace a connection that the server has closed, or that holds something that nobody asked for."""
-        while not _is_fit(line):
-            _hang_up(self._pool, line)
+        """``line``, or another one if the server has closed it or sent something that nobody asked for."""
+        while not _is_usable(line):
+            _disconnect(self._pool, line)
             try:
                 line = self._idle.pop()
             except IndexError:
@@ -190,8 +187,8 @@ class Wire:
         return line, started
 
     def _open(self, started: float) -> tuple[_Line, float]:
-        """A line, and the instant from which the time of its question counts: connecting has its own time, unless one
-        deadline is for several servers."""
+        """A new line, and the instant from which the time of the question counts: connecting has its own time, unless
+        several servers share one deadline."""
         while True:
             self._deadline.start(started)
             try:
@@ -206,18 +203,18 @@ class Wire:
                 return self._idle.pop(), started
 
     def _wait_for_another(self, error: RedisConnectionError) -> None:
-        """Wait until another thread may have given a line back. Raises ``error`` if it has another cause, or the time
-        is over."""
+        """Wait until another thread may have given a line back. Raises ``error`` if it has another cause, or if no time
+        is left."""
         if str(error) != NONE_FREE or self._deadline.seconds is None or self._deadline.remaining() <= 0:
             raise error
         sleep(_WAIT_SECONDS)
 
     def _drop(self, line: _Line) -> None:
-        _hang_up(self._pool, line)
+        _disconnect(self._pool, line)
         _give_back(self._pool, self._idle)
 
 
-def _settle(reply: Any, lost: Lost, explain: Explain) -> None:
+def _check_release(reply: Any, lost: Lost, explain: Explain) -> None:
     if type(reply) is not int:
         error = reply if isinstance(reply, Exception) else InvalidResponse(f"{reply!r:.80} in place of a number")
         lost(explain(error))
@@ -228,11 +225,11 @@ def _give_back(pool: Any, idle: list[_Line]) -> None:
         pass
 
 
-def _give_back_unseen(pool: Any, idle: list[_Line]) -> None:
+def _give_back_when_collected(pool: Any, idle: list[_Line]) -> None:
     """Give back the connections of a wire that was garbage collected.
 
-    The garbage collector can call this at any point, even while this thread holds the lock of the pool, which older
-    releases of redis-py cannot take twice. So if the lock is held, another thread waits for it.
+    The garbage collector can call this at any point, even while this thread holds the lock of the pool, which cannot be
+    taken twice in older releases of redis-py. So if the lock is held, another thread waits for it.
     """
     if pool._lock.acquire(blocking=False):
         pool._lock.release()
@@ -242,44 +239,44 @@ def _give_back_unseen(pool: Any, idle: list[_Line]) -> None:
 
 
 def _give_back_one(pool: Any, idle: list[_Line]) -> bool:
-    """Give back one connection. Return whether there was one: a look beforehand could be outdated at once."""
+    """Give back one connection. Return whether there was one: other threads take them, too."""
     try:
         line = idle.pop()
     except IndexError:
         return False
-    _hang_up(pool, line)
+    _disconnect(pool, line)
     return True
 
 
-def _is_fit(line: _Line) -> bool:
-    """Whether there is nothing to read but replies to :meth:`Wire.send`."""
+def _is_usable(line: _Line) -> bool:
+    """Whether the connection is open, and has nothing to read but replies to :meth:`Wire.send`."""
     try:
-        line.settle(None)
-        while line.has_news():
+        line.read_unread(None)
+        while line.has_input():
             if not line.unread:
                 return False
-            line.settle(None)  # these replies came after the last look
+            line.read_unread(None)  # these replies have just come
         return True
     except (RedisError, OSError):
         return False
 
 
-def _hang_up(pool: Any, line: _Line) -> None:
+def _disconnect(pool: Any, line: _Line) -> None:
     line.connection.disconnect()
     pool.release(line.connection)
-    line.give_up(RedisConnectionError("the connection was given up before the answer came"))
+    line.report_lost(RedisConnectionError("the connection was given up before the answer came"))
 
 
 def wire_of(client: Any, deadline: Deadline) -> Wire | None:
-    """A wire for ``client``, if it is a plain one."""
+    """A wire for ``client``; ``None`` if it must send commands by itself."""
     pool = getattr(client, "connection_pool", None)
     if type(client) is not Redis or type(pool) is not ConnectionPool or client.connection is not None:
         return None
     options = pool.connection_kwargs
     retries = getattr(options.get("retry"), "_retries", 0) or options.get("retry_on_timeout")
     kind = pool.connection_class
-    ours = isinstance(kind, type) and issubclass(kind, Timed)
-    if not (ours or kind in _PLAIN_CONNECTIONS) or options.get("protocol") not in {2, "2"}:
+    is_ours = isinstance(kind, type) and issubclass(kind, Timed)
+    if not (is_ours or kind in _PLAIN_CONNECTIONS) or options.get("protocol") not in {2, "2"}:
         return None
     if retries or options.get("retry_on_error") or options.get("health_check_interval"):
         return None
@@ -287,15 +284,15 @@ def wire_of(client: Any, deadline: Deadline) -> Wire | None:
 
 
 def command_of(*arguments: bytes, and_more: int = 0) -> bytes:
-    """A command in the form of the protocol (RESP: bulk strings), or its beginning if ``and_more`` arguments follow."""
+    """A command as the protocol packs it (RESP: bulk strings), or its beginning if ``and_more`` arguments follow."""
     parts = [b"$%d\r\n%b\r\n" % (len(argument), argument) for argument in arguments]
     return b"*%d\r\n%b" % (len(arguments) + and_more, b"".join(parts))
 
 
 def _line_of(connection: Any, deadline: Deadline, explain: Explain) -> _Line:
-    """A line that uses the socket directly if it is a plain system socket, neither of TLS nor of gevent."""
-    found = getattr(connection, "_sock", None)
-    plain: Any = found.plain if isinstance(found, TimedSocket) else found
+    """A line that uses the socket directly if it is a system socket, neither of TLS nor of gevent."""
+    given = getattr(connection, "_sock", None)
+    plain: Any = given.plain if isinstance(given, TimedSocket) else given
     parser = getattr(connection, "_parser", None)
     is_plain = getattr(type(plain), "recv", None) is _socket.socket.recv
     if not is_plain or parser is None or not HIREDIS_AVAILABLE or not hasattr(select, "poll"):
@@ -304,18 +301,18 @@ def _line_of(connection: Any, deadline: Deadline, explain: Explain) -> _Line:
 
 
 class _Line:
-    """A connection on which nobody waits for a reply. Uses the methods of redis-py's connection."""
+    """A connection for one question at a time. Uses the methods of redis-py's connection."""
 
     waits: bool = True
     """Whether :meth:`send` waits for the reply."""
-    has_news: Callable[[], object]
-    """Whether there is something to read. Does not wait."""
+    has_input: Callable[[], object]
+    """Whether there is something to read, or the connection was closed. Does not wait."""
 
     def __init__(self, connection: Any, deadline: Deadline, explain: Explain) -> None:
-        self.has_news = self._can_read
+        self.has_input = self._can_read
         self.connection = connection
         self.used = 0.0
-        """When the last question on it began."""
+        """When the last question on it began, by ``time.monotonic``."""
         self._deadline = deadline
         self._explain = explain
 
@@ -335,7 +332,7 @@ class _Line:
             return error
 
     def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
-        """The replies to ``commands``, sent together. Raises the first that is an error."""
+        """The replies to ``commands``, sent together. Raises the first reply that is an error."""
         self._deadline.start(started)
         self.connection.send_packed_command(commands)
         replies = []
@@ -345,27 +342,27 @@ class _Line:
         return replies
 
     def send(self, command: bytes, started: float, lost: Lost) -> None:
-        """Send ``command``, whose reply is a number. The reply is read before the next one, or by :meth:`settle`."""
-        _settle(self.ask(command, started), lost, self._explain)
+        """Send ``command``, which releases a slot. The reply is read before the next one, or by :meth:`read_unread`."""
+        _check_release(self.ask(command, started), lost, self._explain)
 
     @property
     def unread(self) -> int:
         """The number of replies to :meth:`send` that are still to be read."""
         return 0
 
-    def settle(self, started: float | None) -> None:
-        """Read the replies to :meth:`send`: those that have arrived, or with ``started``, all."""
+    def read_unread(self, started: float | None) -> None:
+        """Read the replies to :meth:`send`: those that have arrived, or if ``started`` is given, all."""
 
-    def give_up(self, error: Exception) -> None:
-        """Give the connection up because of ``error``: nobody will read from it any more."""
+    def report_lost(self, error: Exception) -> None:
+        """Report ``error`` to each release whose reply is unread: nobody will read from this connection any more."""
 
 
 class _SocketLine(_Line):
-    """Uses a socket of the system directly.
+    """Uses a system socket directly.
 
-    On a unix socket it waits for a reply in ``poll``, whose timeout does not restart after a signal. Over TCP, ``recv``
-    alone takes less time, but its timeout restarts after each signal that is handled. There it waits in ``poll`` only
-    if a timer keeps sending signals, as some profilers do. A new timer is noticed within a second.
+    On a unix socket, it waits for a reply in ``poll``, whose timeout does not restart after a signal. Over TCP,
+    ``recv`` alone takes less time, but its timeout restarts after each signal that is handled. So there it waits in
+    ``poll`` only if a timer keeps sending signals, as some profilers do. It notices a new timer within a second.
     """
 
     waits = False
@@ -382,34 +379,35 @@ class _SocketLine(_Line):
         self._explain = explain
         self._socket = plain
         self._seconds = seconds
-        self._spare = math.inf if seconds is None else seconds * (1 - PUNCTUAL)
-        self._usual: float | None = connection.socket_timeout  # not what its greeting has left of it
+        # If a question has taken this long before it is sent, the timeout of the socket is shortened.
+        self._untimed = math.inf if seconds is None else seconds * (1 - PUNCTUAL)
+        self._normal_timeout: float | None = connection.socket_timeout  # not what connecting has left of it
         self._is_shortened = False
         self._send, self._receive = plain.sendall, plain.recv
-        reader = hiredis.Reader(protocolError=InvalidResponse, replyError=parse_error, notEnoughData=_MORE)
+        reader = hiredis.Reader(protocolError=InvalidResponse, replyError=parse_error, notEnoughData=_INCOMPLETE)
         self._feed, self._gets = reader.feed, reader.gets
         self._announcements = Announcements()
-        """Reads all but replies that are a short list and arrive whole."""
+        """Examines all replies except short lists that arrive in one piece."""
         poll = select.poll()
         poll.register(plain, select.POLLIN)
         self._poll = poll.poll
         self._milliseconds: float | None = None
         is_local = plain.family == _socket.AF_UNIX
         self._polls: bool = is_local
-        self._look_at: float = math.inf if is_local else 0.0
-        """When to look again for a timer that ticks."""
+        self._check_timers_at: float = math.inf if is_local else 0.0
+        """When to check again whether a timer ticks."""
         self._unread: deque[Lost] = deque()
         self.used = 0.0
-        self.has_news = functools.partial(poll.poll, 0)
+        self.has_input = functools.partial(poll.poll, 0)
         plain.setblocking(True)
-        self._wait_at_most(self._usual)
+        self._wait_at_most(self._normal_timeout)
 
     def ask(self, command: bytes, started: float) -> Any:
         self.used = started
-        if monotonic() - started > self._spare or self._is_shortened:
+        if monotonic() - started > self._untimed or self._is_shortened:
             self._set_timeout(started)
-        if started > self._look_at:
-            self._look_at, self._polls = started + _SECONDS_BETWEEN_LOOKS, _timer_ticks()
+        if started > self._check_timers_at:
+            self._check_timers_at, self._polls = started + _SECONDS_BETWEEN_TIMER_CHECKS, _timer_ticks()
         self._send(command)
         if self._polls and not self._poll(self._milliseconds):
             raise TimeoutError("timed out")
@@ -419,26 +417,26 @@ class _SocketLine(_Line):
                 return self._reply_after_unread(started, received)
             self._unread.popleft()  # usually
             received = received[4:]
-        is_short = not received.rfind(b"*") and received.find(b"\n", 0, 9) > 0  # just one list, of at most six digits
+        is_short = not received.rfind(b"*") and received.find(b"\n", 0, 9) > 0  # one list, its length below a million
         if not is_short:
             self._announcements.read(received)
         self._feed(received)
         reply = self._gets()
-        if reply is not _MORE:
+        if reply is not _INCOMPLETE:
             return reply
         if is_short:
             self._announcements.read(received)
-        return self._rest(started)
+        return self._read_reply(started)
 
     def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
         self._set_timeout(started)
         self._send(b"".join(commands))
         replies = []
-        self._settle_all(started)
+        self._read_all_unread(started)
         for _ in commands:
             reply = self._gets()
-            if reply is _MORE:
-                reply = self._rest(started)
+            if reply is _INCOMPLETE:
+                reply = self._read_reply(started)
             if isinstance(reply, Exception):
                 raise reply
             replies.append(reply)
@@ -446,10 +444,10 @@ class _SocketLine(_Line):
         return replies
 
     def send(self, command: bytes, started: float, lost: Lost) -> None:
-        if self._is_shortened:  # by the last question; sending alone takes no time
+        if self._is_shortened:  # by the last question; otherwise no need, because sending takes no time
             self._set_timeout(started)
         if len(self._unread) >= _MOST_UNREAD:
-            self._settle_all(started)
+            self._read_all_unread(started)
         self._send(command)
         self._unread.append(lost)
 
@@ -457,63 +455,65 @@ class _SocketLine(_Line):
     def unread(self) -> int:
         return len(self._unread)
 
-    def settle(self, started: float | None) -> None:
+    def read_unread(self, started: float | None) -> None:
         if started is not None:
-            self._settle_all(started)
+            self._read_all_unread(started)
         while self._unread and self._poll(0):
             self._read_more()
-            while self._unread and (reply := self._gets()) is not _MORE:
-                self._settle_one(reply)
+            while self._unread and (reply := self._gets()) is not _INCOMPLETE:
+                self._take_release(reply)
 
-    def give_up(self, error: Exception) -> None:
+    def report_lost(self, error: Exception) -> None:
         while self._unread:
             self._unread.popleft()(self._explain(error))
 
-    def _settle_all(self, started: float) -> None:
-        """Read the replies to :meth:`send`, of which nothing has arrived yet."""
+    def _read_all_unread(self, started: float) -> None:
+        """Read all replies to :meth:`send`, and wait for those that have not arrived."""
         while self._unread:
-            self._settle_one(self._rest(started) if (reply := self._gets()) is _MORE else reply)
+            self._take_release(self._read_reply(started) if (reply := self._gets()) is _INCOMPLETE else reply)
 
-    def _settle_one(self, reply: Any) -> None:
-        _settle(reply, self._unread.popleft(), self._explain)
+    def _take_release(self, reply: Any) -> None:
+        _check_release(reply, self._unread.popleft(), self._explain)
 
     def _reply_after_unread(self, started: float, received: bytes) -> Any:
-        """The reply that follows those to :meth:`send`, if ``received`` is what has arrived so far."""
-        self._take(received)
+        """The reply that follows those to :meth:`send`. ``received`` is what has arrived so far."""
+        self._feed_checked(received)
         while True:
             reply = self._gets()
-            if reply is _MORE:
-                reply = self._rest(started)
+            if reply is _INCOMPLETE:
+                reply = self._read_reply(started)
             if not self._unread:
                 return reply
-            self._settle_one(reply)
+            self._take_release(reply)
 
-    def _rest(self, started: float) -> Any:
-        """A reply that arrives in pieces."""
+    def _read_reply(self, started: float) -> Any:
+        """Wait for the rest of a reply that arrives in pieces, and return it."""
         while True:
             self._set_timeout(started)
             if not self._poll(self._milliseconds):
                 raise TimeoutError("timed out")
             self._read_more()
             reply = self._gets()
-            if reply is not _MORE:
+            if reply is not _INCOMPLETE:
                 return reply
 
     def _read_more(self) -> None:
         received = self._receive(_LONG_CHUNK)
         if not received:
             raise RedisConnectionError("the server closed the connection")
-        self._take(received)
+        self._feed_checked(received)
 
-    def _take(self, received: bytes) -> None:
+    def _feed_checked(self, received: bytes) -> None:
         self._announcements.read(received)
         self._feed(received)
 
     def _set_timeout(self, started: float) -> None:
-        """Set the timeout of the socket to the time left, or back to the usual one."""
-        gone = monotonic() - started
-        self._is_shortened = gone > self._spare
-        self._wait_at_most(self._seconds - gone if self._seconds is not None and self._is_shortened else self._usual)
+        """Set the timeout of the socket to the time left, or back to the normal one."""
+        seconds, elapsed = self._normal_timeout, monotonic() - started
+        self._is_shortened = elapsed > self._untimed
+        if self._is_shortened and self._seconds is not None:
+            seconds = self._seconds - elapsed
+        self._wait_at_most(seconds)
 
     def _wait_at_most(self, seconds: float | None) -> None:
         """Set the timeout of the socket. Raises :class:`TimeoutError` if there is no time left."""

@@ -42,8 +42,8 @@ def hold(wire: Wire) -> Any:
     return wire._idle.pop()
 
 
-def ask(wire: Wire, *arguments: bytes, looking: bool = True) -> Any:
-    return wire.ask(command_of(*arguments), time.monotonic(), looking=looking)
+def ask(wire: Wire, *arguments: bytes, check_open: bool = True) -> Any:
+    return wire.ask(command_of(*arguments), time.monotonic(), check_open=check_open)
 
 
 def test_command_gets_its_own_reply(wire: Wire) -> None:
@@ -100,10 +100,10 @@ def test_an_error_on_one_connection_closes_all_idle_ones(wire: Wire, redis_clien
     redis_client.client_kill_filter(_type="normal", skipme=True)
 
     with pytest.raises(redis.ConnectionError):
-        ask(wire, b"ECHO", b"lost", looking=False)
+        ask(wire, b"ECHO", b"lost", check_open=False)
 
     assert wire._idle == []
-    assert ask(wire, b"ECHO", b"mine", looking=False) == b"mine"
+    assert ask(wire, b"ECHO", b"mine", check_open=False) == b"mine"
 
 
 class TakenMeanwhile(list[Any]):
@@ -222,7 +222,7 @@ def send(wire: Wire, *arguments: bytes, lost: Losses | None = None) -> None:
 def until_answered(wire: Wire) -> None:
     """Wait until the answer to a command that was sent without waiting is there."""
     (line,) = wire._idle
-    until(line.has_news, every=0.001)
+    until(line.has_input, every=0.001)
 
 
 def test_a_command_sent_without_waiting_is_executed_and_leaves_the_next_reply_alone(wire: Wire) -> None:
@@ -230,7 +230,7 @@ def test_a_command_sent_without_waiting_is_executed_and_leaves_the_next_reply_al
     for _ in range(3):
         send(wire, b"INCR", b"sent", lost=lost)
 
-    assert [ask(wire, b"ECHO", b"mine", looking=False), ask(wire, b"GET", b"sent")] == [b"mine", b"3"]
+    assert [ask(wire, b"ECHO", b"mine", check_open=False), ask(wire, b"GET", b"sent")] == [b"mine", b"3"]
     assert lost == []
 
 
@@ -256,7 +256,7 @@ def test_an_unread_answer_that_arrives_with_the_next_reply_is_skipped(wire: Wire
         send(wire, b"ZADD", b"sent", b"1", uuid4().bytes, lost=lost)
         read_all_at_once(wire, len(b":1\r\n*1\r\n$4\r\nmine\r\n"))
 
-        assert ask(wire, b"LRANGE", b"list", b"0", b"-1", looking=False) == [b"mine"]
+        assert ask(wire, b"LRANGE", b"list", b"0", b"-1", check_open=False) == [b"mine"]
         assert wire._idle[0].unread == 0
     assert lost == []
 
@@ -267,7 +267,7 @@ def test_unread_answers_of_any_kind_are_not_taken_for_the_next_reply(wire: Wire)
     send(wire, b"ZRANGE", b"sent", b"0", b"-1")
     read_all_at_once(wire, len(b":1\r\n*1\r\n$1\r\nx\r\n*1\r\n$4\r\nmine\r\n"))
 
-    assert ask(wire, b"LRANGE", b"list", b"0", b"-1", looking=False) == [b"mine"]
+    assert ask(wire, b"LRANGE", b"list", b"0", b"-1", check_open=False) == [b"mine"]
 
 
 def test_several_replies_after_unread_answers_are_read(wire: Wire) -> None:
@@ -292,7 +292,7 @@ def test_an_error_among_unread_answers_is_reported_and_leaves_the_next_reply_alo
     ask(wire, b"SET", b"text", b"x")
     send(wire, b"ZREM", b"text", b"x", lost=lost)
 
-    assert ask(wire, b"ECHO", b"mine", looking=False) == b"mine"
+    assert ask(wire, b"ECHO", b"mine", check_open=False) == b"mine"
     (error,) = lost
     assert "ResponseError: WRONGTYPE" in str(error)
 
@@ -334,7 +334,7 @@ def test_an_unread_answer_that_comes_after_a_time_out_is_never_read(server: Serv
     assert wire is not None
     send(wire, b"BLPOP", b"nothing", b"0.3", lost=lost)
     with pytest.raises(redis.TimeoutError):
-        ask(wire, b"ECHO", b"not mine", looking=False)
+        ask(wire, b"ECHO", b"not mine", check_open=False)
 
     assert len(lost) == 1
     assert ask(wire, b"ECHO", b"mine") == b"mine"
@@ -363,17 +363,17 @@ def test_answers_that_arrive_between_two_polls_are_read(wire: Wire) -> None:
     lost = Losses()
     send(wire, b"INCR", b"sent", lost=lost)
     (line,) = wire._idle
-    settle, looks = line.settle, []
+    read_unread, looks = line.read_unread, []
 
-    def settle_but_not_first(started: float | None) -> None:
+    def read_but_not_first(started: float | None) -> None:
         looks.append(started)
         if len(looks) > 1:
-            settle(started)
+            read_unread(started)
 
-    until(line.has_news)
-    line.settle = settle_but_not_first  # type: ignore[method-assign]
+    until(line.has_input)
+    line.read_unread = read_but_not_first  # type: ignore[method-assign]
 
-    assert wire_module._is_fit(line)
+    assert wire_module._is_usable(line)
     assert (line.unread, lost) == (0, [])
 
 
