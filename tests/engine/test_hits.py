@@ -21,7 +21,10 @@ from flask_multilimit.engine import ConfigurationError, Hit, Rule, hits_for
         *[("cost", wrong, "cost=.*whole number") for wrong in (None, "1", 1.0, True, -1)],
         *[("ban", wrong, "ban=.*give a Ban, such as") for wrong in (3, True, {"after": 3})],
         *[("hash_tag", wrong, "hash_tag=.*give 'scope' or 'subject'") for wrong in (None, "slot")],
-        ("on_storage_error", "block", "on_storage_error='block': give one of"),
+        *[
+            ("on_storage_error", wrong, "on_storage_error=.*: give one of 'local', 'allow', 'deny', 'raise'")
+            for wrong in ("locally", "", 1, True, ["local"])
+        ],
     ],
 )
 def test_hits_for_refuses_a_wrong_kind_of_value(option: str, wrong: Any, message: str) -> None:

@@ -147,12 +147,6 @@ def test_wrong_option_of_layers_is_an_error(option: str, value: Any, message: st
         Layers(**{option: value})
 
 
-@pytest.mark.parametrize("policy", WRONG_POLICIES[:-1])
-def test_wrong_storage_error_policy_of_a_hit_is_an_error(policy: Any) -> None:
-    with pytest.raises(ConfigurationError, match=f"on_storage_error=.*: give {POLICIES}"):
-        hits_for("5/minute", scope="mail", on_storage_error=policy)
-
-
 @pytest.mark.parametrize("seconds", [0, -1, 60.1, float("nan"), float("inf"), "1", None, True])
 def test_wrong_time_of_a_deny_cache_is_an_error(seconds: Any) -> None:
     with pytest.raises(

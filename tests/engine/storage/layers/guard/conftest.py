@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from engine.storage.layers.guard.workers import Workers
-from flask_multilimit.engine.decision import FALLBACKS
 from support.bench import hits
-from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,11 +38,8 @@ def workers(make: Callable[..., Workers]) -> Workers:
 @pytest.fixture
 def returning(workers: Workers) -> Iterator[Workers]:
     """One worker that admitted 3 of 10 in an outage. The storage answers again, but the charges are pending."""
-    limiter, storage = workers.limiter, workers.storage
     workers.break_down()
     assert workers.admitted(hits("10/minute"), 3) == [3]
-    storage.takes_charges.clear()
-    storage.error = None
-    until(lambda: limiter.check(hits("100000/minute", subject="bob")).decided_by not in FALLBACKS)
+    workers.half_open()
     yield workers
-    storage.takes_charges.set()
+    workers.storage.takes_charges.set()

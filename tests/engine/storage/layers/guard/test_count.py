@@ -139,11 +139,17 @@ def test_workers_are_counted_only_when_health_is_asked(monkeypatch: pytest.Monke
     assert (before, counted) == ([], [None])
 
 
-def test_workers_are_counted_again_when_an_outage_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    storage, numbers = Shared(Clock()), iter([2, 5])
+def workers_are_counted_as(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> None:
+    """The first count of the guard gives the first of ``numbers``, and so on."""
+    left = iter(numbers)
     monkeypatch.setattr(
-        "flask_multilimit.engine.storage.layers.outage.count_workers", lambda _: count_workers(next(numbers))
+        "flask_multilimit.engine.storage.layers.outage.count_workers", lambda _: count_workers(next(left))
     )
+
+
+def test_workers_are_counted_again_when_an_outage_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers_are_counted_as(monkeypatch, 2, 5)
+    storage = Shared(Clock())
     guard = GuardedStorage(storage)
     limiter = Limiter(guard)
     assert guard.health().workers.count == 2
@@ -159,10 +165,8 @@ def test_workers_forked_in_an_outage_get_shares_of_the_limit_of_their_parent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """gunicorn --preload, with an app that asks its limiter when it is imported."""
-    storage, numbers = Shared(Clock()), iter([1, 4])
-    monkeypatch.setattr(
-        "flask_multilimit.engine.storage.layers.outage.count_workers", lambda _: count_workers(next(numbers))
-    )
+    workers_are_counted_as(monkeypatch, 1, 4)
+    storage = Shared(Clock())
     storage.error = StorageError("it is broken")
     limiter = Limiter(GuardedStorage(storage))
     assert limiter.check(hits("20/minute", subject="another")).allowed
@@ -174,10 +178,7 @@ def test_workers_forked_in_an_outage_get_shares_of_the_limit_of_their_parent(
 
 
 def test_forked_worker_counts_the_workers_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = iter([1, 4])
-    monkeypatch.setattr(
-        "flask_multilimit.engine.storage.layers.outage.count_workers", lambda _: count_workers(next(numbers))
-    )
+    workers_are_counted_as(monkeypatch, 1, 4)
     limiter = Limiter(GuardedStorage(Shared(Clock())))
 
     assert limiter.health().workers.count == 1

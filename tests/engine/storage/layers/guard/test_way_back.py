@@ -373,9 +373,7 @@ def test_refund_of_a_pending_charge_is_made_with_it(workers: Workers) -> None:
     limiter, plan = workers.limiter, hits("10/minute")
     workers.break_down()
     first, second = limiter.check(plan), limiter.check(plan)
-    workers.storage.takes_charges.clear()
-    workers.storage.error = None
-    until(lambda: limiter.check(hits("100000/minute", subject="bob")).decided_by not in FALLBACKS)
+    workers.half_open()
 
     limiter.refund(first)
     third = limiter.check(plan)
@@ -677,9 +675,7 @@ def test_sequential_requests_use_one_slot_of_the_local_share(
     limiter, eight = workers.limiter, hits("8 at once")
     workers.break_down()
     limiter.release(limiter.check(eight))
-    workers.storage.takes_charges.clear()
-    workers.storage.error = None
-    until(lambda: limiter.check(hits("100000/minute", subject="bob")).decided_by not in FALLBACKS)
+    workers.half_open()
 
     for _ in range(20):
         decision = limiter.check(eight)

@@ -18,6 +18,7 @@ from flask_multilimit.engine import (
     MemoryStorage,
     StorageError,
 )
+from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.slots import slots_of
 from support.bench import hits
 from support.clock import Clock
@@ -143,6 +144,13 @@ class Workers:
 
     def break_down(self) -> None:
         self.storage.error = StorageError("it is broken")
+
+    def half_open(self) -> None:
+        """The storage answers the first worker again, but does not take charges yet."""
+        self.storage.takes_charges.clear()
+        self.storage.error = None
+        other = hits("100000/minute", subject="bob")
+        until(lambda: self.limiter.check(other).decided_by not in FALLBACKS)
 
     def mend(self) -> None:
         self.storage.error = None

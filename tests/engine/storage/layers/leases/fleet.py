@@ -6,14 +6,14 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from flask_multilimit.engine import LeasingStorage, Limiter, MemoryStorage
+from flask_multilimit.engine import LeasingStorage, Limiter, MemoryStorage, StorageError
 from support.clock import Clock, microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
 
-    from flask_multilimit.engine import Decision, Hit, Rule, StorageError
+    from flask_multilimit.engine import Decision, Hit, Rule
     from flask_multilimit.engine.decision import Charge
 
 ORIGIN = 77_000_000_000
@@ -89,6 +89,15 @@ class Fleet:
         self.storage = MemoryStorage(self.clock)
         self.local_clock = lambda: self.clock.now - ORIGIN
         self.processes = [Process(self.storage, self.clock) for _ in range(many)]
+
+    def break_down(self) -> None:
+        """The storage fails for all processes."""
+        for process in self.processes:
+            process.wire.error = StorageError("gone")
+
+    def mend(self) -> None:
+        for process in self.processes:
+            process.wire.error = None
 
 
 def most_in_any_window(admitted: Sequence[tuple[int, int]], rule: Rule) -> int:

@@ -468,8 +468,7 @@ def test_process_in_an_outage_admits_its_lease_and_its_share_of_the_rest(
     guarded: tuple[Fleet, list[Limiter]],
 ) -> None:
     fleet, limiters = guarded
-    for process in fleet.processes:
-        process.wire.error = StorageError("gone")
+    fleet.break_down()
     spent = 4 * (RAMP + 1)
 
     for limiter in limiters:
@@ -486,16 +485,14 @@ def test_no_lease_is_taken_in_an_outage(guarded: tuple[Fleet, list[Limiter]]) ->
     hits = hits_for(Rule(60, 40, lease=10), scope="other")
     for _ in range(3):
         limiters[0].check(hits)
-    for process in fleet.processes:
-        process.wire.error = StorageError("gone")
+    fleet.break_down()
 
     decisions = [limiters[0].check(hits) for _ in range(12)]
 
     assert [decision.decided_by for decision in decisions] == ["local"] * 12
     admitted = (40 - 3 - 2 * 3) // 4  # three others may have taken two each meanwhile
     assert sum(decision.allowed for decision in decisions) == admitted
-    for process in fleet.processes:
-        process.wire.error = None
+    fleet.mend()
     until(lambda: limiters[0].health().state == "working")
     assert left(fleet, hits[0]) == 40 - 3 - admitted
 
@@ -504,8 +501,7 @@ def test_refund_in_an_outage_returns_a_unit_to_the_local_share(guarded: tuple[Fl
     fleet, limiters = guarded
     hits = hits_for(Rule(60, 40, lease=10), scope="other")
     limiters[0].check(hits)
-    for process in fleet.processes:
-        process.wire.error = StorageError("gone")
+    fleet.break_down()
 
     for _ in range(20):
         decision = limiters[0].check(hits)
@@ -515,8 +511,7 @@ def test_refund_in_an_outage_returns_a_unit_to_the_local_share(guarded: tuple[Fl
 
 def test_leased_and_local_rules_of_one_check_show_their_own_reset_after(guarded: tuple[Fleet, list[Limiter]]) -> None:
     fleet, limiters = guarded
-    for process in fleet.processes:
-        process.wire.error = StorageError("gone")
+    fleet.break_down()
     fleet.clock.advance(0.5)
 
     decision = limiters[0].check(hits_for([LEASED, Rule(5, 50)], scope="api"))
