@@ -1,4 +1,4 @@
-"""Which server of a cluster owns a hash slot: learned from the servers, and corrected by their redirections."""
+"""The owners of the hash slots of a cluster: learned from its servers, and corrected by their redirections."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from ..redis.failures import REMEDIES, code_of, storage_error
 
 HASH_SLOTS = 16_384
 
-LEARNED_FOR = 1.0
-"""For this many seconds after the owners were learned, a redirection corrects one hash slot. Later, it is a sign that
-others have moved as well."""
+FRESH_SECONDS = 1.0
+"""For this many seconds after the owners were learned, a redirection corrects one hash slot. Later, it suggests that
+others have moved, too: all owners are learned again."""
 
 _REDIRECTION = re.compile(r"(?:(?:MOVED|ASK) )?(\d+) (\S*):(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Redirection:
-    """The answer of a server that does not own the hash slot."""
+    """The answer of a server that does not own the hash slot: which server to ask."""
 
     address: Address
     only_once: bool
@@ -44,11 +44,11 @@ def redirection_of(error: StorageError, asked: Address) -> Redirection | None:
     by_class = isinstance(cause, AskError)  # MovedError is a subclass of it
     if not by_class and not (isinstance(cause, ResponseError) and text.startswith(("MOVED ", "ASK "))):
         return None
-    found = _REDIRECTION.match(text)
-    if found is None:
+    match = _REDIRECTION.match(text)
+    if match is None:
         return None
     only_once = type(cause) is AskError or text.startswith("ASK ")
-    return Redirection((_host(found[2]) or asked[0], int(found[3])), only_once)
+    return Redirection((_host(match[2]) or asked[0], int(match[3])), only_once)
 
 
 def is_moving(error: StorageError) -> bool:
@@ -57,20 +57,21 @@ def is_moving(error: StorageError) -> bool:
 
 
 def has_no_right(error: StorageError) -> bool:
-    """Whether the server's user may not ask this. Other servers would not let it, either."""
+    """Whether the server's user has no right to the command. Other servers would refuse it, too."""
     return _code_in(error) == "NOPERM"
 
 
 class HashSlots:
-    """The owner of each hash slot. ``ask`` returns what the server at an address answers to CLUSTER SLOTS.
+    """The owner of each hash slot. ``ask`` returns the answer of the server at an address to CLUSTER SLOTS. ``start``
+    are the servers to ask first.
 
-    Every method may ask servers, and raises :class:`StorageError` when none of them answers within ``deadline``.
-    Thread-safe, fork-safe.
+    :meth:`owner` and :meth:`primaries` may ask servers, and raise :class:`StorageError` if none of them answers within
+    ``deadline``. Thread-safe, fork-safe.
     """
 
     def __init__(self, start: Iterable[Address], ask: Callable[[Address], Any], deadline: Deadline) -> None:
         self._start = list(start)
-        self._known = list(start)
+        self._servers = list(start)
         self._ask = ask
         self._deadline = deadline
         self._owners: list[Address | None] | None = None
@@ -83,49 +84,50 @@ class HashSlots:
         owner = (self._owners or self._learn())[hash_slot]
         if owner is not None:
             return owner
-        self._owners = None  # the hash slot may have an owner next time
+        self._owners = None  # next time, the hash slot may have an owner
         error = StorageError(f"no server of the cluster owns slot {hash_slot}")
         error.remedy = REMEDIES["CLUSTERDOWN"]
         raise error
 
     def primaries(self) -> list[Address]:
-        """All servers that own hash slots, according to the cluster now."""
+        """All servers that own hash slots. Asks the cluster."""
         self._owners = None
         return sorted({owner for owner in self._learn() if owner is not None})
 
-    def moved(self, hash_slot: int, to: Address) -> None:
-        """Note a redirection. The new owner of a hash slot is the best one to ask about the other hash slots."""
+    def record_move(self, hash_slot: int, to: Address) -> None:
+        """Record a redirection. The new owner of a hash slot is the best server to ask about the other hash slots."""
         owners = self._owners
         if owners is None:
             return
-        if time.monotonic() - self._learned_at < LEARNED_FOR:
+        if time.monotonic() - self._learned_at < FRESH_SECONDS:
             owners[hash_slot] = to
         else:
-            self._known = [to, *(address for address in self._known if address != to)]
+            self._servers = [to, *(address for address in self._servers if address != to)]
             self._owners = None
 
-    def doubt(self, address: Address) -> None:
-        """The server at ``address`` has failed: before the next question, ask the others who owns its part now."""
-        self._put_last(address)
+    def record_failure(self, address: Address) -> None:
+        """Record that the server at ``address`` has failed: before the next question, ask the others who owns its hash
+        slots now."""
+        self._ask_last(address)
         self._owners = None
 
     def _after_fork_in_child(self) -> None:
-        """No thread of the child process would ever release the lock."""
+        """Make a new lock: the thread that held it is not in the child."""
         self._lock = threading.Lock()
 
-    def _put_last(self, address: Address) -> None:
-        self._known = [*(other for other in self._known if other != address), address]
+    def _ask_last(self, address: Address) -> None:
+        self._servers = [*(other for other in self._servers if other != address), address]
 
     def _learn(self) -> list[Address | None]:
-        with self._alone():
+        with self._exclusively():
             owners = self._owners
             if owners is None:
-                owners = self._owners = self._first_answer()
+                owners = self._owners = self._ask_servers()
                 self._learned_at = time.monotonic()
             return owners
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusively(self) -> Iterator[None]:
         lock = self._lock
         try:
             in_time = lock.acquire(timeout=min(self._deadline.left(), threading.TIMEOUT_MAX))
@@ -140,26 +142,26 @@ class HashSlots:
         finally:
             lock.release()
 
-    def _first_answer(self) -> list[Address | None]:
+    def _ask_servers(self) -> list[Address | None]:
         failure = StorageError("no server of the cluster is known")
-        for address in list(self._known):
+        for address in list(self._servers):
             try:
-                return self._understood(self._ask(address), address)
+                return self._owners_in(self._ask(address), address)
             except (RedisError, OSError, ValueError, TypeError, IndexError) as error:  # noqa: PERF203 - to try the next
-                self._put_last(address)
+                self._ask_last(address)
                 failure = _failure(address, error)
                 if isinstance(error, (RedisTimeoutError, OSError)):
                     break  # no time is left; the next question starts with another server
         raise failure
 
-    def _understood(self, reply: Any, asked: Address) -> list[Address | None]:
+    def _owners_in(self, reply: Any, asked: Address) -> list[Address | None]:
         owners: list[Address | None] = [None] * HASH_SLOTS
         known = {asked: None}
         for first, last, *nodes in reply:
             addresses = [(_host(node[0]) or asked[0], int(node[1])) for node in nodes]
             owners[first : last + 1] = addresses[:1] * (last + 1 - first)
             known |= dict.fromkeys(addresses)
-        self._known = list(known | dict.fromkeys(self._start))
+        self._servers = list(known | dict.fromkeys(self._start))
         return owners
 
 
@@ -168,7 +170,7 @@ def _code_in(error: StorageError) -> str:
 
 
 def _host(given: Any) -> str:
-    """The host as text; empty if the server does not know its own name, or does not tell."""
+    """The host as text; empty if the server does not know or tell its name."""
     host = given.decode() if isinstance(given, bytes) else given or ""
     return "" if host == "?" else str(host)
 

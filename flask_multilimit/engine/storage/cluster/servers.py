@@ -1,5 +1,5 @@
-"""The servers of a cluster: where to start, a client for each, and which one to ask about a hash slot, all within one
-deadline."""
+"""The servers of a cluster, with a client for each. Asks the one that owns a hash slot, and others if it redirects or
+fails, all within one deadline."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from ..redis.uri import timed_client
 from .hash_slots import HashSlots, has_no_right, is_moving, redirection_of
 
 MOST_SERVERS = 8
-"""The most servers that one question is redirected to."""
+"""The most servers that are asked one question."""
 
 _DEFAULT_PORT = 6379
 
 T = TypeVar("T")
 Question = Callable[[RedisStorage, "UUID | None"], T]
-"""What to ask a server, given the id under which another server may have answered it before."""
+"""Asks a server. The id, if there is one, is that under which another server may have answered before it failed."""
 
 
-class WholeDeadline(Deadline):
-    """The deadline of a question that may go to several servers in turn. A further server does not restart it."""
+class SharedDeadline(Deadline):
+    """The deadline of a question that may go to several servers in turn. Asking another server does not restart it."""
 
     def begin(self) -> None:
-        """The whole question begins."""
+        """Start the deadline of a question."""
         super().start()
 
     def start(self, started: float | None = None) -> None:
-        """The question to one server begins."""
+        """Do nothing when one server is asked."""
 
 
 class Nodes(Protocol):
-    """Makes the clients. The caller keeps them."""
+    """Makes clients, which the caller keeps."""
 
     start: Sequence[Address]
-    """The servers to ask first; they know the others."""
-    deadline: WholeDeadline
-    """All clients keep it."""
+    """The servers to ask first, which know the others."""
+    deadline: SharedDeadline
+    """The deadline that all clients keep."""
 
     def client_at(self, address: Address) -> Any:
         """A client of the server at ``address``. It neither follows redirections nor retries."""
@@ -59,11 +59,11 @@ class NodesOfUri:
 
     def __init__(self, uri: str, *, timeout: float) -> None:
         scheme, _, rest = uri.partition("+cluster://")
-        where, mark, options = rest.partition("?")
-        credentials, at, hosts = where.rpartition("@")
+        authority, mark, options = rest.partition("?")
+        credentials, at, hosts = authority.rpartition("@")
         self._before, self._after = f"{scheme}://{credentials}{at}", f"{mark}{options}"
         self._clients: list[Any] = []
-        self.deadline: WholeDeadline = WholeDeadline(timeout)
+        self.deadline: SharedDeadline = SharedDeadline(timeout)
         hosts = hosts.removesuffix("/").removesuffix("/0")
         try:
             self.start: Sequence[Address] = [_address_of(host) for host in hosts.split(",")]
@@ -98,14 +98,14 @@ def _address_of(host: str) -> Address:
 
 
 class NodesOfClient:
-    """From a ``RedisCluster``: uses its pools, options and timeouts, but not its retries, which would charge a check
+    """From a ``RedisCluster``. Uses its pools, options and timeouts, but not its retries, which would charge a check
     twice."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._kept: list[ClusterNode] = []  # redis-py 5.0 closes the connections of a node that is garbage
-        self._made: list[Any] = []
-        self.deadline: WholeDeadline = WholeDeadline(None)
+        self._nodes: list[ClusterNode] = []  # redis-py 5.0 closes the connections of a node that is garbage
+        self._own_clients: list[Any] = []
+        self.deadline: SharedDeadline = SharedDeadline(None)
         self.start: Sequence[Address] = [(str(node.host), int(node.port)) for node in client.get_nodes()]
 
     def client_at(self, address: Address) -> Any:
@@ -113,23 +113,23 @@ class NodesOfClient:
         known = self._client.get_node(host=host, port=port)
         node = known or ClusterNode(host, port)  # type: ignore[no-untyped-call]
         client = self._client.get_redis_connection(node)
-        self._kept.append(node)
+        self._nodes.append(node)
         if known is None:
-            self._made.append(client)
+            self._own_clients.append(client)
         return client
 
     def close(self) -> None:
-        """Close the connections to servers that the client did not know. All others belong to the client."""
-        while self._made:
-            self._made.pop().close()
-        self._kept.clear()
+        """Close the connections to servers that the client did not know. The others belong to the client."""
+        while self._own_clients:
+            self._own_clients.pop().close()
+        self._nodes.clear()
 
 
 class Servers:
     """The servers of a cluster, each as a storage of its own. The caller begins the ``deadline`` of each question."""
 
     def __init__(self, nodes: Nodes, *, clock: Callable[[], int] | None) -> None:
-        self.deadline: WholeDeadline = nodes.deadline
+        self.deadline: SharedDeadline = nodes.deadline
         self._nodes = nodes
         self._clock = clock
         self._clients: dict[Address, Any] = {}
@@ -146,24 +146,24 @@ class Servers:
         for server in self._servers.values():
             server.clock = clock
 
-    def ask(self, hash_slot: int, question: Question[T], *, again: bool = True) -> T:
+    def ask(self, hash_slot: int, question: Question[T], *, may_repeat: bool = True) -> T:
         """The answer of the server that owns ``hash_slot``. If it cannot be reached and another server has taken over,
-        ask that one, unless ``again`` forbids it because the question must not be answered twice."""
-        tried: UUID | None = None
+        ask that one, but only if the question ``may_repeat``, because the first server may have answered it, too."""
+        failed_id: UUID | None = None
         address, only_once = self._hash_slots.owner(hash_slot), False
         for _ in range(MOST_SERVERS):
             try:
-                return question(self._asking_at(address) if only_once else self._at(address), tried)
+                return question(self._with_asking_at(address) if only_once else self._at(address), failed_id)
             except StorageError as error:
-                failure, tried = error, error.check_id or tried
+                failure, failed_id = error, error.check_id or failed_id
             redirection = redirection_of(failure, address)
             if redirection is None:
-                address = self._successor(hash_slot, address, failure, again=again)
+                address = self._successor(hash_slot, address, failure, may_repeat=may_repeat)
                 only_once = False
                 continue
             address, only_once = redirection.address, redirection.only_once
             if not only_once:
-                self._hash_slots.moved(hash_slot, address)
+                self._hash_slots.record_move(hash_slot, address)
         failure.remedy = "the servers of the cluster disagree about the owner of the slot: compare their CLUSTER SLOTS"
         raise failure
 
@@ -173,31 +173,31 @@ class Servers:
         key_of: Callable[[T], str],
         question: Callable[[RedisStorage, Sequence[T]], None],
         *,
-        again: bool = True,
+        may_repeat: bool = True,
     ) -> None:
-        """Ask once per hash slot, with all its items. Every hash slot is asked; then the first failure is raised."""
+        """Ask once for each hash slot, with all its items. Then raise the first failure, if there was any."""
 
-        def ask(hash_slot: int, together: Sequence[T]) -> None:
-            self.ask(hash_slot, lambda server, _: question(server, together), again=again)
+        def ask(hash_slot: int, some: Sequence[T]) -> None:
+            self.ask(hash_slot, lambda server, _: question(server, some), may_repeat=may_repeat)
 
         by_hash_slot: dict[int, list[T]] = {}
         for item in items:
             by_hash_slot.setdefault(key_slot(key_of(item).encode()), []).append(item)
         waiting, failures = list(by_hash_slot.items()), []
         while waiting:
-            hash_slot, together = waiting.pop()
+            hash_slot, some = waiting.pop()
             try:
-                ask(hash_slot, together)
+                ask(hash_slot, some)
             except StorageError as error:
-                if is_moving(error) and len(together) > 1:
-                    waiting += [(hash_slot, [item]) for item in together]
+                if is_moving(error) and len(some) > 1:
+                    waiting += [(hash_slot, [item]) for item in some]
                 else:
                     failures.append(error)
         if failures:
             raise failures[0]
 
     def primaries(self) -> list[RedisStorage]:
-        """All servers that own hash slots, according to the cluster now. Begins and stops the deadline."""
+        """All servers that own hash slots. Asks the cluster. Begins and stops the deadline."""
         self.deadline.begin()
         primaries = self._hash_slots.primaries()
         self.deadline.stop()
@@ -209,14 +209,14 @@ class Servers:
         self._clients.clear()
         self._nodes.close()
 
-    def _successor(self, hash_slot: int, address: Address, failure: StorageError, *, again: bool) -> Address:
-        """The owner of ``hash_slot`` after ``address`` has failed. Raises ``failure`` if there is no other, or it must
-        not be asked."""
+    def _successor(self, hash_slot: int, address: Address, failure: StorageError, *, may_repeat: bool) -> Address:
+        """The owner of ``hash_slot`` after ``address`` has failed. Raises ``failure`` if that is the same server, or if
+        another one must not be asked."""
         if failure.key_specific or is_moving(failure) or has_no_right(failure):
             raise failure
-        self._hash_slots.doubt(address)
+        self._hash_slots.record_failure(address)
         with suppress(StorageError):
-            if again and (successor := self._hash_slots.owner(hash_slot)) != address:
+            if may_repeat and (successor := self._hash_slots.owner(hash_slot)) != address:
                 return successor
         raise failure
 
@@ -226,7 +226,7 @@ class Servers:
             server = self._servers.setdefault(address, self._storage_on(self._client_at(address)))
         return server
 
-    def _asking_at(self, address: Address) -> RedisStorage:
+    def _with_asking_at(self, address: Address) -> RedisStorage:
         return self._storage_on(_Asking(self._client_at(address)))
 
     def _storage_on(self, client: Any) -> RedisStorage:

@@ -1,15 +1,15 @@
-"""Redis Cluster as a storage: one command for each slot that holds keys of a check, and all or nothing over all slots.
+"""Redis Cluster as a storage: one command for each hash slot with keys of a check, and all or nothing over all of them.
 
-A check whose keys lie in one slot, as nearly always, is one question to one server (:mod:`.servers`). Any other is
-taken apart, and yet charges all of its hits or none.
+A check whose keys lie in one hash slot, as nearly always, is one question to one server (:mod:`.servers`). Any other
+check is split, and yet charges all of its hits or none.
 
 A server is atomic only for keys of one hash slot. So the hits of each hash slot form a *group*, and the groups are
-checked one after the other under one id. If a group refuses, the charges of the groups before it are refunded exactly,
-by that id, and the groups after it are only peeked; a refusal there is still a strike. A ban that watches rules of
-other hash slots gets its strike in a command of its own. A rule never admits more than it allows. For a moment, other
+checked one after another under one id. If a group refuses, the charges of the groups before it are refunded exactly, by
+that id, and the groups after it are only peeked; a refusal there is still a strike. A ban that watches rules of other
+hash slots gets its strike in a command of its own. A rule never admits more than it allows. For a moment, other
 requests may see charges that are about to be refunded.
 
-While a hash slot moves from one server to another, the servers may answer commands with several keys by TRYAGAIN. Then
+While a hash slot moves from one server to another, the servers may answer TRYAGAIN to commands with several keys. Then
 each hit is a group of its own. A ban that holds still refuses, but no refusal is a strike.
 """
 
@@ -39,13 +39,13 @@ from .servers import Nodes, NodesOfClient, NodesOfUri, Servers
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Hits of a plan that are checked in one command."""
+    """Hits of a check that are checked in one command."""
 
     hash_slot: int
     hits: tuple[Hit, ...]
     places: tuple[int, ...]
     """The place of each hit in the check."""
-    recognised: bool
+    is_recognised: bool
     """Whether a repeated check is charged only once."""
     has_bans: bool
 
@@ -54,15 +54,15 @@ class Group:
         hits = Hits(plan[place] for place in places)
         return cls(hash_slot, hits, tuple(places), remembers_ids(hits), bool(bans_among(hits)))
 
-    def apart(self, plan: Sequence[Hit]) -> list[Group]:
+    def split(self, plan: Sequence[Hit]) -> list[Group]:
         """Each hit as a group of its own."""
         return [Group.of(self.hash_slot, plan, [place]) for place in self.places]
 
-    def must_be_taken_apart(self, error: StorageError) -> bool:
-        """Whether ``error`` was the answer because the hash slot is moving, so that each hit may get another one."""
+    def must_be_split(self, error: StorageError) -> bool:
+        """Whether ``error`` says that the hash slot is moving: then each hit may get an answer by itself."""
         return len(self.hits) > 1 and is_moving(error)
 
-    def refusing(self, answer: Decision) -> list[int]:
+    def refusing_places(self, answer: Decision) -> list[int]:
         """The places of the hits that refuse."""
         return [place for place, wait in zip(self.places, retry_afters(answer.reply), strict=True) if wait]
 
@@ -70,7 +70,7 @@ class Group:
 GroupDecision = tuple[Group, Decision]
 
 REFUSES = Rule.refusing(1, algorithm="fixed_window")
-"""Stands for a rule of another hash slot that refuses."""
+"""In place of a rule of another hash slot that refuses."""
 
 
 class ClusterStorage:
@@ -126,16 +126,16 @@ class ClusterStorage:
         try:
             return self._check_one(groups[0], check_id)
         except StorageError as error:
-            if not groups[0].must_be_taken_apart(error):
+            if not groups[0].must_be_split(error):
                 raise
-        return self._check_groups(hits, groups[0].apart(hits), check_id)
+        return self._check_groups(hits, groups[0].split(hits), check_id)
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         self._deadline.begin()
         return decision_from(hits, list(self._answers(hits, memoized(hits, groups_of), self._peek)))
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
-        """One check after the other, each within the deadline: a slot may move between two of them."""
+        """One check after another, each with its own deadline: a hash slot may move between two of them."""
         each_id: Sequence[UUID | None] = ids or [None] * len(many)
         return [self.check(hits, id_) for hits, id_ in zip(many, each_id, strict=True)]
 
@@ -162,13 +162,13 @@ class ClusterStorage:
         self._servers.ask_each(keys, str, RedisStorage.reset)
 
     def keys(self, prefix: str, limit: int | None = None, *, containing: str = "") -> list[StoredKey]:
-        """The keys of all primaries, in the order in which each lists them."""
-        found = {
+        """The keys of all primaries, sorted."""
+        by_key = {
             stored.key: stored
             for server in self._servers.primaries()
             for stored in server.keys(prefix, limit, containing=containing)
         }
-        return [found[key] for key in sorted(found)][:limit]
+        return [by_key[key] for key in sorted(by_key)][:limit]
 
     def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
         self._deadline.begin()
@@ -182,7 +182,9 @@ class ClusterStorage:
     def run_script(self, script: str, keys: Sequence[str], arguments: Sequence[bytes]) -> Any:
         self._deadline.begin()
         hash_slot = key_slot(keys[0].encode())
-        return self._servers.ask(hash_slot, lambda server, _: server.run_script(script, keys, arguments), again=False)
+        return self._servers.ask(
+            hash_slot, lambda server, _: server.run_script(script, keys, arguments), may_repeat=False
+        )
 
     def close(self) -> None:
         self._servers.close()
@@ -202,47 +204,50 @@ class ClusterStorage:
             for group, answer in self._answers(hits, groups, ask):
                 answers.append((group, answer))
                 charged += [answer] if answer.charges else []
-            if len(charged) > 0 and not _all_allow(answers):
-                answers = self._without_charges(hits, answers, charged)
+            if charged and not _all_allow(answers):
+                answers = self._after_refund(hits, answers, charged)
             if bans_of(hits) and not _all_allow(answers):
-                answers += self._struck_from_elsewhere(hits, answers, check_id or answers[0][1].id)
+                answers += self._strike_across_slots(hits, answers, check_id or answers[0][1].id)
         except StorageError as error:
             error.check_id = error.check_id or (answers[0][1].id if answers else check_id)
             self._deadline.begin()  # the refund has its own deadline
             with suppress(StorageError):
-                self._take_back(charged)
+                self._refund(charged)
             raise error
         return decision_from(hits, answers)
 
     def _check_one(self, group: Group, check_id: UUID | None) -> Decision:
         """Check the hits of ``group`` alone, in one command."""
         return self._servers.ask(
-            group.hash_slot, lambda server, tried: server.check(group.hits, tried or check_id), again=group.recognised
+            group.hash_slot,
+            lambda server, failed_id: server.check(group.hits, failed_id or check_id),
+            may_repeat=group.is_recognised,
         )
 
     def _settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        """Refund once: a second attempt might refund more than was charged."""
+        """Settle once: a second attempt might refund more than was charged."""
         self._servers.ask_each(
             charges,
             lambda charge: charge.hit.key,
-            lambda server, together: server.settle(check_id, together),
-            again=False,
+            lambda server, some: server.settle(check_id, some),
+            may_repeat=False,
         )
 
     def _answers(
         self, hits: tuple[Hit, ...], groups: Iterable[Group], ask: Callable[[Group], Decision]
     ) -> Iterator[GroupDecision]:
-        """The answer of each group, the last first. Limits that many subjects share come first in a check, those of a
-        single subject last: a request that the latter refuse takes nothing from the former, not even for a moment."""
+        """The answer of each group, the last group first. Limits that many subjects share come first in a check, those
+        of a single subject last: a request that the latter refuse takes nothing from the former, not even for a
+        moment."""
         waiting = list(groups)
         while waiting:
             group = waiting.pop()
             try:
                 answer = ask(group)
             except StorageError as error:
-                if not group.must_be_taken_apart(error):
+                if not group.must_be_split(error):
                     raise
-                waiting += group.apart(hits)
+                waiting += group.split(hits)
             else:
                 yield group, answer
 
@@ -251,44 +256,44 @@ class ClusterStorage:
 
     # When a group refuses
 
-    def _without_charges(
+    def _after_refund(
         self, hits: tuple[Hit, ...], answers: Sequence[GroupDecision], charged: list[Decision]
     ) -> list[GroupDecision]:
-        """The answers as they are once ``charged`` has been refunded."""
-        given_back = [group for group, answer in answers if answer.charges]
-        self._take_back(charged)
+        """Refund ``charged``, and return the answers after that."""
+        refunded = [group for group, answer in answers if answer.charges]
+        self._refund(charged)
         others = [(group, answer) for group, answer in answers if not answer.charges]
-        return [*others, *self._answers(hits, given_back, self._peek)]
+        return [*others, *self._answers(hits, refunded, self._peek)]
 
-    def _take_back(self, charged: list[Decision]) -> None:
+    def _refund(self, charged: list[Decision]) -> None:
         while charged:
             answer = charged.pop()
             self._settle(answer.id, answer.charges)
 
-    def _struck_from_elsewhere(
+    def _strike_across_slots(
         self, hits: tuple[Hit, ...], answers: Sequence[GroupDecision], check_id: UUID
     ) -> list[GroupDecision]:
-        """The answers of the bans that only rules of other hash slots have struck, after the strike."""
+        """Strike the bans for which only rules of other hash slots refuse. Return the answers of these bans."""
         hash_slots = {place: group.hash_slot for group, _ in answers for place in group.places}
-        refusing = {place for group, answer in answers for place in group.refusing(answer)}
+        refusing_places = {place for group, answer in answers for place in group.refusing_places(answer)}
         struck = []
         for place, ban, watched in bans_of(hits):
-            guilty = {hash_slots[other] for other in watched if other in refusing}
-            if guilty and hash_slots[place] not in guilty and place not in refusing:
-                struck.append(self._struck(Group.of(hash_slots[place], hits, [place]), ban, check_id))
+            refusing_slots = {hash_slots[other] for other in watched if other in refusing_places}
+            if refusing_slots and hash_slots[place] not in refusing_slots and place not in refusing_places:
+                struck.append(self._strike_ban(Group.of(hash_slots[place], hits, [place]), ban, check_id))
         return struck
 
-    def _struck(self, group: Group, ban: BanHit, check_id: UUID) -> GroupDecision:
+    def _strike_ban(self, group: Group, ban: BanHit, check_id: UUID) -> GroupDecision:
         refuses = Hit(f"{ban.key}:refused", REFUSES)
         both = Group.of(group.hash_slot, [replace(ban, watches=(refuses.key,)), refuses], (0, 1))
         try:
             answer = self._strike(both, check_id)
         except StorageError as error:
-            if not both.must_be_taken_apart(error):
+            if not both.must_be_split(error):
                 raise
             return group, self._peek(group)  # while a hash slot moves, no refusal is a strike
-        alone = joined(answer.at, 0, [(standing_of(answer.reply, 0), ban.shadow)])
-        return group, Decision(answer.check_id, group.hits, alone, answer.decided_by)
+        reply_of_ban = joined(answer.at, 0, [(standing_of(answer.reply, 0), ban.shadow)])
+        return group, Decision(answer.check_id, group.hits, reply_of_ban, answer.decided_by)
 
     def _strike(self, group: Group, check_id: UUID) -> Decision:
         return self._servers.ask(group.hash_slot, lambda server, _: server.strike(group.hits, check_id))
@@ -311,7 +316,7 @@ def groups_of(hits: tuple[Hit, ...]) -> tuple[Group, ...]:
 
 
 def decision_from(hits: tuple[Hit, ...], answers: Sequence[GroupDecision]) -> Decision:
-    """One decision from the answers of all groups, at the instant of the answer for the first hit."""
+    """One decision made of the answers of all groups, at the instant of the answer for the first hit."""
     if len(answers) == 1:
         return answers[0][1]
     standings: dict[int, Standing] = {}

@@ -14,7 +14,7 @@ from flask_multilimit.engine import ClusterStorage, StorageError
 from flask_multilimit.engine.decision import Charge
 from flask_multilimit.engine.storage.addresses import Address
 from flask_multilimit.engine.storage.cluster.hash_slots import HASH_SLOTS, HashSlots
-from flask_multilimit.engine.storage.cluster.servers import MOST_SERVERS, Servers, WholeDeadline
+from flask_multilimit.engine.storage.cluster.servers import MOST_SERVERS, Servers, SharedDeadline
 from flask_multilimit.engine.storage.redis.connections import Deadline
 from flask_multilimit.engine.storage.redis.storage import RedisStorage
 from support.bench import hits
@@ -32,7 +32,7 @@ class Failing:
         self.error = error
         self.owner = FIRST
         self.asked: list[Address] = []
-        self.deadline: WholeDeadline = WholeDeadline(None)
+        self.deadline: SharedDeadline = SharedDeadline(None)
 
     def client_at(self, address: Address) -> Client:
         return Client(self, address)
