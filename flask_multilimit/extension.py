@@ -361,8 +361,8 @@ class MultiLimit:
         gate, given = gate_in_force(), _values_by_type(subject)
         if reach != "endpoint":
             return _reset_beyond(gate, reach, given, endpoint, method)
-        several = dict.fromkeys((gate.plans, gate.plans.declared))
-        applied = [each for plans in several for each in _standing(gate, plans, endpoint, method, given)]
+        plan_sets = dict.fromkeys((gate.plans, gate.plans.declared))
+        applied = [each for plans in plan_sets for each in _standing(gate, plans, endpoint, method, given)]
         if given and not applied:
             where = f'at "{endpoint}"' if endpoint else "at this endpoint"
             raise ConfigurationError(f"reset: no limiter {where} counts {' and '.join(given)}, so nothing was reset")

@@ -278,9 +278,9 @@ class Recorder:
 def _settled(record: Record) -> dict[str, int | None]:
     found: dict[str, int | None] = {}
     latest = {each.check_id: each.settled for each in record.decisions}
-    for decision, several in record.settled:
+    for decision, limiters in record.settled:
         settled = latest.get(decision.check_id, {})
-        for declaration, _, hits, _ in several:
+        for declaration, _, hits, _ in limiters:
             if declaration.settle is not None:
                 name, units = declaration.shown_name, [settled[hit.key] for hit in hits if hit.key in settled]
                 found[name] = max(units, default=found.get(name))

@@ -84,9 +84,9 @@ class _TrackingLimiter(Limiter):
         return self._track(super().wait(decision, timeout=timeout))
 
     def reset(self, hits: Iterable[Hit | str]) -> None:
-        several = list(hits)
-        super().reset(several)
-        self.touched += (each if isinstance(each, str) else each.key for each in several)
+        given = list(hits)
+        super().reset(given)
+        self.touched += (each if isinstance(each, str) else each.key for each in given)
 
     def _track(self, decision: Decision) -> Decision:
         self.touched += (charge.hit.key for charge in decision.charges)

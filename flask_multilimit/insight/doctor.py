@@ -433,13 +433,13 @@ def _examine_rights(storage: Scripted, gate: AppGate) -> Iterator[Finding]:
 
 
 def _is_right(hits: tuple[Hit, ...], checked: Decision, peeked: Decision, after: Decision) -> bool:
-    whole = [hit.rule.quota.burst for hit in hits if hit.cost]
+    full = [hit.rule.quota.burst for hit in hits if hit.cost]
     left = [status.remaining for status in checked.statuses]
     return (
         checked.allowed
-        and left == [units - 1 for units in whole]
+        and left == [units - 1 for units in full]
         and [status.remaining for status in peeked.statuses] == left
-        and [status.remaining for status in after.statuses] == whole
+        and [status.remaining for status in after.statuses] == full
     )
 
 

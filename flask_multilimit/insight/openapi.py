@@ -167,9 +167,9 @@ def _components(gate: AppGate, version: _Version) -> Document:
     return {"components": {"headers": headers, "responses": responses, "schemas": version.schemas()}}
 
 
-def _add(into: Document, more: Mapping[str, Any], levels: int) -> None:
-    """Add ``more`` to ``into``, merged so many levels down. What is there already stays."""
-    for name, value in more.items():
+def _add(into: Document, extra: Mapping[str, Any], levels: int) -> None:
+    """Add ``extra`` to ``into``, merged so many levels down. What is there already stays."""
+    for name, value in extra.items():
         known = into.setdefault(name, {} if levels > 1 else value)
         if levels > 1:
             _add(known, value, levels - 1)

@@ -114,15 +114,15 @@ UNKNOWN = (
 
 def _verdict(at: float, bans: tuple[BegunBan, ...], refusals: tuple[PastRefusals, ...], *, known: bool) -> Phrase:
     then = local_time(at)
-    more: str = ""
+    during: str = ""
     if refusals:
         first, last = min(each.since for each in refusals), max(each.until for each in refusals)
         number = sum(each.refused for each in refusals)
-        more = Phrase(DURING, first=local_time(first), last=local_time(last), n=number)
+        during = Phrase(DURING, first=local_time(first), last=local_time(last), n=number)
     if bans:
         ban = max(bans, key=lambda each: each.ended)
         began, ended = local_time(ban.began), local_time(ban.ended)
-        return Phrase(BANNED, at=then, where=ban.endpoint, rule=ban.by, began=began, ended=ended, refusals=more)
+        return Phrase(BANNED, at=then, where=ban.endpoint, rule=ban.by, began=began, ended=ended, refusals=during)
     if refusals:
-        return Phrase(REFUSED, at=then, where=refusals[0].endpoint, rule=refusals[0].rule, refusals=more)
+        return Phrase(REFUSED, at=then, where=refusals[0].endpoint, rule=refusals[0].rule, refusals=during)
     return Phrase(PASSED if known else UNKNOWN, at=then)

@@ -357,26 +357,26 @@ class TrafficMemory:
 
     def refused_at(self, at: float, is_wanted: Callable[[Refused], bool]) -> list[tuple[Refused, int, float, float]]:
         """The series of refusals in progress ``at`` a POSIX time, most first: how often, since when, until when."""
-        bucket, several = bucket_at(at), [who for who in self._refusals(SLICES) if is_wanted(who)]
-        series = next((each for each in self._series_of(several) if each[0] <= bucket <= each[-1]), ())
-        own = ((who, [each for each in series if who in self._subjects[each]]) for who in several)
+        bucket, group = bucket_at(at), [who for who in self._refusals(SLICES) if is_wanted(who)]
+        series = next((each for each in self._series_of(group) if each[0] <= bucket <= each[-1]), ())
+        own = ((who, [each for each in series if who in self._subjects[each]]) for who in group)
         return sorted(((who, *self._sum_of(part, [who])) for who, part in own if part), key=lambda each: -each[1])
 
-    def latest(self, several: Sequence[Refused]) -> tuple[int, float, float]:
-        """The latest series of refusals of ``several`` together: how often, since when, until when."""
-        return self._sum_of(self._series_of(several)[-1], several)
+    def latest(self, group: Sequence[Refused]) -> tuple[int, float, float]:
+        """The latest series of refusals of a ``group`` together: how often, since when, until when."""
+        return self._sum_of(self._series_of(group)[-1], group)
 
-    def _series_of(self, several: Sequence[Refused]) -> list[list[int]]:
-        found = (bucket for bucket, subjects in self._subjects.items() if not subjects.keys().isdisjoint(several))
+    def _series_of(self, group: Sequence[Refused]) -> list[list[int]]:
+        found = (bucket for bucket, subjects in self._subjects.items() if not subjects.keys().isdisjoint(group))
         return series_of(sorted(found))
 
-    def _sum_of(self, series: Sequence[int], several: Sequence[Refused]) -> tuple[int, float, float]:
-        amount = sum(self._subjects[bucket].get(who, 0) for bucket in series for who in several)
-        return amount, self._second_in(series[0], several), min((series[-1] + 1) * BUCKET_SECONDS, self.at)
+    def _sum_of(self, series: Sequence[int], group: Sequence[Refused]) -> tuple[int, float, float]:
+        amount = sum(self._subjects[bucket].get(who, 0) for bucket in series for who in group)
+        return amount, self._second_in(series[0], group), min((series[-1] + 1) * BUCKET_SECONDS, self.at)
 
-    def _second_in(self, bucket: int, several: Sequence[Refused]) -> float:
-        """When one of ``several`` was first refused in a bucket that begins a series, to the second if known."""
-        known = (at for who in several for at in self._starts.get(who, ()) if bucket_at(at) == bucket)
+    def _second_in(self, bucket: int, group: Sequence[Refused]) -> float:
+        """When one of a ``group`` was first refused in a bucket that begins a series, to the second if known."""
+        known = (at for who in group for at in self._starts.get(who, ()) if bucket_at(at) == bucket)
         return min(known, default=float(bucket * BUCKET_SECONDS))
 
     # Under the lock

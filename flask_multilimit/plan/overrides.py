@@ -75,17 +75,17 @@ def fitting(
     make(())
     unfit: dict[str, ConfigurationError] = {}
 
-    def keep(kept: tuple[Override, ...], more: Sequence[Override]) -> tuple[Override, ...]:
+    def keep(kept: tuple[Override, ...], candidates: Sequence[Override]) -> tuple[Override, ...]:
         try:
-            make((*kept, *more))
+            make((*kept, *candidates))
         except ConfigurationError as error:
-            if len(more) == 1:
-                unfit[more[0].id] = error
+            if len(candidates) == 1:
+                unfit[candidates[0].id] = error
                 return kept
         else:
-            return (*kept, *more)
-        middle = len(more) // 2
-        return keep(keep(kept, more[:middle]), more[middle:])
+            return (*kept, *candidates)
+        middle = len(candidates) // 2
+        return keep(keep(kept, candidates[:middle]), candidates[middle:])
 
     return keep((), overrides), unfit
 

@@ -49,9 +49,9 @@ def standings_at(plans: Plans, endpoint: str, method: str | None, resolve: Resol
     for method_ in methods_for(plans, endpoint, method):
         plan = plan_at(plans, endpoint, method_)
         applied = plan.apply(resolve, about)
-        alike = (applied.hits, applied.unknown)
-        same = found.get(alike, AppliedAt(endpoint, (), applied, {}))
-        found[alike] = AppliedAt(endpoint, (*same.methods, method_), same.applied, {**same.types, **plan.types})
+        key = (applied.hits, applied.unknown)
+        same = found.get(key, AppliedAt(endpoint, (), applied, {}))
+        found[key] = AppliedAt(endpoint, (*same.methods, method_), same.applied, {**same.types, **plan.types})
     return list(found.values())
 
 

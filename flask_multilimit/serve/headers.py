@@ -203,7 +203,7 @@ def _next_after(quota: Quota, reset_after: int) -> int:
 def draft_10(hits: tuple[Hit, ...], standings: Sequence[Standing], extras: Extras) -> Fields:
     """The drafts 08 to 10. ``t`` is the time until this request would pass, if a rule refuses; otherwise until the
     quota is full again."""
-    return _policies_and_limits(hits, standings, [wait or whole for _, wait, whole in standings], extras)
+    return _policies_and_limits(hits, standings, [wait or reset for _, wait, reset in standings], extras)
 
 
 def _policies_and_limits(

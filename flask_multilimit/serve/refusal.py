@@ -387,8 +387,8 @@ def _text_of(message: Message, decision: Decision) -> str:
 
 def _has_status(answer: object) -> bool:
     """Whether an ``answer``, as views return them, has a status: tuples may, responses and WSGI applications do."""
-    body, *more = answer if isinstance(answer, tuple) else (answer,)
-    return callable(body) or (bool(more) and not isinstance(more[0], (Headers, dict, tuple, list, NoneType)))
+    body, *rest = answer if isinstance(answer, tuple) else (answer,)
+    return callable(body) or (bool(rest) and not isinstance(rest[0], (Headers, dict, tuple, list, NoneType)))
 
 
 def _has_handler(app: Flask, error: Exception) -> bool:
@@ -432,10 +432,10 @@ def _answer_to(handle: Callable[..., Any], context: list[Any], refusal: Exceptio
     """The answer of the error handlers to ``refusal``. If a limit refuses them as well, that refusal is the answer."""
     try:
         return handle(*context, refusal)
-    except _REFUSALS as again:
-        if again is refusal:
+    except _REFUSALS as second:
+        if second is refusal:
             raise
-        return again
+        return second
 
 
 def _wrap_last_handling(app: Any, handle: Callable[..., Any]) -> Callable[..., Any]:

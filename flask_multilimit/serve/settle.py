@@ -91,14 +91,14 @@ class Settlement:
     def at_response(self, response: Response, record: Record) -> None:
         """Settle the charges that depend on ``response``; those of a stream when it is closed."""
         declarations = _settled_by(record)
-        later = [] if _is_complete(response) else [each for each in declarations if _is_known_at_the_end(each)]
-        self._settle_now(response, record, record, [each for each in declarations if each not in later])
+        at_close = [] if _is_complete(response) else [each for each in declarations if _is_known_at_the_end(each)]
+        self._settle_now(response, record, record, [each for each in declarations if each not in at_close])
         for each in declarations:
             if isinstance(each.settle, SettleByHeader) and each.settle_header == "remove":
                 response.headers.pop(each.settle.header, None)
-        if later and (holder := self._holder_of_request()) is not None:
+        if at_close and (holder := self._holder_of_request()) is not None:
             app = self._in_force.app
-            holder.at_end.append(partial(self._settle_now, response, record, record, later, waits=app.testing))
+            holder.at_end.append(partial(self._settle_now, response, record, record, at_close, waits=app.testing))
 
     def _settle_now(
         self,

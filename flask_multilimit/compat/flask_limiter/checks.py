@@ -237,12 +237,12 @@ class RequestLimit:
 class Progress:
     """What one Limiter has done for one request so far. Apps see it as ``limiter.context``."""
 
-    __slots__ = ("_limiter", "answer", "before", "conditional", "once")
+    __slots__ = ("_limiter", "answer", "before", "conditional", "counted")
 
     def __init__(self, limiter: Any) -> None:
         self._limiter = limiter
-        self.once: frozenset[RuntimeLimit] = frozenset()
-        """Limits of the app and of blueprints that were checked already: they count a request once."""
+        self.counted: frozenset[RuntimeLimit] = frozenset()
+        """Limits of the app and of blueprints that have counted the request already."""
         self.answer: Answer | None = None
         """The latest answer."""
         self.before: Answer | None = None

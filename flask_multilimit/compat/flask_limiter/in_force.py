@@ -167,8 +167,8 @@ class InForce:
     def _check(self, place: Place, progress: Progress) -> None:
         resolved = place.resolve()
         question = self._question(place, resolved, progress)
-        if resolved.once:
-            progress.once |= resolved.once
+        if resolved.counted_once:
+            progress.counted |= resolved.counted_once
         if question.hits is None:
             progress.answer = None
             return
@@ -184,9 +184,9 @@ class InForce:
             progress.conditional.append(answer)
 
     def _question(self, place: Place, resolved: Resolved, progress: Progress) -> Question:
-        once, keyed_by = progress.once, place.keyed_by
-        if keyed_by is None or (once and not once.isdisjoint(resolved.limits)):
-            return self._question_with(place, [each for each in resolved.limits if each not in once])
+        counted, keyed_by = progress.counted, place.keyed_by
+        if keyed_by is None or (counted and not counted.isdisjoint(resolved.limits)):
+            return self._question_with(place, [each for each in resolved.limits if each not in counted])
         keys = tuple([self._key(each, place) for each in keyed_by])
         is_short = max(map(len, keys), default=0) <= LONGEST_REMEMBERED
         return self._cached_question(place, keys) if is_short else self._question_of(place, keys)
@@ -232,8 +232,8 @@ class InForce:
     def _fallback_answer(self, memory: Engine, place: Place, progress: Progress) -> Answer | None:
         """The answer of the fallback limits, in the memory of this process, once per request."""
         declared = self.settings.in_memory_fallback
-        limits = [single for each in declared for single in each.limits() if single not in progress.once]
-        progress.once |= frozenset(limits)
+        limits = [single for each in declared for single in each.limits() if single not in progress.counted]
+        progress.counted |= frozenset(limits)
         fallback = Place(place.destination, place.version)
         question = self._question_with(fallback, limits)
         return None if question.hits is None else Answer(question, memory.check(question.hits), time.time())

@@ -25,7 +25,7 @@ class Resolved(NamedTuple):
 
     limits: tuple[RuntimeLimit, ...]
     """The limits, the shortest unit of time first."""
-    once: frozenset[RuntimeLimit]
+    counted_once: frozenset[RuntimeLimit]
     """The limits of the app and of blueprints. They count a request once, although functions below may also come with
     them."""
 
@@ -99,9 +99,9 @@ class Place:
             not _override(stricter) or not any(each.serves(self.destination.method) for each in stricter)
         )
         default = _singles(self.default) if wanted or (self.hinted and not _override(self.hinted)) else []
-        once = [*_singles(self.always), *default]
-        limits = dict.fromkeys((*once, *stricter))
-        return Resolved(tuple(sorted(limits, key=lambda each: each.limit)), frozenset((*once, *around)))
+        counted_once = [*_singles(self.always), *default]
+        limits = dict.fromkeys((*counted_once, *stricter))
+        return Resolved(tuple(sorted(limits, key=lambda each: each.limit)), frozenset((*counted_once, *around)))
 
     def _keyed_by(self, fixed: Resolved) -> tuple[KeyFunction, ...] | None:
         declared = (*self.meta_limits, *chain.from_iterable(each.meta_limits for each in fixed.limits))

@@ -104,11 +104,11 @@ def ban_for(item: RateLimitItem, identifiers: tuple[str, ...], cost: int, terms:
     return hit
 
 
-def _hits(item: RateLimitItem, rules: Any, identifiers: tuple[str, ...], terms: Terms, **more: Any) -> Hits:
+def _hits(item: RateLimitItem, rules: Any, identifiers: tuple[str, ...], terms: Terms, **options: Any) -> Hits:
     *subject, scope = identifiers or ("",)
     policy: Any = terms.on_storage_error
-    whose: dict[str, Any] = {"scope": scope, "subject": "/".join(subject), "type": item.type_name}
-    return hits_for(rules, prefix=terms.prefix, on_storage_error=policy, **whose, **more)
+    who: dict[str, Any] = {"scope": scope, "subject": "/".join(subject), "type": item.type_name}
+    return hits_for(rules, prefix=terms.prefix, on_storage_error=policy, **who, **options)
 
 
 class WindowStats(NamedTuple):

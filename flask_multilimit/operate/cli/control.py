@@ -265,8 +265,8 @@ def unban_command(who: str, action: Action) -> None:
             console.confirm("Lift them?", abort=True, err=True)
         if not action.dry_run:
             found = unban(gate, client, reason=action.reason, author=action.author)
-            noted = {"reason": action.reason, "author": action.author}
-            if found.keys and (problem := add_to_history(gate, "unban", found.who, **noted)):
+            options = {"reason": action.reason, "author": action.author}
+            if found.keys and (problem := add_to_history(gate, "unban", found.who, **options)):
                 console.echo(f"Lifted, but the history does not show it: {problem}", err=True)
     if action.as_json:
         write_json(found, changed=not action.dry_run and bool(found.entries or found.keys))

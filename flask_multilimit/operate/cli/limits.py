@@ -101,15 +101,15 @@ def _lines(endpoints: Sequence[EndpointLimits]) -> list[str]:
     rows = [_row(each) for endpoint in limited for each in endpoint.limits]
     sizes = console.sizes_of([titles, *rows], indent=4)
     lines = [console.style(line, dim=True) for line in console.aligned([titles], sizes, 4)] if rows else []
-    for alike in _alike(limited):
-        routes = [line for endpoint in alike for line in _routes(endpoint)]
-        lines += ["", *routes, *_by_origin(alike[0].limits, sizes)]
+    for group in _grouped(limited):
+        routes = [line for endpoint in group for line in _routes(endpoint)]
+        lines += ["", *routes, *_by_origin(group[0].limits, sizes)]
     if bare:
         lines += ["", *_bare_lines(bare)]
     return lines[1:] if lines and not lines[0] else lines
 
 
-def _alike(limited: Iterable[EndpointLimits]) -> Iterable[list[EndpointLimits]]:
+def _grouped(limited: Iterable[EndpointLimits]) -> Iterable[list[EndpointLimits]]:
     """Endpoints with the same limits from the same places together: many inherit theirs."""
     found: dict[tuple[tuple[str, ...], ...], list[EndpointLimits]] = {}
     for endpoint in limited:

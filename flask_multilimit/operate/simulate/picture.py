@@ -51,7 +51,7 @@ def _draw_endpoints(axes: Any, report: Report, limits: str) -> None:
         ("really failed", _FAILED, 400, 999),
         ("status unknown", _UNKNOWN, 0, 99),
     ):
-        sizes = [sum(many for status, many in each.statuses.items() if first <= status <= last) for each in shown]
+        sizes = [sum(number for status, number in each.statuses.items() if first <= status <= last) for each in shown]
         if any(sizes):
             axes.barh([each.name for each in shown], sizes, left=begin, color=colour, label=label)
         begin = [start + size for start, size in zip(begin, sizes, strict=True)]

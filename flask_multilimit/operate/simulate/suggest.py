@@ -334,10 +334,10 @@ class Traffic:
             if any(most > count for most, count in zip(enough, counts, strict=True)):
                 yield name
 
-    def _peaks(self, windows: int, more: int = 0) -> dict[str, Counts]:
+    def _peaks(self, windows: int, margin: int = 0) -> dict[str, Counts]:
         return {
             name: tuple(
-                most_in(window, instants, self.arrivals.units_of(name), windows=windows) + more
+                most_in(window, instants, self.arrivals.units_of(name), windows=windows) + margin
                 for window in self.windows
             )
             for name, instants in self.arrivals.items()
