@@ -116,8 +116,8 @@ def _examine_app(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
 
 def _unknown_names(gate: AppGate) -> Iterator[Finding]:
     level: Level = "wrong" if gate.settings.unknown_names == "error" else "warning"
-    for problem in gate.plans.sources.unknown_names():
-        yield Finding("names", level, f"A limit applies to nothing. {problem}.", "Correct the name, or remove it.")
+    for problem in gate.plans.sources.idle_by_name():
+        yield Finding("names", level, f"A limit applies to nothing. {problem}.", "Correct it, or remove it.")
 
 
 def _declarations(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:

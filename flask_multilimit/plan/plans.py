@@ -22,13 +22,11 @@ from ..engine.text import Phrase
 from .checks import reject_accidental_sharing, reject_late, reject_misplaced, reject_mixed, reject_unserved
 from .endpoint import Plan, planned_at, remembering
 from .overrides import Overrides
-from .sources import UNMATCHED_SCOPE, Sources, methods_of_handlers, scope_of, view_exemptions, view_stack
+from .sources import METHODS, UNMATCHED_SCOPE, Sources, methods_of_handlers, scope_of, view_exemptions, view_stack
 
 if TYPE_CHECKING:
     from ..control.entries import Override
 
-METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
-"""Request methods for which plans are kept; clients can make up any number of others."""
 _REDIRECT = Plan(UNMATCHED_SCOPE, None, ())
 """The plan of a request that the router redirects: free, unless something else answers it before."""
 
@@ -88,8 +86,8 @@ class Plans:
         reject_mixed(self.made)
 
     def require_known_names(self) -> None:
-        """Raise :class:`ConfigurationError` for names and patterns that match no endpoint."""
-        problems = self.sources.unknown_names()
+        """Raise :class:`ConfigurationError` for limits and exemptions by name that apply to nothing."""
+        problems = self.sources.idle_by_name()
         if problems:
             raise ConfigurationError("; ".join(problems))
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 APPLICATION_SCOPE = "application"
 UNMATCHED_SCOPE = "unmatched"
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+"""Request methods for which plans are kept; clients can make up any number of others."""
 
 
 def scope_of(endpoint: str) -> str:
@@ -119,14 +121,32 @@ class Sources(NamedTuple):
         requests."""
         return (*self.application, *self.unmatched) if self.unmatched else ()
 
-    def unknown_names(self) -> list[str]:
-        """A message for each name or pattern in the settings that matches no endpoint."""
+    def idle_by_name(self) -> list[str]:
+        """A message for each limit and exemption by name that applies to nothing."""
+        return [*self._unknown_names(), *self._unserved_methods()]
+
+    def _unknown_names(self) -> list[str]:
         configured = ((name, declarations[0].where) for name, declarations in self.configured)
         return [
             f'{where}: no endpoint or blueprint is called "{name}" or matches it; `flask routes` lists the endpoints'
             for name, where in (*configured, *self.exempt)
             if not any(self._matches(name, endpoint) for endpoint in self.app.view_functions)
         ]
+
+    def _unserved_methods(self) -> list[str]:
+        return [
+            f"{declared.where}: methods={sorted(declared.methods or ())}: its routes take only "
+            f"{', '.join(sorted(taken))}; give it a method that they take"
+            for name, declarations in self.configured
+            for taken in [self._methods_of(name)]
+            for declared in declarations
+            if taken and not any(map(declared.serves, taken))
+        ]
+
+    def _methods_of(self, name: str) -> set[str]:
+        """What the routes take whose endpoints a name or pattern in the settings matches."""
+        routes = [route for route in self.app.url_map.iter_rules() if self._matches(name, route.endpoint)]
+        return set[str]().union(*(route.methods or METHODS for route in routes))
 
     def _configured_for(self, endpoint: str) -> tuple[Declaration, ...]:
         return tuple(

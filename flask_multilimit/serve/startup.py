@@ -120,7 +120,7 @@ class Startup:
         state = self._in_force
         if state.settings.unknown_names == "error":
             state.plans.require_known_names()
-        return [*state.plans.sources.unknown_names(), *_settings_of_flask_limiter(state.app)]
+        return [*state.plans.sources.idle_by_name(), *_settings_of_flask_limiter(state.app)]
 
     def follow_again(self) -> None:
         """Follow changes again from the next check on, because the thread that followed them has ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -122,6 +123,29 @@ class TestUnknownNames:
 
         with pytest.warns(ConfigurationWarning, match=r'MULTILIMIT_EXEMPT: no endpoint or blueprint is called "gone'):
             multilimit.validate(app)
+
+    @pytest.mark.parametrize("name", ["health", "heal*"])
+    def test_methods_that_no_route_of_a_name_takes_are_errors(
+        self, app: Flask, storage: RecordingStorage, name: str
+    ) -> None:
+        app.config["MULTILIMIT_LIMITS"] = {name: {"rules": "2/minute", "methods": ["POST", "PUT"]}}
+        app.get("/health", endpoint="health")(view())
+        multilimit = MultiLimit(app, storage=storage)
+
+        told = (
+            rf"""MULTILIMIT_LIMITS\["{re.escape(name)}"\]: methods=\['POST', 'PUT'\]: its routes take only GET, HEAD"""
+        )
+        with pytest.raises(ConfigurationError, match=told):
+            multilimit.validate(app)
+
+    @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "GET"])
+    def test_methods_that_a_route_of_a_name_takes_are_no_error(
+        self, app: Flask, storage: RecordingStorage, method: str
+    ) -> None:
+        app.config["MULTILIMIT_LIMITS"] = {"health": {"rules": "2/minute", "methods": [method]}}
+        app.get("/health", endpoint="health")(view())
+
+        MultiLimit(app, storage=storage).validate(app)
 
     @pytest.mark.usefixtures("multilimit")
     def test_unknown_name_fails_every_request_and_is_logged_once(
