@@ -273,7 +273,7 @@ def _examine_control(gate: AppGate) -> Iterator[Finding]:
         yield Finding("workers", "ok", text) if found.agree else Finding("workers", "warning", text, _RESTART)
     if entries and forgets_changes(gate):
         text = "The server keeps nothing on disk: if it and all workers stop, the changes in force are lost."
-        yield Finding("control", "warning", text, "Set appendonly yes on the server.")
+        yield Finding("control", "warning", text, f"Set {PREFIX}CONTROL_COPY, or appendonly yes on the server.")
     yield from _number_of_entries(applier, len(entries))
 
 

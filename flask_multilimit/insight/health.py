@@ -114,9 +114,11 @@ def kept_on_disk(client: Any) -> Kept:
 
 
 def forgets_changes(gate: AppGate) -> bool:
-    """Whether changes are known to be lost with a restart of the server that keeps them."""
+    """Whether changes are known to be lost if the server that keeps them restarts while no worker runs."""
     try:
-        return any(kept_on_disk(client) == "nothing" for client in clients_of(gate.limiter.storage))
+        return gate.settings.control_copy is None and any(
+            kept_on_disk(client) == "nothing" for client in clients_of(gate.limiter.storage)
+        )
     except StorageError:
         return False
 

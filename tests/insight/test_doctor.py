@@ -25,6 +25,7 @@ from support.servers import Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     import redis
 
@@ -401,6 +402,18 @@ def test_changes_are_counted_with_a_warning_when_nothing_is_on_disk(on_server: S
 
     told = [(each.level, each.text) for each in on_server.findings("control")]
     assert told == [("warning", forgets), ("ok", "1 change in force.")]
+
+
+@pytest.mark.usefixtures("redis_client")
+def test_changes_have_no_warning_when_workers_keep_a_copy_on_disk(
+    server: Server, shop: Callable[..., Shop], tmp_path: Path
+) -> None:
+    copying = shop(server.url, MULTILIMIT_CONTROL_COPY=str(tmp_path / "changes"))
+
+    with copying.app.app_context():
+        copying.control.deny("203.0.113.9", lasting=True)
+
+    assert [(each.level, each.text) for each in copying.findings("control")] == [("ok", "1 change in force.")]
 
 
 def test_cluster_that_keeps_nothing_on_disk_is_reported(cluster: Cluster, shop: Callable[..., Shop]) -> None:
