@@ -165,6 +165,9 @@ def _rules_first(first: tuple[Any, ...], rules: object) -> Any:
             f"@rate_limiter on {brief(first[0])}: write @rate_limiter() or @rate_limiter('5/minute'), with "
             "parentheses; a callable for rules is given by name: rules=..."
         )
+    for each in first:
+        if isinstance(each, LimitType):
+            raise ConfigurationError(f"rate_limiter({each}): give the type by name: type={each}")
     if rules is not None:
         raise ConfigurationError(f"rate_limiter({brief(first[0])}, rules={brief(rules)}): give the rules once")
     return first[0] if len(first) == 1 else first

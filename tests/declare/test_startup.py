@@ -16,6 +16,7 @@ from flask import Blueprint, Flask
 from flask.cli import FlaskGroup
 
 from flask_multilimit import (
+    IP,
     Ban,
     ConfigurationError,
     ConfigurationWarning,
@@ -118,6 +119,14 @@ def test_rules_can_be_positional_and_types_text(
 def test_rules_given_twice_are_an_error() -> None:
     with pytest.raises(ConfigurationError, match="give the rules once"):
         rate_limiter("5/minute", rules="9/minute")
+
+
+@pytest.mark.parametrize(
+    ("given", "options"), [((IP,), {}), ((IP, "5/minute"), {}), (("5/minute", IP), {}), ((IP,), {"rules": "5/minute"})]
+)
+def test_positional_type_is_an_error_that_says_how_to_give_it(given: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=r"give the type by name: type=LimitType\.IP"):
+        rate_limiter(*given, **options)
 
 
 class TestSharedKeys:
