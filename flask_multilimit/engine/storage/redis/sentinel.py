@@ -60,7 +60,7 @@ class Primary:
         self._beat = Beat(self._look, name="multilimit-sentinel")
 
     def __repr__(self) -> str:
-        return f"the primary of {self.service!r}, of which {_listed(self._sentinels)} know"
+        return f"the primary of {self.service!r}, named by {_listed(self._sentinels)}"
 
     def address(self, deadline: Deadline) -> Address:
         """The address of the primary, from the first sentinel that knows it. Raises :class:`NoPrimaryError`."""
