@@ -41,6 +41,7 @@ def passes(limiter: Limiter, hits: Hits, times: int = 6) -> int:
         ({"who": "user:43", "times": 2.5}, 2),
         ({"limiter": "ip", "off": True}, 2),
     ],
+    ids=str,
 )
 def test_limiter_of_an_app_applies_overrides_of_a_scope(shop: Shop, override: dict[str, Any], admitted: int) -> None:
     where = None if "who" in override else "mail"

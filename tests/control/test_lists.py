@@ -67,6 +67,7 @@ class TestExpiredEntries:
             (("ban", "2001:db8::/64"), [("deny", "2001:db8::/32")]),
             (("ban", "user:evil"), [("deny", "user:evil")]),
         ],
+        ids=str,
     )
     @pytest.mark.parametrize("declared", [True, False])
     def test_expired_ban_does_not_hide_another_refusal(

@@ -278,7 +278,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "message"), WRONG)
+@pytest.mark.parametrize(("given", "message"), WRONG, ids=str)
 def test_invalid_override_is_an_error_and_not_stored(shop: Shop, given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         shop.control.override(**given, lasting=True)
@@ -351,6 +351,7 @@ def test_added_limiter_and_factor_at_one_endpoint_are_separate_entries(shop: Sho
         ({"limiter": "ip", "times": 1.5}, "limiter ip at show: 1.5 times the count"),
         ({"limiter": "ip", "rules": {"count": 9}}, 'limiter ip at show: {"count": 9}'),
     ],
+    ids=str,
 )
 def test_override_is_shown_as_text(shop: Shop, given: dict[str, Any], text: str) -> None:
     assert str(shop.control.override("show", lasting=True, **given)) == text

@@ -66,6 +66,7 @@ def test_preview_of_a_list_entry_shows_no_changed_limits(shop: Shop) -> None:
         ({"kind": "deny"}, "who", "{"),
         ({"kind": "mute", "who": "::1"}, "kind", "'mute'"),
     ],
+    ids=str,
 )
 def test_mistake_names_field_value_and_remedy(shop: Shop, given: dict[str, Any], place: str, value: str) -> None:
     with pytest.raises(InvalidData) as caught:
@@ -78,7 +79,7 @@ def test_mistake_names_field_value_and_remedy(shop: Shop, given: dict[str, Any],
     assert str(mistake) in str(caught.value)
 
 
-@pytest.mark.parametrize("times", [{}, {"for_": "soon"}, {"for_": -1}, {"for_": "2h", "lasting": True}])
+@pytest.mark.parametrize("times", [{}, {"for_": "soon"}, {"for_": -1}, {"for_": "2h", "lasting": True}], ids=str)
 def test_invalid_duration_names_its_field(shop: Shop, times: dict[str, Any]) -> None:
     with pytest.raises(InvalidData) as caught:
         shop.control.preview(OVERRIDE, **times)
@@ -202,7 +203,7 @@ FREES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "why"), FREES)
+@pytest.mark.parametrize(("given", "why"), FREES, ids=str)
 def test_change_that_frees_all_clients_needs_force(shop: Shop, given: dict[str, Any], why: str) -> None:
     preview = shop.control.preview(given, lasting=True)
 
@@ -222,6 +223,7 @@ def test_change_that_frees_all_clients_needs_force(shop: Shop, given: dict[str, 
         {**OVERRIDE, "rules": "1999/minute"},
         {"kind": "override", "who": "user:7", "rules": "1000000/second"},
     ],
+    ids=str,
 )
 def test_change_that_frees_some_clients_needs_no_force(shop: Shop, given: dict[str, Any]) -> None:
     assert shop.control.preview(given, lasting=True).warning == ""

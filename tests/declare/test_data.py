@@ -59,7 +59,7 @@ RULES: list[tuple[Any, list[Rule]]] = [
 ]
 
 
-@pytest.mark.parametrize(("written", "rules"), RULES)
+@pytest.mark.parametrize(("written", "rules"), RULES, ids=[str(written) for written, _ in RULES])
 def test_data_can_declare_every_kind_of_rule(written: Any, rules: list[Rule]) -> None:
     declared = Declaration.of("here", limiter_options("here", {"rules": written}))
 
@@ -107,6 +107,7 @@ def test_data_has_all_options_of_limiters_rules_and_bans() -> None:
         ({"after": 5, "within": 60}, Ban(after=5, within=60)),
         ({"time": 0.5, "factor": 1.5, "most": 7.25}, Ban(time=0.5, factor=1.5, most=7.25)),
     ],
+    ids=str,
 )
 def test_data_can_declare_a_ban(written: dict[str, Any], ban: Ban) -> None:
     declared = Declaration.of("here", limiter_options("here", {"type": "ip", "ban": written}))
@@ -127,7 +128,7 @@ class TestSchema:
     def test_schema_is_valid_json_schema(self) -> None:
         self.VALIDATOR.check_schema(json_schema())
 
-    @pytest.mark.parametrize("written", [written for written, _ in RULES])
+    @pytest.mark.parametrize("written", [written for written, _ in RULES], ids=str)
     def test_schema_accepts_every_kind_of_rule(self, written: Any) -> None:
         self.VALIDATOR.validate({"limits": {"a": {"rules": written, "type": "ip", "charge_when": [401, "5xx"]}}})
 
@@ -145,6 +146,7 @@ class TestSchema:
             {"limits": {"a": {"charge_when": [99]}}},
             {"nonsense": 1},
         ],
+        ids=str,
     )
     def test_schema_rejects_invalid_limits(self, written: Any) -> None:
         assert not self.VALIDATOR.is_valid(written)

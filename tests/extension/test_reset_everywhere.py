@@ -113,6 +113,7 @@ def test_reset_everywhere_without_a_subject_is_an_error(app: Flask) -> None:
         ({"reach": "everything", "method": "GET"}, "leave endpoint and method out"),
         ({"reach": "everything", "subject": "user:42"}, "for one of them, give 'everywhere'"),
     ],
+    ids=str,
 )
 def test_reset_with_contradictory_arguments_is_an_error_and_resets_nothing(
     app: Flask, given: dict[str, Any], message: str

@@ -114,6 +114,7 @@ class TestOverrides:
             ({"limiter": "ip", "times": 2}, [200, 200], "ip-60s-2"),
             ({"limit": {"type": "ip", "rules": "1/minute"}}, [429, 429], "ip-60s-3"),
         ],
+        ids=str,
     )
     def test_override_of_one_rule_leaves_the_other_in_force(
         self, app: Flask, storage: RecordingStorage, change: dict[str, Any], answers: list[int], name: str
@@ -147,6 +148,7 @@ class TestAddedLimit:
             ({"type": "ip", "rules": "2/minute", "ban": {"after": 1, "within": 60, "time": 60}}, [200, 200, 429]),
             ({"type": "ip", "rules": [{"time": 60, "count": 2, "lease": 2}]}, [200, 200, 429]),
         ],
+        ids=str,
     )
     def test_added_limit_with_another_cost_has_its_own_key(
         self, app: Flask, storage: RecordingStorage, limit: dict[str, Any], answers: list[int]

@@ -231,6 +231,7 @@ class TestConfiguredLimits:
             ({"index": "5/minute; 50/hour"}, {"/": [60, 3600]}),
             ({"api.items": {"rules": "5/minute", "methods": ["POST"]}}, {}),
         ],
+        ids=str,
     )
     def test_limits_in_settings_name_endpoints_blueprints_and_patterns(
         self, shop: Flask, storage: RecordingStorage, limits: dict[str, Any], expected: dict[str, list[int]]
@@ -294,6 +295,7 @@ class TestExemption:
             (("default",), [60, 3600, 86400]),
             (("default", "blueprint"), [60, 86400]),
         ],
+        ids=str,
     )
     def test_exempt_removes_limits_of_the_named_levels(
         self, limited: Callable[..., Flask], storage: RecordingStorage, levels: Any, expected: list[int]

@@ -98,6 +98,7 @@ def test_dynamic_rules_give_each_user_a_calendar_of_its_own() -> None:
         ({"count": 5, "per": "year", "anchor": "04-06"}, Calendar(5, "year", anchor="04-06")),
         ({"count": 5, "per": "day", "timezone": None, "anchor": None}, Calendar(5, "day")),
     ],
+    ids=str,
 )
 def test_calendar_is_read_from_data(written: Mapping[str, Any], rule: Calendar) -> None:
     assert WrittenRule.model_validate(written).rule == rule
@@ -139,6 +140,7 @@ def test_invalid_calendar_in_data_is_an_error(written: dict[str, Any], message: 
         ({"count": 9, "per": "month", "anchor": 1}, Calendar(9, "month", timezone="Europe/Berlin")),
         ({"count": 9, "time": 60, "algorithm": "gcra"}, Rule(60, 9, algorithm="gcra")),
     ],
+    ids=str,
 )
 def test_override_keeps_calendar_fields_that_it_does_not_set(written: Any, rule: Rule) -> None:
     given = written if isinstance(written, str) else WrittenRule.model_validate(written)

@@ -120,7 +120,7 @@ class TestFinalResponse:
             ask(app)
         assert statuses(app, "/") == [429]
 
-    @pytest.mark.parametrize("charge_when", ["4xx", [404], ["5xx", 404], 404, (404,), {404}])
+    @pytest.mark.parametrize("charge_when", ["4xx", [404], ["5xx", 404], 404, (404,), {404}], ids=str)
     def test_statuses_can_be_given_in_place_of_a_condition(
         self, app: Flask, any_storage: Any, charge_when: Any
     ) -> None:

@@ -135,12 +135,13 @@ def test_command_warns_once_that_quotas_in_memory_end_with_it(
     assert [warning in each for each in logged] == ([] if kept or testing else [True])
 
 
-def test_worker_started_by_a_click_program_is_not_warned(limited_app: Flask, caplog: pytest.LogCaptureFixture) -> None:
-    limited_app.testing = False
+def test_worker_started_by_a_click_program_is_not_warned(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+    app.testing = False
+    MultiLimit(app)  # in memory, for which a command of Flask would be warned
 
     @click.command()
     def worker() -> None:  # like the long-lived worker of Celery
-        with limited_app.app_context():
+        with app.app_context():
             send_mail()
 
     worker.main([], standalone_mode=False)
