@@ -146,7 +146,7 @@ def test_memory_storage_ends_a_calendar_day_by_the_system_clock() -> None:
 
 def test_memory_storage_follows_the_system_clock_when_it_is_set() -> None:
     storage = MemoryStorage()
-    storage._origin += 40 * 86_400 * 10**9  # as if the process had begun when the clock was wrong
+    storage._origin += 40 * 86_400 * 10**9  # as if the clock had been wrong when the process began
     limiter = Limiter(storage)
     assert limiter.check(hits_for("5/minute", scope="rate")).at > (time.time() + 39 * 86_400) * SECOND
 
@@ -184,7 +184,9 @@ def test_worker_admits_its_share_of_the_remaining_calendar_quota_in_an_outage(
     assert sum(decision.allowed for decision in admitted) <= 10, "half of what was left"
     assert admitted[-1].retry_after == left
     unknown = hits_for(Calendar(40, "month", anchor=anchor), scope="api", subject="never seen before")
-    assert sum(limiter.check(unknown).allowed for _ in range(50)) == 10, "others may have used half of it"
+    assert sum(limiter.check(unknown).allowed for _ in range(50)) == 10, (
+        "half of the limit counts as used by an unknown client"
+    )
 
     clock.advance(left)
     for hits in (wanted, unknown):

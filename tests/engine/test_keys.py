@@ -35,7 +35,7 @@ def test_texts_that_differ_in_one_character_escape_differently(text: str, place:
 
 @given(any_text)
 def test_escaped_text_changes_when_it_is_escaped_again(text: str) -> None:
-    """Escaping what is escaped already gives something else, unless nothing had to be escaped."""
+    """Unless there was nothing to escape. So the escaped text of one subject is never the name of another."""
     escaped = escape_subject(text)
 
     assert escaped == text or escape_subject(escaped) != escaped

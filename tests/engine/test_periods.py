@@ -23,7 +23,7 @@ ZONES = (
     "America/St_Johns",  # until 2011, clocks changed at 00:01
     "America/Sao_Paulo",  # clocks were put forward at midnight, and back to 23:00 of the day before
     "America/Caracas",  # half an hour back in 2007, and forward in 2016
-    "Africa/Cairo",  # changed its rules, and stopped, again and again
+    "Africa/Cairo",  # introduced and abolished summer time several times
     "Asia/Kathmandu",  # 5:45
     "Asia/Pyongyang",  # half an hour back in 2015, and forward in 2018
     "Australia/Lord_Howe",  # summer time is half an hour
@@ -53,7 +53,7 @@ def shown(second: int, zone: str) -> datetime:
 
 
 def number_of(day: date, period: str, anchor: Any) -> object:
-    """Which period a day belongs to, by its definition: ascending, and the same for all days of one."""
+    """The number of the period of a day, by its definition: the same for all its days, and higher for later ones."""
     if period == "day":
         return day
     if period == "week":
@@ -66,12 +66,12 @@ def number_of(day: date, period: str, anchor: Any) -> object:
 
 
 def boundaries_between(periods: Periods, begin: int, end: int) -> Iterator[int]:
-    """Walked by asking at each boundary for what is around it."""
+    """Found one after the other, by the boundaries around each."""
     around = periods.around(begin * SECOND)
     while around[AROUND + 1] < end * SECOND:
         yield around[AROUND + 1] // SECOND
         following = periods.around(around[AROUND + 1])
-        assert following[:-1] == around[1:], "what one calls the next period is what the next calls its own"
+        assert following[:-1] == around[1:], "the next period of one instant is the own period of a later one"
         assert periods.around(around[AROUND + 1] - 1) == around
         around = following
 
@@ -112,9 +112,9 @@ def test_each_period_of_30_years_begins_when_local_clocks_first_show_it(
         ("Europe/Berlin", "2026-10-25 12:00", 25),
         ("Australia/Lord_Howe", "2026-04-05 12:00", 24.5),
         ("America/St_Johns", "2010-11-06 12:00", 24),
-        ("America/St_Johns", "2010-11-07 12:00", 25),  # its midnight was shown before clocks were put back at 00:01
+        ("America/St_Johns", "2010-11-07 12:00", 25),  # clocks showed midnight, and were put back at 00:01
         ("America/Sao_Paulo", "2018-11-04 12:00", 23),
-        ("Pacific/Apia", "2011-12-29 12:00", 24),  # after it came the 31st
+        ("Pacific/Apia", "2011-12-29 12:00", 24),  # the next day was the 31st
         ("UTC", "2026-03-29 12:00", 24),
     ],
 )

@@ -100,7 +100,7 @@ def test_slots_released_by_many_threads_at_once_are_all_free(limiter: Limiter) -
 
     at_once(work, 40)
 
-    until(lambda: limiter.peek(many).remaining == 40)  # the question may overtake a release on another connection
+    until(lambda: limiter.peek(many).remaining == 40)  # a peek may overtake a release on another connection
     assert len(KEEPER) == 0
 
 
@@ -139,7 +139,7 @@ def test_leaving_a_slot_block_does_not_wait_for_the_server(
     monkeypatch.setattr(slots, "CONFIRM_SECONDS", 30)
     with limiter.slot(THREE):
         redis_client.client_pause(60_000, all=False)
-    assert redis_client.zcard(THREE[0].key) == 1, "the block is left, and the server has not answered"
+    assert redis_client.zcard(THREE[0].key) == 1, "the block has ended, and the server has not answered"
     redis_client.client_unpause()
 
     until(lambda: redis_client.zcard(THREE[0].key) == 0)
@@ -197,7 +197,7 @@ def test_forked_child_that_leaves_the_block_releases_no_slot(limiter: Limiter, r
 
 
 class Renewing(MemoryStorage):
-    """Notes what is renewed, or fails."""
+    """Records the slots that are renewed, or fails."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -274,7 +274,7 @@ def test_keeper_thread_survives_exceptions_of_its_calls(
 
 
 class Slow(MemoryStorage):
-    """Calls ``meanwhile`` while a renewal is on the way to it: before the renewal is made, or after it was."""
+    """Calls ``meanwhile`` during a renewal: before it is made, or after it was made."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -294,7 +294,7 @@ class Slow(MemoryStorage):
 
 def keeper_at(now: list[float], monkeypatch: pytest.MonkeyPatch) -> Keeper:
     keeper = Keeper(clock=lambda: now[0])
-    monkeypatch.setattr(keeper.beat, "wake", lambda _: None)  # its thread would renew beside the test
+    monkeypatch.setattr(keeper.beat, "wake", lambda _: None)  # so that only the test renews, and not the thread
     return keeper
 
 
@@ -381,7 +381,7 @@ def test_slots_of_a_storage_closed_during_their_renewal_are_not_released(monkeyp
     now[0] = 20
     keeper.renew_due()
 
-    assert storage.peek(THREE).remaining == 2, "it expires"
+    assert storage.peek(THREE).remaining == 2, "the slot is left to expire"
     assert len(keeper) == 0
 
 
@@ -405,7 +405,7 @@ def test_renewal_restores_held_slots_that_the_server_lost(
 def test_all_slots_are_free_after_threads_release_them_during_renewals(
     limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots, "RENEWALS", 10**9)  # what is held is always due
+    monkeypatch.setattr(slots, "RENEWALS", 10**9)  # every slot is always due
     keeper, storage = Keeper(), require_slots(limiter.storage)
     plans = [
         (*hits_for(Concurrent(100), scope="reports", cost=cost), *hits_for(Concurrent(100), scope="exports"))
@@ -434,7 +434,7 @@ def test_all_slots_are_free_after_threads_release_them_during_renewals(
 
 
 def count_of_calls(storage: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many slots each call was given."""
+    """The number of slots in each call, as they are made."""
     counts, call = list[int](), getattr(storage, name)
 
     def counted(slots: Sequence[Slot]) -> None:

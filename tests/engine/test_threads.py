@@ -51,7 +51,7 @@ class Held:
         return self._pauses[self.runs - 1]
 
     def begin(self) -> Beat:
-        """A beat that is in the middle of it."""
+        """A beat that is running this task."""
         beat = background(self)
         beat.wake()
         assert self.begun.wait(PATIENCE)
@@ -90,7 +90,7 @@ def test_wake_during_the_last_run_of_a_task_is_not_lost() -> None:
     task = Held(None, None)
     beat = task.begin()
 
-    beat.wake()  # it must not be lost although the task has nothing more to do
+    beat.wake()
     task.go_on.set()
 
     until(lambda: task.runs == 2)
@@ -135,7 +135,7 @@ def test_next_wake_replaces_a_killed_thread() -> None:
 
     def task() -> None:
         if killing.pop():
-            raise SystemExit  # as GreenletExit, which is no Exception either
+            raise SystemExit  # like GreenletExit, which is not an Exception either
         runs.append(1)
 
     beat = background(task)
@@ -190,7 +190,7 @@ def test_beat_logs_that_no_thread_can_be_started_and_recovers(
         assert not beat.running
     assert "could not start the background thread multilimit-test: can't start new thread" in caplog.text
 
-    beat.wake()  # there are threads again
+    beat.wake()  # now threads can be started again
 
     until(lambda: not beat.running)
 
@@ -280,7 +280,7 @@ begun.wait()
 
 
 def test_process_ends_even_if_a_task_hangs() -> None:
-    """As with a client object without a timeout, whose server does not answer: the last task would hang, too."""
+    """As with a client object without a timeout whose server does not answer. The last task would hang, too."""
     run = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, check=True, timeout=30)
 
     assert (run.stdout, run.stderr) == ("", "")

@@ -26,7 +26,7 @@ class Operation:
     reply: tuple[int, ...] = ()
     """As the storage gave it; nothing for a refund."""
     charges: tuple[Charge, ...] = ()
-    """What a refund takes back."""
+    """The charges that a refund takes back."""
 
     @property
     def at(self) -> int:
@@ -40,7 +40,7 @@ class Operation:
 
     @property
     def charged(self) -> tuple[Hit, ...]:
-        """What this check has charged, unless its id was charged before."""
+        """The hits that this check has charged, unless its id was charged before."""
         if self.kind not in {"check", "repeat"} or not self.allowed:
             return ()
         answers = zip(self.hits, retry_afters(self.reply), strict=True)

@@ -147,7 +147,7 @@ def run_until_killed(barrier: Barrier, url: str, seed: int, journal: Path) -> No
 
 
 def violations(history: Sequence[Work], count: int = COUNT, on_its_way: float = ON_ITS_WAY) -> set[str]:
-    """What of the contract ``history`` breaks."""
+    """The clauses of the contract that ``history`` breaks."""
     held = [each for each in history if each.allowed]
     found = set()
     if _most(held, lambda each: (each.answered, each.ending)) > count:

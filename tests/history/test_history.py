@@ -87,7 +87,7 @@ def refused_by(algorithm: str, check: Operation) -> bool:
 
 
 def overlapping(operations: list[Operation]) -> int:
-    """How many were called before the one that was called before them had returned."""
+    """How many operations were called before the previous one had returned."""
     in_order = sorted(operations, key=lambda operation: operation.invoked)
     return sum(later.invoked < earlier.returned for earlier, later in pairwise(in_order))
 

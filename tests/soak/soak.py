@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 THREADS = 4
 CLIENTS = 3
 WINDOW = 1
-"""Of every rule of the app, in seconds."""
+"""Seconds of every rule of the app."""
 REGULARS = 10
 """Clients that come again and again, and are refused."""
 SAMPLE_SECONDS = 0.5
@@ -55,7 +55,7 @@ class Sample:
     """Open file descriptors of the app's process."""
     threads: int
     connections: int
-    """To the server, as the app's side sees them: the server may not have read yet that one has ended."""
+    """Connections to the server, on the side of the app: the server may not have noticed yet that one is closed."""
 
 
 @dataclass(slots=True)
@@ -69,9 +69,9 @@ class Soaked:
     abandoned: int = 0
     """Requests whose client did not wait for the reply."""
     keys_left: int = 0
-    """Of limits, after two windows without requests."""
+    """Keys of limits that are left after two windows without requests."""
     lasting_keys: int = 0
-    """Of any kind, without an end."""
+    """Keys of any kind that never expire."""
 
     def growth(self, what: str) -> float:
         """Bytes a request, by least squares."""
@@ -117,7 +117,7 @@ class _Soak:
             for client in clients:
                 client.join()
         self._wait_until_forgotten()
-        assert int(self._program.get("/pid").text) == self._pid, "the app has died, and another has come in its place"
+        assert int(self._program.get("/pid").text) == self._pid, "the worker has died, and another has replaced it"
         return self._seen
 
     def _watch(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Engines on which every example of a property starts afresh, so that hypothesis can have many in one test."""
+"""Storages that are emptied for every example of a property, because hypothesis runs many in one test."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ ORACLES: dict[str, Callable[[Terms], Oracle]] = {
 """By the name of the algorithm. The leaky bucket is two: a meter, and with ``max_delay`` a queue."""
 
 DEFINED = [name for name in ORACLES if name != "leaky_queue"]
-"""The algorithms that are held to an oracle."""
+"""The algorithms that have an oracle."""
 
 
 def oracle_for(algorithm: str, window: int, count: int, burst: int | None, max_delay: int | None) -> Oracle:
@@ -245,7 +245,7 @@ def oracle_for(algorithm: str, window: int, count: int, burst: int | None, max_d
 
 @dataclass(frozen=True)
 class Answer:
-    """What one rule should say, in whole microseconds."""
+    """The expected answer of one rule, in whole microseconds."""
 
     allowed: bool
     remaining: int
@@ -254,7 +254,7 @@ class Answer:
 
 
 def answer(oracle: Oracle, now: int, cost: int) -> Answer:
-    """Of ``oracle`` as it stands, without charging."""
+    """The answer of ``oracle``, without charging it."""
     allowed = oracle.conforms(now, cost)
     return Answer(allowed, _remaining(oracle, now), _retry_after(oracle, now, cost), _reset_after(oracle, now))
 
@@ -274,7 +274,7 @@ def _reset_after(oracle: Oracle, now: int) -> int:
 
 
 def _first(holds: Callable[[int], bool], upto: int = 2**50) -> int:
-    """The smallest number from 0 for which ``holds``, which holds for all that follow too."""
+    """The smallest number from 0 for which ``holds`` is true. It is true for all larger ones, too."""
     low, step = 0, 1
     while step < upto and not holds(step):
         low, step = step + 1, step * 2

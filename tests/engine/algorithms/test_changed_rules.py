@@ -60,7 +60,7 @@ def test_check_of_cost_0_is_allowed_when_a_lowered_count_is_exceeded(bench: Benc
 
 @pytest.mark.parametrize("algorithm", BUCKETS)
 def test_a_fraction_of_a_microsecond_does_not_grow_when_the_count_is_lowered(bench: Bench, algorithm: str) -> None:
-    """It was counted in parts of the old count: 10**9 of them were one microsecond, now one is."""
+    """It is stored in parts of a microsecond: 10**9 of them under the old count, one under the new."""
     bench.limiter.check(hits(Rule(10, 10**9, algorithm=algorithm), cost=99))  # 0.99 us
 
     lowered = bench.limiter.peek(hits(Rule(10, 1, algorithm=algorithm)))
@@ -74,7 +74,7 @@ def test_a_fraction_of_a_microsecond_does_not_grow_when_the_count_is_lowered(ben
 @pytest.mark.parametrize("algorithm", [*BUCKETS, "gcra"])
 def test_key_is_kept_longer_after_its_burst_was_raised(bench: Bench, algorithm: str) -> None:
     bench.limiter.check(hits(bucket(algorithm, burst=1)))
-    bench.limiter.check(hits(bucket(algorithm, burst=10), cost=9))  # what was raised is there at once
+    bench.limiter.check(hits(bucket(algorithm, burst=10), cost=9))  # the raised burst applies at once
     bench.clock.advance(2)
     bench.limiter.check(hits("5/minute", subject="bo"))
     bench.limiter.check(hits("5/minute", subject="cy"))

@@ -83,7 +83,7 @@ def test_a_queue_too_long_for_exact_arithmetic_is_an_error(count: int, max_delay
 def test_billion_units_charged_in_a_thousand_checks_add_up_without_rounding(
     bench: Bench, algorithm: str, window: float
 ) -> None:
-    """State is an instant in whole 1 / count of a microsecond, so n charges make exactly n intervals, whatever n is."""
+    """State is an instant in whole 1 / count of a microsecond, so that n charges are always exactly n intervals."""
     rule = Rule(window, PRIME, algorithm=algorithm, burst=PRIME)
     cost, remaining = PRIME // 1000, PRIME
     while remaining >= cost:
@@ -121,7 +121,7 @@ def test_units_return_at_the_exact_microsecond_within_400_days(bench: Bench) -> 
         assert bench.limiter.peek(hits(rule)).remaining == units
 
 
-# span.lua, on which the Lua twins stand
+# span.lua, which the Lua twins use
 
 
 def test_span_divides_exactly_when_the_product_exceeds_the_precision_of_doubles(redis_client: redis.Redis) -> None:
@@ -166,7 +166,7 @@ def is_within_span(n: int, a: int, b: int) -> bool:
 
 
 def random_spans(many: int) -> list[tuple[int, int, int]]:
-    """Operands of every size; seeded, so that what fails fails again."""
+    """Operands of every size; seeded, so that failures are reproducible."""
     chance = random.Random(20_261_121)
     found: list[tuple[int, int, int]] = []
     while len(found) < many:

@@ -1,4 +1,4 @@
-"""What the estimating algorithms get wrong, as the documentation says: no less, and no more."""
+"""The errors of estimating algorithms are exactly as large as documented."""
 
 from __future__ import annotations
 

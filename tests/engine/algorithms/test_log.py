@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 WINDOW = 60 * SECOND
 LENGTHS = (0, 1, 24, 25, 128, 129)
-"""Around the lengths from which the script counts in another way."""
+"""Around the lengths at which the script begins to count in another way."""
 OUTSIDE = (0, 1, 40)
 ROOM = 3
 

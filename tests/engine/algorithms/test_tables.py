@@ -1,5 +1,5 @@
 """A table for each algorithm, worked out by hand from its definition: at `time`, a request of `cost` is answered
-(allowed, remaining, retry_after, reset_after). Times are seconds after the first line; the reasoning stands beside it.
+(allowed, remaining, retry_after, reset_after). Times are seconds after the first line; the reasoning is beside it.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ TOKEN_BUCKET = [
     Line(60, 3, True, 2, 0, 1.5),
 ]
 
-# The same with thirds, which no decimal holds: 1 token, 3 a second. Rounded up, for a microsecond too early is refused.
+# The same with thirds, which no decimal holds: 1 token, 3 a second. Rounded up: a microsecond earlier is refused.
 TOKEN_BUCKET_OF_THIRDS = [
     Line(0, 1, True, 0, 0, 0.333_334),
     Line(0, 1, False, 0, 0.333_334, 0.333_334),
     Line(0.333_333, 1, False, 0, US, US),
-    Line(0.333_334, 1, True, 0, 0, 0.333_334),  # 2/3 us were too much, and a full bucket takes no more: from anew
+    Line(0.333_334, 1, True, 0, 0, 0.333_334),  # 2/3 us later than full, and a full bucket takes no more
     Line(0.333_334, 1, False, 0, 0.333_334, 0.333_334),
     Line(0.5, 1, False, 0, 0.166_668, 0.166_668),
 ]
@@ -132,7 +132,7 @@ LEAKY_QUEUE = [
 LEAKY_QUEUE_BOUND_BY_ITS_DELAY = [
     Line(0, 1, True, 2, 0, 0.25, 0),
     Line(0, 1, True, 1, 0, 0.5, 0.25),
-    Line(0, 5, True, 0, 0, 1.75, 0.5),  # its turn is in time; how long it takes then is not asked
+    Line(0, 5, True, 0, 0, 1.75, 0.5),  # its turn is in time, however long it then takes
     Line(0, 1, False, 0, 1.25, 1.75),  # 1.75 less 0.5
     Line(1.25 - US, 1, False, 0, US, 0.5 + US),
     Line(1.25, 1, True, 0, 0, 0.75, 0.5),

@@ -144,9 +144,9 @@ class History:
     limiters: list[Limiter]
     oracle: Oracle | None = None
     decisions: list[list[Decision]] = field(default_factory=list)
-    """Of the checks so far, one a limiter."""
+    """The decisions of each check so far, one per limiter."""
     bans: tuple[Ban | None, Ban | None] = (None, None)
-    """That of the plan, and of the changed one."""
+    """The ban of the plan, and of the changed plan."""
     shadow: bool = False
     settled: set[UUID] = field(default_factory=set)
 
@@ -242,7 +242,7 @@ class History:
 
 @dataclass(frozen=True)
 class Game:
-    """Rules, the counts that some checks have in place of theirs, and what is done."""
+    """Rules, the changed counts that some checks use, and the steps."""
 
     plan: list[Rule]
     counts: list[int]

@@ -1,4 +1,4 @@
-"""What the processes of the concurrency tests run."""
+"""What processes of the tests of concurrency run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _level(algorithm: str, count: int) -> Rule:
 
 
 LEVELS = [_level(name, count) for name, count in zip(RATES, itertools.count(300, 20), strict=False)]
-"""Every algorithm, each with another count; none gives a unit back while a test lasts."""
+"""Every algorithm, each with another count. No unit returns during a test."""
 
 TIGHTEST = min(rule.count for rule in LEVELS)
 
@@ -40,7 +40,7 @@ mixed = tuple(
 
 
 def patient(url: str) -> Limiter:
-    """What is measured here is not how fast a busy machine answers."""
+    """A limiter that waits long enough for a busy machine."""
     return Limiter(storage_from_uri(url, timeout=30))
 
 
@@ -66,7 +66,7 @@ COUNT = 60
 
 
 def admitted(place: tuple[int, int, bool]) -> list[int]:
-    """When this process admitted, in four threads whose clocks go to and fro over the boundary of a calendar. ``place``
+    """The instants of admitted checks, in four threads whose clocks step over the boundary of a calendar. ``place``
     is the port, a seed, and whether to use compiled scripts."""
     port, seed, compiled_scripts = place
 

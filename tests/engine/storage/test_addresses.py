@@ -179,7 +179,7 @@ def test_an_argument_that_is_no_storage_is_an_error(wrong: object) -> None:
 
 
 def test_a_client_of_another_library_is_refused_at_once() -> None:
-    """Its errors would be 500s: the guard knows those of redis-py."""
+    """The guard knows only errors of redis-py. Others would become responses with status 500."""
     client_of_valkey = type("Valkey", (), {"__module__": "valkey.client", "evalsha": None, "script_load": None})()
 
     with pytest.raises(ConfigurationError, match=r"storage=Valkey of valkey\.client: .* give a URI, such as valkey://"):

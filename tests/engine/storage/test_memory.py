@@ -56,7 +56,7 @@ def test_later_checks_remove_subjects_whose_windows_have_passed(
     for n in range(MANY):
         limiter.check(hits(MINUTE, subject=str(n)))
     assert len(storage) == MANY
-    clock.advance(61)  # a lease, which another rule for the same key may have, counts for a second more
+    clock.advance(61)  # a second longer than the window, in case another rule for the key has a lease
 
     for _ in range(MANY // 2 + 1):
         limiter.check(hits(MINUTE, subject="another"))
@@ -154,10 +154,10 @@ def test_key_that_is_reset_repeatedly_is_stored_once(limiter: Limiter, storage: 
         tracemalloc.stop()
 
     assert len(storage) == 2
-    assert grown < 100_000  # 2000 entries of that list would be three times as much
+    assert grown < 100_000  # 2000 entries of that list would take three times as much
 
 
-# More keys than there is room for
+# The bound of keys
 
 FEW = 1000
 FLOOD = 2 * FEW
@@ -358,7 +358,7 @@ def test_full_memory_is_one_warning_that_is_logged_outside_the_lock(caplog: pyte
         def emit(self, record: logging.LogRecord) -> None:
             if "memory is full" in record.getMessage():
                 asking = pool.submit(limiter.check, hits("1/minute"))
-                asked.append(asking.result(SECONDS).allowed)  # under the lock it would never come
+                asked.append(asking.result(SECONDS).allowed)  # it would wait for ever if the lock were held
 
     handler = AsksToo()
     logging.getLogger("flask_multilimit").addHandler(handler)
@@ -450,5 +450,5 @@ def test_refusal_by_the_last_rule_undoes_the_charges_of_earlier_rules(limiter: L
     assert not refused.allowed
     assert [status.remaining for status in limiter.peek(plan).statuses] == [19, 8, 0]
     clock.advance(1)
-    limiter.refund(limiter.check(plan))  # found by its id, at its place
+    limiter.refund(limiter.check(plan))  # its entries are found by the id of the check
     assert [status.remaining for status in limiter.peek(plan).statuses] == [19, 8, 1]

@@ -18,7 +18,7 @@ SLOTS = [Slot(bytes([n]) * 16, HIT) for n in range(4)]
 
 
 class Server:
-    """Answers the first release when it is told to, and fails afterwards if ``away``."""
+    """Answers the first release when ``may_answer`` is set. If it is ``away``, it fails afterwards."""
 
     def __init__(self, *, away: bool = False) -> None:
         self.together = ReleaseBatcher()

@@ -24,7 +24,7 @@ FIRST, SECOND = ("10.0.0.1", 6379), ("10.0.0.2", 6379)
 
 
 class Failing:
-    """Makes clients of servers. The one of the first fails with ``error``, the other one answers 0."""
+    """Makes clients of servers. The client of the first fails with ``error``, the other one answers 0."""
 
     start: Sequence[Address] = (FIRST, SECOND)
 

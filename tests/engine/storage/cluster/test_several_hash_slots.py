@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from support.servers import Binary, Server
 
 SCOPES = ("application", "api.update", "shop")
-"""In different slots, on different servers."""
+"""In different hash slots, on different servers."""
 
 
 def timed(cluster: Cluster, clock: Any = None) -> Limiter:
@@ -77,7 +77,7 @@ def test_the_scopes_of_these_tests_lie_on_different_servers(cluster: Cluster) ->
     assert len(set(owners)) == 3
 
 
-# Bans that watch rules of other slots
+# Bans that watch rules in other hash slots
 
 
 def banned_by_others(*watched: Hit) -> tuple[Hit, ...]:
@@ -151,8 +151,8 @@ def test_refused_plan_charges_nothing_in_any_hash_slot(limiter: Limiter, algorit
 
 
 LEAVE_NOTHING = ["fixed_window", "gcra", "leaky_bucket", "sliding_window", "token_bucket"]
-"""Algorithms of which a charge that is taken back leaves nothing behind. ``sliding_window_counter`` keeps the begin of
-its window."""
+"""Algorithms that keep nothing of a charge that is taken back. ``sliding_window_counter`` keeps the begin of its
+window."""
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -437,7 +437,7 @@ def test_limiter_works_with_a_given_cluster_client_and_leaves_it_open(
 def test_a_client_that_remaps_addresses_reaches_the_servers(
     server_binaries: dict[str, Binary],
 ) -> None:
-    """Also those that it hears of by a redirection."""
+    """Also servers that it learns of by a redirection."""
     inside = [("inside.example", 7000 + n) for n in range(3)]
     plan = plan_of(9, 9, 9)
     with Cluster(next(iter(server_binaries.values())), announced=inside) as cluster:

@@ -49,7 +49,7 @@ def refused(limiter: Limiter, wanted: tuple[Hit, ...], times: int) -> list[Decis
 
 
 def strikes_left(storage: MemoryStorage, wanted: tuple[Hit, ...]) -> int:
-    """As the storage itself knows."""
+    """By the storage itself, without layers."""
     return storage.peek(wanted).bans[0].strikes_left
 
 
@@ -150,7 +150,7 @@ def test_refused_lease_is_no_strike_when_the_check_itself_is_admitted(
     elsewhere = hits_for(Rule(60, 20), scope="api", subject="ada", cost=12)
     for _ in range(7):
         leasing.check(leased())
-    storage.check(elsewhere)  # one unit is left, and this process would take 8
+    storage.check(elsewhere)  # one unit is left; the next lease would take 8
 
     assert leasing.check(leased()).allowed
     assert strikes_left(storage, leased()) == 3
@@ -181,7 +181,7 @@ def test_client_banned_by_another_process_spends_its_leased_units_and_no_more(
 ) -> None:
     here, elsewhere = (Limiter(LeasingStorage(storage, clock=clock)) for _ in range(2))
     for _ in range(8):
-        here.check(leased())  # 7 units are left here
+        here.check(leased())  # 7 units of the lease are left
     banned = refused(elsewhere, leased(), 3)[-1]
 
     decisions = [here.check(leased()) for _ in range(10)]

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 
 class Asked(MemoryStorage):
-    """Counts what it is asked; ``error`` is raised after it has answered, ``meanwhile`` is called before the answer is
-    given."""
+    """Records the commands it gets. ``meanwhile`` is called after each, then ``error`` is raised if it is set."""
 
     shared = True
 
@@ -71,7 +70,7 @@ class Asked(MemoryStorage):
 
 
 class Bench(NamedTuple):
-    """A limiter whose refusals are remembered for ten seconds at most."""
+    """A limiter whose refusals are cached for ten seconds at most."""
 
     limiter: Limiter
     cache: DenyCache
@@ -79,20 +78,20 @@ class Bench(NamedTuple):
     clock: Clock
 
     def asked(self, action: Callable[[], object]) -> list[str]:
-        """What the storage is asked meanwhile."""
+        """The commands that the storage gets during ``action``."""
         before = len(self.storage.asked)
         action()
         return self.storage.asked[before:]
 
     def give_back(self, how: str, taken: Decision) -> None:
-        """What the check ``taken`` has charged."""
+        """Reset or refund what the check ``taken`` has charged."""
         if how == "reset":
             self.limiter.reset(taken.hits)
         else:
             self.limiter.refund(taken)
 
     def refused(self, wanted: tuple[Hit, ...]) -> Decision:
-        """The storage's first refusal."""
+        """Check until the storage refuses."""
         for _ in range(1000):
             decision = self.limiter.check(wanted)
             if not decision.allowed:
@@ -112,7 +111,7 @@ def bench(clock: Clock) -> Bench:
     return Bench(Limiter(cache), cache, storage, clock)
 
 
-# What is refused without asking, and how
+# Refusals from the cache
 
 
 @pytest.mark.parametrize("algorithm", RATES)
@@ -189,13 +188,13 @@ def test_storage_is_asked_again_when_the_time_of_the_cache_has_passed(
     assert (first.retry_after, bench.limiter.check(wanted).retry_after) == waits
     bench.clock.advance(0.000001)
     assert bench.asked(lambda: bench.limiter.check(wanted)) == ["check"]
-    assert bench.asked(lambda: bench.limiter.check(wanted)) == [], "the new answer is remembered as the first was"
+    assert bench.asked(lambda: bench.limiter.check(wanted)) == [], "the new refusal is cached like the first"
 
 
 def test_cached_refusal_ends_by_the_time_of_the_check_and_not_of_its_reply(bench: Bench) -> None:
     wanted = hits("1 per 5 seconds")
     bench.limiter.check(wanted)
-    bench.storage.meanwhile = lambda: bench.clock.advance(2)  # the answer takes two seconds
+    bench.storage.meanwhile = lambda: bench.clock.advance(2)  # the reply takes two seconds
     refused = bench.limiter.check(wanted)
     bench.storage.meanwhile = lambda: None
 
@@ -203,7 +202,7 @@ def test_cached_refusal_ends_by_the_time_of_the_check_and_not_of_its_reply(bench
     bench.clock.advance(2.999999)
     told = bench.limiter.check(wanted)
     assert not told.allowed
-    assert told.retry_after == 5 - 2.999999, "from the answer on: a client that waits this long must not come too early"
+    assert told.retry_after == 5 - 2.999999, "a client that waits this long from the reply on must not come too early"
     bench.clock.advance(0.000001)
     assert bench.limiter.check(wanted).allowed
 
@@ -217,7 +216,7 @@ def test_refusal_that_ended_before_its_reply_came_is_not_cached(bench: Bench) ->
     assert len(bench.cache) == 0
 
 
-# What is asked all the same
+# Checks that still ask the storage
 
 
 def test_a_check_with_another_subject_cost_or_rule_asks_the_storage(bench: Bench) -> None:
@@ -324,7 +323,7 @@ def test_cached_refusal_holds_when_the_storage_fails(bench: Bench) -> None:
     limiter.close()
 
 
-# Given back
+# Resets, refunds and settlements
 
 
 @pytest.mark.parametrize("how", ["reset", "settle"])
@@ -453,11 +452,11 @@ def test_acquire_waits_for_the_end_of_a_cached_refusal_and_is_admitted(bench: Be
     limiter.check(wanted)
     bench.clock.advance(2)
 
-    assert bench.asked(lambda: limiter.acquire(wanted, timeout=5)) == ["check"], "the one that passes"
+    assert bench.asked(lambda: limiter.acquire(wanted, timeout=5)) == ["check"], "only the check that is admitted"
     assert bench.limiter.peek(wanted).remaining == 0
 
 
-# How much is remembered
+# The bound of the cache
 
 
 def test_oldest_refusals_are_forgotten_beyond_the_bound(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,7 +478,7 @@ def test_renewed_refusal_is_forgotten_last(bench: Bench, monkeypatch: pytest.Mon
     bench.clock.advance(5)
     bench.refused(bo)
     bench.clock.advance(5)
-    bench.limiter.check(ada)  # over, so asked
+    bench.limiter.check(ada)  # the refusal has ended, so the storage is asked
     bench.refused(cy)
 
     assert bench.asked(lambda: bench.limiter.check(ada)) == []
@@ -519,7 +518,7 @@ def test_limiter_finds_storage_and_guard_below_the_deny_cache(bench: Bench) -> N
     limiter.close()
 
 
-# With it as without it
+# The same answers with and without the cache
 
 
 class Step(NamedTuple):

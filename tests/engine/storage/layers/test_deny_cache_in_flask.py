@@ -30,7 +30,7 @@ BOUND = 10.0
 
 @pytest.fixture
 def limited(app: Flask, server: Server, redis_client: redis.Redis) -> Iterator[Flask]:
-    """With limits on an empty server, by its own clock, as in earnest."""
+    """An app with limits on an empty server, by the server's own clock."""
     assert redis_client.dbsize() == 0
     app.config |= {
         "MULTILIMIT_DENY_CACHE": BOUND,
@@ -45,7 +45,7 @@ def limited(app: Flask, server: Server, redis_client: redis.Redis) -> Iterator[F
 
 @pytest.fixture
 def timed(app: Flask, server_storage: RedisStorage, clock: Clock) -> Flask:
-    """On a server, and the cache by the clock of the tests too."""
+    """An app on a server, with server and cache by the clock of the test."""
     MultiLimit(app, storage=DenyCache(GuardedStorage(server_storage, workers=1), seconds=BOUND, clock=clock))
     app.add_url_rule("/", "index", rate_limiter(rules=[Rule(8, 2), Rule(50, 9)])(view()))
     return app
@@ -139,7 +139,7 @@ def test_advancing_a_frozen_clock_ends_cached_refusals(limited: Flask) -> None:
         assert statuses(limited, "/", "/", "/") == [200, 200, 429]
 
 
-# Where it stands
+# The setting
 
 
 @pytest.mark.parametrize(

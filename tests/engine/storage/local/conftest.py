@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    """Its path is short, because a socket in it has a longest path."""
+    """Its path is short, because the path of a socket is limited."""
     folder = Path(tempfile.mkdtemp(prefix="multilimit-"))
     place = Place(folder / "limits")
     try:

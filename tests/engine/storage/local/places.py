@@ -1,4 +1,4 @@
-"""A directory of `local://`, who uses it, and what runs in it."""
+"""A directory of `local://`, the processes that use it, and those that serve it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PATIENCE = 20.0
-"""Seconds: on a busy machine, too, whatever ends or begins has done so by then."""
+"""Seconds in which a process begins or ends, also on a busy machine."""
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["flask_multilimit.engine"])  # so that each user is there in a moment
+_processes.set_forkserver_preload(["flask_multilimit.engine"])  # so that each user starts fast
 
 
 def end(pid: int, how: signal.Signals = signal.SIGKILL) -> None:

@@ -176,7 +176,7 @@ def test_child_forked_while_the_server_starts_blocks_no_other_process(place: Pla
     end(child)
 
 
-# Deaths
+# Killed processes
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the next one that comes ends it")

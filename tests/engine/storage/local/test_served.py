@@ -20,7 +20,7 @@ WORKERS = 8
 
 
 def gunicorn(place: Place, *options: str) -> Program:
-    # What is tested is the count, not how soon a busy machine answers.
+    # A busy machine may answer late.
     settings = {"FLASK_MULTILIMIT_STORAGE_URI": place.uri, "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10"}
     arguments = ("--chdir", str(APP.parent), "--bind", "127.0.0.1:0", "--workers", str(WORKERS), "--preload")
     return Program("gunicorn", *arguments, *options, "app:app", environment=settings)

@@ -114,7 +114,7 @@ def test_default_directory_is_named_after_the_user(monkeypatch: pytest.MonkeyPat
 def test_default_directory_is_named_after_the_user_that_serves_not_the_one_that_loads(
     monkeypatch: pytest.MonkeyPatch, place: Place
 ) -> None:
-    """gunicorn --preload --user: root loads the app."""
+    """With gunicorn --preload --user, root loads the app."""
     monkeypatch.setattr("tempfile.tempdir", str(place.directory.parent))
     storage = local.LocalStorage(timeout=10)
     limiter = Limiter(storage, layers=Layers())
@@ -125,7 +125,7 @@ def test_default_directory_is_named_after_the_user_that_serves_not_the_one_that_
     limiter.close()
 
 
-# What is wrong at once
+# Errors when the limiter is made
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_symbolic_link_in_place_of_a_file_is_refused_and_not_followed(place: Pla
         path.unlink()
 
 
-# What is wrong later
+# Errors at a check
 
 
 def test_full_disk_is_an_error_with_its_remedy(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,7 +324,9 @@ def test_threads_that_check_first_at_once_use_one_server_and_one_client(
 
     class MadeAtOnce(local_server.LocalServer):
         def __init__(self, directory: Path) -> None:
-            with contextlib.suppress(threading.BrokenBarrierError):  # up to Python 3.11 one comes after the other
+            with contextlib.suppress(
+                threading.BrokenBarrierError
+            ):  # up to Python 3.11 a lock lets one after the other come here
                 together.wait(1)
             super().__init__(directory)
 

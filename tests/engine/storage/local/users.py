@@ -20,7 +20,7 @@ MANY = hits_for("1000000/hour", scope="many", subject="everyone")
 
 def serve(connection: Connection[Any, Any], uri: str) -> None:
     """Do what the other end asks for, until it closes or its process ends."""
-    limiter = Limiter(storage_from_uri(uri, timeout=10))  # what is tested is not how soon a busy machine answers
+    limiter = Limiter(storage_from_uri(uri, timeout=10))  # a busy machine may answer late
     with contextlib.suppress(EOFError):
         while True:
             name, arguments = connection.recv()
@@ -65,7 +65,7 @@ def fork_at_the_start(limiter: Limiter) -> int:
 
 
 def fork_and_check(limiter: Limiter, times: int) -> int:
-    """How many checks of a child were admitted."""
+    """How many checks of a forked child were admitted."""
     child = os.fork()
     if not child:
         os._exit(check(limiter, times))
@@ -73,7 +73,7 @@ def fork_and_check(limiter: Limiter, times: int) -> int:
 
 
 def visit(limiter: Limiter, seed: float) -> tuple[str, float, float, list[int]]:
-    """Use the server for a moment: which one, from when to when, and what the checks have left over."""
+    """Use the server for a moment: its id, the begin and end, and the units that remained after each check."""
     pick = random.Random(seed)
     time.sleep(pick.uniform(0, 0.03))
     left = [limiter.check(MANY).statuses[0].remaining for _ in range(pick.randint(1, 20))]

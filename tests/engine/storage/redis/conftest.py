@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def client(any_server: Server) -> Iterator[redis.Redis]:
-    """A client of each server in turn, which is empty."""
+    """A client of each server in turn. The server is empty."""
     with any_server.client() as client:
         client.flushall()
         yield client
@@ -27,7 +27,7 @@ def client(any_server: Server) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def served(any_server: Server) -> Iterator[Limiter]:
-    """A limiter on each server in turn, which is empty; by the server's own clock, as in earnest."""
+    """A limiter on each server in turn, by the server's own clock. The server is empty."""
     with any_server.client() as own:
         own.flushall()
         yield bare(own)

@@ -47,7 +47,7 @@ USER = ["limiter", "on", ">PASSWORD", "~rate_limit:*"]
 
 @pytest.fixture
 def allow(any_server: Server, client: redis.Redis) -> Iterator[Allow]:
-    """A storage, as a user who is allowed just this, under a clock of the test."""
+    """Makes a storage of a user who has only the given rights."""
     opened: list[RedisStorage] = []
 
     def allow(rights: str) -> RedisStorage:
@@ -137,7 +137,7 @@ def test_guard_recovers_with_the_documented_rights_alone(allow: Allow, client: r
 
 @pytest.fixture
 def allow_in_cluster(cluster: Cluster) -> Iterator[Callable[[str], Limiter]]:
-    """A limiter, as a user who is allowed just this on every server of a cluster."""
+    """Makes a limiter of a user who has only the given rights on every server of a cluster."""
     with contextlib.ExitStack() as opened:
 
         def allow(rights: str) -> Limiter:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from support.servers import Server
 
 PATIENCE = 5.0
-"""Seconds, on a machine that is busy with other things; what is announced would take longer to be let go."""
+"""Seconds, on a busy machine. To free the memory of an announced reply would take longer."""
 MEGABYTES = 400
 """A fast machine sends half of it before the client gives up; memory for all that is announced is at least 2,000."""
 LONG = {
@@ -31,8 +31,8 @@ LONG = {
 
 
 def announcing(reply: bytes, more: bytes = b"", *, by_byte: bool, polite: bool) -> Liar:
-    """Answers with ``reply``, in one piece or byte by byte, and goes on with ``more`` for ever; before the first check
-    as it ought to, if it is ``polite``."""
+    """Answers with ``reply``, in one piece or byte by byte, and goes on with ``more`` for ever. If it is ``polite``, it
+    answers correctly before the first check."""
 
     def answer(asked: bytes) -> Iterator[bytes]:
         if polite and b"EVAL" not in asked:
@@ -79,7 +79,7 @@ OTHER_COMMANDS = {
     "many checks": (b"", lambda storage: storage.check_many([hits()])),
     "a script": (b"", lambda storage: storage.run_script("return 1", ["{control}"], [])),
 }
-"""Each with what the server answers before it lies."""
+"""Each with the correct answers of the server before the huge one."""
 
 
 @pytest.mark.parametrize("by_byte", [False, True], ids=["in one piece", "by byte"])
@@ -108,5 +108,5 @@ def test_text_that_looks_like_an_announced_array_is_read_as_text(server: Server,
 
 
 def megabytes() -> float:
-    """At most, so far."""
+    """The most memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

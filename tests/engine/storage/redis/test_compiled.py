@@ -195,7 +195,7 @@ def test_longest_compiled_script_runs_within_the_local_names_that_lua_allows(
     assert reply[1:6] == [1, 0, 49, 0, reply[5]]
 
 
-# What the script is like
+# The compiled script
 
 
 @pytest.mark.usefixtures("learning")
@@ -239,7 +239,7 @@ def test_compiled_reply_leaves_out_values_that_the_shape_determines() -> None:
 )
 def test_malformed_answer_of_a_compiled_script_is_recognised(answer: object) -> None:
     assert completed(answer, 1, frame_of([60])) is None
-    assert completed([1, 1, 0, 4, 0, 6], 1, frame_of([60])) == [1, 1, 0, 4, 0, 6], "as for a refusal"
+    assert completed([1, 1, 0, 4, 0, 6], 1, frame_of([60])) == [1, 1, 0, 4, 0, 6], "a whole reply, as for a refusal"
     assert completed([1, 4], 1, None) is None, "from a script that leaves nothing out"
 
 
@@ -265,7 +265,7 @@ def test_lua_that_is_inlined_has_the_form_that_the_compiler_reads(algorithm: str
     assert not names & (GIVEN | set(parameters.split(", "))), "a local would hide a name of the script"
     assert not [each for each in names if re.fullmatch(r"[a-z]\d+|[A-Z_]{2,}", each)]
     assert set(re.findall(r"(?<![.\w])(\w+)\(", body)) <= {"call", "argument", "unpack", "and"}, (
-        "of its file it calls none"
+        "it calls no function of its file"
     )
     for at in re.finditer(r"^( *)return \S.*$", body, re.MULTILINE):
         before, inside = body[: at.start()].splitlines(), at[1]

@@ -127,7 +127,7 @@ def test_each_operation_on_ten_rules_is_one_command(served: Limiter, client: red
     served.refund(served.check(plan))
 
     assert commands_during(client, lambda: served.check(plan)) == ["EVALSHA"]
-    assert commands_during(client, lambda: served.check(few)) == ["EVALSHA"], "as a refusal"
+    assert commands_during(client, lambda: served.check(few)) == ["EVALSHA"], "a refused check, too"
     assert commands_during(client, lambda: served.peek(plan)) == ["EVALSHA"]
     assert commands_during(client, lambda: served.check(plan, check_id=decision.id)) == ["EVALSHA"]
     assert commands_during(client, lambda: served.refund(decision)) == ["EVALSHA"]

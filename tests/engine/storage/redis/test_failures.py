@@ -71,7 +71,7 @@ def test_check_is_charged_once_when_its_request_or_reply_is_lost(
     decision = distant.check(plan)
 
     assert proxy.fault is None
-    assert decision.allowed, "although it took the last units"
+    assert decision.allowed, "its first attempt has taken the last units"
     assert [status.remaining for status in decision.statuses] == [0, 7]
     assert [status.remaining for status in served.peek(plan).statuses] == [0, 7]
 
@@ -106,7 +106,7 @@ def test_lost_reply_is_an_error_if_only_a_shadow_rule_keeps_ids(
     shadow = hits_for("1/hour", scope="api", shadow=True)
     counted = hits(rule("fixed_window"))
     assert served.check(shadow).allowed
-    distant.peek(shadow + counted)  # loads the script, so that the reply that is lost is the one to a charge
+    distant.peek(shadow + counted)  # loads the script, so that the lost reply is that to a charge
     proxy.begin("lost reply", once=True)
 
     with pytest.raises(StorageError):
@@ -259,7 +259,7 @@ def test_storage_error_names_the_server_and_its_remedy(server_binaries: dict[str
     assert gone.value.remedy == NOBODY_THERE
     for failure in (late.value, gone.value):
         told = "".join(traceback.format_exception(type(failure), failure, failure.__traceback__))
-        assert "During handling of the above exception" not in told  # of what the client has tried inside
+        assert "During handling of the above exception" not in told  # no traceback of attempts inside the client
 
 
 @pytest.mark.parametrize("command", ["EVALSHA", "EVAL", "TIME"])

@@ -106,13 +106,13 @@ def test_cluster_and_its_redirections_work_over_tls(
 
 
 def test_tls_connection_is_kept_after_the_first_check(port: int, certificates: Certificates) -> None:
-    """A server of TLS 1.3 sends something of its own after the handshake, which is no reason to drop it."""
+    """A server of TLS 1.3 sends data by itself after the handshake. That is no reason to drop the connection."""
     with limiter_at(f"rediss://localhost:{port}/0?{certificates.query()}&client_name=kept") as limiter:
         for _ in range(3):
             limiter.check(hits())
             clients = limiter.storage.client.client_list()  # type: ignore[attr-defined]
             kept = {client["id"] for client in clients if client["name"] == "kept"}
-        assert len(kept) == 2  # the one of the checks, and the one that has asked
+        assert len(kept) == 2  # that of the checks, and that of CLIENT LIST
 
 
 def test_remedy_names_the_client_certificate_when_the_server_rejects_it(
@@ -246,7 +246,7 @@ def test_replaced_certificate_is_used_by_the_next_connection(
 
 
 def test_connections_of_two_limiters_share_one_tls_context(certificates: Certificates) -> None:
-    """To load the CAs of a machine takes as long as a whole check may."""
+    """Loading the CAs of a machine takes as long as a whole check may take."""
     pools = [
         limiter.storage.client.connection_pool  # type: ignore[attr-defined]
         for limiter in (bare(f"rediss://localhost/{n}?{certificates.query()}") for n in (0, 1))

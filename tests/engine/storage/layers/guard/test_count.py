@@ -164,7 +164,7 @@ def test_workers_are_counted_again_when_an_outage_begins(monkeypatch: pytest.Mon
 def test_workers_forked_in_an_outage_get_shares_of_the_limit_of_their_parent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """gunicorn --preload, with an app that asks its limiter when it is imported."""
+    """As with gunicorn --preload and an app that uses its limiter when it is imported."""
     workers_are_counted_as(monkeypatch, 1, 4)
     storage = Shared(Clock())
     storage.error = StorageError("it is broken")

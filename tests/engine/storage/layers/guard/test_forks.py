@@ -50,7 +50,7 @@ unannounced = pytest.mark.skipif(
 
 
 def in_the_middle_of(lock: AbstractContextManager[bool]) -> tuple[threading.Thread, threading.Event]:
-    """A thread that holds `lock` until the event is set."""
+    """A thread that holds `lock`, and the event that makes it let go."""
     held, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -139,14 +139,14 @@ def test_child_forked_in_c_inherits_no_pending_charges(workers: Workers) -> None
 
 
 def forked_twice_while(locks: Iterable[AbstractContextManager[bool]], act: Callable[[], object]) -> list[int]:
-    """What becomes of the children of two threads that fork at once, when others let go of the `locks` meanwhile."""
+    """The exit codes of children of two threads that fork at once, while other threads let go of the `locks`."""
     outcomes: list[int] = []
     held = [in_the_middle_of(lock) for lock in locks]
     forkers = [threading.Thread(target=lambda: outcomes.append(fork_and(act))) for _ in range(2)]
     for forker in forkers:
         forker.start()
     for thread, let_go in held:
-        threading.Event().wait(0.1)  # so that both have got as far as they can
+        threading.Event().wait(0.1)  # until both forks wait
         let_go.set()
         thread.join(SECONDS)
     for forker in forkers:
@@ -182,7 +182,7 @@ def test_two_forks_at_once_leave_no_lock_of_a_local_server_held(tmp_path: Path) 
 
 
 def test_a_fork_during_a_decision_never_deadlocks(workers: Workers) -> None:
-    """The lock of the guard is held by those who take that of its memory: a fork takes them in the same order."""
+    """A decision takes the lock of the guard, then that of its memory. A fork takes them in the same order."""
     outage = workers.limiter._storage._outage  # type: ignore[attr-defined]
     decided, forked = threading.Event(), list[int]()
     forker = threading.Thread(target=lambda: forked.append(fork_and(lambda: None)))
@@ -190,7 +190,7 @@ def test_a_fork_during_a_decision_never_deadlocks(workers: Workers) -> None:
     def decide() -> None:
         with outage._lock:
             forker.start()
-            forker.join(0.2)  # it gets as far as it can
+            forker.join(0.2)  # until the fork waits
             if outage.fallback._memory._lock.acquire(timeout=SECONDS):
                 outage.fallback._memory._lock.release()
                 decided.set()

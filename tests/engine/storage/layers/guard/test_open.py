@@ -191,7 +191,7 @@ def test_unknown_client_gets_half_the_slots_of_a_worker_rounded_up(
 def test_client_of_one_worker_exceeds_its_limit_only_if_it_had_used_more_than_half(
     make: Callable[..., Workers], many: int, used: int, algorithm: str
 ) -> None:
-    """Then up to a half more, and not quite: of 60 with 2 workers 75, with 4 workers 81."""
+    """Then it gets less than half of it more: of 60 units 75 with 2 workers, and 81 with 4."""
     workers = make(many)
     plan = hits(rule(algorithm, 60, 60))
     assert all(workers.limiter.check(plan).allowed for _ in range(used))
@@ -278,7 +278,7 @@ def test_an_outage_gives_no_fresh_quota(make: Callable[..., Workers], algorithm:
 
     during = workers.admitted(plan)
 
-    assert before + sum(during) <= 12 + (many - 1)  # what each has last seen may be so old
+    assert before + sum(during) <= 12 + (many - 1)  # the last reply that each worker saw may be older by these units
     assert before + sum(during) >= 12 - 2 * many
 
 
@@ -317,7 +317,7 @@ def test_units_that_other_workers_took_between_two_replies_reduce_the_share(
     decision = ours.check(plan)
 
     assert decision.decided_by == "local"
-    share, supposed = 88 // 2, 2 * 10 // 2  # of what was left; of what others took meanwhile, twice
+    share, supposed = 88 // 2, 2 * 10 // 2  # half of what was left; half of twice what others took meanwhile
     assert decision.remaining == share - supposed - 1
 
 
@@ -335,7 +335,7 @@ def test_used_up_quota_returns_at_its_time_in_an_outage(workers: Workers) -> Non
     assert workers.admitted(hits("3/minute")) == [3]
 
 
-# Slots that were taken before
+# Slots that were taken before the outage
 
 
 @pytest.mark.parametrize("outage", [0, 20, 40, 60, 80, 400])
@@ -374,7 +374,7 @@ def test_slots_taken_before_an_outage_count_in_the_share_of_their_worker(
     assert workers.admitted(FOUR, 5) == [0, 2]
 
 
-# Begin, and memory
+# The begin of an outage, and its memory
 
 
 def test_failed_renewal_of_slots_begins_an_outage(workers: Workers) -> None:
@@ -405,7 +405,7 @@ def test_simultaneous_failures_are_one_outage_and_no_error(workers: Workers) -> 
     outcomes: list[bool] = []
 
     def fail_together(*_: object) -> Decision:
-        with contextlib.suppress(threading.BrokenBarrierError):  # of the probe, which nobody joins
+        with contextlib.suppress(threading.BrokenBarrierError):  # in the thread of the probe
             barrier.wait(10)
         raise StorageError("all at once")
 
@@ -467,7 +467,7 @@ def test_number_of_checks_kept_to_be_charged_is_bounded(workers: Workers, monkey
     workers.mend()
     workers.break_down()
     workers.admitted(hits("30/minute", subject="bob"), 1)
-    assert workers.limiter.health().given_up == 0, "of this outage"
+    assert workers.limiter.health().given_up == 0, "given up in this outage"
 
 
 def test_number_of_keys_counted_in_an_outage_is_bounded() -> None:

@@ -53,7 +53,7 @@ def test_storage_is_charged_afterwards_for_checks_admitted_in_an_outage(make: Ca
 
 
 def test_worker_that_ends_makes_its_pending_charges_first() -> None:
-    """As in a deploy that restarts both."""
+    """As in a deploy that restarts the app and its server."""
     script = """
 import atexit
 atexit.register(lambda: print(storage.peek(plan).remaining))
@@ -307,7 +307,7 @@ def test_a_refund_of_a_check_that_never_reached_the_storage_changes_nothing_ther
 
 @pytest.mark.parametrize("algorithm", sorted(set(RATES) - {"sliding_window"}))
 def test_denied_check_whose_reply_was_lost_refunds_no_unit(make: Callable[..., Workers], algorithm: str) -> None:
-    """An algorithm that does not remember who was charged might refund what it never took."""
+    """An algorithm that keeps no ids might refund a unit that was never charged."""
     workers = make(on_error="deny")
     limiter, plan = workers.limiter, hits(rule(algorithm, 3600, 9))
     workers.storage.loses_replies = True
@@ -441,7 +441,7 @@ def test_outage_continues_while_the_storage_takes_nothing_but_charges(returning:
     storage.check = take_charges  # type: ignore[method-assign]
     owes_nothing = limiter.check(hits_for("10/minute", scope="mail", on_storage_error="allow"))
     storage.takes_charges.set()
-    until(lambda: len(refused) == 2)  # the check, and a probe
+    until(lambda: len(refused) == 2)  # by the check and by a probe
     charged = limiter.health()
     storage.check = ask  # type: ignore[method-assign]
     returning.mend()
@@ -462,7 +462,7 @@ def test_forked_child_returns_to_the_storage_by_itself(returning: Workers) -> No
     assert limiter.health().breaker == "half-open"
 
 
-# Returning, and closed again
+# Returning to the storage
 
 
 @pytest.mark.slow
@@ -543,7 +543,7 @@ def test_keys_of_an_outage_are_forgotten_when_their_windows_have_passed(workers:
     workers.mend()
     assert limiter.health().fallback_keys == 100
 
-    workers.clock.advance(61)  # as long as a rule with a lease would count them
+    workers.clock.advance(61)  # a second longer than the window, in case another rule for the key has a lease
     for _ in range(100):
         limiter.check(hits("30/minute", subject="bob"))
 

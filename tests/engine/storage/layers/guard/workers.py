@@ -1,4 +1,4 @@
-"""Workers around one storage that fails when told to."""
+"""Workers around one storage that can be made to fail."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ SECONDS = 20
 
 
 def lost(check_id: UUID | None = None) -> StorageError:
-    """Of a check that may have been charged."""
+    """The error of a check that may have been charged."""
     error = StorageError("the reply was lost")
     error.no_reply, error.check_id = True, check_id
     return error
 
 
 def loses_the_first_reply(storage: MemoryStorage, method: str) -> list[tuple[Any, ...]]:
-    """Although it does what it is asked. Returns the arguments of each call, also of those to come."""
+    """The first call of ``method`` takes effect and raises. Returns the arguments of its calls, as they are made."""
     ask, calls = getattr(storage, method), list[tuple[Any, ...]]()
 
     def lose(*arguments: Any) -> Any:
@@ -60,7 +60,7 @@ def loses_the_first_reply(storage: MemoryStorage, method: str) -> list[tuple[Any
 
 
 def fork_and(act: Callable[[], object], fork: Callable[[], int] = os.fork) -> int:
-    """What becomes of a child that acts: 0 when it comes to an end."""
+    """The exit code of a child that acts: 0 if it comes to an end."""
     child = fork()
     if child == 0:
         signal.alarm(SECONDS)
@@ -73,7 +73,7 @@ def fork_and(act: Callable[[], object], fork: Callable[[], int] = os.fork) -> in
 
 
 class Shared(MemoryStorage):
-    """What all workers share; `error` is raised in place of every answer."""
+    """The storage of all workers. If `error` is set, it is raised in place of every answer."""
 
     shared = True
 
@@ -122,7 +122,7 @@ class Shared(MemoryStorage):
 
 
 class Workers:
-    """Some processes' guards around one storage, under one clock of the test."""
+    """The guards of ``many`` processes around one storage, under one clock of the test."""
 
     def __init__(self, many: int, on_error: OnStorageError = "local") -> None:
         self.clock = Clock()
@@ -139,7 +139,7 @@ class Workers:
 
     @property
     def limiter(self) -> Limiter:
-        """Of the first worker."""
+        """The limiter of the first worker."""
         return self.limiters[0]
 
     def break_down(self) -> None:
@@ -157,13 +157,15 @@ class Workers:
         self.storage.loses_replies = False
         self.storage.takes_charges.set()
         until(lambda: all(limiter.health().state == "working" for limiter in self.limiters))
-        until(lambda: all(not guard._outage.beat.running for guard in self._guards()))  # all is logged
+        until(
+            lambda: all(not guard._outage.beat.running for guard in self._guards())
+        )  # until the end of the outage is logged
 
     def _guards(self) -> list[GuardedStorage]:
         return [guard for limiter in self.limiters if isinstance(guard := limiter._storage, GuardedStorage)]
 
     def admitted(self, plan: tuple[Hit, ...], tries: int = 40) -> list[int]:
-        """Of how many tries, in turn, each worker admits how many."""
+        """How many of ``tries`` checks each worker admits, one worker after the other."""
         return [sum(limiter.check(plan).allowed for _ in range(tries)) for limiter in self.limiters]
 
 
@@ -188,12 +190,12 @@ class Work:
         self.storage.release(slots_of(self.held.pop()))
 
     def in_use(self) -> int:
-        """By the storage itself."""
+        """Slots that the storage counts as held."""
         return 4 - self.workers.storage.peek(FOUR).remaining
 
 
 def fails(workers: Workers) -> None:
-    """The storage, as all workers notice."""
+    """The storage fails, and all workers notice."""
     workers.break_down()
     for limiter in workers.limiters:
         limiter.check(hits("100000/minute", subject="bob"))

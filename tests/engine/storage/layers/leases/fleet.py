@@ -22,7 +22,7 @@ ORIGIN = 77_000_000_000
 
 @dataclass(eq=False)
 class Wire:
-    """The way of one process to the storage, which takes time; meanwhile others may act."""
+    """The connection of one process to the storage. It takes time, in which other processes may act."""
 
     storage: MemoryStorage
     clock: Clock
@@ -73,7 +73,7 @@ class Wire:
 
 
 class Process:
-    """One that leases."""
+    """A process that takes leases."""
 
     def __init__(self, storage: MemoryStorage, clock: Clock) -> None:
         self.wire = Wire(storage, clock)
@@ -101,6 +101,6 @@ class Fleet:
 
 
 def most_in_any_window(admitted: Sequence[tuple[int, int]], rule: Rule) -> int:
-    """Units, of instants with their costs: no window holds more than one that ends with one of them."""
+    """The most units in any window, of instants with their costs. The fullest window ends with one of the instants."""
     window = microseconds(rule.time)
     return max(sum(cost for at, cost in admitted if end - window < at <= end) for end, _ in admitted)

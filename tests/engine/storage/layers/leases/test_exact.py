@@ -32,17 +32,17 @@ costs = st.sampled_from([1, 1, 1, 1, 2, 3, 5, 7])
 
 @dataclass
 class Admitted:
-    """A unit spent, or several."""
+    """Units that were admitted."""
 
     at: int
     until: int
-    """What the decision says of when they come back."""
+    """When they return, as the decision says."""
     cost: int
 
 
 @dataclass
 class Story:
-    """What happens to a fleet, and what is admitted, by rule."""
+    """What happens to a fleet, and the units that each rule admits."""
 
     fleet: Fleet = field(default_factory=lambda: Fleet(WORKERS))
     admitted: dict[Rule, list[Admitted]] = field(default_factory=lambda: defaultdict(list))
@@ -95,7 +95,7 @@ steps = st.lists(
 
 
 def tell(story: Story, todo: list[Any]) -> None:
-    """Do the next step; while a question is on its way, others may be done."""
+    """Do the next step. While a check is on its way to the storage, other steps may be done."""
     match todo.pop(0):
         case ("check", number, plan, cost):
             story.check(story.fleet.processes[number], hits_of(plan, cost))
@@ -162,7 +162,7 @@ def test_admitted_units_fall_short_by_at_most_the_unspent_leases_of_others() -> 
     fleet, hits = Fleet(4), hits_for(rule, scope="api")
     *others, last = fleet.processes
     for process in others:
-        for _ in range(1 + 2 + 4 + 8 + 1):  # in demand, it takes twice as many each time; in the end 10
+        for _ in range(1 + 2 + 4 + 8 + 1):  # each lease is twice as large as the last, and at most 10
             assert process.limiter.check(hits).allowed
     spent = 3 * 16
 
@@ -183,7 +183,7 @@ def test_count_holds_only_if_units_count_longer_by_the_life_of_a_lease(counts_lo
     early, late = fleet.processes
     admitted = []
     for _ in range(4):
-        early.limiter.check(hits)  # the third time it takes several
+        early.limiter.check(hits)  # the third lease is of several units
         admitted.append((fleet.clock.now, 1))
     fleet.clock.advance(0.95)
     while early.limiter.check(hits).allowed:

@@ -48,25 +48,25 @@ def process(fleet: Fleet) -> Process:
 
 
 def take_lease(process: Process, hits: tuple[Hit, ...] = HITS) -> Decision:
-    """The last of checks after which ``process`` has 7 units that are not spent."""
+    """Check until ``process`` has 7 unspent units; the last decision."""
     decisions = [process.limiter.check(hits) for _ in range(RAMP + 1)]
     assert all(decision.allowed for decision in decisions)
     return decisions[-1]
 
 
 def left(fleet: Fleet, hit: Hit) -> int:
-    """As the storage itself knows."""
+    """Units that remain in the storage."""
     return fleet.storage.peek((hit,)).remaining
 
 
 def questions(process: Process, act: Callable[[], object]) -> list[list[int]]:
-    """The costs of each question that is asked meanwhile."""
+    """The costs of each check that the storage gets meanwhile."""
     before = len(process.wire.asked)
     act()
     return [[hit.cost for hit in hits] for hits in process.wire.asked[before:]]
 
 
-# How much is taken
+# How many units are taken
 
 
 def test_process_doubles_the_units_it_takes_up_to_the_lease(process: Process) -> None:
@@ -152,7 +152,7 @@ def test_check_with_a_lease_passes_exactly_at_retry_after_of_its_refusal(
     assert process.limiter.check(hits).allowed
 
 
-# What is spent
+# Spending units
 
 
 def test_leased_units_are_spent_without_asking_the_storage(fleet: Fleet, process: Process) -> None:
@@ -328,7 +328,7 @@ def test_peek_counts_unspent_units_of_the_lease(fleet: Fleet, process: Process) 
     assert (process.limiter.peek(HITS).remaining, process.limiter.peek(HITS).allowed) == (0, False)
 
 
-# Given back
+# Returning units
 
 
 def test_refunded_units_go_back_to_the_lease(fleet: Fleet, process: Process) -> None:
@@ -369,7 +369,7 @@ def test_refund_after_the_next_lease_is_lost_if_units_have_ids(
     before = left(fleet, hits[0])
 
     process.limiter.refund(decision)
-    process.limiter.check(hits_for(rule, scope="api", cost=20))  # gives back what the lease has got
+    process.limiter.check(hits_for(rule, scope="api", cost=20))  # returns what the lease has left
 
     assert left(fleet, hits[0]) == before - 20 + 1 - lost
 
@@ -453,7 +453,7 @@ def test_next_lease_can_be_taken_after_a_failure(process: Process) -> None:
 
 @pytest.fixture
 def guarded() -> Iterator[tuple[Fleet, list[Limiter]]]:
-    """Four processes, each with a guard, and some units that it has taken in advance."""
+    """Four processes, each with a guard and unspent units of a lease."""
     fleet = Fleet(4)
     guards = [GuardedStorage(process.wire, workers=4, clock=fleet.local_clock) for process in fleet.processes]
     limiters = [Limiter(LeasingStorage(guard, clock=fleet.local_clock)) for guard in guards]
@@ -537,7 +537,7 @@ def test_leased_units_are_spent_while_the_guard_denies(fleet: Fleet, process: Pr
     limiter.close()
 
 
-# Processes, memory
+# Forks and bounds
 
 
 def test_forked_child_does_not_inherit_leased_units(process: Process) -> None:

@@ -1,4 +1,4 @@
-"""Processes and threads with leases on a real server; and through Flask."""
+"""Leases on a real server: several processes and threads, and a Flask app."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def finish(workers: list[subprocess.Popen[str]]) -> Iterator[str]:
 
 
 def test_processes_on_a_server_never_admit_more_than_the_count_in_any_window(server: Server) -> None:
-    """Each was admitted somewhere between two instants: what lies in a window for certain must not be too much."""
+    """Each check was admitted between two instants. No window may certainly hold too many of them."""
     answers, _ = answers_of_workers(server, 300)
 
     admitted = sorted(tuple(each) for answer in answers for each in answer["admitted"])
@@ -71,7 +71,7 @@ def test_processes_on_a_server_never_admit_more_than_the_count_in_any_window(ser
 
 
 def test_leases_of_several_processes_save_two_thirds_of_the_commands(server: Server) -> None:
-    """A twentieth has a rule without a lease; of the rest one in twenty is asked, or meets one that is."""
+    """One check in twenty has a rule without a lease. Of the others, about one in twenty asks the server."""
     answers, questions = answers_of_workers(server, 500_000)
 
     admitted = sum(len(answer["admitted"]) for answer in answers)
@@ -80,7 +80,7 @@ def test_leases_of_several_processes_save_two_thirds_of_the_commands(server: Ser
 
 @pytest.fixture
 def app(server: Server, redis_client: redis.Redis) -> Flask:
-    """On an empty server."""
+    """An app on an empty server."""
     assert redis_client.dbsize() == 0
     app = Flask("shop")
     app.testing = True
@@ -103,7 +103,7 @@ def test_leased_requests_send_no_command_and_their_headers_show_what_remains(
         responses = [ask(app) for _ in range(300)]
 
     assert [response.status_code for response in responses] == [200] * 300
-    assert seen == ["EVALSHA"] * 8  # 2, 4, 8, 16, 32, 64, 100, 100
+    assert seen == ["EVALSHA"] * 8  # leases of 2, 4, 8, 16, 32, 64, 100 and 100 units
     assert [response.headers["RateLimit"] for response in responses] == [
         f'"default-3600s";r={left};t=3600' for left in range(998, 698, -1)
     ]

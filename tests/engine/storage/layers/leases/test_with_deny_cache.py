@@ -40,13 +40,15 @@ def test_units_just_leased_by_another_thread_are_not_refused(added_later: bool) 
     server = Shared(clock=clock)
     inner = server if added_later else LeasingStorage(server, clock=clock)
     storage = with_leases(DenyCache(inner, clock=clock))
-    admitted = [storage.check(LEASED).allowed for _ in range(1 + 2)]  # so that the next grant is of more than one
+    admitted = [storage.check(LEASED).allowed for _ in range(1 + 2)]  # the next lease is of more than one unit
     meanwhile: list[bool] = []
     server.meanwhile = lambda: meanwhile.extend(storage.check(LEASED).allowed for _ in range(2))
 
     admitted += [storage.check(LEASED).allowed for _ in range(5)]
 
-    assert meanwhile == [True, False], "the second found the limit used up, while another thread fetched the rest"
+    assert meanwhile == [True, False], (
+        "the second is refused: another thread has leased the rest, and its reply is not read yet"
+    )
     assert admitted == [True] * 7 + [False]
 
 
@@ -58,11 +60,13 @@ def test_leased_units_that_another_thread_returns_are_not_refused() -> None:
         assert storage.check(BOTH).allowed
     leased = BOTH[:1]
     assert [storage.check(leased).allowed for _ in range(2)] == [True, True]
-    assert server.check(leased).allowed, "the last one in the storage, of another process; we have one"
+    assert server.check(leased).allowed, (
+        "another process takes the last unit of the storage; this one has one in its lease"
+    )
     answers: list[bool] = []
     server.meanwhile = lambda: answers.append(storage.check(leased).allowed)
 
-    assert not storage.check(BOTH).allowed, "the other rule refuses: what was taken for it comes back"
+    assert not storage.check(BOTH).allowed, "the other rule refuses: the unit returns to the lease"
 
     assert answers == [False]
     assert storage.check(leased).allowed

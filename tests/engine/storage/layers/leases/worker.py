@@ -1,4 +1,4 @@
-"""One of the processes of test_server.py: checks from several threads, and writes down what was admitted and when.
+"""One of the processes of test_server.py: it checks from several threads, and records what was admitted and when.
 
 It is called with the address of the server, a name and the count of the leased rule, says when it is ready, and
 begins when it is told to.
@@ -22,7 +22,7 @@ SPENT = hits_for(Rule(60, 100, lease=10), scope="spent")
 
 
 def spend(url: str) -> None:
-    """Spend 8 of 15 units, and end."""
+    """Spend 8 of 15 units that are taken, and end without closing."""
     limiter = Limiter(url)
     for _ in range(1 + 2 + 4 + 1):
         limiter.check(SPENT)
