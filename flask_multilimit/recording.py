@@ -186,7 +186,7 @@ class Recorder:
             subjects={**subjects, LimitType.IP.value: address},
             admitted=None if decision is None else decision.allowed,
             began=began,
-            record=record if record is not None and record.settled else None,
+            record=record if record is not None and record.open_charges else None,
             waits_until=now + (SHORT_WAIT if response.is_sequence else LONG_WAIT),
         )
         holder = None if began is None or response.is_sequence else holder_of_request()
@@ -278,7 +278,7 @@ class Recorder:
 def _settled(record: Record) -> dict[str, int | None]:
     found: dict[str, int | None] = {}
     latest = {each.check_id: each.settled for each in record.decisions}
-    for decision, limiters in record.settled:
+    for decision, limiters in record.open_charges:
         settled = latest.get(decision.check_id, {})
         for declaration, _, hits, _ in limiters:
             if declaration.settle is not None:

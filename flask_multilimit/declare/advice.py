@@ -219,14 +219,14 @@ def mark_registered(function: object) -> None:
 # What a call holds until it ends
 
 
-class Frame:
-    """What a request, or a call of a service function, is charged, and what it says that this really cost."""
+class Bill:
+    """What a request, or a call of a service function, is charged, and what it really cost, as it says itself."""
 
-    __slots__ = ("_real_costs", "settled")
+    __slots__ = ("_real_costs", "open_charges")
 
     def __init__(self) -> None:
-        self.settled: tuple[tuple[Decision, Sequence[Any]], ...] = ()
-        """Charges that depend on the response or on the real costs, with the limiters that made them."""
+        self.open_charges: tuple[tuple[Decision, Sequence[Any]], ...] = ()
+        """Charges to settle, by the response or the real costs, each with the limiters that settle it."""
 
     @property
     def real_costs(self) -> dict[str, int]:
@@ -241,7 +241,7 @@ class Frame:
 class Holder:
     """Holds slots until some work ends: a call, a block, or a request."""
 
-    __slots__ = ("at_end", "decisions", "ended", "frame")
+    __slots__ = ("at_end", "bill", "decisions", "ended")
 
     def __init__(self) -> None:
         self.decisions: list[Decision] = []
@@ -249,8 +249,8 @@ class Holder:
         """Called once, when the work ends."""
         self.ended: bool = False
         """If a thread or a task of this work takes slots after that, nobody holds them."""
-        self.frame: Frame | None = None
-        """The charges that this work can settle; ``None``: those of the request."""
+        self.bill: Bill | None = None
+        """The bill that this work settles; ``None``: that of the request."""
 
     def hold(self, decision: Decision) -> bool:
         """Hold the slots of ``decision``. Return false if the work has ended, which may have released them already."""
@@ -280,8 +280,8 @@ inside of it, such as one of a test client, holds its own slots."""
 @contextmanager
 def holding(holder: Holder) -> Iterator[None]:
     """Let ``holder``, instead of the response, hold the slots that this block takes."""
-    if holder.frame is None and (outer := holder_of_call()) is not None:
-        holder.frame = outer.frame
+    if holder.bill is None and (outer := holder_of_call()) is not None:
+        holder.bill = outer.bill
     token = _call.set((holder, request_if_any()))
     try:
         yield

@@ -75,7 +75,7 @@ class AppliedLimits(tuple[Applied, ...]):
     key with another, the strictest one applies."""
 
     hits: tuple[Hit, ...]
-    settled: tuple[Applied, ...]
+    settling: tuple[Applied, ...]
     """Limiters whose charge depends on the response."""
     may_wait: bool
     """Whether any of them may let a request sleep."""
@@ -98,8 +98,8 @@ class AppliedLimits(tuple[Applied, ...]):
         made.has_bans = any(isinstance(hit, BanHit) for hit in hits)
         made.holds_slots = any(hit.rule.holds_slots for hit in hits)
         made.may_wait = any(each.declaration.wait for each in applied)
-        made.settled = tuple(_settleable(applied)) if any(each.declaration.is_settled for each in applied) else ()
-        made.may_give_back = made.holds_slots or bool(made.settled)
+        made.settling = tuple(_settleable(applied)) if any(each.declaration.is_settled for each in applied) else ()
+        made.may_give_back = made.holds_slots or bool(made.settling)
         answers = [(each.declaration.message, each.declaration.on_rejected) for each in applied]
         made.has_answers = any(message is not None or react is not None for message, react in answers)
         return made
@@ -119,7 +119,7 @@ class AppliedLimits(tuple[Applied, ...]):
             return latest
         made = super().__new__(cls, (Applied(_ELSEWHERE, Subject(*subject), hits) for subject in subjects.items()))
         hits.scope = scope
-        made.hits, made.settled, made.may_wait, made.has_answers = hits, (), False, False
+        made.hits, made.settling, made.may_wait, made.has_answers = hits, (), False, False
         made.may_give_back = made.holds_slots = any(hit.rule.holds_slots for hit in hits)
         made.has_bans = any(isinstance(hit, BanHit) for hit in hits)
         hits.cache[cls] = (scope, dict(subjects), made)

@@ -108,7 +108,7 @@ class AppGate(AppState):
             response = process(*arguments)
             record = self._records.current()
             if record is not None and record.decisions:
-                if record.settled:
+                if record.open_charges:
                     self.settlement.at_response(response, record)
                 describe(response, record.decisions, self.settings, self._secret)
             return response
@@ -223,8 +223,8 @@ class AppGate(AppState):
         hits = applied.hits
         if not hits:
             return None
-        if applied.settled:
-            require_response(applied.settled)
+        if applied.settling:
+            require_response(applied.settling)
         try:
             if self.audience.present or limit_event.receivers:
                 decision = check_and_report(self.limiter, scope, applied, self.audience)

@@ -12,7 +12,7 @@ from flask import Response, has_request_context, request
 from werkzeug.wrappers import Response as BaseResponse
 from werkzeug.wsgi import ClosingIterator, FileWrapper
 
-from ..declare.advice import Frame, Holder, app_in_force, holder_of_call
+from ..declare.advice import Bill, Holder, app_in_force, holder_of_call
 from ..declare.limiter import Declaration
 from ..declare.subjects import request_if_any
 from ..declare.written import SettleByHeader
@@ -47,22 +47,22 @@ class Settlement:
 
     def keep(self, decision: Decision, applied: AppliedLimits, record: Record) -> None:
         """Keep what an allowed ``decision`` may have to give back: charges that are settled, and slots."""
-        if applied.settled:
-            self._keep_settled(decision, applied.settled, record)
+        if applied.settling:
+            self._keep_open(decision, applied.settling, record)
         if applied.holds_slots:
             self._hold(decision)
 
-    def _keep_settled(self, decision: Decision, limiters: Sequence[Applied], record: Record) -> None:
+    def _keep_open(self, decision: Decision, limiters: Sequence[Applied], record: Record) -> None:
         """Settle what a service function says itself when it ends, and everything else by the response."""
         holder = holder_of_call()
         by_function = [] if holder is None else [each for each in limiters if each.declaration.settle is True]
         by_response = [each for each in limiters if each not in by_function]
         if by_response:
-            record.settled = (*record.settled, (decision, by_response))
+            record.open_charges = (*record.open_charges, (decision, by_response))
         if holder is not None and by_function:
-            holder.frame = frame = Frame()
-            frame.settled = ((decision, by_function),)
-            holder.at_end.append(partial(self._settle_now, None, frame, record, _settled_by(frame)))
+            holder.bill = bill = Bill()
+            bill.open_charges = ((decision, by_function),)
+            holder.at_end.append(partial(self._settle_now, None, bill, record, _settling_in(bill)))
 
     def _hold(self, decision: Decision) -> None:
         """Hold slots until the limited function or block ends, or until the response is closed."""
@@ -90,7 +90,7 @@ class Settlement:
 
     def at_response(self, response: Response, record: Record) -> None:
         """Settle the charges that depend on ``response``; those of a stream when it is closed."""
-        declarations = _settled_by(record)
+        declarations = _settling_in(record)
         at_close = [] if _is_complete(response) else [each for each in declarations if _is_known_at_the_end(each)]
         self._settle_now(response, record, record, [each for each in declarations if each not in at_close])
         for each in declarations:
@@ -103,17 +103,17 @@ class Settlement:
     def _settle_now(
         self,
         response: Response | None,
-        frame: Frame,
+        bill: Bill,
         record: Record,
         declarations: Sequence[Declaration],
         *,
         waits: bool = True,
     ) -> None:
-        for decision, limiters in frame.settled:
+        for decision, limiters in bill.open_charges:
             units = dict[str, int]()
             for declaration, _, hits, _ in limiters:
                 if declaration in declarations:
-                    real = self._units_of(declaration, response, frame)
+                    real = self._units_of(declaration, response, bill)
                     if real is not None:
                         units.update((hit.key, real) for hit in hits if not hit.rule.holds_slots)
                         self._warn_if_capped(declaration, hits, real)
@@ -158,10 +158,10 @@ class Settlement:
         record.decisions[:] = [settled if each is latest else each for each in record.decisions]
         self._report(latest, settled)
 
-    def _units_of(self, declaration: Declaration, response: Response | None, frame: Frame) -> int | None:
+    def _units_of(self, declaration: Declaration, response: Response | None, bill: Bill) -> int | None:
         """What the work really cost; ``None`` if the estimate stands."""
         if declaration.settle is True:
-            return frame.real_costs.get(declaration.shown_name)
+            return bill.real_costs.get(declaration.shown_name)
         assert response is not None
         try:
             if declaration.charge_when is not None:
@@ -202,9 +202,9 @@ def settle(units: int, *, name: str | None = None) -> None:
     :raises ConfigurationError: for other units, without a ``name`` that is needed, or with one that no limiter has.
     :raises RuntimeError: outside of a request and of a limited function.
     """
-    real, frame = units_from(units), _frame_in_force()
-    names = [] if frame is None else [each.shown_name for each in _settled_by(frame) if each.settle is True]
-    if frame is None or not names:
+    real, bill = units_from(units), _bill_in_force()
+    names = [] if bill is None else [each.shown_name for each in _settling_in(bill) if each.settle is True]
+    if bill is None or not names:
         return
     if name is None and len(set(names)) > 1:
         raise ConfigurationError(f"settle({real}): several limiters settle here; give name=, one of {', '.join(names)}")
@@ -212,15 +212,15 @@ def settle(units: int, *, name: str | None = None) -> None:
         raise ConfigurationError(
             f"settle({real}, name={brief(name)}): the limiters that settle here: {', '.join(names)}"
         )
-    frame.real_costs[names[0] if name is None else name] = real
+    bill.real_costs[names[0] if name is None else name] = real
 
 
-def _frame_in_force() -> Frame | None:
-    """The charges that the current code settles: those of the innermost limited function that has a frame of its own,
-    or else of the request."""
+def _bill_in_force() -> Bill | None:
+    """The bill that the current code settles: that of the innermost limited function that has one, or else that of the
+    request."""
     holder = holder_of_call()
-    if holder is not None and holder.frame is not None:
-        return holder.frame
+    if holder is not None and holder.bill is not None:
+        return holder.bill
     if request_if_any() is not None:
         return Records(app_in_force()).current()
     if holder is None:
@@ -238,9 +238,9 @@ def units_from(given: object) -> int:
     return min(given, COUNTED)
 
 
-def require_response(settled: Sequence[Applied]) -> None:
+def require_response(settling: Sequence[Applied]) -> None:
     """Raise :class:`ConfigurationError` if charges depend on a response, and there will be none."""
-    by_response = [each.declaration for each in settled if each.declaration.settle is not True]
+    by_response = [each.declaration for each in settling if each.declaration.settle is not True]
     if by_response and not has_request_context():
         option = "settle" if by_response[0].settle is not None else "charge_when"
         raise ConfigurationError(
@@ -249,9 +249,9 @@ def require_response(settled: Sequence[Applied]) -> None:
         )
 
 
-def _settled_by(frame: Frame) -> list[Declaration]:
-    """The limiters whose charges are settled."""
-    return [limiter.declaration for _, limiters in frame.settled for limiter in limiters]
+def _settling_in(bill: Bill) -> list[Declaration]:
+    """The limiters that settle its charges."""
+    return [limiter.declaration for _, limiters in bill.open_charges for limiter in limiters]
 
 
 def _is_complete(response: BaseResponse) -> bool:

@@ -10,7 +10,7 @@ from flask import Flask, Request, g
 from werkzeug.local import LocalProxy
 
 from ..config import Settings
-from ..declare.advice import Frame, app_in_force, gate_of_app
+from ..declare.advice import Bill, app_in_force, gate_of_app
 from ..declare.subjects import Subjects, current_request, request_if_any
 from ..engine import Decision, Limiter
 from ..engine.limiter import decide_unlimited
@@ -50,13 +50,13 @@ MOST_DECISIONS = 100
 """The most decisions that a record keeps: a websocket or a stream may ask for each of its messages, for days."""
 
 
-class Record(Frame):
+class Record(Bill):
     """What is known about one request."""
 
     __slots__ = ("access", "admitted", "checked", "decisions", "plan")
 
     def __init__(self, plan: Plan) -> None:
-        self.settled: tuple[tuple[Decision, Sequence[Any]], ...] = ()  # instead of a call of Frame.__init__
+        self.open_charges: tuple[tuple[Decision, Sequence[Any]], ...] = ()  # instead of a call of Bill.__init__
         self.plan: Plan = plan
         """The plan of its endpoint, looked up once."""
         self.checked: bool = False

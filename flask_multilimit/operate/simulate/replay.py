@@ -185,7 +185,7 @@ class Replay:
             tally.delayed += 1
         if limits.holds_slots:
             self._slots.hold(decision, request.took or 0)
-        if limits.settled:
+        if limits.settling:
             self._time.after(request.took or 0, partial(self._settle, plan, limits, decision, request))
         self._clients.admit(plan.client, plan.shape.destination.endpoint)
         self._compare(tally, request, decision)
@@ -193,7 +193,7 @@ class Replay:
     def _settle(self, plan: ClientPlan, limits: AppliedLimits, decision: Decision, request: LoggedRequest) -> None:
         """Settle the charges that depend on the response, now that it is complete."""
         units = dict[str, int]()
-        for each in limits.settled:
+        for each in limits.settling:
             real = self._units_of(each.declaration, request)
             if real is not None:
                 units.update((hit.key, real) for hit in each.hits if not hit.rule.holds_slots)
