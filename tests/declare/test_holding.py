@@ -97,6 +97,7 @@ class TestGenerators:
     def test_generator_that_is_garbage_collected_releases_its_slot(self) -> None:
         generator = rows()
         next(generator)
+        assert len(KEEPER) == 1
 
         del generator
         gc.collect()
@@ -182,7 +183,9 @@ def test_coroutine_that_is_never_awaited_releases_its_slot() -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python warns that it was never awaited
-        one_at_once(ask)()
+        coroutine = one_at_once(ask)()
+        assert len(KEEPER) == 1
+        del coroutine
         gc.collect()
 
     until(lambda: len(KEEPER) == 0)

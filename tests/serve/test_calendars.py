@@ -196,7 +196,7 @@ def test_commands_show_the_period(arguments: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("rules", [BERLIN, "100/minute", Calendar(5, "hour")], ids=["month", "minute", "hour"])
-def test_doctor_warns_about_long_periods_only_in_process_memory(rules: Any) -> None:
+def test_doctor_warns_about_long_periods_in_process_memory(rules: Any) -> None:
     found = [each for each in examine(gate_of(app_with(rules))) if each.name == "storage"]
 
     lasting = rules is BERLIN

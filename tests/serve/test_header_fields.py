@@ -308,7 +308,7 @@ def test_when_nothing_is_left_t_is_the_first_second_at_which_a_request_passes(ru
     assert (too_early, client.get("/").status_code) == (429, 200)
 
 
-def test_t_is_the_share_of_a_unit_while_r_is_positive_then_its_return(clock: Clock) -> None:
+def test_client_that_waits_t_gets_units_as_soon_as_they_return(clock: Clock) -> None:
     client = serve(clock, Rule(20, 10))
     for _ in range(5):
         client.get("/")
