@@ -40,7 +40,8 @@ class Shop:
         return ask(self.app, path, environ_base={"REMOTE_ADDR": ip}, headers={"X-User": user})
 
 
-def made(uri: str, **settings: Any) -> Shop:
+def shop_on(uri: str, **settings: Any) -> Shop:
+    """A shop whose storage is at ``uri``."""
     app = Flask("shop")
     app.config.update(MULTILIMIT_STORAGE_URI=uri, MULTILIMIT_STORAGE_TIMEOUT=5, MULTILIMIT_DENY_CACHE=0)
     app.config.update(settings)
@@ -56,8 +57,8 @@ def made(uri: str, **settings: Any) -> Shop:
 @pytest.fixture(params=["memory", "server"])
 def shop(request: pytest.FixtureRequest) -> Shop:
     if request.param == "memory":
-        return made("memory://")
-    return made(request.getfixturevalue("on_server"))
+        return shop_on("memory://")
+    return shop_on(request.getfixturevalue("on_server"))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from control.conftest import made, soon
+from control.conftest import shop_on, soon
 from flask_multilimit.serve.applier import applier_of
 from support.servers import Server
 
@@ -36,7 +36,7 @@ def copy(tmp_path: Path) -> Path:
 
 def worker(server: Server, copy: Path | None) -> Shop:
     """A worker that has served a request."""
-    shop = made(server.tcp_url, MULTILIMIT_CONTROL_COPY=None if copy is None else str(copy))
+    shop = shop_on(server.tcp_url, MULTILIMIT_CONTROL_COPY=None if copy is None else str(copy))
     shop.statuses(1, ip="192.0.2.99")
     return shop
 
@@ -104,7 +104,7 @@ def test_changes_survive_a_restart_of_the_server_and_of_all_workers(server: Serv
     shop = worker(server, copy)
 
     assert shop.statuses(1, "/open") == [403]
-    soon(lambda: made(server.tcp_url).statuses(1, "/open") == [403])
+    soon(lambda: shop_on(server.tcp_url).statuses(1, "/open") == [403])
 
 
 def test_deleted_changes_do_not_come_back_from_the_copy(server: Server, copy: Path) -> None:

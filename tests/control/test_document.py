@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from control.conftest import shop_on
 from flask_multilimit import ConfigurationError
 from flask_multilimit.control.control import seconds_of
 from flask_multilimit.control.document import Document, document_from
@@ -104,9 +105,7 @@ def test_value_that_is_no_duration_is_an_error(duration: Any) -> None:
 class TestDocumentOnServer:
     @pytest.fixture
     def shop(self, on_server: str) -> Shop:
-        from control.conftest import made
-
-        return made(on_server)
+        return shop_on(on_server)
 
     @pytest.mark.parametrize(
         ("text", "message"),

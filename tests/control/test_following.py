@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from control.conftest import made, soon
+from control.conftest import shop_on, soon
 from flask_multilimit import Ban, ConfigurationError
 from flask_multilimit.control import follow_control
 from flask_multilimit.engine import Hits, Limiter, hits_for
@@ -108,7 +108,7 @@ def test_cost_above_the_count_passes_while_the_limit_is_off(shop: Shop) -> None:
 
 
 def test_limiter_without_an_app_applies_overrides_with_follow_control(on_server: str) -> None:
-    limiter, control = Limiter(on_server), made(on_server).control
+    limiter, control = Limiter(on_server), shop_on(on_server).control
     follow_control(limiter)
     try:
         assert passes(limiter, mail()) == 2
@@ -121,7 +121,7 @@ def test_limiter_without_an_app_applies_overrides_with_follow_control(on_server:
 
 
 def test_check_of_a_limiter_that_follows_control_is_one_command(on_server: str, redis_client: redis.Redis) -> None:
-    made(on_server).control.override("mail", times=3.0, lasting=True, force=True)
+    shop_on(on_server).control.override("mail", times=3.0, lasting=True, force=True)
     limiter = Limiter(on_server)
     follow_control(limiter)
     limiter.check(mail())

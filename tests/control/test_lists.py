@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from control.conftest import made, soon
+from control.conftest import shop_on, soon
 from flask_multilimit import ConfigurationError, MultiLimit
 from flask_multilimit.control.control import NeedsForce
 from flask_multilimit.control.entries import Listing, entry_from
@@ -140,7 +140,7 @@ class SkewedStore(StoreInMemory):
 
 
 def test_ban_ended_by_a_clock_ahead_applies_again_when_the_clock_is_right() -> None:
-    shop, store = made("memory://"), SkewedStore()
+    shop, store = shop_on("memory://"), SkewedStore()
     follower = applier_of(shop.app).follower
     follower.store = store
     shop.control.ban("198.51.100.7", for_="15m")

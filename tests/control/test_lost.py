@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from control.conftest import made, soon
+from control.conftest import shop_on, soon
 from flask_multilimit.control.store import version_of, written_at
 from flask_multilimit.serve.applier import applier_of
 from support.servers import Server
@@ -31,7 +31,7 @@ def lossy(server_binaries: dict[str, Binary]) -> Iterator[Server]:
 
 def serving(server: Server) -> Shop:
     """A worker that has served a request, and so follows changes."""
-    shop = made(server.tcp_url)
+    shop = shop_on(server.tcp_url)
     shop.statuses(1, "/open")
     return shop
 
@@ -68,7 +68,7 @@ def test_denial_is_put_back_after_a_restart_that_lost_it(lossy: Server, caplog: 
     soon(lambda: put_back(shop) != [])
     assert shop.control.entries() == before
     assert shop.statuses(1, "/open") == [403]
-    assert made(lossy.tcp_url).statuses(1, "/open") == [403]
+    assert shop_on(lossy.tcp_url).statuses(1, "/open") == [403]
     assert [each["entry"] for each in put_back(shop)] == ["changes that the server had lost: 2"]
     warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert sum("put back changes that the server had lost: 2" in each for each in warnings) == 1
@@ -116,7 +116,7 @@ def test_change_made_right_after_the_loss_is_kept(lossy: Server) -> None:
     follower.close()
 
     restart(lossy)
-    made(lossy.tcp_url).control.allow("10.0.0.2", lasting=True, author="first")
+    shop_on(lossy.tcp_url).control.allow("10.0.0.2", lasting=True, author="first")
     follower.ask()
     follower.ask()
 
@@ -172,7 +172,7 @@ def test_worker_without_write_permission_keeps_its_copy_in_force_and_logs_it(
     client: Any = lossy.client()
     rights = ["on", ">secret", "~*", "+@all", "-xadd"]
     client.execute_command("ACL", "SETUSER", "reader", *rights)
-    shop = made(lossy.tcp_url.replace("://", "://reader:secret@", 1))
+    shop = shop_on(lossy.tcp_url.replace("://", "://reader:secret@", 1))
     assert shop.statuses(1, "/open") == [403]
 
     restart(lossy)
@@ -200,7 +200,7 @@ def test_lifted_denial_stays_lifted_after_a_restart_from_a_snapshot(lossy: Serve
 
     assert len(put_back(shop)) == 1
     assert shop.statuses(1, "/open") == [200]
-    assert made(lossy.tcp_url).statuses(1, "/open") == [200]
+    assert shop_on(lossy.tcp_url).statuses(1, "/open") == [200]
 
 
 def test_document_deleted_after_a_restart_stays_deleted(lossy: Server, caplog: pytest.LogCaptureFixture) -> None:
@@ -239,7 +239,7 @@ def test_denial_is_put_back_when_a_full_server_evicts_it(lossy: Server) -> None:
     follower.ask()
 
     assert shop.statuses(1, "/open") == [403]
-    assert made(lossy.tcp_url).statuses(1, "/open") == [403]
+    assert shop_on(lossy.tcp_url).statuses(1, "/open") == [403]
 
 
 def test_change_is_newer_than_the_one_before_although_the_clock_went_back(lossy: Server) -> None:

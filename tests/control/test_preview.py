@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from control.conftest import made
+from control.conftest import shop_on
 from flask_multilimit.control import ControlConflict, Difference, InvalidData, NeedsForce
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def test_denials_that_add_up_to_half_of_all_addresses_need_force(shop: Shop) -> 
 @pytest.fixture
 def both(on_server: str) -> tuple[Shop, Shop]:
     """Two processes of the app, each with an operator."""
-    return made(on_server), made(on_server)
+    return shop_on(on_server), shop_on(on_server)
 
 
 class TestTwoOperators:

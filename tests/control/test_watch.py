@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from control.conftest import made, soon
+from control.conftest import shop_on, soon
 from flask_multilimit.control import ControlConflict
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
@@ -41,7 +41,7 @@ def denies(shop: Shop) -> bool:
 
 
 def test_other_process_applies_a_change_and_its_end(on_server: str) -> None:
-    one, other = made(on_server), made(on_server)
+    one, other = shop_on(on_server), shop_on(on_server)
     assert other.statuses(1, "/open") == [200]
 
     one.control.deny("198.51.100.7", for_=2)
@@ -52,13 +52,13 @@ def test_other_process_applies_a_change_and_its_end(on_server: str) -> None:
 
 
 def test_new_process_applies_changes_at_its_first_request(on_server: str) -> None:
-    made(on_server).control.deny("198.51.100.7", lasting=True)
+    shop_on(on_server).control.deny("198.51.100.7", lasting=True)
 
-    assert denies(made(on_server))
+    assert denies(shop_on(on_server))
 
 
 def test_requests_send_no_command_for_changes(on_server: str, redis_client: redis.Redis) -> None:
-    shop = made(on_server)
+    shop = shop_on(on_server)
     shop.control.override("show", rule="ip-60s", rules="9/minute", lasting=True)
     shop.control.allow("203.0.113.0/24", lasting=True)
     shop.control.deny("192.0.2.0/24", lasting=True)
@@ -73,9 +73,9 @@ def test_requests_send_no_command_for_changes(on_server: str, redis_client: redi
 
 
 def test_app_with_control_disabled_ignores_changes(on_server: str) -> None:
-    made(on_server).control.deny("198.51.100.7", lasting=True)
+    shop_on(on_server).control.deny("198.51.100.7", lasting=True)
 
-    assert made(on_server, MULTILIMIT_CONTROL=False).statuses(1, "/open") == [200]
+    assert shop_on(on_server, MULTILIMIT_CONTROL=False).statuses(1, "/open") == [200]
 
 
 @pytest.mark.slow
@@ -83,7 +83,7 @@ def test_last_document_stays_in_force_in_an_outage_then_the_newest(
     server_binaries: dict[str, Binary],
 ) -> None:
     with Server(next(iter(server_binaries.values())), tcp=True) as server:
-        shop = made(server.tcp_url)
+        shop = shop_on(server.tcp_url)
         shop.control.deny("198.51.100.7", lasting=True)
         text: Any = server.client().hget("rate_limit:{control}:document", "document")
         server.stop()
@@ -103,7 +103,7 @@ def test_last_document_stays_in_force_in_an_outage_then_the_newest(
 @pytest.mark.slow
 def test_change_ends_on_time_in_an_outage(server_binaries: dict[str, Binary]) -> None:
     with Server(next(iter(server_binaries.values())), tcp=True) as server:
-        shop = made(server.tcp_url)
+        shop = shop_on(server.tcp_url)
         shop.control.override("show", off=True, for_=2, force=True)
         shop.control.ban("198.51.100.8", for_=2)
         shop.control.deny("198.51.100.0/24", lasting=True)
@@ -117,7 +117,7 @@ def test_change_ends_on_time_in_an_outage(server_binaries: dict[str, Binary]) ->
 def test_change_lost_in_a_failover_is_replaced_by_another_of_its_version(
     on_server: str, redis_client: redis.Redis
 ) -> None:
-    shop, other = made(on_server), made(on_server)
+    shop, other = shop_on(on_server), shop_on(on_server)
     shop.control.deny("198.51.100.7", lasting=True)
     stamp = applier_of(shop.app).follower.in_force.stamp
     redis_client.flushall()
@@ -129,7 +129,7 @@ def test_change_lost_in_a_failover_is_replaced_by_another_of_its_version(
 
 
 def test_forked_child_follows_changes(on_server: str) -> None:
-    parent = made(on_server)
+    parent = shop_on(on_server)
     parent.statuses(1)
     has_served = FORKS.Event()
 
@@ -140,14 +140,14 @@ def test_forked_child_follows_changes(on_server: str) -> None:
 
     of_child = forked(serve)
     assert has_served.wait(PATIENCE)
-    made(on_server).control.deny("198.51.100.7", lasting=True)
+    shop_on(on_server).control.deny("198.51.100.7", lasting=True)
 
     of_child()
 
 
 class TestConcurrentWriters:
     def test_concurrent_changes_of_different_clients_are_all_stored(self, on_server: str) -> None:
-        shops = [made(on_server) for _ in range(4)]
+        shops = [shop_on(on_server) for _ in range(4)]
 
         def write(number: int) -> None:
             for n in range(5):
@@ -180,7 +180,7 @@ class TestConcurrentWriters:
 
 
 def test_other_process_applies_a_change_on_a_cluster(cluster: Cluster) -> None:
-    one, other = made(cluster.uri), made(cluster.uri)
+    one, other = shop_on(cluster.uri), shop_on(cluster.uri)
     other.statuses(1, "/open")
 
     one.control.deny("198.51.100.7", lasting=True)
@@ -200,7 +200,7 @@ class TestServerPermissions:
             names.append(f"user{len(names)}")
             every = ["on", ">secret", "~rate_limit:*", *RIGHTS.split(), *rights.split()]
             client.execute_command("ACL", "SETUSER", names[-1], *every)
-            return made(on_server.replace("://", f"://{names[-1]}:secret@", 1), MULTILIMIT_TRAFFIC=False)
+            return shop_on(on_server.replace("://", f"://{names[-1]}:secret@", 1), MULTILIMIT_TRAFFIC=False)
 
         yield as_user
         client.execute_command("ACL", "DELUSER", *names)
@@ -221,7 +221,7 @@ class TestServerPermissions:
 
         with pytest.raises(StorageError):
             worker.control.deny("198.51.100.7", lasting=True)
-        made(on_server).control.deny("198.51.100.7", lasting=True)
+        shop_on(on_server).control.deny("198.51.100.7", lasting=True)
 
         soon(lambda: denies(worker))
 
@@ -283,7 +283,7 @@ def test_all_workers_of_a_server_apply_a_change(on_server: str, tmp_path: Path, 
     with served(on_server, tmp_path, program) as running:
         wait_for_workers(running, 8, 200)
 
-        made(on_server).control.deny("127.0.0.1", lasting=True)
+        shop_on(on_server).control.deny("127.0.0.1", lasting=True)
 
         wait_for_workers(running, 8, 403)
 

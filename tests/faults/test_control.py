@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from control.conftest import Shop, made
+from control.conftest import Shop, shop_on
 from flask_multilimit.engine import StorageError
 from support.proxy import FaultProxy
 from support.sentinel import Trio
@@ -32,7 +32,7 @@ FIRST = "198.51.100.7"
 
 def shops_on(uri: str) -> list[Shop]:
     """Several workers of the app, which all deny ``FIRST``."""
-    shops = [made(uri, MULTILIMIT_STORAGE_TIMEOUT=0.5) for _ in range(SHOPS)]
+    shops = [shop_on(uri, MULTILIMIT_STORAGE_TIMEOUT=0.5) for _ in range(SHOPS)]
     for shop in shops:
         shop.statuses(1, "/open")
     shops[0].control.deny(FIRST, lasting=True)
@@ -161,7 +161,7 @@ def test_change_during_an_outage_is_an_error_and_stores_nothing(
 
 def test_disconnected_worker_learns_the_newest_changes_afterwards(binary: Binary) -> None:
     with Server(binary) as server, FaultProxy(server.url.removeprefix("unix://")) as proxy:
-        shop, far = made(server.url), made(proxy.url)
+        shop, far = shop_on(server.url), shop_on(proxy.url)
         shop.control.deny(FIRST, lasting=True)
         until(lambda: denied_by_all([shop, far], FIRST))
 

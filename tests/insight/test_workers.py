@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask
 
-from control.conftest import made, on_server, soon
+from control.conftest import on_server, shop_on, soon
 from control.test_watch import GUNICORN, path_with, served
 from flask_multilimit import MultiLimit
 from flask_multilimit.insight.doctor import examine
@@ -34,7 +34,7 @@ def line(shop: Shop | Flask) -> str:
 
 
 def test_worker_is_listed_with_its_version_after_serving(on_server: str) -> None:
-    shop = made(on_server)
+    shop = shop_on(on_server)
     assert workers(gate_of(shop.app)) is None
 
     shop.statuses(1)
@@ -45,7 +45,7 @@ def test_worker_is_listed_with_its_version_after_serving(on_server: str) -> None
 
 
 def test_worker_with_other_limits_is_counted_apart(on_server: str) -> None:
-    first = made(on_server)
+    first = shop_on(on_server)
     first.statuses(1)
     app = Flask("shop")
     app.config.update(MULTILIMIT_STORAGE_URI=on_server, MULTILIMIT_DEFAULT_LIMITS="3/minute")
@@ -60,12 +60,12 @@ def test_worker_with_other_limits_is_counted_apart(on_server: str) -> None:
 
 
 def test_worker_that_stopped_following_is_behind(on_server: str) -> None:
-    shop = made(on_server)
+    shop = shop_on(on_server)
     shop.statuses(1)
     soon(lambda: workers(gate_of(shop.app)) is not None)
     applier_of(shop.app).follower.close()
 
-    other = made(on_server)
+    other = shop_on(on_server)
     other.control.deny("10.0.0.1", lasting=True)
     applier_of(other.app).follower.close()
 
@@ -73,11 +73,11 @@ def test_worker_that_stopped_following_is_behind(on_server: str) -> None:
 
 
 def test_override_does_not_change_the_declared_limits(on_server: str) -> None:
-    shop = made(on_server)
+    shop = shop_on(on_server)
     shop.statuses(1)
     shop.control.override("show", rule="ip-60s", rules="9/minute", lasting=True)
 
-    soon(lambda: "version 1; limits as in this checkout: yes" in line(made(on_server)))
+    soon(lambda: "version 1; limits as in this checkout: yes" in line(shop_on(on_server)))
 
 
 def test_ended_worker_is_not_listed(on_server: str, redis_client: redis.Redis) -> None:
@@ -85,7 +85,7 @@ def test_ended_worker_is_not_listed(on_server: str, redis_client: redis.Redis) -
     now = client.time()[0]
     client.zadd("rate_limit:{control}:workers", {"host:1 3 aa": now - 21, "host:2 4 bb": now})
 
-    assert line(made(on_server)) == "1 of 1 worker at version 4; limits as in this checkout: only 0"
+    assert line(shop_on(on_server)) == "1 of 1 worker at version 4; limits as in this checkout: only 0"
 
 
 @pytest.mark.parametrize(
@@ -105,14 +105,14 @@ def test_malformed_worker_in_storage_is_no_error(
     client: Any = redis_client
     client.zadd("rate_limit:{control}:workers", {member.encode("utf-8", "surrogatepass"): client.time()[0]})
 
-    assert line(made(on_server)) == shown
+    assert line(shop_on(on_server)) == shown
 
 
 @pytest.mark.slow
 def test_gunicorn_workers_reach_the_version_of_a_change(on_server: str, tmp_path: Path) -> None:
     with served(on_server, tmp_path, (*GUNICORN, "sync", "-w", "3")) as running:
         soon(lambda: len({reply.text for reply in running.get_all(["/"] * 24)}) == 3)
-        made(on_server).control.deny("192.0.2.1", lasting=True)
+        shop_on(on_server).control.deny("192.0.2.1", lasting=True)
 
         def told() -> str:
             doctor = (sys.executable, "-m", "flask", "--app", "watched", "multilimit", "doctor")
