@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask
 
-from flask_multilimit import IP, Ban, Concurrent, ConfigurationError, MultiLimit, Reserve, Rule, rate_limiter
+from flask_multilimit import IP, Ban, Concurrent, ConfigurationError, MultiLimit, Reserve, Rule, exempt, rate_limiter
 from flask_multilimit.engine.slots import KEEPER
 from flask_multilimit.usage import Usage
-from support.asking import ask, policy, view
+from support.asking import ask, policy, statuses, view
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -320,6 +320,15 @@ def test_override_with_rules_that_conflict_with_limiter_options_is_an_error(
     with app.app_context(), pytest.raises(ConfigurationError, match=message):
         multilimit.control.override("show", rules=rules, lasting=True, force=True, **about)
     assert ask(app).status_code == 200
+
+
+@pytest.mark.parametrize(("endpoint", "expected"), [("*", [200, 200]), ("show", [200, 429])])
+def test_added_limiter_applies_to_an_exempt_endpoint_only_if_it_names_it(
+    app: Flask, endpoint: str, expected: list[int]
+) -> None:
+    overridden(app, exempt, view(), endpoint, limit="1/minute")
+
+    assert statuses(app, "/", "/") == expected
 
 
 def test_second_override_of_a_rule_replaces_the_first(shop: Shop) -> None:

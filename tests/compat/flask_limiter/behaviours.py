@@ -255,9 +255,9 @@ def default_limits_that_depend_on_the_request(s: Shop) -> None:
     s.view("/")
 
 
-@asked("/static/nothing.css*2 /nowhere*2", default_limits=["1/minute"], application_limits=["1/minute"])
+@asked("/static/nothing.css*2 /files/a.css*2 /nowhere*2", default_limits=["1/minute"], application_limits=["1/minute"])
 def no_limits_for_static_files(s: Shop) -> None:
-    s.app.add_url_rule("/static/<path:filename>", "files.static", lambda filename: filename)
+    s.app.add_url_rule("/files/<path:filename>", "files.static", lambda filename: filename)
 
 
 # Limits of the application
@@ -333,6 +333,14 @@ def limits_of_a_parent_blueprint(lib: Library) -> str:
     return seen + " | " + s.codes("+61 /p/c/b*4")
 
 
+@asked("/p/c/b*3")
+def limits_of_a_blueprint_beside_those_of_its_parent(s: Shop) -> None:
+    parent, child = _nested(s)
+    s.limiter.limit("1/minute")(parent)
+    s.limiter.limit("2/minute")(child)
+    s.limiter.limit("9/hour", override_defaults=False)(child)
+
+
 def exempt_blueprints(lib: Library) -> str:
     seen = []
     scope = lib.names.ExemptionScope
@@ -347,7 +355,7 @@ def exempt_blueprints(lib: Library) -> str:
         s = lib.shop(default_limits=["1/minute"], application_limits=["3/minute"])
         parent, _ = _nested(s)
         s.limiter.exempt(parent) if each is None else s.limiter.exempt(parent, flags=each)
-        seen.append(s.codes("/p/a*2 /p/c/b*2"))
+        seen.append(s.codes("/p/a*4 +61 /p/c/b*4"))
     return " | ".join(seen)
 
 
@@ -386,6 +394,14 @@ def exempt_views(lib: Library) -> str:
 def exempt_above_and_below_a_limit(s: Shop) -> None:
     s.view("/above", s.limiter.exempt, s.limiter.limit("1/minute"))
     s.view("/below", s.limiter.limit("1/minute"), s.limiter.exempt)
+
+
+def exemptions_after_the_first_request(lib: Library) -> str:
+    s = lib.shop(default_limits=["1/minute"])
+    view = s.view("/")
+    seen = s.codes("/*2")
+    s.limiter.exempt(view)
+    return seen + " | " + s.codes("/*2")
 
 
 # Limits that depend on the request
@@ -479,6 +495,15 @@ def functions_that_are_called_by_some_requests(s: Shop) -> None:
 def functions_with_different_limits_in_one_view(s: Shop) -> None:
     send, store = _function(s, "send", "9/minute"), _function(s, "store", "2/minute")
     s.app.get("/")(lambda: send() + store())
+
+
+@asked("/shop/*3")
+def functions_in_the_view_of_a_limited_blueprint(s: Shop) -> None:
+    shop = Blueprint("shop", __name__, url_prefix="/shop")
+    send = _function(s, "send", "9/minute", override_defaults=False)
+    shop.get("/")(s.limiter.limit("9/minute", override_defaults=False)(named("index", lambda: send() + send())))
+    s.app.register_blueprint(shop)
+    s.limiter.limit("2/minute")(shop)
 
 
 @asked("/*3")

@@ -88,6 +88,7 @@ SEEN: dict[str, tuple[str, str, str]] = {
     "an_outage": ("outages", "500 500 500", "200 200 429"),
     "callable_that_never_returns_a_limit": ("mistakes in text", "200 429", "500 500"),
     "limits_of_the_same_text": ("limits of the same text", "200 200 429", "200 200 200"),
+    "functions_in_the_view_of_a_limited_blueprint": ("limits of a blueprint", "429 429 429", "200 200 429"),
     "a_limit_without_a_key": ("limits without a key", "500", "an error at import"),
     "a_key_of_zero": ("empty keys", "200 200 200", "200 429 200"),
     "keys_that_are_objects": ("keys that are objects", "200 200", "500 500"),

@@ -166,6 +166,18 @@ def test_with_statement_keeps_its_limit_during_another_request(app: Flask) -> No
     assert codes(app, 3, "/?limit=1/hour") == [200, 429, 429]
 
 
+def test_with_statement_remembers_only_its_latest_limit(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app)
+
+    @app.get("/<int:count>")
+    def index(count: int) -> str:
+        with limiter.limit(f"{count}/minute"):
+            return "ok"
+
+    assert [codes(app, 1, f"/{count}") for count in range(1, 9)] == [[200]] * 8
+    assert len(list(limiter.registry.declared())) == 1
+
+
 def test_key_of_a_thousand_characters_is_limited(app: Flask) -> None:
     limiter = Limiter(lambda: "x" * 1000, app=app)
     app.get("/")(limiter.limit("1/hour")(named("v13")))
