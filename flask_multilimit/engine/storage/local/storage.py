@@ -1,4 +1,4 @@
-"""``local://``: a server that starts by itself and is shared by the processes of one user on one machine."""
+"""``local://``: a server that starts by itself, for all processes of one user on one machine."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from .server import (
     LocalServer,
     default_directory,
     find_program,
-    what_is_wrong,
+    why_unusable,
 )
 
 Answer = TypeVar("Answer")
 
 
 class LocalStorage:
-    """Quotas in a server on a unix socket. The first check on the machine starts the server, and it ends soon after the
-    last process that uses it. It does everything that :class:`RedisStorage` does, with nothing to set up.
+    """Quotas in a server on a unix socket. The first check on the machine starts the server, and the server ends soon
+    after the last process that uses it. Does everything that :class:`RedisStorage` does, with nothing to set up.
 
     ``directory`` is an absolute path that only this user can access (mode 0700); by default ``flask-multilimit-<uid>``
     in the folder for temporary files. Processes that use the same directory share their quotas. The first check of a
@@ -44,31 +44,32 @@ class LocalStorage:
 
     def __init__(self, directory: Path | None = None, *, timeout: float) -> None:
         try:
-            wrong = _what_is_missing() or _what_is_wrong_with(directory or default_directory())
+            reason = _why_unsupported() or _why_unusable(directory or default_directory())
         except FileNotFoundError as error:  # a container that can write nowhere
-            wrong = f"{error.strerror}: name a directory, {EXAMPLE}"
-        if wrong:
-            raise _refused(str(directory or ""), wrong)
+            reason = f"{error.strerror}: name a directory, {EXAMPLE}"
+        if reason:
+            raise _error_for(str(directory or ""), reason)
         self._given_directory = directory
         self._timeout = timeout
-        self._made: dict[str, Any] = {}  # one of each, even if several threads ask for it first
+        self._made: dict[str, Any] = {}  # the server and its RedisStorage, made once even if several threads do it
 
     @classmethod
     def from_path(cls, path: str, *, timeout: float) -> LocalStorage:
-        """``path`` is what follows ``local://``. Creates and starts nothing. Raises :class:`ConfigurationError`."""
+        """The storage at ``path``, the part of a URI after ``local://``. Creates and starts nothing. Raises
+        :class:`ConfigurationError`."""
         if "?" in path:
-            raise _refused(path, f"it takes no options; to keep quotas apart, name a directory, {EXAMPLE}")
+            raise _error_for(path, f"it takes no options; to keep quotas apart, name a directory, {EXAMPLE}")
         return cls(Path(unquote(path, errors="surrogateescape")) if path else None, timeout=timeout)
 
     @cached_property
     def directory(self) -> Path:
-        """Where the server's socket is. The default is chosen at the first check, because an app that is started as
-        root may run its workers as another user."""
+        """The directory of the server's socket. The default is chosen at the first check, because an app that is
+        started as root may run its workers as another user."""
         return self._given_directory or default_directory()
 
     @property
     def in_use(self) -> bool:
-        """Whether its server runs. Otherwise there is nothing to read, and no server should be started for that."""
+        """Whether its server runs. If not, there is nothing to read, and no server should be started to read it."""
         return self._server.listens()
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
@@ -114,7 +115,7 @@ class LocalStorage:
 
     @property
     def clock(self) -> Callable[[], int] | None:
-        redis: RedisStorage | None = self._made.get("redis")  # do not choose a directory only to say that there is none
+        redis: RedisStorage | None = self._made.get("redis")  # made only when needed, because it fixes the directory
         return None if redis is None else redis.clock
 
     @clock.setter
@@ -144,16 +145,16 @@ class LocalStorage:
             return ask(*arguments)
         except StorageError as error:
             if not error.key_specific:
-                self._server.found = False  # the next check looks for it
+                self._server.found = False  # the next check looks for it again
             raise
 
 
-def _refused(path: str, why: str) -> ConfigurationError:
+def _error_for(path: str, why: str) -> ConfigurationError:
     uri = redacted(f"local://{path}")
     return ConfigurationError(f"storage URI {uri!r}: {why}")
 
 
-def _what_is_missing() -> str:
+def _why_unsupported() -> str:
     if not HAS_LOCKS:
         return "this system has no flock: use redis:// or memory://"
     if find_program() is None:
@@ -161,8 +162,8 @@ def _what_is_missing() -> str:
     return ""
 
 
-def _what_is_wrong_with(directory: Path) -> str:
-    """Why it cannot be used, as far as can be told before it is used; empty if nothing is wrong."""
+def _why_unusable(directory: Path) -> str:
+    """Why ``directory`` cannot be used, as far as can be known before its use; empty if it can be."""
     if not directory.is_absolute():
         return f"the directory must be absolute, {EXAMPLE}"
     if "\0" in str(directory) or os.fsencode(directory) != str(directory).encode(errors="replace"):
@@ -175,4 +176,4 @@ def _what_is_wrong_with(directory: Path) -> str:
     if not os.path.lexists(directory):
         return ""
     owner = os.geteuid() or None  # the workers of an app that root starts may run as another user
-    return what_is_wrong(directory.lstat(), owner)
+    return why_unusable(directory.lstat(), owner)

@@ -1,6 +1,5 @@
-"""Runs the server of ``local://`` for as long as a process uses it, and a moment longer. This is a program of its own,
-which ``server.py`` starts; the locks are explained there. It lives as long as the server, so it imports only what it
-needs.
+"""Runs the server of ``local://`` as long as a process uses it, and a moment longer. This is a program of its own,
+which ``server.py`` starts; that explains the locks. It lives as long as the server, so it imports only what it needs.
 
     python -I -S supervisor.py DIRECTORY LOCK SERVER [ARGUMENT ...]
 
@@ -16,14 +15,16 @@ import time
 from types import FrameType
 
 FILES = ("socket", "log", "supervisor", "election")
-"""What is in the directory. The election comes last: holding it keeps other processes away from the rest."""
+"""The files in the directory, in the order of their removal. The election comes last: holding it keeps other processes
+away from the rest."""
 
-NOT_FOR_US = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-"""Sent to all processes of a service that is stopped. Its workers may have requests to finish, so we end after them."""
+IGNORED_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+"""Sent to all processes of a service that is stopped. Its workers may have requests to finish, so the supervisor ends
+after them."""
 
 LINGERS = 2.0
-"""Seconds that the server outlives the last process that used it. So quotas survive it if all workers are replaced at
-nearly the same time."""
+"""Seconds for which the server outlives the last process that used it, so that quotas survive when all workers are
+replaced at nearly the same time."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -34,10 +35,10 @@ class ServerEnded(Exception):  # noqa: N818 - what happened, not what is wrong
 
 def main(directory: str, lock: str, *command: str) -> None:
     if os.fork():
-        os._exit(0)  # so that the process that started us has no child to wait for
+        os._exit(0)  # so that the process that has started this one need not wait for it
     os.chdir(directory)
     os.set_inheritable(int(lock), False)
-    for number in NOT_FOR_US:
+    for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     users, election = os.open(".", os.O_RDONLY), os.open("election", os.O_RDWR)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -50,27 +51,27 @@ def main(directory: str, lock: str, *command: str) -> None:
     signal.signal(signal.SIGCHLD, on_child)
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-        wait_for_the_last(users, election)
+        wait_until_unused(users, election)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     except ServerEnded:
-        if not locked_at_once(election):
-            return  # a process that waits for this server, or the next one, finds that we have ended
+        if not try_lock(election):
+            return  # a process that waits for this server, or the next process, notices that it has ended
     else:
         os.kill(server, signal.SIGKILL)
         os.waitpid(server, 0)
     for name in FILES:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)  # noqa: PTH108 - pathlib would take a third of our memory
+            os.unlink(name)  # noqa: PTH108 - pathlib would take a third of this process's memory
 
 
 def start(command: tuple[str, ...]) -> int:
-    """Start the server and return its process id. It ends when we do, where the system supports that."""
-    us, server = os.getpid(), os.fork()
+    """Start the server and return its process id. It ends with this process, if the system supports that."""
+    supervisor, server = os.getpid(), os.fork()
     if server:
         return server
     try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, NOT_FOR_US)  # the server would set handlers, but not the mask
-        end_with_parent(us)
+        signal.pthread_sigmask(signal.SIG_SETMASK, IGNORED_SIGNALS)  # the server would set handlers, but not the mask
+        end_with_parent(supervisor)
         os.execv(command[0], command)
     except BaseException as error:
         os.write(2, f"{command[0]}: {error}\n".encode())
@@ -89,21 +90,19 @@ def end_with_parent(parent: int) -> None:
             os._exit(1)
 
 
-def wait_for_the_last(users: int, election: int) -> None:
-    """Return when no process uses the server and none can begin to: we hold both locks."""
+def wait_until_unused(users: int, election: int) -> None:
+    """Return when no process uses the server and none can begin to, because this one holds both locks."""
     while True:
         fcntl.flock(users, fcntl.LOCK_EX)
-        fcntl.flock(
-            users, fcntl.LOCK_UN
-        )  # a new process takes the election first and then waits for this lock; so must we
+        fcntl.flock(users, fcntl.LOCK_UN)  # every process must take the election before this lock
         time.sleep(LINGERS)
         fcntl.flock(election, fcntl.LOCK_EX)
-        if locked_at_once(users):
+        if try_lock(users):
             return
         fcntl.flock(election, fcntl.LOCK_UN)
 
 
-def locked_at_once(lock: int) -> bool:
+def try_lock(lock: int) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
