@@ -37,7 +37,7 @@ from .plan.standings import about_given, require_known_rules, standings_at, stan
 from .serve.access import AccessLists, Action, listed_from
 from .serve.applier import APPLIER, ControlApplier, applier_of
 from .serve.audience import AppAudience
-from .serve.gate import AppGate, Listing, gate_in_force, gate_of
+from .serve.gate import AppGate, LimitsAt, gate_in_force, gate_of
 from .signals import notify, storage_failed, storage_recovered
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class MultiLimit:
         self._deny = _several("deny", deny)
         self._on_rejected = on_rejected
         self._apps: WeakSet[Flask] = WeakSet()
-        self._listings: dict[Listing, None] = {}
+        self._listings: dict[LimitsAt, None] = {}
         self._observers = _several("observers", observers)
         for observer in self._observers:
             check_callable("observers", observer, "the Event")
@@ -266,7 +266,7 @@ class MultiLimit:
         """
         return gate_in_force().check_hits(hits, scope, subjects)
 
-    def add_listing(self, listing: Listing) -> None:
+    def add_listing(self, listing: LimitsAt) -> None:
         """Show the limits of an extension of yours, which it checks with :meth:`check_hits`, wherever limits are
         listed.
 

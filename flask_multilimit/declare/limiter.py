@@ -161,7 +161,7 @@ class Declaration:
         return self.key, self.scope, self.hash_tag, self.methods_in_key
 
     @property
-    def is_settled(self) -> bool:
+    def settles_charges(self) -> bool:
         """Whether what it charges depends on the response."""
         return self.charge_when is not None or self.settle is not None
 

@@ -290,7 +290,7 @@ class Place:
         return self.name.rpartition(".")[2] == "static"
 
 
-class _Listing(NamedTuple):
+class _PlacesOfPlans(NamedTuple):
     """All places, as one set of plans has them."""
 
     plans: Plans
@@ -301,10 +301,10 @@ class _Listing(NamedTuple):
 def places_of(gate: AppGate) -> Sequence[Place]:
     """Every endpoint with a route, by name, and last the requests that match none, if these are limited. The list is
     kept until the limits change. Raises :class:`ConfigurationError` for a mistake in a declaration."""
-    known: _Listing | None = gate.app.extensions.get(_CACHE)
+    known: _PlacesOfPlans | None = gate.app.extensions.get(_CACHE)
     plans, routes = gate.plans, sum(1 for _ in gate.app.url_map.iter_rules())
     if known is None or known[:2] != (plans, routes):
-        known = gate.app.extensions[_CACHE] = _Listing(plans, routes, list(_places(gate)))
+        known = gate.app.extensions[_CACHE] = _PlacesOfPlans(plans, routes, list(_places(gate)))
     return known.places
 
 

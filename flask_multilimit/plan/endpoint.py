@@ -167,8 +167,8 @@ class Plan:
     early: bool = False
     """Whether it is checked before the view even if that has decorators: a websocket is refused before its handshake,
     because no client reads an HTTP response after it."""
-    remembered: LimitsOf = field(default_factory=lambda: Plan.apply_to)
-    """:meth:`apply_to`, which may remember its answers: see :func:`remembering`."""
+    cached_apply: LimitsOf = field(default_factory=lambda: Plan.apply_to)
+    """:meth:`apply_to`, perhaps with a cache: see :func:`make_cached_apply`."""
 
     @property
     def described(self) -> tuple[str, ...]:
@@ -196,7 +196,7 @@ class Plan:
             return self
         own = self.stack.covered
         limiters = tuple(each for each in self.limiters if each.declared not in own)
-        return Plan(self.scope, None, limiters, remembered=self.remembered)
+        return Plan(self.scope, None, limiters, cached_apply=self.cached_apply)
 
     @property
     def needs_users(self) -> bool:
@@ -229,7 +229,7 @@ class Plan:
         for subject in subjects:
             if subject is not None and len(subject.value) > LONGEST_REMEMBERED:
                 return self.apply_to(subjects)
-        return self.remembered(self, subjects)
+        return self.cached_apply(self, subjects)
 
     @cached_property
     def same_for_all(self) -> AppliedLimits | None:
@@ -290,7 +290,7 @@ def _hits_now(limiter: PlannedLimiter, subject: Subject, about: About) -> tuple[
         return limiter.hits(subject, cost, rules_of=about.rules_of)
 
 
-def remembering() -> LimitsOf:
+def make_cached_apply() -> LimitsOf:
     """:meth:`Plan.apply_to` with a cache for the plans of one app. A cache for all apps would keep dropped apps alive,
     because limiters may hold them."""
     return lru_cache(maxsize=HITS_REMEMBERED)(Plan.apply_to)

@@ -98,7 +98,7 @@ class AppliedLimits(tuple[Applied, ...]):
         made.has_bans = any(isinstance(hit, BanHit) for hit in hits)
         made.holds_slots = any(hit.rule.holds_slots for hit in hits)
         made.may_wait = any(each.declaration.wait for each in applied)
-        made.settling = tuple(_settleable(applied)) if any(each.declaration.is_settled for each in applied) else ()
+        made.settling = tuple(_settleable(applied)) if any(each.declaration.settles_charges for each in applied) else ()
         made.may_give_back = made.holds_slots or bool(made.settling)
         answers = [(each.declaration.message, each.declaration.on_rejected) for each in applied]
         made.has_answers = any(message is not None or react is not None for message, react in answers)
@@ -162,7 +162,7 @@ def _settleable(applied: Sequence[Applied]) -> Iterator[Applied]:
             ways.setdefault(hit.key, []).append((each.declaration.charge_when, each.declaration.settle))
     for each in applied:
         own = (each.declaration.charge_when, each.declaration.settle)
-        if each.declaration.is_settled:
+        if each.declaration.settles_charges:
             yield each._replace(hits=tuple(hit for hit in each.hits if all(way == own for way in ways[hit.key])))
 
 

@@ -20,7 +20,7 @@ from ..declare.subjects import LimitType, Subject, Subjects, SubjectType, parts_
 from ..engine import ConfigurationError
 from ..engine.text import Phrase
 from .checks import reject_accidental_sharing, reject_late, reject_misplaced, reject_mixed, reject_unserved
-from .endpoint import Plan, planned_at, remembering
+from .endpoint import Plan, make_cached_apply, planned_at
 from .overrides import Overrides
 from .sources import METHODS, UNMATCHED_SCOPE, Sources, methods_of_handlers, scope_of, view_exemptions, view_stack
 
@@ -59,7 +59,7 @@ class Plans:
         self.overrides: Overrides = Overrides() if overrides is None else overrides
         """The overrides in these plans, and which of them had an effect when the plans were made."""
         self.subjects = subjects
-        self._remembered = remembering()
+        self._cached_apply = make_cached_apply()
         self._endpoints: dict[tuple[str, str], Plan] = {}
         self._options: dict[tuple[str, bool], Plan] = {}
         self._unmatched: dict[str, Plan] = {}
@@ -281,7 +281,7 @@ class Plans:
             overrides=self.overrides,
             added=added,
         )
-        return Plan(scope, stack, limiters, early, self._remembered)
+        return Plan(scope, stack, limiters, early, self._cached_apply)
 
     def _checked(self, plan: Plan) -> Plan:
         """``plan``. Raises :class:`ConfigurationError` if it limits users and the app does not say who they are."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ..declare.addresses import Who
     from .access import AccessLists, Listed
 
-Listing = Callable[[Flask, str], Mapping[str, Iterable[RateLimiter]]]
+LimitsAt = Callable[[Flask, str], Mapping[str, Iterable[RateLimiter]]]
 """Returns the limiters that an extension checks at an endpoint of an app, by where they were declared."""
 
 
@@ -54,7 +54,7 @@ class AppGate(AppState):
     on_rejected: Reaction | None
     follow_changes: Callable[[], None]
     """As for :class:`.Startup`."""
-    listings: Collection[Listing] = ()
+    listings: Collection[LimitsAt] = ()
     """Limits of other extensions."""
 
     def __post_init__(self) -> None:
