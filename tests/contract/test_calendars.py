@@ -209,7 +209,7 @@ def test_clock_that_was_years_ahead_locks_no_client_out(bench: Bench) -> None:
     assert bench.limiter.check(hits(MONTH)).remaining == 2
 
 
-# BruteForce force
+# Brute force
 
 
 class BruteForce:

@@ -1,4 +1,4 @@
-"""A guestbook: whoever writes may write five times an hour; logging in is tried three times a minute."""
+"""A guestbook: five entries an hour for each user, and three log-ins a minute for each address."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ multilimit = MultiLimit()
 
 @multilimit.user_loader
 def current_user() -> str | None:
-    return request.headers.get("X-User")  # for this example only: believes whatever the client says
+    return request.headers.get("X-User")  # for this example only: it believes the client
 
 
 def create_app(settings: dict[str, Any] | None = None) -> Flask:
