@@ -81,6 +81,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"message": 5}, "message=5"),
     ({"message": lambda: "no"}, "message=.*which it does not take"),
     ({"on_rejected": "no"}, "on_rejected='no'"),
+    ({"on_storage_error": "ignore"}, "on_storage_error='ignore': give one of 'local', 'allow'"),
     ({"type": None}, "type=None"),
     ({"cost": None}, "cost=None"),
     ({"wait": None}, "wait=None"),

@@ -10,7 +10,6 @@ import pytest
 from flask import Flask
 
 from flask_multilimit import (
-    ConfigurationError,
     LimitType,
     MultiLimit,
     StorageUnavailable,
@@ -53,6 +52,10 @@ def limited(limited_app: Flask, client: FlaskClient) -> FlaskClient:
 
 
 class TestFailingStorage:
+    @pytest.fixture(autouse=True)
+    def _broken(self, storage: RecordingStorage) -> None:
+        storage.broken = True
+
     @pytest.mark.parametrize(
         ("accept", "content_type", "body"),
         [
@@ -62,11 +65,7 @@ class TestFailingStorage:
             ("text/html", "text/html; charset=utf-8", f"<h1>Service Unavailable</h1>\n<p>{FAILED}</p>\n"),
         ],
     )
-    def test_503_body_is_negotiated(
-        self, limited: FlaskClient, storage: RecordingStorage, accept: str, content_type: str, body: str
-    ) -> None:
-        storage.broken = True
-
+    def test_503_body_is_negotiated(self, limited: FlaskClient, accept: str, content_type: str, body: str) -> None:
         response = limited.get("/", headers={"Accept": accept})
 
         assert (response.status_code, response.headers["Content-Type"]) == (503, content_type)
@@ -76,18 +75,12 @@ class TestFailingStorage:
         assert response.headers["Vary"] == "Accept, Accept-Language"
         assert response.headers["Retry-After"] == "1"
 
-    def test_503_body_is_in_the_language_of_the_client(self, limited: FlaskClient, storage: RecordingStorage) -> None:
-        storage.broken = True
-
+    def test_503_body_is_in_the_language_of_the_client(self, limited: FlaskClient) -> None:
         problem = limited.get("/", headers={"Accept-Language": "zh"}).get_json()
 
         assert problem["detail"] == "服务器限流异常,请稍候再试"
 
-    def test_failure_is_logged_with_its_cause(
-        self, limited: FlaskClient, storage: RecordingStorage, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        storage.broken = True
-
+    def test_failure_is_logged_with_its_cause(self, limited: FlaskClient, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.ERROR):
             limited.get("/")
 
@@ -99,18 +92,13 @@ class TestFailingStorage:
         self,
         limited_app: Flask,
         limited: FlaskClient,
-        storage: RecordingStorage,
         registered: int | type[Exception],
     ) -> None:
         limited_app.register_error_handler(registered, lambda error: (str(error.__cause__), 503))
-        storage.broken = True
 
         assert "it is broken" in limited.get("/").text
 
-    def test_failure_is_raised_by_a_function_outside_a_request(
-        self, limited_app: Flask, storage: RecordingStorage
-    ) -> None:
-        storage.broken = True
+    def test_failure_is_raised_by_a_function_outside_a_request(self, limited_app: Flask) -> None:
         service = limited_service()
 
         with (
@@ -121,8 +109,7 @@ class TestFailingStorage:
 
         assert "it is broken" in str(raised.value.__cause__)
 
-    def test_failure_sends_no_limits_checked_signal(self, limited: FlaskClient, storage: RecordingStorage) -> None:
-        storage.broken = True
+    def test_failure_sends_no_limits_checked_signal(self, limited: FlaskClient) -> None:
         signals: list[object] = []
 
         def receiver(sender: object, **_: object) -> None:
@@ -133,17 +120,12 @@ class TestFailingStorage:
 
         assert (status, signals) == (503, [])
 
-    def test_answer_of_an_error_handler_is_not_cached(
-        self, limited_app: Flask, limited: FlaskClient, storage: RecordingStorage
-    ) -> None:
+    def test_answer_of_an_error_handler_is_not_cached(self, limited_app: Flask, limited: FlaskClient) -> None:
         limited_app.register_error_handler(503, lambda _: ("Please come back later.", 200))
-        storage.broken = True
 
         assert limited.get("/").headers["Cache-Control"] == "no-store"
 
-    def test_unlimited_view_still_answers(self, limited: FlaskClient, storage: RecordingStorage) -> None:
-        storage.broken = True
-
+    def test_unlimited_view_still_answers(self, limited: FlaskClient) -> None:
         assert limited.get("/free").text == "free"
 
     def test_missing_server_is_503(self, app: Flask, server_binaries: dict[str, Binary]) -> None:
@@ -327,16 +309,3 @@ def test_end_of_an_outage_is_signalled_and_charges_are_kept(
 
     response = client.get("/")
     assert (response.text, response.headers["RateLimit"]) == ("memory", '"default-60s";r=0;t=60')
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("ON_STORAGE_ERROR", "ignore"), ("ON_STORAGE_ERROR", None), ("WORKERS", 0), ("WORKERS", 1.5)]
-)
-def test_invalid_setting_is_an_error_at_start_up(make: Callable[..., Flask], name: str, value: object) -> None:
-    with pytest.raises(ConfigurationError, match=f"MULTILIMIT_{name}="):
-        make(**{name: value})
-
-
-def test_invalid_option_is_an_error_at_the_decorator() -> None:
-    with pytest.raises(ConfigurationError, match="on_storage_error='ignore': give one of 'local', 'allow'"):
-        rate_limiter(on_storage_error="ignore")(lambda: None)  # type: ignore[arg-type]
