@@ -88,11 +88,6 @@ def test_commands_run_although_a_flask_plugin_imports_flask_limiter(tmp_path: Pa
     assert "WITHOUT LIMITS: 1 endpoint" in done.stdout, done.stderr
 
 
-def test_install_forgets_loaded_modules_of_flask_limiter() -> None:
-    loaded = "__import__('flask_limiter.commands')"
-
-    assert "No module named 'flask_limiter._extension'" in run(f"{loaded}; {INSTALL}import flask_limiter._extension")
-
-
-def test_private_modules_of_flask_limiter_are_not_found_after_install() -> None:
-    assert "No module named 'flask_limiter._extension'" in run(f"{INSTALL}import flask_limiter._extension")
+@pytest.mark.parametrize("before", ["", "__import__('flask_limiter.commands'); "], ids=["not loaded", "loaded before"])
+def test_private_modules_of_flask_limiter_are_not_found_after_install(before: str) -> None:
+    assert "No module named 'flask_limiter._extension'" in run(f"{before}{INSTALL}import flask_limiter._extension")

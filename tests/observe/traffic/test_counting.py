@@ -155,16 +155,6 @@ def test_refund_is_counted_only_as_a_refund(counter: Counter, event: Limiting) -
     assert counts.rules == {}
 
 
-def test_subjects_are_not_kept_when_switched_off(event: Limiting) -> None:
-    counter = Counter(subjects=False)
-    for _ in range(3):
-        count(counter, event())
-
-    counts = counter.take()
-    assert counts.refused == {}
-    assert sum(counts.checks.values()) == 3
-
-
 def test_names_beyond_the_maximum_are_counted_together(
     counter: Counter, event: Limiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

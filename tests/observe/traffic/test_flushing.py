@@ -27,14 +27,6 @@ def total(keeper: Keeper, seconds: float = 3600) -> int:
     return sum(TrafficReader(keeper, PREFIX).read(seconds).total.checks.values())
 
 
-def test_flushed_traffic_is_stored(outbox: Outbox, keeper: Keeper) -> None:
-    outbox.put(some(3))
-    outbox.put(some(4))
-
-    assert outbox.send() is False
-    assert total(keeper) == 7
-
-
 def test_a_flush_is_one_command(outbox: Outbox, keeper: Keeper) -> None:
     outbox.put(some())
     outbox.send()
