@@ -321,7 +321,7 @@ def _flask_login_user() -> Any:
     given = current_user.get_id()
     # Flask-Security changes this token with the password, and a new password must not give a new quota. In MongoDB,
     # the id is an object.
-    if given != getattr(current_user, "fs_uniquifier", ""):
+    if not given or given != getattr(current_user, "fs_uniquifier", None):
         return given
     return None if current_user.id is None else str(current_user.id)
 

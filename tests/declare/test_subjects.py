@@ -163,4 +163,4 @@ def test_long_subjects_of_clients_are_not_kept_in_memory(app: Flask, storage: Re
     keys = [f"{n}" * 10_000 for n in range(5)]
     assert [ask(app, headers={"X-Api-Key": key}).status_code for key in keys * 2] == [200] * 5 + [429] * 5
 
-    assert gate_of(app).plans._remembered.cache_info().currsize == 0  # type: ignore[attr-defined]
+    assert gate_of(app).plans._cached_apply.cache_info().currsize == 0  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -212,6 +213,18 @@ class TestUsers:
 
         client.get("/", headers={"X-User": "7", "X-Token": "any"})
 
+        assert types_and_subjects(storage) == ["anonymous:127.0.0.1"]
+
+    def test_user_whose_id_is_empty_is_limited_by_address(self, app: Flask, storage: RecordingStorage) -> None:
+        from flask_login import LoginManager
+
+        app.secret_key = "only for this test"
+        LoginManager(app).request_loader(lambda _: SimpleNamespace(is_authenticated=True, get_id=str))
+        MultiLimit(app, storage=storage)
+
+        response = limit(app, type=LimitType.USER).get("/")
+
+        assert response.status_code == 200
         assert types_and_subjects(storage) == ["anonymous:127.0.0.1"]
 
     def test_limit_by_user_without_a_user_loader_is_an_error_at_the_first_request(self, limited_app: Flask) -> None:
