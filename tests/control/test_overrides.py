@@ -10,6 +10,8 @@ from flask import Flask
 
 from flask_multilimit import IP, Ban, Concurrent, ConfigurationError, MultiLimit, Reserve, Rule, exempt, rate_limiter
 from flask_multilimit.engine.slots import KEEPER
+from flask_multilimit.insight.changes import entries
+from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.usage import Usage
 from support.asking import ask, policy, statuses, view
 
@@ -338,6 +340,32 @@ def test_second_override_of_a_rule_replaces_the_first(shop: Shop) -> None:
     (entry,) = shop.control.entries()
     assert str(entry) == "rule ip-60s at show: 4/minute"
     assert shop.statuses(5) == [200, 200, 200, 200, 429]
+
+
+@pytest.mark.parametrize("places", [("show", "*"), ("*", "show")])
+def test_later_of_two_overrides_of_a_rule_decides(shop: Shop, places: tuple[str, str]) -> None:
+    for place, count in zip(places, (3, 4), strict=True):
+        shop.control.override(place, rule="ip-60s", rules=f"{count}/minute", lasting=True)
+
+    assert shop.statuses(5) == [200, 200, 200, 200, 429]
+
+
+@pytest.mark.parametrize("who", ["user:42", "198.51.100.0/24"])
+def test_later_of_two_overrides_of_a_subject_decides(shop: Shop, who: str) -> None:
+    for place, times in (("api.both", 3), (None, 2)):
+        shop.control.override(place, who=who, times=times, lasting=True)
+
+    assert shop.statuses(5, "/both", user="42") == [200, 200, 200, 200, 429]
+
+
+def test_override_that_matches_is_not_reported_as_idle(shop: Shop) -> None:
+    shop.control.override("show", limit="9/minute", lasting=True)
+    shop.control.override("show", rule="ip-60s", rules="1/minute", lasting=True)
+    shop.control.override("api", limiter="user", times=2, lasting=True)
+    gone = shop.control.override("show", limiter="user", times=2, lasting=True, force=True)
+
+    assert shop.control.idle() == {gone.id}
+    assert {each.id for each in entries(gate_of(shop.app)).entries if each.idle} == {gone.id}
 
 
 def test_added_limiter_and_factor_at_one_endpoint_are_separate_entries(shop: Shop) -> None:

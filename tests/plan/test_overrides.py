@@ -24,14 +24,18 @@ if TYPE_CHECKING:
     from flask import Flask
 
 
-@pytest.mark.parametrize("endpoint", ["api.v1.show", "api.v1", "api", "api.*", "*.show", "*"])
+@pytest.mark.parametrize(
+    "endpoint", ["api.v1.show", "api.v1", "api", "api.*", "*.show", "*", "api.v?.show", "api.v[12].show"]
+)
 def test_override_applies_to_an_endpoint_its_blueprints_and_patterns(endpoint: str) -> None:
     entry = override(endpoint, off=True)
 
     assert overrides(entry).at("api.v1.show").changes == (entry,)
 
 
-@pytest.mark.parametrize("endpoint", ["show", "v1", "ap", "api.v2.*", "api.v1.show.more"])
+@pytest.mark.parametrize(
+    "endpoint", ["show", "v1", "ap", "api.v2.*", "api.v1.show.more", "api.v??.show", "api.v[23].show"]
+)
 def test_override_does_not_apply_to_other_endpoints(endpoint: str) -> None:
     assert overrides(override(endpoint, off=True)).at("api.v1.show").changes == ()
 

@@ -359,6 +359,19 @@ def exempt_blueprints(lib: Library) -> str:
     return " | ".join(seen)
 
 
+@asked("/p/c/b*2 +61 /p/a*2", default_limits=["1/minute"])
+def exempt_nested_blueprint(s: Shop) -> None:
+    _, child = _nested(s)
+    s.limiter.exempt(child)
+
+
+@asked("/p/a*2 /p/c/b*2")
+def limited_blueprint_that_exempts_its_descendants(s: Shop) -> None:
+    parent, _ = _nested(s)
+    s.limiter.limit("1/minute")(parent)
+    s.limiter.exempt(parent, flags=s.lib.names.ExemptionScope.DEFAULT | s.lib.names.ExemptionScope.DESCENDENTS)
+
+
 @asked("/p/a*2 /p/c/b*3")
 def blueprint_exempt_from_parent_limits(s: Shop) -> None:
     parent, child = _nested(s)
@@ -798,6 +811,14 @@ def a_meta_limit_cleared_by_its_key(s: Shop) -> None:
 @asked("/*2 +20 /*2 +1 /*2 +38 /*2 +2 /*2 +20 /*2", meta_limits=["2/minute"])
 def the_end_of_a_meta_limit(s: Shop) -> None:
     s.limited("/", "1/second")
+
+
+@asked(
+    "/*2 +61 /*2 +61 /?strict*2 +61 /",
+    meta_limits=[lambda: "1/hour" if "strict" in request.args else "9/hour"],
+)
+def meta_limits_by_request(s: Shop) -> None:
+    s.limited("/", "1/minute")
 
 
 @asked("/*3 /other", meta_limits=["2/hour"])
