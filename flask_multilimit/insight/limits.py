@@ -352,6 +352,12 @@ def _of_extensions(gate: AppGate, endpoint: str) -> Iterator[ListedLimiter]:
         yield ListedLimiter(planned, declared.scope or endpoint, methods)
 
 
+def checked_by_extensions(gate: AppGate, endpoint: str | None) -> list[str]:
+    """The endpoints, or this ``endpoint``, where other extensions check limits that plans do not know."""
+    names = [each.name for each in places_of(gate) if each.routes and endpoint in {None, each.name}]
+    return [name for name in names if any(listing(gate.app, name) for listing in gate.listings)]
+
+
 def _limiters(plans: Mapping[str, Plan]) -> tuple[ListedLimiter, ...]:
     """The limiters of ``plans``, by method; each limiter once."""
     found: dict[object, tuple[PlannedLimiter, str]] = {}

@@ -27,7 +27,7 @@ from ..serve.gate import AppGate
 from .bans import BegunBan, bans_elsewhere, began
 from .changes import Entry, document_in_force, entry_of
 from .clients import Client, applied_to, in_traffic, listed_of
-from .limits import rule_fields
+from .limits import checked_by_extensions, rule_fields
 from .text import duration, local_time, rule_text, subject_text
 from .traffic import RefusedSubject, TrafficMemory, refused_subject
 from .values import Described, Paging, Verdict, finite, paged
@@ -210,6 +210,9 @@ def standing(
         sorted({each.endpoint for each in refusals} - scopes_of_endpoints(gate.app)),
     )
     state, verdict = _verdict(listed, found, elsewhere, client, in_words, problem, _with_others(places, client))
+    if state in {"passes", "unlimited"} and (others := checked_by_extensions(gate, endpoint)):
+        where: str = Phrase(MORE, where=others[0], n=len(others) - 1) if others[1:] else others[0]
+        state, verdict = "unknown", Phrase(OF_OTHERS, where=where)
     decided = [each for each in found if each.allowed is not None]
     waits = [*map(_wait_of, decided), *(max(each.ended - time.time(), 0.0) for each in elsewhere.bans)]
     subject = client.subject
@@ -465,6 +468,7 @@ PASSES = "passes: nothing refuses it now"
 PASSES_ENDPOINTS = "passes at every endpoint; {where} refused it in the last hour, and may still do so"
 NETWORK = "a network is many clients: each has quotas of its own"
 UNLIMITED = "passes: no limit counts it"
+OF_OTHERS = "not known: `flask limiter limits` shows the limits of Flask-Limiter at {where}"
 DIGEST = "not known: this is the digest of a long subject; look up the subject itself"
 UNKNOWN = "not known: the storage does not answer"
 PASSES_ALONE = "passes the limits that count it alone; {types} limits count it together with another subject"

@@ -10,7 +10,7 @@ from ...declare.subjects import subjects_given
 from ...insight.bans import BegunBan
 from ...insight.clients import Client, client_from
 from ...insight.past import Past, instant_of, standing_at
-from ...insight.standing import BanStanding, ListStanding, RequestStanding, RuleStanding, Standing, standing
+from ...insight.standing import OF_OTHERS, BanStanding, ListStanding, RequestStanding, RuleStanding, Standing, standing
 from ...insight.text import duration, local_time, plural
 from ...insight.traffic import looking
 from .. import console
@@ -95,9 +95,10 @@ def why_command(who: str, endpoint: str | None, at: str | None, as_json: bool) -
 
 def _check_lines(found: Standing) -> list[str]:
     lines: list[str] = []
+    others = found.verdict.template == OF_OTHERS
     for each in found.requests:
         title = console.style(f"{each.endpoint} {', '.join(each.methods)}", bold=True)
-        lines += ["", f"{title}  {_verdict(each, found.listed)}"]
+        lines += ["", f"{title}  {_verdict(each, found.listed, others=others)}"]
         if found.listed is not None:
             lines += ["", *console.paragraph(_list_text(found.listed, limited=bool(each.rules or each.bans)))]
         lines += _table(each)
@@ -108,6 +109,8 @@ def _check_lines(found: Standing) -> list[str]:
             lines += ["", *console.paragraph(f"Not checked, because no subject is given: {options}.")]
         if each.by_request:
             lines += ["", *console.paragraph(_BY_REQUEST.format(names=", ".join(each.by_request)))]
+    if others:
+        lines += ["", *console.paragraph(found.verdict)]
     return lines[1:]
 
 
@@ -130,7 +133,8 @@ def _list_text(listed: ListStanding, *, limited: bool) -> str:
     return f"{listed.who} is {state} ({listed.where}), and lists come before limits.{below}"
 
 
-def _verdict(request: RequestStanding, listed: ListStanding | None) -> str:
+def _verdict(request: RequestStanding, listed: ListStanding | None, *, others: bool = False) -> str:
+    """``others``: whether another extension checks limits, too, of which nothing is known here."""
     if listed is not None:
         if listed.action == "allow":
             return console.style("a request would pass", fg="green")
@@ -139,9 +143,9 @@ def _verdict(request: RequestStanding, listed: ListStanding | None) -> str:
     if request.allowed is None:
         if request.by_request:
             return "no limit now, as far as checked"
-        return "no limit checked" if request.not_asked else "has no limits"
+        return "no limit checked" if request.not_asked or others else "has no limits"
     if request.allowed:
-        reservation = ", as far as checked" if request.not_asked or request.by_request else ""
+        reservation = ", as far as checked" if request.not_asked or request.by_request or others else ""
         return console.style(f"a request would pass{reservation}", fg="green")
     return console.style(f"a request would be refused, {_how_long(request)}", fg="red")
 

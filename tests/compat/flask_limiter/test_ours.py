@@ -312,6 +312,27 @@ def test_limits_command_lists_bridge_limits_beside_ours(app: Flask) -> None:
     ]
 
 
+@pytest.mark.usefixtures("redis_client")
+def test_check_and_why_say_that_limits_of_the_bridge_are_not_known_there(app: Flask, server: Server) -> None:
+    limiter = Limiter(get_remote_address, app=app, storage_uri=server.tcp_url)
+    app.get("/", endpoint="bridge")(limiter.limit("1/minute")(named("v28")))
+    app.get("/both", endpoint="both")(limiter.limit("2/minute")(rate_limiter("5/minute", type="ip")(named("v29"))))
+    app.get("/own", endpoint="own")(rate_limiter("5/minute", type="ip")(named("v30")))
+    assert codes(app, 2) == [200, 429]
+
+    def said(*arguments: str) -> str:
+        answer = app.test_cli_runner().invoke(args=["multilimit", *arguments], env={"COLUMNS": "200"})
+        return answer.output.partition("\n\nNAME")[0]
+
+    unknown = "not known: `flask limiter limits` shows the limits of Flask-Limiter at"
+    assert said("check", "bridge", "--ip", "127.0.0.1") == f"bridge GET  no limit checked\n\n{unknown} bridge\n"
+    assert said("check", "both", "--ip", "127.0.0.1") == "both GET  a request would pass, as far as checked"
+    assert said("check", "own", "--ip", "127.0.0.1") == "own GET  a request would pass"
+    assert said("check", "unmatched", "--ip", "127.0.0.1").endswith("has no limits\n")
+    assert f"{unknown} both (and 1 more)\n" in said("why", "127.0.0.1")
+    assert "passes: nothing refuses it now" in said("why", "127.0.0.1", "--endpoint", "own")
+
+
 def test_limits_command_shows_options_of_bridge_limits(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app)
     options: dict[str, Any] = {"methods": ["post"], "cost": 2, "exempt_when": lambda: False}
