@@ -17,28 +17,28 @@ from ..engine.rules import LONGEST, UNITS, Rules
 from ..engine.text import LONGEST_DURATION, LONGEST_NAME, Phrase, is_storable
 from .document import Difference, Document, Preview, document_from
 from .entries import Listing, Override, entry_from
-from .store import Change, Found, ListingKind, Store
+from .store import Change, ListingKind, Store, StoredDocument
 from .watch import ControlFollower
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-TRIES = 20
-"""How often a change is tried while others write."""
+MOST_TRIES = 20
+"""The most attempts to make a change while others write."""
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]+) ?")
-_SHORT = {"s": "second", "sec": "second", "m": "minute", "min": "minute", "h": "hour", "d": "day", "w": "week"}
+_ABBREVIATIONS = {"s": "second", "sec": "second", "m": "minute", "min": "minute", "h": "hour", "d": "day", "w": "week"}
 
 Duration = float | str | timedelta
 
 
 class ControlConflict(ConfigurationError):  # noqa: N818 - the name says enough
-    """Somebody else has changed the same limit or client since it was looked at. Nothing was stored; the message says
-    who, when, and to what."""
+    """Somebody else has changed the same limit or client since the preview. Nothing was stored; the message says who,
+    when, and to what."""
 
 
 class NeedsForce(ConfigurationError):  # noqa: N818 - the name says enough
-    """The change would refuse, or let pass, (nearly) everyone; or would end earlier than the denial or ban that it
-    replaces, and its client would pass then. Pass ``force=True`` if that is intended."""
+    """The change would refuse, or let pass, (nearly) everyone; or it would end earlier than the denial or ban that it
+    replaces, and the client would pass then. Give ``force=True`` if that is intended."""
 
 
 class Terms(TypedDict, total=False):
@@ -61,21 +61,21 @@ class ChangedApp(Protocol):
         """Why adding ``entry`` to ``document`` must be confirmed; empty if it need not."""
 
     def differences(self, before: Document, after: Document) -> list[Difference]:
-        """Each endpoint whose limits differ in ``after``."""
+        """Each endpoint whose limits differ between the documents."""
 
     def idle(self, document: Document) -> set[str]:
         """The ids of overrides that apply to nothing in the app."""
 
     def unfit(self, document: Document) -> dict[str, ConfigurationError]:
-        """By the ids of overrides, why they do not fit the limits of the app."""
+        """By id, why overrides do not fit the limits of the app."""
 
 
 class Control:
-    """Makes changes that apply in all processes that share the storage, at most a second later.
+    """Makes changes. They apply in all processes that share the storage, at most a second later.
 
     Each change says how long it applies: ``for_`` seconds (or text such as ``"2h"``, or a ``timedelta``), or
-    ``lasting=True``. ``reason`` and ``author`` are kept in the history. A change that no declaration could make
-    raises :class:`ConfigurationError`, and nothing is stored.
+    ``lasting=True``. ``reason`` and ``author`` are kept in the history. A change that could not be declared raises
+    :class:`ConfigurationError`, and nothing is stored.
     """
 
     def __init__(self, store: Store, follower: ControlFollower, app: ChangedApp) -> None:
@@ -127,7 +127,7 @@ class Control:
             "off": off,
             "limit": {"rules": limit} if isinstance(limit, str) else limit,
         }
-        entry = self._prepared(given, for_=for_, lasting=lasting, reason=reason, author=author)
+        entry = self._make_entry(given, for_=for_, lasting=lasting, reason=reason, author=author)
         self.put(entry, force=force)
         assert isinstance(entry, Override)
         return entry
@@ -149,22 +149,22 @@ class Control:
     def undo(self, id: str, *, reason: str = "", author: str = "") -> Override | Listing:  # noqa: A002 - the entry's
         """Undo an entry, and return it. Raises :class:`ConfigurationError` if no entry has this id."""
         _check_texts(reason=reason, author=author)
-        found = self.entry(id)
+        entry = self.entry(id)
 
         def without(document: Document) -> Document:
-            if found not in document.entries:
-                raise ControlConflict(f"{found} has changed in the meantime: look at the entries, and try again")
+            if entry not in document.entries:
+                raise ControlConflict(f"{entry} has changed in the meantime: look at the entries, and try again")
             return document.without([id])
 
-        self._write(without, _change("undo", found, author, reason))
-        return found
+        self._write(without, _change("undo", entry, author, reason))
+        return entry
 
     def entry(self, id: str) -> Override | Listing:  # noqa: A002 - the entry's
         """The entry with this id. Raises :class:`ConfigurationError` if there is none."""
-        return _of_id(self._read(), id)
+        return _entry_with_id(self._read(), id)
 
     def entries(self) -> tuple[Override | Listing, ...]:
-        """All entries in force now, as the storage has them."""
+        """All entries in force now, read from the storage."""
         return self._read().entries
 
     def export_entries(self) -> str:
@@ -174,21 +174,21 @@ class Control:
     def import_entries(
         self, text: str | bytes, *, reason: str = "", author: str = "", force: bool = False
     ) -> tuple[Override | Listing, ...]:
-        """Put exported entries in force, all or none, and return those that have not ended. Each replaces what is there
-        for the same limit or client, and gets a new id if another entry there has the same one. Raises
-        :class:`NeedsForce`, and :class:`ConfigurationError` if an entry does not fit the limits of the app, or two are
-        about the same limit or client."""
+        """Put exported entries in force, all or none, and return those that have not ended. Each replaces the present
+        entry for the same limit or client, and gets a new id if another entry has the same one. Raises
+        :class:`NeedsForce`, and :class:`ConfigurationError` if an entry does not fit the limits of the app, or if two
+        concern the same limit or client."""
         check_bool("force", force)
         _check_texts(reason=reason, author=author)
         given = document_from(text)
-        parse_json(text)  # a document that is in force already need not be so strict
+        parse_json(text)  # stricter than document_from(), which also reads documents that are in force already
         given.check_unique()
         new = given.at(self._store.read("").now)
 
         def both(document: Document) -> Document:
             nonlocal new
-            new = new.beside(document)
-            changed = document.below(new)
+            new = new.with_distinct_ids(document)
+            changed = document.updated_by(new)
             targets = {each.target for each in changed.entries}
             if not {each.target for each in document.entries} <= targets:
                 raise ConfigurationError(f"{len(new.entries)} more entries are too many: undo some, or deny networks")
@@ -222,7 +222,7 @@ class Control:
 
     @property
     def in_use(self) -> bool:
-        """Whether changes would be kept: ``False`` for ``local://`` while no worker uses its server."""
+        """Whether changes would be kept: ``False`` for ``local://`` while no process uses its server."""
         return self._store.in_use
 
     def idle(self) -> set[str]:
@@ -234,7 +234,7 @@ class Control:
         force here."""
         return self._app.unfit(self._read())
 
-    # In two steps, for commands and pages that first show what would change
+    # Changes in two steps, for commands and pages that first show what would change
 
     def preview(
         self,
@@ -254,26 +254,26 @@ class Control:
         """
         if not isinstance(given, Mapping):
             raise InvalidData("", [Mistake("given", brief(given), _GIVE_A_DICT)])
-        entry = self._prepared(given, for_=for_, lasting=lasting, reason=reason, author=author)
-        in_force = self._follower.in_force
-        return self._shown(in_force.document.at(in_force.time()), entry)
+        entry = self._make_entry(given, for_=for_, lasting=lasting, reason=reason, author=author)
+        known = self._follower.in_force
+        return self._preview_of(known.document.at(known.time()), entry)
 
-    def _shown(self, before: Document, entry: Override | Listing) -> Preview:
-        after = before.having(entry)
+    def _preview_of(self, before: Document, entry: Override | Listing) -> Preview:
+        after = before.with_entry(entry)
         self._app.validate(after, entry)
         endpoints = self._app.differences(before, after)
-        return Preview(entry, tuple(endpoints), self._warning(before, after, entry), _of_target(before, entry))
+        return Preview(entry, tuple(endpoints), self._warning(before, after, entry), _replaced_by(entry, before))
 
     def preview_undo(self, id: str) -> Preview:  # noqa: A002 - the entry's
         """What :meth:`undo` would do. Nothing is changed."""
         before = self._read()
-        entry = _of_id(before, id)
+        entry = _entry_with_id(before, id)
         return Preview(entry, tuple(self._app.differences(before, before.without([id]))), "")
 
     def put(self, change: Preview | Override | Listing, *, seen: str | None = None, force: bool = False) -> None:
         """Put the change of a :meth:`preview` in force, if it still does what the preview showed.
 
-        :param change: the preview; or an entry, which replaces whatever is there.
+        :param change: the preview; or an entry, which replaces any entry with the same target.
         :param seen: :attr:`.Preview.seen` of an earlier preview, for a page that makes a new one to confirm it.
 
         Raises :class:`ControlConflict` if the limit or client has changed since, :class:`NeedsForce`,
@@ -285,23 +285,23 @@ class Control:
         entry = change.entry if isinstance(change, Preview) else change
         if isinstance(change, Preview) and seen is None:
             seen = change.seen
-        replaced = _of_target(self._read(), entry)
+        replaced = _replaced_by(entry, self._read())
 
-        def having(document: Document) -> Document:
-            is_other = _of_target(document, entry) != replaced
-            if is_other or (seen is not None and self._shown(document, entry).seen != seen):
+        def with_entry(document: Document) -> Document:
+            is_other = _replaced_by(entry, document) != replaced
+            if is_other or (seen is not None and self._preview_of(document, entry).seen != seen):
                 raise self._conflict(document, entry)
-            changed = document.having(entry)
+            changed = document.with_entry(entry)
             self._check(document, changed, entry, force=force)
             return changed
 
-        self._write(having, _change("set", entry, entry.author, entry.reason, replaced))
+        self._write(with_entry, _change("set", entry, entry.author, entry.reason, replaced))
 
     def _conflict(self, document: Document, entry: Override | Listing) -> ControlConflict:
-        """Names the change that was made meanwhile: of the same limit or client, or else the latest one."""
-        there = _of_target(document, entry)
-        if there is not None:
-            author, at, what = there.author, there.since, f"set {there}"
+        """The error that names the conflicting change: that of the same limit or client, or else the latest one."""
+        other = _replaced_by(entry, document)
+        if other is not None:
+            author, at, what = other.author, other.since, f"set {other}"
         else:
             latest = next(iter(self._store.history(1)), None)
             author, at, what = (
@@ -310,7 +310,7 @@ class Control:
         when = datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
         return ControlConflict(Phrase(_CHANGED, entry=entry, author=author or _SOMEBODY, what=what, when=when))
 
-    def _prepared(
+    def _make_entry(
         self,
         given: Mapping[str, Any],
         *,
@@ -319,7 +319,7 @@ class Control:
         reason: str = "",
         author: str = "",
     ) -> Override | Listing:
-        """The entry that ``given`` describes, not yet in force."""
+        """The entry that ``given`` describes. It is not in force yet."""
         check_bool("lasting", lasting)
         if (for_ is None) == (not lasting):
             remedy = 'for how long? Give for_, seconds or text such as "2h"; or lasting=True'
@@ -327,11 +327,11 @@ class Control:
         self._follower.look()
         now = self._follower.in_force.time()
         until = None if for_ is None else now + seconds_of(for_)
-        made = {"id": token_hex(4), "since": now, "until": until, "reason": reason, "author": author}
-        return entry_from({name: value for name, value in {**given, **made}.items() if value is not None})
+        fields = {**given, "id": token_hex(4), "since": now, "until": until, "reason": reason, "author": author}
+        return entry_from({name: value for name, value in fields.items() if value is not None})
 
     def _list(self, kind: ListingKind, who: str, status: int | None, terms: Terms, *, force: bool) -> Listing:
-        entry = self._prepared({"kind": kind, "who": who, "status": status}, **terms)
+        entry = self._make_entry({"kind": kind, "who": who, "status": status}, **terms)
         self.put(entry, force=force)
         assert isinstance(entry, Listing)
         return entry
@@ -344,7 +344,7 @@ class Control:
 
     def _warning(self, before: Document, after: Document, entry: Override | Listing) -> str:
         """Why ``entry`` must be confirmed; empty if it need not."""
-        replaced = _of_target(before, entry)
+        replaced = _replaced_by(entry, before)
         if replaced is not None and _refuses(entry) and _refuses(replaced) and _end(entry) < _end(replaced):
             other = str(replaced)
             if replaced.author:
@@ -353,24 +353,24 @@ class Control:
         return self._app.warning(after, entry)
 
     def _read(self) -> Document:
-        """The newest document. Raises :class:`StorageError`, and :class:`ConfigurationError` if it cannot be read:
-        replacing it would lose what others have written."""
+        """The newest document. Raises :class:`StorageError`, and :class:`ConfigurationError` if it cannot be read,
+        because replacing it would lose what others have written."""
         return _document_in(self._store.read(""))
 
     def _write(self, make: Callable[[Document], Document], change: Change) -> None:
-        """Replace the newest document with what ``make`` makes of it, anew if somebody else has replaced it meanwhile.
-        Raises what ``make`` raises, what :meth:`_read` raises, and :class:`ControlConflict`."""
-        for _ in range(TRIES):
-            found = self._store.read("")
-            if self._store.write(found.stamp, make(_document_in(found)).dump(), change) is not None:
+        """Replace the newest document with what ``make`` makes of it, and try again if somebody else has replaced it
+        first. Raises what ``make`` and :meth:`_read` raise, and :class:`ControlConflict`."""
+        for _ in range(MOST_TRIES):
+            stored = self._store.read("")
+            if self._store.write(stored.stamp, make(_document_in(stored)).dump(), change) is not None:
                 self._follower.start()
                 return
         raise ControlConflict(Phrase("others keep changing limits: try again"))
 
 
-def _document_in(found: Found) -> Document:
-    document = document_from(found.text) if found.text else Document()
-    return document.at(found.now)
+def _document_in(stored: StoredDocument) -> Document:
+    document = document_from(stored.text) if stored.text else Document()
+    return document.at(stored.now)
 
 
 def _change(
@@ -398,7 +398,7 @@ _SOMEBODY = Phrase("somebody")
 _NOBODY = ("", 0.0, "changed it")
 
 
-def _of_id(document: Document, id_: str) -> Override | Listing:
+def _entry_with_id(document: Document, id_: str) -> Override | Listing:
     for each in document.entries:
         if each.id == id_:
             return each
@@ -414,12 +414,13 @@ def _end(entry: Override | Listing) -> float:
     return math.inf if entry.until is None else entry.until
 
 
-def _of_target(document: Document, entry: Override | Listing) -> Override | Listing | None:
+def _replaced_by(entry: Override | Listing, document: Document) -> Override | Listing | None:
     return next((each for each in document.entries if each.target == entry.target), None)
 
 
 def seconds_of(duration: Duration) -> float:
-    """Seconds of a number, a ``timedelta``, or text such as ``"90s"``, ``"2h"``, ``"1d 12h"``."""
+    """The seconds in a number, a ``timedelta``, or text such as ``"90s"``, ``"2h"``, ``"1d 12h"``. Raises
+    :class:`InvalidData` unless these are 1 second to 400 days."""
     if isinstance(duration, timedelta):
         seconds = duration.total_seconds()
     elif isinstance(duration, str):
@@ -435,7 +436,7 @@ def _seconds_in(text: str) -> float:
     normalized = " ".join(text[: LONGEST_DURATION + 1].lower().split())
     seconds, end = 0.0, 0
     while part := _PART.match(normalized, end):
-        seconds += float(part[1]) * UNITS.get(_SHORT.get(part[2], part[2].removesuffix("s")), math.nan)
+        seconds += float(part[1]) * UNITS.get(_ABBREVIATIONS.get(part[2], part[2].removesuffix("s")), math.nan)
         end = part.end()
     if end < len(normalized) or not end or math.isnan(seconds) or len(text) > LONGEST_DURATION:
         remedy = Phrase('write a time as "90s", "15m", "2h" or "1d 12h"')

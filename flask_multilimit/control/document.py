@@ -1,4 +1,4 @@
-"""The control document: all changes made while the app runs; and what one more change would do."""
+"""The control document, which has all changes made while the app runs; and previews of another change."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .store import FORMAT, MOST_ENTRIES, MOST_OVERRIDES
 if TYPE_CHECKING:
     from .entries import Listing, Override
 
-
 MOST_NAMED = 10
+"""The most entries that an error names."""
 
 
 class Document(NamedTuple):
-    """All changes."""
+    """All changes in force."""
 
     entries: tuple[Override | Listing, ...] = ()
 
@@ -37,8 +37,8 @@ class Document(NamedTuple):
             return self
         return Document(tuple(each for each in self.entries if each.until is None or now < each.until))
 
-    def having(self, entry: Override | Listing) -> Document:
-        """The document with ``entry``, which replaces an entry that has the same target."""
+    def with_entry(self, entry: Override | Listing) -> Document:
+        """The document with ``entry``, which replaces an entry with the same target."""
         others = [each for each in self.entries if each.target != entry.target]
         if len(others) >= MOST_ENTRIES:
             raise ConfigurationError(
@@ -50,23 +50,25 @@ class Document(NamedTuple):
             )
         return Document((*others, entry))
 
-    def below(self, newer: Document) -> Document:
-        """Both: where they are about the same limit or client, the ``newer`` one decides."""
+    def updated_by(self, newer: Document) -> Document:
+        """Both documents; for entries with the same target, those of ``newer``. Only ``newer`` if both are too many."""
         targets = {each.target for each in newer.entries}
         both = Document((*(each for each in self.entries if each.target not in targets), *newer.entries))
         fits = len(both.entries) <= MOST_ENTRIES and len(both.overrides) <= MOST_OVERRIDES
         return both if fits else newer
 
     def check_unique(self) -> None:
-        """Raise :class:`ConfigurationError` if several entries are about the same limit or client, or have one id."""
+        """Raise :class:`ConfigurationError` if several entries concern the same limit or client, or have the same
+        id."""
         for name, of in (("id", attrgetter("id")), ("limit or client", attrgetter("target"))):
             amounts = Counter(map(of, self.entries))
             several = [f"{each} ({each.id})" for each in self.entries if amounts[of(each)] > 1]
             if several:
                 raise ConfigurationError(f"entries with the same {name}: {', '.join(several[:MOST_NAMED])}; keep one")
 
-    def beside(self, other: Document) -> Document:
-        """The document with other ids where ``other`` has them for something else: who undoes an entry means one."""
+    def with_distinct_ids(self, other: Document) -> Document:
+        """The document with new ids for entries whose ids ``other`` has for other targets: an id must mean one
+        entry."""
         targets = {each.id: each.target for each in other.entries}
         return Document(
             tuple(
@@ -91,13 +93,13 @@ class Document(NamedTuple):
 
     @property
     def next_end(self) -> float | None:
-        """When the first of its entries ends."""
+        """The POSIX time at which the first of its entries ends; ``None`` if none ends."""
         return min((each.until for each in self.entries if each.until is not None), default=None)
 
 
 def document_from(text: str | bytes) -> Document:
-    """The document in ``text``. Another version may have written it, or a person may have broken it: raises
-    :class:`ConfigurationError` if it cannot be read, or has a newer format."""
+    """The document in ``text``. Raises :class:`ConfigurationError` if it cannot be read, because a person has broken
+    it, or if a newer version of this package has written it in a newer format."""
     from .entries import entries_from  # noqa: PLC0415 - most processes never have a document to read
 
     return Document(entries_from(text))
@@ -120,15 +122,15 @@ class Preview:
 
     entry: Override | Listing
     endpoints: tuple[Difference, ...]
-    """The endpoints whose limits differ afterwards. Entries of lists change no limits."""
+    """The endpoints whose limits the change would change. Entries of lists change no limits."""
     warning: str
     """Why the change needs ``force=True``; empty if it does not."""
     replaces: Override | Listing | None = None
-    """The entry about the same limit or client that the change replaces, which says whose it is. Undoing the change
-    does not restore it."""
+    """The entry that the change replaces, because it concerns the same limit or client. Undoing the change does not
+    restore it."""
 
     @property
     def seen(self) -> str:
-        """Identifies what it shows. A page gives it to :meth:`.Control.put` when somebody confirms."""
+        """Identifies what the preview shows. A page passes it to :meth:`.Control.put` when somebody confirms."""
         shown = (self.replaces and self.replaces.id, self.endpoints)
         return blake2b(repr(shown).encode("utf-8", "replace"), digest_size=8).hexdigest()

@@ -1,6 +1,6 @@
 """The entries of the control document: what is changed while the app runs, by whom, why, and until when.
 
-Most processes never have an entry, so :mod:`.document` loads this room when there is one.
+Most processes never have an entry, so :mod:`.document` imports this module only when there is one.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ MOST_TIMES = 1000
 _WIDEST = {4: 8, 6: 16}
 """By IP version: a network with a shorter prefix is a large part of the internet."""
 _COUNTED = {4: 24, 6: 48}
-"""Networks with longer prefixes are a small part of it, however many there are."""
+"""By IP version: networks with longer prefixes are a small part of the internet, however many there are."""
 _MOST_LISTED = {4: 1 << 31, 6: 1 << 124}
-"""Half of all addresses; for IPv6, half of those that are assigned (2000::/3)."""
+"""By IP version: half of all addresses; for IPv6, half of those that are assigned (2000::/3)."""
 
 Moment = Annotated[float, Field(allow_inf_nan=False)]
 Note = Annotated[str, Field(max_length=LONGEST_NAME)]
 
 
 def _client(given: object) -> Who:
-    """Raises :class:`ConfigurationError`, also for what no storage takes."""
+    """The client that ``given`` names. Raises :class:`ConfigurationError`, also if it cannot be stored."""
     who = Who.parse(given)
     if not is_storable(who.value):
         raise mistaken_client(given, Phrase("this is not valid Unicode, so it cannot be stored"))
@@ -42,7 +42,7 @@ def _client(given: object) -> Who:
 Client = Annotated[
     Who, PlainValidator(_client), PlainSerializer(str), WithJsonSchema({"type": "string", "minLength": 1})
 ]
-"""Parsed once, with the document, and not again for the lists, which may have thousands of clients."""
+"""Parsed once, with the document: the lists may have thousands of clients."""
 
 
 class _Entry(Written):
@@ -54,15 +54,16 @@ class _Entry(Written):
     since: Moment
     """When it was made: POSIX time, by the clock of the server that keeps the document."""
     until: Moment | None = None
-    """When it ends; ``None``: it lasts."""
+    """When it ends: POSIX time; ``None``: it lasts."""
 
 
 class Override(_Entry):
-    """A change of limits: of a rule, a limiter, all limits of an endpoint, a subject; or an additional limit."""
+    """A change of a rule, of a limiter, of all limits of an endpoint, or of the limits of a subject; or an additional
+    limit."""
 
     kind: Literal["override"]
     endpoint: Text | None = None
-    """An endpoint, a blueprint, a pattern such as ``api.*``, or the scope of a check; ``None``: all."""
+    """Where: an endpoint, a blueprint, a pattern such as ``api.*``, or the scope of a check; ``None``: everywhere."""
     rule: Text | None = None
     """Only the rule with this name in header fields."""
     limiter: Text | None = None
@@ -104,7 +105,7 @@ class Override(_Entry):
 
     @property
     def target(self) -> str:
-        """What it changes: a later override with the same target replaces it."""
+        """Identifies what it changes: a later override with the same target replaces it."""
         more = "+" if self.limit is not None else ""
         return f"override {self.endpoint or '*'} {self.rule or ''} {self.limiter or ''} {self.who or ''} {more}"
 
@@ -115,8 +116,8 @@ class Override(_Entry):
         if self.rule or self.limiter:
             named = self.rule or self.limiter
             which = Phrase("rule {name}", name=named) if self.rule else Phrase("limiter {name}", name=named)
-        of = Phrase("{which} {where}", which=which, where=where) if which and where else which or where
-        return Phrase("{of}: {change}", of=of, change=self.change)
+        target = Phrase("{which} {where}", which=which, where=where) if which and where else which or where
+        return Phrase("{of}: {change}", of=target, change=self.change)
 
     @property
     def written_rules(self) -> tuple[Rule, ...]:
@@ -194,12 +195,12 @@ def entries_from(text: str | bytes) -> tuple[Override | Listing, ...]:
     try:
         read = _WrittenDocument.model_validate_json(text, context=NO_IMPORTS)
     except ValueError:  # a ValidationError is one
-        read = _explained(text)
+        read = _read_for_error(text)
     return read.entries
 
 
-def _explained(text: str | bytes) -> _WrittenDocument:
-    """Read it again, to raise an error that says what is wrong with it."""
+def _read_for_error(text: str | bytes) -> _WrittenDocument:
+    """Read the document again, to raise an error that says what is wrong with it."""
     try:
         given = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -213,21 +214,21 @@ def _explained(text: str | bytes) -> _WrittenDocument:
 
 
 def too_many_listed(listings: Iterable[Listing], entry: Listing) -> str:
-    """Why ``entry``, one of ``listings``, would refuse or free (nearly) everyone; empty if it would not."""
+    """Why ``entry``, one of ``listings``, would refuse or exempt (nearly) everyone; empty if it would not."""
     allows = entry.kind == "allow"
     network = entry.who.network
     if network is None or network.prefixlen > _COUNTED[network.version]:
         return ""
     if network.prefixlen < _WIDEST[network.version]:
-        frees, refuses = "{entry} would exempt {n} addresses from all limits", "{entry} would refuse {n} addresses"
-        return Phrase(frees if allows else refuses, entry=entry, n=network.num_addresses)
-    alike = (each.who.network for each in listings if (each.kind == "allow") == allows)
-    listed = addresses_in(each for each in alike if each and _is_counted(each, network.version))
+        exempts, refuses = "{entry} would exempt {n} addresses from all limits", "{entry} would refuse {n} addresses"
+        return Phrase(exempts if allows else refuses, entry=entry, n=network.num_addresses)
+    networks = (each.who.network for each in listings if (each.kind == "allow") == allows)
+    listed = addresses_in(each for each in networks if each and _is_counted(each, network.version))
     if listed < _MOST_LISTED[network.version]:
         return ""
-    frees = "{entry}: together with the other entries, it would exempt half of all {ip} addresses from all limits"
+    exempts = "{entry}: together with the other entries, it would exempt half of all {ip} addresses from all limits"
     refuses = "{entry}: together with the other entries, it would refuse half of all {ip} addresses"
-    return Phrase(frees if allows else refuses, entry=entry, ip=f"IPv{network.version}")
+    return Phrase(exempts if allows else refuses, entry=entry, ip=f"IPv{network.version}")
 
 
 def is_wide(who: Who) -> bool:

@@ -1,4 +1,4 @@
-"""Stores the control document: in the storage beside the quotas, or in the memory of this process."""
+"""Stores of the control document: in the storage beside the quotas, or in the memory of this process."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Kind = Literal["override", ListingKind]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """All kinds, in the order in which they are shown."""
 FORMAT = 1
-"""The version of the document's format. A process that finds a newer one changes nothing."""
+"""The version of the document's format. A process does not apply a document with a newer one."""
 MOST_ENTRIES = 100_000
 """The most entries of a document."""
 MOST_OVERRIDES = 1000
 """The most overrides among them: each one may change every endpoint."""
-KEPT = 1000
+MOST_CHANGES = 1000
 """The number of changes that the history keeps."""
 LONGEST_ANNOUNCED = 400
-"""Characters of what a worker announces."""
+"""The characters that are read of a worker's announcement."""
 LONGEST_NUMBER = 18
-"""Digits of a number in a stamp."""
+"""A number in a stamp has fewer digits."""
 NEVER_WRITTEN = ""
-"""The stamp of a document that nobody has written."""
+"""The stamp while nobody has written a document."""
 
 
 class Change(TypedDict):
@@ -48,11 +48,11 @@ class Change(TypedDict):
     """The entry as text for people."""
     id: str
     replaces: str
-    """The entry that it replaced, and whose that was; empty for none."""
+    """The entry that it replaced, and its author; empty if there was none."""
 
 
-class Found(NamedTuple):
-    """The answer of a store."""
+class StoredDocument(NamedTuple):
+    """The answer of a store about the document."""
 
     stamp: str
     """Identifies this version of the document."""
@@ -61,7 +61,7 @@ class Found(NamedTuple):
     now: float
     """POSIX time, by the clock of the store."""
     run: str = ""
-    """Another after each start of the server and each eviction of a key; empty if its user may not ask."""
+    """Changes with each start of the server and each eviction of a key; empty if the user has no right to ask."""
 
 
 class Worker(NamedTuple):
@@ -70,7 +70,7 @@ class Worker(NamedTuple):
     name: str
     """Its host and process id."""
     version: int
-    """Of the document that is in force there."""
+    """The version of the document that is in force there."""
     limits: str
     """A digest of the limits that are declared there."""
     seen: float = 0.0
@@ -78,45 +78,44 @@ class Worker(NamedTuple):
 
 
 class Store(Protocol):
-    """Keeps a document, and replaces it only if it is still the one that the writer has seen. Raises
+    """Keeps a document, and replaces it only if it is still the one that the writer has read. Raises
     :class:`StorageError`."""
 
     shared: bool
-    """Whether other processes see it."""
+    """Whether other processes see the document."""
 
     @property
     def in_use(self) -> bool:
-        """Whether a document would be kept: ``False`` only for a server that runs while processes use it, if none
-        does."""
+        """Whether a document would be kept: ``False`` only for ``local://`` while no process uses its server."""
 
-    def read(self, known: str) -> Found:
+    def read(self, known: str) -> StoredDocument:
         """The document, unless its stamp is ``known``."""
 
     def write(self, seen: str, text: str, change: Change, *, lost: str = "") -> str | None:
-        """Replace the document with the stamp ``seen``, and return the new stamp. Return ``None`` and write nothing if
-        there is another document now. ``lost`` is the stamp of the document that is put back."""
+        """Replace the document with the stamp ``seen``, and return the new stamp. If there is another document now,
+        write nothing, and return ``None``. ``lost`` is the stamp of a lost document that is put back."""
 
     def history(self, most: int) -> list[Change]:
         """The latest changes, the newest first."""
 
 
 class StoreInMemory:
-    """For storages that are in this process."""
+    """The store for storages in this process."""
 
     shared = False
 
     def __init__(self) -> None:
         self._stamp, self._text = NEVER_WRITTEN, ""
-        self._history: deque[Change] = deque(maxlen=KEPT)
+        self._history: deque[Change] = deque(maxlen=MOST_CHANGES)
         self._lock = Lock()
 
     @property
     def in_use(self) -> bool:
         return True
 
-    def read(self, known: str) -> Found:
+    def read(self, known: str) -> StoredDocument:
         with self._lock:
-            return Found(self._stamp, None if known == self._stamp else self._text, time.time())
+            return StoredDocument(self._stamp, None if known == self._stamp else self._text, time.time())
 
     def write(self, seen: str, text: str, change: Change, *, lost: str = "") -> str | None:
         del lost  # nothing is lost before the process ends
@@ -133,7 +132,7 @@ class StoreInMemory:
 
 
 class StoreInStorage:
-    """In a storage that all processes share: a hash for the document and a stream for the history, in one slot."""
+    """The store in a shared storage: a hash for the document and a stream for the history, in one hash slot."""
 
     shared = True
 
@@ -147,20 +146,20 @@ class StoreInStorage:
     def in_use(self) -> bool:
         return bool(getattr(self._storage, "in_use", True))
 
-    def read(self, known: str) -> Found:
+    def read(self, known: str) -> StoredDocument:
         reply = self._run("read", [self.key], [known])
         try:
             stamp, text, seconds, microseconds, run = reply
             now = int(seconds) + int(microseconds) / 1_000_000
         except (TypeError, ValueError, OverflowError):
             raise StorageError(f"the reply about the control document has the wrong shape: {reply!r:.80}") from None
-        return Found(_text(stamp), None if _text(stamp) == known else _text(text), now, _text(run))
+        return StoredDocument(_text(stamp), None if _text(stamp) == known else _text(text), now, _text(run))
 
     def write(self, seen: str, text: str, change: Change, *, lost: str = "") -> str | None:
         version = max(version_of(seen), version_of(lost)) + 1
         written = str(max(written_at(seen), written_at(lost))) if lost else ""
         fields = [str(each) for name, value in change.items() if name != "at" for each in (name, value)]
-        arguments = [seen, str(version), written, token_hex(4), text, str(KEPT), *fields]
+        arguments = [seen, str(version), written, token_hex(4), text, str(MOST_CHANGES), *fields]
         return _text(self._run("write", [self.key, self.history_key], arguments)) or None
 
     def history(self, most: int) -> list[Change]:
@@ -171,15 +170,15 @@ class StoreInStorage:
             raise StorageError(f"the reply about the history has the wrong shape: {reply!r:.80}") from None
 
     def announce(self, worker: Worker, before: Worker | None) -> None:
-        """Say what ``worker`` has in force, in place of what it said ``before``."""
-        self._workers("" if before is None else _announced(before), _announced(worker))
+        """Announce what ``worker`` has in force, in place of its announcement ``before``."""
+        self._workers("" if before is None else _announcement(before), _announcement(worker))
 
     def workers(self) -> list[Worker]:
-        """Those that have announced themselves lately."""
+        """The workers that have announced themselves lately."""
         now, *reply = self._workers("", "")
         try:
-            found = [_worker(_text(each), float(at)) for each, at in zip(reply[::2], reply[1::2], strict=True)]
-            return [each for each in found if float(now) - each.seen < ANNOUNCED_SECONDS]
+            workers = [_worker(_text(each), float(at)) for each, at in zip(reply[::2], reply[1::2], strict=True)]
+            return [each for each in workers if float(now) - each.seen < ANNOUNCED_SECONDS]
         except (TypeError, ValueError, OverflowError):
             raise StorageError(f"the reply about workers has the wrong shape: {reply!r:.80}") from None
 
@@ -193,15 +192,15 @@ class StoreInStorage:
 DOCUMENT = "{control}:document"
 HISTORY = "{control}:history"
 WORKERS = "{control}:workers"
-"""The keys of control, after the prefix."""
+"""The keys of control, without the prefix."""
 ANNOUNCE_SECONDS = 5
 """The time between two announcements of a worker."""
 ANNOUNCED_SECONDS = 20
-"""A worker that has not announced itself for so long has ended."""
+"""If a worker has not announced itself for this time, it has ended."""
 
 
 def is_control(key: str) -> bool:
-    """Whether a key in storage is one of these."""
+    """Whether ``key`` is a key of control."""
     return key.endswith((DOCUMENT, HISTORY, WORKERS))
 
 
@@ -216,13 +215,13 @@ def _script(name: str) -> str:
 
 
 def version_of(stamp: str) -> int:
-    """How many changes led to the document; 0 if there were none. A stamp has this number, the time of the latest
-    change, and a random part: after a fail-over that lost that change, another writer may count to the same number."""
+    """The number of changes that led to the document. A stamp has this number, the time of the latest change, and a
+    random part, because after a fail-over that lost a change, another writer may count to the same number."""
     return _number(stamp.partition("-")[0])
 
 
 def written_at(stamp: str) -> int:
-    """When its latest change was made: POSIX milliseconds, by the clock of the server."""
+    """The time of the latest change: POSIX milliseconds, by the clock of the server."""
     return _number(stamp.partition("-")[2].partition("-")[0])
 
 
@@ -238,7 +237,7 @@ def _text(value: Any) -> str:
     raise StorageError(f"the control document has the wrong shape: {value!r:.80}")
 
 
-def _announced(worker: Worker) -> str:
+def _announcement(worker: Worker) -> str:
     return f"{worker.name} {worker.version} {worker.limits}"
 
 
@@ -252,13 +251,13 @@ def _change(id_: Any, fields: Any) -> Change:
     flat = [
         _text(each) for each in (fields if isinstance(fields, list) else [x for pair in fields.items() for x in pair])
     ]
-    found = dict(zip(flat[::2], flat[1::2], strict=True))
+    values = dict(zip(flat[::2], flat[1::2], strict=True))
     return Change(
         at=int(_text(id_).partition("-")[0]) / 1000,
-        author=found.get("author", ""),
-        reason=found.get("reason", ""),
-        what=found.get("what", ""),
-        entry=found.get("entry", ""),
-        id=found.get("id", ""),
-        replaces=found.get("replaces", ""),
+        author=values.get("author", ""),
+        reason=values.get("reason", ""),
+        what=values.get("what", ""),
+        entry=values.get("entry", ""),
+        id=values.get("id", ""),
+        replaces=values.get("replaces", ""),
     )

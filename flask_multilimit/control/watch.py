@@ -1,5 +1,5 @@
-"""Keeps a process up to date with the control document: in the background, about twice a second. A copy on disk is for
-workers that start while the storage is down."""
+"""Keeps a process up to date with the control document, in the background, about twice a second. Workers that start
+while the storage is down use a copy on disk."""
 
 from __future__ import annotations
 
@@ -27,59 +27,58 @@ from .store import (
     ANNOUNCE_SECONDS,
     NEVER_WRITTEN,
     Change,
-    Found,
     Store,
+    StoredDocument,
     StoreInStorage,
     Worker,
     version_of,
     written_at,
 )
 
-SECONDS = (0.4, 0.6)
-"""The time between two looks, chosen at random, so that not all workers ask at once. With the answer it is less than a
-second."""
+LOOK_SECONDS = (0.4, 0.6)
+"""The bounds of the time between two questions, random so that not all workers ask at once. With the answer, it is less
+than a second."""
 
-LONG = 1 << 20
-"""A document of so many characters is long."""
+LONG_TEXT = 1 << 20
+"""A document with this many characters is long."""
 LONGEST_NAME = 100
-"""Characters of a host's name."""
+"""The characters that are announced of a host's name."""
 LONGEST_COPY = 1 << 27
-"""Bytes of a copy. The largest document that workers can follow is shorter."""
+"""The most bytes of a copy. The largest document that workers can follow is shorter."""
 LONGEST_STAMP = 100
-PAUSE = 20
-"""Pause before ended entries are pruned again, as a multiple of the last pruning's duration."""
+PRUNING_PAUSE = 20
+"""The pause before ended entries are pruned again, as a multiple of the time that the last pruning took."""
 
-_dice = random.Random()
-"""A generator of our own: an app may have seeded the shared one."""
+_generator = random.Random()
+"""A generator of this module: an app may have seeded the shared one."""
 
-NOTHING = Document()
+EMPTY = Document()
 """The document while nobody has changed anything."""
 
-
-LOST = "the server restarted without the latest changes, evicted them, or another server took over"
+REASON_OF_LOSS = "the server restarted without the latest changes, evicted them, or another server took over"
 
 
 class InForce(NamedTuple):
     """What a process knows about the document."""
 
     stamp: str = NEVER_WRITTEN
-    document: Document = NOTHING
+    document: Document = EMPTY
     now: float = 0.0
-    """Store's clock when it last answered."""
+    """The store's clock when it last answered: POSIX time."""
     read: float = 0.0
-    """This process's clock then; 0 before."""
+    """When that was, by ``time.monotonic``; 0 before the first answer."""
     run: str = ""
-    """The run of the server that has had it lately."""
+    """The :attr:`.StoredDocument.run` of the store when it last had this document."""
 
     def time(self) -> float:
-        """The clock of the store now: POSIX time."""
+        """The POSIX time now, by the clock of the store."""
         return self.now + time.monotonic() - self.read if self.read else time.time()
 
 
 class ControlFollower:
-    """Follows a store: calls ``take`` with the entries that apply, whenever these change, and ``report`` if a document
-    cannot be read, or ``take`` leaves out something in it. A document that cannot be read changes nothing: the earlier
-    one stays in force, as it does while the store does not answer.
+    """Follows a store: calls ``take`` with the entries that apply whenever these change, and ``report`` if a document
+    cannot be read, or if ``take`` leaves out a part of it. If a document cannot be read, or the store does not answer,
+    the previous document stays in force.
 
     Fork-safe: a child starts without a thread.
     """
@@ -100,16 +99,16 @@ class ControlFollower:
         self._copy = copy
         self.in_force: InForce = InForce()
         self.problem: Exception | None = None
-        """Why the newest document is not in force."""
-        self._seen = time.monotonic()
-        self._taken = NOTHING
-        self._left_out: Exception | None = None
-        """Why something in it does not apply."""
+        """Why the newest document is not, or not completely, in force."""
+        self._answered_at = time.monotonic()
+        self._applied = EMPTY
+        self._partial_failure: Exception | None = None
+        """Why ``take`` has left out a part of the document."""
         self._reported_missing = False
         self._next_end: float | None = None
-        self._held_at = 0.0
+        self._applied_at = 0.0
         """When entries were last put in or out of force, by the clock of the store."""
-        self._not_before = 0.0
+        self._next_pruning = 0.0  # by time.monotonic
         self._take = take
         self._report = report
         self._logger = SafeLogger(logger)
@@ -118,59 +117,59 @@ class ControlFollower:
         notify_child(self)
 
     def start(self, *, limits: Callable[[], str] | None = None) -> None:
-        """Apply the current document, or the copy of the last one, and follow it from now on.
+        """Apply the current document, or the copy of the last one, and follow the store from now on.
 
-        :param limits: for a worker, which announces itself: returns a digest of its declared limits.
+        :param limits: returns a digest of the declared limits. For a worker, which announces itself.
         """
         self._limits = limits or self._limits
         if not self.in_force.stamp and self._copy is not None:
-            self._hold_copy(self._copy)
+            self._apply_copy(self._copy)
         self.look()
-        if self._answer_missing and not self._reported_missing:
-            self._tell_missing()
+        if self._has_no_answer and not self._reported_missing:
+            self._warn_of_missing_answer()
         if not self._beat.running and (self.store.shared or self.in_force.document.next_end is not None):
             self._follow()
 
     def look(self) -> None:
-        """Ask the store once, unless no process uses it: then it is empty, and asking would start it."""
+        """Ask the store once, unless no process uses it: then it is empty, and the question would start it."""
         if self.store.in_use:
             self.ask()
 
     def ask(self) -> None:
-        """Ask the store once, even if no process uses it yet: a change by a command must outlive the command."""
+        """Ask the store once, even if no process uses it: a change by a command must outlive the command."""
         with self._lock:
             try:
-                self._look()
+                self._read_store()
             except StorageError as error:
                 if not error.no_reply:  # otherwise the guard of the storage reports it
                     self._fail(error)
-                self._end_entries(self.in_force.time())
+                self._prune(self.in_force.time())
 
     @property
     def age(self) -> float:
         """Seconds since the store last answered."""
-        return time.monotonic() - self._seen
+        return time.monotonic() - self._answered_at
 
     @property
     def version(self) -> int:
-        """How many changes led to the known document; 0 if there were none."""
+        """The number of changes that led to the known document."""
         return version_of(self.in_force.stamp)
 
     def close(self) -> None:
         self._beat.close()
 
-    def _hold_copy(self, copy: DiskCopy) -> None:
-        """Until the store answers, by the clock of this machine."""
-        found = copy.read()
-        if found is not None:
-            self.in_force = found
-            self._hold(found.document, time.time())
+    def _apply_copy(self, copy: DiskCopy) -> None:
+        """Apply the copy until the store answers, by the clock of this machine."""
+        copied = copy.read()
+        if copied is not None:
+            self.in_force = copied
+            self._apply(copied.document, time.time())
 
     @property
-    def _answer_missing(self) -> bool:
+    def _has_no_answer(self) -> bool:
         return self.store.in_use and not self.in_force.read and self.problem is None
 
-    def _tell_missing(self) -> None:
+    def _warn_of_missing_answer(self) -> None:
         self._reported_missing = True
         if self.in_force.stamp:
             made = datetime.fromtimestamp(written_at(self.in_force.stamp) / 1000, timezone.utc)
@@ -178,7 +177,7 @@ class ControlFollower:
                 "Rate limits: started while the storage is down: until it answers, this worker applies the copy on "
                 "disk, last changed %s (entries: %d)",
                 made.isoformat(timespec="seconds"),
-                len(self._taken.entries),
+                len(self._applied.entries),
             )
         else:
             self._logger.warning(
@@ -187,73 +186,74 @@ class ControlFollower:
                 "such a start"
             )
 
-    def _look(self) -> None:
+    def _read_store(self) -> None:
         found, read = self.store.read(self.in_force.stamp), time.monotonic()
-        self._seen = read
+        self._answered_at = read
         self.in_force = known = self.in_force._replace(now=found.now, read=read)
         if found.stamp != known.stamp:
-            with _no_collections(len(found.text or "")):
-                self._take_newest(found, read)
+            with _without_collections(len(found.text or "")):
+                self._use_newest(found, read)
         else:
             self.in_force = known._replace(run=found.run)
-            self._end_entries(found.now)
+            self._prune(found.now)
 
-    def _end_entries(self, now: float) -> None:
-        """Put out of force what has ended ``now``, and in force again what has not, if the clock has stepped back."""
+    def _prune(self, now: float) -> None:
+        """Put entries out of force that have ended by ``now``, and in force again if the clock has stepped back."""
         has_ended = self._next_end is not None and now >= self._next_end
-        if (has_ended or now < self._held_at) and time.monotonic() >= self._not_before:
-            self._hold(self.in_force.document, now)
+        if (has_ended or now < self._applied_at) and time.monotonic() >= self._next_pruning:
+            self._apply(self.in_force.document, now)
 
-    def _take_newest(self, found: Found, read: float) -> None:
+    def _use_newest(self, found: StoredDocument, read: float) -> None:
         known = self.in_force
         try:
-            document = document_from(found.text) if found.text else NOTHING
+            document = document_from(found.text) if found.text else EMPTY
         except ConfigurationError as error:
-            # Remembered, so that a mistake in it is reported once.
+            # Its stamp is kept, so that it is reported once.
             self.in_force = InForce(found.stamp, known.document, found.now, read, found.run)
             self._fail(error)
             return
-        held, is_older = known.document.at(found.now), written_at(found.stamp) <= written_at(known.stamp)
-        back = is_older and known.stamp and document.at(found.now).entries
-        if (held.entries or back) and _has_lost(known, found):
-            self._put_back(held if is_older else held.below(document), found)
+        ours, is_older = known.document.at(found.now), written_at(found.stamp) <= written_at(known.stamp)
+        has_undone_entries = is_older and known.stamp and document.at(found.now).entries
+        if (ours.entries or has_undone_entries) and _has_lost(known, found):
+            self._put_back(ours if is_older else ours.updated_by(document), found)
             return
-        if held.entries and not found.stamp:
+        if ours.entries and not found.stamp:
             self._logger.warning(
                 "Rate limits: the control document was deleted: no change is in force any more (there were: %d)",
-                len(held.entries),
+                len(ours.entries),
             )
         self.in_force = InForce(found.stamp, document, found.now, read, found.run)
         if self._copy is not None:
             self._copy.write(found.stamp, found.run, found.text or "")
-        if self.problem is not self._left_out:
+        if self.problem is not self._partial_failure:
             self.problem = None
-        self._hold(document, found.now)
+        self._apply(document, found.now)
 
-    def _put_back(self, document: Document, found: Found) -> None:
-        """Write what the server has lost, if no other process has; the next look takes what is there then."""
+    def _put_back(self, document: Document, found: StoredDocument) -> None:
+        """Write ``document``, which the server has lost, unless another process has done so. The next question reads
+        what is there then."""
         many = len(document.entries)
         what = f"changes that the server had lost: {many}" if many else "the undoing of all changes"
-        change = Change(at=0, author="", reason=LOST, what="put back", entry=what, id="", replaces="")
+        change = Change(at=0, author="", reason=REASON_OF_LOSS, what="put back", entry=what, id="", replaces="")
         if self.store.write(found.stamp, document.dump(), change, lost=self.in_force.stamp) is not None:
-            self._logger.warning("Rate limits: worker %d put back %s: %s", os.getpid(), what, LOST)
+            self._logger.warning("Rate limits: worker %d put back %s: %s", os.getpid(), what, REASON_OF_LOSS)
 
-    def _hold(self, document: Document, now: float) -> None:
-        """Put the entries of ``document`` that have not ended ``now`` in force."""
-        started, holding = time.monotonic(), document.at(now)
-        self._next_end, self._held_at = holding.next_end, now
-        if holding is not self._taken:
-            self._taken = holding
+    def _apply(self, document: Document, now: float) -> None:
+        """Put the entries of ``document`` in force that have not ended by ``now``."""
+        started, current = time.monotonic(), document.at(now)
+        self._next_end, self._applied_at = current.next_end, now
+        if current is not self._applied:
+            self._applied = current
             try:
-                self._take(holding)
+                self._take(current)
             except ConfigurationError as error:
-                self._left_out = error
+                self._partial_failure = error
                 self._fail(error, "not all of the newest control document is in force")
             else:
-                if self.problem is self._left_out:
+                if self.problem is self._partial_failure:
                     self.problem = None
-        # With thousands of entries, one may end at every look.
-        self._not_before = time.monotonic() + PAUSE * (time.monotonic() - started)
+        # With thousands of entries, one may end between any two questions.
+        self._next_pruning = time.monotonic() + PRUNING_PAUSE * (time.monotonic() - started)
 
     def _fail(
         self, error: Exception, what: str = "cannot apply the newest control document; the previous one stays in force"
@@ -269,17 +269,17 @@ class ControlFollower:
             self._logger.warning(
                 "Rate limits: uWSGI runs no threads, so changes are not noticed: set enable-threads = true"
             )
-        self._beat.wake(time.monotonic() + _dice.uniform(*SECONDS))
+        self._beat.wake(time.monotonic() + _generator.uniform(*LOOK_SECONDS))
 
     def _look_again(self) -> float:
         """The task of the beat."""
         self.ask()
         with suppress(StorageError, ConfigurationError):  # the guard reports one, and requests the other
             self._announce()
-        return _dice.uniform(*SECONDS)
+        return _generator.uniform(*LOOK_SECONDS)
 
     def _announce(self) -> None:
-        """Tell people which version is in force here: now and then, and when it changes."""
+        """Announce which version is in force here, every few seconds, and when it changes."""
         last, now = self._announced, time.monotonic()
         if self._limits is None or not isinstance(self.store, StoreInStorage) or not self.in_force.read:
             return
@@ -294,20 +294,20 @@ class ControlFollower:
         self._announced = None
 
 
-def _has_lost(known: InForce, found: Found) -> bool:
-    """Whether a server that has ``found`` has lost a change that is known. Only versions that count on are newer: a
-    server that lost its data counts from 1 again. On the same run of a server, if it has evicted nothing since the last
-    look, somebody has deleted it."""
+def _has_lost(known: InForce, found: StoredDocument) -> bool:
+    """Whether a server that has ``found`` has lost a change that is ``known``. A document with a higher version is
+    newer: a server that has lost its data counts from 1 again. If the server is on the same run, and has evicted
+    nothing since the last answer, nothing was lost: somebody has deleted the document."""
     if version_of(found.stamp) > version_of(known.stamp):
         return False
     return not known.run or known.run != found.run
 
 
 @contextmanager
-def _no_collections(size: int) -> Iterator[None]:
-    """Postpone garbage collection while a long text becomes many objects, none of them garbage: it would double the
-    time."""
-    if size < LONG or not gc.isenabled():
+def _without_collections(size: int) -> Iterator[None]:
+    """Postpone garbage collection while a long text is parsed, because it would double the time: none of the many
+    objects is garbage."""
+    if size < LONG_TEXT or not gc.isenabled():
         yield
         return
     gc.disable()
@@ -321,8 +321,8 @@ def _no_collections(size: int) -> Iterator[None]:
 
 
 class DiskCopy:
-    """The newest document that the workers of one machine have seen. Only its owner may read or write it, and whatever
-    is wrong with it is logged, and otherwise ignored."""
+    """A file with the newest document that the workers of one machine have read. Only its owner may read or write it. A
+    copy that cannot be used is logged, and otherwise ignored."""
 
     def __init__(self, path: Path, *, key: str, logger: logging.Logger | None) -> None:
         self.path = path
@@ -331,9 +331,9 @@ class DiskCopy:
         self._cannot_write = False
 
     def read(self) -> InForce | None:
-        """What it holds; ``None`` if there is none, or none that may be believed."""
+        """The document in the copy; ``None`` if there is no copy, or if it must not be trusted."""
         try:
-            return _copied(_content(self.path), self._key)
+            return _parse_copy(_read_file(self.path), self._key)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:  # a ConfigurationError is one
@@ -341,22 +341,22 @@ class DiskCopy:
             return None
 
     def write(self, stamp: str, run: str, text: str) -> None:
-        """Replace it in one step."""
+        """Replace the copy in one step."""
         content = f"{self._key} {stamp} {run}\n{text}".encode()
-        beside = self.path.with_name(f"{self.path.name}.{token_hex(4)}")
+        temporary = self.path.with_name(f"{self.path.name}.{token_hex(4)}")
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
-                _write_new(beside, content)
-                beside.replace(self.path)
+                _write_new(temporary, content)
+                temporary.replace(self.path)
             finally:
-                beside.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
         except OSError as error:
-            self._say_once(error)
+            self._warn_once(error)
         else:
             self._cannot_write = False
 
-    def _say_once(self, error: OSError) -> None:
+    def _warn_once(self, error: OSError) -> None:
         if not self._cannot_write:
             self._cannot_write = True
             self._logger.warning(
@@ -373,31 +373,31 @@ def _write_new(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _content(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     with os.fdopen(os.open(path, flags), "rb") as file:
-        if wrong := _what_is_wrong(os.fstat(file.fileno())):
-            raise ValueError(wrong)
+        if reason := _why_unusable(os.fstat(file.fileno())):
+            raise ValueError(reason)
         return file.read(LONGEST_COPY)
 
 
-def _what_is_wrong(found: os.stat_result) -> str:
-    """Why others could have written it, or why it is no copy; empty if neither."""
-    if not stat.S_ISREG(found.st_mode):
+def _why_unusable(file: os.stat_result) -> str:
+    """Why others could have written ``file``, or why it is no copy; empty if neither."""
+    if not stat.S_ISREG(file.st_mode):
         return "it is not a regular file"
-    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
-        return f"it belongs to user {found.st_uid}"
-    if os.name == "posix" and found.st_mode & 0o022:
-        return f"its mode is {found.st_mode & 0o777:o}, so other users may write it"
-    return f"it is longer than {LONGEST_COPY} bytes" if found.st_size > LONGEST_COPY else ""
+    if hasattr(os, "geteuid") and file.st_uid != os.geteuid():
+        return f"it belongs to user {file.st_uid}"
+    if os.name == "posix" and file.st_mode & 0o022:
+        return f"its mode is {file.st_mode & 0o777:o}, so other users may write it"
+    return f"it is longer than {LONGEST_COPY} bytes" if file.st_size > LONGEST_COPY else ""
 
 
-def _copied(content: bytes, key: str) -> InForce:
+def _parse_copy(content: bytes, key: str) -> InForce:
     head, _, text = content.decode().partition("\n")
-    of, _, versions = head.partition(" ")
-    if of != key:
-        raise ConfigurationError(f"it is of {of[:LONGEST_STAMP]!r}, not of {key!r}: give each app its own file")
+    own_key, _, versions = head.partition(" ")
+    if own_key != key:
+        raise ConfigurationError(f"it is of {own_key[:LONGEST_STAMP]!r}, not of {key!r}: give each app its own file")
     stamp, _, run = versions.partition(" ")
     if len(versions) > LONGEST_STAMP:
         raise ConfigurationError("its first line is too long")
-    return InForce(stamp, document_from(text) if text else NOTHING, run=run)
+    return InForce(stamp, document_from(text) if text else EMPTY, run=run)

@@ -267,10 +267,10 @@ class TestDocumentOnServer:
         redis_client.hset(KEY, mapping={"stamp": "9-ending", "document": text})
         follower = applier_of(shop.app).follower
         follower.look()
-        taken = follower._taken
+        taken = follower._applied
 
         for _ in range(3):
             follower.look()
 
         assert len(taken.entries) == 2000
-        assert follower._taken is taken
+        assert follower._applied is taken

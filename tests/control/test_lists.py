@@ -11,7 +11,7 @@ from control.conftest import shop_on, soon
 from flask_multilimit import ConfigurationError, MultiLimit
 from flask_multilimit.control.control import NeedsForce
 from flask_multilimit.control.entries import Listing, entry_from
-from flask_multilimit.control.store import Found, StoreInMemory
+from flask_multilimit.control.store import StoredDocument, StoreInMemory
 from flask_multilimit.declare.subjects import Subject
 from flask_multilimit.serve.access import AccessLists, Listed, listed_from, listing_resolver
 from flask_multilimit.serve.applier import applier_of
@@ -134,7 +134,7 @@ class SkewedStore(StoreInMemory):
 
     ahead = 0.0
 
-    def read(self, known: str) -> Found:
+    def read(self, known: str) -> StoredDocument:
         found = super().read(known)
         return found._replace(now=found.now + self.ahead)
 
