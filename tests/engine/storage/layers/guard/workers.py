@@ -157,9 +157,8 @@ class Workers:
         self.storage.loses_replies = False
         self.storage.takes_charges.set()
         until(lambda: all(limiter.health().state == "working" for limiter in self.limiters))
-        until(
-            lambda: all(not guard._outage.beat.running for guard in self._guards())
-        )  # until the end of the outage is logged
+        # the end of the outage is logged
+        until(lambda: all(not guard._outage.beat.running for guard in self._guards()))
 
     def _guards(self) -> list[GuardedStorage]:
         return [guard for limiter in self.limiters if isinstance(guard := limiter._storage, GuardedStorage)]
