@@ -117,6 +117,8 @@ def format_string(text: str, *, name: str | None = None, open_end: bool = False)
     for one, other in pairwise(variables):
         if not other.before and (one.role, other.role) != ("path", "query"):
             raise ConfigurationError(f"{where}: nothing between {one.name} and {other.name}")
+    follows_path = any(other.role == "query" and not other.before for _, other in pairwise(variables))
+    no_query = "-" if follows_path and server == "nginx" else ""
     units = {each.role: each.unit for each in reversed(variables)}
     if "at" not in units:
         raise ConfigurationError(f"{where}: no time in it, so nothing could be replayed")
@@ -126,7 +128,8 @@ def format_string(text: str, *, name: str | None = None, open_end: bool = False)
     def reader(zone: tzinfo, wanted: Iterable[str]) -> Read:
         pattern, fields = _pattern(variables, end, {field_name(each): each for each in wanted}, open_end)
         at_end = server != "Apache"  # Apache logs the time at which a request begins
-        return _reader(pattern, Times(zone), fields, at_end=at_end, unit=units.get("took", MICROSECONDS))
+        unit = units.get("took", MICROSECONDS)
+        return _reader(pattern, Times(zone), fields, at_end=at_end, unit=unit, no_query=no_query)
 
     return reader
 
@@ -232,7 +235,9 @@ def _reader(
     *,
     at_end: bool = True,
     unit: int = MICROSECONDS,
+    no_query: str = "",
 ) -> Read:
+    """``no_query`` is what the server writes behind the path if there is no query."""
     matches, groups = pattern.match, [pattern.groupindex[role] for role in _ROLES]
     instant, new = times.__call__, tuple.__new__  # as fast as can be: a log has millions of lines
 
@@ -253,7 +258,7 @@ def _reader(
         if request:
             method, target = request_line(request)
         elif not target:
-            target = f"{path}?{query.lstrip('?')}" if query and query != "-" else path
+            target = f"{path}?{query.lstrip('?')}" if query and query != "-" else path.removesuffix(no_query)
         if method not in METHODS:
             method = checked_method(method)
         is_escaped = "\\" in line
@@ -305,8 +310,6 @@ class JsonFormat:
             try:
                 entry = json.loads(line)
             except (ValueError, RecursionError):
-                return None
-            if not isinstance(entry, dict):
                 return None
             at, took, address, user, request, method, target, host, status = [_find(entry, paths) for paths in places]
             if request and method and not target and " " not in _text(request):  # as Logstash calls the target

@@ -177,6 +177,26 @@ def test_line_of_gunicorn_with_a_final_backslash_is_read() -> None:
     assert request.target == "/items"
 
 
+@pytest.mark.parametrize("name", ["common", "combined", "vhost_combined"])
+def test_further_fields_at_the_end_of_a_line_are_ignored(name: str) -> None:
+    line, expected = LINES[name]
+
+    assert read(f'{line} "further" 0.250', name) == expected
+
+
+def test_line_with_further_fields_is_not_in_the_format_given() -> None:
+    line = '1.2.3.4 [22/Nov/2026:03:19:27 +0000] "GET / HTTP/1.1"'
+
+    assert read(line, '%h %t "%r"')
+    assert read(f"{line} 12", '%h %t "%r"') is None
+
+
+def test_format_is_recognised_by_lines_without_a_request() -> None:
+    line = '203.0.113.7 - - [22/Nov/2026:03:19:27 +0000] "-" 408 0 "-" "-"'
+
+    assert recognised([line], UTC) == "combined"
+
+
 def test_no_format_is_recognised_in_other_text() -> None:
     assert recognised(["MZ\x90\x00", "hello", "{}", "[]", "1"], UTC) is None
 
@@ -223,6 +243,21 @@ def test_format_strings_of_nginx_apache_and_gunicorn_are_read(text: str, line: s
 
 
 @pytest.mark.parametrize(
+    ("text", "path", "target"),
+    [
+        ("$msec $request_method $uri$is_args$args", "/items-", "/items"),
+        ("$msec $request_method $uri?$args", "/items?-", "/items"),
+        ("%{sec}t %m %U%q", "/items-", "/items-"),
+    ],
+)
+def test_dash_of_nginx_in_place_of_a_query_is_no_part_of_the_target(text: str, path: str, target: str) -> None:
+    request = read(f"1795317567 GET {path}", text)
+
+    assert request is not None
+    assert request.target == target
+
+
+@pytest.mark.parametrize(
     ("server", "written"),
     [("nginx", r"GET /a\x22b\x5Cc\xE9 HTTP/1.1"), ("Apache", r"GET /a\"b\\c\xe9 HTTP/1.1")],
 )
@@ -242,10 +277,48 @@ def test_address_before_a_port_keeps_its_colons(address: str) -> None:
     assert request.address == address
 
 
+def test_host_that_was_not_sent_is_empty() -> None:
+    request = read(
+        '203.0.113.7 - 2026-11-22T03:19:27Z "GET / HTTP/1.0"', '$remote_addr $http_host $time_iso8601 "$request"'
+    )
+
+    assert request is not None
+    assert request.host == ""
+
+
+def test_first_of_two_fields_of_one_name_is_read() -> None:
+    line = '203.0.113.7 [22/Nov/2026:03:19:27 +0000] "GET / HTTP/1.1" k1 k2'
+    request = read(line, '%h %t "%r" %{X-Api-Key}i %{X-Api-Key}o', "X-Api-Key")
+
+    assert request is not None
+    assert request.fields == {"X-Api-Key": "k1"}
+
+
 def test_fields_of_logstash_are_read() -> None:
     line = {"@timestamp": "2026-11-22T03:19:27Z", "verb": "GET", "request": "/items?page=2", "clientip": "203.0.113.7"}
 
     assert read(json.dumps(line), "json") == LoggedRequest(AT, "GET", "/items?page=2", "203.0.113.7")
+
+
+def test_line_of_json_may_have_the_whole_request_beside_its_method() -> None:
+    line = {"msec": AT / 1_000_000, "request_method": "GET", "request": "GET /items?page=2 HTTP/1.1", "client": "::1"}
+
+    assert read(json.dumps(line), "json") == LoggedRequest(AT, "GET", "/items?page=2", "::1")
+
+
+def test_object_in_place_of_a_text_in_json_is_ignored() -> None:
+    line = {"time": "2026-11-22T03:19:27Z", "method": "GET", "url": "/items", "request": {"id": 7}, "user": {"id": 8}}
+
+    assert read(json.dumps(line), "json") == LoggedRequest(AT, "GET", "/items")
+
+
+def test_header_field_without_values_in_json_is_missing() -> None:
+    asked: dict[str, Any] = {**CADDY["request"], "headers": {"X-Api-Key": []}}  # type: ignore[dict-item]
+
+    request = read(json.dumps({**CADDY, "request": asked}), "caddy", "X-Api-Key")
+
+    assert request is not None
+    assert request.fields == {}
 
 
 @pytest.mark.parametrize("name", ["caddy", "traefik", "json"])
@@ -280,6 +353,7 @@ def test_custom_regular_expression_is_read() -> None:
         (format_of, "$time_local $status", "neither the request line"),
         (format_of, "$time_local $request_method", "neither the request line"),
         (format_of, "$time_local$request", "nothing between"),
+        (format_of, "$time_local $request $status$args", "nothing between"),
         (expression, "(", "regular expression"),
         (expression, r"(?P<at>\d+)", "name its groups"),
     ],
