@@ -129,6 +129,14 @@ def test_ban_that_would_shorten_a_refusal_needs_force(shop: Shop, longer: str) -
     shop.control.allow("198.51.100.7", for_="1h")
 
 
+def test_ban_of_an_allowed_client_needs_no_force(shop: Shop) -> None:
+    shop.control.allow("198.51.100.7", lasting=True)
+
+    shop.control.ban("198.51.100.7", for_="1h")
+
+    assert shop.statuses(1, "/open") == [429]
+
+
 class SkewedStore(StoreInMemory):
     """A store whose clock is ahead."""
 

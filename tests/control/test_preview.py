@@ -39,6 +39,7 @@ def test_preview_of_an_undo_shows_the_declared_rule(shop: Shop) -> None:
     preview = shop.control.preview_undo(entry.id)
 
     assert preview.entry == entry
+    assert preview.replaces is None
     assert [each.after for each in preview.endpoints] == [("ip-60s: 2 per 60s",)]
     assert shop.control.entries() == (entry,)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flask_multilimit import IP, Ban, Concurrent, MultiLimit, Rule, rate_limiter
+from flask_multilimit import IP, Ban, Concurrent, ConfigurationError, MultiLimit, Rule, rate_limiter
 from flask_multilimit.declare.addresses import Who
 from flask_multilimit.declare.data import WrittenRule
 from flask_multilimit.declare.subjects import Subject
@@ -15,13 +15,17 @@ from flask_multilimit.engine import Hits, hits_for
 from flask_multilimit.engine.hits import BanHit
 from flask_multilimit.plan.changes import differences
 from flask_multilimit.plan.endpoint import revised
-from flask_multilimit.plan.overrides import SpecialSubjects, change_rules, merged
+from flask_multilimit.plan.overrides import SpecialSubjects, change_rules, fitting, merged
 from flask_multilimit.serve.gate import gate_of
 from plan.written import override, overrides
 from support.asking import view
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flask import Flask
+
+    from flask_multilimit.control.entries import Override
 
 
 @pytest.mark.parametrize(
@@ -101,6 +105,22 @@ def test_override_keeps_fields_of_a_rule_that_it_does_not_set(
     rule: Rule, written: str | WrittenRule, changed: Rule
 ) -> None:
     assert merged(rule, written) == changed
+
+
+@pytest.mark.parametrize(
+    "unfit", [set(), {"a"}, {"b"}, {"d"}, {"a", "b"}, {"b", "c", "d"}, {"a", "b", "c", "d"}], ids=str
+)
+def test_only_overrides_that_do_not_fit_are_left_out(unfit: set[str]) -> None:
+    entries = [override(name, off=True).model_copy(update={"id": name}) for name in "abcd"]
+
+    def make(tried: Sequence[Override]) -> None:
+        if not unfit.isdisjoint(each.id for each in tried):
+            raise ConfigurationError("does not fit")
+
+    kept, errors = fitting(entries, make)
+
+    assert [each.id for each in kept] == sorted({*"abcd"} - unfit)
+    assert set(errors) == unfit
 
 
 # Hits without a plan
