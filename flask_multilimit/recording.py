@@ -52,8 +52,8 @@ __all__ = ["Recorder"]
 
 
 @dataclass(slots=True)
-class _Seen:
-    """What the thread of a request knows about it."""
+class _PendingLine:
+    """A request that waits for its line, with what its thread knows about it."""
 
     at: int
     method: str
@@ -146,9 +146,9 @@ class Recorder:
 
     def _flush(self, *, ending: bool) -> None:
         with self._writing:
-            seen = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            complete, incomplete = list[_Seen](), list[_Seen]()
-            for each in seen:
+            waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            complete, incomplete = list[_PendingLine](), list[_PendingLine]()
+            for each in waiting:
                 (complete if ending or each.is_complete() else incomplete).append(each)
             self._waiting.extendleft(reversed(incomplete))
             lines = [self._line_of(each) for each in complete]
@@ -178,7 +178,7 @@ class Recorder:
         decision, subjects, began = request.__dict__.get(self._attribute, (None, {}, None))
         address = network_of(request.remote_addr or "", self._gate.settings.ipv6_prefix)
         record, now = Records(self._app).current(), time.monotonic()
-        seen = _Seen(
+        pending = _PendingLine(
             at=time.time_ns() // 1000 if decision is None else self._since_1970(decision.at),
             method=request.method,
             endpoint=request.endpoint,
@@ -191,10 +191,10 @@ class Recorder:
         )
         holder = None if began is None or response.is_sequence else holder_of_request()
         if holder is None:
-            seen.end()
+            pending.end()
         else:
-            holder.at_end.append(seen.end)
-        self._waiting.append(seen)
+            holder.at_end.append(pending.end)
+        self._waiting.append(pending)
         self._beat.wake(now + PAUSE)
         return response
 
@@ -212,7 +212,7 @@ class Recorder:
     # In the thread that writes
 
     def _begin(self) -> None:
-        self._waiting: deque[_Seen] = deque()
+        self._waiting: deque[_PendingLine] = deque()
         self._writing = threading.Lock()
         self._segment: Path | None = None
 
@@ -224,14 +224,14 @@ class Recorder:
         self.flush()
         return PAUSE
 
-    def _line_of(self, seen: _Seen) -> str:
-        subjects = {type_: self._hashed(value) for type_, value in self._taken_apart(seen.subjects).items()}
-        costs = {name: units for name, units in seen.costs().items() if units is not None}
-        recorded = Recorded(seen.endpoint, subjects, seen.admitted, costs)
-        request = LoggedRequest(seen.at, seen.method, "", status=seen.status, recorded=recorded, took=seen.took())
+    def _line_of(self, line: _PendingLine) -> str:
+        subjects = {type_: self._hashed(value) for type_, value in self._split(line.subjects).items()}
+        costs = {name: units for name, units in line.costs().items() if units is not None}
+        recorded = Recorded(line.endpoint, subjects, line.admitted, costs)
+        request = LoggedRequest(line.at, line.method, "", status=line.status, recorded=recorded, took=line.took())
         return f"{line_of(request)}\n"
 
-    def _taken_apart(self, subjects: Mapping[str, str]) -> dict[str, str]:
+    def _split(self, subjects: Mapping[str, str]) -> dict[str, str]:
         """One subject per type: that of several types is taken apart, but not one that merely looks like it, because a
         client may have chosen it."""
         found: dict[str, str] = {}

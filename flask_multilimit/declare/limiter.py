@@ -452,7 +452,7 @@ class Reserve:
         """Raise :class:`ConfigurationError` unless a part of each of ``rules`` is left for all requests."""
         for rule in rules:
             reject_buckets(rule)
-            if not _units_left(rule.count, self._kept_before(None)):
+            if not _units_left(rule.count, self._reserved_above(None)):
                 left = f"leaves nothing of Rule({rule}) for others; reserve less, or raise its count"
                 raise ConfigurationError(f"reserve={brief(self.parts)} {left}")
 
@@ -461,9 +461,9 @@ class Reserve:
         :class:`ConfigurationError` for a priority that is not text, and for a rule that cannot reserve anything."""
         if priority is not None and not isinstance(priority, str):
             raise ConfigurationError(f"priority returned {brief(priority)}: return text, or None")
-        return _with_less(rule, self._kept_before(priority))
+        return _without_reserve(rule, self._reserved_above(priority))
 
-    def _kept_before(self, priority: str | None) -> Fraction:
+    def _reserved_above(self, priority: str | None) -> Fraction:
         """The sum of the parts of all priorities before ``priority``."""
         kept = Fraction(0)
         for name, part in self.parts.items():
@@ -487,7 +487,7 @@ def _check_parts(parts: object) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _with_less(rule: Rule, kept: Fraction) -> Rule:
+def _without_reserve(rule: Rule, kept: Fraction) -> Rule:
     reject_buckets(rule)
     if not kept:
         return rule

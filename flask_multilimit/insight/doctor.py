@@ -84,7 +84,7 @@ def _remedy_for(error: StorageError, otherwise: str) -> str:
     return f"{error.remedy[:1].upper()}{error.remedy[1:]}." if error.remedy else otherwise
 
 
-def _first(names: list[str], most: int = 5) -> str:
+def _list_text(names: list[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
@@ -134,7 +134,7 @@ def _declarations(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
     remedy = f"If this is not intended, set {PREFIX}DEFAULT_LIMITS; `flask multilimit limits` lists all endpoints."
     if gate.app.extensions.get("limiter") and not gate.listings:
         remedy = f"This does not count limits of Flask-Limiter: `flask limiter limits` lists them. {remedy}"
-    yield Finding("declarations", "hint", f"{text}, {len(open_)} without any limit: {_first(open_)}.", remedy)
+    yield Finding("declarations", "hint", f"{text}, {len(open_)} without any limit: {_list_text(open_)}.", remedy)
 
 
 def _hidden(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
@@ -146,7 +146,7 @@ def _hidden(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
     yield Finding(
         "hidden",
         "hint",
-        f"Views that contain a limited function: {_first(holding)}. Its limits count under its own name, not under "
+        f"Views that contain a limited function: {_list_text(holding)}. Its limits count under its own name, not under "
         "that of the endpoint.",
         "If the function is the view itself, a decorator above its limiter hides it: add functools.wraps to that "
         "decorator, or put the limiter above it. If it is a service, nothing is wrong.",
@@ -325,15 +325,15 @@ def _examine_storage(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]
     yield from _examine_script(storage, gate)
     if isinstance(storage, Scripted):
         yield from _examine_rights(storage, gate)
-    yield from _in_an_outage(gate)
+    yield from _examine_shares(gate)
 
 
-def _in_an_outage(gate: AppGate) -> Iterator[Finding]:
+def _examine_shares(gate: AppGate) -> Iterator[Finding]:
     number = known_worker_count(gate)
     refusing = without_share(gate, number) if number is not None else []
     if refusing:
         text = f"While the storage is down, these limits refuse everybody, as they are shared by {number} workers: "
-        text += f"{_first(refusing, 3)}."
+        text += f"{_list_text(refusing, 3)}."
         yield Finding("shares", "hint", text, f"Raise the count to {number}, or set on_storage_error of the limiter.")
 
 

@@ -195,12 +195,12 @@ class _ClientLimits:
 
     def _subject_of(self, declared: Declaration) -> Subject | None:
         who = (id(declared.type), declared.name)
-        return self._once(who, lambda: self._gate.subjects.resolve(declared.type, declared.name))
+        return self._ask_once(who, lambda: self._gate.subjects.resolve(declared.type, declared.name))
 
     def _rules_of(self, dynamic: DynamicRules, subject: Subject) -> tuple[Rule, ...] | None:
-        return self._once((id(dynamic.declaration.rules), subject), lambda: dynamic.peek(subject))
+        return self._ask_once((id(dynamic.declaration.rules), subject), lambda: dynamic.peek(subject))
 
-    def _once(self, question: object, ask: Callable[[], T]) -> T:
+    def _ask_once(self, question: object, ask: Callable[[], T]) -> T:
         """What ``ask`` returned or raised when this ``question`` was asked first."""
         if question not in self._known:
             try:

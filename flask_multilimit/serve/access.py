@@ -145,7 +145,7 @@ class _Entries:
             subject = subject_of(type_name)
             if subject is None or (found := self._subjects.get((type_name, subject.value))) is None:
                 continue
-            if (listed := self._if_in_force(found) or self._about(Who(None, type_name, subject.value))) is not None:
+            if (listed := self._if_in_force(found) or self._entry_for(Who(None, type_name, subject.value))) is not None:
                 return listed
         return None
 
@@ -157,7 +157,7 @@ class _Entries:
         found = [(network.prefixlen, each) for network, each in networks if network.has(number)]
         return self._first_in_force(each for _, each in sorted(found, key=itemgetter(0), reverse=True))
 
-    def _about(self, who: Who) -> Listed | None:
+    def _entry_for(self, who: Who) -> Listed | None:
         return self._first_in_force(each for each in reversed(self._entries) if each.who == who)
 
     def _first_in_force(self, found: Iterable[Listed | Listing]) -> Listed | None:

@@ -108,7 +108,7 @@ class AppAudience:
         """Wake the background thread, so that metrics show a change that was no outcome."""
         self.background.start()
 
-    def hear(
+    def count_outcome(
         self,
         endpoint: str,
         outcome: Outcome,
@@ -167,7 +167,7 @@ def check_and_report(limiter: Limiter, scope: str, applied: AppliedLimits, audie
     try:
         decision = limiter.check(applied.hits)
     except StorageError as error:
-        audience.hear(scope, "unanswered", "nobody", applied=applied, error=error)
+        audience.count_outcome(scope, "unanswered", "nobody", applied=applied, error=error)
         raise
     if decision.reply[ALLOWED]:
         traffic.count_admitted(scope, decision, applied)
@@ -186,9 +186,9 @@ def _check_timed(limiter: Limiter, scope: str, applied: AppliedLimits, audience:
         if applied.may_wait:
             decision, waited = applied.wait(limiter, decision)
     except StorageError as error:
-        audience.hear(scope, "unanswered", "nobody", None, perf_counter() - started, waited, applied, error)
+        audience.count_outcome(scope, "unanswered", "nobody", None, perf_counter() - started, waited, applied, error)
         raise
-    audience.hear(scope, outcome_of(decision, waited), decision.decided_by, decision, seconds, waited, applied)
+    audience.count_outcome(scope, outcome_of(decision, waited), decision.decided_by, decision, seconds, waited, applied)
     return decision
 
 
@@ -203,7 +203,7 @@ def report(
 ) -> None:
     """Tell ``audience`` of an outcome without a check of limits."""
     if audience.present or limit_event.receivers:
-        audience.hear(endpoint, outcome, decided_by, decision, applied=() if who is None else (ByList(who),))
+        audience.count_outcome(endpoint, outcome, decided_by, decision, applied=() if who is None else (ByList(who),))
 
 
 def send_signals(app: Flask, decision: Decision, scope: str, applied: AppliedLimits) -> None:

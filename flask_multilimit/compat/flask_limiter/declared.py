@@ -165,9 +165,9 @@ class Limit:
     def limits(self) -> tuple[RuntimeLimit, ...]:
         """The limits that apply now. Raises what a callable of the app raises, and :class:`ConfigurationError` for text
         that is no limit."""
-        return self._of(self.limit_provider() if callable(self.limit_provider) else self.limit_provider)
+        return self._limits_in(self.limit_provider() if callable(self.limit_provider) else self.limit_provider)
 
-    def _of(self, text: str) -> tuple[RuntimeLimit, ...]:
+    def _limits_in(self, text: str) -> tuple[RuntimeLimit, ...]:
         if not text:
             return ()
         found = self._known.get(text)

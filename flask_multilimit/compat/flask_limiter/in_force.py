@@ -250,7 +250,7 @@ class InForce:
         progress.answer = of_meta  # the client does not learn about other limits
         limit = of_meta.question.limits[0].limit
         react, shown = limit.on_breach or self.settings.on_meta_breach, progress.view_rate_limits[0]
-        return RateLimitExceeded(limit, self._reaction("on_meta_breach", [react], shown), decision=answer.decision)
+        return RateLimitExceeded(limit, self._react("on_meta_breach", [react], shown), decision=answer.decision)
 
     def _exceeded(self, answer: Answer, progress: Progress) -> RateLimitExceeded:
         refusing, applied = answer.breached(), answer.question.limits
@@ -264,10 +264,10 @@ class InForce:
         response = None
         for number in refusing:
             reactions = [self.settings.on_breach, applied[number].limit.on_breach]
-            response = self._reaction("on_breach", reactions, progress.view_rate_limits[number]) or response
+            response = self._react("on_breach", reactions, progress.view_rate_limits[number]) or response
         return RateLimitExceeded(applied[refusing[0]].limit, response, decision=answer.decision)
 
-    def _reaction(self, name: str, reactions: list[Reaction | None], shown: RequestLimit) -> Response | None:
+    def _react(self, name: str, reactions: list[Reaction | None], shown: RequestLimit) -> Response | None:
         """Call each of ``reactions`` once. Return the last response that one of them returns."""
         response = None
         for react in filter(None, dict.fromkeys(reactions)):

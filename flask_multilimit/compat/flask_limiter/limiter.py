@@ -196,12 +196,12 @@ class Limiter:
     @property
     def limiter(self) -> Strategy:
         """Checks limits by hand."""
-        return self._state_anywhere().strategy
+        return self._current_or_latest_state().strategy
 
     @property
     def storage(self) -> StorageOfApp:
         """The storage that keeps the quotas."""
-        return self._state_anywhere().storage
+        return self._current_or_latest_state().storage
 
     def identify_request(self) -> str:
         """The scope of the limits of this request: by default the endpoint."""
@@ -215,7 +215,7 @@ class Limiter:
 
     def reset(self) -> None:
         """Reset all quotas of the app."""
-        self._state_anywhere().reset()
+        self._current_or_latest_state().reset()
         SafeLogger(self.logger).info("Storage has been reset and all limits cleared")
 
     # The path of a request
@@ -249,7 +249,7 @@ class Limiter:
             function = getattr(function, "__wrapped__", None)
         return False
 
-    def _state_anywhere(self) -> InForce:
+    def _current_or_latest_state(self) -> InForce:
         """The state in the current app; outside of an app context, in the app that was initialised last."""
         state = InForce.of(_current_app(), self) if has_app_context() else None
         state = state or self._latest

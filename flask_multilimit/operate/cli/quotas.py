@@ -61,7 +61,7 @@ def reset_command(
     """
     given = subjects_given(ip=ip, user=user, everyone=everyone, subjects=subjects)
     _require_one_place(endpoint, method, given, everywhere=everywhere, everything=everything)
-    what = f"{_somebody(given)} {_place(endpoint, method)}" if given else "all quotas of all subjects"
+    what = f"{_subjects_text(given)} {_place(endpoint, method)}" if given else "all quotas of all subjects"
     with for_people():
         gate = current_gate()
         require_counted(gate, given)
@@ -85,7 +85,7 @@ def _require_one_place(
         raise click.UsageError("--method is for an ENDPOINT.")
 
 
-def _somebody(given: Mapping[str, str]) -> str:
+def _subjects_text(given: Mapping[str, str]) -> str:
     return " + ".join(
         "everyone" if name == EVERYONE.type else value if name == LimitType.IP.value else f"{name}:{value}"
         for name, value in given.items()

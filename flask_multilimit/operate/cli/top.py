@@ -74,12 +74,12 @@ def _show_live(gate: AppGate, found: Now) -> None:
             drawn = "".join(f"{console.styled(line)}{_CLEAR_LINE}\r\n" for line in lines)
             sys.stdout.write(_HOME + drawn + _CLEAR_BELOW + console.styled(console.style("q: quit", dim=True)))
             sys.stdout.flush()
-            if _pressed() in {"q", "Q", "\x03", "\x1b"}:
+            if _pressed_key() in {"q", "Q", "\x03", "\x1b"}:
                 return
             found = now(gate, minutes=found.minutes, patient=True)
 
 
-def _pressed() -> str:
+def _pressed_key() -> str:
     """The key that is pressed before the next refresh, if any."""
     readable, _, _ = select.select([sys.stdin], [], [], REFRESH_SECONDS)
     return sys.stdin.read(1) if readable else ""
@@ -193,10 +193,10 @@ def _rule_row(each: RuleTraffic, *, bans: bool) -> tuple[str, ...]:
 def _subject_row(each: RefusedClient) -> tuple[str, ...]:
     rules, endpoints = ({getattr(rule, name): None for rule in each.rules} for name in ("rule", "endpoint"))
     since = time.strftime("%H:%M:%S", time.localtime(each.since))  # within the hour before the title's time
-    return (str(each.refused), _who(each.type, each.shown), _first(rules), _first(endpoints), since)
+    return (str(each.refused), _who(each.type, each.shown), _first_and_more(rules), _first_and_more(endpoints), since)
 
 
-def _first(names: Iterable[str]) -> str:
+def _first_and_more(names: Iterable[str]) -> str:
     first, *others = names
     return f"{first} +{len(others)}" if others else first
 

@@ -56,7 +56,7 @@ def draw(
     first = list(passed)
     second = [a + b for a, b in zip(first, refused, strict=True)]
     third = [a + b for a, b in zip(second, other, strict=True)]
-    top = nice(max([*third, *near], default=0))
+    top = axis_top(max([*third, *near], default=0))
     scale = height / top
 
     def area(below: Sequence[float], above: Sequence[float]) -> str:
@@ -70,7 +70,7 @@ def draw(
     return Drawing(width, height, *areas, line, top)
 
 
-def nice(most: float) -> float:
+def axis_top(most: float) -> float:
     """The next of 1, 2, 5, 10, 20 ... above ``most``."""
     if most <= 0:
         return 1.0

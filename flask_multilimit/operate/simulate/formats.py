@@ -325,7 +325,7 @@ class JsonFormat:
             if self.begins:
                 length = took // 1000 if isinstance(took, int) else None
             else:
-                length = _took(took)
+                length = _duration_of(took)
                 arrived -= length or 0
             return LoggedRequest(
                 arrived,
@@ -383,7 +383,7 @@ PLAIN = JsonFormat(
 )
 
 
-def _at(entry: Mapping[str, Any], path: Path) -> Any:
+def _value_at(entry: Mapping[str, Any], path: Path) -> Any:
     found: Any = entry
     for name in path:
         found = found.get(name) if isinstance(found, dict) else None
@@ -392,7 +392,7 @@ def _at(entry: Mapping[str, Any], path: Path) -> Any:
 
 def _find(entry: Mapping[str, Any], paths: Iterable[Path]) -> Any:
     for path in paths:
-        found = _at(entry, path)
+        found = _value_at(entry, path)
         if found is not None and not isinstance(found, dict):
             return found
     return None
@@ -401,7 +401,7 @@ def _find(entry: Mapping[str, Any], paths: Iterable[Path]) -> Any:
 def _fields(entry: Mapping[str, Any], headers: Path, wanted: Iterable[str]) -> dict[str, str]:
     """The values of ``wanted``: each found by its path, or as a header field among ``headers`` or at the top."""
     fields = {field_name(name.removeprefix("request_")): value for name, value in entry.items()}
-    own = _at(entry, headers)
+    own = _value_at(entry, headers)
     fields |= {field_name(name): value for name, value in own.items()} if isinstance(own, dict) else {}
     found = {}
     for name in wanted:
@@ -430,7 +430,7 @@ def _instant(value: object, times: Times) -> int:
     raise ValueError("no time")
 
 
-def _took(value: object) -> int | None:
+def _duration_of(value: object) -> int | None:
     """The duration, if it looks like seconds: no field name says that a server uses another unit."""
     if isinstance(value, float) and 0 <= value < 86_400:
         return round(value * MICROSECONDS)

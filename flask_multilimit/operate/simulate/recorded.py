@@ -105,7 +105,7 @@ ACTIVE = 60 * MICROSECONDS
 def newest_files(folders: Iterable[Path], into: Path, most_bytes: int) -> tuple[list[Path], int]:
     """Copies, in the folder ``into``, of the requests that were recorded last, at most ``most_bytes``; and the instant
     since which they are complete. Each process writes its own file, so this takes the end of each file."""
-    written = sorted(_written(folders), reverse=True)
+    written = sorted(_by_last_write(folders), reverse=True)
     active = sum(at >= written[0][0] - ACTIVE for at, _ in written) if written else 1
     share, left, since, paths = most_bytes // active, most_bytes, 0, list[Path]()
     for at, path in written:
@@ -123,7 +123,7 @@ def newest_files(folders: Iterable[Path], into: Path, most_bytes: int) -> tuple[
     return paths, since
 
 
-def _written(folders: Iterable[Path]) -> Iterator[tuple[int, Path]]:
+def _by_last_write(folders: Iterable[Path]) -> Iterator[tuple[int, Path]]:
     """The instant at which each file was last written to, and its path."""
     for path in (path for folder in folders for path in folder.glob(FILES)):
         with suppress(FileNotFoundError):  # its recorder has just deleted it, to make room

@@ -107,7 +107,7 @@ class Replay:
         self._checks += 1
         if decision.allowed:
             self._admit(plan, decision, request)
-        elif not self._let_sleep(plan, decision, request, plan.limits.longest_wait(decision)):
+        elif not self._sleep_until_free(plan, decision, request, plan.limits.longest_wait(decision)):
             self._refuse(plan, decision, request)
 
     def finish(self) -> None:
@@ -250,7 +250,7 @@ class Replay:
 
     # Requests that wait
 
-    def _let_sleep(self, plan: ClientPlan, decision: Decision, request: LoggedRequest, seconds: float) -> bool:
+    def _sleep_until_free(self, plan: ClientPlan, decision: Decision, request: LoggedRequest, seconds: float) -> bool:
         """Let the request sleep until it can pass, for at most so many seconds. Return false if that would not help."""
         now = self._time.now
         deadline = now + round(seconds * MICROSECONDS)
@@ -275,7 +275,7 @@ class Replay:
         if decision.allowed:
             plan.shape.tally.delayed += 1
             self._admit(plan, decision, request)
-        elif not self._let_sleep(plan, decision, request, (deadline - self._time.now) / MICROSECONDS):
+        elif not self._sleep_until_free(plan, decision, request, (deadline - self._time.now) / MICROSECONDS):
             self._refuse(plan, decision, request)
 
     # The report

@@ -308,8 +308,8 @@ class Traffic:
     def refused_subjects(self, counts: Counts) -> int:
         """The number of subjects that ``counts`` ever refuse."""
         if self.estimate is None:
-            return sum(1 for _ in self._above(counts))
-        return sum(self._refused_of(name, counts, None) > 0 for name in self._above(counts))
+            return sum(1 for _ in self._refusable(counts))
+        return sum(self._refused_of(name, counts, None) > 0 for name in self._refusable(counts))
 
     def refused_requests(self, counts: Counts, most: int | None = None) -> int:
         """The number of requests that ``counts`` refuse, as the engine decides; any number above ``most`` if it is
@@ -317,7 +317,7 @@ class Traffic:
         if most is not None and (least := self._least_refused(counts)) > most:
             return least
         refused = 0
-        for name in self._above(counts):
+        for name in self._refusable(counts):
             refused += self._refused_of(name, counts, None if most is None else most - refused)
             if most is not None and refused > most:
                 break
@@ -328,7 +328,7 @@ class Traffic:
             self.refused_requests(counts), self.arrivals.requests, self.refused_subjects(counts), len(self.arrivals)
         )
 
-    def _above(self, counts: Counts) -> Iterator[str]:
+    def _refusable(self, counts: Counts) -> Iterator[str]:
         """The subjects that ``counts`` may refuse; if requests are counted, those that they do."""
         for name, enough in self._enough.items():
             if any(most > count for most, count in zip(enough, counts, strict=True)):

@@ -6,14 +6,14 @@ import re
 
 import pytest
 
-from flask_multilimit.operate.dashboard.drawing import draw, group_rates, nice
+from flask_multilimit.operate.dashboard.drawing import axis_top, draw, group_rates
 
 
 @pytest.mark.parametrize(
     ("most", "top"), [(0, 1), (0.004, 0.005), (0.99, 2), (1, 2), (1.9, 2), (3, 5), (7, 10), (99, 200), (4900, 5000)]
 )
 def test_upper_edge_is_a_round_number_above_all_values(most: float, top: float) -> None:
-    assert nice(most) == pytest.approx(top)
+    assert axis_top(most) == pytest.approx(top)
 
 
 def test_groups_stay_the_same_as_time_passes() -> None:
