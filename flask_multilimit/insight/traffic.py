@@ -19,7 +19,7 @@ from ..engine.forks import notify_child
 from ..engine.storage import KeepsTallies
 from ..observe.events import PASSED, TURNED_AWAY
 from ..observe.traffic import BansBegun, Counts, Refused, TrafficReader, reader_of
-from ..observe.traffic.counts import ANYBODY, BUCKET_SECONDS, LONGEST_SUBJECT, bucket_at, recorded
+from ..observe.traffic.counts import ANYBODY, BUCKET_SECONDS, LONGEST_SUBJECT, bucket_at, counted_name
 from ..observe.traffic.reading import LONGEST_SECONDS, SETTLED_SECONDS, TOGETHER, series_of
 from ..serve.gate import AppGate
 from .changes import ChangesInForce, changes_in_force
@@ -608,7 +608,7 @@ def _rules(memory: TrafficMemory, endpoint: str | None, slices: int) -> tuple[Ru
 def rule_traffic(memory: TrafficMemory | None, endpoint: str, rule: str, *, slices: int = SLICES) -> RuleTraffic:
     """What one rule did; nothing if ``memory`` is ``None``."""
     kinds = ("refuses", "near", "shadows", "bans", "returned", "added")
-    name = recorded(endpoint), recorded(rule)
+    name = counted_name(endpoint), counted_name(rule)
     amounts = [0 if memory is None else memory.total(*name, kind, slices=slices) for kind in kinds]
     return RuleTraffic(endpoint, rule, *amounts)
 

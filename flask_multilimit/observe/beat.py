@@ -13,19 +13,19 @@ from ..engine.threads import ENDING_SECONDS, Beat
 SECONDS = 1.0
 """The time between two turns."""
 IDLE_TURNS = 5
-"""The thread ends after so many turns with nothing to do; the next event starts another."""
+"""The thread ends after this many turns with nothing to do. The next event starts another."""
 
 
 class Task(Protocol):
     """Something to do once a second."""
 
     def __call__(self, *, ending: bool = False) -> bool:
-        """Do what is due, or everything if the process is ``ending``. Return whether there is more to do."""
+        """Do what is due, or if the process is ``ending``, everything. Return whether there is more to do."""
 
 
 class EverySecond:
-    """Runs tasks once a second, from :meth:`start` on until none has had anything to do for a while, and once more when
-    the process ends."""
+    """Runs tasks once a second, from :meth:`start` on until none has had anything to do for a while; and a last time
+    when the process ends."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = SafeLogger(logger)
@@ -37,12 +37,12 @@ class EverySecond:
         self._tasks.append(task)
 
     def start(self) -> None:
-        """There is something to do from now on. It need not be called while the beat has a time to wake at."""
+        """Run the tasks from now on. A caller may skip this while the beat has a time at which it wakes."""
         if self._tasks:
             self.beat.wake(time.monotonic() + SECONDS)
 
     def once(self, *, ending: bool = False) -> bool:
-        """Run every task now; return whether any has more to come."""
+        """Run every task now. Return whether any has more to do."""
         more = False
         for task in self._tasks:
             try:
@@ -52,7 +52,7 @@ class EverySecond:
         return more
 
     def close(self) -> None:
-        """Let the thread end, and run every task a last time. An event that comes later starts another."""
+        """Let the thread end, and run every task a last time. A later event starts another thread."""
         self.beat.finish(wait=ENDING_SECONDS)
 
     def _turn(self) -> float | None:

@@ -16,24 +16,24 @@ _HEIGHT = 8
 
 
 class Query(NamedTuple):
-    """One series of lines in a panel."""
+    """The lines of one query in a panel."""
 
     expression: str
     legend: str
 
 
 class Panel(NamedTuple):
-    """One picture."""
+    """One panel of the dashboard."""
 
     title: str
     unit: str
     columns: int
-    """Its width; a row has 24."""
+    """Its width; a row has 24 columns."""
     text: str
-    """What it shows."""
+    """Its description."""
     queries: tuple[Query, ...]
     is_number: bool = False
-    """Whether it shows one number, as it is now."""
+    """Whether it shows one number, the present value, and no lines."""
 
     @property
     def height(self) -> int:
@@ -41,31 +41,31 @@ class Panel(NamedTuple):
 
 
 def _number(title: str, unit: str, text: str, expression: str) -> Panel:
-    """A sixth of a row."""
+    """A panel with one number, a sixth of a row wide."""
     return Panel(title, unit, _WIDTH // 6, text, (Query(expression, title),), is_number=True)
 
 
 def _total(metric: str, *matchers: str) -> str:
-    """The rate per second at all endpoints that are chosen, 0 if nothing was counted."""
+    """The rate per second at all selected endpoints together, 0 if nothing was counted."""
     return f"({_rate('', metric, *matchers)} or vector(0))"
 
 
 def _rate(by: str, metric: str, *matchers: str) -> str:
-    """The rate per second, at the endpoints that are chosen."""
-    chosen = ", ".join(('endpoint=~"$endpoint"', *matchers))
-    return f"sum by ({by}) (rate(multilimit_{metric}{{{chosen}}}[$__rate_interval]))"
+    """The rate per second at the selected endpoints, by the labels ``by``."""
+    selector = ", ".join(('endpoint=~"$endpoint"', *matchers))
+    return f"sum by ({by}) (rate(multilimit_{metric}{{{selector}}}[$__rate_interval]))"
 
 
-_BY_RULE, _GOES_ON = 'outcome="refused"', 'outcome=~"allowed|waited|shadowed|allow_listed"'
+_BY_RULE, _PASSES = 'outcome="refused"', 'outcome=~"allowed|waited|shadowed|allow_listed"'
 _REFUSED = _rate("endpoint", "checks_total", _BY_RULE)
-_PASSED = _rate("endpoint", "checks_total", _GOES_ON)
+_PASSED = _rate("endpoint", "checks_total", _PASSES)
 _ALL = _rate("endpoint", "checks_total")
-_AWAY = _rate("outcome", "checks_total", 'outcome=~"banned|denied|unanswered"')
+_TURNED_AWAY = _rate("outcome", "checks_total", 'outcome=~"banned|denied|unanswered"')
 _RULES = ("{{endpoint}} {{rule}}", "endpoint, rule")
 _TIMES = "histogram_quantile({}, sum by (le) (rate(multilimit_check_seconds_bucket[$__rate_interval])))"
 
 NUMBERS = (
-    _number("Passed a second", "reqps", "Requests that were admitted.", _total("checks_total", _GOES_ON)),
+    _number("Passed a second", "reqps", "Requests that were admitted.", _total("checks_total", _PASSES)),
     _number("Refused a second", "reqps", "Refused by a rule.", _total("checks_total", _BY_RULE)),
     _number(
         *("Share refused now", "percentunit", "Of all checks."),
@@ -119,7 +119,7 @@ PANELS = (
     ),
     Panel(
         *("Turned away by lists, bans and outages", "reqps", 12, "unanswered: an error, as no limit could be checked."),
-        (Query(_AWAY, "{{outcome}}"),),
+        (Query(_TURNED_AWAY, "{{outcome}}"),),
     ),
     Panel(
         *("Bans started per minute", "short", 12, "By limiters; each ends by itself."),
@@ -165,19 +165,19 @@ PANELS = (
 
 
 def alerts(namespace: str = NAMESPACE, endpoints: Sequence[str] = ()) -> str:
-    """The alert rules, as a file of YAML; with ``endpoints``, for those alone."""
-    text = _renamed(files(__package__).joinpath("alerts.yml").read_text(encoding="utf-8"), namespace)
+    """The alert rules as a YAML file; with ``endpoints``, only for those."""
+    text = _in_namespace(files(__package__).joinpath("alerts.yml").read_text(encoding="utf-8"), namespace)
     if endpoints:
         names = "|".join(re.sub(r"([^\w/-])", r"\\\1", name) for name in endpoints)
         matcher = f"endpoint=~{json.dumps(names, ensure_ascii=False)}"
         by_endpoint = f"({namespace}_(?:checks|bans)_total)"
-        text = re.sub(by_endpoint + "{", lambda found: f"{found[1]}{{{matcher}, ", text)
-        text = re.sub(by_endpoint + r"\[", lambda found: f"{found[1]}{{{matcher}}}[", text)
+        text = re.sub(by_endpoint + "{", lambda match: f"{match[1]}{{{matcher}, ", text)
+        text = re.sub(by_endpoint + r"\[", lambda match: f"{match[1]}{{{matcher}}}[", text)
     return text
 
 
 def dashboard(endpoints: Sequence[str] = (), *, namespace: str = NAMESPACE, title: str = "Rate limits") -> str:
-    """The dashboard, as JSON to import into Grafana. Its menu offers ``endpoints``, or if there are none, all that
+    """The dashboard as JSON to import into Grafana. Its menu offers ``endpoints``, or without these, all endpoints that
     Prometheus knows."""
     board = {
         "title": title,
@@ -188,28 +188,28 @@ def dashboard(endpoints: Sequence[str] = (), *, namespace: str = NAMESPACE, titl
         "refresh": "10s",
         "time": {"from": "now-1h", "to": "now"},
         "templating": {"list": [_datasource_variable(), _endpoint_variable(endpoints, namespace)]},
-        "panels": _placed(namespace),
+        "panels": _panels(namespace),
     }
     return json.dumps(board, indent=2, ensure_ascii=False) + "\n"
 
 
-def _placed(namespace: str) -> list[dict[str, Any]]:
-    placed, x, y, below = [], 0, 0, 0
+def _panels(namespace: str) -> list[dict[str, Any]]:
+    panels, x, y, below = [], 0, 0, 0
     for number, panel in enumerate(PANELS, 1):
         if x + panel.columns > _WIDTH:
             x, y = 0, below
         place = {"x": x, "y": y, "w": panel.columns, "h": panel.height}
-        placed.append({"id": number, "gridPos": place, **_shown(panel, namespace)})
+        panels.append({"id": number, "gridPos": place, **_panel(panel, namespace)})
         x, below = x + panel.columns, y + panel.height
-    return placed
+    return panels
 
 
-def _shown(panel: Panel, namespace: str) -> dict[str, Any]:
+def _panel(panel: Panel, namespace: str) -> dict[str, Any]:
     targets = [
         {
             "refId": "ABC"[place],
             "datasource": _DATASOURCE,
-            "expr": _renamed(expression, namespace),
+            "expr": _in_namespace(expression, namespace),
             "legendFormat": legend,
         }
         for place, (expression, legend) in enumerate(panel.queries)
@@ -232,7 +232,7 @@ def _endpoint_variable(endpoints: Sequence[str], namespace: str) -> dict[str, An
     common = {"name": "endpoint", "label": "Endpoint", "includeAll": True, "multi": True, "allValue": ".*"}
     everything = {"text": "All", "value": "$__all", "selected": True}
     if not endpoints:
-        query = _renamed("label_values(multilimit_checks_total, endpoint)", namespace)
+        query = _in_namespace("label_values(multilimit_checks_total, endpoint)", namespace)
         return {
             **common,
             "type": "query",
@@ -246,7 +246,7 @@ def _endpoint_variable(endpoints: Sequence[str], namespace: str) -> dict[str, An
     return {**common, "type": "custom", "query": query, "options": options, "current": everything}
 
 
-def _renamed(text: str, namespace: str) -> str:
-    """``text`` with the names that metrics have in ``namespace``. Raises :class:`ConfigurationError`."""
+def _in_namespace(text: str, namespace: str) -> str:
+    """``text`` with the names of metrics in ``namespace``. Raises :class:`ConfigurationError`."""
     check_namespace(namespace)
     return re.sub(rf"\b{NAMESPACE}_(?=[a-z])", f"{namespace}_", text)

@@ -1,4 +1,4 @@
-"""One event per outcome, and the observers that get it."""
+"""Events, one for the outcome of each check, and the observers that get them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,21 @@ Outcome = Literal[
 - ``allowed``: every limit allows.
 - ``waited``: allowed, after the request slept.
 - ``shadowed``: allowed, and a limiter with ``shadow=True`` would have refused.
-- ``allow_listed``: an allow entry lets the subject pass a view with limits; none was asked.
+- ``allow_listed``: an allow entry lets the subject pass a view with limits, which were not checked.
 - ``refused``: at least one rule refuses.
 - ``banned``: a ban holds; also when it began with this check.
-- ``denied``: a deny entry refuses the subject; no limit was asked.
+- ``denied``: a deny entry refuses the subject; no limits were checked.
 - ``unanswered``: the storage did not answer, and the client got a 503 or the caller an exception.
 - ``refunded``: the charge of an earlier check was refunded. This follows that check's own outcome.
-- ``settled``: the charge of an earlier check became what it really was. This follows that check's own outcome.
+- ``settled``: the charge of an earlier check was settled. This follows that check's own outcome.
 """
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 PASSED: frozenset[Outcome] = frozenset({"allowed", "waited", "shadowed", "allow_listed"})
-"""Outcomes with which the request goes on."""
+"""Outcomes after which the request continues."""
 TURNED_AWAY: frozenset[Outcome] = frozenset({"refused", "banned", "denied", "unanswered"})
-"""Outcomes with which the request ends here."""
-
+"""Outcomes that end the request."""
 AFTERWARDS: frozenset[Outcome] = frozenset({"refunded", "settled"})
-"""What happens to the charge of a check whose outcome was reported before."""
-
+"""Outcomes of a charge, after the outcome of its check was reported."""
 NOT_CHECKED: frozenset[Outcome] = frozenset({"allow_listed", "denied", *AFTERWARDS})
 """Outcomes without a check of limits."""
 OTHERS = "(others)"
@@ -58,11 +56,11 @@ class Counted(Protocol):
 
     @property
     def hits(self) -> tuple[Hit, ...]:
-        """The hits that it asks the storage about."""
+        """Its hits."""
 
 
 class ByList(NamedTuple):
-    """A subject that a list denies. No limiter was asked."""
+    """In place of a limiter: a subject that a list denies."""
 
     subject: tuple[str, str]
     hits: tuple[Hit, ...] = ()
@@ -72,22 +70,22 @@ class Refusal(NamedTuple):
     """One rule that refuses one subject."""
 
     rule: str
-    """Its name, as header fields show it."""
+    """The name of the rule, as header fields show it."""
     type: str
-    """Type of the subject."""
+    """The type of the subject."""
     subject: str
     """Personal data."""
 
 
 class Settled(NamedTuple):
-    """What one rule charged, and what that became."""
+    """The settlement of what one rule charged."""
 
     rule: str
-    """Its name, as header fields show it."""
+    """The name of the rule, as header fields show it."""
     estimate: int
-    """Units that the check has charged."""
+    """The units that the check has charged."""
     units: int
-    """Units that it was settled at."""
+    """The units that they were settled at."""
 
 
 class Event(NamedTuple):
@@ -99,8 +97,8 @@ class Event(NamedTuple):
     decided_by: str
     """``decision.decided_by``; ``list`` if an allow or deny entry decided, ``nobody`` if the storage did not answer."""
     decision: Decision | None
-    """``None`` if no limit was checked, or the storage did not answer; of a settlement, ``Decision.settled`` holds
-    what this settlement changed alone."""
+    """``None`` if no limit was checked, or the storage did not answer. Of a settlement, its ``settled`` has only what
+    this settlement changed."""
     seconds: float
     """Seconds that the check took, without the time for which the request slept."""
     waited: float
@@ -112,7 +110,7 @@ class Event(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether the request goes on."""
+        """Whether the request continues."""
         return self.outcome in PASSED
 
     @property
@@ -128,12 +126,12 @@ class Event(NamedTuple):
 
     @property
     def settled(self) -> tuple[Settled, ...]:
-        """What each charge became, if the outcome is ``settled`` or ``refunded``."""
+        """What each charge was settled at, if the outcome is ``settled`` or ``refunded``."""
         return settled_by(self.decision) if self.outcome in AFTERWARDS else ()
 
     @property
     def subjects(self) -> dict[str, str]:
-        """The subjects that were counted, by type. Personal data."""
+        """The subjects of the limiters that were checked, by type. Personal data."""
         return dict(each.subject for each in self.applied)
 
     @property
@@ -162,13 +160,13 @@ class ControlState(NamedTuple):
     version: int
     """The version of the control document in this process: the number of changes so far."""
     age: float
-    """Seconds since this process last looked for a newer one and the storage answered."""
+    """Seconds since the storage last answered whether there is a newer one."""
     entries: Mapping[str, int]
-    """How many are in force, by kind: ``override``, ``allow``, ``deny``, ``ban``."""
+    """The number of entries in force, by kind: ``override``, ``allow``, ``deny``, ``ban``."""
 
 
 class ObservedApp(Protocol):
-    """An app, as an observer may ask about it."""
+    """What an observer can ask of an app."""
 
     @property
     def name(self) -> str: ...
@@ -183,15 +181,15 @@ class ObservedApp(Protocol):
         """The changes made while the app runs; ``None`` if it takes none."""
 
     def bans(self) -> Mapping[tuple[str, str], int] | None:
-        """The number of bans in force that limiters began, in any process, by endpoint and name of the ban. A process
-        asks for them every few seconds. ``None`` if the storage keeps no traffic."""
+        """The number of bans in force that limiters began, in any process, by endpoint and name of the ban. Each
+        process asks the storage every few seconds. ``None`` if the storage keeps no traffic."""
 
     def top_shares(self) -> Mapping[str, float]:
-        """By endpoint, the share of the refusals of the last minutes, in any process, that its most refused subject
-        got. Known where :meth:`bans` are, and from the first refusal on."""
+        """By endpoint, the share of its most refused subject in the refusals of the last minutes, in any process.
+        Known if :meth:`bans` are, after the first refusal."""
 
     def every_second(self, task: Callable[[], bool], /) -> None:
-        """Run ``task`` about once a second, while there are events or it returns true because it has more to do."""
+        """Run ``task`` about once a second, while there are events or it returns true because there is more to do."""
 
 
 @runtime_checkable
@@ -203,7 +201,7 @@ class Attached(Protocol):
 
 
 def outcome_of(decision: Decision, waited: float) -> Outcome:
-    """The outcome of a check that the storage has decided, or this process in its place."""
+    """The outcome of a check that was decided by the storage, or by this process in its place."""
     reply = decision.reply
     if not reply[ALLOWED]:
         return "refused" if decision.ban is None else "banned"
@@ -213,7 +211,7 @@ def outcome_of(decision: Decision, waited: float) -> Outcome:
 
 
 def refusing_hits(decision: Decision | None) -> list[Hit]:
-    """The hits that refuse, and the shadows that would."""
+    """The hits that refuse, and shadows that would."""
     if decision is None:
         return []
     return [hit for hit, wait in zip(decision.hits, decision.reply[RETRY_AFTERS], strict=True) if wait]
@@ -222,16 +220,16 @@ def refusing_hits(decision: Decision | None) -> list[Hit]:
 def refusals_of(decision: Decision | None, applied: Iterable[Counted]) -> list[Refusal]:
     """Each rule of the limiters ``applied`` that refuses, with the subject that it refuses."""
     refusing = {hit.key: hit.name for hit in refusing_hits(decision) if not hit.shadow}  # of two rules, the stricter
-    found: dict[str, Refusal] = {}
+    refusals: dict[str, Refusal] = {}
     for each in applied:
         for hit in each.hits:
             if hit.key in refusing:
-                found.setdefault(hit.key, Refusal(refusing[hit.key], *each.subject))
-    return list(found.values())
+                refusals.setdefault(hit.key, Refusal(refusing[hit.key], *each.subject))
+    return list(refusals.values())
 
 
 def settled_by(decision: Decision | None) -> tuple[Settled, ...]:
-    """What each charge became. Slots that are given back are not units."""
+    """What each charge was settled at, except that of slots, which are not units."""
     if decision is None:
         return ()
     units = decision.settled
@@ -245,10 +243,10 @@ def settled_by(decision: Decision | None) -> tuple[Settled, ...]:
 def is_near_limit(decision: Decision) -> bool:
     """Whether :func:`hits_near_limit` finds any, for a check that every rule allows."""
     try:
-        fews = decision.hits.cache[_fews]  # type: ignore[attr-defined]  # as memoized() does, with one call fewer
+        near_limits = decision.hits.cache[_near_limits]  # type: ignore[attr-defined]  # as memoized() does, with one call fewer
     except (AttributeError, KeyError):
-        fews = memoized(decision.hits, _fews)
-    return True in map(lt, decision.reply[REMAININGS], fews)
+        near_limits = memoized(decision.hits, _near_limits)
+    return True in map(lt, decision.reply[REMAININGS], near_limits)
 
 
 def hits_near_limit(decision: Decision) -> Sequence[Hit]:
@@ -257,13 +255,13 @@ def hits_near_limit(decision: Decision) -> Sequence[Hit]:
     if not reply[ALLOWED]:
         return ()
     standings = zip(hits, reply[REMAININGS], reply[RETRY_AFTERS], strict=True)
-    return [hit for hit, left, wait in standings if left < _few(hit) and not wait]
+    return [hit for hit, left, wait in standings if left < _near_limit(hit) and not wait]
 
 
-def _few(hit: Hit) -> float:
-    """The rule of ``hit`` is near its limit if fewer units than this are left. A ban never is."""
+def _near_limit(hit: Hit) -> float:
+    """The rule of ``hit`` is near its limit if fewer units than this are left. A ban is never near its limit."""
     return 0 if isinstance(hit, BanHit) else hit.rule.quota.burst * (1 - NEAR_LIMIT)
 
 
-def _fews(hits: tuple[Hit, ...]) -> tuple[float, ...]:
-    return tuple(map(_few, hits))
+def _near_limits(hits: tuple[Hit, ...]) -> tuple[float, ...]:
+    return tuple(map(_near_limit, hits))

@@ -1,4 +1,4 @@
-"""The table of metrics, which is the same for Prometheus and OpenTelemetry, and what feeds it."""
+"""The table of metrics, the same for Prometheus and OpenTelemetry, and the observer that feeds it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PATTERN = re.compile("[a-zA-Z][a-zA-Z0-9_]*")
 
 
 def check_namespace(namespace: object) -> None:
-    """Raise :class:`ConfigurationError` unless names that begin with it can be written in queries as they are."""
+    """Raise :class:`ConfigurationError` unless names with this prefix need no quotes in queries."""
     if not isinstance(namespace, str) or not _PATTERN.fullmatch(namespace):
         raise ConfigurationError(f"namespace={namespace!r}: give a letter, then letters, digits or underscores")
 
@@ -29,14 +29,14 @@ def check_namespace(namespace: object) -> None:
 MOST_NAMES = 5000
 """The most endpoints, or pairs of endpoint and rule, that are counted separately."""
 MOST_TIMES = 20_000
-"""The most times of checks that wait; the oldest are dropped first. A process makes fewer checks in a second."""
-
+"""The most times of checks that wait for a flush. Beyond that, the oldest are dropped. A process makes fewer checks in
+a second."""
 
 Values = tuple[str, ...]
 """The values of labels, in the order of their names."""
 OF_RULE: Final = ("endpoint", "rule")
 CHECK_TIME: Final = "Time that a check of rate limits takes, without time spent waiting for a turn."
-"""The description of the histogram, whose name follows the conventions of each of the two."""
+"""The description of the histogram, whose name differs between Prometheus and OpenTelemetry."""
 
 
 class Snapshot(NamedTuple):
@@ -62,8 +62,9 @@ class Measured:
     unit: str
     """Its unit in OpenTelemetry, such as ``{check}`` or ``s``."""
     text: str
+    """Its description."""
     labels: Values
-    """The names of its labels: endpoints and rules come first, and there are never subjects."""
+    """The names of its labels: first endpoint and rule, if it has these. Never subjects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Count(Measured):
     """A metric that only grows."""
 
     of: Callable[[Counts], Iterable[tuple[Values, int]]]
-    """The amounts to add, by the values of its labels."""
+    """Returns the amounts to add, by the values of its labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class Reading(Measured):
     over_processes: Literal["max", "min", "sum"]
     """How the values of several processes of an app are combined."""
     of: Callable[[Snapshot], Mapping[Values, float]]
-    """Its value now, by the values of its labels; empty if the app does not know it."""
+    """Returns its value now, by the values of its labels; empty if the app does not know it."""
 
 
 def _checks(counts: Counts) -> Iterable[tuple[Values, int]]:
@@ -193,8 +194,8 @@ READINGS: Final[tuple[Reading, ...]] = (
 
 
 class MetricsObserver(ABC):
-    """Counts the events of any number of apps, notes the time that each check took, and hands both on once a second.
-    Thread-safe; a forked child starts with nothing."""
+    """Counts the events of any number of apps, records the time that each check took, and updates the metrics once a
+    second. Thread-safe; a forked child starts with nothing."""
 
     def __init__(self) -> None:
         self._counter = Counter(subjects=False)
@@ -205,7 +206,7 @@ class MetricsObserver(ABC):
         lock_for_forks(self)
 
     def attach(self, watched: ObservedApp, /) -> None:
-        """Show the state of this app as well."""
+        """Read the state of this app, too."""
         self._apps.append(watched)
         watched.every_second(self.flush)
 
@@ -223,11 +224,11 @@ class MetricsObserver(ABC):
             counts = self._counter.take()
             for count in COUNTS:
                 for values, amount in count.of(counts):
-                    self._add(count, self._bounded(count, values), amount)
+                    self._add(count, self._bound(count, values), amount)
             for decided_by, times in tuple(self._times.items()):
                 for _ in range(len(times)):
                     self._record(decided_by, times.popleft())
-            changing = [self._show(app) for app in self._apps]
+            changing = [self._set_readings(app) for app in self._apps]
             return any(changing)
 
     @abstractmethod
@@ -238,7 +239,7 @@ class MetricsObserver(ABC):
     def _record(self, decided_by: str, seconds: float) -> None:
         """Add the time of one check to the histogram."""
 
-    def _show(self, watched: ObservedApp) -> bool:  # noqa: ARG002 - for those that are not asked for readings
+    def _set_readings(self, watched: ObservedApp) -> bool:  # noqa: ARG002 - for observers that set readings
         """Set the readings of an app. Return whether they may change again without an event."""
         return False
 
@@ -246,12 +247,12 @@ class MetricsObserver(ABC):
         """The value of ``reading`` now, with bounded labels."""
         amounts: dict[Values, float] = {}
         for values, amount in reading.of(state).items():
-            bounded = self._bounded(reading, values)
+            bounded = self._bound(reading, values)
             amounts[bounded] = amounts.get(bounded, 0) + amount
         return amounts
 
-    def _bounded(self, metric: Measured, values: Values) -> Values:
-        """``values``, with endpoints and rules that are new after :data:`MOST_NAMES` as ``(others)``."""
+    def _bound(self, metric: Measured, values: Values) -> Values:
+        """``values``, with ``(others)`` for endpoints and rules that are new after :data:`MOST_NAMES`."""
         names = values[: sum(label in OF_RULE for label in metric.labels)]
         if not names or names in self._known:
             return values

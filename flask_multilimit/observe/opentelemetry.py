@@ -1,6 +1,6 @@
 """Metrics and span attributes for OpenTelemetry (extra ``opentelemetry``), following its semantic conventions.
 
-A request only notes what happened and adds attributes to its own span. The instruments are updated once a second.
+A request only records what happened, and sets attributes of its span. The instruments are updated once a second.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ except ModuleNotFoundError as _missing:
 NAME = "flask_multilimit"
 """The name of the instrumentation scope."""
 SECONDS = [0.00001, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0]
-"""The buckets that this observer advises for the histogram."""
+"""The bounds that are advised for the histogram, in seconds."""
 
 
 class OpenTelemetryObserver(MetricsObserver):
@@ -44,7 +44,7 @@ class OpenTelemetryObserver(MetricsObserver):
     ``MultiLimit(app, observers=[OpenTelemetryObserver()])``.
 
     ``meter_provider`` and ``tracer_provider`` default to the global ones. With ``spans``, each round trip to the
-    storage has its own span. One object may observe several apps.
+    storage has a span of its own. One object may observe several apps.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class OpenTelemetryObserver(MetricsObserver):
         tracer_provider: TracerProvider | None = None,
         spans: bool = False,
     ) -> None:
-        for name, given, asked in (
+        for name, given, method in (
             ("meter_provider", meter_provider, "get_meter"),
             ("tracer_provider", tracer_provider, "get_tracer"),
         ):
-            if given is not None and not hasattr(given, asked):
+            if given is not None and not hasattr(given, method):
                 raise ConfigurationError(f"{name}={brief(given)}: give one of OpenTelemetry, or leave it out")
         check_bool("spans", spans)
         super().__init__()
@@ -87,7 +87,7 @@ class OpenTelemetryObserver(MetricsObserver):
         self._seconds.record(seconds, {"multilimit.decided_by": decided_by})
 
     def _trace(self, event: Event) -> None:
-        """Record a span for a round trip that is over, with its times."""
+        """Record a span for a round trip that has ended, with its times."""
         assert self._tracer is not None
         end = time.time_ns() - int(event.waited * 1e9)
         attributes = {"multilimit.endpoint": event.endpoint, "multilimit.outcome": event.outcome}
@@ -114,8 +114,8 @@ class OpenTelemetryObserver(MetricsObserver):
         )
 
     def _make_observables(self, meter: Meter) -> None:
-        """Make instruments that ask the app when metrics are collected. Those whose values add up over processes are
-        not gauges."""
+        """Make instruments that ask the app when metrics are collected. If values of several processes must be added
+        up, the instrument is no gauge."""
         for each in READINGS:
             add_up = each.over_processes == "sum"
             make = meter.create_observable_up_down_counter if add_up else meter.create_observable_gauge

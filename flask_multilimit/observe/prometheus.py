@@ -1,6 +1,6 @@
 """Metrics for Prometheus (extra ``prometheus``), following its conventions and those of OpenMetrics.
 
-A request only notes what happened. The metrics are updated when they are scraped and once a second. So if several
+A request only records what happened. The metrics are updated when they are scraped, and once a second. So if several
 processes share them (``PROMETHEUS_MULTIPROC_DIR``), a scrape shows the others as they were at most a second ago.
 """
 
@@ -66,12 +66,12 @@ class PrometheusMetrics(MetricsObserver):
         self.namespace = namespace
         self._registry = registry
         self._shown: dict[tuple[str, str], set[Values]] = {}
-        """The labels that were shown, by app and gauge: if a value is gone, they show 0."""
-        self._made: list[Any] = []
+        """By app and gauge, the labels that have had a value: if the app does not report one any more, it is 0."""
+        self._registered: list[Any] = []
         try:
-            self._make(buckets)
+            self._make_metrics(buckets)
         except ValueError as error:
-            for metric in self._made:
+            for metric in self._registered:
                 registry.unregister(metric)
             raise ConfigurationError(
                 f"PrometheusMetrics(namespace={namespace!r}): {error}. Give one object to all apps, or each a namespace"
@@ -83,7 +83,7 @@ class PrometheusMetrics(MetricsObserver):
     def _record(self, decided_by: str, seconds: float) -> None:
         self._seconds.labels(decided_by).observe(seconds)
 
-    def _show(self, watched: ObservedApp) -> bool:
+    def _set_readings(self, watched: ObservedApp) -> bool:
         state = Snapshot.of(watched)
         for reading, gauge in self._readings:
             shown = self._shown.setdefault((watched.name, reading.name), set())
@@ -95,9 +95,9 @@ class PrometheusMetrics(MetricsObserver):
 
     # The metrics
 
-    def _make(self, buckets: Sequence[float]) -> None:
+    def _make_metrics(self, buckets: Sequence[float]) -> None:
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
-            self._register(_Flushing(self.flush))  # before the metrics: they are collected in this order
+            self._register(_Flusher(self.flush))  # before the metrics: they are collected in this order
         self._counts = {each.name: self._counter_of(each) for each in COUNTS}
         self._make_histogram(buckets)
         self._readings = [(each, self._gauge(each)) for each in READINGS]
@@ -114,7 +114,7 @@ class PrometheusMetrics(MetricsObserver):
         return counter
 
     def _gauge(self, reading: Reading) -> Gauge:
-        """A gauge with the label ``app``. Without labels it would show 0 before the process knows the value."""
+        """A gauge with the label ``app``. Without labels, it would show 0 before the process knows the value."""
         gauge = Gauge(
             *(_name_of(reading), reading.text, ("app", *reading.labels)),
             namespace=self.namespace,
@@ -126,7 +126,7 @@ class PrometheusMetrics(MetricsObserver):
 
     def _register(self, metric: Collector) -> None:
         self._registry.register(metric)
-        self._made.append(metric)
+        self._registered.append(metric)
 
 
 _MODES: Final[Mapping[str, Literal["livemax", "livemin", "livesum"]]] = {
@@ -137,12 +137,12 @@ _MODES: Final[Mapping[str, Literal["livemax", "livemin", "livesum"]]] = {
 
 
 def _name_of(metric: Measured) -> str:
-    """Its name by the conventions of Prometheus, in which a unit of seconds comes last."""
+    """The name of ``metric`` by the conventions of Prometheus, in which the unit of seconds comes last."""
     return metric.name.replace(".", "_") + ("_seconds" if metric.unit == "s" else "")
 
 
 def _check_buckets(buckets: Sequence[float]) -> None:
-    """Raise :class:`ConfigurationError` unless a histogram can have them."""
+    """Raise :class:`ConfigurationError` unless ``buckets`` are increasing numbers, at least one."""
     check_iterable("buckets", buckets, "a list of seconds")
     if not buckets or not all(is_number(each) and not isnan(each) for each in buckets):
         raise ConfigurationError(f"buckets={buckets!r}: give at least one number of seconds, and only numbers")
@@ -150,8 +150,8 @@ def _check_buckets(buckets: Sequence[float]) -> None:
         raise ConfigurationError(f"buckets={buckets!r}: each must be more than the one before")
 
 
-class _Flushing(Collector):
-    """Has no metric of its own, but updates the others when they are about to be collected."""
+class _Flusher(Collector):
+    """Has no metric of its own, but updates the others before they are collected."""
 
     def __init__(self, flush: Callable[[], object]) -> None:
         self._flush = flush

@@ -83,7 +83,7 @@ class AppAudience:
         outbox = None
         if isinstance(storage, KeepsTallies):
             outbox = Outbox(
-                storage, settings.key_prefix, logger=logger, is_away=lambda: self.health().state == "failed"
+                storage, settings.key_prefix, logger=logger, is_down=lambda: self.health().state == "failed"
             )
         return Traffic(
             self.background,

@@ -1,4 +1,4 @@
-"""Counts and top offenders: counted in each process, flushed once a second, read by people."""
+"""Traffic: outcomes and the most refused subjects, counted in each process, sent once a second, read by people."""
 
 from __future__ import annotations
 

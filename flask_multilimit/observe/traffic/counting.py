@@ -1,4 +1,4 @@
-"""Counts events in this process. Requests append to a list, which is summed up once a second or when it is long."""
+"""Counts events in this process. Requests append to lists, which are summed up once a second or when they are long."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ class Heaviest(Generic[K]):
     """The most frequent of many keys, in bounded memory. Not thread-safe.
 
     Misra-Gries (Misra, Gries: Finding Repeated Elements, Science of Computer Programming, 1982): when there are more
-    than twice ``capacity`` counters, all are lowered together until no more than ``capacity`` are above zero. So a
-    count is never too large, and a key that is more frequent than the total divided by ``capacity`` always has one.
+    than twice ``capacity`` counters, all are lowered by the same amount, so that at most ``capacity`` stay above zero.
+    So a count is never too large, and a key that is more frequent than the total divided by ``capacity`` is always
+    counted.
     """
 
     __slots__ = ("_capacity", "_counts")
@@ -56,38 +57,38 @@ class Heaviest(Generic[K]):
             self._counts = Amounts({key: count - lowered for key, count in self._counts.items() if count > lowered})
 
     def top(self, most: int) -> dict[K, int]:
-        """The most frequent keys, each with the least number of times that it was added."""
+        """The most frequent keys, each with a lower bound of the number of times that it was added."""
         return dict(self._counts.most_common(most))
 
 
 MOST_NAMES = 4096
 """The most names of checks, and of rules, that are counted separately between two flushes."""
 MOST_SUBJECTS = 1024
-"""The number of subjects among which the most refused are surely found. Twice as many are counted."""
+"""The capacity of :class:`Heaviest` for subjects, which counts up to twice as many."""
 MOST_SENT = 100
-"""The number of most refused subjects that are passed on at each flush."""
+"""The most subjects that are passed on at each flush, those that were refused most."""
 AT_ONCE = 200
 """The number of events that are summed up together."""
 
 DENY_LIST, BAN_LIST = "(deny list)", "(banned by hand)"
-"""The names in place of a rule when a list refuses."""
+"""Names in place of a rule, when a list refuses."""
 _LIST_OF: dict[Outcome, str] = {"denied": DENY_LIST, "banned": BAN_LIST}
 
 _Labels = tuple[str, Outcome, str]
 _RuleLabels = tuple[str, str, RuleOutcome]
 _Who = tuple[str, str, str, str]
-"""The fields of a :class:`Refused`. Making this tuple takes a quarter of the time."""
+"""The fields of a :class:`Refused`. Making a plain tuple takes a quarter of the time."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class _Marks:
-    """A check for which more than its labels is counted. There is one object for each outcome of the same hits, and it
-    is counted by identity."""
+class _Details:
+    """What to count for a check, if that is more than its labels. There is one object for each result of the same hits,
+    and it is counted by identity."""
 
     labels: _Labels
     rules: tuple[_RuleLabels, ...]
     subjects: tuple[_Who, ...]
-    """The subjects that were refused, each with what refused it."""
+    """The subjects that were refused, each with the rule or list that refused it."""
     begun: tuple[BanBegun, ...] = ()
 
 
@@ -102,27 +103,27 @@ class Counter:
         self._counts_subjects = subjects
         self._lock = Lock()
         self._admitted: list[tuple[str, Decision, Sequence[Counted]]] = []
-        self._seen: list[_Labels] = []
-        """What is not summed up yet. Requests append without a lock, so summing up removes only what it has seen."""
-        self._marked: list[_Marks] = []
-        """The same, for checks for which more is counted."""
+        self._labels: list[_Labels] = []
+        """Checks that are not summed up yet. Requests append without a lock, so summing up removes only items that it
+        has read; so it does in the next lists."""
+        self._detailed: list[_Details] = []
         self._units: list[tuple[_RuleLabels, int]] = []
-        """The same, for units that a settlement has returned or added."""
+        """Units that settlements have returned or added."""
         self._start()
         lock_for_forks(self, inner=True)
 
     def count(
         self, endpoint: str, outcome: Outcome, decided_by: str, decision: Decision | None, applied: Sequence[Counted]
     ) -> None:
-        """Count one event of these fields."""
-        self._sort(endpoint, outcome, decided_by, decision, applied)
-        if len(self._seen) >= AT_ONCE or len(self._marked) >= AT_ONCE:
+        """Count one event with these fields."""
+        self._collect(endpoint, outcome, decided_by, decision, applied)
+        if len(self._labels) >= AT_ONCE or len(self._detailed) >= AT_ONCE:
             with self._lock:
                 self._sum_up()
 
     def count_admitted(self, endpoint: str, decision: Decision, applied: Sequence[Counted]) -> None:
-        """Count a check that admits, and did not wait. The details are worked out later, for many checks in a row:
-        between the steps of a request, this would take three times as long."""
+        """Count a check that was allowed without waiting. The details are worked out later, for many checks in a row:
+        during a request, this would take three times as long."""
         admitted = self._admitted
         admitted.append((endpoint, decision, applied))
         if len(admitted) >= AT_ONCE:
@@ -130,7 +131,7 @@ class Counter:
                 self._sum_up()
 
     def take(self) -> Counts:
-        """What was counted since the last call."""
+        """Return what was counted since the last call."""
         with self._lock:
             self._sum_up()
             checks, rules, refused, begun = self._checks, self._rules, self._refused, self._begun
@@ -150,46 +151,45 @@ class Counter:
         self._refused: Heaviest[_Who] = Heaviest(MOST_SUBJECTS)
         self._begun: list[BanBegun] = []
 
-    def _sort(
+    def _collect(
         self, endpoint: str, outcome: Outcome, decided_by: str, decision: Decision | None, applied: Sequence[Counted]
     ) -> None:
         if decision is not None and outcome not in AFTERWARDS and (outcome != "allowed" or is_near_limit(decision)):
-            self._marked.append(_marks_of(endpoint, outcome, decided_by, decision, applied))
+            self._detailed.append(_details_of(endpoint, outcome, decided_by, decision, applied))
         elif decision is None and applied and outcome != "unanswered":  # a list decided
-            self._marked.append(_marks_of_listed(endpoint, outcome, decided_by, applied[0].subject))
+            self._detailed.append(_details_of_listed(endpoint, outcome, decided_by, applied[0].subject))
         else:
             if outcome in AFTERWARDS:
                 self._units += _settled_units(endpoint, decision)
-            self._seen.append((endpoint, outcome, decided_by))
-
-    # Under the lock
+            self._labels.append((endpoint, outcome, decided_by))
 
     def _sum_up(self) -> None:
-        for endpoint, decision, applied in _out_of(self._admitted):
-            self._sort(endpoint, outcome_of(decision, 0.0), decision.decided_by, decision, applied)
-        for check, amount in Amounts(_out_of(self._seen)).items():
+        """Sum up what requests have appended. The caller holds the lock."""
+        for endpoint, decision, applied in _drain(self._admitted):
+            self._collect(endpoint, outcome_of(decision, 0.0), decision.decided_by, decision, applied)
+        for check, amount in Amounts(_drain(self._labels)).items():
             _add(self._checks, check, (OTHERS, *check[1:]), amount)
-        for rule, units in _out_of(self._units):
+        for rule, units in _drain(self._units):
             _add(self._rules, rule, (OTHERS, OTHERS, rule[2]), units)
-        for marks, amount in Amounts(_out_of(self._marked)).items():
-            _add(self._checks, marks.labels, (OTHERS, *marks.labels[1:]), amount)
-            for rule in marks.rules:
+        for details, amount in Amounts(_drain(self._detailed)).items():
+            _add(self._checks, details.labels, (OTHERS, *details.labels[1:]), amount)
+            for rule in details.rules:
                 _add(self._rules, rule, (OTHERS, OTHERS, rule[2]), amount)
             if self._counts_subjects:
-                for who in marks.subjects:
+                for who in details.subjects:
                     self._refused.add(who, amount)
-            if marks.begun and len(self._begun) < MOST_BANS:
-                self._begun += marks.begun
+            if details.begun and len(self._begun) < MOST_BANS:
+                self._begun += details.begun
 
     def _after_fork_in_child(self) -> None:
-        """The parent passes on what was counted before the fork."""
+        """Start with nothing: the parent passes on what was counted before the fork."""
         self._lock = Lock()
-        self._admitted, self._seen, self._marked, self._units = [], [], [], []
+        self._admitted, self._labels, self._detailed, self._units = [], [], [], []
         self._start()
 
 
-def _out_of(seen: list[K]) -> list[K]:
-    """Take all items out of the list, and return them. Items that are appended meanwhile stay."""
+def _drain(seen: list[K]) -> list[K]:
+    """Take all items out of the list, and return them. Items that other threads append at the same time stay."""
     amount = len(seen)
     taken = seen[:amount]
     del seen[:amount]
@@ -211,57 +211,58 @@ def _settled_units(endpoint: str, decision: Decision | None) -> list[tuple[_Rule
 
 
 @lru_cache(maxsize=MOST_SUBJECTS)
-def _marks_of_listed(endpoint: str, outcome: Outcome, decided_by: str, subject: tuple[str, str]) -> _Marks:
-    return _Marks(
+def _details_of_listed(endpoint: str, outcome: Outcome, decided_by: str, subject: tuple[str, str]) -> _Details:
+    return _Details(
         (endpoint, outcome, decided_by),
         (),
         ((endpoint, _LIST_OF.get(outcome, outcome), subject[0], short(subject[1])),),
     )
 
 
-def _marks_of(
+def _details_of(
     endpoint: str, outcome: Outcome, decided_by: str, decision: Decision, applied: Sequence[Counted]
-) -> _Marks:
-    """The marks of a decision, kept with its hits, because a subject that is refused once is often refused again."""
+) -> _Details:
+    """The details of a decision, cached with its hits, because a subject that is refused once is often refused
+    again."""
     near: Sequence[Hit] = ()
-    end: tuple[object, ...] = (endpoint, outcome, decided_by, *map(truth, decision.reply[RETRY_AFTERS]))
+    result: tuple[object, ...] = (endpoint, outcome, decided_by, *map(truth, decision.reply[RETRY_AFTERS]))
     if decision.reply[ALLOWED] and (near := hits_near_limit(decision)):
-        end += tuple([hit.key for hit in near])
+        result += tuple([hit.key for hit in near])
     if outcome == "banned" and (begun := [ban for ban in decision.bans if ban.begun and not ban.hit.shadow]):
-        return _new_marks((endpoint, outcome, decided_by), decision, near, applied, begun)
-    known: dict[tuple[object, ...], _Marks]
+        return _new_details((endpoint, outcome, decided_by), decision, near, applied, begun)
+    known: dict[tuple[object, ...], _Details]
     try:
-        known = decision.hits.cache[_marks_by_end]  # type: ignore[attr-defined]  # as memoized() does
+        known = decision.hits.cache[_details_by_result]  # type: ignore[attr-defined]  # as memoized() does
     except (AttributeError, KeyError):
-        known = memoized(decision.hits, _marks_by_end)
-    marks = known.get(end)
-    if marks is None:
-        marks = known[end] = _new_marks((endpoint, outcome, decided_by), decision, near, applied)
-    return marks
+        known = memoized(decision.hits, _details_by_result)
+    details = known.get(result)
+    if details is None:
+        details = known[result] = _new_details((endpoint, outcome, decided_by), decision, near, applied)
+    return details
 
 
-def _marks_by_end(hits: tuple[Hit, ...]) -> dict[tuple[object, ...], _Marks]:  # noqa: ARG001 - filled later
+def _details_by_result(hits: tuple[Hit, ...]) -> dict[tuple[object, ...], _Details]:  # noqa: ARG001 - filled later
     return {}
 
 
 def _refused_by(endpoint: str, outcome: Outcome, decision: Decision, applied: Sequence[Counted]) -> Iterable[_Who]:
-    """Each subject that is refused once, however many rules refuse it: by its ban, otherwise by the rule with the
+    """Each subject that is refused, once, however many rules refuse it: with its ban, otherwise the rule with the
     longest window."""
     windows = {hit.name: hit.rule.time for hit in decision.hits}
     bans = {ban.name for ban in decision.bans if ban.holds} if outcome == "banned" else set()
-    found: dict[tuple[str, str], str] = {}
+    rules: dict[tuple[str, str], str] = {}
     for rule, *subject in sorted(refusals_of(decision, applied), key=lambda each: (each[0] in bans, windows[each[0]])):
-        found[subject[0], subject[1]] = rule
-    return [(endpoint, rule, type_, short(subject)) for (type_, subject), rule in found.items()]
+        rules[subject[0], subject[1]] = rule
+    return [(endpoint, rule, type_, short(subject)) for (type_, subject), rule in rules.items()]
 
 
-def _new_marks(
+def _new_details(
     labels: _Labels,
     decision: Decision,
     near: Sequence[Hit],
     applied: Sequence[Counted],
     begun: Sequence[BanStatus] = (),
-) -> _Marks:
+) -> _Details:
     endpoint = labels[0]
     rules: list[_RuleLabels] = [
         (endpoint, hit.name, "shadows" if hit.shadow else "refuses") for hit in refusing_hits(decision)
@@ -271,4 +272,4 @@ def _new_marks(
     who = _refused_by(endpoint, labels[1], decision, applied)
     now = time.time() if begun else 0.0
     bans = [BanBegun(endpoint, ban.name, ban.hit.key, now, now + ban.retry_after) for ban in begun]
-    return _Marks(labels, tuple(rules), tuple(who), tuple(bans))
+    return _Details(labels, tuple(rules), tuple(who), tuple(bans))

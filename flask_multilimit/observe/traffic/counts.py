@@ -1,4 +1,4 @@
-"""The counts, and how they lie in the storage: in buckets of ten seconds that live an hour, beside the ends of bans."""
+"""The counts, and their form in the storage: buckets of ten seconds that are kept for an hour, and the ends of bans."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ RuleOutcome = Literal["refuses", "shadows", "near", "bans", "returned", "added"]
 RULE_OUTCOMES: tuple[RuleOutcome, ...] = get_args(RuleOutcome)
 
 LONGEST_NAME = 120
-"""The number of characters of an endpoint or a rule that are kept."""
+"""The characters that are kept of an endpoint or a rule."""
 LONGEST_SUBJECT = 64
 MOST_BANS = 10_000
-"""The most bans whose end is kept together. If there are more, those that end first are forgotten."""
+"""The most bans that are kept at once. If there are more, those that end first are forgotten."""
 _TAB = str.maketrans("\t\n", "  ")
 
 
 class Check(NamedTuple):
-    """Checks of one endpoint with one outcome."""
+    """The label of checks of one endpoint with one outcome."""
 
     endpoint: str
     outcome: Outcome
@@ -42,7 +42,7 @@ class Check(NamedTuple):
 
 
 class RuleCount(NamedTuple):
-    """Checks of one endpoint in which one rule did the same, or its units."""
+    """The label of checks of one endpoint in which one rule did one thing, or of its units."""
 
     endpoint: str
     rule: str
@@ -50,18 +50,18 @@ class RuleCount(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A subject that one rule refuses at one endpoint."""
+    """The label of a subject that one rule refuses at one endpoint."""
 
     endpoint: str
     rule: str
     type: str
-    """Type of the subject."""
+    """The type of the subject."""
     subject: str
     """Plain or hashed, as ``MULTILIMIT_TRAFFIC_SUBJECTS`` says. Personal data."""
 
 
 ANYBODY = Refused("", "", "", "")
-"""Stands for all checks where the second of a beginning is kept."""
+"""In place of a subject: all checks, among the starts."""
 
 
 class BanBegun(NamedTuple):
@@ -71,11 +71,11 @@ class BanBegun(NamedTuple):
     rule: str
     """Its name."""
     key: str
-    """Its key in the storage, which names the subject. Personal data."""
+    """Its key in the storage, which contains the subject. Personal data."""
     began: float
-    """POSIX time, as is ``until``."""
+    """POSIX time."""
     until: float
-    """When it ends, or was lifted."""
+    """When it ends, or was lifted: POSIX time."""
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class Counts:
     """The subjects that are refused most."""
     begun: list[BanBegun] = field(default_factory=list)
     starts: list[tuple[Refused, float]] = field(default_factory=list)
-    """The first refusals after a pause, as one process knows: POSIX times."""
+    """The POSIX times of first refusals after a pause, as far as one process knows."""
 
     def __bool__(self) -> bool:
         return bool(self.checks or self.rules or self.refused)
@@ -101,44 +101,42 @@ class Counts:
         self.starts += other.starts
 
 
-def written(counts: Counts) -> dict[str, int]:
+def encode_counts(counts: Counts) -> dict[str, int]:
     """The amounts of checks and rules, by their names in the storage."""
     amounts = Amounts[str]()
     for check, amount in counts.checks.items():
-        amounts[f"{check[1]}\t{recorded(check[0])}\t{recorded(check[2])}"] += amount
+        amounts[f"{check[1]}\t{counted_name(check[0])}\t{counted_name(check[2])}"] += amount
     for rule, amount in counts.rules.items():
-        amounts[f"{rule[2]}\t{recorded(rule[0])}\t{recorded(rule[1])}"] += amount
+        amounts[f"{rule[2]}\t{counted_name(rule[0])}\t{counted_name(rule[1])}"] += amount
     return amounts
 
 
-def written_subjects(refused: Mapping[Refused, int]) -> dict[str, int]:
+def encode_subjects(refused: Mapping[Refused, int]) -> dict[str, int]:
     amounts = Amounts[str]()
     for each, amount in refused.items():
-        amounts[f"{recorded(each[0])}\t{recorded(each[1])}\t{recorded(each[2])}\t{each[3]}"] += amount
+        amounts[f"{counted_name(each[0])}\t{counted_name(each[1])}\t{counted_name(each[2])}\t{each[3]}"] += amount
     return amounts
 
 
-def written_starts(starts: Iterable[tuple[Refused, float]]) -> dict[str, int]:
+def encode_starts(starts: Iterable[tuple[Refused, float]]) -> dict[str, int]:
     """Each instant, in milliseconds, by its name in the storage."""
-    return {
-        f"{round(at * 1000)}\t{name}": round(at * 1000) for who, at in starts for name in written_subjects({who: 1})
-    }
+    return {f"{round(at * 1000)}\t{name}": round(at * 1000) for who, at in starts for name in encode_subjects({who: 1})}
 
 
-def read_starts(instants: Mapping[str, int]) -> dict[Refused, list[float]]:
-    found: dict[Refused, list[float]] = {}
+def decode_starts(instants: Mapping[str, int]) -> dict[Refused, list[float]]:
+    starts: dict[Refused, list[float]] = {}
     for _, endpoint, rule, type_, subject, at in _fields(instants, 5):
-        found.setdefault(Refused(endpoint, rule, type_, subject), []).append(int(at) / 1000)
-    return found
+        starts.setdefault(Refused(endpoint, rule, type_, subject), []).append(int(at) / 1000)
+    return starts
 
 
-def written_bans(begun: Iterable[BanBegun]) -> dict[str, int]:
+def encode_bans(begun: Iterable[BanBegun]) -> dict[str, int]:
     """The end of each ban, in milliseconds, by its name in the storage."""
-    names = ((ban, f"{recorded(ban.endpoint)}\t{recorded(ban.rule)}\t{int(ban.began * 1000)}") for ban in begun)
+    names = ((ban, f"{counted_name(ban.endpoint)}\t{counted_name(ban.rule)}\t{int(ban.began * 1000)}") for ban in begun)
     return {f"{name}\t{encodable(ban.key)}": int(ban.until * 1000) for ban, name in names}
 
 
-def read_bans(ends: Mapping[str, int]) -> list[BanBegun]:
+def decode_bans(ends: Mapping[str, int]) -> list[BanBegun]:
     return [
         BanBegun(endpoint, rule, key, int(began) / 1000, int(until) / 1000)
         for endpoint, rule, began, key, until in _fields(ends, 4)
@@ -146,7 +144,7 @@ def read_bans(ends: Mapping[str, int]) -> list[BanBegun]:
     ]
 
 
-def read(amounts: Mapping[str, int], subjects: Mapping[str, int]) -> Counts:
+def decode_counts(amounts: Mapping[str, int], subjects: Mapping[str, int]) -> Counts:
     """The counts for names in the storage. Names that another version wrote are left out."""
     counts = Counts()
     for did, endpoint, name, amount in _fields(amounts, 3):
@@ -160,7 +158,7 @@ def read(amounts: Mapping[str, int], subjects: Mapping[str, int]) -> Counts:
 
 
 def short(subject: str) -> str:
-    """``subject``, or the beginning of a long one with a digest that tells it apart."""
+    """``subject``; if it is long, its beginning and a digest."""
     if len(subject) <= LONGEST_SUBJECT:
         return subject
     digest = blake2b(subject.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
@@ -179,8 +177,8 @@ def _fields(amounts: Mapping[str, int], number: int) -> Iterator[list[str]]:
             yield [*fields, str(amount)]
 
 
-def recorded(text: str) -> str:
-    """The name of an endpoint or a rule, as its counts have it: long ones are cut off."""
+def counted_name(text: str) -> str:
+    """The name of an endpoint or a rule in counts, where long names are cut off."""
     return encodable(text[:LONGEST_NAME].translate(_TAB))
 
 
@@ -191,7 +189,7 @@ def _add(amounts: dict[K, int], others: Mapping[K, int]) -> None:
 
 BUCKET_SECONDS = 10
 PAUSE_BUCKETS = 60 // BUCKET_SECONDS
-"""The longest pause in a series of refusals: a minute."""
+"""The longest pause within a series of refusals: a minute."""
 LIVES_SECONDS = 3600 + 2 * BUCKET_SECONDS
 """A bucket is kept as long as any of its seconds is less than an hour ago."""
 MOST_NAMES_KEPT = 8192
@@ -199,12 +197,12 @@ MOST_NAMES_KEPT = 8192
 MOST_SUBJECTS_KEPT = 200
 """The most subjects in a bucket."""
 MOST_STARTS_KEPT = 2000
-"""The most first refusals whose second is known. Of others, the ten seconds are."""
+"""The most first refusals whose second is kept. Of others, only the ten seconds are known."""
 
 
 class Places:
-    """The keys of traffic. All have the same hash tag. No scope can have this one: an escaped scope begins with ``*``
-    only if a digest follows."""
+    """The keys of traffic. All have the same hash tag, which no scope can have: an escaped scope begins with ``*`` only
+    if a digest follows."""
 
     def __init__(self, prefix: str) -> None:
         self._stem = f"{prefix}{{*traffic}}:"
@@ -216,7 +214,7 @@ class Places:
         return f"{self._stem}subjects:{bucket}"
 
     def bans(self) -> str:
-        """Of those in force, and of those that ended in the last hour."""
+        """The key of bans that are in force, or ended in the last hour."""
         return f"{self._stem}bans"
 
     def starts(self) -> str:
@@ -231,13 +229,13 @@ def bucket_at(seconds: float) -> int:
 
 
 def tallies_of(places: Places, bucket: int, counts: Counts) -> list[Tally]:
-    """What to send to the storage for ``counts``."""
-    tallies = [Tally(places.counts(bucket), written(counts), LIVES_SECONDS, MOST_NAMES_KEPT)]
+    """The tallies to send to the storage for ``counts``."""
+    tallies = [Tally(places.counts(bucket), encode_counts(counts), LIVES_SECONDS, MOST_NAMES_KEPT)]
     if counts.refused:
-        subjects = written_subjects(counts.refused)
+        subjects = encode_subjects(counts.refused)
         tallies.append(Tally(places.subjects(bucket), subjects, LIVES_SECONDS, MOST_SUBJECTS_KEPT))
     if counts.starts:
-        starts = written_starts(counts.starts)
+        starts = encode_starts(counts.starts)
         tallies.append(Tally(places.starts(), starts, LIVES_SECONDS, MOST_STARTS_KEPT, instants=True))
     if counts.begun:
         tallies.append(tally_of_bans(places, counts.begun))
@@ -245,7 +243,7 @@ def tallies_of(places: Places, bucket: int, counts: Counts) -> list[Tally]:
 
 
 def tally_of_bans(places: Places, bans: Iterable[BanBegun]) -> Tally:
-    return Tally(places.bans(), written_bans(bans), LIVES_SECONDS, MOST_BANS, instants=True)
+    return Tally(places.bans(), encode_bans(bans), LIVES_SECONDS, MOST_BANS, instants=True)
 
 
 def is_traffic(key: str) -> bool:

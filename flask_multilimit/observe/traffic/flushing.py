@@ -1,4 +1,4 @@
-"""Traffic: counted by default, and sent to the storage once a second, off the request path."""
+"""Sends traffic, which is counted by default, to the storage once a second, off the request path."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .counts import (
 from .log import RefusalLog
 
 MOST_WAITING = 90
-"""The most batches that wait for a storage that is down. After that, those of one minute are joined, the oldest first,
+"""The most batches that wait for a storage that is down. Beyond that, two of one minute are joined, the oldest first,
 so that an hour without a pause stays one. Amounts stay exact, but all count for the later ten seconds."""
 
 ShownSubjects = Literal["plain", "hashed", "none"]
@@ -51,7 +51,7 @@ class Batch:
     bucket: int
     counts: Counts
     number: int | None = None
-    """Set at the first attempt. It is not known whether that attempt arrived, so the batch must not change any more."""
+    """Set at the first attempt to send it. That may have arrived, so from then on the batch must not change."""
 
 
 class Outbox:
@@ -63,20 +63,20 @@ class Outbox:
         prefix: str,
         *,
         logger: logging.Logger,
-        is_away: Callable[[], bool] = lambda: False,
+        is_down: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._storage = storage
         self._places = Places(prefix)
         self._logger = SafeLogger(logger)
-        self._is_away = is_away
+        self._is_down = is_down
         self._clock = clock
         self._ahead: float | None = None
-        """Seconds that the storage's clock is ahead of ours, once it has answered."""
+        """Seconds by which the storage's clock is ahead of this process's; ``None`` until it has answered."""
         self._quiet_until = -float("inf")
         self._lock = LateLock()
         self._refused: dict[Refused, float] = {}
-        """When each subject was refused last, within the last minute."""
+        """When each subject was last refused, within the last minute."""
         self._start()
         lock_for_forks(self)
 
@@ -88,18 +88,18 @@ class Outbox:
             ahead = self._ahead or 0.0
             counts.begun = [ban._replace(began=ban.began + ahead, until=ban.until + ahead) for ban in counts.begun]
             now = self._clock() + ahead
-            counts.starts = self._starts_of([ANYBODY, *counts.refused], now)
+            counts.starts = self._new_series([ANYBODY, *counts.refused], now)
             bucket = bucket_at(now)
             last = self._waiting[-1] if self._waiting else None
             if last is not None and last.bucket == bucket and last.number is None:
-                _join(last.counts, counts)
+                _merge(last.counts, counts)
             else:
                 self._waiting.append(Batch(bucket, counts))
             if len(self._waiting) > MOST_WAITING:
-                self._make_room()
+                self._join_two()
 
     def send(self) -> bool:
-        """Send what waits, one command for each batch. Return whether some is left."""
+        """Send the waiting batches, each in one command. Return whether any is left."""
         while True:
             with self._lock:
                 if not self._waiting:
@@ -125,18 +125,18 @@ class Outbox:
         with suppress(StorageError):  # sending reports it
             self._ahead = self._storage.tallies([self._source]).at - self._clock()
 
-    def _make_room(self) -> None:
-        """Join two batches. The first one may have been tried."""
+    def _join_two(self) -> None:
+        """Join two batches, but not the first one, which may have been sent already."""
         minutes = [batch.bucket // PAUSE_BUCKETS for batch in self._waiting]
         places = range(1, len(minutes) - 1)
         place = next((place for place in places if minutes[place] == minutes[place + 1]), 1)
         joined = self._waiting.pop(place)
-        _join(self._waiting[place].counts, joined.counts)
+        _merge(self._waiting[place].counts, joined.counts)
 
-    def _starts_of(self, refused: Iterable[Refused], now: float) -> list[tuple[Refused, float]]:
-        """Those who were not ``refused``, or checked at all, in the last minute, as far as this process knows: rates
-        divide by the time since then. The first check started the thread, a second ago; others were refused within
-        that second, half of it ago on average."""
+    def _new_series(self, refused: Iterable[Refused], now: float) -> list[tuple[Refused, float]]:
+        """The subjects in ``refused`` that this process had not refused (of :data:`ANYBODY`: not checked) in the last
+        minute, each with its first refusal: rates divide by the time since then. The first check started the thread, a
+        second ago; others were refused within that second, half of it ago on average."""
         recent = {who: at for who, at in self._refused.items() if now - at <= PAUSE_BUCKETS * BUCKET_SECONDS}
         self._refused = {**recent, **dict.fromkeys(refused, now)}
         return [(who, now - (SECONDS if who == ANYBODY else SECONDS / 2)) for who in refused if who not in recent]
@@ -147,21 +147,20 @@ class Outbox:
         self._waiting: list[Batch] = []
 
     def _log(self, error: StorageError) -> None:
-        """Log ``error`` once a minute, because the guard reports a storage that is down, but not one that only refuses
-        traffic."""
+        """Log ``error``, at most once a minute, unless the storage is down: then the guard reports it."""
         now = time.monotonic()
-        if now >= self._quiet_until and not self._is_away():
+        if now >= self._quiet_until and not self._is_down():
             self._quiet_until = now + QUIET_SECONDS
             self._logger.warning("Rate limits: could not store traffic; will retry: %s", with_remedy(error))
 
     def _after_fork_in_child(self) -> None:
-        """The parent sends what waits."""
+        """Start with nothing: the parent sends what waits."""
         self._lock = LateLock()
         self._start()
 
 
-def shown(counts: Counts, how: ShownSubjects, key: bytes) -> Counts:
-    """``counts`` with the subjects as they may be stored."""
+def as_stored(counts: Counts, how: ShownSubjects, key: bytes) -> Counts:
+    """``counts`` with the subjects in the form in which they may be stored."""
     if how == "plain":
         show = encodable
     else:
@@ -173,7 +172,7 @@ def shown(counts: Counts, how: ShownSubjects, key: bytes) -> Counts:
     return Counts(counts.checks, counts.rules, refused, counts.begun)
 
 
-def _join(counts: Counts, others: Counts) -> None:
+def _merge(counts: Counts, others: Counts) -> None:
     counts.add(others)
     if len(counts.refused) > MOST_SENT:
         counts.refused = dict(Amounts(counts.refused).most_common(MOST_SENT))
@@ -205,14 +204,14 @@ class Traffic(Counter):
         background.add(self.flush)
 
     def flush(self, *, ending: bool = False) -> bool:
-        """Pass on what was counted since the last call. Return whether some is left."""
+        """Pass on what was counted since the last call. Return whether there is more to do."""
         counts = self.take()
         if counts:
-            self._hand_on(shown(counts, self._subjects, self._key))
+            self._pass_on(as_stored(counts, self._subjects, self._key))
         more = self._outbox is not None and self._outbox.send()
         return (self._log is not None and self._log.log_if_due(at_once=ending)) or more or bool(counts)
 
-    def _hand_on(self, counts: Counts) -> None:
+    def _pass_on(self, counts: Counts) -> None:
         if self._log is not None:
             self._log.add(counts)
         if self._outbox is not None:

@@ -17,8 +17,9 @@ Log = Literal["summary", "subjects", "off"]
 
 MINUTE = 60.0
 NAMED = 5
-"""The number of rules that a line names, those that refuse most."""
+"""The most rules that a line names, those that refuse most."""
 NAMED_SUBJECTS = 3
+"""The most subjects that a line names, those that are refused most."""
 
 
 class RefusalLog:
@@ -41,7 +42,7 @@ class RefusalLog:
         self._counts.add(counts)
 
     def log_if_due(self, *, at_once: bool = False) -> bool:
-        """Log if the minute is over. Return whether another line is to come."""
+        """Log if the minute is over, or ``at_once``. Return whether there is something left to log."""
         if self._since is None:
             return False
         seconds = self._clock() - self._since

@@ -1,4 +1,4 @@
-"""Reads traffic back for `flask multilimit top` and the dashboard. Asks the storage, but never on the request path."""
+"""Reads traffic for `flask multilimit top`, the dashboard and metrics, off the request path."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from .counts import (
     Refused,
     RuleOutcome,
     bucket_at,
-    read,
-    read_bans,
-    read_starts,
+    decode_bans,
+    decode_counts,
+    decode_starts,
     tally_of_bans,
 )
 
@@ -33,12 +33,12 @@ LONGEST_SECONDS = 3600
 TOGETHER = 10
 """The number of buckets that one command reads."""
 SETTLED_SECONDS = 30
-"""After this time a reader keeps a bucket and does not read it again. (A process that could not flush during an outage
-adds to older buckets. Only readers that have not read these yet see it.)"""
+"""After this time, a reader keeps a bucket and does not read it again. (A process that could not flush during an outage
+adds to older buckets. A reader that has read these before does not see that.)"""
 
 
 class TopSubject(NamedTuple):
-    """A subject that one rule refuses at one endpoint."""
+    """A subject that one rule refused at one endpoint."""
 
     endpoint: str
     rule: str
@@ -46,7 +46,7 @@ class TopSubject(NamedTuple):
     subject: str
     """Plain or hashed, as ``MULTILIMIT_TRAFFIC_SUBJECTS`` says. Personal data."""
     refused: int
-    """The least number of refusals: those of seconds in which many others were refused more often are missing."""
+    """At least this many refusals: those in seconds in which many others were refused more often are missing."""
     since: float
     """POSIX time of the first refusal of the latest series, to ten seconds. A pause of over a minute ends a series."""
     until: float
@@ -110,7 +110,7 @@ class RecentTraffic(NamedTuple):
 
 
 def series_of(buckets: Iterable[int]) -> list[list[int]]:
-    """``buckets`` with refusals, in order, cut where there is a pause of more than a minute."""
+    """``buckets`` with refusals, in order, split where there is a pause of more than a minute."""
     series: list[list[int]] = []
     for bucket in buckets:
         if not series or bucket - series[-1][-1] > PAUSE_BUCKETS:
@@ -120,12 +120,12 @@ def series_of(buckets: Iterable[int]) -> list[list[int]]:
 
 
 class BansBegun(NamedTuple):
-    """Bans by limiters, as the storage knew them."""
+    """Bans by limiters, read from the storage."""
 
     at: float
-    """POSIX time by the clock of the storage: when it was asked."""
+    """When the storage was asked: POSIX time by its clock."""
     begun: Sequence[BanBegun]
-    """Those that may hold, and those that ended in the last hour."""
+    """Bans that may hold, and bans that ended in the last hour."""
 
     @property
     def latest(self) -> Mapping[str, BanBegun]:
@@ -146,8 +146,8 @@ def reader_of(storage: Storage, prefix: str) -> TrafficReader:
 
 
 class TrafficReader:
-    """Reads the traffic of all processes that share a storage and a prefix. It keeps slices that are settled, so use
-    one reader to show traffic repeatedly. Not thread-safe."""
+    """Reads the traffic of all processes that share a storage and a prefix. It keeps slices that hardly change any
+    more, so use one reader to show traffic repeatedly. Not thread-safe."""
 
     def __init__(self, storage: KeepsTallies, prefix: str) -> None:
         self._storage = storage
@@ -175,16 +175,16 @@ class TrafficReader:
         return self._storage.tallies([self._places.source("nobody")]).at
 
     def bans(self) -> BansBegun:
-        """The bans that the app's limiters began, as far as they are not forgotten. Raises :class:`StorageError`."""
-        found = self._storage.tallies([self._places.bans()])
-        return BansBegun(found.at, read_bans(found.amounts[0]))
+        """The bans that the app's limiters began, unless they are forgotten. Raises :class:`StorageError`."""
+        tallies = self._storage.tallies([self._places.bans()])
+        return BansBegun(tallies.at, decode_bans(tallies.amounts[0]))
 
     def starts(self) -> Mapping[Refused, Sequence[float]]:
-        """The first refusals after a pause, in any process: POSIX times. Raises :class:`StorageError`."""
-        return read_starts(self._storage.tallies([self._places.starts()]).amounts[0])
+        """The POSIX times of first refusals after a pause, in any process. Raises :class:`StorageError`."""
+        return decode_starts(self._storage.tallies([self._places.starts()]).amounts[0])
 
     def end_bans(self, keys: Iterable[str]) -> None:
-        """Let the bans under ``keys`` end now: they were lifted. Raises :class:`StorageError`."""
+        """Record that the bans under ``keys`` end now, because they were lifted. Raises :class:`StorageError`."""
         known, lifted = self.bans(), frozenset(keys)
         ended = [ban._replace(until=known.at) for ban in known.begun if ban.key in lifted and ban.until > known.at]
         if ended:
@@ -196,7 +196,7 @@ class TrafficReader:
         keys = [*map(self._places.counts, buckets), *map(self._places.subjects, buckets)]
         amounts = self._storage.tallies(keys).amounts
         middle = len(buckets)
-        return {bucket: read(amounts[i], amounts[middle + i]) for i, bucket in enumerate(buckets)}
+        return {bucket: decode_counts(amounts[i], amounts[middle + i]) for i, bucket in enumerate(buckets)}
 
     def _forget(self, at: float) -> None:
         oldest = bucket_at(at - LONGEST_SECONDS)
@@ -205,14 +205,14 @@ class TrafficReader:
 
 
 SECONDS = 5.0
-"""The time between two looks."""
+"""The time between two questions to the storage."""
 SHARE_SECONDS = 300
-"""The time of which the share of the most refused subject is taken."""
+"""The span of time for the share of the most refused subject."""
 
 
 def top_shares(counts: Counts, *, bans: Container[tuple[str, str]], shared: str) -> dict[str, float]:
-    """By endpoint, the share of the refusals by rules that the most refused subject got. Lists and ``bans`` (endpoint
-    and name) are no such rules, and the type ``shared`` stands for several clients."""
+    """By endpoint, the share of the most refused subject in the refusals by rules. Refusals by lists and ``bans``
+    (endpoint and name) do not count, nor do subjects of the type ``shared``, which stand for several clients."""
     refused, most = Amounts[str](), Amounts[str]()
     for check, amount in counts.checks.items():
         refused[check.endpoint] += amount if check.outcome == "refused" else 0
@@ -223,8 +223,7 @@ def top_shares(counts: Counts, *, bans: Container[tuple[str, str]], shared: str)
 
 
 class TrafficWatch:
-    """Asks ``reader`` for what metrics show of all processes together: a task of the beat. In between, bans that end
-    are left out.
+    """Asks ``reader`` every few seconds for what metrics show of all processes together: a task of the beat.
 
     :param shared: the type of subjects that stand for several clients.
     """
@@ -234,17 +233,17 @@ class TrafficWatch:
         self._shared = shared
         self._clock = clock
         self.top_shares: Mapping[str, float] = {}
-        """By endpoint, the share of the refusals of :data:`SHARE_SECONDS` that its most refused subject got."""
+        """By endpoint, the share of its most refused subject in the refusals of :data:`SHARE_SECONDS`."""
         self._known: tuple[float, BansBegun] | None = None
-        """This process's clock when the storage was asked, and the answer."""
+        """When the storage was asked, by this process's clock, and the answer."""
         self._next = -float("inf")
 
     def look(self, *, ending: bool = False) -> bool:
-        """Ask if it is time to; return whether something changes later without an event."""
+        """Ask if it is time to. Return whether something may change later without an event."""
         now = self._clock()
         if now >= self._next and not ending:
             self._next = now + SECONDS
-            with suppress(StorageError):  # the guard and the outbox report it; the known bans count meanwhile
+            with suppress(StorageError):  # the guard and the outbox report it; the known bans stay
                 self._known = now, self._reader.bans()
                 self.top_shares = self._top_shares(self._known[1].begun)
         return bool(self.in_force() or self.top_shares)
@@ -254,7 +253,7 @@ class TrafficWatch:
         return top_shares(self._reader.read(SHARE_SECONDS).total, bans=bans, shared=self._shared)
 
     def in_force(self) -> Mapping[tuple[str, str], int]:
-        """How many hold now, by endpoint and name of the ban, without asking the storage."""
+        """The number of bans that hold now, by endpoint and name of the ban, without asking the storage."""
         if self._known is None:
             return {}
         asked, bans = self._known

@@ -74,8 +74,8 @@ def test_events_waiting_to_be_summed_are_bounded(counter: Counter, event: Limiti
         count(counter, allowed)
         count(counter, refused)
 
-    assert len(counter._seen) < counting.AT_ONCE
-    assert len(counter._marked) < counting.AT_ONCE
+    assert len(counter._labels) < counting.AT_ONCE
+    assert len(counter._detailed) < counting.AT_ONCE
     assert sum(counter.take().checks.values()) == 6 * counting.AT_ONCE
 
 

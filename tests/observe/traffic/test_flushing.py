@@ -10,7 +10,7 @@ from flask_multilimit.engine import StorageError
 from flask_multilimit.observe.traffic import Check, Counts, Refused, TrafficReader
 from flask_multilimit.observe.traffic.counting import MOST_SENT
 from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, LIVES_SECONDS, is_traffic
-from flask_multilimit.observe.traffic.flushing import MOST_WAITING, shown
+from flask_multilimit.observe.traffic.flushing import MOST_WAITING, as_stored
 from observe.traffic.conftest import PREFIX, outbox_to
 from support.forks import forked
 
@@ -116,7 +116,7 @@ def test_storage_that_refuses_traffic_is_logged_once(
 
 
 def test_storage_that_is_down_is_not_logged_by_traffic(keeper: Keeper, caplog: pytest.LogCaptureFixture) -> None:
-    outbox = outbox_to(keeper, is_away=lambda: True)
+    outbox = outbox_to(keeper, is_down=lambda: True)
     keeper.error = StorageError("away")
     outbox.put(some())
     outbox.send()
@@ -156,7 +156,7 @@ def test_forked_child_sends_only_its_own_counts(outbox: Outbox, keeper: Keeper) 
 def test_subjects_are_hashed_with_a_key() -> None:
     counts = some()
 
-    hashed = [next(iter(shown(counts, "hashed", key).refused)).subject for key in (b"one", b"one", b"two")]
+    hashed = [next(iter(as_stored(counts, "hashed", key).refused)).subject for key in (b"one", b"one", b"two")]
 
     assert hashed[0] == hashed[1] != hashed[2]
     assert all(len(subject) == 16 and subject != "a" for subject in hashed)
@@ -165,5 +165,5 @@ def test_subjects_are_hashed_with_a_key() -> None:
 def test_subjects_of_invalid_unicode_are_escaped() -> None:
     counts = Counts({}, {}, {Refused("view", "ip-60s", "tenant", "a\ud800b"): 1})
 
-    assert next(iter(shown(counts, "plain", b"").refused)).subject == "a\\ud800b"
-    assert len(next(iter(shown(counts, "hashed", b"k").refused)).subject) == 16
+    assert next(iter(as_stored(counts, "plain", b"").refused)).subject == "a\\ud800b"
+    assert len(next(iter(as_stored(counts, "hashed", b"k").refused)).subject) == 16
