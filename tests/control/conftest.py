@@ -10,6 +10,7 @@ from flask import Flask, g, request
 
 from flask_multilimit import IP, USER, MultiLimit, rate_limiter
 from flask_multilimit.control.control import Control
+from flask_multilimit.control.store import StoredDocument, StoreInMemory
 from support.asking import ask, view
 from support.waiting import until
 
@@ -70,3 +71,13 @@ def on_server(server: Server, redis_client: redis.Redis) -> str:
 
 def soon(happens: Callable[[], bool]) -> None:
     until(happens, seconds=20)
+
+
+class SkewedStore(StoreInMemory):
+    """A store whose clock is ahead."""
+
+    ahead = 0.0
+
+    def read(self, known: str) -> StoredDocument:
+        found = super().read(known)
+        return found._replace(now=found.now + self.ahead)

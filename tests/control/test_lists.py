@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from control.conftest import shop_on, soon
+from control.conftest import SkewedStore, shop_on, soon
 from flask_multilimit import ConfigurationError, MultiLimit
 from flask_multilimit.control.control import NeedsForce
 from flask_multilimit.control.entries import Listing, entry_from
-from flask_multilimit.control.store import StoredDocument, StoreInMemory
 from flask_multilimit.declare.subjects import Subject
 from flask_multilimit.serve.access import AccessLists, Listed, listed_from, listing_resolver
 from flask_multilimit.serve.applier import applier_of
@@ -135,16 +134,6 @@ def test_ban_of_an_allowed_client_needs_no_force(shop: Shop) -> None:
     shop.control.ban("198.51.100.7", for_="1h")
 
     assert shop.statuses(1, "/open") == [429]
-
-
-class SkewedStore(StoreInMemory):
-    """A store whose clock is ahead."""
-
-    ahead = 0.0
-
-    def read(self, known: str) -> StoredDocument:
-        found = super().read(known)
-        return found._replace(now=found.now + self.ahead)
 
 
 def test_ban_ended_by_a_clock_ahead_applies_again_when_the_clock_is_right() -> None:
