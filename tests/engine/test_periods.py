@@ -48,7 +48,7 @@ SECOND = 1_000_000
 BEGIN, END = (int(datetime(year, 1, 1, tzinfo=timezone.utc).timestamp()) for year in (1998, 2028))
 
 
-def shown(second: int, zone: str) -> datetime:
+def local_time(second: int, zone: str) -> datetime:
     return datetime.fromtimestamp(second, ZoneInfo(zone))
 
 
@@ -87,7 +87,7 @@ def test_each_period_of_30_years_begins_when_local_clocks_first_show_it(
 ) -> None:
     minutes = (each for change in changes(zone) for each in range(change - 7_200, change + 7_200, 60))
     seconds = sorted({*range(BEGIN, END, step), *(minutes if step == 10_800 else ())})
-    days = [(second, shown(second, zone).date()) for second in seconds]
+    days = [(second, local_time(second, zone).date()) for second in seconds]
     for period, anchor in calendars:
         boundaries = list(boundaries_between(Periods(period, zone_named(zone), anchor), BEGIN, days[-1][0] + 1))
         latest = number_of(days[0][1], period, anchor)
@@ -98,8 +98,8 @@ def test_each_period_of_30_years_begins_when_local_clocks_first_show_it(
             if number > latest:
                 assert boundary is not None
                 assert earlier < boundary <= second, (period, anchor, day)
-                assert number_of(shown(boundary, zone).date(), period, anchor) == number
-                before: Any = number_of(shown(boundary - 1, zone).date(), period, anchor)
+                assert number_of(local_time(boundary, zone).date(), period, anchor) == number
+                before: Any = number_of(local_time(boundary - 1, zone).date(), period, anchor)
                 assert before <= latest
                 latest, boundary = number, next(waiting, None)
         assert boundary is None, (period, anchor, "begins although no clock shows it")
@@ -136,7 +136,7 @@ def test_repeated_hour_is_two_periods_and_skipped_hour_is_none(zone: str) -> Non
 
 
 def hour_at(second: int, zone: str) -> object:
-    now = shown(second, zone)
+    now = local_time(second, zone)
     return now.date(), now.hour, now.utcoffset()
 
 
@@ -145,9 +145,11 @@ def changes(zone: str) -> list[int]:
     """When clocks are put forward or back."""
     found = []
     for day in range(BEGIN, END, 86_400):
-        before = shown(day, zone).utcoffset()
-        if shown(day + 86_400, zone).utcoffset() != before:
-            found.append(next(each for each in range(day, day + 86_401, 60) if shown(each, zone).utcoffset() != before))
+        before = local_time(day, zone).utcoffset()
+        if local_time(day + 86_400, zone).utcoffset() != before:
+            found.append(
+                next(each for each in range(day, day + 86_401, 60) if local_time(each, zone).utcoffset() != before)
+            )
     return [BEGIN + 40 * 86_400, *found]
 
 

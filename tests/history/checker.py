@@ -26,22 +26,22 @@ JITTER = 10_000
 def why_impossible(operations: Sequence[Operation]) -> str:
     """Why no order of ``operations`` explains every reply; empty if one does."""
     operations = sorted(operations, key=lambda operation: operation.invoked)
-    furthest, most = _Place(World(), 0, frozenset()), -1
-    ways, been = [furthest], set[_Place]()
-    while ways:
-        place = ways.pop()
-        if place in been:
+    furthest, most = _Position(World(), 0, frozenset()), -1
+    positions, visited = [furthest], set[_Position]()
+    while positions:
+        position = positions.pop()
+        if position in visited:
             continue
-        been.add(place)
-        if place.first + len(place.beyond) > most:
-            furthest, most = place, place.first + len(place.beyond)
+        visited.add(position)
+        if position.first + len(position.beyond) > most:
+            furthest, most = position, position.first + len(position.beyond)
         if most == len(operations):
             return ""
-        ways.extend(_ways_on(place, operations))
+        positions.extend(_successors(position, operations))
     return _why_stuck(furthest, operations)
 
 
-class _Place(NamedTuple):
+class _Position(NamedTuple):
     """How far an order has come. Operations are numbered in the order of their calls."""
 
     world: World
@@ -51,24 +51,24 @@ class _Place(NamedTuple):
     """The operations after it that have taken effect."""
 
 
-def _ways_on(place: _Place, operations: Sequence[Operation]) -> Iterator[_Place]:
+def _successors(position: _Position, operations: Sequence[Operation]) -> Iterator[_Position]:
     """The most likely one last: of checks, the earliest; refunds only when no check can be explained without them."""
-    for number in sorted(_next(place, operations), key=lambda number: _instant_of(operations[number]), reverse=True):
+    for number in sorted(_next(position, operations), key=lambda number: _instant_of(operations[number]), reverse=True):
         operation = operations[number]
-        if operation.reply and operation.at < place.world.now - JITTER:
+        if operation.reply and operation.at < position.world.now - JITTER:
             continue
-        reply, world = place.world.after(operation)
+        reply, world = position.world.after(operation)
         if reply == operation.reply:
-            yield _moved_on(world, place, number)
+            yield _moved_on(world, position, number)
 
 
-def _next(place: _Place, operations: Sequence[Operation]) -> Iterator[int]:
+def _next(position: _Position, operations: Sequence[Operation]) -> Iterator[int]:
     """The operations that may take effect next: no other that is still to come had returned before their call."""
     returned = FOR_EVER
-    for number in range(place.first, len(operations)):
+    for number in range(position.first, len(operations)):
         if operations[number].invoked > returned:
             return
-        if number not in place.beyond:
+        if number not in position.beyond:
             returned = min(returned, operations[number].returned)
             yield number
 
@@ -77,20 +77,20 @@ def _instant_of(operation: Operation) -> int:
     return operation.at if operation.reply else FOR_EVER
 
 
-def _moved_on(world: World, place: _Place, number: int) -> _Place:
-    first, beyond = place.first, place.beyond | {number}
+def _moved_on(world: World, position: _Position, number: int) -> _Position:
+    first, beyond = position.first, position.beyond | {number}
     while first in beyond:
         beyond -= {first}
         first += 1
-    return _Place(world, first, beyond)
+    return _Position(world, first, beyond)
 
 
-def _why_stuck(place: _Place, operations: Sequence[Operation]) -> str:
+def _why_stuck(position: _Position, operations: Sequence[Operation]) -> str:
     """Which operations could be next, and why each cannot."""
-    lines = [f"after {place.first} operations at {place.world.now}"]
-    for number in sorted(_next(place, operations), key=lambda number: _instant_of(operations[number])):
+    lines = [f"after {position.first} operations at {position.world.now}"]
+    for number in sorted(_next(position, operations), key=lambda number: _instant_of(operations[number])):
         operation = operations[number]
-        expected, _ = place.world.after(operation)
+        expected, _ = position.world.after(operation)
         why = f"should have been {list(expected)}" if expected != operation.reply else "goes back, or leads nowhere"
         lines.append(f"{operation} between {operation.invoked} and {operation.returned} {why}")
     return "\n".join(lines)

@@ -25,7 +25,7 @@ PATIENCE = 120
 _barrier: Any = None
 
 
-def meet_at(barrier: Barrier) -> None:
+def set_barrier(barrier: Barrier) -> None:
     """Called once in each process, with the barrier at which all wait until all are ready."""
     global _barrier  # noqa: PLW0603 - the way in which a pool hands something to its processes
     _barrier = barrier
@@ -57,7 +57,7 @@ class Processes:
         ]
 
 
-def together(calls: list[Future[list[Any]]]) -> list[Any]:
+def results_of(calls: list[Future[list[Any]]]) -> list[Any]:
     """What all processes have recorded."""
     return [each for call in calls for each in call.result(PATIENCE)]
 
@@ -66,7 +66,7 @@ def together(calls: list[Future[list[Any]]]) -> list[Any]:
 def processes_on(server: Server, number: int) -> Iterator[Processes]:
     context: Any = multiprocessing.get_context("spawn")
     barrier = context.Barrier(number, timeout=PATIENCE)
-    with ProcessPoolExecutor(number, context, meet_at, (barrier,)) as pool:
+    with ProcessPoolExecutor(number, context, set_barrier, (barrier,)) as pool:
         processes = Processes(number, pool, server)
         yield processes
         processes.client.close()

@@ -12,7 +12,7 @@ from flask_multilimit.engine.reply import retry_afters
 from history import worker
 from history.broken import COMPILED_ONLY, DEFECTS, GENERIC_ONLY, JITTERING_CLOCK
 from history.checker import why_impossible
-from history.processes import Processes, processes_on, together
+from history.processes import Processes, processes_on, results_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ def run(
     processes: Processes, seed: int, times: int, defect: Defect | None = None, *, are_compiled: bool = True
 ) -> list[Operation]:
     scripts = "compiled" if are_compiled else "generic"
-    return together(processes.start(worker.run, seed, THREADS, times, defect, scripts=scripts))
+    return results_of(processes.start(worker.run, seed, THREADS, times, defect, scripts=scripts))
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from flask_multilimit.engine import Concurrent, Limiter, hits_for, storage_from_uri
 from history import slots
 from history.broken import Defect
-from history.processes import PATIENCE, Processes, processes_on, together
+from history.processes import PATIENCE, Processes, processes_on, results_of
 from history.slots import COUNT, TIMEOUT, Work, violations
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def start(
 
 
 def run(processes: Processes, seed: int, *arguments: Any, **options: Any) -> list[Work]:
-    return together(start(processes, seed, *arguments, **options))
+    return results_of(start(processes, seed, *arguments, **options))
 
 
 def in_use(client: redis.Redis) -> int:
@@ -103,7 +103,7 @@ def test_no_slot_is_lost_when_the_server_stalls(processes: Processes) -> None:
         time.sleep(0.1)
         processes.client.client_pause(150)
 
-    history = together(calls)
+    history = results_of(calls)
 
     assert not violations(history, on_its_way=0.2)
     assert in_use(processes.client) == 0

@@ -39,14 +39,14 @@ mixed = tuple(
 """Each for a subject of another type."""
 
 
-def patient(url: str) -> Limiter:
+def patient_limiter(url: str) -> Limiter:
     """A limiter that waits long enough for a busy machine."""
     return Limiter(storage_from_uri(url, timeout=30))
 
 
 def queue_up(url: str, times: int) -> list[tuple[int, int]]:
     """The instant of arrival and the delay of each request, in microseconds."""
-    limiter = patient(url)
+    limiter = patient_limiter(url)
     decisions = [limiter.check(hits_for(QUEUE, scope="queue")) for _ in range(times)]
     limiter.close()
     return [(decision.at, decision.reply[DELAY]) for decision in decisions]
@@ -54,7 +54,7 @@ def queue_up(url: str, times: int) -> list[tuple[int, int]]:
 
 def check_mixed(url: str, threads: int, times: int) -> list[bool]:
     """Whether each of the checks was allowed."""
-    limiter = patient(url)
+    limiter = patient_limiter(url)
     with ThreadPoolExecutor(threads) as pool:
         allowed = list(pool.map(lambda _: limiter.check(mixed).allowed, range(threads * times)))
     limiter.close()

@@ -33,7 +33,7 @@ def _page_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         sys.modules.pop(name.removesuffix(".py"), None)
 
 
-def shown(name: str) -> Any:
+def module_of_page(name: str) -> Any:
     return importlib.import_module(name)
 
 
@@ -44,13 +44,13 @@ def test_own_storage_on_the_page_has_fewer_than_60_lines() -> None:
 
 
 def test_app_on_the_page_enforces_its_limit_with_the_own_storage() -> None:
-    client = shown("app").app.test_client()
+    client = module_of_page("app").app.test_client()
 
     assert [client.get("/").status_code for _ in range(3)] == [200, 200, 429]
 
 
 def test_own_storage_can_be_opened_by_its_uri_scheme(tmp_path: Path) -> None:
-    shown("schemes")
+    module_of_page("schemes")
     limiter = Limiter(storage_from_uri(f"sqlite://{tmp_path}/quotas.db"))
 
     assert [limiter.check(hits_for("1/minute", scope="x")).allowed for _ in range(2)] == [True, False]
@@ -58,7 +58,7 @@ def test_own_storage_can_be_opened_by_its_uri_scheme(tmp_path: Path) -> None:
 
 def test_two_storages_share_the_file_and_expired_rows_are_deleted(tmp_path: Path) -> None:
     now = 1_000_000
-    make = shown("sqlite_storage").SqliteStorage
+    make = module_of_page("sqlite_storage").SqliteStorage
     one, other = (Limiter(make(tmp_path / "quotas.db", lambda: now)) for _ in range(2))
     hits = hits_for("1/minute", scope="x")
 
@@ -70,7 +70,7 @@ def test_two_storages_share_the_file_and_expired_rows_are_deleted(tmp_path: Path
 
 
 def test_locked_database_is_a_storage_error_without_a_reply(tmp_path: Path) -> None:
-    make = shown("sqlite_storage").SqliteStorage
+    make = module_of_page("sqlite_storage").SqliteStorage
     holding, waiting = make(tmp_path / "quotas.db"), make(tmp_path / "quotas.db")
 
     with holding._transaction(), pytest.raises(StorageError) as caught:

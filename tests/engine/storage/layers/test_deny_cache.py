@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -35,33 +36,33 @@ if TYPE_CHECKING:
     from flask_multilimit.engine.decision import Charge
 
 
-class Asked(MemoryStorage):
+class RecordingMemory(MemoryStorage):
     """Records the commands it gets. ``meanwhile`` is called after each, then ``error`` is raised if it is set."""
 
     shared = True
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
-        self.asked: list[str] = []
+        self.commands: list[str] = []
         self.error: StorageError | None = None
         self.meanwhile: Callable[[], object] = lambda: None
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
-        decision: Decision = self._answer_to("check", super().check, hits, check_id)
+        decision: Decision = self._record("check", super().check, hits, check_id)
         return decision
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
-        decision: Decision = self._answer_to("peek", super().peek, hits)
+        decision: Decision = self._record("peek", super().peek, hits)
         return decision
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        self._answer_to("settle", super().settle, check_id, charges)
+        self._record("settle", super().settle, check_id, charges)
 
     def reset(self, keys: Sequence[str]) -> None:
-        self._answer_to("reset", super().reset, keys)
+        self._record("reset", super().reset, keys)
 
-    def _answer_to(self, name: str, ask: Callable[..., Any], *arguments: Any) -> Any:
-        self.asked.append(name)
+    def _record(self, name: str, ask: Callable[..., Any], *arguments: Any) -> Any:
+        self.commands.append(name)
         answer = ask(*arguments)
         self.meanwhile()
         if self.error is not None:
@@ -74,14 +75,14 @@ class Bench(NamedTuple):
 
     limiter: Limiter
     cache: DenyCache
-    storage: Asked
+    storage: RecordingMemory
     clock: Clock
 
-    def asked(self, action: Callable[[], object]) -> list[str]:
+    def commands_during(self, action: Callable[[], object]) -> list[str]:
         """The commands that the storage gets during ``action``."""
-        before = len(self.storage.asked)
+        before = len(self.storage.commands)
         action()
-        return self.storage.asked[before:]
+        return self.storage.commands[before:]
 
     def give_back(self, how: str, taken: Decision) -> None:
         """Reset or refund what the check ``taken`` has charged."""
@@ -106,7 +107,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def bench(clock: Clock) -> Bench:
-    storage = Asked(clock)
+    storage = RecordingMemory(clock)
     cache = DenyCache(storage, seconds=10, clock=clock)
     return Bench(Limiter(cache), cache, storage, clock)
 
@@ -119,7 +120,7 @@ def test_storage_is_not_asked_again_until_exactly_retry_after(bench: Bench, algo
     wanted = hits(rule(algorithm))
     wait = bench.refused(wanted).retry_after
 
-    assert bench.asked(lambda: [bench.limiter.check(wanted) for _ in range(10)]) == []
+    assert bench.commands_during(lambda: [bench.limiter.check(wanted) for _ in range(10)]) == []
     bench.clock.advance(wait - 1 / SECOND)
     assert not bench.limiter.check(wanted).allowed
     bench.clock.advance(1 / SECOND)
@@ -184,11 +185,11 @@ def test_storage_is_asked_again_when_the_time_of_the_cache_has_passed(
     first = bench.refused(wanted)
 
     bench.clock.advance(9.999999)
-    assert bench.asked(lambda: bench.limiter.check(wanted)) == []
+    assert bench.commands_during(lambda: bench.limiter.check(wanted)) == []
     assert (first.retry_after, bench.limiter.check(wanted).retry_after) == waits
     bench.clock.advance(0.000001)
-    assert bench.asked(lambda: bench.limiter.check(wanted)) == ["check"]
-    assert bench.asked(lambda: bench.limiter.check(wanted)) == [], "the new refusal is cached like the first"
+    assert bench.commands_during(lambda: bench.limiter.check(wanted)) == ["check"]
+    assert bench.commands_during(lambda: bench.limiter.check(wanted)) == [], "the new refusal is cached like the first"
 
 
 def test_cached_refusal_ends_by_the_time_of_the_check_and_not_of_its_reply(bench: Bench) -> None:
@@ -229,7 +230,9 @@ def test_a_check_with_another_subject_cost_or_rule_asks_the_storage(bench: Bench
         hits_for("2/minute", scope="api", subject="ada", cost=2, shadow=True),
     ]
 
-    assert [bench.asked(lambda wanted=other: bench.limiter.check(wanted)) for other in others] == [["check"]] * 5  # type: ignore[misc]
+    commands = [bench.commands_during(partial(bench.limiter.check, other)) for other in others]
+
+    assert commands == [["check"]] * 5
 
 
 def test_refusals_of_two_plans_that_share_a_rule_are_both_cached(bench: Bench) -> None:
@@ -238,16 +241,16 @@ def test_refusals_of_two_plans_that_share_a_rule_are_both_cached(bench: Bench) -
     bench.refused(first)
     bench.refused(second)
 
-    assert bench.asked(lambda: [bench.limiter.check(first), bench.limiter.check(second)]) == []
+    assert bench.commands_during(lambda: [bench.limiter.check(first), bench.limiter.check(second)]) == []
 
 
 def test_peeks_repeated_checks_and_check_many_ask_the_storage(bench: Bench) -> None:
     wanted = hits()
     refused = bench.refused(wanted)
 
-    assert bench.asked(lambda: bench.limiter.peek(wanted)) == ["peek"]
-    assert bench.asked(lambda: bench.limiter.check(wanted, check_id=refused.id)) == ["check"]
-    assert bench.asked(lambda: bench.limiter.check_many([wanted, wanted])) == ["check", "check"]
+    assert bench.commands_during(lambda: bench.limiter.peek(wanted)) == ["peek"]
+    assert bench.commands_during(lambda: bench.limiter.check(wanted, check_id=refused.id)) == ["check"]
+    assert bench.commands_during(lambda: bench.limiter.check_many([wanted, wanted])) == ["check", "check"]
 
 
 def test_refusals_of_peeks_repeated_checks_and_check_many_are_not_cached(bench: Bench) -> None:
@@ -282,7 +285,7 @@ def test_refusal_by_a_full_queue_is_cached_until_there_is_room(bench: Bench) -> 
     wanted = hits(Rule(10, 10, algorithm="leaky_bucket", max_delay=3))
     wait = bench.refused(wanted).retry_after
 
-    assert bench.asked(lambda: bench.limiter.check(wanted)) == []
+    assert bench.commands_during(lambda: bench.limiter.check(wanted)) == []
     assert bench.limiter.check(wanted).delay == 0
     bench.clock.advance(wait)
     assert bench.limiter.check(wanted).delay == 3
@@ -291,7 +294,7 @@ def test_refusal_by_a_full_queue_is_cached_until_there_is_room(bench: Bench) -> 
 def test_admitted_check_is_not_cached(bench: Bench) -> None:
     wanted = hits()
 
-    assert bench.asked(lambda: [bench.limiter.check(wanted) for _ in range(5)]) == ["check"] * 5
+    assert bench.commands_during(lambda: [bench.limiter.check(wanted) for _ in range(5)]) == ["check"] * 5
     assert len(bench.cache) == 0
 
 
@@ -342,7 +345,7 @@ def test_reset_of_another_subject_keeps_a_cached_refusal(bench: Bench) -> None:
     bench.clock.advance(1)
     bench.limiter.reset(hits(subject="bo"))
 
-    assert bench.asked(lambda: bench.limiter.check(hits())) == []
+    assert bench.commands_during(lambda: bench.limiter.check(hits())) == []
 
 
 @pytest.mark.parametrize("how", ["reset", "settle"])
@@ -452,7 +455,9 @@ def test_acquire_waits_for_the_end_of_a_cached_refusal_and_is_admitted(bench: Be
     limiter.check(wanted)
     bench.clock.advance(2)
 
-    assert bench.asked(lambda: limiter.acquire(wanted, timeout=5)) == ["check"], "only the check that is admitted"
+    assert bench.commands_during(lambda: limiter.acquire(wanted, timeout=5)) == ["check"], (
+        "only the check that is admitted"
+    )
     assert bench.limiter.peek(wanted).remaining == 0
 
 
@@ -466,8 +471,8 @@ def test_oldest_refusals_are_forgotten_beyond_the_bound(bench: Bench, monkeypatc
         bench.refused(wanted)
 
     assert len(bench.cache) == 10
-    assert bench.asked(lambda: [bench.limiter.check(wanted) for wanted in clients[5:]]) == []
-    assert bench.asked(lambda: bench.limiter.check(clients[0])) == ["check"]
+    assert bench.commands_during(lambda: [bench.limiter.check(wanted) for wanted in clients[5:]]) == []
+    assert bench.commands_during(lambda: bench.limiter.check(clients[0])) == ["check"]
     assert len(bench.cache) == 10
 
 
@@ -481,8 +486,8 @@ def test_renewed_refusal_is_forgotten_last(bench: Bench, monkeypatch: pytest.Mon
     bench.limiter.check(ada)  # the refusal has ended, so the storage is asked
     bench.refused(cy)
 
-    assert bench.asked(lambda: bench.limiter.check(ada)) == []
-    assert bench.asked(lambda: bench.limiter.check(bo)) == ["check"]
+    assert bench.commands_during(lambda: bench.limiter.check(ada)) == []
+    assert bench.commands_during(lambda: bench.limiter.check(bo)) == ["check"]
 
 
 def test_refusals_that_have_ended_are_forgotten(bench: Bench) -> None:
@@ -500,7 +505,7 @@ def test_forked_child_can_use_the_cache_although_its_lock_was_held_at_the_fork(b
     bench.refused(wanted)
 
     def check_and_reset() -> bool:
-        assert bench.asked(lambda: bench.limiter.check(wanted)) == []
+        assert bench.commands_during(lambda: bench.limiter.check(wanted)) == []
         bench.limiter.reset(wanted)
         return bench.limiter.check(wanted).allowed
 

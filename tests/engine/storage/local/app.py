@@ -28,6 +28,6 @@ def hello() -> str:
 
 
 @app.after_request
-def tell(response: Response) -> Response:
+def add_worker_id(response: Response) -> Response:
     response.headers["Worker"] = str(os.getpid())
     return response

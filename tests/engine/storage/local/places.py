@@ -23,7 +23,7 @@ _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["flask_multilimit.engine"])  # so that each user starts fast
 
 
-def end(pid: int, how: signal.Signals = signal.SIGKILL) -> None:
+def kill(pid: int, how: signal.Signals = signal.SIGKILL) -> None:
     os.kill(pid, how)
 
 
@@ -100,7 +100,7 @@ class Place:
             if user.process.is_alive():
                 user.kill()
         for pid in {*self.supervisors(), *self.servers()}:
-            end(pid)
+            kill(pid)
 
     @staticmethod
     def _running(pattern: str) -> list[int]:

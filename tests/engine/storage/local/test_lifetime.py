@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine.storage.local.places import PATIENCE, Place, User, end
+from engine.storage.local.places import PATIENCE, Place, User, kill
 from engine.storage.local.users import HITS
 from flask_multilimit.engine import Limiter, StorageError, storage_from_uri
 from support.waiting import until
@@ -121,9 +121,9 @@ def test_server_ignores_signals_to_end_while_a_process_uses_it(place: Place) -> 
     user("check", 49)
 
     for pid in (place.supervisor, place.server):
-        end(pid, signal.SIGTERM)
-        end(pid, signal.SIGINT)
-        end(pid, signal.SIGHUP)
+        kill(pid, signal.SIGTERM)
+        kill(pid, signal.SIGINT)
+        kill(pid, signal.SIGHUP)
 
     assert user("check", 5) == 1
     user.leave()
@@ -135,8 +135,8 @@ def test_server_that_is_suspended_for_a_moment_is_not_replaced(place: Place) -> 
     user("check", 30)
     server = place.server
 
-    end(server, signal.SIGSTOP)
-    end(server, signal.SIGCONT)
+    kill(server, signal.SIGSTOP)
+    kill(server, signal.SIGCONT)
 
     assert user("check", 30) == 20
     assert place.server == server
@@ -164,7 +164,7 @@ def test_forked_child_that_outlives_its_parent_keeps_the_server(place: Place) ->
     assert newcomer("check", 40) == 30
     newcomer.leave()
     assert not place.is_deserted()
-    end(child)
+    kill(child)
     until(place.is_deserted)
 
 
@@ -173,7 +173,7 @@ def test_child_forked_while_the_server_starts_blocks_no_other_process(place: Pla
 
     assert place.user()("check", 51) == 49
 
-    end(child)
+    kill(child)
 
 
 # Killed processes
@@ -183,7 +183,7 @@ def test_child_forked_while_the_server_starts_blocks_no_other_process(place: Pla
 def test_the_server_ends_with_its_supervisor(place: Place) -> None:
     place.user()("check")
 
-    end(place.supervisor)
+    kill(place.supervisor)
 
     until(lambda: not place.servers())
     assert place.user()("check", 51) == 50
@@ -210,7 +210,7 @@ def test_killed_server_is_started_again_after_one_failed_check(place: Place) -> 
     first("check")
     second("check")
 
-    end(place.server)
+    kill(place.server)
 
     until(lambda: not place.supervisors())
     with pytest.raises(StorageError):
@@ -223,7 +223,7 @@ def test_killed_server_is_started_again_after_one_failed_check(place: Place) -> 
 def test_killed_server_leaves_no_file_even_without_a_next_check(place: Place) -> None:
     place.user()("check")
 
-    end(place.server)
+    kill(place.server)
 
     until(place.is_deserted)
 
@@ -232,7 +232,7 @@ def test_guard_decides_until_a_killed_server_is_started_again(place: Place) -> N
     users = [place.user() for _ in range(3)]
     for user in users:
         user("survive", 1)
-    end(place.server)
+    kill(place.server)
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda user: user("survive", 5), users))
@@ -246,7 +246,7 @@ def test_a_directory_that_is_removed_is_made_again(place: Place) -> None:
     for path in place.directory.iterdir():
         path.unlink()
     place.directory.rmdir()
-    end(place.server)
+    kill(place.server)
     until(lambda: not place.supervisors())
 
     with pytest.raises(StorageError):

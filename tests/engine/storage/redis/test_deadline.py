@@ -53,7 +53,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 Ends = tuple[socket.socket, socket.socket]
 
 
-def pass_by(deadline: Deadline) -> None:
+def expire(deadline: Deadline) -> None:
     deadline.started -= 1
 
 
@@ -61,7 +61,7 @@ def test_bytes_that_arrived_in_time_are_read_after_the_deadline(deadline: Deadli
     ours, server = ends
     timed, buffer = TimedSocket(ours, deadline), bytearray(9)
     server.sendall(b"in time")
-    pass_by(deadline)
+    expire(deadline)
 
     assert timed.recv(2) == b"in"
     assert timed.recv_into(buffer) == 5
@@ -69,7 +69,7 @@ def test_bytes_that_arrived_in_time_are_read_after_the_deadline(deadline: Deadli
 
 def test_bytes_that_have_not_arrived_by_the_deadline_are_not_awaited(deadline: Deadline, ends: Ends) -> None:
     timed = TimedSocket(ends[0], deadline)
-    pass_by(deadline)
+    expire(deadline)
 
     for _ in range(2):
         with pytest.raises(TimeoutError):
@@ -82,7 +82,7 @@ def test_reading_stops_after_the_deadline_if_the_server_sends_without_end(deadli
     ours, server = ends
     timed = TimedSocket(ours, deadline)
     server.sendall(bytes(1000))
-    pass_by(deadline)
+    expire(deadline)
 
     with pytest.raises(TimeoutError):
         list(iter(functools.partial(timed.recv, 1), b""))
@@ -111,7 +111,7 @@ def test_reply_may_have_any_length_while_no_deadline_runs(deadline: Deadline, en
 
 
 def test_a_command_that_cannot_be_sent_times_out(deadline: Deadline, ends: Ends) -> None:
-    pass_by(deadline)
+    expire(deadline)
 
     with pytest.raises(TimeoutError):
         TimedSocket(ends[0], deadline).sendall(bytes(10_000_000))
@@ -120,7 +120,7 @@ def test_a_command_that_cannot_be_sent_times_out(deadline: Deadline, ends: Ends)
 def test_each_command_has_the_whole_timeout(deadline: Deadline, ends: Ends) -> None:
     ours, server = ends
     timed = TimedSocket(ours, deadline)
-    pass_by(deadline)
+    expire(deadline)
     with pytest.raises(TimeoutError):
         timed.recv(1)
 
@@ -176,7 +176,7 @@ def test_connecting_without_time_left_is_a_timeout(deadline: Deadline, any_serve
     """redis-py 8 then asks the connection for its port. A connection to a unix socket has none."""
     path = any_server.url.removeprefix("unix://")
     connection = TimedUnixConnection(path=path, deadline=deadline)  # type: ignore[abstract]
-    pass_by(deadline)
+    expire(deadline)
 
     with pytest.raises(redis.TimeoutError):
         connection.connect()

@@ -36,7 +36,7 @@ def wire(redis_client: redis.Redis) -> Iterator[Wire]:
     wire.close()
 
 
-def hold(wire: Wire) -> Any:
+def take_idle_connection(wire: Wire) -> Any:
     """A connection that works, and that the next command does not find among the idle ones."""
     ask(wire, b"PING")
     return wire._idle.pop()
@@ -94,7 +94,7 @@ def test_connection_closed_by_the_server_is_replaced_before_a_command_is_sent(
 
 
 def test_an_error_on_one_connection_closes_all_idle_ones(wire: Wire, redis_client: redis.Redis) -> None:
-    line = hold(wire)
+    line = take_idle_connection(wire)
     ask(wire, b"PING")
     wire._idle.append(line)
     redis_client.client_kill_filter(_type="normal", skipme=True)
@@ -115,7 +115,7 @@ class TakenMeanwhile(list[Any]):
 
 
 def test_closing_survives_a_thread_that_takes_an_idle_connection(wire: Wire) -> None:
-    line = hold(wire)
+    line = take_idle_connection(wire)
     wire._idle = TakenMeanwhile([line])
 
     wire.close()

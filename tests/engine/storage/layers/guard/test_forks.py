@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine.storage.layers.guard.workers import SECONDS, Workers, fork_and
+from engine.storage.layers.guard.workers import SECONDS, Workers, exit_code_of_child
 from flask_multilimit.engine import Limiter, MemoryStorage
 from flask_multilimit.engine.forks import notify_child
 from flask_multilimit.engine.storage.local.server import LocalServer
@@ -74,7 +74,7 @@ def test_fork_waits_for_the_lock_of_a_memory_storage() -> None:
     thread, let_go = in_the_middle_of(storage._lock)
     threading.Timer(0.2, let_go.set).start()
 
-    assert fork_and(lambda: limiter.check(hits())) == 0
+    assert exit_code_of_child(lambda: limiter.check(hits())) == 0
     thread.join(SECONDS)
     assert limiter.check(hits()).allowed
 
@@ -101,7 +101,7 @@ def test_every_object_is_notified_of_a_fork_even_if_others_fail() -> None:
         assert all(each.notified for each in objects)
 
     try:
-        assert fork_and(look) == 0
+        assert exit_code_of_child(look) == 0
     finally:
         sys.unraisablehook = hook
 
@@ -120,7 +120,7 @@ def test_forked_child_is_not_blocked_by_a_lock_held_in_its_parent(workers: Worke
         limiter.check(hits())
         limiter.close()
 
-    assert fork_and(act, fork) == 0
+    assert exit_code_of_child(act, fork) == 0
     thread.join(SECONDS)
     assert limiter.check(hits()).decided_by == "local"
 
@@ -134,7 +134,7 @@ def test_child_forked_in_c_inherits_no_pending_charges(workers: Workers) -> None
     def look() -> None:
         assert limiter.health().pending == 0
 
-    assert fork_and(look, fork_as_uwsgi_does) == 0
+    assert exit_code_of_child(look, fork_as_uwsgi_does) == 0
     assert limiter.health().pending == 1
 
 
@@ -142,7 +142,7 @@ def forked_twice_while(locks: Iterable[AbstractContextManager[bool]], act: Calla
     """The exit codes of children of two threads that fork at once, while other threads let go of the `locks`."""
     outcomes: list[int] = []
     held = [in_the_middle_of(lock) for lock in locks]
-    forkers = [threading.Thread(target=lambda: outcomes.append(fork_and(act))) for _ in range(2)]
+    forkers = [threading.Thread(target=lambda: outcomes.append(exit_code_of_child(act))) for _ in range(2)]
     for forker in forkers:
         forker.start()
     for thread, let_go in held:
@@ -185,7 +185,7 @@ def test_a_fork_during_a_decision_never_deadlocks(workers: Workers) -> None:
     """A decision takes the lock of the guard, then that of its memory. A fork takes them in the same order."""
     outage = workers.limiter._storage._outage  # type: ignore[attr-defined]
     decided, forked = threading.Event(), list[int]()
-    forker = threading.Thread(target=lambda: forked.append(fork_and(lambda: None)))
+    forker = threading.Thread(target=lambda: forked.append(exit_code_of_child(lambda: None)))
 
     def decide() -> None:
         with outage._lock:

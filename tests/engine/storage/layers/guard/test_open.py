@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine.storage.layers.guard.workers import FOUR, Shared, Work, Workers, fails, fork_and
+from engine.storage.layers.guard.workers import FOUR, Shared, Work, Workers, begin_outage, exit_code_of_child
 from flask_multilimit.engine import (
     Decision,
     GuardedStorage,
@@ -341,7 +341,7 @@ def test_used_up_quota_returns_at_its_time_in_an_outage(workers: Workers) -> Non
 @pytest.mark.parametrize("outage", [0, 20, 40, 60, 80, 400])
 def test_slots_taken_before_an_outage_count_until_they_are_released(workers: Workers, outage: int) -> None:
     work = Work(workers, 3)
-    fails(workers)
+    begin_outage(workers)
 
     work.goes_on(outage)
 
@@ -353,7 +353,7 @@ def test_slots_taken_before_an_outage_count_until_they_are_released(workers: Wor
 @pytest.mark.parametrize("outage", [0, 20])
 def test_a_slot_that_is_released_twice_makes_room_once(workers: Workers, outage: int) -> None:
     work = Work(workers, 3)
-    fails(workers)
+    begin_outage(workers)
     work.goes_on(outage)
 
     for _ in range(2):
@@ -367,7 +367,7 @@ def test_slots_taken_before_an_outage_count_in_the_share_of_their_worker(
 ) -> None:
     workers = make(2)
     work = Work(workers, 2)
-    fails(workers)
+    begin_outage(workers)
 
     work.goes_on(80)
 
@@ -550,5 +550,5 @@ def test_a_forked_child_probes_by_itself_and_leaves_charges_to_its_parent(worker
         workers.mend()
         assert limiter.check(hits()).decided_by not in FALLBACKS
 
-    assert fork_and(probe) == 0
+    assert exit_code_of_child(probe) == 0
     assert limiter.health().pending == 1

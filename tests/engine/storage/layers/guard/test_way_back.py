@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from engine.storage.layers.guard.workers import FOUR, Work, Workers, fails, fork_and, loses_the_first_reply
+from engine.storage.layers.guard.workers import (
+    FOUR,
+    Work,
+    Workers,
+    begin_outage,
+    exit_code_of_child,
+    loses_the_first_reply,
+)
 from flask_multilimit.engine import (
     Decision,
     Hit,
@@ -458,7 +465,7 @@ def test_forked_child_returns_to_the_storage_by_itself(returning: Workers) -> No
         assert limiter.check(hits("10/minute")).decided_by not in FALLBACKS
         until(lambda: limiter.health().breaker == "closed")
 
-    assert fork_and(return_alone) == 0
+    assert exit_code_of_child(return_alone) == 0
     assert limiter.health().breaker == "half-open"
 
 
@@ -684,7 +691,7 @@ def test_sequential_requests_use_one_slot_of_the_local_share(
     held = limiter.check(eight)
     workers.mend()
     give_back(limiter, held)
-    fails(workers)
+    begin_outage(workers)
 
     assert sum(limiter.check(eight).allowed for _ in range(5)) == 2, "no slot is held"
 
@@ -693,7 +700,7 @@ def test_slot_taken_while_half_open_counts_once_in_the_next_outage(returning: Wo
     limiter = returning.limiter
     storage: Any = limiter.outermost
     held = limiter.check(FOUR)
-    fails(returning)
+    begin_outage(returning)
 
     storage.renew(slots_of(held))
 
@@ -703,11 +710,11 @@ def test_slot_taken_while_half_open_counts_once_in_the_next_outage(returning: Wo
 
 def test_slots_charged_to_the_storage_do_not_count_locally_in_the_next_outage(workers: Workers) -> None:
     limiter = workers.limiter
-    fails(workers)
+    begin_outage(workers)
     during = limiter.check(FOUR)
     workers.mend()
     limiter.release(during)
-    fails(workers)
+    begin_outage(workers)
 
     assert workers.admitted(FOUR, 5) == [4]
 
@@ -716,7 +723,7 @@ def test_refund_in_an_outage_of_an_earlier_check_is_made_after_it(workers: Worke
     limiter, plan = workers.limiter, (*FOUR, *hits("9/hour"))
     storage: Any = limiter.outermost
     taken = limiter.check(plan)
-    fails(workers)
+    begin_outage(workers)
     storage.renew(slots_of(taken))
 
     limiter.refund(taken)

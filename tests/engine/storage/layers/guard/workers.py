@@ -37,7 +37,7 @@ SECONDS = 20
 """That a child may take: then it is stuck."""
 
 
-def lost(check_id: UUID | None = None) -> StorageError:
+def lost_reply(check_id: UUID | None = None) -> StorageError:
     """The error of a check that may have been charged."""
     error = StorageError("the reply was lost")
     error.no_reply, error.check_id = True, check_id
@@ -52,14 +52,14 @@ def loses_the_first_reply(storage: MemoryStorage, method: str) -> list[tuple[Any
         calls.append(arguments)
         answer = ask(*arguments)
         if len(calls) == 1:
-            raise lost()
+            raise lost_reply()
         return answer
 
     setattr(storage, method, lose)
     return calls
 
 
-def fork_and(act: Callable[[], object], fork: Callable[[], int] = os.fork) -> int:
+def exit_code_of_child(act: Callable[[], object], fork: Callable[[], int] = os.fork) -> int:
     """The exit code of a child that acts: 0 if it comes to an end."""
     child = fork()
     if child == 0:
@@ -93,7 +93,7 @@ class Shared(MemoryStorage):
         decision = super().check(hits, check_id)
         if self.loses_replies or self.stumbles:
             self.stumbles = max(self.stumbles - 1, 0)
-            raise lost(decision.id)
+            raise lost_reply(decision.id)
         return decision
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
@@ -193,7 +193,7 @@ class Work:
         return 4 - self.workers.storage.peek(FOUR).remaining
 
 
-def fails(workers: Workers) -> None:
+def begin_outage(workers: Workers) -> None:
     """The storage fails, and all workers notice."""
     workers.break_down()
     for limiter in workers.limiters:

@@ -94,7 +94,7 @@ steps = st.lists(
 )
 
 
-def tell(story: Story, todo: list[Any]) -> None:
+def play_next_step(story: Story, todo: list[Any]) -> None:
     """Do the next step. While a check is on its way to the storage, other steps may be done."""
     match todo.pop(0):
         case ("check", number, plan, cost):
@@ -119,12 +119,12 @@ def test_processes_with_leases_never_admit_more_than_the_count_in_any_window(
 
     def interrupt() -> None:
         if story.depth < 4 and todo and interrupted and interrupted.pop(0):
-            tell(story, todo)
+            play_next_step(story, todo)
 
     for process in story.fleet.processes:
         process.wire.meanwhile = interrupt
     while todo:
-        tell(story, todo)
+        play_next_step(story, todo)
 
     for rule in (SLIDING, OTHER):
         admitted = [(each.at, each.cost) for each in story.admitted[rule]]
@@ -154,7 +154,7 @@ def test_process_refuses_only_units_that_others_may_hold_in_leases(steps: list[A
     story.check = checked  # type: ignore[method-assign]
 
     while todo:
-        tell(story, todo)
+        play_next_step(story, todo)
 
 
 def test_admitted_units_fall_short_by_at_most_the_unspent_leases_of_others() -> None:

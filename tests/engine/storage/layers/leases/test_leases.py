@@ -54,12 +54,12 @@ def take_lease(process: Process, hits: tuple[Hit, ...] = HITS) -> Decision:
     return decisions[-1]
 
 
-def left(fleet: Fleet, hit: Hit) -> int:
+def remaining_in_storage(fleet: Fleet, hit: Hit) -> int:
     """Units that remain in the storage."""
     return fleet.storage.peek((hit,)).remaining
 
 
-def questions(process: Process, act: Callable[[], object]) -> list[list[int]]:
+def costs_of_checks(process: Process, act: Callable[[], object]) -> list[list[int]]:
     """The costs of each check that the storage gets meanwhile."""
     before = len(process.wire.asked)
     act()
@@ -70,14 +70,14 @@ def questions(process: Process, act: Callable[[], object]) -> list[list[int]]:
 
 
 def test_process_doubles_the_units_it_takes_up_to_the_lease(process: Process) -> None:
-    asked = questions(process, lambda: [process.limiter.check(HITS) for _ in range(45)])
+    asked = costs_of_checks(process, lambda: [process.limiter.check(HITS) for _ in range(45)])
 
     assert asked == [[1], [2], [4], [8], [10], [10], [10]]
 
 
 def test_rare_checks_take_single_units(fleet: Fleet, process: Process) -> None:
     for _ in range(20):
-        assert questions(process, lambda: process.limiter.check(HITS)) == [[1]]
+        assert costs_of_checks(process, lambda: process.limiter.check(HITS)) == [[1]]
         fleet.clock.advance(0.6)
 
     assert process.wire.refunds == 0
@@ -88,15 +88,15 @@ def test_unspent_units_are_returned_and_the_next_lease_is_smaller(fleet: Fleet, 
     process.limiter.check(HITS)
     fleet.clock.advance(LEASED.lease_ms / 1000)
 
-    assert questions(process, lambda: process.limiter.check(HITS)) == [[2]]
+    assert costs_of_checks(process, lambda: process.limiter.check(HITS)) == [[2]]
     assert process.wire.refunds == 1
-    assert left(fleet, HITS[0]) == 100 - RAMP - 2 - 2
+    assert remaining_in_storage(fleet, HITS[0]) == 100 - RAMP - 2 - 2
 
 
 def test_units_taken_are_a_multiple_of_the_cost_within_the_lease(process: Process) -> None:
     hits = hits_for(LEASED, scope="api", cost=3)
 
-    asked = questions(process, lambda: [process.limiter.check(hits) for _ in range(12)])
+    asked = costs_of_checks(process, lambda: [process.limiter.check(hits) for _ in range(12)])
 
     assert asked == [[3], [6], [9], [9], [9]]
 
@@ -104,14 +104,14 @@ def test_units_taken_are_a_multiple_of_the_cost_within_the_lease(process: Proces
 def test_check_that_costs_more_than_the_lease_takes_its_cost_alone(process: Process) -> None:
     hits = hits_for(LEASED, scope="api", cost=11)
 
-    assert questions(process, lambda: [process.limiter.check(hits) for _ in range(3)]) == [[11]] * 3
+    assert costs_of_checks(process, lambda: [process.limiter.check(hits) for _ in range(3)]) == [[11]] * 3
 
 
 def test_process_takes_no_more_units_than_remain(process: Process) -> None:
     hits = hits_for(Rule(60, 10, lease=8), scope="api")
 
     decisions: list[Decision] = []
-    asked = questions(process, lambda: decisions.extend(process.limiter.check(hits) for _ in range(12)))
+    asked = costs_of_checks(process, lambda: decisions.extend(process.limiter.check(hits) for _ in range(12)))
 
     assert asked == [[1], [2], [4], [3], [1], [1]]
     assert [decision.allowed for decision in decisions] == [True] * 10 + [False] * 2
@@ -123,10 +123,10 @@ def test_check_asks_again_for_its_cost_alone_when_the_lease_is_refused(fleet: Fl
         process.limiter.check(HITS)
     fleet.storage.check(hits_for(LEASED, scope="api", cost=92))
 
-    asked = questions(process, lambda: process.limiter.check(HITS))
+    asked = costs_of_checks(process, lambda: process.limiter.check(HITS))
 
     assert asked == [[8], [1]]
-    assert left(fleet, HITS[0]) == 0
+    assert remaining_in_storage(fleet, HITS[0]) == 0
     assert not process.limiter.check(HITS).allowed
 
 
@@ -135,7 +135,7 @@ def test_a_refused_process_asks_for_single_units(fleet: Fleet, process: Process)
         process.limiter.check(HITS)
     fleet.storage.check(hits_for(LEASED, scope="api", cost=93))
 
-    assert questions(process, lambda: [process.limiter.check(HITS) for _ in range(3)]) == [[8], [1], [1], [1]]
+    assert costs_of_checks(process, lambda: [process.limiter.check(HITS) for _ in range(3)]) == [[8], [1], [1], [1]]
 
 
 @pytest.mark.parametrize("rule", [LEASED, FIXED], ids=str)
@@ -159,7 +159,7 @@ def test_leased_units_are_spent_without_asking_the_storage(fleet: Fleet, process
     granted = take_lease(process)
     fleet.clock.advance(0.25)
 
-    assert questions(process, lambda: process.limiter.check(HITS)) == []
+    assert costs_of_checks(process, lambda: process.limiter.check(HITS)) == []
     spent = process.limiter.check(HITS)
     assert (spent.allowed, spent.remaining, spent.retry_after) == (True, granted.remaining - 2, 0)
     assert spent.reset_after == granted.reset_after - 0.25
@@ -189,9 +189,9 @@ def test_lease_ends_before_its_window_counted_from_when_it_was_requested(
     process.limiter.check(hits)
 
     fleet.clock.advance(life - 0.3 - life / 1000 - 0.000_001)
-    assert questions(process, lambda: process.limiter.check(hits)) == []
+    assert costs_of_checks(process, lambda: process.limiter.check(hits)) == []
     fleet.clock.advance(0.000_001)
-    assert len(questions(process, lambda: process.limiter.check(hits))) == 1
+    assert len(costs_of_checks(process, lambda: process.limiter.check(hits))) == 1
 
 
 def test_leased_units_are_not_spent_by_another_rule_of_the_same_key(process: Process) -> None:
@@ -206,7 +206,7 @@ def test_changed_rule_returns_the_old_lease_and_takes_its_own(process: Process) 
     take_lease(process)
     changed = hits_for(Rule(60, 200, lease=20), scope="api")
 
-    assert questions(process, lambda: [process.limiter.check(changed) for _ in range(4)]) == [[1], [2], [4]]
+    assert costs_of_checks(process, lambda: [process.limiter.check(changed) for _ in range(4)]) == [[1], [2], [4]]
     assert process.wire.refunds == 1
 
 
@@ -215,7 +215,7 @@ def test_equal_rule_spends_the_same_lease(process: Process) -> None:
 
     again = hits_for(Rule(60, 100, lease=10), scope="api")
 
-    assert questions(process, lambda: process.limiter.check(again)) == []
+    assert costs_of_checks(process, lambda: process.limiter.check(again)) == []
 
 
 # Other rules of the plan
@@ -243,8 +243,8 @@ def test_leased_units_are_not_spent_when_another_rule_refuses(fleet: Fleet, proc
         assert [status.remaining for status in refused.statuses] == [0, 100 - RAMP - 1]
 
     fleet.clock.advance(0.5)
-    assert questions(process, lambda: [process.limiter.check(hits[1:]) for _ in range(7)]) == []
-    assert left(fleet, hits[1]) == 100 - RAMP - 8
+    assert costs_of_checks(process, lambda: [process.limiter.check(hits[1:]) for _ in range(7)]) == []
+    assert remaining_in_storage(fleet, hits[1]) == 100 - RAMP - 8
 
 
 def test_no_lease_is_taken_while_units_may_still_be_returned(process: Process) -> None:
@@ -255,14 +255,14 @@ def test_no_lease_is_taken_while_units_may_still_be_returned(process: Process) -
 
     def meanwhile() -> None:
         process.wire.meanwhile = lambda: None
-        seen.append(questions(process, lambda: [process.limiter.check(hits[1:]) for _ in range(8)]))
+        seen.append(costs_of_checks(process, lambda: [process.limiter.check(hits[1:]) for _ in range(8)]))
 
     process.limiter.check(hits)
     process.wire.meanwhile = meanwhile
     assert not process.limiter.check(hits).allowed
 
     assert seen == [[[1], [1], [1]]]
-    assert questions(process, lambda: process.limiter.check(hits[1:])) == []
+    assert costs_of_checks(process, lambda: process.limiter.check(hits[1:])) == []
 
 
 def test_one_thread_renews_a_lease_and_the_others_ask_the_storage(process: Process) -> None:
@@ -270,7 +270,7 @@ def test_one_thread_renews_a_lease_and_the_others_ask_the_storage(process: Proce
 
     def meanwhile() -> None:
         process.wire.meanwhile = lambda: None
-        seen.append(questions(process, lambda: [process.limiter.check(HITS) for _ in range(3)]))
+        seen.append(costs_of_checks(process, lambda: [process.limiter.check(HITS) for _ in range(3)]))
 
     for _ in range(RAMP):
         process.limiter.check(HITS)
@@ -292,24 +292,24 @@ def test_checks_without_a_lease_or_without_a_cost_are_passed_on_unchanged(proces
 def test_shadow_is_charged_in_the_storage_at_every_check(process: Process) -> None:
     hits = hits_for(LEASED, scope="api", shadow=True)
 
-    assert questions(process, lambda: [process.limiter.check(hits) for _ in range(5)]) == [[1]] * 5
+    assert costs_of_checks(process, lambda: [process.limiter.check(hits) for _ in range(5)]) == [[1]] * 5
 
 
 def test_check_with_its_own_id_is_charged_once_in_the_storage(fleet: Fleet, process: Process) -> None:
     take_lease(process)
     check_id = uuid4()
-    before = left(fleet, HITS[0])
+    before = remaining_in_storage(fleet, HITS[0])
 
     first, again = (process.limiter.check(HITS, check_id=check_id) for _ in range(2))
 
     assert first.id == again.id == check_id
-    assert left(fleet, HITS[0]) == before - 1
+    assert remaining_in_storage(fleet, HITS[0]) == before - 1
 
 
 def test_check_many_is_one_command_unless_one_of_its_checks_has_a_lease(process: Process) -> None:
     plain = hits_for("100/minute", scope="other")
 
-    assert len(questions(process, lambda: process.limiter.check_many([HITS, plain, HITS, HITS]))) == 3
+    assert len(costs_of_checks(process, lambda: process.limiter.check_many([HITS, plain, HITS, HITS]))) == 3
     assert process.wire.batches == 0
 
     assert all(decision.allowed for decision in process.limiter.check_many([plain, plain]))
@@ -318,7 +318,7 @@ def test_check_many_is_one_command_unless_one_of_its_checks_has_a_lease(process:
 
 def test_peek_counts_unspent_units_of_the_lease(fleet: Fleet, process: Process) -> None:
     granted = take_lease(process)
-    fleet.storage.check(hits_for(LEASED, scope="api", cost=left(fleet, HITS[0])))
+    fleet.storage.check(hits_for(LEASED, scope="api", cost=remaining_in_storage(fleet, HITS[0])))
 
     peeked = process.limiter.peek(HITS)
 
@@ -337,14 +337,14 @@ def test_refunded_units_go_back_to_the_lease(fleet: Fleet, process: Process) -> 
     process.limiter.refund(decision)
 
     assert process.wire.refunds == 0
-    assert questions(process, lambda: [process.limiter.check(HITS) for _ in range(7)]) == []
-    assert left(fleet, HITS[0]) == 100 - RAMP - 8
+    assert costs_of_checks(process, lambda: [process.limiter.check(HITS) for _ in range(7)]) == []
+    assert remaining_in_storage(fleet, HITS[0]) == 100 - RAMP - 8
 
 
 def test_unit_of_the_check_that_took_the_lease_is_refunded_to_it(process: Process) -> None:
     process.limiter.refund(take_lease(process))
 
-    assert questions(process, lambda: [process.limiter.check(HITS) for _ in range(8)]) == []
+    assert costs_of_checks(process, lambda: [process.limiter.check(HITS) for _ in range(8)]) == []
 
 
 def test_a_refund_after_the_lease_has_ended_goes_to_the_storage_with_the_rest(fleet: Fleet, process: Process) -> None:
@@ -354,7 +354,7 @@ def test_a_refund_after_the_lease_has_ended_goes_to_the_storage_with_the_rest(fl
     process.limiter.refund(decision)
     process.limiter.check(hits_for(LEASED, scope="api", cost=20))
 
-    assert left(fleet, HITS[0]) == 100 - RAMP - 1 - 20
+    assert remaining_in_storage(fleet, HITS[0]) == 100 - RAMP - 1 - 20
 
 
 @pytest.mark.parametrize(("rule", "lost"), [(LEASED, 1), (FIXED, 0)], ids=str)
@@ -366,12 +366,12 @@ def test_refund_after_the_next_lease_is_lost_if_units_have_ids(
     decision = process.limiter.check(hits)
     fleet.clock.advance(2)
     process.limiter.check(hits_for(rule, scope="api", cost=20))
-    before = left(fleet, hits[0])
+    before = remaining_in_storage(fleet, hits[0])
 
     process.limiter.refund(decision)
     process.limiter.check(hits_for(rule, scope="api", cost=20))  # returns what the lease has left
 
-    assert left(fleet, hits[0]) == before - 20 + 1 - lost
+    assert remaining_in_storage(fleet, hits[0]) == before - 20 + 1 - lost
 
 
 def test_refunds_give_a_lease_no_more_units_than_it_had(fleet: Fleet, process: Process) -> None:
@@ -381,8 +381,8 @@ def test_refunds_give_a_lease_no_more_units_than_it_had(fleet: Fleet, process: P
     for decision in decisions:
         process.limiter.refund(decision)
 
-    assert left(fleet, hits[0]) == 90
-    assert questions(process, lambda: [process.limiter.check(hits) for _ in range(10)]) == []
+    assert remaining_in_storage(fleet, hits[0]) == 90
+    assert costs_of_checks(process, lambda: [process.limiter.check(hits) for _ in range(10)]) == []
 
 
 def test_closing_is_no_error_when_the_storage_fails(process: Process) -> None:
@@ -404,7 +404,10 @@ def test_closing_returns_units_of_all_other_keys_when_one_key_fails(fleet: Fleet
     process.wire.meanwhile = meanwhile
     process.limiter.close()
 
-    assert sorted([left(fleet, HITS[0]), left(fleet, other[0])]) == [100 - RAMP - 8, 100 - RAMP - 1]
+    assert sorted([remaining_in_storage(fleet, HITS[0]), remaining_in_storage(fleet, other[0])]) == [
+        100 - RAMP - 8,
+        100 - RAMP - 1,
+    ]
 
 
 def test_a_reset_forgets_the_lease_of_this_process(fleet: Fleet, process: Process) -> None:
@@ -412,8 +415,8 @@ def test_a_reset_forgets_the_lease_of_this_process(fleet: Fleet, process: Proces
 
     process.limiter.reset(HITS)
 
-    assert questions(process, lambda: process.limiter.check(HITS)) == [[1]]
-    assert left(fleet, HITS[0]) == 99
+    assert costs_of_checks(process, lambda: process.limiter.check(HITS)) == [[1]]
+    assert remaining_in_storage(fleet, HITS[0]) == 99
 
 
 # Failures
@@ -426,9 +429,9 @@ def test_failed_check_puts_its_units_back_into_the_lease(fleet: Fleet, process: 
     with pytest.raises(StorageError):
         process.limiter.check(both)
 
-    assert questions(process, lambda: [process.limiter.check(HITS) for _ in range(7)]) == []
+    assert costs_of_checks(process, lambda: [process.limiter.check(HITS) for _ in range(7)]) == []
     process.wire.error = None
-    assert left(fleet, HITS[0]) == 100 - RAMP - 8
+    assert remaining_in_storage(fleet, HITS[0]) == 100 - RAMP - 8
 
 
 def test_a_failed_return_of_a_lease_is_no_error(fleet: Fleet, process: Process) -> None:
@@ -448,7 +451,7 @@ def test_next_lease_can_be_taken_after_a_failure(process: Process) -> None:
         process.limiter.check(HITS)
     process.wire.error = None
 
-    assert questions(process, lambda: [process.limiter.check(HITS) for _ in range(3)]) == [[1], [2]]
+    assert costs_of_checks(process, lambda: [process.limiter.check(HITS) for _ in range(3)]) == [[1], [2]]
 
 
 @pytest.fixture
@@ -494,7 +497,7 @@ def test_no_lease_is_taken_in_an_outage(guarded: tuple[Fleet, list[Limiter]]) ->
     assert sum(decision.allowed for decision in decisions) == admitted
     fleet.mend()
     until(lambda: limiters[0].health().state == "working")
-    assert left(fleet, hits[0]) == 40 - 3 - admitted
+    assert remaining_in_storage(fleet, hits[0]) == 40 - 3 - admitted
 
 
 def test_refund_in_an_outage_returns_a_unit_to_the_local_share(guarded: tuple[Fleet, list[Limiter]]) -> None:
@@ -543,8 +546,8 @@ def test_leased_units_are_spent_while_the_guard_denies(fleet: Fleet, process: Pr
 def test_forked_child_does_not_inherit_leased_units(process: Process) -> None:
     take_lease(process)
 
-    assert len(forked(lambda: questions(process, lambda: process.limiter.check(HITS)))()) == 1
-    assert questions(process, lambda: [process.limiter.check(HITS) for _ in range(7)]) == []
+    assert len(forked(lambda: costs_of_checks(process, lambda: process.limiter.check(HITS)))()) == 1
+    assert costs_of_checks(process, lambda: [process.limiter.check(HITS) for _ in range(7)]) == []
 
 
 def test_only_the_latest_leases_are_kept_up_to_a_bound(fleet: Fleet, process: Process) -> None:
@@ -553,8 +556,8 @@ def test_only_the_latest_leases_are_kept_up_to_a_bound(fleet: Fleet, process: Pr
         assert process.limiter.check(hits_for(LEASED, scope="api", subject=str(number))).allowed
 
     assert len(process.leases) == MOST_LEASES
-    assert left(fleet, HITS[0]) == 100 - RAMP - 1
-    assert questions(process, lambda: process.limiter.check(HITS)) == [[1]]
+    assert remaining_in_storage(fleet, HITS[0]) == 100 - RAMP - 1
+    assert costs_of_checks(process, lambda: process.limiter.check(HITS)) == [[1]]
 
 
 def test_renewed_lease_is_kept_when_the_bound_is_reached(fleet: Fleet, process: Process) -> None:
@@ -567,7 +570,7 @@ def test_renewed_lease_is_kept_when_the_bound_is_reached(fleet: Fleet, process: 
 
     process.limiter.check(hits_for(LEASED, scope="api", subject="one more"))
 
-    assert questions(process, lambda: process.limiter.check(HITS)) != [[1]]
+    assert costs_of_checks(process, lambda: process.limiter.check(HITS)) != [[1]]
 
 
 def test_memory_storage_can_have_leases() -> None:
