@@ -384,7 +384,9 @@ class TestSettings:
         with pytest.raises(ConfigurationError, match=r"storage=Redis.* of redis\.asyncio.*give a client that is not"):
             MultiLimit(app, storage=kind(host="localhost"))
 
-    @pytest.mark.parametrize("loader", ["ann", 7, AsyncMock(), lambda _request: "ann"])
+    @pytest.mark.parametrize(
+        "loader", ["ann", 7, AsyncMock(), lambda _request: "ann"], ids=["text", "number", "async", "argument"]
+    )
     def test_user_loader_or_on_rejected_that_cannot_be_called_is_an_error(self, app: Flask, loader: Any) -> None:
         with pytest.raises(ConfigurationError, match="user_loader="):
             MultiLimit(app, user_loader=loader)

@@ -151,6 +151,7 @@ def test_header_fields_show_a_ban_only_while_it_holds(app: Flask, any_storage: A
         ("draft-06", {"RateLimit-Limit": "0", "RateLimit-Remaining": "0", "RateLimit-Reset": "3600"}),
         ("legacy", {"X-RateLimit-Limit": "0", "X-RateLimit-Remaining": "0"}),
     ],
+    ids=["draft-06", "legacy"],
 )
 def test_other_header_dialects_show_the_ban_as_the_tightest_limit(
     app: Flask, any_storage: Any, dialect: str, told: dict[str, str]
@@ -286,6 +287,7 @@ def test_events_distinguish_refused_from_banned(app: Flask, any_storage: Any) ->
         ("subjects", ["Rate limits: banned ip 127.0.0.1 for 3600 s at view by ip-ban"]),
         ("off", []),
     ],
+    ids=["summary", "subjects", "off"],
 )
 def test_each_ban_is_one_log_line(
     app: Flask, any_storage: Any, clock: Clock, caplog: pytest.LogCaptureFixture, setting: str, lines: list[str]

@@ -112,6 +112,7 @@ STANDARD = {
         ),
         ("off", {}),
     ],
+    ids=["draft-11", "draft-06", "legacy", "both", "off"],
 )
 def test_header_fields_of_an_allowed_request_are_unchanged(
     headers: str, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch

@@ -415,6 +415,26 @@ class TestOnRejected:
             (lambda _: Forbidden("busy"), 403, None),
             (lambda _: Response("own", 429), 429, "own"),
         ],
+        ids=[
+            "text",
+            "bytes",
+            "dict",
+            "list",
+            "iterator",
+            "template",
+            "text and header dict",
+            "text and header list",
+            "text and Headers",
+            "text, no status and headers",
+            "text and status",
+            "text and status line",
+            "text, status and headers",
+            "response and headers",
+            "jsonify",
+            "redirect",
+            "exception",
+            "response",
+        ],
     )
     @pytest.mark.parametrize("level", ["limiter", "app"])
     def test_return_value_is_the_response(
@@ -436,6 +456,7 @@ class TestOnRejected:
             (lambda: jsonify(busy=True), "no-store"),
             (lambda: ("busy", 200, {"Cache-Control": "private"}), "private"),
         ],
+        ids=["text", "redirect", "jsonify", "own Cache-Control"],
     )
     def test_response_is_not_cached_unless_it_says_so(
         self, app: Flask, storage: RecordingStorage, answer: Any, expected: str

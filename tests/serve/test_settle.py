@@ -117,7 +117,7 @@ def test_no_header_field_is_negative_while_a_debt_refuses(dialect: str) -> None:
         assert not [value for value in fields if re.search(r"(^|=)-", value)]
 
 
-@pytest.mark.parametrize("cost", [0, lambda: 0])
+@pytest.mark.parametrize("cost", [0, lambda: 0], ids=["number", "callable"])
 def test_request_without_an_estimate_passes_while_one_unit_is_free(app: Flask, cost: Any) -> None:
     get = serve(app, lambda: "ok", cost=cost, settle=lambda _: 400)
 
@@ -184,7 +184,9 @@ def test_one_header_settles_every_limiter_that_reads_it(app: Flask) -> None:
     assert "X-Tokens" not in response.headers
 
 
-@pytest.mark.parametrize("answer", [404, Response("elsewhere", 302), Response("ok", 200)])
+@pytest.mark.parametrize(
+    "answer", [404, Response("elsewhere", 302), Response("ok", 200)], ids=["status", "redirect", "response"]
+)
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_aborted_view_is_settled_like_any_response(app: Flask, answer: Any, method: str) -> None:
     def view() -> str:
@@ -287,8 +289,10 @@ class ServerFileWrapper(Parts):
         super().__init__(file)
 
 
-@pytest.mark.parametrize("wrapper", [None, ServerFileWrapper, lambda file, _: file])
-@pytest.mark.parametrize(("headers", "status"), [({}, 200), ({"Range": "bytes=0-1"}, 206)])
+@pytest.mark.parametrize(
+    "wrapper", [None, ServerFileWrapper, lambda file, _: file], ids=["no file wrapper", "class", "function"]
+)
+@pytest.mark.parametrize(("headers", "status"), [({}, 200), ({"Range": "bytes=0-1"}, 206)], ids=["whole file", "range"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_header_fields_of_a_sent_file_show_the_quota_after_settlement(
     app: Flask, wrapper: Any, headers: dict[str, str], status: int, method: str
@@ -367,6 +371,7 @@ def test_settle_without_a_request_is_an_error_that_suggests_stream_with_context(
         (lambda _: 1 // 0, 1),
         (lambda _: None, 0),
     ],
+    ids=["negative", "bool", "text", "float", "nan", "list", "raises", "None"],
 )
 def test_settle_callable_that_fails_or_returns_no_units_leaves_the_estimate(
     app: Flask, returns: Any, lines: int, caplog: pytest.LogCaptureFixture
@@ -725,7 +730,7 @@ def test_reserve_is_kept_until_a_debt_uses_it(asking: Asking) -> None:
     assert [get(100, priority="critical").status_code for _ in range(3)] == [200, 200, 503]
 
 
-@pytest.mark.parametrize("rules", [lambda: TOKENS, lambda: "1000/hour"])
+@pytest.mark.parametrize("rules", [lambda: TOKENS, lambda: "1000/hour"], ids=["Rule", "text"])
 def test_dynamic_rules_are_settled(asking: Asking, rules: Any) -> None:
     get = asking(rules=rules)
 

@@ -136,7 +136,9 @@ def test_response_replaced_by_a_refusal_is_closed(app: Flask, storage: Recording
     assert closed == ["closed"]
 
 
-@pytest.mark.parametrize(("ending", "status"), [(lambda: redirect("/login"), 302), (lambda: abort(403), 403)])
+@pytest.mark.parametrize(
+    ("ending", "status"), [(lambda: redirect("/login"), 302), (lambda: abort(403), 403)], ids=["redirect", "abort"]
+)
 @pytest.mark.parametrize("decorated", [True, False])
 def test_shared_limits_are_charged_when_before_request_ends_the_request(
     app: Flask, storage: RecordingStorage, ending: Callable[[], Any], status: int, decorated: bool
