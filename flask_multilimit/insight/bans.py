@@ -189,9 +189,7 @@ def _begun(gate: AppGate) -> BansBegun | None:
 
 
 def _stored_bans(gate: AppGate) -> list[str]:
-    """The keys of bans and strikes that the storage finds among all its keys."""
-    if not isinstance(gate.limiter.storage, Inspectable):
-        return []
+    """The keys of bans and strikes that the storage finds among all its keys. Raises :class:`StorageError`."""
     return [each.key for each in stored_keys(gate, prefixes_of(gate), MOST_BAN_KEYS, containing=f":{BAN}:")]
 
 

@@ -48,6 +48,8 @@ _PER_PROCESS = (
     "that the workers share: local://, or a Redis or Valkey server"
 )
 
+_CANNOT_KEEP = "a {} cannot keep changes made while the app runs: they need local://, or a Redis or Valkey server"
+
 _NOT_IN_USE = (
     f"no process uses the server of {PREFIX}STORAGE_URI, so the change would be lost when this command ends: start the "
     "app and send it a request, or write the change into a file of limits"
@@ -58,7 +60,8 @@ def _applier() -> ControlApplier:
     """The applier of the app. Raises :class:`ConfigurationError` if a change would not reach the workers."""
     applier = applier_of(current_app)
     if not applier.control.shared:
-        raise ConfigurationError(_PER_PROCESS)
+        storage = gate_of(current_app).limiter.storage
+        raise ConfigurationError(_CANNOT_KEEP.format(type(storage).__name__) if storage.shared else _PER_PROCESS)
     if not applier.enabled:
         raise ConfigurationError(f"{PREFIX}CONTROL or {PREFIX}ENABLED is False, so workers do not follow changes")
     return applier

@@ -77,3 +77,18 @@ def test_locked_database_is_a_storage_error_without_a_reply(tmp_path: Path) -> N
         waiting.check(hits_for("1/minute", scope="x"))
 
     assert caught.value.no_reply
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("keys", "a SqliteStorage cannot list its keys"),
+        ("bans", "a SqliteStorage cannot list its keys"),
+        ("ban 203.0.113.9 --for 1h --yes", "a SqliteStorage cannot keep changes made while the app runs"),
+    ],
+)
+def test_command_that_needs_more_than_an_own_storage_can_says_so(command: str, told: str) -> None:
+    run = shown("app").app.test_cli_runner().invoke(args=["multilimit", *command.split()])
+
+    assert run.exit_code == 1
+    assert told in run.output
