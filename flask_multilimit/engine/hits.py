@@ -345,8 +345,8 @@ def hits_for(
     for name, text in (("scope", scope), ("subject", subject)):
         if not isinstance(text, str):
             raise ConfigurationError(f"{name}={brief(text)}: must be text; {name}=str(...) for a number")
-    check_match("prefix", prefix, PREFIX_PATTERN)
-    check_match("type", type, TYPE_PATTERN)
+    prefix = matching("prefix", prefix, PREFIX_PATTERN)
+    type = matching("type", type, TYPE_PATTERN)  # noqa: A001
     check_hash_tag(hash_tag)
     stem = stem_of_subject(stem_of(prefix, scope, hash_tag), type, escape_subject(subject), hash_tag)
     origin = Origin(scope, type, subject, settle)
@@ -369,10 +369,13 @@ def hits_for(
     return Hits(hits)
 
 
-def check_match(name: str, text: object, pattern: re.Pattern[str]) -> None:
-    """Raise :class:`ConfigurationError` unless ``text`` is text that matches as a whole."""
-    if not isinstance(text, str) or pattern.fullmatch(text) is None:
+def matching(name: str, text: object, pattern: re.Pattern[str]) -> str:
+    """``text`` as plain text, also of a member of an ``Enum``. Raises :class:`ConfigurationError` unless all of it
+    matches."""
+    found = pattern.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
         raise ConfigurationError(f"{name}={brief(text)}: must match {pattern.pattern}")
+    return found[0]
 
 
 def check_ban(ban: object) -> None:

@@ -53,7 +53,8 @@ _PLAIN_SIGNS = "._~@/-"
 
 def escape(text: str, longest: int) -> str:
     """``text`` in the plain alphabet and at most ``longest`` characters; different texts stay different."""
-    escaped = text if _PLAIN.fullmatch(text) else quote(text.encode("utf-8", "surrogatepass"), safe=_PLAIN_SIGNS)
+    plain = _PLAIN.fullmatch(text)  # its group is text alone: a member of an Enum would be formatted as its name
+    escaped = plain[0] if plain else quote(text.encode("utf-8", "surrogatepass"), safe=_PLAIN_SIGNS)
     if len(escaped) <= longest:
         return escaped
     return "*" + blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()

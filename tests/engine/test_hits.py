@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError
+from enum import Enum
 from typing import Any
 
 import pytest
 
+from flask_multilimit import LimitType
 from flask_multilimit.engine import ConfigurationError, Hit, Rule, hits_for
 
 
@@ -30,6 +32,17 @@ from flask_multilimit.engine import ConfigurationError, Hit, Rule, hits_for
 def test_hits_for_refuses_a_wrong_kind_of_value(option: str, wrong: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         hits_for(**{"rules": "5/minute", "scope": "api", option: wrong})
+
+
+def test_members_of_an_enum_count_as_their_text() -> None:
+    class Word(str, Enum):
+        MAIL = "mail"
+        ANN = "ann"
+
+    (by_name,) = hits_for("5/minute", scope=Word.MAIL, type=LimitType.USER, subject=Word.ANN)
+
+    assert (by_name,) == tuple(hits_for("5/minute", scope="mail", type="user", subject="ann"))
+    assert by_name.key == "rate_limit:{mail}:user:ann:sliding_window:60000"
 
 
 @pytest.mark.parametrize(
