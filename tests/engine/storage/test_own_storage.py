@@ -88,7 +88,7 @@ def test_locked_database_is_a_storage_error_without_a_reply(tmp_path: Path) -> N
     ],
 )
 def test_command_that_needs_more_than_an_own_storage_can_says_so(command: str, told: str) -> None:
-    run = shown("app").app.test_cli_runner().invoke(args=["multilimit", *command.split()])
+    run = module_of_page("app").app.test_cli_runner().invoke(args=["multilimit", *command.split()])
 
     assert run.exit_code == 1
     assert told in run.output
