@@ -205,6 +205,14 @@ class TestDocumentOnServer:
 
         assert [(str(each), each.id) for each in shop.control.entries()] == [("deny 203.0.113.10", imported.id)]
 
+    def test_import_leaves_out_entries_that_have_ended(self, shop: Shop) -> None:
+        text = json.dumps({"format": 1, "entries": [ENTRY, {**ENTRY, "id": "1" * 8, "who": "::1", "until": 2.0}]})
+
+        imported = shop.control.import_entries(text)
+
+        assert [str(each) for each in imported] == ["deny 203.0.113.7"]
+        assert shop.control.history(1)[0]["entry"] == "entries: 1"
+
     @pytest.mark.parametrize(("second", "same"), [({"who": "203.0.113.9"}, "id"), ({"id": "1" * 8}, "limit or client")])
     def test_import_with_a_duplicate_id_or_target_is_an_error(
         self, shop: Shop, second: dict[str, Any], same: str

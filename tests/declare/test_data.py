@@ -88,6 +88,10 @@ def test_data_can_declare_every_type(
     assert Declaration.of("here", limiter_options("here", {"type": written})).type_name == type_name
 
 
+def test_given_name_replaces_that_of_a_type_written_as_text() -> None:
+    assert Declaration.of("here", {"type": "header:X-Api-Key", "name": "key"}).type_name == "key"
+
+
 def test_data_has_all_options_of_limiters_rules_and_bans() -> None:
     assert set(WrittenLimiter.model_fields) == {*OPTIONS, "exempt"}
     assert set(WrittenRule.model_fields) == {*Rule.__match_args__, "timeout", "per", "timezone", "anchor"}

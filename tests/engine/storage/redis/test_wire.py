@@ -106,6 +106,15 @@ def test_an_error_on_one_connection_closes_all_idle_ones(wire: Wire, redis_clien
     assert ask(wire, b"ECHO", b"mine", check_open=False) == b"mine"
 
 
+def test_connection_is_kept_after_an_unknown_script(wire: Wire) -> None:
+    connection = ask(wire, b"CLIENT", b"ID")
+
+    with pytest.raises(redis.exceptions.NoScriptError):
+        ask(wire, b"EVALSHA", b"0" * 40, b"0")
+
+    assert ask(wire, b"CLIENT", b"ID") == connection
+
+
 class TakenMeanwhile(list[Any]):
     """Idle connections, which another thread takes in the instant before."""
 
