@@ -360,7 +360,7 @@ def test_small_clock_step_back_keeps_a_ban(bench: Bench) -> None:
     assert decision.retry_after == pytest.approx(3600.05)
 
 
-def test_a_thousand_strikes_are_counted_exactly(bench: Bench) -> None:
+def test_thousand_strikes_are_counted_exactly(bench: Bench) -> None:
     plan = banning(Ban(after=1000, within=2000, time=60), [Rule(86_400, 1)])
     bench.limiter.check(plan)
     for _ in range(999):

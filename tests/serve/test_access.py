@@ -155,6 +155,25 @@ def test_lists_match_subjects_of_a_custom_type_by_its_name(app: Flask, storage: 
     assert asked == {"acme": [403, 403], "ours": [200, 200], "x": [200, 429]}
 
 
+def test_client_without_a_subject_of_a_listed_type_is_not_denied(app: Flask, storage: RecordingStorage) -> None:
+    MultiLimit(app, storage=storage, deny=["tenant:acme"])
+    by_tenant = rate_limiter(type=lambda: request.headers.get("X-Tenant"), name="tenant", rules="1/minute")
+    app.add_url_rule("/", "show", by_tenant(view()))
+
+    assert [status_for(app, "::1"), status_for(app, "::1", headers={"X-Tenant": "acme"})] == [200, 403]
+
+
+def test_denial_of_an_address_comes_before_that_of_a_user(app: Flask) -> None:
+    MultiLimit(app, user_loader=lambda: "mallory", allow=["user:boss"], deny=["user:mallory", "203.0.113.7"])
+    app.register_error_handler(AccessDenied, lambda error: (str(error.listed.who), 403))
+    app.add_url_rule("/", "show", view())
+
+    assert [ask(app, environ_base={"REMOTE_ADDR": ip}).text for ip in ("203.0.113.7", "::1")] == [
+        "203.0.113.7",
+        "user:mallory",
+    ]
+
+
 @pytest.mark.parametrize("path", ["/", "/nowhere", "/static/nothing.css"])
 def test_denied_address_is_refused_on_every_path(app: Flask, path: str) -> None:
     MultiLimit(app, deny=["203.0.113.7"], unmatched_limits="1/hour")

@@ -68,7 +68,7 @@ def test_unlimited_view_gets_a_decision_that_admits(app: Flask, path: str) -> No
 
 @pytest.mark.usefixtures("unlimited")
 @pytest.mark.parametrize("path", ["/", "/nowhere"])
-def test_after_request_functions_handlers_and_templates_can_read_it(app: Flask, path: str) -> None:
+def test_after_request_functions_handlers_and_templates_can_read_current_decision(app: Flask, path: str) -> None:
     app.context_processor(lambda: {"decision": current_decision})
     seen: list[Any] = []
 
@@ -110,7 +110,7 @@ def test_exempt_function_outside_a_request_does_not_get_an_earlier_decision(
         assert service() == MAX_COUNT  # type: ignore[no-untyped-call]
 
 
-def test_function_outside_a_request_gets_it_when_limits_are_disabled(app: Flask) -> None:
+def test_current_decision_in_a_function_is_unlimited_when_limits_are_disabled(app: Flask) -> None:
     app.config["MULTILIMIT_ENABLED"] = False
     MultiLimit(app)
 
@@ -119,7 +119,7 @@ def test_function_outside_a_request_gets_it_when_limits_are_disabled(app: Flask)
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_reading_it_before_a_limited_function_is_called_is_an_error(app: Flask, enabled: bool) -> None:
+def test_current_decision_before_a_limited_function_is_called_is_an_error(app: Flask, enabled: bool) -> None:
     app.config["MULTILIMIT_ENABLED"] = enabled
     MultiLimit(app)
 
@@ -127,7 +127,7 @@ def test_reading_it_before_a_limited_function_is_called_is_an_error(app: Flask, 
         current_decision.remaining  # noqa: B018
 
 
-def test_reading_it_before_the_limits_are_checked_is_an_error(app: Flask) -> None:
+def test_current_decision_before_limits_are_checked_is_an_error(app: Flask) -> None:
     MultiLimit(app)
     app.before_request(lambda: str(current_decision.remaining))
     app.get("/")(rate_limiter()(lambda: "ok"))
@@ -136,7 +136,7 @@ def test_reading_it_before_the_limits_are_checked_is_an_error(app: Flask) -> Non
         ask(app)
 
 
-def test_reading_it_in_an_app_without_multilimit_is_an_error(app: Flask) -> None:
+def test_current_decision_without_multilimit_is_an_error(app: Flask) -> None:
     app.get("/")(lambda: str(current_decision.remaining))
 
     with pytest.raises(ConfigurationError, match="has no MultiLimit"):

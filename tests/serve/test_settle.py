@@ -619,7 +619,7 @@ def test_nested_functions_settle_separately(app: Flask) -> None:
         assert [left_of(app, name) for name in ("inner", "outer")] == [997, 800]
 
 
-def test_settle_in_a_function_without_that_option_settles_its_caller(app: Flask) -> None:
+def test_settle_in_a_function_without_a_settle_option_settles_its_caller(app: Flask) -> None:
     helper = limited(settling_at(40), "helper", settle=None, rules=Concurrent(2), cost=1)
     with app.app_context():
         limited(helper, "outer")()

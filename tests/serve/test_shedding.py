@@ -104,7 +104,7 @@ def test_error_handler_for_refusals_gets_the_503(handled: Any) -> None:
 
 
 @pytest.mark.parametrize("handled", [503, ServiceUnavailable])
-def test_error_handler_for_503_alone_does_not_get_it(handled: Any) -> None:
+def test_error_handler_for_503_alone_does_not_get_the_refusal(handled: Any) -> None:
     app = shedding()
 
     @app.errorhandler(handled)
