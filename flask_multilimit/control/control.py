@@ -180,10 +180,10 @@ class Control:
         concern the same limit or client."""
         check_bool("force", force)
         _check_texts(reason=reason, author=author)
-        given = document_from(text)
+        imported = document_from(text)
         parse_json(text)  # stricter than document_from(), which also reads documents that are in force already
-        given.check_unique()
-        new = given.at(self._store.read("").now)
+        imported.check_unique()
+        new = imported.at(self._store.read("").now)
 
         def both(document: Document) -> Document:
             nonlocal new

@@ -60,11 +60,11 @@ class Document(NamedTuple):
     def check_unique(self) -> None:
         """Raise :class:`ConfigurationError` if several entries concern the same limit or client, or have the same
         id."""
-        for name, of in (("id", attrgetter("id")), ("limit or client", attrgetter("target"))):
-            amounts = Counter(map(of, self.entries))
-            several = [f"{each} ({each.id})" for each in self.entries if amounts[of(each)] > 1]
-            if several:
-                raise ConfigurationError(f"entries with the same {name}: {', '.join(several[:MOST_NAMED])}; keep one")
+        for name, value_of in (("id", attrgetter("id")), ("limit or client", attrgetter("target"))):
+            amounts = Counter(map(value_of, self.entries))
+            same = [f"{each} ({each.id})" for each in self.entries if amounts[value_of(each)] > 1]
+            if same:
+                raise ConfigurationError(f"entries with the same {name}: {', '.join(same[:MOST_NAMED])}; keep one")
 
     def with_distinct_ids(self, other: Document) -> Document:
         """The document with new ids for entries whose ids ``other`` has for other targets: an id must mean one

@@ -106,8 +106,8 @@ class Override(_Entry):
     @property
     def target(self) -> str:
         """Identifies what it changes: a later override with the same target replaces it."""
-        more = "+" if self.limit is not None else ""
-        return f"override {self.endpoint or '*'} {self.rule or ''} {self.limiter or ''} {self.who or ''} {more}"
+        added = "+" if self.limit is not None else ""
+        return f"override {self.endpoint or '*'} {self.rule or ''} {self.limiter or ''} {self.who or ''} {added}"
 
     def __str__(self) -> str:
         where: str = Phrase("at {endpoint}", endpoint=self.endpoint) if self.endpoint else ""

@@ -172,11 +172,11 @@ class ControlFollower:
     def _warn_of_missing_answer(self) -> None:
         self._reported_missing = True
         if self.in_force.stamp:
-            made = datetime.fromtimestamp(written_at(self.in_force.stamp) / 1000, timezone.utc)
+            changed_at = datetime.fromtimestamp(written_at(self.in_force.stamp) / 1000, timezone.utc)
             self._logger.warning(
                 "Rate limits: started while the storage is down: until it answers, this worker applies the copy on "
                 "disk, last changed %s (entries: %d)",
-                made.isoformat(timespec="seconds"),
+                changed_at.isoformat(timespec="seconds"),
                 len(self._applied.entries),
             )
         else:
@@ -232,8 +232,8 @@ class ControlFollower:
     def _put_back(self, document: Document, found: StoredDocument) -> None:
         """Write ``document``, which the server has lost, unless another process has done so. The next question reads
         what is there then."""
-        many = len(document.entries)
-        what = f"changes that the server had lost: {many}" if many else "the undoing of all changes"
+        count = len(document.entries)
+        what = f"changes that the server had lost: {count}" if count else "the undoing of all changes"
         change = Change(at=0, author="", reason=REASON_OF_LOSS, what="put back", entry=what, id="", replaces="")
         if self.store.write(found.stamp, document.dump(), change, lost=self.in_force.stamp) is not None:
             self._logger.warning("Rate limits: worker %d put back %s: %s", os.getpid(), what, REASON_OF_LOSS)

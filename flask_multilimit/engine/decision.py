@@ -252,8 +252,8 @@ class Decision(_Fields):
         settled = {
             status.hit.key: _settled_standing(status) for status in self.statuses if status.hit.key in self.settled
         }
-        each = zip(self.hits, standings_of(self.reply), strict=True)
-        return [settled.get(hit.key, standing) for hit, standing in each]
+        standings = zip(self.hits, standings_of(self.reply), strict=True)
+        return [settled.get(hit.key, standing) for hit, standing in standings]
 
     @property
     def violated(self) -> tuple[RuleStatus, ...]:

@@ -150,15 +150,15 @@ class Limiter:
     def check_many(self, many: Iterable[Iterable[Hit]]) -> list[Decision]:
         """Decide several checks in one round trip, each of them all or nothing: for batch jobs."""
         check_iterable("many", many, "a list of hits")
-        each = [hits if isinstance(hits, Hits) else Hits(hits) for hits in many]
-        revised = [self.with_overrides(hits) for hits in each]
+        checks = [hits if isinstance(hits, Hits) else Hits(hits) for hits in many]
+        revised = [self.with_overrides(hits) for hits in checks]
         limited = [hits for hits in revised if hits is not None]
         if self._may_add_leases and any(hits.leased for hits in limited):
             self._add_leases()
         decisions = iter(self._storage.check_many(limited) if limited else ())
         return [
-            decide_unlimited(hits) if checked is None else next(decisions)
-            for hits, checked in zip(each, revised, strict=True)
+            decide_unlimited(hits) if limited_hits is None else next(decisions)
+            for hits, limited_hits in zip(checks, revised, strict=True)
         ]
 
     def _add_leases(self) -> None:

@@ -119,8 +119,8 @@ def as_allowed(reply: Reply) -> list[int]:
 
 def passing_times(reply: Reply) -> tuple[int, ...]:
     """The indices of the times that shrink as time passes: those that are neither 0 nor unknown nor endless."""
-    each = range(REMAINING, len(reply))
-    return tuple([i for i in each if (i - REMAINING) % FIELDS_PER_HIT and reply[i] > 0])
+    indices = range(REMAINING, len(reply))
+    return tuple([i for i in indices if (i - REMAINING) % FIELDS_PER_HIT and reply[i] > 0])
 
 
 def aged(reply: list[int], times: Iterable[int], elapsed: int) -> list[int]:

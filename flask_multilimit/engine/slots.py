@@ -76,7 +76,7 @@ class _Unreleased:
     slots: tuple[Slot, ...]
     due: float
     expires: float
-    """When they are free in any case."""
+    """When they are free even if no release succeeds."""
 
 
 class Keeper:

@@ -3,7 +3,7 @@
 --
 -- Further fields of its hit: time, factor, most, memory, and watches, the places of the hits whose refusals are strikes.
 local NO_BAN = -1 -- the level of a state without a ban
-local MOST_LEVEL = 100 -- repetitions that still lengthen a ban
+local MOST_LEVEL = 100 -- the largest level: further repetitions do not lengthen a ban
 
 algorithms.ban = {
   -- Remaining: how many strikes are missing. While a ban holds: -2 * (level + 1), and one less in the answer to the

@@ -64,12 +64,12 @@ NOTHING_SEEN = Seen(NO_BAN, 0, ())
 
 @lru_cache(maxsize=1024)
 def length(quota: Quota, level: int) -> int:
-    """How long a ban of ``level`` lasts. Calculated in doubles as in Lua, one level after the other."""
-    lasts = quota.time
+    """How long a ban of ``level`` lasts, in microseconds. Calculated in doubles as in Lua, one level after another."""
+    duration = quota.time
     for _ in range(level):
-        if lasts < quota.most:
-            lasts = floor(lasts * float(quota.factor))
-    return min(lasts, quota.most)
+        if duration < quota.most:
+            duration = floor(duration * float(quota.factor))
+    return min(duration, quota.most)
 
 
 def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:

@@ -4,7 +4,7 @@
 -- Members are as in sliding_window.lua: the id of the check, and for further units the id and their number. Each charge
 -- and each renewal renews the key's TTL: unlike the units of a window, slots may be in use without end.
 local UNKNOWN = -2 -- a retry_after that is not known
-local TRIM = 128 -- the most expired slots that one check drops, and the most of the future
+local TRIM = 128 -- the most entries of each kind (expired, future) that one check drops
 
 algorithms.concurrency = {
   -- Seen: the number of entries that do not count, because they lie outside the window.
@@ -79,14 +79,14 @@ algorithms.concurrency = {
 
       recognise = recognise_in_log,
 
-      -- Takes slots out, and never adds any.
+      -- Takes slots out. Slots are never added.
       settle = function(hit, units, until_, now, id)
         if units < hit.cost then
           call('ZREM', hit.key, unpack(members(hit, id), units + 1))
         end
       end,
 
-      -- However many others there are. Those that are gone count again.
+      -- Slots count from now on, even those that were gone, and even beyond the count.
       renew = function(hit, now, id)
         local entries = {}
         for _, member in ipairs(members(hit, id)) do

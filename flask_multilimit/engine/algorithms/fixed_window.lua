@@ -8,7 +8,7 @@ local function in_force(hit, now)
 end
 
 algorithms.fixed_window = {
-  -- Seen: the window in force at `now`, a new one if need be.
+  -- Seen: the window in force at `now`, if necessary a new one.
   evaluate = function(hit, now)
     local start, used = in_force(hit, now)
     local remaining = hit.count - used

@@ -82,8 +82,8 @@ local rate = {
         end
       end,
 
-      -- Gives back the part of the charge that has not come back by itself: exact without other requests in between,
-      -- and never more.
+      -- Gives back the part of the charge that has not come back by itself: exactly if there were no other requests in
+      -- between, and never more.
       settle = function(hit, units, until_, now)
         local whole, rest = behind(hit, now)
         if units > hit.cost then

@@ -2,14 +2,14 @@
 -- A unit charged at s counts at `now` while now - window < s <= now + AHEAD. Twin of sliding_window.py.
 --
 -- The key's TTL is two windows, renewed when the key is new or an entry had expired. Between two renewals no
--- charge is later than one window after the first, so each of them outlives its own window; a settlement,
--- which could take the entry that would have expired, renews it too.
+-- charge is later than one window after the first, so each of them outlives its own window. A settlement renews it,
+-- too, because it may take out the entry that would have expired.
 --
 -- The member of a check's first unit is its id; the others add their number to it, and are written in chunks of 2000,
 -- because Lua's stack holds only about 8000 arguments of a command.
 --
 -- A short ZSET is a list, in which the server counts entry by entry. If it has more than a few entries, the script counts
--- those outside of the window instead: nearly always there are none, which the ends of the list show.
+-- those outside of the window instead: nearly always there are none, as the ends of the list show at once.
 local TRIM = 128 -- the most entries of each kind (expired, future) that one check drops, plus one per unit
 local FEW = 24 -- up to here, counting all entries is as fast as seeing that none is outside of the window
 local LONGEST_LIST = 128 -- entries; in longer ZSETs the server has an index (zset-max-listpack-entries)

@@ -28,7 +28,7 @@ TRIM = 128
 """The most entries of each kind (expired, future) that one charge drops, plus one for each of its units."""
 
 FEW = 8
-"""The array is cut only if at least so many entries are dropped."""
+"""The array is cut only if at least this many entries are dropped."""
 
 _entry = struct.Struct("q16s").pack
 """An instant and a check id, as the array keeps them."""
@@ -105,15 +105,15 @@ class Log:
             self.known_until = 0
             self._cut(begin, begin + self.count(check_id, begin, min(stop, begin + cost)))
 
-    def drop_first(self, many: int) -> None:
-        self.head += many
+    def drop_first(self, number: int) -> None:
+        self.head += number
         if self.head >= FEW and self.head * (2 * _PER_ENTRY) >= len(self.entries):
             self._cut(0, self.head)
             self.head = 0
 
-    def drop_last(self, many: int) -> None:
+    def drop_last(self, number: int) -> None:
         self.known_until = 0
-        self._cut(self.end - many, self.end)
+        self._cut(self.end - number, self.end)
 
     def measure_room(self, quota: Quota, now: int) -> int:
         """Set ``room`` and ``known_until`` by ``quota``. Returns how many entries have expired. No entry may be in the
@@ -209,9 +209,9 @@ def charge_units(
         if log.known_until <= now or log.quota is not quota:
             if log.quota.window != quota.window:
                 break
-            many = log.measure_room(quota, now)
-            if many:
-                expired += ((log, many),)
+            number = log.measure_room(quota, now)
+            if number:
+                expired += ((log, number),)
         left = log.room - 1
         if left < 0:
             break
@@ -239,9 +239,9 @@ def _take_back(logs: MutableMapping[str, Log | None], units: Iterable[Unit], ref
 
 
 def _drop_expired(expired: Iterable[tuple[Log, int]]) -> None:
-    for log, many in expired:
-        log.drop_first(min(many, TRIM + 1))
-        if many > TRIM + 1:
+    for log, number in expired:
+        log.drop_first(min(number, TRIM + 1))
+        if number > TRIM + 1:
             log.known_until = 0
 
 

@@ -86,7 +86,7 @@ class Forgetting:
 
     def sweep(self, quotas: QuotasOfKeys, now: int, most: int) -> list[str]:
         """Remove and return keys whose quota is full again, with at most ``most`` looks."""
-        gone = list[str]()
+        forgotten = list[str]()
         for group in self._groups.values():
             while most and group.refusing and group.refusing[0][0] <= now:
                 most -= 1
@@ -101,13 +101,13 @@ class Forgetting:
                     heapreplace(filling, (now + reset_after, key))
                 else:
                     heappop(filling)
-                    gone.append(key)
-        self._count_forgotten(len(gone))
-        return gone
+                    forgotten.append(key)
+        self._count_forgotten(len(forgotten))
+        return forgotten
 
     def surplus(self, quotas: QuotasOfKeys, now: int) -> list[str]:
         """Remove and return keys to forget because there are too many."""
-        gone = list[str]()
+        forgotten = list[str]()
         if self._amount > self.most:
             self._set_aside(quotas, now)
         looks = MOST_LOOKS
@@ -115,9 +115,9 @@ class Forgetting:
             looks, key = self._soonest(quotas, now, looks)
             if key is None:
                 break
-            gone.append(key)
+            forgotten.append(key)
             self._count_forgotten(1)
-        return gone
+        return forgotten
 
     def _set_aside(self, quotas: QuotasOfKeys, now: int) -> None:
         """Look at a few keys whose turn is far off, each time at others, and set those aside that refuse: they must not
@@ -163,8 +163,8 @@ class Forgetting:
         some = [each for each in self._groups.values() if len(heap_of(each)) > reserve]
         return min(some, key=lambda each: heap_of(each)[0], default=None)
 
-    def _count_forgotten(self, many: int) -> None:
-        self._amount -= many
+    def _count_forgotten(self, number: int) -> None:
+        self._amount -= number
         self.first_due = min(
             (heap[0][0] for each in self._groups.values() for heap in (each.filling, each.refusing) if heap),
             default=NOTHING_DUE,

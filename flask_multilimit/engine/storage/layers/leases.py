@@ -430,7 +430,7 @@ def _grant_of(
 
 
 def _decide_here(hits: tuple[Hit, ...], spent: dict[int, _Lease], now: int) -> Decision:
-    """Allowed without is_asking the storage."""
+    """Allow ``hits`` without asking the storage."""
     grant = spent[0].grant
     assert grant is not None
     at = grant.earliest(now)

@@ -148,19 +148,19 @@ class PendingCharges:
                 raise
 
     def _charge_batch(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
-        now, slots, many = self._now(), list[Slot](), dict[bytes, Hits]()
+        now, slots, checks = self._now(), list[Slot](), dict[bytes, Hits]()
         for check_id, admitted in batch:
             hits = admitted.still_counting(now)
             if admitted.slots_from_before:
                 slots += [Slot(check_id, hit) for hit in hits]
             elif hits:
-                many[check_id] = memoized(hits, _unlimited)
+                checks[check_id] = memoized(hits, _unlimited)
         if slots:  # slots that have expired there are taken again
             cast("KeepsSlots", self._storage).renew(slots)
-        if not many:
+        if not checks:
             return
-        decisions = self._storage.check_many(list(many.values()), [UUID(bytes=check_id) for check_id in many])
-        self.charged += len(many)
+        decisions = self._storage.check_many(list(checks.values()), [UUID(bytes=check_id) for check_id in checks])
+        self.charged += len(checks)
         for decision in decisions:
             self._fill_up(decision)
 

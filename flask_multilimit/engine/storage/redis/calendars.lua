@@ -1,7 +1,7 @@
 -- The boundaries around now of each calendar, after all else in ARGV[1]: six doubles, ascending.
 --
--- If now is not in one of the three periods in the middle, the reply is now alone, and nothing is charged: the caller
--- asks again, with the boundaries around that instant.
+-- If now is not in one of the three periods in the middle, the reply is only now, and nothing is charged: the caller asks
+-- again, with the boundaries around that instant.
 for i = 1, #hits do
   local hit = hits[i]
   if hit.algorithm == 'calendar' then

@@ -29,7 +29,7 @@ PUNCTUAL = 0.75
 """If at least this part of the time is left, a step does not change the timeout of the socket."""
 
 MOST_ELEMENTS = 999_999
-"""The most elements: no question of limits_replies has a longer answer."""
+"""The most elements: no question of this package has a longer answer."""
 _HEADER = 24
 """The bytes of a line that can matter: a type and a number."""
 _WITH_ELEMENTS = b"*~>%|"
@@ -127,9 +127,9 @@ class TimedSocket:
         return getattr(self.plain, name)
 
     def recv_into(self, buffer: Any, *arguments: Any) -> int:
-        many = int(self._receive(self.plain.recv_into, buffer, *arguments))
-        self._check_length(bytes(memoryview(buffer)[:many]))
-        return many
+        length = int(self._receive(self.plain.recv_into, buffer, *arguments))
+        self._check_length(bytes(memoryview(buffer)[:length]))
+        return length
 
     def recv(self, *arguments: Any) -> bytes:
         received = bytes(self._receive(self.plain.recv, *arguments))

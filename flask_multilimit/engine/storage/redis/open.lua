@@ -1,4 +1,4 @@
--- Hits that are settled later and have no estimate, whose packed cost is -1: evaluated as if they cost 1, which they are
+-- Hits that are settled later and have no estimate. Their packed cost is -1: they are evaluated with a cost of 1, and
 -- not charged.
 for _, hit in ipairs(hits) do
   if hit.cost < 0 then

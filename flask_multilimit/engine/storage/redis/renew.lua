@@ -1,4 +1,4 @@
--- Let slots that are still in use count from now on, also those that are gone.
+-- Renew slots that are still in use: they count from now on, even if they were gone.
 --
 -- KEYS[i]  key of slot i
 -- ARGV     as in prelude.lua and hits.lua, but

@@ -43,7 +43,7 @@ class NoPrimaryError(RedisConnectionError):
 class Primary:
     """The primary of ``service``, whose address the sentinels know. Thread-safe, fork-safe: it keeps no connection.
 
-    ``scheme`` is ``redis`` or ``rediss``, ``options`` are sentinels of redis-py for a connection to a sentinel.
+    ``scheme`` is ``redis`` or ``rediss``, ``options`` are options of redis-py for a connection to a sentinel.
     """
 
     def __init__(self, service: str, sentinels: tuple[Address, ...], scheme: str, options: Mapping[str, Any]) -> None:

@@ -311,8 +311,8 @@ class RedisStorage:
     def _load(self, script: Compiled, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
         """Check ``hits`` with the text of a compiled script."""
         keys = [hit.key.encode() for hit in hits]
-        more = [self._boundaries(hits)] if calendars_of(hits) else []
-        answer = self._command(self._call, b"EVAL", script.text, b"%d" % len(hits), *keys, *more, check_id)
+        boundaries = [self._boundaries(hits)] if calendars_of(hits) else []
+        answer = self._command(self._call, b"EVAL", script.text, b"%d" % len(hits), *keys, *boundaries, check_id)
         if self._is_outside(hits, answer):
             return self._ask(CHECK, hits, check_id)
         return _decision(check_id, hits, answer, script.frame)
@@ -443,12 +443,12 @@ def _prepared(hits: tuple[Hit, ...]) -> _Prepared:
 def _compiled(hits: tuple[Hit, ...], known: KnownShape) -> _Prepared:
     assert known.script is not None
     keys = [hit.key.encode() for hit in hits]
-    more = [_blank_boundaries(hits)] if calendars_of(hits) else []
+    boundaries = [_blank_boundaries(hits)] if calendars_of(hits) else []
     sha, number = known.script.sha.encode(), b"%d" % len(hits)
-    start = command_of(b"EVALSHA", sha, number, *keys, *more, and_more=1)
-    made = _Prepared(_up_to_boundaries(hits, start), remembers_ids(hits), _has_calendars(hits), known.script.frame)
-    memorize(hits, _prepared, made)
-    return made
+    start = command_of(b"EVALSHA", sha, number, *keys, *boundaries, and_more=1)
+    prepared = _Prepared(_up_to_boundaries(hits, start), remembers_ids(hits), _has_calendars(hits), known.script.frame)
+    memorize(hits, _prepared, prepared)
+    return prepared
 
 
 def _has_calendars(hits: tuple[Hit, ...]) -> bool | None:

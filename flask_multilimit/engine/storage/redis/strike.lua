@@ -1,6 +1,7 @@
 -- Between the halves of a check: a refusal is a strike of each ban that watches it.
 --
--- The mode "refused" is for a part of a check that another part refuses: it charges nothing, as "peek", but strikes.
+-- The mode "refused" is for one part of a check if another part refuses: like "peek", it charges nothing, but a refusal
+-- is a strike.
 if not repeated and mode ~= 'peek' then
   for i = 1, #hits do
     local hit, struck = hits[i], false

@@ -291,8 +291,8 @@ def command_of(*arguments: bytes, and_more: int = 0) -> bytes:
 
 def _line_of(connection: Any, deadline: Deadline, explain: Explain) -> _Line:
     """A line that uses the socket directly if it is a system socket, neither of TLS nor of gevent."""
-    given = getattr(connection, "_sock", None)
-    plain: Any = given.plain if isinstance(given, TimedSocket) else given
+    sock = getattr(connection, "_sock", None)
+    plain: Any = sock.plain if isinstance(sock, TimedSocket) else sock
     parser = getattr(connection, "_parser", None)
     is_plain = getattr(type(plain), "recv", None) is _socket.socket.recv
     if not is_plain or parser is None or not HIREDIS_AVAILABLE or not hasattr(select, "poll"):
