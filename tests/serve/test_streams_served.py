@@ -43,9 +43,9 @@ SENT_AS = {
     "gunicorn sync": "FileWrapper",
     "gunicorn gthread": "FileWrapper",
     "gunicorn gevent": "FileWrapper",
-    "werkzeug": "_Body",
+    "werkzeug": "_HoldingBody",
     "waitress": "ReadOnlyFileBasedBuffer",
-    "uwsgi": "_Body",
+    "uwsgi": "_HoldingBody",
 }
 """The class of the body with which each server sends a file."""
 
