@@ -517,6 +517,15 @@ class TestCallableWithoutSubject:
         for decision, counts in ((own, [3, 100]), (named, [3, 100]), (other, [1])):
             assert [hit.rule.count for hit in decision.hits] == counts
 
+    def test_peek_at_everyone_calls_the_callable_outside_a_request(self, app: Flask, storage: RecordingStorage) -> None:
+        multilimit = MultiLimit(app, storage=storage)
+        app.add_url_rule("/", "view", rate_limiter(rules=lambda: "7/minute")(view()))
+
+        with app.app_context():
+            decision = multilimit.peek("view", "everyone")
+
+        assert [hit.rule.count for hit in decision.hits] == [7]
+
     def test_peek_raises_the_error_of_the_callable(self, limited: Flask) -> None:
         multilimit: Any = limited.extensions["multilimit"]
 
