@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flask_multilimit.engine import (
+    Concurrent,
     ConfigurationError,
     DenyCache,
     GuardedStorage,
@@ -21,9 +22,11 @@ from flask_multilimit.engine import (
     hits_for,
     storage_from_uri,
 )
+from flask_multilimit.engine.slots import slots_of
 from flask_multilimit.engine.storage import layers_of, rebuilt
 from support.bench import hits
 from support.clock import Clock
+from support.doubles import RecordingStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,6 +87,23 @@ def test_lease_layer_is_added_with_the_first_rule_that_has_a_lease(
 
     assert layers(limiter) == expected
     assert [decision.decided_by for decision in decisions] == ["storage", "storage", "lease"]
+
+
+def test_slots_are_renewed_and_released_through_every_layer() -> None:
+    clock = Clock()
+    storage = RecordingStorage(clock)
+    guard = GuardedStorage(storage, workers=1, clock=clock)
+    outermost = DenyCache(LeasingStorage(guard, clock=clock), clock=clock)
+    wanted = hits_for(Concurrent(1, timeout=60), scope="reports")
+    held = outermost.check(wanted)
+
+    clock.advance(40)
+    outermost.renew(slots_of(held))
+    clock.advance(40)
+    assert storage.peek(wanted).remaining == 0
+
+    outermost.release(slots_of(held))
+    assert storage.peek(wanted).remaining == 1
 
 
 def test_limiter_with_layers_decides_locally_in_an_outage(caplog: pytest.LogCaptureFixture) -> None:
