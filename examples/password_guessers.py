@@ -25,6 +25,7 @@ from flask_multilimit.signals import subject_banned
 
 app = Flask(__name__)
 app.config.from_prefixed_env()
+app.logger.setLevel("INFO")  # shows the line for each ban
 MultiLimit(app)
 
 PASSWORDS = {"ann": generate_password_hash("correct-horse")}
