@@ -153,7 +153,7 @@ class Listing(_Entry):
     @model_validator(mode="after")
     def _check_listing(self) -> Listing:
         if self.kind == "ban" and self.until is None:
-            raise ValueError(Phrase("a ban needs an end: give for_; to refuse permanently, use deny"))
+            raise ValueError(Phrase("a ban needs an end, such as 1h; to refuse permanently, use deny"))
         if self.kind != "deny" and self.status is not None:
             raise ValueError(Phrase("status is for deny"))
         return self

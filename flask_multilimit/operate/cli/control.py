@@ -72,7 +72,7 @@ def change_options(command: C) -> C:
     return decorate(
         command,
         click.option("--for", "for_", metavar="TIME", help="How long the change lasts: 90s, 15m, 2h, 1d."),
-        click.option("--lasting", is_flag=True, help="Keep the change until someone undoes it."),
+        click.option("--lasting", is_flag=True, help="Keep the change until someone undoes it; not for bans."),
         click.option(
             "--force", is_flag=True, help="Confirm a change that locks out nearly everybody, or applies to nothing."
         ),
