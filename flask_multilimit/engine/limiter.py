@@ -214,6 +214,8 @@ class Limiter:
         require_decision(decision)
         check_units(units)
         hits = decision.hits if hits is None else checked_hits(hits)
+        if self._apply_overrides is not None and any(hit.origin is not None for hit in hits):
+            hits = (*hits, *(self._apply_overrides(Hits(tuple(dict.fromkeys(hits)))) or ()))  # as they were checked
         return self.settle_each(decision, {hit.key: units for hit in hits})
 
     def settle_each(self, decision: Decision, units: Mapping[str, int]) -> Decision:

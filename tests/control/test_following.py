@@ -107,6 +107,19 @@ def test_cost_above_the_count_passes_while_the_limit_is_off(shop: Shop) -> None:
     assert [status.allowed for each in decisions for status in each.statuses] == [True] * 3
 
 
+def test_refund_of_checked_hits_finds_charges_that_an_override_moved(shop: Shop) -> None:
+    shop.control.override("mail", limiter="user", rules="3/hour", lasting=True, force=True)
+    both = Hits((*mail(), *hits_for("5/minute", scope="sms", subject="42")))
+
+    with shop.app.app_context():
+        limiter = shop.multilimit.limiter
+        refunded = limiter.refund(limiter.check(both), mail())
+        left = [status.remaining for status in limiter.peek(both).statuses]
+
+    assert [status.charged for status in refunded.statuses] == [0, 1]
+    assert left == [3, 4]
+
+
 def test_limiter_without_an_app_applies_overrides_with_follow_control(on_server: str) -> None:
     limiter, control = Limiter(on_server), shop_on(on_server).control
     follow_control(limiter)
