@@ -36,6 +36,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"rules": "0/minute"}, "count must be"),
     ({"rules": later}, "rules=.*async"),
     ({"rules": lambda _user: "5/minute"}, "rules=.*type DEFAULT counts everyone as one subject, so"),
+    ({"rules": lambda _user: "5/minute", "type": (LimitType.DEFAULT,)}, "rules=.*counts everyone as one subject, so"),
     ({"rules": with_two}, "rules=.*is called with the subject, which it does not take"),
     ({"type": "ipp"}, "type='ipp': unknown type 'ipp'; did you mean 'ip'"),
     ({"type": "header:a b"}, "type='header:a b'"),

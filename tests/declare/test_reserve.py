@@ -147,6 +147,11 @@ def test_reserve_of_another_type_is_an_error(reserve: Any) -> None:
         rate_limiter(rules="10/minute", reserve=reserve)(lambda: "ok")
 
 
+def test_reserve_that_leaves_nothing_of_a_fallback_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="leaves nothing of"):
+        app_with({"critical": 0.5}, rules=lambda: "9/minute", fallback="1/minute")
+
+
 def test_priority_that_returns_no_text_is_an_error() -> None:
     app = app_with(rules="10/minute", reserve={"critical": 0.2})
     app.testing = True

@@ -656,6 +656,24 @@ def test_header_fields_and_body_describe_slots(app: Flask) -> None:
         assert refused.json["violations"] == [{"policy": "default-at-once", "limit": 2, "unit": "concurrent-requests"}]
 
 
+def test_retry_after_of_a_busy_slot_is_no_earlier_than_that_of_a_rate(app: Flask) -> None:
+    app.add_url_rule("/", "index", rate_limiter(rules="1/minute; 1 at once")(lambda: "ok"))
+
+    with answer(app), answer(app) as refused:
+        assert refused.headers["Retry-After"] == "60"
+
+
+def test_fields_for_one_rule_describe_the_busy_slot_that_refuses() -> None:
+    app = Flask("shop")
+    app.config["MULTILIMIT_HEADERS"] = "legacy"
+    MultiLimit(app)
+    app.add_url_rule("/", "index", rate_limiter(rules="3/minute; 1 at once")(lambda: "ok"))
+
+    with answer(app), answer(app) as refused:
+        assert refused.status_code == 429
+        assert (refused.headers["X-RateLimit-Limit"], refused.headers["X-RateLimit-Remaining"]) == ("1", "0")
+
+
 def test_charge_when_with_dynamic_concurrent_rule_is_logged_and_falls_back(
     app: Flask, caplog: pytest.LogCaptureFixture
 ) -> None:

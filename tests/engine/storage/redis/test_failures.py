@@ -93,10 +93,25 @@ def test_lost_reply_is_an_error_and_one_charge_if_no_rule_keeps_ids(
 ) -> None:
     proxy.begin("lost reply", once=True)
 
-    with pytest.raises(StorageError):
+    with pytest.raises(StorageError) as caught:
         distant.check(hits(rule(algorithm)))
 
+    assert caught.value.check_id is not None
     assert served.peek(hits(rule(algorithm))).remaining == 4
+
+
+def test_error_names_the_id_by_which_a_lost_check_is_repeated_without_a_second_charge(
+    distant: Limiter, served: Limiter, proxy: FaultProxy
+) -> None:
+    proxy.begin("lost reply")
+    with pytest.raises(StorageError) as caught:
+        distant.check(hits("5/minute"))
+    proxy.end()
+
+    distant.check(hits("5/minute"), check_id=caught.value.check_id)
+
+    assert caught.value.check_id is not None
+    assert served.peek(hits("5/minute")).remaining == 4
 
 
 def test_lost_reply_is_an_error_if_only_a_shadow_rule_keeps_ids(
