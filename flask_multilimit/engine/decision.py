@@ -75,7 +75,7 @@ class RuleStatus(NamedTuple):  # a frozen dataclass would take four times as lon
 
     @property
     def waits_for_slot(self) -> bool:
-        """Whether a :class:`.Concurrent` rule refuses until other work ends; when, is not known."""
+        """Whether a :class:`.Concurrent` rule refuses until other work ends, at an unknown time."""
         return not self.allowed and self.rule.holds_slots and self.hit.cost <= self.rule.count
 
 

@@ -41,7 +41,7 @@ def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:
 
 def charge(state: State | None, quota: Quota, cost: int, now: int, seen: State, check_id: bytes) -> tuple[State, int]:
     end = _around(quota, now)[2]
-    return _added(seen, cost, is_next=seen[0] >= end), end - now
+    return _added(seen, cost, is_before=seen[0] >= end), end - now
 
 
 def reset_after(state: State | None, quota: Quota, now: int, seen: State) -> int:
@@ -64,9 +64,9 @@ def settle(
     seen = _in_force(state, around)
     is_next = seen[0] >= end
     if units > cost or until == end:
-        start, used, before = _added(seen, units - cost, is_next=is_next)
+        start, used, before = _added(seen, units - cost, is_before=is_next)
     elif is_next and until == after:
-        start, used, before = _added(seen, units - cost, is_next=False)
+        start, used, before = _added(seen, units - cost, is_before=False)
     else:
         return state
     return (start, used, before) if used or before else None
@@ -86,10 +86,9 @@ def _in_force(state: State | None, around: tuple[int, ...]) -> State:
     return state if state[0] >= begin else (begin, 0, state[1])
 
 
-def _added(state: State, units: int, *, is_next: bool) -> State:
-    """``state`` with ``units`` added (below 0: taken away) in the present period. That is the latest of the state, or
-    the one before if the latest ``is_next``, after the present one."""
+def _added(state: State, units: int, *, is_before: bool) -> State:
+    """``state`` with ``units`` more (below 0: fewer) in its latest period, or if ``is_before``, in the one before."""
     start, used, before = state
-    if is_next:
+    if is_before:
         return start, used, min(max(before + units, 0), MOST_USED)
     return start, min(max(used + units, 0), MOST_USED), before

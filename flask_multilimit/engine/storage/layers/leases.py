@@ -327,6 +327,7 @@ class LeasingStorage:
         return True
 
     # Asking the storage
+
     def _ask_storage(self, question: _Question) -> Decision:
         try:
             self._give_back(question.leftovers)
