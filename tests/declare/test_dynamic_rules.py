@@ -407,6 +407,17 @@ class TestLastGoodRules:
         assert [get(limited, key) for key in ("forgotten", "a", "b")] == [500, 200, 200]
 
 
+def test_failure_for_several_clients_in_a_row_is_signalled_once(
+    limited: Flask, tiers: Tiers, failures: list[dict[str, Any]]
+) -> None:
+    tiers.answer = RuntimeError("database away")
+
+    for key in ("a", "b", "c"):
+        get(limited, key)
+
+    assert len(failures) == 1
+
+
 def test_repeated_failure_for_one_client_is_signalled_once(limited: Flask, failures: list[dict[str, Any]]) -> None:
     for _ in range(3):
         get(limited, "g", "gold")

@@ -38,6 +38,13 @@ def view() -> str:
     return "ok"
 
 
+def app_with_unknown_name() -> Flask:
+    app = Flask("shop")
+    MultiLimit(app, limits={"idnex": "5/minute"})
+    app.add_url_rule("/", "index", view)
+    return app
+
+
 @pytest.mark.parametrize("options", [[], ["--debugger"], ["--reload"]], ids=" ".join)
 def test_flask_run_refuses_to_start_with_a_limit_for_an_unknown_endpoint(
     options: list[str], monkeypatch: pytest.MonkeyPatch
@@ -46,16 +53,16 @@ def test_flask_run_refuses_to_start_with_a_limit_for_an_unknown_endpoint(
         "FLASK_RUN_FROM_CLI", "false"
     )  # the command sets it, and app.run() of later tests would do nothing
 
-    def create_app() -> Flask:
-        app = Flask("shop")
-        MultiLimit(app, limits={"idnex": "5/minute"})
-        app.add_url_rule("/", "index", view)
-        return app
-
-    answer = CliRunner().invoke(FlaskGroup(create_app=create_app), ["run", *options])
+    answer = CliRunner().invoke(FlaskGroup(create_app=app_with_unknown_name), ["run", *options])
 
     assert isinstance(answer.exception, ConfigurationError)
     assert 'no endpoint or blueprint is called "idnex"' in str(answer.exception)
+
+
+def test_other_commands_run_with_a_limit_for_an_unknown_endpoint() -> None:
+    answer = CliRunner().invoke(FlaskGroup(create_app=app_with_unknown_name), ["routes"])
+
+    assert answer.exit_code == 0, answer.output
 
 
 PLACE = r'^limiter on ".*test_startup:view": '

@@ -92,8 +92,16 @@ def test_process_that_serves_no_requests_logs_no_changes(
         ({"enable-threads": b"false"}, {}, (True, True)),
         ({b"threads": b"4"}, {}, (False, False)),
         ({}, {"MULTILIMIT_TRAFFIC": False}, (False, True)),
+        ({}, {"MULTILIMIT_ENABLED": False}, (False, True)),
     ],
-    ids=["other option", "threads enabled", "threads disabled", "several threads", "no traffic to flush"],
+    ids=[
+        "other option",
+        "threads enabled",
+        "threads disabled",
+        "several threads",
+        "no traffic to flush",
+        "limits disabled",
+    ],
 )
 def test_log_warns_when_uwsgi_runs_without_threads(
     app: Flask,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 from flask import Flask, g
+from flask.cli import ScriptInfo, run_command
 from werkzeug import routing
 
 from flask_multilimit import (
@@ -145,6 +146,18 @@ def test_worker_started_by_a_click_program_is_not_warned(app: Flask, caplog: pyt
             send_mail()
 
     worker.main([], standalone_mode=False)
+
+    assert not caplog.records
+
+
+def test_function_called_while_flask_run_loads_the_app_is_not_warned(
+    app: Flask, caplog: pytest.LogCaptureFixture
+) -> None:
+    app.testing = False
+    MultiLimit(app)
+
+    with click.Context(run_command, obj=ScriptInfo()), app.app_context():
+        send_mail()
 
     assert not caplog.records
 
