@@ -89,11 +89,15 @@ def test_lease_layer_is_added_with_the_first_rule_that_has_a_lease(
     assert [decision.decided_by for decision in decisions] == ["storage", "storage", "lease"]
 
 
+def all_layers(storage: MemoryStorage, clock: Clock) -> DenyCache:
+    guard = GuardedStorage(storage, workers=1, clock=clock)
+    return DenyCache(LeasingStorage(guard, clock=clock), clock=clock)
+
+
 def test_slots_are_renewed_and_released_through_every_layer() -> None:
     clock = Clock()
     storage = RecordingStorage(clock)
-    guard = GuardedStorage(storage, workers=1, clock=clock)
-    outermost = DenyCache(LeasingStorage(guard, clock=clock), clock=clock)
+    outermost = all_layers(storage, clock)
     wanted = hits_for(Concurrent(1, timeout=60), scope="reports")
     held = outermost.check(wanted)
 
@@ -104,6 +108,20 @@ def test_slots_are_renewed_and_released_through_every_layer() -> None:
 
     outermost.release(slots_of(held))
     assert storage.peek(wanted).remaining == 1
+
+
+def test_closing_a_limiter_closes_the_storage_below_every_layer() -> None:
+    class Closable(RecordingStorage):
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    storage = Closable(Clock())
+
+    Limiter(all_layers(storage, Clock())).close()
+
+    assert storage.closed
 
 
 def test_limiter_with_layers_decides_locally_in_an_outage(caplog: pytest.LogCaptureFixture) -> None:
