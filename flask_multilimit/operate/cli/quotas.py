@@ -14,6 +14,7 @@ from ...engine.text import is_storable
 from ...insight.bans import add_to_history
 from ...insight.clients import applied_at, require_limiters
 from ...insight.keys import Key, all_keys, keys, keys_of, prefixes_of, stored_keys
+from ...insight.limits import checked_by_extensions
 from ...insight.standing import BanStanding, RuleStanding, requests_of
 from ...insight.text import duration, plural
 from ...serve.gate import AppGate
@@ -105,6 +106,8 @@ def _reset_at(
         if endpoint in gate.app.view_functions:
             raise
         raise ConfigurationError(f"{error}; for a function or a check, give --all in place of it") from None
+    if checked_by_extensions(gate, endpoint) and not any(each.types for each in places):
+        raise ConfigurationError(f'reset: `flask limiter clear` resets the limits of Flask-Limiter at "{endpoint}"')
     require_limiters("reset", endpoint, places, given, spelled=options_for)
     require_shared_storage(gate)
     requests = requests_of(gate, places)

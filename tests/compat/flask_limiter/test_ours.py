@@ -313,7 +313,7 @@ def test_limits_command_lists_bridge_limits_beside_ours(app: Flask) -> None:
 
 
 @pytest.mark.usefixtures("redis_client")
-def test_check_and_why_say_that_limits_of_the_bridge_are_not_known_there(app: Flask, server: Server) -> None:
+def test_check_why_and_reset_say_that_they_do_not_know_limits_of_the_bridge(app: Flask, server: Server) -> None:
     limiter = Limiter(get_remote_address, app=app, storage_uri=server.tcp_url)
     app.get("/", endpoint="bridge")(limiter.limit("1/minute")(named("v28")))
     app.get("/both", endpoint="both")(limiter.limit("2/minute")(rate_limiter("5/minute", type="ip")(named("v29"))))
@@ -329,6 +329,7 @@ def test_check_and_why_say_that_limits_of_the_bridge_are_not_known_there(app: Fl
     assert said("check", "both", "--ip", "127.0.0.1") == "both GET  a request would pass, as far as checked"
     assert said("check", "own", "--ip", "127.0.0.1") == "own GET  a request would pass"
     assert said("check", "unmatched", "--ip", "127.0.0.1").endswith("has no limits\n")
+    assert "`flask limiter clear` resets the limits" in said("reset", "bridge", "--ip", "127.0.0.1", "--yes")
     assert f"{unknown} both (and 1 more)\n" in said("why", "127.0.0.1")
     assert "passes: nothing refuses it now" in said("why", "127.0.0.1", "--endpoint", "own")
 
