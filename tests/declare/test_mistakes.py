@@ -21,6 +21,11 @@ async def later(*_: Any) -> bool:
     return True
 
 
+class Later:
+    async def __call__(self) -> int:
+        return 1
+
+
 def with_none() -> str:
     return ""
 
@@ -49,6 +54,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"type": (LimitType.IP, lambda: "k")}, "needs a name"),
     ({"type": later, "name": "later"}, "async"),
     ({"type": lambda _request: "k", "name": "key"}, "which it does not take"),
+    ({"type": (with_none, lambda _request: "k"), "name": "key"}, "type=.*which it does not take"),
     ({"name": "a b"}, "name='a b'"),
     ({"scope": ""}, "scope=''"),
     ({"methods": "POST"}, "methods='POST'"),
@@ -59,6 +65,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"cost": 10**5000}, "cost=int too long to show: sliding_window takes at most"),
     ({"cost": 101}, "cost=101: 100 per 60s could never admit it"),
     ({"cost": later}, "async"),
+    ({"cost": Later()}, "async"),
     ({"cost": lambda _request: 1}, "cost=.*which it does not take"),
     ({"exempt_when": True}, "exempt_when=True: give a callable without arguments"),
     ({"exempt_when": later}, "exempt_when=.*async"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask, request
 
-from flask_multilimit import ConfigurationError, LimitType, MultiLimit, rate_limiter
+from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
@@ -18,6 +18,19 @@ if TYPE_CHECKING:
 
 def limit(app: Flask, path: str = "/", **options: Any) -> None:
     app.add_url_rule(path, path.strip("/") or "view", rate_limiter(**{"rules": "1/minute", **options})(lambda: "ok"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"wait": 3600, "rules": Rule(60, 5, algorithm="leaky_bucket", max_delay=3600)},
+        {"cost": 20, "rules": Rule(1, 5, algorithm="token_bucket", burst=20)},
+        {"cost": 5, "rules": "5/minute"},
+    ],
+    ids=["longest wait", "cost of a whole burst", "cost of a whole count"],
+)
+def test_largest_value_of_an_option_is_accepted(options: dict[str, Any]) -> None:
+    assert callable(rate_limiter(**options)(lambda: "ok"))
 
 
 def test_default_rules_are_100_in_60_seconds(limited_app: Flask, client: FlaskClient) -> None:

@@ -14,7 +14,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from flask_multilimit.engine import StorageError, hits_for
+from flask_multilimit.engine import RedisStorage, StorageError, hits_for
 from flask_multilimit.engine.storage.redis import wire as wire_module
 from flask_multilimit.engine.storage.redis.connections import Deadline
 from flask_multilimit.engine.storage.redis.wire import Wire, _SocketLine, command_of, wire_of
@@ -203,6 +203,16 @@ def test_closing_returns_connections_to_the_pool(server: Server) -> None:
     assert client.ping()
 
 
+def test_closing_leaves_a_client_of_the_caller_open(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+    monkeypatch.setattr(redis_client, "close", lambda: closed.append(True))
+    storage = RedisStorage(redis_client)
+
+    storage.close()
+
+    assert closed == []
+
+
 def test_dropped_limiter_returns_connections_even_while_the_pool_is_locked(server: Server) -> None:
     client = server.client(max_connections=1)
     client.connection_pool._lock = threading.Lock()  # type: ignore[assignment]  # as older redis-py has it
@@ -335,6 +345,7 @@ def test_a_lost_connection_reports_each_unread_command_once(
 
     (error,) = lost
     assert "ConnectionError: " in str(error)
+    assert isinstance(error.__cause__, redis.ConnectionError)
 
 
 def test_an_unread_answer_that_comes_after_a_time_out_is_never_read(server: Server) -> None:
