@@ -52,7 +52,7 @@ def test_the_default_rule_is_a_hundred_a_minute_by_the_sliding_window() -> None:
     ],
     ids=str,
 )
-def test_a_time_is_seconds_or_a_timedelta_in_whole_milliseconds(
+def test_time_of_a_rule_is_seconds_or_a_timedelta_in_whole_milliseconds(
     given_time: float | timedelta, seconds: float, milliseconds: int
 ) -> None:
     rule = Rule(given_time)
@@ -113,7 +113,7 @@ BAD_ARGUMENTS: dict[str, tuple[str, list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", BAD_ARGUMENTS)
-def test_a_wrong_value_is_an_error_that_names_the_argument(name: str) -> None:
+def test_wrong_argument_of_a_rule_is_an_error_that_names_it(name: str) -> None:
     algorithm, wrong = BAD_ARGUMENTS[name]
     for value in wrong:
         with pytest.raises(ValueError, match=f"{name}( must be |=.* is more than )"):
@@ -148,7 +148,7 @@ ALL_ALGORITHMS = "must be one of " + ", ".join(ALGORITHMS)
         "empty iterator",
     ],
 )
-def test_an_error_names_the_place_the_value_and_the_remedy(make: Callable[[], object], message: str) -> None:
+def test_error_of_a_rule_names_the_place_the_value_and_the_remedy(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         make()
 

@@ -240,7 +240,7 @@ def test_guard_decides_until_a_killed_server_is_started_again(place: Place) -> N
     assert len({user("server_id") for user in users}) == 1
 
 
-def test_a_directory_that_is_removed_is_made_again(place: Place) -> None:
+def test_removed_directory_is_made_again_after_one_failed_check(place: Place) -> None:
     user = place.user()
     user("check")
     for path in place.directory.iterdir():

@@ -159,14 +159,14 @@ def test_longest_allowed_path_holds_a_socket(place: Place) -> None:
         storage_from_uri(f"local://{longest}x")
 
 
-def test_a_missing_extra_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_of_local_storage_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_server, "PROGRAMS", {"flask_multilimit_has_no_such": "server"})
 
     with pytest.raises(ConfigurationError, match=r"pip install 'flask-multilimit\[local\]'"):
         storage_from_uri("local://")
 
 
-def test_a_system_without_a_folder_for_temporary_files_is_an_error_with_its_remedy(
+def test_missing_temporary_directory_is_an_error_with_its_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A container whose file system is read-only."""
@@ -177,7 +177,7 @@ def test_a_system_without_a_folder_for_temporary_files_is_an_error_with_its_reme
         storage_from_uri("local://")
 
 
-def test_a_system_without_locks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_file_locks_are_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "HAS_LOCKS", False)
 
     with pytest.raises(ConfigurationError, match="no flock: use redis://"):

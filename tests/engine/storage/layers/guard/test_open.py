@@ -99,7 +99,7 @@ def test_policy_raise_passes_on_the_error_of_the_storage(make: Callable[..., Wor
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else str(value),
 )
-def test_the_strictest_policy_of_the_hits_decides(
+def test_strictest_policy_among_the_hits_of_a_check_decides(
     make: Callable[..., Workers],
     policies: tuple[OnStorageError | None, OnStorageError | None],
     outcome: str | type[StorageError],
@@ -351,7 +351,7 @@ def test_slots_taken_before_an_outage_count_until_they_are_released(workers: Wor
 
 
 @pytest.mark.parametrize("outage", [0, 20])
-def test_a_slot_that_is_released_twice_makes_room_once(workers: Workers, outage: int) -> None:
+def test_slot_that_is_released_twice_is_freed_once(workers: Workers, outage: int) -> None:
     work = Work(workers, 3)
     begin_outage(workers)
     work.goes_on(outage)

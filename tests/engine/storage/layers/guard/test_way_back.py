@@ -117,7 +117,7 @@ def test_charge_whose_window_has_passed_is_not_made(workers: Workers) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["token_bucket", "leaky_bucket", "gcra"])
-def test_a_charge_that_does_not_fit_takes_what_is_left(workers: Workers, algorithm: str) -> None:
+def test_pending_charge_that_does_not_fit_takes_all_that_remains(workers: Workers, algorithm: str) -> None:
     plan = hits(rule(algorithm, 10, 5))
     workers.break_down()
     assert workers.admitted(plan) == [5]

@@ -347,7 +347,7 @@ def test_unit_of_the_check_that_took_the_lease_is_refunded_to_it(process: Proces
     assert costs_of_checks(process, lambda: [process.limiter.check(HITS) for _ in range(8)]) == []
 
 
-def test_a_refund_after_the_lease_has_ended_goes_to_the_storage_with_the_rest(fleet: Fleet, process: Process) -> None:
+def test_refund_after_the_end_of_a_lease_goes_to_the_storage(fleet: Fleet, process: Process) -> None:
     take_lease(process)
     decision = process.limiter.check(HITS)
     fleet.clock.advance(2)
