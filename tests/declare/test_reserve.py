@@ -92,6 +92,17 @@ def test_policy_shows_the_count_for_the_priority_of_the_request() -> None:
     assert app.test_client().get("/?p=critical").headers["RateLimit-Policy"] == '"default-60s";q=10;w=60'
 
 
+@pytest.mark.parametrize(
+    ("rules", "expected"), [(lambda: "1/minute", [200, 503]), (Rule(60, 10, lease=5), [200, 200, 503])]
+)
+def test_request_without_priority_has_at_least_one_unit_and_no_lease_above_its_count(
+    rules: Any, expected: list[int]
+) -> None:
+    client = app_with({"critical": 0.8}, rules=rules).test_client()
+
+    assert [client.get("/").status_code for _ in expected] == expected
+
+
 def test_parts_are_added_without_rounding_errors() -> None:
     client = Client(app_with(rules="10/minute", reserve={"a": 0.1, "b": 0.2}))
 

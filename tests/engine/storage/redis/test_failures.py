@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 import redis
+from redis.sentinel import MasterNotFoundError
 
 from flask_multilimit.engine import (
     Limiter,
@@ -287,6 +288,28 @@ def test_remedy_names_the_command_that_the_server_lacks(any_server: Server, comm
 
     assert re.search(rf"\b{command}\b", caught.value.remedy, re.IGNORECASE)
     assert not caught.value.key_specific
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "no_reply"),
+    [
+        (redis.TimeoutError("late"), "gave no answer: TimeoutError: late", True),
+        (redis.exceptions.BusyLoadingError("loading"), "gave no answer: BusyLoadingError: loading", False),
+        (redis.exceptions.NoPermissionError("no"), "refused a command: NoPermissionError: no", False),
+        (
+            MasterNotFoundError("No master found for 'shop' : Redis(password=hunter2) - TimeoutError()"),
+            "gave no answer: MasterNotFoundError: No master found for 'shop'",
+            True,
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_text_of_an_error_says_what_happened_and_shows_no_password(error: Exception, text: str, no_reply: bool) -> None:
+    made = storage_error(error)
+
+    assert (str(made), made.no_reply) == (f"the rate limit storage {text}", no_reply)
+    assert made.__cause__ is error
+    assert "hunter2" not in str(error)
 
 
 def test_error_inside_a_script_is_key_specific_and_blames_no_proxy() -> None:
