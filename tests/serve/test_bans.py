@@ -184,6 +184,14 @@ def test_problem_details_describe_the_ban(app: Flask, any_storage: Any) -> None:
     }
 
 
+def test_refusal_before_the_ban_does_not_mention_it(app: Flask, any_storage: Any) -> None:
+    limited(app, any_storage)
+
+    *_, refused = (ask(app) for _ in range(3))
+
+    assert refused.get_json()["detail"] == "Too many requests. Please try again later."
+
+
 def test_problem_names_only_the_ban_when_no_rule_refuses(app: Flask, any_storage: Any, clock: Clock) -> None:
     limited(app, any_storage)
     banned(app)

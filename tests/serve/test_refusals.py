@@ -565,6 +565,13 @@ class TestMessages:
         assert detail(app) == "of the limiter"
         assert refuse(app, "/other").json["detail"] == "of the app"
 
+    def test_setting_applies_to_a_limiter_with_on_rejected_alone(self, app: Flask, storage: RecordingStorage) -> None:
+        app.config["MULTILIMIT_MESSAGE"] = "of the app"
+        MultiLimit(app, storage=storage)
+        app.add_url_rule("/", "view", limiter(on_rejected=lambda _: None)(view()))
+
+        assert detail(app) == "of the app"
+
     @pytest.mark.parametrize("level", ["limiter", "setting"])
     def test_callable_gets_the_decision_and_can_read_the_request(
         self, app: Flask, storage: RecordingStorage, level: str
@@ -615,6 +622,7 @@ class TestLanguages:
             ("auto", "en;q=0.5, zh-TW", CHINESE),
             ("auto", "zh-Hant-HK;q=0.2, en;q=0.1", CHINESE),
             ("auto", "zh-CN;q=0, en-US;q=0.1", ENGLISH),
+            ("auto", "zh;q=0", ENGLISH),
             ("auto", "*", ENGLISH),
             ("auto", ";;,,\x00nonsense", ENGLISH),
         ],
