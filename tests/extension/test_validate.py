@@ -85,6 +85,13 @@ class TestLateSettings:
             with pytest.raises(ConfigurationError, match=f"^MULTILIMIT_{name} changed in app.config after MultiLimit"):
                 find()
 
+    def test_error_about_enabled_names_the_test_kit(self, app: Flask, storage: RecordingStorage) -> None:
+        multilimit = MultiLimit(app, storage=storage)
+        app.config["MULTILIMIT_ENABLED"] = False
+
+        with pytest.raises(ConfigurationError, match=r"flask_multilimit\.testing\.enabled"):
+            multilimit.validate(app)
+
     def test_setting_changed_in_place_is_an_error(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_LIMITS"] = {}
         multilimit = MultiLimit(app, storage=storage)

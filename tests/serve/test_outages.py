@@ -16,8 +16,10 @@ from flask_multilimit import (
     current_decision,
     rate_limiter,
 )
-from flask_multilimit.engine import Health, RedisStorage, StorageError
+from flask_multilimit.config import Settings
+from flask_multilimit.engine import Health, RedisStorage, StorageDenied, StorageError
 from flask_multilimit.serve.gate import gate_of
+from flask_multilimit.serve.refusal import Refusals
 from flask_multilimit.signals import limits_checked, storage_failed, storage_recovered
 from support.doubles import limited_service
 
@@ -309,3 +311,9 @@ def test_end_of_an_outage_is_signalled_and_charges_are_kept(
 
     response = client.get("/")
     assert (response.text, response.headers["RateLimit"]) == ("memory", '"default-60s";r=0;t=60')
+
+
+def test_retry_after_of_an_outage_is_rounded_up() -> None:
+    refusal = Refusals.unavailable(StorageDenied("away", retry_after=0.2), Settings())
+
+    assert ("Retry-After", "1") in refusal.get_headers()

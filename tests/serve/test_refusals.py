@@ -506,6 +506,14 @@ class TestOnRejected:
 
         assert statuses(app, "/no", "/no") == [404, 403]
 
+    def test_handler_of_all_exceptions_is_not_called(self, app: Flask, storage: RecordingStorage) -> None:
+        app.register_error_handler(Exception, lambda _: ("broken", 500))
+        MultiLimit(app, storage=storage, unmatched_limits="1/minute", on_rejected=fail)
+        app.register_error_handler(404, lambda error: error)
+        app.register_error_handler(429, lambda error: error)
+
+        assert statuses(app, "/no", "/no") == [404, 429]
+
     @pytest.mark.parametrize("level", ["limiter", "app"])
     def test_exception_without_a_handler_is_logged_and_leaves_the_default_refusal(
         self, app: Flask, storage: RecordingStorage, caplog: pytest.LogCaptureFixture, level: str
@@ -623,6 +631,7 @@ class TestLanguages:
             ("auto", "zh-Hant-HK;q=0.2, en;q=0.1", CHINESE),
             ("auto", "zh-CN;q=0, en-US;q=0.1", ENGLISH),
             ("auto", "zh;q=0", ENGLISH),
+            ("auto", "zh" + ", de" * 10_000, ENGLISH),
             ("auto", "*", ENGLISH),
             ("auto", ";;,,\x00nonsense", ENGLISH),
         ],

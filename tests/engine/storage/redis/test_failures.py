@@ -312,6 +312,14 @@ def test_text_of_an_error_says_what_happened_and_shows_no_password(error: Except
     assert "hunter2" not in str(error)
 
 
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [("Authentication required.", "give the password"), ("invalid username-password pair", "the user or the password")],
+)
+def test_remedy_says_whether_a_password_is_missing_or_wrong(text: str, remedy: str) -> None:
+    assert storage_error(redis.AuthenticationError(text)).remedy.startswith(remedy)
+
+
 def test_error_inside_a_script_is_key_specific_and_blames_no_proxy() -> None:
     inside = storage_error(redis.ResponseError("user_script:12: attempt to compare nil with number script: 1f2e"))
     outside = storage_error(redis.ResponseError("Connection refused"))

@@ -14,6 +14,7 @@ import trustme
 from redis.crc import key_slot
 
 from flask_multilimit.engine import ConfigurationError, Limiter, StorageError, storage_from_uri
+from flask_multilimit.engine.storage.redis.failures import NOBODY_THERE
 from support.bench import bare, hits
 from support.cluster import Cluster
 from support.sentinel import SERVICE, SentinelServer
@@ -123,6 +124,20 @@ def test_remedy_names_the_client_certificate_when_the_server_rejects_it(
     for own in ("", f"&ssl_certfile={stranger.client}&ssl_keyfile={stranger.client_key}"):
         error = error_of(f"rediss://localhost:{port}/0?ssl_ca_certs={certificates.ca}{own}")
         assert "ssl_certfile and ssl_keyfile" in error.remedy
+
+
+def test_remedy_is_to_start_the_server_when_it_has_stopped(any_server: Server, certificates: Certificates) -> None:
+    with contextlib.ExitStack() as stack:
+        _, port = stack.enter_context(tls_server(any_server.binary, certificates))
+        limiter = Limiter(storage_from_uri(f"rediss://localhost:{port}/0?{certificates.query()}", timeout=10))
+        limiter.check(hits())
+
+    for _ in range(2):
+        with pytest.raises(StorageError) as caught:
+            limiter.check(hits())
+
+    assert caught.value.remedy == NOBODY_THERE
+    limiter.close()
 
 
 def test_a_certificate_of_an_unknown_authority_is_refused(
