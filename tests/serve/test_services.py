@@ -114,14 +114,25 @@ def test_function_outside_a_request_needs_only_an_app_context(limited_app: Flask
 
 
 @pytest.mark.parametrize(
-    ("kept", "testing"),
-    [(False, False), (True, False), (False, True)],
-    ids=["in memory", "on a server", "in a test"],
+    ("kept", "settings", "warned"),
+    [
+        (False, {}, True),
+        (True, {}, False),
+        (False, {"TESTING": True}, False),
+        (False, {"MULTILIMIT_ENABLED": False}, False),
+    ],
+    ids=["in memory", "on a server", "in a test", "disabled"],
 )
 def test_command_warns_once_that_quotas_in_memory_end_with_it(
-    app: Flask, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture, kept: bool, testing: bool
+    app: Flask,
+    redis_client: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    kept: bool,
+    settings: dict[str, bool],
+    warned: bool,
 ) -> None:
-    app.testing = testing
+    app.testing = False
+    app.config.update(settings)
     MultiLimit(app, storage=redis_client if kept else None)
 
     @app.cli.command("mail")
@@ -133,7 +144,7 @@ def test_command_warns_once_that_quotas_in_memory_end_with_it(
 
     logged = [record.getMessage() for record in caplog.records]
     warning = 'STORAGE_URI=memory://, the quotas of the command "mail" are lost when it ends'
-    assert [warning in each for each in logged] == ([] if kept or testing else [True])
+    assert [warning in each for each in logged] == [True] * warned
 
 
 def test_worker_started_by_a_click_program_is_not_warned(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
