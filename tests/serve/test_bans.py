@@ -328,6 +328,19 @@ def test_shadow_limiter_bans_no_client_and_signals_bans_it_would_begin(
     assert "Rate limits: banned" not in caplog.text
 
 
+def test_ban_of_a_shadow_that_begins_with_a_real_one_is_not_signalled(
+    app: Flask, any_storage: Any, signalled: list[dict[str, Any]]
+) -> None:
+    MultiLimit(app, storage=any_storage)
+    shadow = rate_limiter(type=lambda: "x", name="trial", rules="2/minute", ban=BAN, shadow=True)
+    real = rate_limiter(type=LimitType.IP, rules="2/minute", ban=BAN)
+    app.add_url_rule("/", "view", shadow(real(view())))
+
+    banned(app)
+
+    assert [each["limiter"] for each in signalled] == ["ip"]
+
+
 # Limits of all kinds
 
 
