@@ -627,6 +627,21 @@ def test_settle_in_a_function_without_a_settle_option_settles_its_caller(app: Fl
         assert left_of(app, "outer") == 960
 
 
+def test_settle_in_a_function_without_a_settle_option_settles_the_view(app: Flask) -> None:
+    helper = limited(settling_at(40), "helper", settle=None, rules=Concurrent(2), cost=1)
+
+    response = serve(app, lambda: f"{helper()}!", settle=True)()
+
+    assert (response.text, left(app)) == ("ok!", 960)
+
+
+def test_settle_does_nothing_in_an_exempt_view(app: Flask) -> None:
+    get = serve(app, settling_at(40), settle=True, exempt_when=lambda: True)
+
+    assert get().text == "ok"
+    assert left(app) == 1000
+
+
 def test_generator_is_settled_when_it_ends_or_is_closed(app: Flask) -> None:
     def parts() -> Iterator[int]:
         for part in (100, 200, 300):
