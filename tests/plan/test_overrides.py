@@ -59,6 +59,7 @@ ANN, NET, SMALL = (override(who=who, times=2) for who in ("user:ann", "203.0.113
         (Subject("user+ip", json.dumps([["user", "ann"], ["ip", "203.0.113.9"]])), ANN),
         (Subject("user+ip", json.dumps([["user", "bob"], ["ip", "203.0.113.9"]])), NET),
         (Subject("user+ip", json.dumps([["user", "bob"], ["ip", "198.51.100.7"]])), None),
+        (Subject("user", json.dumps([["user", "ann"], ["ip", "203.0.113.9"]])), None),
     ],
     ids=str,
 )
@@ -78,6 +79,12 @@ def test_overrides_of_a_rule_apply_one_after_another() -> None:
 
     assert changed == (("a", Rule(60, 10)), ("b", Rule(3600, 25)))
     assert change_rules(rules, [override("show", rule="a", off=True)]) == tuple(rules[1:])
+
+
+def test_rule_that_an_override_switches_off_is_not_changed_by_the_next() -> None:
+    off, halved = override("show", rule="a", off=True), override("show", limiter="ip", times=0.5)
+
+    assert change_rules([("a", Rule(60, 10)), ("b", Rule(3600, 50))], [off, halved]) == (("b", Rule(3600, 25)),)
 
 
 def test_factor_leaves_a_count_of_at_least_1_and_no_lease_above_it() -> None:
