@@ -20,7 +20,7 @@ Kind = Literal["override", ListingKind]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """All kinds, in the order in which they are shown."""
 FORMAT = 1
-"""The version of the document's format. A process does not apply a document with a newer one."""
+"""The version of the document's format. A process neither applies nor replaces a document with a newer one."""
 MOST_ENTRIES = 100_000
 """The most entries of a document."""
 MOST_OVERRIDES = 1000

@@ -70,8 +70,8 @@ _noticing = Lock()
 
 
 def lock_for_forks(one: Locked, *, inner: bool = False) -> None:
-    """Let no fork happen while a thread holds the lock of ``one``. ``inner``: a thread that takes this lock may already
-    hold one that is not inner."""
+    """Let no fork happen while a thread holds the lock of ``one``, as long as ``one`` exists. ``inner``: a thread that
+    takes this lock may already hold one that is not inner."""
     (_inner if inner else _outer).add(one)
 
 

@@ -440,7 +440,7 @@ _CALENDAR = re.compile(
     re.IGNORECASE,
 )
 _AT_ONCE = re.compile(r"(\S+) at once", re.IGNORECASE)
-"""Matches text without leading, trailing and repeated blanks."""
+"""For text without leading, trailing and repeated blanks, like the two patterns above."""
 
 _FORMS = 'write it as "100/minute", "10 per 20 seconds", "5 at once" or "100 per calendar month"'
 

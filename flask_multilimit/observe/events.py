@@ -131,7 +131,7 @@ class Event(NamedTuple):
 
     @property
     def subjects(self) -> dict[str, str]:
-        """The subjects of the limiters that were checked, by type. Personal data."""
+        """The subjects of :attr:`applied`, by type. Personal data."""
         return dict(each.subject for each in self.applied)
 
     @property

@@ -50,7 +50,7 @@ def plain_quota(window: int, count: int, burst: int | None, max_delay: int | Non
 
 def encode_ban(level: int, *, begun: bool) -> int:
     """The number that replaces ``remaining`` while a ban holds: its level, and whether this check began it. It is below
-    0."""
+    0, as no number of strikes is."""
     return -2 * (level + 1) - begun
 
 

@@ -23,7 +23,7 @@ METER = -1
 """Stands for a missing ``max_delay``."""
 
 LONGEST_QUEUE = 10**10
-"""The most units in a queue. The arithmetic of the Lua twin is exact up to a few more (``span.lua``)."""
+"""The most units in a queue. The arithmetic of the Lua twin is exact even beyond that (``span.lua``)."""
 
 charge, settle, reset_after, drop_future = rate.charge, rate.settle, rate.reset_after, rate.drop_future
 recognise = recognise_nothing

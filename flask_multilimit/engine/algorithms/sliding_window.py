@@ -85,7 +85,7 @@ class Log:
         return -1 if at < 0 else start + at // (8 * _PER_ENTRY)
 
     def count(self, check_id: bytes, start: int, stop: int) -> int:
-        """How many adjacent entries of ``check_id`` there are, the first ones."""
+        """How many entries of ``check_id`` there are in a row, from its first one on."""
         begin = self.find(check_id, start, stop)
         if begin < 0:
             return 0
@@ -99,7 +99,7 @@ class Log:
         return memoryview(self.entries)[start * _PER_ENTRY :].tobytes().count(check_id)
 
     def remove(self, check_id: bytes, cost: int, start: int, stop: int) -> None:
-        """Take out at most ``cost`` adjacent entries of ``check_id``, the first ones."""
+        """Take out the first entry of ``check_id``, and those that follow it in a row, at most ``cost`` entries."""
         begin = self.find(check_id, start, stop)
         if begin >= 0 and cost > 0:
             self.known_until = 0

@@ -46,7 +46,7 @@ def decide(
         new = check_id.bytes
         repeated = _is_charged(hits, states, now, new)
         reply = evaluate_and_charge(hits, states, now, new, charging=not repeated)
-        reply = as_allowed(reply) if repeated else reply  # even if it took the last unit
+        reply = as_allowed(reply) if repeated else reply  # its own charge must not refuse it
     return decision_of(new, hits, reply, decided_by)
 
 

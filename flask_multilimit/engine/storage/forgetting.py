@@ -157,8 +157,9 @@ class Forgetting:
         return looks, None
 
     def _next(self, heap_of: Callable[[_Group], list[tuple[int, str]]]) -> _Group | None:
-        """The group with the key that is due soonest, among the groups with more of these keys than their reserve.
-        There is such a group, because all reserves together are half of the room."""
+        """The group with the key that is due soonest, among the groups with more of these keys than their reserve. If
+        memory is full, there is such a group for at least one of the two kinds of keys, because all reserves together
+        are half of the room."""
         reserve = self.most // (RESERVED * len(self._groups))
         some = [each for each in self._groups.values() if len(heap_of(each)) > reserve]
         return min(some, key=lambda each: heap_of(each)[0], default=None)

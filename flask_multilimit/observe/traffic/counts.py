@@ -61,7 +61,7 @@ class Refused(NamedTuple):
 
 
 ANYBODY = Refused("", "", "", "")
-"""In place of a subject: all checks, among the starts."""
+"""In :attr:`Counts.starts`, stands for all checks in place of a subject."""
 
 
 class BanBegun(NamedTuple):

@@ -315,9 +315,9 @@ class LeasingStorage:
         return _Lease(rule)
 
     def _put_back(self, charge: Charge) -> bool:
-        """Put the units of ``charge`` back into its lease, which gives them back to the storage if they are too old to
-        be spent. Return whether they fit: never more than were granted, although units of earlier grants of a
-        ``fixed_window`` come back, too."""
+        """Put the units of ``charge`` back into the lease that paid, which gives them back to the storage if they are
+        too old to be spent. Return ``False`` if its grant is gone, or if the lease would hold more units than were
+        granted: charges by earlier grants of the same ``fixed_window`` look like those of the last one."""
         lease = self._leases.get(charge.hit.key)
         if lease is None or lease.grant is None or lease.grant.full_at != charge.until:
             return False

