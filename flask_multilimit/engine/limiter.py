@@ -79,7 +79,7 @@ class Limiter:
         self._monotonic = monotonic
         self._settled = _Settlements()
         self._slots_checked_for: Storage | None = None  # the storage that is known to keep slots
-        self._keeps_slots: Any = None  # the same
+        self._keeps_slots: Any = None  # the same storage, for type checkers
         self._apply_overrides: Callable[[Hits], Hits | None] | None = None
 
     def follow(self, apply_overrides: Callable[[Hits], Hits | None]) -> None:
@@ -213,10 +213,15 @@ class Limiter:
         """
         require_decision(decision)
         check_units(units)
-        hits = decision.hits if hits is None else checked_hits(hits)
-        if self._apply_overrides is not None and any(hit.origin is not None for hit in hits):
-            hits = (*hits, *(self._apply_overrides(Hits(tuple(dict.fromkeys(hits)))) or ()))  # as they were checked
+        hits = decision.hits if hits is None else self._with_overridden(checked_hits(hits))
         return self.settle_each(decision, {hit.key: units for hit in hits})
+
+    def _with_overridden(self, hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
+        """``hits``, and those that are checked in their place because of overrides."""
+        if self._apply_overrides is None or not hits:
+            return hits
+        named = hits if isinstance(hits, Hits) else Hits({hit.key: hit for hit in hits}.values())
+        return (*hits, *(self.with_overrides(named) or ()))
 
     def settle_each(self, decision: Decision, units: Mapping[str, int]) -> Decision:
         """As :meth:`settle`, with the units of each key."""

@@ -120,6 +120,16 @@ def test_refund_of_checked_hits_finds_charges_that_an_override_moved(shop: Shop)
     assert left == [3, 4]
 
 
+def test_refund_may_name_one_key_by_several_hits_while_overrides_apply(shop: Shop) -> None:
+    shop.control.override("mail", limiter="user", rules="3/hour", lasting=True, force=True)
+
+    with shop.app.app_context():
+        limiter = shop.multilimit.limiter
+        refunded = limiter.refund(limiter.check(mail(cost=2)), [*mail(), *mail(cost=2)])
+
+    assert [(status.charged, status.remaining) for status in refunded.statuses] == [(0, 3)]
+
+
 def test_limiter_without_an_app_applies_overrides_with_follow_control(on_server: str) -> None:
     limiter, control = Limiter(on_server), shop_on(on_server).control
     follow_control(limiter)
