@@ -193,6 +193,15 @@ class TestUsers:
 
         assert types_and_subjects(storage) == ["user:loaded"]
 
+    def test_user_of_flask_login_is_named_by_get_id(self, app: Flask, storage: RecordingStorage) -> None:
+        use_flask_login(app, prefix="staff-")
+        MultiLimit(app, storage=storage)
+        client = limit(app, type=LimitType.USER)
+
+        client.get("/", headers={"X-User": "7"})
+
+        assert types_and_subjects(storage) == ["user:staff-7"]
+
     @pytest.mark.parametrize("id_", [str, ObjectId])
     def test_new_flask_security_token_is_still_the_same_user(
         self, app: Flask, storage: RecordingStorage, id_: Callable[[str], object]
@@ -372,7 +381,9 @@ class TestAnonymousUsers:
         assert statuses(app.test_client(), ["203.0.113.7"] * 3) == [200, 200, 429]
 
 
-def use_flask_login(app: Flask, *, has_uniquifier: bool = False, id_: Callable[[str], object] = str) -> None:
+def use_flask_login(
+    app: Flask, *, has_uniquifier: bool = False, id_: Callable[[str], object] = str, prefix: str = ""
+) -> None:
     from flask_login import LoginManager, UserMixin
 
     class User(UserMixin):  # type: ignore[misc]  # flask-login has no types
@@ -382,7 +393,7 @@ def use_flask_login(app: Flask, *, has_uniquifier: bool = False, id_: Callable[[
                 self.fs_uniquifier = request.headers["X-Token"]
 
         def get_id(self) -> str:
-            return str(getattr(self, "fs_uniquifier", self.id))
+            return prefix + str(getattr(self, "fs_uniquifier", self.id))
 
     manager = LoginManager(app)
     app.secret_key = "only for this test"
