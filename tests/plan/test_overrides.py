@@ -114,20 +114,18 @@ def test_override_keeps_fields_of_a_rule_that_it_does_not_set(
     assert merged(rule, written) == changed
 
 
-@pytest.mark.parametrize(
-    "unfit", [set(), {"a"}, {"b"}, {"d"}, {"a", "b"}, {"b", "c", "d"}, {"a", "b", "c", "d"}], ids=str
-)
-def test_only_overrides_that_do_not_fit_are_left_out(unfit: set[str]) -> None:
+@pytest.mark.parametrize("unfit", ["", "a", "b", "d", "ab", "bcd", "abcd"])
+def test_only_overrides_that_do_not_fit_are_left_out(unfit: str) -> None:
     entries = [override(name, off=True).model_copy(update={"id": name}) for name in "abcd"]
 
     def make(tried: Sequence[Override]) -> None:
-        if not unfit.isdisjoint(each.id for each in tried):
+        if any(each.id in unfit for each in tried):
             raise ConfigurationError("does not fit")
 
     kept, errors = fitting(entries, make)
 
-    assert [each.id for each in kept] == sorted({*"abcd"} - unfit)
-    assert set(errors) == unfit
+    assert [each.id for each in kept] == [name for name in "abcd" if name not in unfit]
+    assert set(errors) == set(unfit)
 
 
 # Hits without a plan
