@@ -192,6 +192,13 @@ class TestTwoOperators:
         assert preview.replaces == first
         assert [each["replaces"] for each in bob.history()] == ["rule ip-60s at show: 50/minute by ann", ""]
 
+    def test_history_names_a_replaced_change_of_an_unknown_author(self, both: tuple[Shop, Shop]) -> None:
+        control = both[0].control
+        for until in ("1h", "2h"):
+            control.ban("203.0.113.7", for_=until)
+
+        assert [each["replaces"] for each in control.history()] == ["ban 203.0.113.7", ""]
+
 
 FREES: list[tuple[dict[str, Any], str]] = [
     ({"kind": "allow", "who": "0.0.0.0/0"}, "exempt 4294967296 addresses from all limits"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import socket
+import ssl
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -272,12 +274,54 @@ def test_connections_of_two_limiters_share_one_tls_context(certificates: Certifi
     assert contexts[0] is contexts[1]
 
 
+@pytest.mark.parametrize("replaced", ["ca", "client", "client_key"])
+def test_replaced_file_gives_a_new_tls_context(tmp_path: Path, replaced: str) -> None:
+    certificates = Certificates(tmp_path)
+    pool = bare(f"rediss://localhost/0?{certificates.query()}").storage.client.connection_pool  # type: ignore[attr-defined]
+    connection = pool.connection_class(**pool.connection_kwargs)
+    before = connection.context()
+
+    os.utime(getattr(certificates, replaced), (1, 1))
+
+    assert connection.context() is not before
+
+
+def test_tls_version_and_ciphers_of_the_uri_are_used() -> None:
+    pytest.importorskip("redis", minversion="5.1")
+    options = "ssl_min_version=772&ssl_ciphers=ECDHE-RSA-AES256-GCM-SHA384"
+    pool = bare(f"rediss://localhost/0?{options}").storage.client.connection_pool  # type: ignore[attr-defined]
+
+    context = pool.connection_class(**pool.connection_kwargs).context()
+
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_3
+    assert [each["name"] for each in context.get_ciphers() if "TLS_" not in each["name"]] == [
+        "ECDHE-RSA-AES256-GCM-SHA384"
+    ]
+
+
+def test_connection_keeps_the_whole_timeout_after_the_handshake(port: int, certificates: Certificates) -> None:
+    with limiter_at(f"rediss://localhost:{port}/0?{certificates.query()}") as limiter:
+        limiter.check(hits())
+        (line,) = limiter.storage._wire._idle  # type: ignore[attr-defined]
+
+        assert line.connection._sock.gettimeout() == 10
+
+
 def test_encrypted_key_is_an_error_and_asks_for_no_password(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path)
     certificates.client_key.write_text(_encrypted(certificates.authority.issue_cert("me@example.com")))
 
     with pytest.raises(ConfigurationError, match=r"client\.key' cannot be used"):
         storage_from_uri(f"rediss://localhost?{certificates.query()}")
+
+
+def test_encrypted_key_is_read_with_the_password_of_the_uri(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    issued = certificates.authority.issue_cert("me@example.com")
+    certificates.write("client", issued)
+    certificates.client_key.write_text(_encrypted(issued))
+
+    storage_from_uri(f"rediss://localhost?{certificates.query()}&ssl_password=hunter2").close()
 
 
 def _encrypted(issued: trustme.LeafCert) -> str:
