@@ -1,8 +1,8 @@
 """Makes text safe to show: a client chooses its name, and must not be able to forge a line of a log or a row of a
 screen.
 
-What a terminal, a log viewer or a browser would obey instead of show becomes a Python escape sequence: new lines
-(U+0085, U+2028 and U+2029 too), ESC and all other control characters (U+009B begins a command as ESC [ does),
+What a terminal, a log viewer or a browser would obey, instead of showing it, becomes a Python escape sequence: new
+lines (U+0085, U+2028 and U+2029 too), ESC and all other control characters (U+009B begins a command as ESC [ does),
 characters that change the direction of text or have no width, lone surrogates, unassigned code points. Safe text stays
 as it is, so escaping twice changes nothing. A space of any width stays.
 

@@ -4,7 +4,7 @@
 -- Members are as in sliding_window.lua: the id of the check, and for further units the id and their number. Each charge
 -- and each renewal renews the key's TTL: unlike the units of a window, slots may be in use without end.
 local UNKNOWN = -2 -- a retry_after that is not known
-local TRIM = 128 -- the most entries of each kind (expired, future) that one check drops
+local TRIM = 128 -- the most entries of each kind (expired, future) that one check drops, plus one per unit
 
 algorithms.concurrency = {
   -- Seen: the number of entries that do not count, because they lie outside the window.

@@ -105,7 +105,7 @@ class Counter:
         self._admitted: list[tuple[str, Decision, Sequence[Counted]]] = []
         self._labels: list[_Labels] = []
         """Checks that are not summed up yet. Requests append without a lock, so summing up removes only items that it
-        has read; so it does in the next lists."""
+        has read. The same holds for the other lists."""
         self._detailed: list[_Details] = []
         self._units: list[tuple[_RuleLabels, int]] = []
         """Units that settlements have returned or added."""

@@ -31,7 +31,7 @@ class Workers(NamedTuple):
     source: str
     """Where the number comes from."""
     certain: bool = True
-    """Whether the server or its settings say so. Otherwise, it is a guess by the number of CPUs."""
+    """Whether the number was found. Otherwise, it is a guess by the number of CPUs."""
 
 
 class Health(NamedTuple):

@@ -24,8 +24,8 @@ BATCH = 100
 
 @dataclass(slots=True, eq=False, repr=False)
 class Admitted:
-    """A check that the storage must be charged for: it was admitted without it, or the storage may have let its slots
-    expire."""
+    """A check that the storage must be charged for: this process admitted it in place of the storage, or the storage
+    may have let its slots expire."""
 
     hits: tuple[Hit, ...]
     on_shares: Decision

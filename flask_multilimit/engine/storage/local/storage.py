@@ -51,7 +51,7 @@ class LocalStorage:
             raise _error_for(str(directory or ""), reason)
         self._given_directory = directory
         self._timeout = timeout
-        self._made: dict[str, Any] = {}  # the server and its RedisStorage, made once even if several threads do it
+        self._made: dict[str, Any] = {}  # one server and one RedisStorage, even if several threads make them
 
     @classmethod
     def from_path(cls, path: str, *, timeout: float) -> LocalStorage:
