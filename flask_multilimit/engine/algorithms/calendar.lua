@@ -14,10 +14,10 @@ local function in_force(hit)
   return start, used, before
 end
 
--- Keep `units` more, or fewer, in the latest period; if that is the next one, in the one before.
-local function add(hit, now, start, used, before, units, is_next)
+-- Keep `units` more (below 0: fewer) in the latest period, or if `is_before`, in the one before.
+local function add(hit, now, start, used, before, units, is_before)
   local finish = start < hit.finish and hit.finish or hit.after
-  if is_next then
+  if is_before then
     before = math.min(math.max(before + units, 0), MOST_USED)
   else
     used = math.min(math.max(used + units, 0), MOST_USED)
