@@ -45,20 +45,24 @@ def app_with_unknown_name() -> Flask:
     return app
 
 
+@pytest.fixture
+def _flask_cli(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo what a command of Flask sets: otherwise app.run() would do nothing in later tests."""
+    monkeypatch.setenv("FLASK_RUN_FROM_CLI", "false")
+
+
+@pytest.mark.usefixtures("_flask_cli")
 @pytest.mark.parametrize("options", [[], ["--debugger"], ["--reload"]], ids=" ".join)
 def test_flask_run_refuses_to_start_with_a_limit_for_an_unknown_endpoint(
-    options: list[str], monkeypatch: pytest.MonkeyPatch
+    options: list[str],
 ) -> None:
-    monkeypatch.setenv(
-        "FLASK_RUN_FROM_CLI", "false"
-    )  # the command sets it, and app.run() of later tests would do nothing
-
     answer = CliRunner().invoke(FlaskGroup(create_app=app_with_unknown_name), ["run", *options])
 
     assert isinstance(answer.exception, ConfigurationError)
     assert 'no endpoint or blueprint is called "idnex"' in str(answer.exception)
 
 
+@pytest.mark.usefixtures("_flask_cli")
 def test_other_commands_run_with_a_limit_for_an_unknown_endpoint() -> None:
     answer = CliRunner().invoke(FlaskGroup(create_app=app_with_unknown_name), ["routes"])
 
