@@ -179,6 +179,9 @@ class TestDocumentOnServer:
 
         shop.control.override("show", rule="ip-60s", rules="1/minute", lasting=True)
         assert shop.statuses(2) == [200, 429]
+        state = applier_of(shop.app).state()
+        assert state is not None
+        assert state.entries["override"] == 1
         assert shop.control.idle() == set()
         shown = shop.app.test_cli_runner().invoke(args=["multilimit", "entries", "--json"]).stdout
         assert [each["id"] for each in json.loads(shown)["entries"] if each["left_out"]] == ["1" * 8]
@@ -204,6 +207,13 @@ class TestDocumentOnServer:
         shop.control.undo(denied.id)
 
         assert [(str(each), each.id) for each in shop.control.entries()] == [("deny 203.0.113.10", imported.id)]
+
+    def test_imported_entry_keeps_its_id_when_it_replaces_itself(self, shop: Shop) -> None:
+        denied = shop.control.deny("203.0.113.9", lasting=True)
+
+        (imported,) = shop.control.import_entries(shop.control.export_entries())
+
+        assert imported.id == denied.id
 
     def test_import_leaves_out_entries_that_have_ended(self, shop: Shop) -> None:
         text = json.dumps({"format": 1, "entries": [ENTRY, {**ENTRY, "id": "1" * 8, "who": "::1", "until": 2.0}]})

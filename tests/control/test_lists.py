@@ -105,6 +105,16 @@ class TestExpiredEntries:
         assert found.action == "deny"
 
 
+def test_entry_about_an_address_comes_before_one_about_its_user() -> None:
+    live = [listing("deny", who, until=None) for who in ("user:evil", "203.0.113.0/24")]
+    lists = AccessLists(live=live, resolve=listing_resolver(lambda: 1.0, 403))
+
+    found = lists.of_client("203.0.113.9", lambda name: Subject(name, "evil"))
+
+    assert found is not None
+    assert str(found.who) == "203.0.113.0/24"
+
+
 def listing(kind: str, who: str, *, until: float | None) -> Listing:
     given = {"id": "0" * 8, "since": 0.0, "kind": kind, "who": who, "until": 1e9 if kind == "ban" else None}
     given |= {} if until is None else {"until": until}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -346,6 +347,15 @@ def test_second_override_of_a_rule_replaces_the_first(shop: Shop) -> None:
 def test_later_of_two_overrides_of_a_rule_decides(shop: Shop, places: tuple[str, str]) -> None:
     for place, count in zip(places, (3, 4), strict=True):
         shop.control.override(place, rule="ip-60s", rules=f"{count}/minute", lasting=True)
+
+    assert shop.statuses(5) == [200, 200, 200, 200, 429]
+
+
+def test_imported_override_applies_after_those_in_force(shop: Shop) -> None:
+    shop.control.override("show", rule="ip-60s", rules="3/minute", lasting=True)
+    written = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "*", "rule": "ip-60s", "rules": "4/minute"}
+
+    shop.control.import_entries(json.dumps({"format": 1, "entries": [written]}))
 
     assert shop.statuses(5) == [200, 200, 200, 200, 429]
 
