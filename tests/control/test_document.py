@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from control.conftest import SkewedStore, shop_on, soon
 from flask_multilimit import ConfigurationError
-from flask_multilimit.control.control import seconds_of
+from flask_multilimit.control.control import NeedsForce, seconds_of
 from flask_multilimit.control.document import Document, document_from
 from flask_multilimit.control.entries import entry_from
 from flask_multilimit.serve.applier import applier_of
@@ -207,6 +207,13 @@ class TestDocumentOnServer:
         shop.control.undo(denied.id)
 
         assert [(str(each), each.id) for each in shop.control.entries()] == [("deny 203.0.113.10", imported.id)]
+
+    def test_import_needs_force_if_any_entry_needs_it(self, shop: Shop) -> None:
+        text = json.dumps({"format": 1, "entries": [ENTRY, {**ENTRY, "id": "1" * 8, "who": "0.0.0.0/0"}]})
+
+        with pytest.raises(NeedsForce, match=r"0\.0\.0\.0/0"):
+            shop.control.import_entries(text)
+        assert shop.control.entries() == ()
 
     def test_imported_entry_keeps_its_id_when_it_replaces_itself(self, shop: Shop) -> None:
         denied = shop.control.deny("203.0.113.9", lasting=True)
