@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -144,6 +145,19 @@ def test_settled_slices_are_read_once(
 
     assert reader.read().total.checks == {Check("view", "refused", "storage"): 1}
     assert len(asked) <= 10
+
+
+def test_reader_keeps_slices_of_the_last_hour_only(reader: TrafficReader, keeper: Keeper) -> None:
+    def kept() -> int:
+        gc.collect()
+        return sum(isinstance(each, Counts) for each in gc.get_objects())
+
+    before = kept()
+    for _ in range(5):
+        assert len(reader.read().slices) == 360
+        keeper.now += 3600
+
+    assert 300 < kept() - before <= 360
 
 
 def test_fields_of_a_later_version_are_left_out(reader: TrafficReader, keeper: Keeper, send: Sender) -> None:
