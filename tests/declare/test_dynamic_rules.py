@@ -276,7 +276,7 @@ class TestFallback:
 @pytest.mark.parametrize(
     "answer", [None, "", [], (), set()], ids=["None", "empty text", "empty list", "empty tuple", "empty set"]
 )
-def test_empty_result_means_no_limit_for_this_request(
+def test_callable_that_returns_nothing_means_no_limit_for_this_request(
     app: Flask, storage: RecordingStorage, failures: list[dict[str, Any]], answer: Any
 ) -> None:
     MultiLimit(app, storage=storage, application_limits="100/day")
@@ -298,7 +298,9 @@ def test_exhausted_iterator_of_rules_counts_as_a_failure(app: Flask, storage: Re
     assert get(app, "b") == 500
 
 
-def test_result_0_refuses_every_request(app: Flask, storage: RecordingStorage, failures: list[dict[str, Any]]) -> None:
+def test_callable_that_returns_0_refuses_every_request(
+    app: Flask, storage: RecordingStorage, failures: list[dict[str, Any]]
+) -> None:
     multilimit = MultiLimit(app, storage=storage)
     answers = iter([0, "1/minute", 0, RuntimeError("database away"), 0])
     app.add_url_rule("/", "index", rate_limiter(rules=lambda: _returned(next(answers)))(view()))
@@ -316,7 +318,7 @@ def test_result_0_refuses_every_request(app: Flask, storage: RecordingStorage, f
 
 
 @pytest.mark.usefixtures("redis_client")  # empties the server
-def test_result_0_refuses_every_request_on_a_server(app: Flask, server: Server) -> None:
+def test_callable_that_returns_0_refuses_every_request_on_a_server(app: Flask, server: Server) -> None:
     MultiLimit(app, storage=server.url)
     app.add_url_rule("/", "view", rate_limiter(rules=lambda: 0)(view()))
 

@@ -103,7 +103,7 @@ def test_request_without_priority_has_at_least_one_unit_and_no_lease_above_its_c
     assert [client.get("/").status_code for _ in expected] == expected
 
 
-def test_parts_are_added_without_rounding_errors() -> None:
+def test_parts_of_a_reserve_are_added_without_rounding_errors() -> None:
     client = Client(app_with(rules="10/minute", reserve={"a": 0.1, "b": 0.2}))
 
     assert client.admitted("other") == 7

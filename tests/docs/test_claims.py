@@ -435,7 +435,7 @@ class TestEngine:
 class TestOwnAlgorithm:
     PAGE = "docs/how-to/own-algorithm.md"
 
-    def test_the_twins_agree(self, run: Run, redis_client: redis.Redis) -> None:
+    def test_example_test_of_the_page_passes(self, run: Run, redis_client: redis.Redis) -> None:
         run(self.PAGE)["test_the_twins_agree"](redis_client)
 
     def test_own_algorithm_admits_three_requests(self, run: Run) -> None:

@@ -43,7 +43,7 @@ def test_page_shows_the_limits_files(name: str) -> None:
     assert json.loads((FOLDER / name).read_text()) in shown
 
 
-def test_page_has_four_sessions() -> None:
+def test_tutorial_page_has_four_sessions() -> None:
     assert len(SESSIONS) == 4
 
 

@@ -323,6 +323,6 @@ def test_rule_is_near_its_limit_from_80_percent_on(storage: RecordingStorage) ->
     assert near == [False] * 8 + [True, True] + [False], "the last is refused"
 
 
-def test_every_outcome_is_passed_turned_away_or_afterwards() -> None:
+def test_every_outcome_is_classified_and_none_both_passed_and_turned_away() -> None:
     assert frozenset(OUTCOMES) == PASSED | TURNED_AWAY | AFTERWARDS
     assert not PASSED & TURNED_AWAY

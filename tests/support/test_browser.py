@@ -36,7 +36,7 @@ def shown(path: Path, body: str, head: str = "") -> str:
     return path.as_uri()
 
 
-def test_a_page_in_order_has_nothing_wrong(browser: Browser, place: Path) -> None:
+def test_browser_finds_nothing_wrong_with_a_flawless_page(browser: Browser, place: Path) -> None:
     with tab(browser) as opened:
         opened.page.goto(shown(place, "<p>text</p>", STRICT))
 
@@ -54,7 +54,7 @@ def test_a_page_in_order_has_nothing_wrong(browser: Browser, place: Path) -> Non
         ("", "<img alt='' src='http://host.invalid/'>", "request: http://host.invalid/"),
     ],
 )
-def test_errors_requests_elsewhere_and_what_the_content_policy_forbids_are_noticed(
+def test_browser_finds_errors_foreign_requests_and_policy_violations(
     browser: Browser, place: Path, head: str, body: str, told: str
 ) -> None:
     with tab(browser) as opened:
@@ -64,7 +64,7 @@ def test_errors_requests_elsewhere_and_what_the_content_policy_forbids_are_notic
         opened.wrong.clear()
 
 
-def test_barriers_and_overflow_are_noticed(browser: Browser, place: Path) -> None:
+def test_browser_finds_accessibility_barriers_and_overflow(browser: Browser, place: Path) -> None:
     faint = "<style>p { color: #ccc; background: #fff; width: 900px }</style>"
     with tab(browser, size=NARROW) as opened:
         opened.page.goto(shown(place, "<p>faint</p><img src='data:,'>", faint))

@@ -15,7 +15,9 @@ from support.servers import ENVIRONMENT_VARIABLE, Server, ServerError, find_bina
 from support.waiting import until
 
 
-def test_a_binary_asked_for_comes_first(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_server_binary_named_in_the_environment_comes_first(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     asked = tmp_path / "asked"
     asked.symlink_to(server.binary.path)
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(asked))
@@ -26,7 +28,9 @@ def test_a_binary_asked_for_comes_first(server: Server, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("wrong", ["/nowhere/redis-server", sys.executable])
-def test_a_wrong_path_asked_for_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+def test_wrong_server_path_in_the_environment_is_an_error_that_names_it(
+    monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, wrong)
 
     with pytest.raises(ServerError, match=wrong):

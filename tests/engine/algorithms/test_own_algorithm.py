@@ -68,7 +68,7 @@ def test_app_on_the_page_enforces_its_limit() -> None:
     assert replies[-1].headers["Retry-After"] == "600"
 
 
-def test_test_on_the_page_passes(redis_client: redis.Redis) -> None:
+def test_example_test_of_the_page_passes(redis_client: redis.Redis) -> None:
     importlib.import_module("test_cooldown").test_the_twins_agree(redis_client)
 
 

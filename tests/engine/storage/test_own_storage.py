@@ -87,7 +87,7 @@ def test_locked_database_is_a_storage_error_without_a_reply(tmp_path: Path) -> N
         ("ban 203.0.113.9 --for 1h --yes", "a SqliteStorage cannot keep changes made while the app runs"),
     ],
 )
-def test_command_that_needs_more_than_an_own_storage_can_says_so(command: str, told: str) -> None:
+def test_command_says_that_an_own_storage_cannot_list_keys_or_keep_changes(command: str, told: str) -> None:
     run = module_of_page("app").app.test_cli_runner().invoke(args=["multilimit", *command.split()])
 
     assert run.exit_code == 1

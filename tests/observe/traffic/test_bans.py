@@ -93,7 +93,7 @@ def test_lifted_ban_ends_and_a_new_one_counts_once(send: Sender, reader: Traffic
     ]
 
 
-def test_second_ban_of_the_same_key_counts_once(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
+def test_two_bans_of_one_key_count_as_one(send: Sender, reader: TrafficReader, keeper: Keeper) -> None:
     for later in (0, 5):
         send(begun(keeper.now + later + 600, key="a", began=keeper.now + later))
 

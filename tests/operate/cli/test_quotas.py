@@ -223,7 +223,7 @@ def test_keys_command_shows_use_and_expiry_of_each_key(on_server: Command, shop:
     assert lines[-1] == "4 keys."
 
 
-def test_keys_command_shows_use_of_token_buckets_and_rules_by_request(on_server: Command, shop: FlaskClient) -> None:
+def test_keys_command_shows_use_of_token_buckets_and_dynamic_rules(on_server: Command, shop: FlaskClient) -> None:
     shop.get("/api/search/x", headers={"X-User": "ann", "X-Api-Key": "abc"})
 
     keys = {key["key"]: key for key in on_server("keys", "--json").json["keys"]}

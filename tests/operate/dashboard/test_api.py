@@ -86,7 +86,7 @@ def test_api_document_is_valid_openapi(document: dict[str, Any]) -> None:
     assert set(document["paths"]) == {f"/{name}" for name in ASKED}
 
 
-def test_index_links_every_address(busy: FlaskClient) -> None:
+def test_api_index_links_every_operation(busy: FlaskClient) -> None:
     addresses = busy.get(API).get_json()
 
     assert len(addresses) == len(ASKED) + 1

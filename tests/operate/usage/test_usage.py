@@ -255,7 +255,7 @@ class TestAsking:
 
 
 @pytest.mark.parametrize("question", ["usage", "peek", "standing"])
-def test_question_at_another_endpoint_does_not_change_the_last_good_rules(question: str) -> None:
+def test_usage_peek_and_standing_do_not_change_the_last_good_rules(question: str) -> None:
     """The last good rules come from a check, not from a question at another endpoint."""
     app, failing = Flask("shop"), list[bool]()
 

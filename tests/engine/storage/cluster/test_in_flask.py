@@ -185,7 +185,7 @@ def test_limit_with_its_own_scope_may_be_in_another_hash_slot(make: Callable[...
         ("not one of our keys", "not one of our keys"),
     ],
 )
-def test_auxiliary_key_is_in_the_hash_slot_of_its_key_which_is_shown_without_subject(key: str, place: str) -> None:
+def test_auxiliary_key_shares_a_hash_slot_and_the_shown_key_has_no_subject(key: str, place: str) -> None:
     assert without_subject(key) == place
     assert "{" not in key or key_slot(auxiliary_key(key, "probe").encode()) == key_slot(key.encode())
 
