@@ -63,7 +63,7 @@ def test_flask_run_refuses_to_start_with_a_limit_for_an_unknown_endpoint(
 
 
 @pytest.mark.usefixtures("_flask_cli")
-def test_other_commands_run_with_a_limit_for_an_unknown_endpoint() -> None:
+def test_flask_routes_runs_with_a_limit_for_an_unknown_endpoint() -> None:
     answer = CliRunner().invoke(FlaskGroup(create_app=app_with_unknown_name), ["routes"])
 
     assert answer.exit_code == 0, answer.output
