@@ -9,7 +9,7 @@ from enum import Enum
 from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv6Address
 from types import NoneType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 from flask import Flask, Request, has_request_context, request
@@ -18,6 +18,9 @@ from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool, check_mapping
 from ..engine.text import LONGEST_ADDRESS
 from .addresses import network_of
+from .unwrap import name_of
+
+T = TypeVar("T")
 
 current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
 """The request itself: each access to an attribute of the proxy would look it up again."""
@@ -327,22 +330,29 @@ def _flask_login_user() -> Any:
 
 
 _RUNNING: ContextVar[tuple[Callable[[], object], ...]] = ContextVar("multilimit_running", default=())
-"""The callables that are looking for a subject at the moment, to notice one that calls itself."""
+"""The callables that a check is asking at the moment, to notice one that calls itself."""
+_ANOTHER_TYPE = "limit that by another type, such as LimitType.IP"
+
+
+def ask_callable(function: Callable[[], T], source: str = "", *, remedy: str = "give that limit another callable") -> T:
+    """What ``function``, a callable of a limiter, returns. Raises :class:`ConfigurationError` if it calls itself: each
+    call would end by a RecursionError, and be repeated to check the other limits, for hours."""
+    running = _RUNNING.get()
+    if function in running:
+        raise ConfigurationError(
+            f"{source or name_of(function)} calls itself: it calls a function, or makes a check, whose limit calls it; "
+            f"{remedy}"
+        )
+    token = _RUNNING.set((*running, function))
+    try:
+        return function()
+    finally:
+        _RUNNING.reset(token)
 
 
 def _id_of(find: Callable[[], object], source: str) -> str | None:
     """The id that ``find`` returns, as text; ``None`` if it returns ``None``, or a proxy for that."""
-    running = _RUNNING.get()
-    if find in running:
-        raise ConfigurationError(
-            f"{source} calls itself: it calls a function, or makes a check, that is limited by the same type; limit "
-            "that by another type, such as LimitType.IP"
-        )
-    token = _RUNNING.set((*running, find))
-    try:
-        value = find()
-    finally:
-        _RUNNING.reset(token)
+    value = ask_callable(find, source, remedy=_ANOTHER_TYPE)
     text = _id_from(value)
     if text is None and not isinstance(value, NoneType):
         raise ConfigurationError(f"{source} returned {brief(value)}: return a str, an int, a UUID, or None")

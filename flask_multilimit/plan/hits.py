@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration
-from ..declare.subjects import Subject
+from ..declare.subjects import Subject, ask_callable
 from ..engine import Decision, Hit, Limiter, Rule
 from ..engine.hits import BanHit, Hits
 
@@ -16,12 +16,12 @@ RulesOf = Callable[[DynamicRules, Subject], tuple[Rule, ...] | None]
 
 
 def _ask(condition: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ARG001 - one signature for all
-    return condition()
+    return ask_callable(condition)
 
 
 def _ask_if_possible(condition: Callable[[], Any], otherwise: Any) -> Any:
     try:
-        answer = condition()
+        answer = ask_callable(condition)
         bool(answer)  # an answer may be neither true nor false
     except Exception:
         return otherwise

@@ -427,6 +427,24 @@ class TestFailingCallables:
                     failing()
             assert [other(), other()] == ["ok", "ok"]
 
+    @pytest.mark.parametrize("what", ["cost", "priority", "exempt_when"])
+    def test_callable_that_calls_what_it_limits_is_an_error(self, app: Flask, what: str) -> None:
+        """Without an error, each call would end by a RecursionError, be repeated, and so on for hours."""
+
+        def asks() -> Any:
+            return service()
+
+        options = {"exempt_when": asks} if what == "exempt_when" else self.FAILING[what](asks)
+        limiter = rate_limiter(rules="9/minute", **options)
+        service = limiter(view())
+        app = self.limited(app, "memory://", "user", lambda: "ann")
+        app.get("/asking", endpoint="asking")(limiter(view()))
+        app.testing = True
+
+        with pytest.raises(ConfigurationError, match=r"asks calls itself: it calls .*; give that limit another"):
+            ask(app, "/asking")
+        assert statuses(app, "/other", "/other", "/other") == [200, 200, 429]
+
     def test_error_names_the_limiter_and_the_invalid_cost(self, app: Flask) -> None:
         app = self.limited(app, "memory://", "cost", lambda: -1)
         app.testing = True
