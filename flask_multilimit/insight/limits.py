@@ -279,6 +279,8 @@ class Place:
     routes: tuple[Route, ...]
     limiters: tuple[ListedLimiter, ...]
     exempt: bool
+    of_extensions: bool = False
+    """Whether other extensions check some of the limiters."""
 
     @property
     def is_endpoint(self) -> bool:
@@ -334,8 +336,8 @@ def _places(gate: AppGate) -> Iterator[Place]:
         routes.setdefault(rule.endpoint, []).append(Route(rule.rule, tuple(methods)))
     for name in sorted(routes):
         plans = {method: gate.plans.of_endpoint(name, method) for method in gate.plans.methods_of(name)}
-        limiters = (*_limiters(plans), *_of_extensions(gate, name))
-        yield Place(name, tuple(routes[name]), limiters, is_exempt(gate.plans, name))
+        own, others = _limiters(plans), tuple(_of_extensions(gate, name))
+        yield Place(name, tuple(routes[name]), (*own, *others), is_exempt(gate.plans, name), of_extensions=bool(others))
     unmatched = {method: gate.plans.of_unmatched(method) for method in sorted(gate.plans.unmatched_methods)}
     if limiters := _limiters(unmatched):
         yield Place(UNMATCHED_SCOPE, (), limiters, exempt=False)
@@ -354,8 +356,7 @@ def _of_extensions(gate: AppGate, endpoint: str) -> Iterator[ListedLimiter]:
 
 def checked_by_extensions(gate: AppGate, endpoint: str | None) -> list[str]:
     """The endpoints, or this ``endpoint``, where other extensions check limits that plans do not know."""
-    names = [each.name for each in places_of(gate) if each.routes and endpoint in {None, each.name}]
-    return [name for name in names if any(listing(gate.app, name) for listing in gate.listings)]
+    return [each.name for each in places_of(gate) if each.of_extensions and endpoint in {None, each.name}]
 
 
 def _limiters(plans: Mapping[str, Plan]) -> tuple[ListedLimiter, ...]:

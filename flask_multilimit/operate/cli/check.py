@@ -134,7 +134,7 @@ def _list_text(listed: ListStanding, *, limited: bool) -> str:
 
 
 def _verdict(request: RequestStanding, listed: ListStanding | None, *, others: bool = False) -> str:
-    """``others``: whether another extension checks limits, too, of which nothing is known here."""
+    """``others``: whether another extension checks limits there, which are not known here."""
     if listed is not None:
         if listed.action == "allow":
             return console.style("a request would pass", fg="green")

@@ -107,7 +107,10 @@ def _reset_at(
             raise
         raise ConfigurationError(f"{error}; for a function or a check, give --all in place of it") from None
     if checked_by_extensions(gate, endpoint) and not any(each.types for each in places):
-        raise ConfigurationError(f'reset: `flask limiter clear` resets the limits of Flask-Limiter at "{endpoint}"')
+        raise ConfigurationError(
+            f'reset: only another extension checks limits at "{endpoint}"; `flask limiter clear` resets those of '
+            "Flask-Limiter"
+        )
     require_limiters("reset", endpoint, places, given, spelled=options_for)
     require_shared_storage(gate)
     requests = requests_of(gate, places)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -305,9 +304,11 @@ def query_lists() -> Entries:
 def lists_page(*, problem: str = "", status: int = 200) -> Response:
     gate, done = gate_in_force(), request.args.get("done", "")
     just_made = entries(gate, q=done).entries if done else ()
-    held: list[bans.BanInForce] = []
-    with suppress(StorageError, ConfigurationError):  # the page says so about the entries
+    found, held = query_lists(), list[bans.BanInForce]()
+    try:
         held = [each for each in bans.bans(gate) if not each.id]
+    except (StorageError, ConfigurationError) as error:
+        problem = problem or ("" if found.problem else with_remedy(error))  # the page shows one of the entries anyway
     return render(
         "lists.html",
         status=status,
@@ -317,7 +318,7 @@ def lists_page(*, problem: str = "", status: int = 200) -> Response:
         undone=read_notice("undone"),
         shared=applier_of(gate.app).control.shared,
         held=held,
-        **fields_of(query_lists()),
+        **fields_of(found),
     )
 
 

@@ -324,13 +324,18 @@ def test_check_why_and_reset_say_that_they_do_not_know_limits_of_the_bridge(app:
         answer = app.test_cli_runner().invoke(args=["multilimit", *arguments], env={"COLUMNS": "200"})
         return answer.output.partition("\n\nNAME")[0]
 
-    unknown = "not known: `flask limiter limits` shows the limits of Flask-Limiter at"
-    assert said("check", "bridge", "--ip", "127.0.0.1") == f"bridge GET  no limit checked\n\n{unknown} bridge\n"
+    unknown, hint = (
+        "not known: another extension checks limits at",
+        "`flask limiter limits` shows those of Flask-Limiter",
+    )
+    assert said("check", "bridge", "--ip", "127.0.0.1") == f"bridge GET  no limit checked\n\n{unknown} bridge; {hint}\n"
     assert said("check", "both", "--ip", "127.0.0.1") == "both GET  a request would pass, as far as checked"
     assert said("check", "own", "--ip", "127.0.0.1") == "own GET  a request would pass"
     assert said("check", "unmatched", "--ip", "127.0.0.1").endswith("has no limits\n")
-    assert "`flask limiter clear` resets the limits" in said("reset", "bridge", "--ip", "127.0.0.1", "--yes")
-    assert f"{unknown} both (and 1 more)\n" in said("why", "127.0.0.1")
+    assert "`flask limiter clear` resets those of Flask-Limiter" in said(
+        "reset", "bridge", "--ip", "127.0.0.1", "--yes"
+    )
+    assert f"{unknown} both (and 1 more); {hint}\n" in said("why", "127.0.0.1")
     assert "passes: nothing refuses it now" in said("why", "127.0.0.1", "--endpoint", "own")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import Limiter, StorageError, hits_for, storage_from_uri
 from flask_multilimit.engine.storage import SCHEMES
 from support.pages import files_on
@@ -92,3 +93,13 @@ def test_command_says_that_an_own_storage_cannot_list_keys_or_keep_changes(comma
 
     assert run.exit_code == 1
     assert told in run.output
+
+
+def test_dashboard_says_that_an_own_storage_cannot_list_bans() -> None:
+    page = module_of_page("app")
+    page.app.register_blueprint(Dashboard(page.app.extensions["multilimit"], authorize=lambda: "ada"))
+
+    text = page.app.test_client().get("/multilimit/lists").text
+
+    assert "a SqliteStorage cannot list its keys" in text
+    assert "Changes are in the memory of each process" in text
