@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 APPLICATION_SCOPE = "application"
 UNMATCHED_SCOPE = "unmatched"
-METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
-"""Request methods for which plans are kept; clients can make up any number of others."""
 
 
 def scope_of(endpoint: str) -> str:
@@ -144,9 +142,10 @@ class Sources(NamedTuple):
         ]
 
     def _methods_of(self, name: str) -> set[str]:
-        """What the routes take whose endpoints a name or pattern in the settings matches."""
-        routes = [route for route in self.app.url_map.iter_rules() if self._matches(name, route.endpoint)]
-        return set[str]().union(*(route.methods or METHODS for route in routes))
+        """What the routes take whose endpoints a name or pattern in the settings matches; empty if there is none, or
+        one of them takes any method."""
+        taken = [route.methods for route in self.app.url_map.iter_rules() if self._matches(name, route.endpoint)]
+        return set[str]().union(*filter(None, taken)) if all(taken) else set()
 
     def _configured_for(self, endpoint: str) -> tuple[Declaration, ...]:
         return tuple(

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from werkzeug.routing import Rule as Route
 
 from flask_multilimit import ConfigurationError, ConfigurationWarning, LimitType, MultiLimit, rate_limiter
 from flask_multilimit.compat.flask_limiter import Limiter
@@ -153,6 +154,15 @@ class TestUnknownNames:
         app.get("/health", endpoint="health")(view())
 
         MultiLimit(app, storage=storage).validate(app)
+
+    def test_method_of_a_route_that_takes_any_method_is_no_error(self, app: Flask, storage: RecordingStorage) -> None:
+        app.config["MULTILIMIT_LIMITS"] = {"dav": {"rules": "1/minute", "methods": ["PROPFIND"]}}
+        app.url_map.add(Route("/dav", endpoint="dav"))
+        app.endpoint("dav")(view())
+        MultiLimit(app, storage=storage).validate(app)
+
+        assert [ask(app, "/dav", method="PROPFIND").status_code for _ in range(2)] == [200, 429]
+        assert ask(app, "/dav").status_code == 200
 
     @pytest.mark.usefixtures("multilimit")
     def test_unknown_name_fails_every_request_and_is_logged_once(
