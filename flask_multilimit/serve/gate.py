@@ -375,7 +375,7 @@ class AccessCheck:
 
 
 def _keep_from_caches(response: Response) -> Response:
-    """Forbid caches to give this refusal to other clients: an error handler may have made it cacheable."""
+    """Forbid caches to give this refusal to other clients, also where an error handler has made the response."""
     response.headers.setdefault("Cache-Control", "no-store")
     return response
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask import Flask, g, request
+from flask import Flask, Response, after_this_request, g, request
 from werkzeug.test import create_environ
 
 from flask_multilimit import (
@@ -334,3 +334,20 @@ def test_invalid_list_setting_is_an_error_that_names_it(app: Flask, given: dict[
 
     with pytest.raises(ConfigurationError, match=message):
         MultiLimit(app)
+
+
+def test_default_of_the_app_lets_no_cache_keep_a_denial_for_other_clients(app: Flask) -> None:
+    MultiLimit(app, user_loader=lambda: "mallory", deny=["user:mallory"], default_limits="9/minute")
+    app.add_url_rule("/", "show", view())
+
+    @app.before_request
+    def _cached_by_default() -> None:
+        @after_this_request
+        def _public(response: Response) -> Response:
+            response.headers.setdefault("Cache-Control", "public, max-age=60")
+            return response
+
+    denied = ask(app)
+
+    assert denied.status_code == 403
+    assert denied.headers.getlist("Cache-Control") == ["no-store"]
