@@ -272,7 +272,7 @@ class MultiLimit:
 
         ``listing(app, endpoint)`` returns them by where they were declared, as :func:`rate_limiter` describes them:
         ``{"my extension": [rate_limiter("5/minute", type=key_function, name="hits")]}``. Their ``name`` is the type of
-        the hits. It is called when limits are listed, never in requests.
+        the hits. It is called when limits are listed or a client is looked up, never to check a request.
         """
         check_callable("listing", listing, "the app", "the endpoint")
         self._listings[listing] = None

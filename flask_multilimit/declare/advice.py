@@ -51,7 +51,7 @@ class Stack:
 
     @functools.cached_property
     def acts_at_end(self) -> bool:
-        """Whether something may be left to do when a call ends: release slots, or settle by what the view says.
+        """Whether something may be left to do when a call ends: release slots, or settle by what the function says.
         Overrides may add to this: see :attr:`.Changes.may_take_slots`."""
         return any(may_hold_slots(each.rules) or each.settle is True for each in self.declarations)
 

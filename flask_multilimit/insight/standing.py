@@ -266,7 +266,7 @@ def _requests(gate: AppGate, places: list[AppliedAt], *, everywhere: bool) -> tu
 
 
 def _is_of_interest(place: AppliedAt, all_places: list[AppliedAt]) -> bool:
-    """Not if it is OPTIONS alone, which Flask adds to every route, without limits, and not all there is."""
+    """Whether to show ``place``. Flask adds OPTIONS to every route; without limits, it is shown only if it is alone."""
     return bool(place.types) or set(place.methods) != {"OPTIONS"} or len(all_places) == 1
 
 

@@ -240,7 +240,7 @@ def _with_partition_keys(hits: tuple[Hit, ...], secret: bytes) -> _Parts:
 
 
 def _partition_key(hit: Hit, secret: bytes) -> str:
-    """A digest that is the same for all requests that this quota counts. Only who has the secret can find out whose
+    """A digest that is the same for all requests that this quota counts. Without the secret, nobody can find out whose
     quota it is."""
     digest = blake2b(hit.key.encode(errors="surrogatepass"), key=secret, digest_size=9, person=b"partition key")
     return base64.b64encode(digest.digest()).decode()
