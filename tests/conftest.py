@@ -1,4 +1,4 @@
-"""What every test may ask for."""
+"""The fixtures of all tests."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ SLOW_FOLDERS = [
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The quick run does not even import what is slow as a whole."""
+    """The quick run does not import files in which every test is slow."""
     return True if config.getoption("markexpr") == "not slow" and collection_path in SLOW_FOLDERS else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Folders and files are slow by what they do: servers fail, processes come and go, load goes on for a while."""
+    """All tests of these folders and files are slow: servers fail, processes start and end, or there is load."""
     slow = {path for path in {item.path for item in items} if any(map(path.is_relative_to, SLOW_FOLDERS))}
     for item in items:
         if item.path in slow:

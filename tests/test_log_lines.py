@@ -1,4 +1,4 @@
-"""Most log lines go to the app's logger, among lines of others: all begin alike, so that they can be found there."""
+"""Log lines have one prefix, by which they are found among other lines of the app, and go through a safe logger."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILES = {
 
 
 def _calls() -> Iterator[tuple[str, str, ast.Call]]:
-    """The file in which a line is logged, by which logger, and the call."""
+    """Each call that logs a line: its file, its logger, and the call."""
     for name, tree in FILES.items():
         for node in ast.walk(tree):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS):
@@ -31,7 +31,7 @@ def _calls() -> Iterator[tuple[str, str, ast.Call]]:
 
 
 def _made(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """What is assigned: the last part of its name, and the value."""
+    """Each assignment: the last part of the name, and the value."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
@@ -39,7 +39,7 @@ def _made(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def test_every_log_line_has_the_same_prefix() -> None:
-    """Not those of the bridge, whose lines are those of Flask-Limiter."""
+    """Except in the bridge, which logs the lines of Flask-Limiter."""
     lines = {
         f"{name}:{call.lineno}": ast.unparse(call.args[1 if call.func.attr == "log" else 0])  # type: ignore[attr-defined]
         for name, _, call in _calls()
@@ -51,7 +51,7 @@ def test_every_log_line_has_the_same_prefix() -> None:
 
 
 def test_every_log_line_goes_through_a_safe_logger() -> None:
-    """By the type where it stands, or by a name that the file gives to nothing else."""
+    """A logger is made in the call, or has a name to which its file assigns nothing but safe loggers."""
     for name, logger, call in _calls():
         values = [value for made, value in _made(FILES[name]) if made == logger.rpartition(".")[2]]
         safe = [value.startswith("SafeLogger(") for value in values or [logger]]
@@ -59,5 +59,5 @@ def test_every_log_line_goes_through_a_safe_logger() -> None:
 
 
 def test_get_logger_is_called_only_in_the_bridge() -> None:
-    """Except the bridge, whose ``limiter.logger`` is public."""
+    """``limiter.logger`` of the bridge is public."""
     assert not [name for name, tree in FILES.items() if "getLogger" in ast.unparse(tree) and "compat" not in name]

@@ -74,7 +74,7 @@ class Soaked:
     """Keys of any kind that never expire."""
 
     def growth(self, what: str) -> float:
-        """Bytes a request, by least squares."""
+        """Growth in bytes per request, by least squares."""
         requests = [sample.requests for sample in self.samples]
         return linear_regression(requests, [getattr(sample, what) for sample in self.samples]).slope
 

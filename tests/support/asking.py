@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def view() -> Callable[[], str]:
-    """A new one at each call, for limits cling to functions."""
+    """A new function at each call, because a limiter is attached to its function."""
     return lambda: "ok"
 
 
@@ -26,12 +26,12 @@ def ask(app: Flask, path: str = "/", *, method: str = "GET", **options: Any) -> 
 
 
 def statuses(app: Flask, *paths: str, method: str = "GET", **options: Any) -> list[int]:
-    """The status of a request to each path, one after the other."""
+    """The status of one request to each path, in this order."""
     return [ask(app, path, method=method, **options).status_code for path in paths]
 
 
 def policy(response: TestResponse) -> list[str]:
-    """The names of the rules that a response tells of."""
+    """The names of the rules in the field ``RateLimit-Policy``."""
     field = response.headers.get("RateLimit-Policy", "")
     return [item.split('"')[1] for item in field.split(", ") if item]
 
@@ -46,8 +46,8 @@ def read_list(field: str) -> list[tuple[str, dict[str, Any]]]:
 
 @contextmanager
 def commands(client: redis.Redis, within_scripts: list[str] | None = None) -> Iterator[list[str]]:
-    """The names of all commands the server is sent by others meanwhile, without those that ask in the background what
-    is changed. Those within scripts are added to ``within_scripts``."""
+    """The names of all commands that other clients send to the server in the block, without those of the background
+    thread that reads changes. Commands of scripts are added to ``within_scripts``."""
     with client.monitor() as monitor:  # type: ignore[no-untyped-call]
         client.ping()  # opens the connection, which sends commands of its own
         seen: list[str] = []

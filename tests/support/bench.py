@@ -1,4 +1,4 @@
-"""What tests of the engine stand on: a limiter under the clock of the test, and short ways to ask it."""
+"""The bench of the engine's tests: a limiter under the clock of the test, and short ways to use it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Bench:
     limiter: Limiter
     clock: Clock
     client: redis.Redis | RedisCluster | None
-    """Of the server or the cluster, if there is one."""
+    """A client of the server or the cluster; ``None`` in memory."""
 
     def stored(self) -> dict[bytes, tuple[bytes | None, int]]:
-        """Every key byte for byte, with the instant it dies; nothing in memory, whose state only a peek can show.
+        """The dump of each key, with the instant at which it expires. Empty in memory, whose state only a peek shows.
 
-        Without that instant in a cluster, where a charge that is taken back may put it off.
+        In a cluster the instant is 0, because a charge that is taken back may move it to a later time.
         """
         client = self.client
         if client is None:
@@ -43,7 +43,7 @@ class Bench:
 
 
 def dies_at(client: redis.Redis, key: str | bytes) -> int:
-    """In milliseconds; -2 when it is dead, -1 when it never dies."""
+    """The millisecond at which the key expires; -2 if there is no such key, -1 if it never expires."""
     try:
         return int(client.execute_command("PEXPIRETIME", key))  # type: ignore[no-untyped-call]
     except ResponseError:  # Redis 6.2 does not know it
@@ -51,7 +51,7 @@ def dies_at(client: redis.Redis, key: str | bytes) -> int:
 
 
 def _died_at_by_ttl(client: redis.Redis, key: str | bytes) -> int:
-    """Read within one millisecond of the server, as the time and what is left are only told separately."""
+    """The sum of the server's time and the rest of the key's life, both read within one millisecond."""
     while True:
         together: Any = client.pipeline()
         (seconds, before), left, (_, after) = together.time().pttl(key).time().execute()
@@ -66,12 +66,12 @@ def hits(rules: Rules = "5/minute", *, scope: str = "api", subject: str = "ada",
 
 
 def rule(algorithm: str, time: float = 10, count: int = 5, name: str | None = None) -> Rule:
-    """One that admits ``count`` units at once, by whatever algorithm: ``gcra`` has to be told to."""
+    """A rule that admits ``count`` units at once: of all algorithms, ``gcra`` alone needs a ``burst`` for that."""
     return Rule(time, count, algorithm=algorithm, burst=count if algorithm == "gcra" else None, name=name)
 
 
 def exhaust(limiter: Limiter, wanted: tuple[Hit, ...], *, most: int = 1000) -> int:
-    """Check until refused; how many checks were admitted."""
+    """Check until a check is refused; returns the number of admitted checks."""
     for admitted in range(most):
         if not limiter.check(wanted).allowed:
             return admitted
@@ -79,6 +79,6 @@ def exhaust(limiter: Limiter, wanted: tuple[Hit, ...], *, most: int = 1000) -> i
 
 
 def bare(given: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Limiter:
-    """A limiter on a URI or a client without the layers that it would get: each check asks the server, and each failure
-    of the server is an error. ``timeout`` is for tests that a busy machine must not fail."""
+    """A limiter on a URI or a client, without layers: each check asks the server, and each failure of the server is an
+    error. A long ``timeout`` lets a test pass on a busy machine."""
     return Limiter(storage_from(given, timeout=timeout))

@@ -1,4 +1,4 @@
-"""A real Chromium: Debian's, driven by Playwright. It remembers all that goes wrong on a page."""
+"""The Chromium of Debian, driven by Playwright. It records everything that goes wrong on a page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TRIED = {"rules": {"target-size": {"enabled": True}}, "resultTypes": ["violation
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """One for many tests. Skips where there is none; in CI there must be one.
+    """One browser for many tests. Without one, the tests are skipped; in CI they fail.
 
     Playwright keeps an event loop in this thread until the block is left, so asyncio's own tests must come after it.
     """
@@ -43,7 +43,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Tab:
-    """A window with cookies of its own, and what went wrong in it."""
+    """A window with its own cookies; it records what went wrong."""
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class Tab:
         self._context.on("weberror", lambda each: self.wrong.append(f"error: {each.error}"))
         self._context.on("request", self._asked)
         self.expected: str = ""
-        """What the console may say, whenever it does: a message about a response can be late."""
+        """Text of a console message that is allowed at any time, because a message about a response can be late."""
         self.wrong: list[str] = []
-        """What the console says of errors and warnings (a policy that is broken is one), and requests elsewhere."""
+        """Errors and warnings in the console, among them violated policies, and requests to other hosts."""
         self.page: Page = self._context.new_page()
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Tab:
         ]
 
     def overflow(self) -> int:
-        """By how many pixels the page is wider than the window."""
+        """The number of pixels by which the page is wider than the window."""
         width: int = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         return width
 
@@ -95,7 +95,7 @@ class Tab:
 
 @contextmanager
 def tab(browser: Browser, **options: Any) -> Iterator[Tab]:
-    """A :class:`Tab`, in which nothing may have gone wrong at the end that the test has not looked at."""
+    """A :class:`Tab`. It is an error if ``wrong`` is not empty at the end of the block."""
     opened = Tab(browser, **options)
     try:
         yield opened

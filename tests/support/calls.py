@@ -1,4 +1,4 @@
-"""The Python functions that something calls."""
+"""Records the Python functions of the package that a piece of code calls."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PACKAGE = Path(flask_multilimit.__file__).parent
 
 
 def calls_during(action: Callable[[], object]) -> list[str]:
-    """The functions of ours that were called, in order, by file and name, and ``perf_counter`` where we read it.
-    Garbage of earlier work is not collected meanwhile."""
+    """The called functions of the package, in order, by file and name, and ``perf_counter`` where the package calls it.
+    The garbage collector is off during the action."""
     called: list[str] = []
 
     def note(frame: FrameType, event: str, argument: Any) -> None:

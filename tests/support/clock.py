@@ -1,9 +1,9 @@
-"""The clock of the tests: it stands still until it is told to go on."""
+"""The clock of the tests: it stands still until a test advances it."""
 
 from __future__ import annotations
 
 SECOND = 1_000_000
-"""In microseconds, the unit of a storage's clock."""
+"""One second in microseconds, the unit of a storage's clock."""
 
 
 def microseconds(seconds: float) -> int:
@@ -11,7 +11,7 @@ def microseconds(seconds: float) -> int:
 
 
 class Clock:
-    """Microseconds that pass only when told to, from no round number on; counts how often it is read."""
+    """Microseconds that pass only in ``advance``; they do not start at a whole second. Counts how often it is read."""
 
     def __init__(self, now: int = 1_750_000_003_141_592) -> None:
         self.now = now

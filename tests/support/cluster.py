@@ -1,4 +1,4 @@
-"""Runs a Redis Cluster for the tests: three primaries, and replicas where they are asked for."""
+"""Runs a Redis Cluster for the tests: three primaries, and replicas of the first one."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 SLOTS = 16_384
 FORM_SECONDS = 30.0
 NODE_TIMEOUT = 2000
-"""Milliseconds after which a server is held to be dead."""
+"""Milliseconds without an answer after which a server counts as dead."""
 
 
 class Cluster(contextlib.ExitStack):
-    """Three primaries on ports of 127.0.0.1, and of the first one as many replicas as asked for.
+    """Three primaries on ports of 127.0.0.1, and this number of ``replicas`` of the first one.
 
-    They tell clients the ``announced`` names and ports of themselves, one each, or else where they are.
+    Each server announces its name and port in ``announced`` to clients; without it, its real address.
     """
 
     def __init__(self, binary: Binary, *, replicas: int = 0, announced: Sequence[tuple[str, int]] = ()) -> None:
@@ -52,7 +52,7 @@ class Cluster(contextlib.ExitStack):
 
     @property
     def primaries(self) -> list[Server]:
-        """Those that began as such."""
+        """The servers that began as primaries."""
         return self.servers[:3]
 
     def client(self, **options: Any) -> RedisCluster:
@@ -64,11 +64,11 @@ class Cluster(contextlib.ExitStack):
 
     @functools.cached_property
     def shared_client(self) -> RedisCluster:
-        """One for all: to make one takes long, for it asks for the whole table of commands."""
+        """One client for all tests: a new one is slow, because it reads the whole table of commands."""
         return self.client()
 
     def client_of(self, server: Server) -> redis.Redis:
-        """One for each, which follows no redirection."""
+        """A client of this server alone, which follows no redirection."""
         if server not in self._clients:
             self._clients[server] = server.client()
         return self._clients[server]
@@ -81,7 +81,7 @@ class Cluster(contextlib.ExitStack):
         return sorted(key.decode() for server in self.primaries for key in self.client_of(server).scan_iter())
 
     def owner(self, key: str) -> Server:
-        """The server that says it has the slot of ``key``."""
+        """The server that says it has the hash slot of ``key``."""
         return next(server for server in self.servers if key_slot(key.encode()) in self.slots_of(server))
 
     def another(self, server: Server) -> Server:
@@ -89,7 +89,7 @@ class Cluster(contextlib.ExitStack):
         return next(other for other in self.primaries if other is not server)
 
     def begin_move(self, slot: int, source: Server, target: Server) -> None:
-        """From here on the source answers ASK for keys that it does not have (any more)."""
+        """Begin to move a hash slot: from now on the source answers ASK for keys that it does not have."""
         self.until(self._agrees_on_epochs, "all having heard of the last move")
         self._command(target, "SETSLOT", slot, "IMPORTING", self.id_of(source))
         self._command(source, "SETSLOT", slot, "MIGRATING", self.id_of(target))
@@ -98,7 +98,7 @@ class Cluster(contextlib.ExitStack):
         self.client_of(source).execute_command("MIGRATE", "127.0.0.1", target.port, key, 0, 5000)  # type: ignore[no-untyped-call]
 
     def end_move(self, slot: int, source: Server, target: Server) -> None:
-        """Move what is left, and tell everybody."""
+        """Move the keys that are left in the hash slot, and announce its new server to all primaries."""
         client = self.client_of(source)
         while keys := client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):  # type: ignore[no-untyped-call]
             for key in keys:
@@ -144,7 +144,8 @@ class Cluster(contextlib.ExitStack):
         self.until(lambda: all(self._is_ok(server) for server in self.servers), "a cluster that is up")
 
     def _agrees_on_epochs(self) -> bool:
-        """Else who gets a slot might not rise above who had it, whose last word it then believes: nobody has it."""
+        """Whether all primaries know the same current epoch, and have different epochs of their own. Otherwise the new
+        server of a hash slot might not get a higher epoch than the old one, and no server would have the slot."""
         infos = [self._info(server) for server in self.primaries]
         mine = {info["cluster_my_epoch"] for info in infos}
         return len({info["cluster_current_epoch"] for info in infos}) == 1 and len(mine) == len(infos)
@@ -165,7 +166,7 @@ class Cluster(contextlib.ExitStack):
         return dict(line.split(":", 1) for line in text.split())
 
     def slots_of(self, server: Server) -> set[int]:
-        """By what it says of itself."""
+        """The hash slots that the server says it has; none if it is down."""
         own = self.id_of(server).encode()
         with contextlib.suppress(redis.ConnectionError):
             return {

@@ -1,6 +1,6 @@
-"""A storage that takes the compiled script for every check that may have one, under the clock of a test.
+"""A storage that uses a compiled script for every check that can have one, under the clock of a test.
 
-In production a process compiles what it checks often, and always goes by the server's clock.
+In production a process compiles only scripts of frequent checks, and always uses the server's clock.
 """
 
 from __future__ import annotations

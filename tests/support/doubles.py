@@ -1,4 +1,4 @@
-"""What stands in at our own seam, the storage; and the foreign decorators that tests put among ours."""
+"""A storage that records checks, and the foreign decorators that tests put among ours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RecordingStorage(MemoryStorage):
-    """Keeps the hits of every check; ``broken`` makes it fail. Says that it is shared, so that nothing is warned of."""
+    """Keeps the hits of every check; ``broken`` makes it fail. It says that it is shared, which prevents warnings."""
 
     shared = True
 
@@ -60,12 +60,12 @@ class RecordingStorage(MemoryStorage):
 
     @property
     def windows(self) -> list[list[float]]:
-        """The windows of each check, in seconds: enough to tell limiters apart that have different ones."""
+        """The windows of each check, in seconds. Tests give each limiter another window, and so can tell them apart."""
         return [[hit.rule.time for hit in hits] for hits in self.checks]
 
 
 def limited_service(**options: Any) -> Callable[[], str]:
-    """A function that is limited and no view; all of them have one name, and so one scope."""
+    """A limited function that is no view. All of these functions have the same name, and so the same scope."""
 
     def service() -> str:
         return "done"
@@ -101,7 +101,7 @@ def without_wraps(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Instance:
-    """A decorator that is a class, as many are: the function is an attribute."""
+    """A decorator that is a class: the function is an attribute."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -129,7 +129,7 @@ def with_wrapt(wrapped: Callable[..., Any], _: Any, args: tuple[Any, ...], kwarg
 
 
 def copying_attributes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """As decorators did before ``functools.wraps`` kept what it wraps."""
+    """Copies attributes without setting ``__wrapped__``, as decorators did before ``functools.wraps`` set it."""
     wrapper = without_wraps(function)
     vars(wrapper).update({name: value for name, value in vars(function).items() if name != "__wrapped__"})
     return wrapper
@@ -150,11 +150,11 @@ OPEN: dict[str, Decorator] = {
     "functools.cache": functools.cache,
     "wrapt": with_wrapt,
 }
-"""Decorators that are not ours and tell what they are wrapped around."""
+"""Decorators of others that show which function they wrap."""
 OPAQUE: dict[str, Decorator] = {
     "no wraps": without_wraps,
     "class instance": Instance,
     "fixed arguments": without_arguments,
 }
-"""Those that tell nothing."""
+"""Decorators of others that do not show which function they wrap."""
 FOREIGN = OPEN | OPAQUE

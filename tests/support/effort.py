@@ -1,4 +1,4 @@
-"""How hard tests try: a little in the quick run, more in CI, and as hard as you like by hand."""
+"""The number of examples of random tests: few in the quick run, more in CI, and any number by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXAMPLES = int(os.environ.get("MULTILIMIT_FUZZ_EXAMPLES", "20"))
 
 
 def tries(share: float = 1.0) -> settings:
-    """For tests whose examples are dear, a ``share`` of the examples of others."""
+    """Settings with this ``share`` of the usual number of examples, for tests whose examples are slow."""
     return settings(
         max_examples=max(int(EXAMPLES * share), 1),
         derandomize="CI" in os.environ,

@@ -1,4 +1,4 @@
-"""Flask-Limiter as public code uses it, written anew: each function declares limits, and says where this was found."""
+"""Flask-Limiter as public code uses it, rewritten: each function declares limits, and says who does this."""
 
 # mypy: disable-error-code="untyped-decorator"
 

@@ -1,4 +1,4 @@
-"""What a forked child finds."""
+"""Runs work in a forked child, and returns its result."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PATIENCE = 60.0
 
 
 def forked(work: Callable[[], T]) -> Callable[[], T]:
-    """Let a child of this process, as it is now, do ``work``. Call the result to wait for what the child found; that
-    is an EOFError if ``work`` raised or hangs."""
+    """Fork a child that does ``work``. The returned function waits for the result; it raises EOFError if ``work``
+    raised or hangs."""
     reader, writer = FORKS.Pipe(duplex=False)
     child = FORKS.Process(target=lambda: writer.send(work()), daemon=True)
     child.start()

@@ -1,4 +1,4 @@
-"""A server that answers whatever a test says."""
+"""A server whose answers are given by the test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Liar:
-    """Stands on a port, and sends what ``answer`` yields for each piece of data that arrives. If that is nothing, it
+    """A server on a port. For each piece of data that arrives it sends what ``answer`` yields; if that is nothing, it
     closes the connection."""
 
     def __init__(self, answer: Callable[[bytes], Iterable[bytes]]) -> None:

@@ -1,4 +1,4 @@
-"""Flask-Limiter and our bridge behind one face, by one clock."""
+"""Flask-Limiter and our bridge behind one interface, under one clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOON = 1_700_000_000.5
 
 
 class Library:
-    """One of the two, in a world of its own: apps, a clock, and what was logged."""
+    """Flask-Limiter or the bridge, with its own apps, clock and log."""
 
     def __init__(self, name: str, patch: Callable[[Any, str, Any], None], world: ExitStack) -> None:
         self.is_ours = name == OURS
@@ -50,7 +50,7 @@ class Library:
         return app
 
     def limiter(self, app: Flask, **options: Any) -> Any:
-        """With quotas in memory; by address, unless there is another ``key_func``."""
+        """A Limiter with quotas in memory; by address, unless ``key_func`` is given."""
         key_func = options.pop("key_func", self.util.get_remote_address)
         if "RATELIMIT_STORAGE_URI" not in app.config:
             options = {"storage_uri": "memory://", **options}
@@ -66,7 +66,7 @@ class Library:
         return self.latest
 
     def freeze(self, app: Flask) -> None:
-        """Let the limits of ``app`` go by the clock of this world."""
+        """Put the limits of ``app`` under the clock of this library."""
         if self.is_ours and "multilimit" in app.extensions and app not in self._frozen:
             self._frozen[app] = self._world.enter_context(testing.freeze(app))
 
@@ -83,7 +83,7 @@ class Library:
 
 
 CLIENTS = {"": "127.0.0.1", "eve": "127.0.0.1", "ann": "10.0.0.1", "bob": "10.0.0.2"}
-"""The addresses of those who ask. They also say their names in ``X-Key``."""
+"""The addresses of the clients. They also send their names in ``X-Key``."""
 
 
 class Shop:

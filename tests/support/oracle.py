@@ -43,7 +43,7 @@ class Window(NamedTuple):
         return any(charge.check_id == check_id for charge in self.live(now))
 
     def wait(self, count: int, cost: int, now: int) -> int:
-        """Until the first instant with room: now, or one at which some charge leaves the window."""
+        """The time until the first instant with room: now, or an instant at which a charge leaves the window."""
         if cost == 0:  # asks only, also when the count has been lowered below what is used
             return 0
         if cost > count:
@@ -85,7 +85,7 @@ class Oracle:
         return self._reply(hits, now)
 
     def settle(self, decision: Decision, units: int, now: int) -> None:
-        """Each charge becomes ``units``: less where it was made, more now."""
+        """Each charge becomes ``units``: a smaller one at its own instant; additional units are charged now."""
         for hit, *_ in decision.charges:
             window, check_id = self._window(hit), decision.id.bytes
             kept = [

@@ -1,4 +1,4 @@
-"""Code that pages of the docs show, run as it stands there."""
+"""The code of pages of the documentation, to be run unchanged."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ class Used:
 
 PACKAGE = Path(flask_multilimit.__file__).parent
 TRUSTED = {
-    "engine/storage/redis/compiled.py",  # reads the scripts of this package, as do the next two its files
+    "engine/storage/redis/compiled.py",  # these three read files of this package
     "engine/storage/redis/scripts.py",
     "observe/boards.py",
     "operate/simulate/formats.py",  # compiles what an operator gives as --regex and --format

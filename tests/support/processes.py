@@ -1,4 +1,4 @@
-"""Finds programs of this machine; runs one that serves HTTP, asks it, and ends it however the tests end."""
+"""Finds programs of this machine. Runs one that serves HTTP, sends requests, and ends it even if the tests crash."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ STOP_SECONDS = 10.0
 REPLY_SECONDS = 60.0
 POLL_SECONDS = 0.01
 CLIENTS = 16
-"""Requests under way at once."""
+"""The number of concurrent requests."""
 SYSTEM = os.pathsep.join(["/usr/sbin", "/sbin"])
-"""Where Debian puts servers; the PATH of a user may lack it."""
+"""Debian installs servers in this folder, which may be missing in the PATH of a user."""
 
 
 def program(*names: str) -> str:
@@ -100,7 +100,7 @@ class Program(Monitored):
             return Reply(response.status, response.headers, response.read().decode())
 
     def get_all(self, paths: Iterable[str]) -> list[Reply]:
-        """Ask for all of them, many at once."""
+        """The replies to requests of all these paths, many at once."""
         with ThreadPoolExecutor(CLIENTS) as clients:
             return list(clients.map(self.get, paths))
 

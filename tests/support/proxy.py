@@ -1,4 +1,4 @@
-"""A proxy on a port between a client and a server, that does to the connection what is asked."""
+"""A proxy on a port between a client and a server, which can have faults."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ COMMAND = re.compile(rb"^\*\d+\r$", re.MULTILINE)
 
 
 class FaultProxy:
-    """Stands before the unix socket ``target``. What ``fault`` says holds for every connection, old and new:
+    """A proxy before the unix socket ``target``. ``fault`` affects every connection, old and new:
 
     - ``latency``: each reply comes ``seconds`` later
     - ``blackhole``: nothing is passed on, nothing is closed
-    - ``reset``: every connection is reset, also while it is made
-    - ``lost request``: the connection is closed in place of passing the request on
-    - ``lost reply``: the request is passed on, and the connection closed in place of the reply
+    - ``reset``: every connection is reset, a new one at once
+    - ``lost request``: the connection is closed, and the request not passed on
+    - ``lost reply``: the request is passed on, and the connection closed before the reply
     - ``cut``: the connection is closed after half of the reply
-    - ``dribble``: the reply comes a byte at a time, one each ``seconds``
-    - ``says``: ``reply`` is what every command is answered with
+    - ``dribble``: the reply comes byte by byte, one every ``seconds``
+    - ``says``: every command is answered with ``reply``
     """
 
     def __init__(self, target: str) -> None:
@@ -53,7 +53,7 @@ class FaultProxy:
         self._close_all()
 
     def begin(self, fault: str, *, seconds: float = 0.0, reply: bytes = b"", once: bool = False) -> None:
-        """``once``: the next loss is the last."""
+        """Begin a fault. With ``once``, it ends with the next loss."""
         self.seconds, self.reply, self.once, self.fault = seconds, reply, once, fault
         if fault == "reset":
             self._close_all()
@@ -64,7 +64,7 @@ class FaultProxy:
             self._close_all()
 
     def silence(self) -> None:
-        """Pass nothing on, and close nothing, for ever, of the connections there are, as a firewall may."""
+        """From now on pass nothing on in the connections that are open, and do not close them, as a firewall may do."""
         self._silent |= self._open
 
     def _close_all(self) -> None:

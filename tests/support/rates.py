@@ -1,4 +1,4 @@
-"""The algorithms that limit a rate: all but those whose units are slots, which nobody knows when they are free."""
+"""The algorithms that limit a rate: all except those whose units are slots, which become free at unknown times."""
 
 from __future__ import annotations
 

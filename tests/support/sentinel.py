@@ -1,4 +1,4 @@
-"""A primary, its replicas and the sentinels that look after them: real ones, for one fail-over."""
+"""A real primary with replicas and sentinels, for one fail-over."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 SERVICE = "limits"
 DOWN_AFTER_MILLISECONDS = 2000
-"""Below this, sentinels on a busy machine take each other for dead."""
+"""With fewer, sentinels on a busy machine would believe that others are down."""
 
 
 class SentinelServer(Server):
-    """One sentinel that looks after the server at ``port``; ``options`` are further lines of its file."""
+    """One sentinel that watches the server at ``port``; ``options`` are further lines of its file."""
 
     def __init__(self, binary: Binary, port: int, *, quorum: int, options: Sequence[str] = ()) -> None:
         super().__init__(binary, tcp=True)
@@ -35,7 +35,7 @@ class SentinelServer(Server):
 
     @property
     def _command(self) -> list[str | Path]:
-        """Everything stands in a file, which a sentinel writes to itself."""
+        """All options are in a file, because a sentinel needs a file that it can change."""
         file = self.folder / "sentinel.conf"
         address = ("bind 127.0.0.1", f"port {self.port}", f"unixsocket {self.url.removeprefix('unix://')}")
         file.write_text("\n".join((f"dir {self.folder}", *address, *self._lines)) + "\n")
@@ -76,7 +76,7 @@ class Trio(contextlib.ExitStack):
         return f"redis+sentinel://{self.hosts}/{SERVICE}"
 
     def wait_for_another_primary(self) -> Server:
-        """The replica that has become it, as soon as one sentinel says so."""
+        """The replica that has become the primary, as soon as one sentinel says so."""
         old, found = self.primary.port, set[int]()
 
         def is_told() -> bool:
@@ -87,7 +87,7 @@ class Trio(contextlib.ExitStack):
         return next(replica for replica in self.replicas if replica.port in found)
 
     def wait_for_good_replicas(self) -> None:
-        """Until each sentinel has heard that all replicas are in touch with the primary: it promotes no other."""
+        """Wait until each sentinel knows that all replicas are connected to the primary: it promotes no others."""
 
         def are_good() -> bool:
             for sentinel in self.sentinels:

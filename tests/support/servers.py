@@ -85,19 +85,15 @@ class Binary:
 
 
 def find_binaries() -> dict[str, Binary]:
-    """Find every server there is, by name.
-
-    Those of the environment variable come first, because they were asked for; then those that the
-    installed packages carry.
-    """
+    """All servers of this machine, by name: those of the environment variable, then those in installed packages."""
     found: dict[str, Binary] = {}
-    for path in (*_paths_asked_for(), *_paths_in_packages()):
+    for path in (*_paths_in_the_environment(), *_paths_in_packages()):
         binary = Binary.at(path)
         found.setdefault(binary.name, binary)
     return found
 
 
-def _paths_asked_for() -> Iterator[Path]:
+def _paths_in_the_environment() -> Iterator[Path]:
     for path in os.environ.get(ENVIRONMENT_VARIABLE, "").split(os.pathsep):
         if path:
             yield Path(path)
@@ -113,7 +109,7 @@ def _paths_in_packages() -> Iterator[Path]:
 
 
 class Monitored:
-    """A folder with a log, and a process at most, which end with the tests however they end."""
+    """A folder with a log, and at most one process. Both are removed when the tests end, even if they crash."""
 
     def _begin(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="multilimit-"))
@@ -156,7 +152,7 @@ class Monitored:
 
 
 class Server(Monitored):
-    """One running server that keeps nothing on disk, and ends with the tests however they end.
+    """One running server that keeps nothing on disk, and ends when the tests end, even if they crash.
 
     It listens on a unix socket, and with `tcp` also on a port of 127.0.0.1. `options` are further
     arguments of the server, such as `["--maxmemory", "2mb"]`. Leaving the `with` block ends it.
@@ -198,7 +194,7 @@ class Server(Monitored):
 
     @property
     def port(self) -> int:
-        """Of 127.0.0.1; 0 when it listens on none."""
+        """The port of 127.0.0.1; 0 if it listens on none."""
         return self._port
 
     @property
@@ -207,7 +203,7 @@ class Server(Monitored):
 
     @property
     def folder(self) -> Path:
-        """Where the socket and the log are; gone when the `with` block is left."""
+        """The folder of the socket and the log; it is removed at the end of the `with` block."""
         return self._folder
 
     def client(self, *, url: str | None = None, **options: Any) -> redis.Redis:
@@ -223,7 +219,7 @@ class Server(Monitored):
         return client
 
     def shared_client(self) -> redis.Redis:
-        """A client on connections that stay open for the next test: to open one takes longer than most tests."""
+        """A client whose connections stay open for the next test: opening one takes longer than most tests."""
         if self._shared is None:
             self._shared = self.client()
         return redis.Redis(connection_pool=self._shared.connection_pool)
@@ -237,7 +233,7 @@ class Server(Monitored):
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Bring an empty server to the same socket and port, ending the old one if it is there."""
+        """Start an empty server on the same socket and port; the old one, if any, is ended first."""
         self.stop()
         deadline = time.monotonic() + START_SECONDS
         while not self._starts():
@@ -245,7 +241,7 @@ class Server(Monitored):
                 raise ServerError(f"{self.binary.name} does not restart:\n{self.log}")
 
     def suspend(self) -> None:
-        """Freeze the server: connections are accepted by the system, but nothing is answered."""
+        """Freeze the server: the system accepts connections, but the server answers nothing."""
         os.kill(self.pid, signal.SIGSTOP)
         os.waitpid(self.pid, os.WUNTRACED)
 
@@ -279,7 +275,7 @@ class Server(Monitored):
         raise ServerError(f"{self.binary.name} does not start:\n{self.log}")
 
     def _starts(self) -> bool:
-        """Whether a new process gets as far as an answer; a port in use is why it may not."""
+        """Whether a new process answers; it does not if its port is in use."""
         self._process = self._run(self._command)
         deadline = time.monotonic() + START_SECONDS
         while self._process.poll() is None:

@@ -1,4 +1,4 @@
-"""The browser that the tests drive notices what is wrong."""
+"""The browser of the tests finds what is wrong with a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers of the tests: found where they are asked for, and gone when the tests are."""
+"""Servers of the tests: which are found, and that they end when the tests end."""
 
 from __future__ import annotations
 

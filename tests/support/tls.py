@@ -1,4 +1,4 @@
-"""A server that speaks TLS: by itself where its binary can, else behind a proxy of ours; and certificates for it."""
+"""A server with TLS, and certificates for it. If the binary is built without TLS, a proxy speaks TLS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Certificates:
-    """In ``folder``: a CA, a certificate of ``localhost`` by it, and one for a client."""
+    """Files in ``folder``: a CA, and its certificates for ``localhost`` and for a client."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -31,21 +31,21 @@ class Certificates:
         self.client, self.client_key = self.write("client", self.authority.issue_cert("limiter@example.com"))
 
     def write(self, name: str, issued: trustme.LeafCert) -> tuple[Path, Path]:
-        """Where the certificate lies, and its key."""
+        """Write a certificate and its key; returns their paths."""
         certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
         issued.cert_chain_pems[0].write_to_path(certificate)
         issued.private_key_pem.write_to_path(key)
         return certificate, key
 
     def query(self, *, client: bool = True) -> str:
-        """What a URI says about them."""
+        """The query of a URI that names the certificates."""
         own = f"&ssl_certfile={self.client}&ssl_keyfile={self.client_key}" if client else ""
         return f"ssl_ca_certs={self.ca}{own}"
 
 
 @contextlib.contextmanager
 def tls_server(binary: Binary, certificates: Certificates) -> Iterator[tuple[Server, int]]:
-    """A server, and a port where it speaks TLS with those who show a certificate by the CA."""
+    """A server, and its port for TLS with clients that have a certificate of the CA."""
     port = free_port()
     paths = {"cert": certificates.server, "key": certificates.server_key, "ca-cert": certificates.ca}
     files = [argument for name, path in paths.items() for argument in (f"--tls-{name}-file", path)]
@@ -61,7 +61,7 @@ def tls_server(binary: Binary, certificates: Certificates) -> Iterator[tuple[Ser
 
 @contextlib.contextmanager
 def tls_proxy(port: int, target: str, certificates: Certificates) -> Iterator[None]:
-    """TLS on a port before the unix socket ``target``, for clients with a certificate by the CA."""
+    """A port that passes TLS on to the unix socket ``target``, for clients with a certificate of the CA."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.server, certificates.server_key)
     context.load_verify_locations(certificates.ca)

@@ -14,7 +14,7 @@ POLL_SECONDS = 0.02
 
 
 def until(condition: Callable[[], T], seconds: float = SECONDS, *, every: float = POLL_SECONDS) -> T:
-    """What ``condition`` returns when it is true at last."""
+    """Wait until ``condition`` returns a true value; returns that value. Fails after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"it did not happen in time: {found!r}"
