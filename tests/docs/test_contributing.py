@@ -1,4 +1,4 @@
-"""CONTRIBUTING names existing files, and only a few for each recipe."""
+"""CONTRIBUTING names existing files and tests, and only a few files for each recipe."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ RECIPES = dict(re.findall(r"^### Add (.*?)\n(.*?)(?=^###? |\Z)", PAGE, re.DOTALL
 def test_path_in_contributing_exists_or_is_new(path: str) -> None:
     folder, _, name = path.rstrip("/").rpartition("/")
     assert (ROOT / path).exists() or (name.startswith("NAME.") and (ROOT / folder).is_dir())
+
+
+def test_commands_with_a_word_select_tests() -> None:
+    commands = re.findall(r"^\$ pytest (\S+\.py) -k (\w+)", PAGE, re.MULTILINE)
+
+    assert commands
+    for file, word in commands:
+        assert re.search(rf"^def test_\w*{word}", (ROOT / file).read_text(), re.MULTILINE), (file, word)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
