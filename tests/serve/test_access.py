@@ -336,7 +336,7 @@ def test_invalid_list_setting_is_an_error_that_names_it(app: Flask, given: dict[
         MultiLimit(app)
 
 
-def test_default_of_the_app_lets_no_cache_keep_a_denial_for_other_clients(app: Flask) -> None:
+def test_denial_is_no_store_although_the_app_sets_a_default_cache_control(app: Flask) -> None:
     MultiLimit(app, user_loader=lambda: "mallory", deny=["user:mallory"], default_limits="9/minute")
     app.add_url_rule("/", "show", view())
 
