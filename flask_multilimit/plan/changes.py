@@ -69,6 +69,8 @@ class ChangeValidator:
         before = self._plans_with(self._fitting([each for each in document.overrides if each.id != entry.id]))
         plans = self._plans_with(self._fitting(document.overrides, but=entry))
         if entry.id not in plans.overrides.effective and not differences(before, plans):
+            if entry.limit is not None and entry.limit.methods and _is_at_endpoint(entry, plans):
+                return Phrase("{entry}: no route takes its methods, so it would limit nothing", entry=entry)
             idle = "{entry}: no endpoint has such a limit; {hint}. A function, or a check inside a view, may have it"
             return Phrase(idle, entry=entry, hint=_hint(entry, before))
         if min(entry.times or 1, *shares(before, plans)) < SMALLEST_SHARE:
@@ -106,6 +108,10 @@ class ChangeValidator:
             self._declared.require_type(who.type_name)
         except ConfigurationError as error:
             raise InvalidData("", [Mistake("who", str(who), message_of(error))]) from None
+
+
+def _is_at_endpoint(entry: Override, plans: Plans) -> bool:
+    return any(entry in plans.overrides.at(endpoint).changes for endpoint, _ in plans.planned)
 
 
 def _hint(entry: Override, plans: Plans) -> Phrase:

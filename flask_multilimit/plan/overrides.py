@@ -56,15 +56,14 @@ class Overrides:
             self._groups[special] = Group(tuple(self.entries[index] for index in in_order))
         return self._groups[special]
 
-    def limits_at(self, scope: str, *, exempt: bool = False) -> tuple[Declaration, ...]:
-        """The limiters that only an override declares. If ``scope`` is ``exempt`` from limits that are declared
-        elsewhere, only those of overrides that name it."""
-        found = []
-        for each in self.at(scope).changes:
-            if each.limit is not None and (not exempt or each.endpoint == scope):
-                self.effective.add(each.id)
-                found.append(rate_limiter(**each.limit.options).at(f"override {each.id}"))
-        return tuple(found)
+    def limits_at(self, scope: str, *, exempt: bool = False) -> dict[Declaration, str]:
+        """The limiters that only an override declares, with its id. If ``scope`` is ``exempt`` from limits that are
+        declared elsewhere, only those of overrides that name it."""
+        return {
+            rate_limiter(**each.limit.options).at(f"override {each.id}"): each.id
+            for each in self.at(scope).changes
+            if each.limit is not None and (not exempt or each.endpoint == scope)
+        }
 
 
 def fitting(

@@ -271,6 +271,8 @@ class Plans:
         added = self._added(scope, exempt=exempt)
         declared = (*declarations, *added)
         serving = [each for each in declared if method is None or each.serves(method, by_flask=by_flask)]
+        if added:
+            self.overrides.effective.update(added[each] for each in serving if each in added)
         limiters = planned_at(
             self.app,
             scope,
@@ -291,9 +293,9 @@ class Plans:
             self.subjects.require_users(plan.scope)
         return plan
 
-    def _added(self, scope: str, *, exempt: bool = False) -> tuple[Declaration, ...]:
-        """The limiters that only an override declares."""
-        return self.overrides.limits_at(scope, exempt=exempt) if self.overrides else ()
+    def _added(self, scope: str, *, exempt: bool = False) -> Mapping[Declaration, str]:
+        """The limiters that only an override declares, with its id."""
+        return self.overrides.limits_at(scope, exempt=exempt) if self.overrides else {}
 
     def _routes_of(self, endpoint: str) -> list[Route]:
         """The routes of ``endpoint``; none if it belongs to another app, whose request this may be."""

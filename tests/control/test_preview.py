@@ -109,6 +109,18 @@ def test_change_to_less_than_a_hundredth_needs_force(shop: Shop, given: dict[str
     shop.control.put(preview.entry, force=True)
 
 
+@pytest.mark.parametrize("endpoint", ["show", "api.*"])
+def test_added_limit_whose_methods_no_route_takes_needs_force(shop: Shop, endpoint: str) -> None:
+    given: dict[str, Any] = {"kind": "override", "endpoint": endpoint}
+    limit = {"type": "ip", "rules": "5/hour", "methods": ["PUT"]}
+    idle = shop.control.preview({**given, "limit": limit}, lasting=True)
+    served = shop.control.preview({**given, "limit": {**limit, "methods": ["PUT", "GET"]}}, lasting=True)
+
+    assert (served.warning, "no route takes its methods" in idle.warning) == ("", True)
+    with pytest.raises(NeedsForce, match="would limit nothing"):
+        shop.control.put(idle)
+
+
 def test_denials_that_add_up_to_half_of_all_addresses_need_force(shop: Shop) -> None:
     for first in range(0, 127):
         shop.control.deny(f"{first}.0.0.0/8", lasting=True)
