@@ -99,6 +99,10 @@ class Declaration:
                 given["settle"] = settle_from(given["settle"])
             if "methods" in given:
                 given["methods"] = _methods(given["methods"])
+            for name in ("key", "scope", "name", "unit"):
+                text = given.get(name)
+                if isinstance(text, str) and type(text) is not str:  # a member of an Enum would be written as its name
+                    given[name] = "".join(text)
             declaration = cls(where=where, scope_is_given="scope" in given, **given)
             _validate(declaration)
         except ConfigurationError as error:

@@ -574,7 +574,7 @@ def _check_zone(value: Any) -> str:
 def _check_name(value: Any) -> str:
     if not (isinstance(value, str) and re.fullmatch(NAME, value)):
         raise ValueError("must be 1 to 64 characters out of A-Z a-z 0-9 _ . : * / -")
-    return value
+    return "".join(value)  # plain text, also of a member of an Enum
 
 
 def _optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:

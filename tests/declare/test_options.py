@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +128,24 @@ class TestScope:
 
 
 class TestKey:
+    def test_members_of_an_enum_count_as_their_text(self, app: Flask, storage: RecordingStorage) -> None:
+        class Word(str, Enum):
+            KEY = "my:"
+            SCOPE = "mail"
+            NAME = "account"
+            RULE = "few"
+            UNIT = "mails"
+
+        MultiLimit(app, storage=storage)
+        words = {"key": Word.KEY, "scope": Word.SCOPE, "name": Word.NAME, "unit": Word.UNIT}
+        limit(app, type=lambda: "ann", rules=Rule(60, 5, name=Word.RULE), **words)
+
+        response = app.test_client().get("/")
+
+        (hit,) = storage.checks[0]
+        assert hit.key == "my:{mail}:account:ann:sliding_window:60000"
+        assert response.headers["RateLimit-Policy"] == '"few";q=5;qu="mails";w=60'
+
     def test_key_of_a_limiter_overrides_the_setting(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_KEY_PREFIX"] = "shop:"
         MultiLimit(app, storage=storage)
