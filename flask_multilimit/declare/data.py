@@ -135,7 +135,7 @@ _SCHEMA_BY_KIND: dict[str, Any] = {
         },
     ]
 }
-"""What the JSON Schema adds for a rule with a timeout, for a calendar, and for a rule that is none."""
+"""What the JSON Schema adds for a rule with a timeout, for a calendar, and for rules that are no calendars."""
 
 
 class WrittenRule(Written):

@@ -113,7 +113,7 @@ class DynamicRules:
         return rules
 
     def _rules_instead(self, subject: Subject, name: str) -> tuple[Rule, ...] | None:
-        """The rules when the callable fails."""
+        """The rules if the callable fails; ``None`` if there are none."""
         fallback = self.declaration.fallback
         if fallback is not None and self._may_be_shared(subject):
             return fallback

@@ -231,4 +231,4 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 OFF = "off"
-"""Stands in place of limits for "none"."""
+"""Written in place of limits: there are none."""

@@ -199,7 +199,7 @@ class Plans:
         return self._make(scope, [_inline_declaration(scope, options)], None)
 
     def fingerprint(self) -> str:
-        """A digest that is equal in all processes whose limits are."""
+        """A digest of the limits: equal limits have equal digests in all processes."""
         self.ensure()
         described = sorted((*place, plan.described) for place, plan in self._endpoints.items())
         unmatched = [(method, self.of_unmatched(method).described) for method in sorted(self.unmatched_methods)]

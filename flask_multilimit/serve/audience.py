@@ -218,7 +218,8 @@ def send_signals(app: Flask, decision: Decision, scope: str, applied: AppliedLim
 
 
 def key_of(app: Flask, setting: str) -> bytes:
-    """The key for hashes. Raises :class:`ConfigurationError`, which names the ``setting`` that needs it."""
+    """The key for hashes, from the app's ``SECRET_KEY``. Raises :class:`ConfigurationError` without one: its message
+    names the ``setting`` that needs it."""
     secret = app.secret_key
     if not secret:
         raise ConfigurationError(f"{PREFIX}{setting} needs a key: set SECRET_KEY before init_app")
