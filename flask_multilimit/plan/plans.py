@@ -88,7 +88,8 @@ class Plans:
         reject_mixed(self.made)
 
     def require_known_names(self) -> None:
-        """Raise :class:`ConfigurationError` for limits and exemptions by name that apply to nothing."""
+        """Raise :class:`ConfigurationError` for limits and exemptions by name, and limits of blueprints, that
+        apply to nothing."""
         problems = self.sources.idle_by_name()
         if problems:
             raise ConfigurationError("; ".join(problems))

@@ -120,7 +120,7 @@ class Sources(NamedTuple):
         return (*self.application, *self.unmatched) if self.unmatched else ()
 
     def idle_by_name(self) -> list[str]:
-        """A message for each limit and exemption by name that applies to nothing."""
+        """A message for each limit and exemption by name, and each limit of a blueprint, that applies to nothing."""
         return [*self._unknown_names(), *self._unserved_methods()]
 
     def _unknown_names(self) -> list[str]:
@@ -132,18 +132,20 @@ class Sources(NamedTuple):
         ]
 
     def _unserved_methods(self) -> list[str]:
+        blueprints: Mapping[str, Any] = self.app.blueprints
+        of_blueprints = ((f"{name}.*", limits_of_blueprint(each)) for name, each in blueprints.items())
         return [
             f"{declared.where}: methods={sorted(declared.methods or ())}: its routes take only "
             f"{', '.join(sorted(taken))}; give it a method that they take"
-            for name, declarations in self.configured
+            for name, declarations in (*self.configured, *of_blueprints)
             for taken in [self._methods_of(name)]
             for declared in declarations
             if taken and not any(map(declared.serves, taken))
         ]
 
     def _methods_of(self, name: str) -> set[str]:
-        """What the routes take whose endpoints a name or pattern in the settings matches; empty if there is none, or
-        one of them takes any method."""
+        """What the routes take whose endpoints a name or pattern matches; empty if there is none, or one of them takes
+        any method."""
         taken = [route.methods for route in self.app.url_map.iter_rules() if self._matches(name, route.endpoint)]
         return set[str]().union(*filter(None, taken)) if all(taken) else set()
 

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from flask import Blueprint
 from werkzeug.routing import Rule as Route
 
 from flask_multilimit import ConfigurationError, ConfigurationWarning, LimitType, MultiLimit, rate_limiter
@@ -154,6 +155,21 @@ class TestUnknownNames:
         app.get("/health", endpoint="health")(view())
 
         MultiLimit(app, storage=storage).validate(app)
+
+    def test_methods_that_no_route_of_a_limited_blueprint_takes_are_errors(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
+        for name, methods in {"api": ["PSOT"], "shop": ["POST", "GET"], "empty": ["PUT"]}.items():
+            blueprint = rate_limiter("1/minute", methods=methods)(Blueprint(name, __name__, url_prefix=f"/{name}"))
+            if name != "empty":
+                blueprint.add_url_rule("/", "show", view())
+            app.register_blueprint(blueprint)
+        multilimit = MultiLimit(app, storage=storage)
+
+        with pytest.raises(ConfigurationError) as caught:
+            multilimit.validate(app)
+        assert str(caught.value).startswith("""blueprint "api": methods=['PSOT']: its routes take only GET, HEAD""")
+        assert ";" not in str(caught.value).partition("; give it a method that they take")[2]
 
     def test_method_of_a_route_that_takes_any_method_is_no_error(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_LIMITS"] = {"dav": {"rules": "1/minute", "methods": ["PROPFIND"]}}
