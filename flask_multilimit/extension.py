@@ -408,7 +408,8 @@ class MultiLimit:
         does not ask the storage. Call it once all views and blueprints are registered: in a test, or before a server
         starts its workers.
 
-        Names that match no endpoint are errors, or warnings, as ``MULTILIMIT_UNKNOWN_NAMES`` says.
+        Names that match no endpoint, and methods that no route takes, are errors, or warnings, as
+        ``MULTILIMIT_UNKNOWN_NAMES`` says.
         """
         if app is not None:
             _require_flask(app)

@@ -84,7 +84,8 @@ class Startup:
             warnings.warn(problem, ConfigurationWarning, stacklevel=3)
 
     def check_declarations(self) -> None:
-        """Raise :class:`ConfigurationError` for any mistake that keeps the app from serving, except unknown names."""
+        """Raise :class:`ConfigurationError` for any mistake that keeps the app from serving, except limits and
+        exemptions that apply to nothing."""
         state = self._in_force
         self._settings.require_unchanged(state.app.config)
         state.plans.build()
@@ -115,8 +116,8 @@ class Startup:
                     raise ConfigurationError(f'{listed.where}: "{listed.who}": {error}') from None
 
     def _problems(self) -> list[str]:
-        """What deserves a warning. Raises :class:`ConfigurationError` for names that no endpoint has, unless the
-        settings permit them."""
+        """What deserves a warning. Raises :class:`ConfigurationError` for limits and exemptions that apply to nothing,
+        unless the settings permit them."""
         state = self._in_force
         if state.settings.unknown_names == "error":
             state.plans.require_known_names()
