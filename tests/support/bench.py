@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from redis.cluster import RedisCluster
 from redis.exceptions import ResponseError
 
-from flask_multilimit.engine import Hit, Limiter, Rule, hits_for
+from flask_multilimit.engine import Hit, Limiter, RedisStorage, Rule, hits_for
 from flask_multilimit.engine.storage import storage_from
 from flask_multilimit.engine.storage.schemes import DEFAULT_TIMEOUT
 
@@ -36,6 +36,8 @@ class Bench:
         client = self.client
         if client is None:
             return {}
+        if isinstance(self.limiter.storage, RedisStorage):
+            self.limiter.storage.confirm()  # it sends releases by another connection, and does not wait for replies
         keys = client.scan_iter()
         if isinstance(client, RedisCluster):
             return {key: (client.dump(key), 0) for key in keys}

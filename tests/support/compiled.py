@@ -36,6 +36,7 @@ class CompiledStorage(RedisStorage):
         if check_id is not None or script is None:
             return super().check(hits, check_id)
         new, self.next_id = self.next_id or new_id(), None
+        self.confirm()  # the storage sends releases by another connection, and does not wait for replies
         keys = [hit.key for hit in hits]
         now = [] if self.clock is None else [self.clock()]
         boundaries = [self._boundaries(hits)] if calendars_of(hits) else []
