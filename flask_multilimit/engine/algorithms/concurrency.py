@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from . import sliding_window
 from .base import NO_PARAMETERS, UNKNOWN, Outcome, Quota, plain_quota
-from .sliding_window import Log
+from .sliding_window import Log, charge, drop_future, recognise, reset_after
 
 PARAMETERS: frozenset[str] = NO_PARAMETERS
 
@@ -21,8 +21,22 @@ REMEMBERS_IDS = True
 INCLUDES = ("log",)
 
 quota = plain_quota
-charge, reset_after = sliding_window.charge, sliding_window.reset_after
-drop_future, recognise = sliding_window.drop_future, sliding_window.recognise
+
+__all__ = [
+    "INCLUDES",
+    "MAX_COST",
+    "PARAMETERS",
+    "REMEMBERS_IDS",
+    "charge",
+    "drop_future",
+    "evaluate",
+    "quota",
+    "recognise",
+    "release_command",
+    "renew",
+    "reset_after",
+    "settle",
+]
 
 
 def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:
