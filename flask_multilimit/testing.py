@@ -113,7 +113,7 @@ def freeze(app: Flask) -> Iterator[Clock]:
     storage = limiter.storage
     if not isinstance(storage, Clocked):
         raise ConfigurationError(
-            f"freeze: the clock of a {type(storage).__name__} cannot be replaced; test with "
+            f"freeze: the clock of {type(storage).__name__} cannot be replaced; test with "
             'MULTILIMIT_STORAGE_URI="memory://", or a server of Redis or Valkey'
         )
     if isinstance(storage.clock, Clock):

@@ -141,7 +141,7 @@ def test_freeze_of_a_storage_without_a_clock_is_an_error() -> None:
     app = Flask("own")
     MultiLimit(app, storage=Own())
 
-    with pytest.raises(ConfigurationError, match="the clock of a Own cannot be replaced"), freeze(app):
+    with pytest.raises(ConfigurationError, match="the clock of Own cannot be replaced"), freeze(app):
         pass
 
 
