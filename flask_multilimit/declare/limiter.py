@@ -21,6 +21,7 @@ from ..engine.errors import brief, check_bool, is_number
 from ..engine.hits import OnStorageError, check_ban, check_cost, check_hash_tag, check_policy
 from ..engine.keys import NAME_PATTERN, HashTag
 from ..engine.rules import Rules, changed, rules_from
+from ..engine.text import plain_text
 from .subjects import RESERVED_NAMES, LimitType, SubjectType, type_name_of
 from .unwrap import name_of
 from .written import SETTLE_FORMS, ChargeWhenStatus, SettleByHeader, settle_from, type_from
@@ -100,9 +101,8 @@ class Declaration:
             if "methods" in given:
                 given["methods"] = _methods(given["methods"])
             for name in ("key", "scope", "name", "unit"):
-                text = given.get(name)
-                if isinstance(text, str) and type(text) is not str:  # a member of an Enum would be written as its name
-                    given[name] = "".join(text)
+                if isinstance(given.get(name), str):
+                    given[name] = plain_text(given[name])
             declaration = cls(where=where, scope_is_given="scope" in given, **given)
             _validate(declaration)
         except ConfigurationError as error:

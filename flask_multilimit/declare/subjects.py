@@ -16,7 +16,7 @@ from flask import Flask, Request, has_request_context, request
 
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool, check_mapping
-from ..engine.text import LONGEST_ADDRESS
+from ..engine.text import LONGEST_ADDRESS, plain_text
 from .addresses import network_of
 from .unwrap import name_of
 
@@ -362,7 +362,7 @@ def _id_of(find: Callable[[], object], source: str) -> str | None:
 def _id_from(value: object) -> str | None:
     """The id as text; ``None`` for another object: its text may differ at every request, so no limit would refuse."""
     if isinstance(value, str):
-        return value if type(value) is str else "".join(value)  # a proxy would return another text at the next request
+        return plain_text(value)
     return str(value) if isinstance(value, (int, UUID)) and not isinstance(value, bool) else None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from .algorithms import ALGORITHMS, CALENDAR, Algorithm, Quota, algorithm_of
 from .errors import ConfigurationError, brief, is_number, message_of
 from .periods import Period, periods_of, zone_named
-from .text import LONGEST_RULES, Phrase, joined
+from .text import LONGEST_RULES, Phrase, joined, plain_text
 
 SHORTEST = 0.001
 LONGEST = 400 * 86_400
@@ -245,6 +245,7 @@ class Calendar(Rule):
     ) -> None:
         given = {"count": count, "period": period, "timezone": timezone, "anchor": anchor, "name": name}
         values = checked("Calendar", given, _CHECKS)
+        period, timezone, anchor = values["period"], values["timezone"], values["anchor"]
         mistake = _mistake_in_anchor(period, anchor)
         if mistake:
             raise ConfigurationError(Phrase("{call}: {mistake}", call=called_with("Calendar", given), mistake=mistake))
@@ -561,20 +562,20 @@ def _check_one_of(names: Mapping[str, Any]) -> Callable[[Any], str]:
     def check(value: Any) -> str:
         if not isinstance(value, str) or value not in names:
             raise ValueError(f"must be one of {', '.join(names)}{_nearest(value, names)}")
-        return str(value)
+        return plain_text(value)
 
     return check
 
 
 def _check_zone(value: Any) -> str:
     zone_named(value)
-    return str(value)
+    return plain_text(value)
 
 
 def _check_name(value: Any) -> str:
     if not (isinstance(value, str) and re.fullmatch(NAME, value)):
         raise ValueError("must be 1 to 64 characters out of A-Z a-z 0-9 _ . : * / -")
-    return "".join(value)  # plain text, also of a member of an Enum
+    return plain_text(value)
 
 
 def _optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -591,7 +592,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "lease": _optional(_check_lease),
     "period": _check_one_of(PERIODS),
     "timezone": _check_zone,
-    "anchor": lambda value: value,  # depends on the period
+    "anchor": lambda value: plain_text(value) if isinstance(value, str) else value,  # depends on the period
     "name": _optional(_check_name),
 }
 

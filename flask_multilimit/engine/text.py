@@ -72,6 +72,12 @@ def joined(texts: Sequence[str]) -> str:
     return Phrase("{first}; {more}", first=first, more=joined(more)) if more else first
 
 
+def plain_text(text: str) -> str:
+    """``text`` as a ``str`` itself: a member of an ``Enum`` would be formatted as its name, and a proxy would be
+    another text at the next request."""
+    return text if type(text) is str else "".join(text)
+
+
 def is_storable(text: str) -> bool:
     """Whether ``text`` is valid Unicode: no storage takes a lone surrogate, which stands for an undecodable byte."""
     try:

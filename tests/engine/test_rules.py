@@ -9,13 +9,14 @@ import re
 from dataclasses import FrozenInstanceError
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from enum import Enum
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flask_multilimit.engine import ConfigurationError, Rule, hits_for
+from flask_multilimit.engine import Calendar, ConfigurationError, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.rules import rules_from
 from support.rates import RATES
@@ -78,6 +79,24 @@ def test_every_number_of_milliseconds_is_kept_exactly(milliseconds: int) -> None
 )
 def test_rule_keeps_its_count_algorithm_and_name(field: str, value: Any) -> None:
     assert getattr(Rule(**{field: value}), field) == value
+
+
+def test_members_of_an_enum_are_taken_as_their_text() -> None:
+    class Word(str, Enum):
+        GCRA = "gcra"
+        YEAR = "year"
+        BERLIN = "Europe/Berlin"
+        JULY = "07-01"
+        NAME = "few"
+
+    rule = Rule(60, 5, algorithm=Word.GCRA, name=Word.NAME)
+    calendar = Calendar(5, cast("Any", Word.YEAR), timezone=Word.BERLIN, anchor=Word.JULY, name=Word.NAME)
+
+    assert rule.key_part == "gcra:60000"
+    assert calendar.key_part == Calendar(5, "year", timezone="Europe/Berlin", anchor="07-01").key_part
+    texts = [rule.algorithm, rule.name, calendar.period, calendar.timezone, calendar.anchor, calendar.name]
+    assert {type(text) for text in texts} == {str}
+    assert "Word" not in f"{rule} {rule!r} {calendar} {calendar!r}"
 
 
 # Bad input
