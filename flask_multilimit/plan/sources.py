@@ -135,11 +135,12 @@ class Sources(NamedTuple):
         blueprints: Mapping[str, Any] = self.app.blueprints
         of_blueprints = ((f"{name}.*", limits_of_blueprint(each)) for name, each in blueprints.items())
         return [
-            f"{declared.where}: methods={sorted(declared.methods or ())}: its routes take only "
+            f"{declared.where}: methods={sorted(declared.methods)}: its routes take only "
             f"{', '.join(sorted(taken))}; give it a method that they take"
             for name, declarations in (*self.configured, *of_blueprints)
-            for taken in [self._methods_of(name)]
             for declared in declarations
+            if declared.methods is not None
+            for taken in [self._methods_of(name)]
             if taken and not any(map(declared.serves, taken))
         ]
 
