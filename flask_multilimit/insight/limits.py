@@ -356,6 +356,8 @@ def _of_extensions(gate: AppGate, endpoint: str) -> Iterator[ListedLimiter]:
 
 def checked_by_extensions(gate: AppGate, endpoint: str | None) -> list[str]:
     """The endpoints, or this ``endpoint``, where other extensions check limits that plans do not know."""
+    if not gate.listings:  # as in most apps; the places are the plans of all endpoints
+        return []
     return [each.name for each in places_of(gate) if each.of_extensions and endpoint in {None, each.name}]
 
 
