@@ -208,11 +208,9 @@ def standing(
     elsewhere = _Elsewhere(
         () if problem or endpoint is not None else bans_elsewhere(gate, client),
         sorted({each.endpoint for each in refusals} - scopes_of_endpoints(gate.app)),
+        checked_by_extensions(gate, endpoint),
     )
     state, verdict = _verdict(listed, found, elsewhere, client, in_words, problem, _with_others(places, client))
-    if state in {"passes", "unlimited"} and (others := checked_by_extensions(gate, endpoint)):
-        where: str = Phrase(MORE, where=others[0], n=len(others) - 1) if others[1:] else others[0]
-        state, verdict = "unknown", Phrase(OF_OTHERS, where=where)
     decided = [each for each in found if each.allowed is not None]
     waits = [*map(_wait_of, decided), *(max(each.ended - time.time(), 0.0) for each in elsewhere.bans)]
     subject = client.subject
@@ -428,12 +426,15 @@ def wanted_in_traffic(plans: Plans, client: Client, endpoint: str | None) -> Cal
 
 
 class _Elsewhere(NamedTuple):
-    """What limits of functions and checks, which no plan knows, have done to a client, as far as traffic shows."""
+    """What limits that no plan knows may do to a client: those of functions and checks, as far as traffic shows, and
+    those of other extensions."""
 
     bans: tuple[BegunBan, ...]
     """Those in force."""
     refused_at: Sequence[str]
     """Where the client was refused in the last hour."""
+    checked_at: Sequence[str]
+    """The endpoints where other extensions check limits."""
 
 
 def _wait_of(request: RequestStanding) -> float:
@@ -498,8 +499,11 @@ def _verdict(
     if problem:
         return "unknown", Phrase(UNKNOWN)
     state, sentence = _verdict_unrefused(client, requests, ", ".join(with_others))
-    if elsewhere.refused_at and state in {"passes", "unlimited"}:
-        sentence = Phrase(PASSES_ENDPOINTS, where=", ".join(elsewhere.refused_at))
+    if state in {"passes", "unlimited"}:
+        if elsewhere.checked_at:
+            return "unknown", Phrase(OF_OTHERS, where=_first_and_more(elsewhere.checked_at))
+        if elsewhere.refused_at:
+            sentence = Phrase(PASSES_ENDPOINTS, where=", ".join(elsewhere.refused_at))
     return state, sentence
 
 
@@ -527,6 +531,12 @@ def _verdict_uncounted(requests: list[RequestStanding], with_others: str) -> tup
     return "unlimited", Phrase(UNLIMITED)
 
 
+def _first_and_more(endpoints: Iterable[str]) -> str:
+    """The first of ``endpoints``, and how many others there are."""
+    first, *others = dict.fromkeys(endpoints)
+    return Phrase(MORE, where=first, n=len(others)) if others else first
+
+
 def _joined(names: Iterable[Iterable[str]]) -> str:
     return ", ".join(dict.fromkeys(name for several in names for name in several))
 
@@ -543,8 +553,7 @@ def _verdict_of_list(listed: ListStanding) -> tuple[State, Phrase]:
 
 def _verdict_of_limits(refused: list[RequestStanding], refusals: str) -> tuple[State, Phrase]:
     first = refused[0]
-    others = len({each.endpoint for each in refused} - {first.endpoint})
-    where: str = Phrase(MORE, where=first.endpoint, n=others) if others else first.endpoint
+    where = _first_and_more(each.endpoint for each in refused)
     bans = [each for each in first.bans if each.holds and not each.shadow]
     if bans:
         ban = max(bans, key=lambda each: each.retry_after or 0.0)
