@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 from weakref import WeakSet
@@ -32,9 +31,9 @@ from .observe.events import Observer
 from .operate.command_line import Commands
 from .plan.hits import ASKER, Applied, hits_of
 from .plan.plans import Plans
-from .plan.sources import Sources
+from .plan.sources import Given, Source, Sources
 from .plan.standings import about_given, require_known_rules, standings_at, standings_given
-from .serve.access import AccessLists, Action, listed_from
+from .serve.access import declared_lists
 from .serve.applier import APPLIER, ControlApplier, applier_of
 from .serve.audience import AppAudience
 from .serve.gate import AppGate, LimitsAt, gate_in_force, gate_of
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from .control.control import Control
-    from .declare.data import LimitsFile
     from .insight.standing import Standing
 
 T = TypeVar("T")
@@ -99,12 +97,14 @@ class MultiLimit:
             self.user_loader(user_loader)
         if on_rejected is not None:
             check_callable("on_rejected", on_rejected, "the Decision")
-        self._limits = limits
-        self._application_limits = application_limits
-        self._default_limits = default_limits
-        self._unmatched_limits = unmatched_limits
-        self._allow = _several("allow", allow)
-        self._deny = _several("deny", deny)
+        self._given = Given(
+            application_limits,
+            default_limits,
+            unmatched_limits,
+            limits,
+            allow=_several("allow", allow),
+            deny=_several("deny", deny),
+        )
         self._on_rejected = on_rejected
         self._apps: WeakSet[Flask] = WeakSet()
         self._listings: dict[LimitsAt, None] = {}
@@ -135,17 +135,8 @@ class MultiLimit:
                 f'the app {app.name!r} has a MultiLimit already; use that one: app.extensions["{EXTENSION}"]'
             )
         settings = Settings.from_config(app.config)
-        file = None if settings.file is None else _read(Path(app.root_path, settings.file))
-        sources = Sources.of(
-            app,
-            settings,
-            file=file,
-            application=(self._application_limits, application_limits),
-            default=(self._default_limits, default_limits),
-            unmatched=(self._unmatched_limits, unmatched_limits),
-            limits=(self._limits, limits),
-        )
-        gate = self._gate_for(app, settings, sources, self._declared_lists(settings, file))
+        given = Given(application_limits, default_limits, unmatched_limits, limits)
+        gate = self._gate_for(app, settings, [*_written_in(settings, app), ("", self._given), ("", given)])
         app.extensions[EXTENSION] = self
         app.extensions[GATE] = gate
         self._apps.add(app)
@@ -154,7 +145,8 @@ class MultiLimit:
         gate.limiter.follow(applier.apply_overrides)
         app.cli.add_command(Commands())
 
-    def _gate_for(self, app: Flask, settings: Settings, sources: Sources, lists: AccessLists | None) -> AppGate:
+    def _gate_for(self, app: Flask, settings: Settings, written: Sequence[Source]) -> AppGate:
+        sources, lists = Sources.of(app, written), declared_lists(written, deny_status=settings.deny_status)
         storage = settings.storage_uri if self._storage is None else self._storage
         limiter = Limiter(storage_from(storage, timeout=settings.storage_timeout), layers=_layers(app, settings))
         subjects = Subjects(
@@ -177,20 +169,6 @@ class MultiLimit:
             follow_changes=lambda: applier_of(app).start(),
             listings=self._listings.keys(),
         )
-
-    def _declared_lists(self, settings: Settings, file: LimitsFile | None) -> AccessLists | None:
-        """The lists of settings, file and constructor, which stay as they are while the app runs."""
-        given: list[tuple[Sequence[str], Action, str]] = [
-            (settings.allow, "allow", f"{PREFIX}ALLOW"),
-            (() if file is None else file.allow, "allow", f"{settings.file}: allow"),
-            (self._allow, "allow", "allow"),
-            (settings.deny, "deny", f"{PREFIX}DENY"),
-            (() if file is None else file.deny, "deny", f"{settings.file}: deny"),
-            (self._deny, "deny", "deny"),
-        ]
-        if not any(texts for texts, _, _ in given):
-            return None
-        return AccessLists(chain.from_iterable(listed_from(*each, status=settings.deny_status) for each in given))
 
     def user_loader(self, function: U) -> U:
         """Take the decorated function as the ``user_loader``."""
@@ -431,10 +409,13 @@ def _several(name: str, given: Iterable[T]) -> tuple[T, ...]:
     return tuple(given)
 
 
-def _read(file: Path) -> LimitsFile:
-    from .declare.data import read_limits  # noqa: PLC0415 - with its models; few apps have a file
+def _written_in(settings: Settings, app: Flask) -> Iterator[Source]:
+    """The limits and lists in the settings, and in the file that they name."""
+    yield PREFIX, settings
+    if settings.file is not None:
+        from .declare.data import read_limits  # noqa: PLC0415 - with its models; few apps have a file
 
-    return read_limits(file)
+        yield f"{settings.file}: ", read_limits(Path(app.root_path, settings.file))
 
 
 def _require_flask(app: object) -> Flask:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,6 +38,22 @@ def scopes_of_endpoints(app: Flask) -> set[str]:
     return {UNMATCHED_SCOPE, *map(scope_of, app.view_functions)}
 
 
+class Given(NamedTuple):
+    """Limits and lists that the extension was given in code. The fields are those of the settings and of a file."""
+
+    application_limits: Any = None
+    default_limits: Any = None
+    unmatched_limits: Any = None
+    limits: Mapping[str, Any] | None = None
+    exempt: Sequence[str] = ()
+    allow: Sequence[str] = ()
+    deny: Sequence[str] = ()
+
+
+Source = tuple[str, "Settings | LimitsFile | Given"]
+"""What messages put before a name from there, such as the prefix of settings, and what is written there."""
+
+
 class Sources(NamedTuple):
     """All limits of one app that are declared outside of decorators."""
 
@@ -51,41 +67,30 @@ class Sources(NamedTuple):
     """Exempt names and patterns, and where each is declared."""
 
     @classmethod
-    def of(
-        cls,
-        app: Flask,
-        settings: Settings,
-        *,
-        file: LimitsFile | None,
-        application: Any,
-        default: Any,
-        unmatched: Any,
-        limits: Iterable[Any],
-    ) -> Sources:
-        """The limits of the settings, then those of the ``MULTILIMIT_FILE``, then those given to the extension."""
-        written: list[tuple[str, Settings | LimitsFile]] = [(PREFIX, settings)]
-        if file is not None:
-            written.append((f"{settings.file}: ", file))
+    def of(cls, app: Flask, written: Sequence[Source]) -> Sources:
+        """The limits of all sources, in their order."""
         by_name = [
-            *chain.from_iterable(_by_name(each.limits, _shown_name(where, "limits")) for where, each in written),
-            *chain.from_iterable(_by_name(each, "limits") for each in limits if each is not None),
+            each
+            for where, source in written
+            if source.limits is not None
+            for each in _by_name(source.limits, shown_name(where, "limits"))
         ]
 
-        def collected(name: str, given: Any, shared_as: str | None = None) -> tuple[Declaration, ...]:
-            found = [declarations_from(getattr(each, name), _shown_name(where, name)) for where, each in written]
-            declarations = (*chain.from_iterable(found), *declarations_from(given, name))
+        def collected(name: str, shared_as: str | None = None) -> tuple[Declaration, ...]:
+            found = (declarations_from(getattr(source, name), shown_name(where, name)) for where, source in written)
+            declarations = tuple(chain.from_iterable(found))
             if shared_as:
                 declarations = tuple(each.shared_as(shared_as) for each in declarations)
             return _checked_together(name, declarations)
 
         return cls(
             app=app,
-            application=collected("application_limits", application, shared_as=APPLICATION_SCOPE),
-            default=collected("default_limits", default),
-            unmatched=collected("unmatched_limits", unmatched),
+            application=collected("application_limits", shared_as=APPLICATION_SCOPE),
+            default=collected("default_limits"),
+            unmatched=collected("unmatched_limits"),
             configured=tuple((name, declarations) for name, _, declarations in by_name if declarations),
             exempt=(
-                *((name, _shown_name(where, "exempt")) for where, each in written for name in each.exempt),
+                *((name, shown_name(where, "exempt")) for where, source in written for name in source.exempt),
                 *((name, where) for name, where, declarations in by_name if not declarations),
             ),
         )
@@ -225,7 +230,7 @@ def _limiter_from(given: Any, where: str) -> RateLimiter:
     return rate_limiter(**limiter_options(where, given))
 
 
-def _shown_name(where: str, name: str) -> str:
+def shown_name(where: str, name: str) -> str:
     """A setting, or a field of a file, as messages name it."""
     return where + (name.upper() if where == PREFIX else name)
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from ..declare.addresses import AddressNumber, Network, Networks, Who, number_of
 from ..declare.subjects import Subject
 from ..engine import ConfigurationError
+from ..plan.sources import Source, shown_name
 
 if TYPE_CHECKING:
     from ..control.entries import Listing
 
 Status = Literal[403, 429]
 Action = Literal["allow", "deny"]
+ACTIONS: tuple[Action, ...] = get_args(Action)
 SubjectOf = Callable[[str], "Subject | None"]
 """The subject of a request, by the name of its type."""
 
@@ -34,8 +36,19 @@ class Listed(NamedTuple):
     """Seconds until its end, at the time of the request; ``None``: it has no end."""
 
 
-def listed_from(texts: Iterable[str], action: Action, where: str, *, status: Status = 403) -> list[Listed]:
-    """The entries of the list at ``where``. Raises :class:`ConfigurationError`."""
+def declared_lists(written: Iterable[Source], *, deny_status: Status = 403) -> AccessLists | None:
+    """The lists of all sources, which stay as they are while the app runs; ``None`` if they are empty. Raises
+    :class:`ConfigurationError`."""
+    listed = [
+        each
+        for action in ACTIONS
+        for where, source in written
+        for each in _listed_from(getattr(source, action), action, shown_name(where, action), deny_status)
+    ]
+    return AccessLists(listed) if listed else None
+
+
+def _listed_from(texts: Iterable[str], action: Action, where: str, status: Status) -> list[Listed]:
     try:
         return [Listed(Who.parse(text), action, where, status) for text in texts]
     except ConfigurationError as error:

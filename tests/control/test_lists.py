@@ -11,8 +11,9 @@ from control.conftest import SkewedStore, shop_on, soon
 from flask_multilimit import ConfigurationError, MultiLimit
 from flask_multilimit.control.control import NeedsForce
 from flask_multilimit.control.entries import Listing, entry_from
+from flask_multilimit.declare.addresses import Who
 from flask_multilimit.declare.subjects import Subject
-from flask_multilimit.serve.access import AccessLists, Listed, listed_from, listing_resolver
+from flask_multilimit.serve.access import AccessLists, Listed, listing_resolver
 from flask_multilimit.serve.applier import applier_of
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class TestExpiredEntries:
         self, ended: tuple[str, str], others: list[tuple[str, str]], declared: bool
     ) -> None:
         clock, (_, last) = [100.0], others[-1]
-        in_settings = listed_from([last], "deny", "deny") if declared else []
+        in_settings = [Listed(Who.parse(last), "deny", "deny")] if declared else []
         live = [*others[: -1 if declared else None], ended]
         lists = AccessLists(
             in_settings,

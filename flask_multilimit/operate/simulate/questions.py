@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, cast
 
 from flask import Flask
 
-from ...config import Settings
 from ...declare.data import LimitsFile, read_limits, validated
 from ...declare.limiter import check_callable
 from ...declare.subjects import LimitType, Subject, parts_of
@@ -23,9 +22,9 @@ from ...engine.errors import brief, check_iterable, check_mapping, check_text
 from ...engine.rules import Rules
 from ...plan.endpoint import PlannedLimiter
 from ...plan.plans import Plans
-from ...plan.sources import Sources
+from ...plan.sources import Source, Sources
 from ...plan.standings import require_endpoint
-from ...serve.access import AccessLists, listed_from
+from ...serve.access import AccessLists, declared_lists
 from ...serve.gate import AppGate, gate_of
 from .logged import LoggedRequest
 from .reading import Logs
@@ -167,19 +166,17 @@ def limits_of(app: Flask, limits: Limits | None = None) -> LimitSet:
     if limits is None:
         gate.plans.build()
         return LimitSet(gate.plans, gate.access)
-    file, name = _file_of(limits)
-    sources = Sources.of(app, Settings(file=name), file=file, application=(), default=(), unmatched=(), limits=())
-    plans = Plans(app, sources, subjects=gate.subjects, key_prefix=gate.settings.key_prefix)
+    written = [_source_of(limits)]
+    plans = Plans(app, Sources.of(app, written), subjects=gate.subjects, key_prefix=gate.settings.key_prefix)
     plans.require_known_names()
     plans.build()
-    lists = [*listed_from(file.allow, "allow", f"{name}: allow"), *listed_from(file.deny, "deny", f"{name}: deny")]
-    return LimitSet(plans, AccessLists(lists) if lists else None)
+    return LimitSet(plans, declared_lists(written))
 
 
-def _file_of(limits: Limits) -> tuple[LimitsFile, str]:
+def _source_of(limits: Limits) -> Source:
     if isinstance(limits, (str, Path)):
-        return read_limits(Path(limits)), Path(limits).name
-    return validated(LimitsFile, "limits", limits), "limits"
+        return f"{Path(limits).name}: ", read_limits(Path(limits))
+    return "limits: ", validated(LimitsFile, "limits", limits)
 
 
 def header_fields(plans: Iterable[Plans]) -> dict[str, str]:
