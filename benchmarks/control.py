@@ -21,7 +21,6 @@ from flask import Flask
 from flask_multilimit import MultiLimit
 from flask_multilimit.control.document import document_from
 from flask_multilimit.control.store import NEVER_WRITTEN, Change
-from flask_multilimit.serve.applier import applier_of
 from flask_multilimit.serve.gate import gate_of
 
 from .environment import ROOT
@@ -76,7 +75,7 @@ def made() -> Flask:
 def a_request(count: int) -> tuple[float, float]:
     """Microseconds of CPU to look up one address: the median, and the slowest tenth."""
     app = made()
-    applier_of(app).take(document_from(document_of(count)))
+    gate_of(app).applier.take(document_from(document_of(count)))
     lists = gate_of(app).access
     blocks = []
     for _ in range(BLOCKS):
@@ -93,7 +92,7 @@ def a_load(count: int) -> float:
     text = document_of(count)
     taken = []
     for _ in range(LOADS):
-        follower = applier_of(made()).follower
+        follower = gate_of(made()).applier.follower
         follower.store.write(NEVER_WRITTEN, text, CHANGE)
         gc.collect()  # the garbage of the previous app
         begin = time.process_time()

@@ -13,7 +13,7 @@ from werkzeug.local import LocalProxy
 
 from . import insight
 from .config import PREFIX, Settings
-from .declare.advice import EXTENSION, GATE, Holder, app_in_force, holding
+from .declare.advice import EXTENSION, GATE, Holder, holding
 from .declare.limiter import Cost, Reaction, check_callable
 from .declare.subjects import EVERYONE, LimitType, Named, Subjects, SubjectType, UserLoader, subjects_from
 from .engine import ConfigurationError, Decision, Hit, Limiter
@@ -34,8 +34,6 @@ from .plan.plans import Plans
 from .plan.sources import Given, Source, Sources
 from .plan.standings import about_given, require_known_rules, standings_at, standings_given
 from .serve.access import declared_lists
-from .serve.applier import APPLIER, ControlApplier, applier_of
-from .serve.audience import AppAudience
 from .serve.gate import AppGate, LimitsAt, gate_in_force, gate_of
 from .signals import notify, storage_failed, storage_recovered
 
@@ -141,8 +139,6 @@ class MultiLimit:
         app.extensions[GATE] = gate
         self._apps.add(app)
         gate.install()
-        app.extensions[APPLIER] = applier = ControlApplier(gate)
-        gate.limiter.follow(applier.apply_overrides)
         app.cli.add_command(Commands())
 
     def _gate_for(self, app: Flask, settings: Settings, written: Sequence[Source]) -> AppGate:
@@ -162,11 +158,8 @@ class MultiLimit:
             plans=Plans(app, sources, subjects=subjects, key_prefix=settings.key_prefix),
             subjects=subjects,
             access=lists,
-            audience=AppAudience(
-                app, settings, limiter, self._observers, control_state=lambda: applier_of(app).state()
-            ),
             on_rejected=self._on_rejected,
-            follow_changes=lambda: applier_of(app).start(),
+            observers=self._observers,
             listings=self._listings.keys(),
         )
 
@@ -376,7 +369,7 @@ class MultiLimit:
         """
         for app in list(self._apps):
             gate = gate_of(app)
-            applier_of(app).follower.close()
+            gate.applier.follower.close()
             gate.startup.follow_again()
             gate.audience.background.close()
             gate.limiter.close()
@@ -396,7 +389,7 @@ class MultiLimit:
     @property
     def control(self) -> Control:
         """Changes limits and lists of the current app while it runs."""
-        return applier_of(app_in_force()).control
+        return gate_in_force().applier.control
 
     @property
     def limiter(self) -> Limiter:

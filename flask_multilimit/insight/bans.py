@@ -20,7 +20,6 @@ from ..engine.text import Phrase
 from ..observe.traffic import BansBegun, reader_of
 from ..observe.traffic.counts import BanBegun, encodable
 from ..plan.sources import scopes_of_endpoints
-from ..serve.applier import applier_of
 from ..serve.gate import AppGate
 from .clients import Client, hits_of_client
 from .keys import keys_of, peek_many, prefixes_of, rules_by_keys, stored_keys
@@ -89,7 +88,7 @@ def bans(gate: AppGate) -> list[BanInForce]:
 
 
 def _by_hand(gate: AppGate) -> Iterator[BanInForce]:
-    applier = applier_of(gate.app)
+    applier = gate.applier
     now = applier.follower.in_force.time()
     for each in applier.control.entries() if applier.enabled else ():
         if each.kind == "ban":
@@ -215,7 +214,7 @@ def unban(gate: AppGate, client: Client, *, reason: str = "", author: str = "", 
     """Lift every ban of ``client``: those that people made about it (not about networks that contain it), and those
     that limiters began, at endpoints, in functions and in checks. Raises :class:`StorageError` and
     :class:`ConfigurationError`."""
-    applier = applier_of(gate.app)
+    applier = gate.applier
     entries: list[Override | Listing] = []
     if applier.enabled and client.who is not None:
         known = applier.control.entries()
@@ -251,7 +250,7 @@ def reset(gate: AppGate, client: Client, endpoint: str | None = None) -> int:
 
 def add_to_history(gate: AppGate, what: str, entry: str, *, reason: str = "", author: str = "") -> str:
     """Add a line to the history about something that was done. Return why that failed; empty if it did not."""
-    applier = applier_of(gate.app)
+    applier = gate.applier
     if not applier.enabled:
         return ""
     try:

@@ -13,7 +13,7 @@ from ..control.entries import Listing, Override
 from ..control.store import KINDS, Kind
 from ..engine import ConfigurationError, StorageError
 from ..engine.errors import with_remedy
-from ..serve.applier import ControlApplier, applier_of
+from ..serve.applier import ControlApplier
 from ..serve.gate import AppGate
 from .values import ROWS, Described, From, Paging, paged
 
@@ -126,12 +126,12 @@ def entry_of(entry: Override | Listing, *, idle: bool = False, left_out: bool = 
 
 def document_in_force(gate: AppGate) -> Document:
     """The changes in force as far as this process knows, without asking the storage."""
-    in_force = applier_of(gate.app).follower.in_force
+    in_force = gate.applier.follower.in_force
     return in_force.document.at(in_force.time())
 
 
 def changes_in_force(gate: AppGate) -> ChangesInForce:
-    applier = applier_of(gate.app)
+    applier = gate.applier
     kinds = Counter(each.kind for each in document_in_force(gate).entries)
     problem = str(applier.control.problem or "")
     return ChangesInForce(applier.enabled, applier.control.shared, problem, {each: kinds[each] for each in KINDS})
@@ -148,7 +148,7 @@ def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: 
     ]
     wanted.sort(key=lambda each: -each.since)
     shown, paging = paged(wanted, page, rows)
-    idle, left_out = _idle(gate, shown), applier_of(gate.app).left_out
+    idle, left_out = _idle(gate, shown), gate.applier.left_out
     kinds = Counter(each.kind for each in document.entries)
     return Entries(
         kind=kind,
@@ -157,14 +157,14 @@ def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: 
         counts={each: kinds[each] for each in KINDS},
         declared=declared_entries(gate),
         problem=problem,
-        at=time.time() - applier_of(gate.app).follower.age,
+        at=time.time() - gate.applier.follower.age,
         paging=paging,
     )
 
 
 def _newest(gate: AppGate) -> tuple[Document, str]:
     try:
-        return Document(entries=applier_of(gate.app).control.entries()), ""
+        return Document(entries=gate.applier.control.entries()), ""
     except (StorageError, ConfigurationError) as error:
         return document_in_force(gate), with_remedy(error)
 
@@ -183,7 +183,7 @@ def declared_entries(gate: AppGate) -> tuple[DeclaredEntry, ...]:
 
 def history(gate: AppGate, *, q: str = "", page: int = 1, rows: int = 50, most: int = MOST_HISTORY) -> History:
     """What was changed. If the storage does not answer, nothing, and the reason."""
-    applier: ControlApplier = applier_of(gate.app)
+    applier: ControlApplier = gate.applier
     try:
         changes, problem = applier.control.history(most), ""
     except StorageError as error:

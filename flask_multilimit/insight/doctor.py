@@ -37,7 +37,7 @@ from ..engine.storage.redis.failures import RIGHTS_OF_WORKERS, code_of, storage_
 from ..engine.storage.redis.uri import address_of
 from ..engine.threads import lets_threads_run, threads_run
 from ..plan.sources import limited_inside_view
-from ..serve.applier import ControlApplier, applier_of
+from ..serve.applier import ControlApplier
 from ..serve.gate import AppGate
 from .health import clients_of, forgets_changes, kept_on_disk, known_worker_count, workers
 from .keys import prefixes_of, stored_keys
@@ -239,7 +239,7 @@ MANY_ENDED = 100
 
 
 def _examine_control(gate: AppGate) -> Iterator[Finding]:
-    applier = applier_of(gate.app)
+    applier = gate.applier
     if not applier.enabled:
         text = f"{PREFIX}CONTROL or {PREFIX}ENABLED is False: limits cannot be changed while the app runs."
         yield Finding("control", "hint", text, "Leave the settings out to change limits without a deploy.")

@@ -13,7 +13,6 @@ from ..engine import ClusterStorage, ConfigurationError, StorageError
 from ..engine.errors import with_remedy
 from ..engine.hits import OnStorageError
 from ..engine.storage.redis.uri import address_of
-from ..serve.applier import applier_of
 from ..serve.gate import AppGate
 from .text import plural
 from .values import Described
@@ -164,7 +163,7 @@ class Workers(Described):
 def workers(gate: AppGate) -> Workers | None:
     """The workers that announce themselves. ``None`` if there are none: nobody shares the storage, it does not answer,
     or no worker has served a request."""
-    applier = applier_of(gate.app)
+    applier = gate.applier
     store = applier.follower.store
     if not (applier.enabled and isinstance(store, StoreInStorage) and store.in_use):
         return None

@@ -7,54 +7,49 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
-
-from flask import Flask
+from typing import TYPE_CHECKING
 
 from ..control.document import Document
 from ..control.store import KINDS, Store, StoreInStorage, store_for
 from ..control.watch import ControlFollower, DiskCopy
 from ..declare.advice import changes
-from ..engine import ConfigurationError, Hits
+from ..engine import ConfigurationError
 from ..engine.text import SafeLogger
 from ..observe.events import ControlState
-from ..plan.endpoint import revised
 from ..plan.overrides import Overrides, fitting
 from ..plan.plans import Plans
 from ..signals import control_changed, control_failed, notify
 from .access import AccessLists, Listed, listing_resolver
-from .gate import AppGate, gate_of
+from .state import AppState
 
 if TYPE_CHECKING:
     from ..control.control import Control
     from ..control.entries import Listing, Override
 
-APPLIER = "multilimit.applier"
-"""The key of an app's applier in ``app.extensions``."""
 MOST_LOGGED = 10
 
 
 class ControlApplier:
-    """Applies the control document to a gate."""
+    """Applies the control document to what is in force in one app."""
 
-    def __init__(self, gate: AppGate) -> None:
-        self._gate = gate
-        self._declared = gate.plans
-        self._latest = gate.plans
+    def __init__(self, in_force: AppState) -> None:
+        self._in_force = in_force
+        self._declared = in_force.plans
+        self._latest = in_force.plans
         """The plans made last, in force or not."""
-        self._lists: tuple[Listed, ...] = () if gate.access is None else gate.access.declared
+        self._lists: tuple[Listed, ...] = () if in_force.access is None else in_force.access.declared
         self._entries: dict[str, Override | Listing] = {}
         self.left_out: frozenset[str] = frozenset()
         """The ids of the overrides that do not fit the limits of the app."""
         self._logs = False
         self._counts = _counts(())
-        store = store_for(gate.limiter.storage, prefix=gate.settings.key_prefix)
+        store = store_for(in_force.limiter.storage, prefix=in_force.settings.key_prefix)
         self.follower: ControlFollower = ControlFollower(
             store,
             take=self.take,
             report=self._report,
-            logger=gate.app.logger,
-            copy=_copy_of(gate, store),
+            logger=in_force.app.logger,
+            copy=_copy_of(in_force, store),
         )
 
     @cached_property
@@ -63,13 +58,13 @@ class ControlApplier:
         from ..control.control import Control  # noqa: PLC0415 - it imports all models; few processes make changes
         from ..plan.changes import ChangeValidator  # noqa: PLC0415 - few processes make changes
 
-        trial = ChangeValidator(self._declared, self.plans_with, ipv6_prefix=self._gate.settings.ipv6_prefix)
+        trial = ChangeValidator(self._declared, self.plans_with, ipv6_prefix=self._in_force.settings.ipv6_prefix)
         return Control(self.follower.store, self.follower, trial)
 
     @property
     def enabled(self) -> bool:
         """Whether the app can be changed while it runs."""
-        return self._gate.settings.control and self._gate.settings.enabled
+        return self._in_force.settings.control and self._in_force.settings.enabled
 
     def start(self) -> None:
         """Apply the current document, follow changes, and log them."""
@@ -82,30 +77,22 @@ class ControlApplier:
         if self.enabled:
             self.follower.look()
 
-    def apply_overrides(self, hits: Hits) -> Hits | None:
-        """``hits``, which no plan has made, after the overrides of their scope; ``None`` if all are off."""
-        gate = self._gate
-        if not gate.startup.follows:
-            gate.startup.keep_up()
-        plans = gate.plans
-        return revised(hits, plans.overrides) if plans.overrides else hits
-
     def take(self, document: Document) -> None:
         """Apply ``document``. Raises :class:`ConfigurationError` if some of its overrides do not fit the limits of the
         app: they are left out, and the others and the lists apply."""
-        self._gate.access = self._access(document.listings)
+        self._in_force.access = self._access(document.listings)
         unfit: dict[str, ConfigurationError] = {}
-        if document.overrides != self._gate.plans.entries:
+        if document.overrides != self._in_force.plans.entries:
             overrides, unfit = fitting(document.overrides, self.plans_with)
             if any(each.may_take_slots for each in overrides):
                 changes.may_take_slots = True  # before any check can take them
-            self._gate.plans = self.plans_with(overrides)
+            self._in_force.plans = self.plans_with(overrides)
         self.left_out = frozenset(unfit)
         applied = tuple(each for each in document.entries if each.id not in unfit)
         self._announce(applied)
         self._counts = _counts(applied)
         if self._logs:  # not in a command: metrics would show it as a worker for ever
-            self._gate.audience.wake()
+            self._in_force.audience.wake()
         if unfit:
             left_out = [f"{each} ({each.id}): {unfit[each.id]}" for each in document.overrides if each.id in unfit]
             raise ConfigurationError(f"left out, as it does not fit the limits of this app: {'; '.join(left_out)}")
@@ -124,7 +111,7 @@ class ControlApplier:
         wanted = tuple(overrides)
         if not wanted:
             return self._declared
-        for known in (self._gate.plans, self._latest):  # a preview needs the same plans several times
+        for known in (self._in_force.plans, self._latest):  # a preview needs the same plans several times
             if known.entries == wanted:
                 return known
         self._latest = self._declared.changed(Overrides(wanted))
@@ -133,7 +120,7 @@ class ControlApplier:
     def _access(self, listings: Sequence[Listing]) -> AccessLists | None:
         if not self._lists and not listings:
             return None
-        resolve = listing_resolver(self._now, self._gate.settings.deny_status)
+        resolve = listing_resolver(self._now, self._in_force.settings.deny_status)
         return AccessLists(self._lists, listings, resolve=resolve)
 
     def _now(self) -> float:
@@ -146,10 +133,10 @@ class ControlApplier:
         if self._logs:
             self._log("now in force", [each for id_, each in now.items() if id_ not in before])
             self._log("no longer in force", [each for id_, each in before.items() if id_ not in now])
-        notify(control_changed, self._gate.app, entries=entries)
+        notify(control_changed, self._in_force.app, entries=entries)
 
     def _log(self, what: str, changed: Sequence[Override | Listing]) -> None:
-        app = self._gate.app
+        app = self._in_force.app
         for each in changed[:MOST_LOGGED]:  # the oldest first
             by = f" by {each.author}" if each.author else ""
             SafeLogger(app.logger).info(
@@ -167,23 +154,17 @@ class ControlApplier:
             )
 
     def _report(self, error: Exception) -> None:
-        notify(control_failed, self._gate.app, error=error)
+        notify(control_failed, self._in_force.app, error=error)
 
 
-def _copy_of(gate: AppGate, store: Store) -> DiskCopy | None:
-    path = gate.settings.control_copy
+def _copy_of(in_force: AppState, store: Store) -> DiskCopy | None:
+    path = in_force.settings.control_copy
     if path is None or not isinstance(store, StoreInStorage):
         return None
-    return DiskCopy(Path(gate.app.instance_path, path), key=store.key, logger=gate.app.logger)
+    return DiskCopy(Path(in_force.app.instance_path, path), key=store.key, logger=in_force.app.logger)
 
 
 def _counts(entries: Sequence[Override | Listing]) -> dict[str, int]:
     """The number of entries of each kind."""
     found = Counter(each.kind for each in entries)
     return {kind: found[kind] for kind in KINDS}
-
-
-def applier_of(app: Flask) -> ControlApplier:
-    """The applier of ``app``. Raises :class:`ConfigurationError` if it has no MultiLimit."""
-    gate_of(app)
-    return cast("ControlApplier", app.extensions[APPLIER])

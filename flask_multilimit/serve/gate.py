@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,12 +22,13 @@ from ..engine.hits import Hits
 from ..engine.limiter import decide_unlimited
 from ..engine.reply import ALLOWED
 from ..observe import traffic
-from ..observe.events import Outcome
-from ..plan.endpoint import Plan
+from ..observe.events import Observer, Outcome
+from ..plan.endpoint import Plan, revised
 from ..plan.hits import ENDED_REQUEST, AppliedLimits
 from ..plan.sources import UNMATCHED_SCOPE
 from ..signals import limit_event, limits_checked, notify, request_denied, request_rejected, shadow_rejected
-from .audience import check_and_report, key_of, report, report_bans, send_signals
+from .applier import ControlApplier
+from .audience import AppAudience, check_and_report, key_of, report, report_bans, send_signals
 from .headers import describe
 from .refusal import AccessDenied, RateLimitExceeded, Refusals, answer_refusals
 from .settle import Settlement, require_response
@@ -52,13 +53,16 @@ class AppGate(AppState):
     """
 
     on_rejected: Reaction | None
-    follow_changes: Callable[[], None]
-    """As for :class:`.Startup`."""
+    observers: Sequence[Observer] = ()
     listings: Collection[LimitsAt] = ()
     """Limits of other extensions."""
 
     def __post_init__(self) -> None:
-        self.startup: Startup = Startup(self, follow_changes=self.follow_changes)
+        self.applier: ControlApplier = ControlApplier(self)
+        self.audience = AppAudience(
+            self.app, self.settings, self.limiter, self.observers, control_state=self.applier.state
+        )
+        self.startup: Startup = Startup(self, follow_changes=self.applier.start)
         self._secret = key_of(self.app, "PARTITION_KEYS") if self.settings.partition_keys else b""
         self._records = Records(self.app)
         self._refusals = Refusals(self.app, on_rejected=self.on_rejected)
@@ -120,6 +124,7 @@ class AppGate(AppState):
             self.startup.validate()
             run(*arguments, **options)
 
+        self.limiter.follow(self.apply_overrides)
         validate_when_flask_run_has_loaded(self.startup)
         self.app.run = run_app  # type: ignore[method-assign]
         self.app.process_response = process_response  # type: ignore[assignment, method-assign]
@@ -138,6 +143,13 @@ class AppGate(AppState):
         if self.access is not None:
             self._lists.turn_away(request, self.access)
         return self._records.open(request, plan) if plan is not None else None
+
+    def apply_overrides(self, hits: Hits) -> Hits | None:
+        """``hits``, which no plan has made, after the overrides of their scope; ``None`` if all are off."""
+        if not self.startup.follows:
+            self.startup.keep_up()
+        plans = self.plans
+        return revised(hits, plans.overrides) if plans.overrides else hits
 
     def admit(self, stack: Stack) -> frozenset[Declaration]:
         """Check the limiters of ``stack`` together with all other limits that apply. Raise unless the call may pass."""

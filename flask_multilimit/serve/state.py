@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from flask import Flask, Request, g
@@ -34,7 +34,7 @@ class AppState:
     subjects: Subjects
     access: AccessLists | None
     """The allow and deny lists; ``None`` if they are empty."""
-    audience: AppAudience
+    audience: AppAudience = field(init=False)
     """It hears of every outcome."""
 
 

@@ -25,7 +25,7 @@ from flask_multilimit import IP, Rule, rate_limiter
 from flask_multilimit.engine import MultiLimitError
 from flask_multilimit.operate import console
 from flask_multilimit.operate.command_line import COMMANDS
-from flask_multilimit.serve.applier import applier_of
+from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.simulation import LoggedRequest, simulate
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def document(siege: Siege, text: str) -> Attempt:
         "endpoint": text,
     }
     entry |= {"rules": text, "since": text, "until": siege.draw.choice([1e308, text, -1, None]), "reason": text}
-    applier = applier_of(siege.house.app)
+    applier = gate_of(siege.house.app).applier
     written = siege.draw.choice([text, json.dumps({"format": 1, "entries": [entry]})])
     try:
         store = applier.follower.store

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from control.conftest import shop_on, soon
-from flask_multilimit.serve.applier import applier_of
+from flask_multilimit.serve.gate import gate_of
 from support.servers import Server
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def test_worker_that_started_from_the_copy_takes_newer_changes_after_the_outage(
     first.control.undo(denied.id)
     copy.write_bytes(old)
     newest: Any = server.client().hgetall("rate_limit:{control}:document")
-    applier_of(first.app).follower.close()
+    gate_of(first.app).applier.follower.close()
     server.stop()
     shop = worker(server, copy)
     assert shop.statuses(1, "/open") == [403]
@@ -97,7 +97,7 @@ def test_worker_that_started_from_the_copy_takes_newer_changes_after_the_outage(
 def test_changes_survive_a_restart_of_the_server_and_of_all_workers(server: Server, copy: Path) -> None:
     first = worker(server, copy)
     first.control.deny(CLIENT, lasting=True)
-    applier_of(first.app).follower.close()
+    gate_of(first.app).applier.follower.close()
     server.kill()
     server.restart()
 
@@ -112,7 +112,7 @@ def test_deleted_changes_do_not_come_back_from_the_copy(server: Server, copy: Pa
     first.control.deny(CLIENT, lasting=True)
     server.client().flushall()
     soon(lambda: first.statuses(1, "/open") == [200])
-    applier_of(first.app).follower.close()
+    gate_of(first.app).applier.follower.close()
     server.kill()
     server.restart()
 

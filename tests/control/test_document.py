@@ -16,7 +16,7 @@ from flask_multilimit import ConfigurationError
 from flask_multilimit.control.control import NeedsForce, seconds_of
 from flask_multilimit.control.document import Document, document_from
 from flask_multilimit.control.entries import entry_from
-from flask_multilimit.serve.applier import applier_of
+from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import control_changed, control_failed
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class TestDocumentOnServer:
 
         with control_failed.connected_to(lambda _, error: signals.append(str(error)), shop.app):
             for _ in range(3):
-                applier_of(shop.app).follower.look()
+                gate_of(shop.app).applier.follower.look()
 
         assert shop.statuses(1) == [403]
         assert [message in each for each in signals] == [True]
@@ -139,7 +139,7 @@ class TestDocumentOnServer:
 
     def test_valid_document_after_a_broken_one_is_in_force(self, shop: Shop, redis_client: redis.Redis) -> None:
         redis_client.hset(KEY, mapping={"stamp": "9-broken", "document": "{"})
-        applier_of(shop.app).follower.look()
+        gate_of(shop.app).applier.follower.look()
         redis_client.delete(KEY)
         shop.control.deny("198.51.100.7", lasting=True)
 
@@ -179,7 +179,7 @@ class TestDocumentOnServer:
 
         shop.control.override("show", rule="ip-60s", rules="1/minute", lasting=True)
         assert shop.statuses(2) == [200, 429]
-        state = applier_of(shop.app).state()
+        state = gate_of(shop.app).applier.state()
         assert state is not None
         assert state.entries["override"] == 1
         assert shop.control.idle() == set()
@@ -285,7 +285,7 @@ class TestDocumentOnServer:
 
 def test_many_entries_that_end_one_after_another_are_not_processed_at_each_look() -> None:
     shop, store = shop_on("memory://"), SkewedStore()
-    follower = applier_of(shop.app).follower
+    follower = gate_of(shop.app).applier.follower
     follower.store = store
     ends = [time.time() + 60 + n for n in range(1000)]
     entries = [

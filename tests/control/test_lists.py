@@ -14,7 +14,7 @@ from flask_multilimit.control.entries import Listing, entry_from
 from flask_multilimit.declare.addresses import Who
 from flask_multilimit.declare.subjects import Subject
 from flask_multilimit.serve.access import AccessLists, Listed, listing_resolver
-from flask_multilimit.serve.applier import applier_of
+from flask_multilimit.serve.gate import gate_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,7 +149,7 @@ def test_ban_of_an_allowed_client_needs_no_force(shop: Shop) -> None:
 
 def test_ban_ended_by_a_clock_ahead_applies_again_when_the_clock_is_right() -> None:
     shop, store = shop_on("memory://"), SkewedStore()
-    follower = applier_of(shop.app).follower
+    follower = gate_of(shop.app).applier.follower
     follower.store = store
     shop.control.ban("198.51.100.7", for_="15m")
 

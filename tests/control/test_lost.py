@@ -9,7 +9,7 @@ import pytest
 
 from control.conftest import shop_on, soon
 from flask_multilimit.control.store import version_of, written_at
-from flask_multilimit.serve.applier import applier_of
+from flask_multilimit.serve.gate import gate_of
 from support.servers import Server
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def restart(server: Server) -> None:
 
 
 def stamp_in(shop: Shop) -> str:
-    return applier_of(shop.app).follower.in_force.stamp
+    return gate_of(shop.app).applier.follower.in_force.stamp
 
 
 def knows(shop: Shop, stamp: str) -> None:
@@ -93,13 +93,13 @@ def test_newer_copy_of_two_workers_wins(lossy: Server) -> None:
     newer, older = serving(lossy), serving(lossy)
     newer.control.deny("10.0.0.1", lasting=True)
     knows(older, stamp_in(newer))
-    applier_of(older.app).follower.close()
-    applier_of(newer.app).follower.close()
+    gate_of(older.app).applier.follower.close()
+    gate_of(newer.app).applier.follower.close()
     newer.control.deny("10.0.0.2", lasting=True)
-    applier_of(newer.app).follower.close()
+    gate_of(newer.app).applier.follower.close()
 
     restart(lossy)
-    followers = [applier_of(each.app).follower for each in (older, newer)]
+    followers = [gate_of(each.app).applier.follower for each in (older, newer)]
     for _ in range(3):
         for each in followers:
             each.ask()
@@ -112,7 +112,7 @@ def test_change_made_right_after_the_loss_is_kept(lossy: Server) -> None:
     worker = serving(lossy)
     worker.control.deny("10.0.0.1", lasting=True)
     worker.control.deny("10.0.0.2", lasting=True)
-    follower = applier_of(worker.app).follower
+    follower = gate_of(worker.app).applier.follower
     follower.close()
 
     restart(lossy)
@@ -148,7 +148,7 @@ def test_deleted_document_stays_deleted_and_is_logged(lossy: Server, caplog: pyt
     soon(lambda: shop.statuses(1, "/open") == [200])
     assert "the control document was deleted: no change is in force any more (there were: 1)" in caplog.text
     restart(lossy)
-    applier_of(shop.app).follower.ask()
+    gate_of(shop.app).applier.follower.ask()
     assert shop.control.entries() == ()
 
 
@@ -158,7 +158,7 @@ def test_expired_entry_is_not_put_back(lossy: Server) -> None:
     soon(lambda: shop.control.entries() == ())
 
     restart(lossy)
-    applier_of(shop.app).follower.ask()
+    gate_of(shop.app).applier.follower.ask()
 
     assert shop.control.history() == []
 
@@ -168,7 +168,7 @@ def test_worker_without_write_permission_keeps_its_copy_in_force_and_logs_it(
 ) -> None:
     other = serving(lossy)
     other.control.deny(CLIENT, lasting=True)
-    applier_of(other.app).follower.close()
+    gate_of(other.app).applier.follower.close()
     client: Any = lossy.client()
     rights = ["on", ">secret", "~*", "+@all", "-xadd"]
     client.execute_command("ACL", "SETUSER", "reader", *rights)
@@ -190,7 +190,7 @@ def test_lifted_denial_stays_lifted_after_a_restart_from_a_snapshot(lossy: Serve
     client: Any = lossy.client()
     snapshot = client.hgetall(DOCUMENT)
     shop.control.undo(lifted.id)
-    follower = applier_of(shop.app).follower
+    follower = gate_of(shop.app).applier.follower
     follower.close()  # a look at the server before the snapshot is there would take the snapshot for new
 
     restart(lossy)
@@ -208,7 +208,7 @@ def test_document_deleted_after_a_restart_stays_deleted(lossy: Server, caplog: p
     shop.control.deny(CLIENT, lasting=True)
     client: Any = lossy.client()
     kept = client.hgetall(DOCUMENT)
-    follower = applier_of(shop.app).follower
+    follower = gate_of(shop.app).applier.follower
     follower.close()
     restart(lossy)
     client.hset(DOCUMENT, mapping=kept)
@@ -227,7 +227,7 @@ def test_denial_is_put_back_when_a_full_server_evicts_it(lossy: Server) -> None:
     client: Any = lossy.client()
     client.config_set("maxmemory-policy", "allkeys-random")
     client.config_set("maxmemory", client.info("memory")["used_memory"] + 500_000)
-    follower = applier_of(shop.app).follower
+    follower = gate_of(shop.app).applier.follower
     follower.close()
 
     n = 0
@@ -245,7 +245,7 @@ def test_denial_is_put_back_when_a_full_server_evicts_it(lossy: Server) -> None:
 def test_change_is_newer_than_the_one_before_although_the_clock_went_back(lossy: Server) -> None:
     shop = serving(lossy)
     lifted = shop.control.deny(CLIENT, lasting=True)
-    follower = applier_of(shop.app).follower
+    follower = gate_of(shop.app).applier.follower
     follower.close()
     client: Any = lossy.client()
     client.hset(DOCUMENT, "stamp", f"1-{written_at(stamp_in(shop)) + 300_000}-clock")

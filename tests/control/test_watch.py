@@ -19,7 +19,7 @@ from flask_multilimit.control import ControlConflict
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
 from flask_multilimit.plan.changes import ChangeValidator
-from flask_multilimit.serve.applier import applier_of
+from flask_multilimit.serve.gate import gate_of
 from support.asking import commands
 from support.folders import DOCS
 from support.forks import FORKS, PATIENCE, forked
@@ -94,7 +94,7 @@ def test_last_document_stays_in_force_in_an_outage_then_the_newest(
 
         server.restart()
         server.client().hset("rate_limit:{control}:document", mapping={"stamp": "2-new", "document": text})
-        soon(lambda: applier_of(shop.app).follower.in_force.stamp == "2-new")
+        soon(lambda: gate_of(shop.app).applier.follower.in_force.stamp == "2-new")
         assert denies(shop)
         server.client().delete("rate_limit:{control}:document")
         soon(lambda: not denies(shop))
@@ -119,7 +119,7 @@ def test_change_lost_in_a_failover_is_replaced_by_another_of_its_version(
 ) -> None:
     shop, other = shop_on(on_server), shop_on(on_server)
     shop.control.deny("198.51.100.7", lasting=True)
-    stamp = applier_of(shop.app).follower.in_force.stamp
+    stamp = gate_of(shop.app).applier.follower.in_force.stamp
     redis_client.flushall()
     entry = other.control.allow("203.0.113.1", lasting=True)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flask_multilimit import IP, USER, MultiLimit, rate_limiter
 from flask_multilimit.control.document import Document, document_from
-from flask_multilimit.serve.applier import applier_of
+from flask_multilimit.serve.gate import gate_of
 from support.effort import tries
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def made() -> Flask:
     MultiLimit(app, user_loader=lambda: request.headers.get("X-User"))
     app.add_url_rule("/", "show", rate_limiter(type=IP, rules="100/minute")(lambda: "ok"))
     app.add_url_rule("/mine", "mine", rate_limiter(type=USER, rules="100/minute; 1000/hour")(lambda: "ok"))
-    applier_of(app).follower.store.shared = True
+    gate_of(app).applier.follower.store.shared = True
     return app
 
 
@@ -92,7 +92,7 @@ def run(app: Flask, arguments: list[str]) -> Result:
 
 
 def entries(app: Flask) -> tuple[Any, ...]:
-    return applier_of(app).control.entries()
+    return gate_of(app).applier.control.entries()
 
 
 @tries(2)

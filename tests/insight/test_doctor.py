@@ -16,7 +16,6 @@ from flask_multilimit.compat.flask_limiter import Limiter
 from flask_multilimit.compat.flask_limiter.util import get_remote_address
 from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
 from flask_multilimit.insight.doctor import Finding, Level, examine, examine_latency
-from flask_multilimit.serve.applier import applier_of
 from flask_multilimit.serve.gate import gate_of
 from support.asking import statuses, view
 from support.doubles import Instance, with_wraps, with_wrapt, without_wraps
@@ -186,11 +185,11 @@ class Shop:
 
     @property
     def control(self) -> Any:
-        return applier_of(self.app).control
+        return gate_of(self.app).applier.control
 
     def findings(self, name: str) -> list[Finding]:
         with self.app.app_context():
-            applier_of(self.app).look()
+            gate_of(self.app).applier.look()
             return [each for each in examine(gate_of(self.app)) if each.name == name]
 
     def finding(self, name: str) -> Finding:

@@ -14,7 +14,6 @@ from flask_multilimit.engine import RedisStorage
 from flask_multilimit.insight.doctor import examine
 from flask_multilimit.insight.keys import SlotsInUse, keys, prefixes_of, slots_in_use, stored_keys
 from flask_multilimit.insight.limits import Limit, endpoint_limits, places_of
-from flask_multilimit.serve.applier import applier_of
 from flask_multilimit.serve.gate import AppGate, gate_of
 from support.asking import statuses, view
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 def control_of(app: Flask) -> Control:
     with app.app_context():
-        return applier_of(app).control
+        return gate_of(app).applier.control
 
 
 def limits_of(gate: AppGate, endpoint: str) -> list[Limit]:

@@ -15,7 +15,6 @@ from control.test_watch import GUNICORN, path_with, served
 from flask_multilimit import MultiLimit
 from flask_multilimit.insight.doctor import examine
 from flask_multilimit.insight.health import workers
-from flask_multilimit.serve.applier import applier_of
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask
 
@@ -63,11 +62,11 @@ def test_worker_that_stopped_following_is_behind(on_server: str) -> None:
     shop = shop_on(on_server)
     shop.statuses(1)
     soon(lambda: workers(gate_of(shop.app)) is not None)
-    applier_of(shop.app).follower.close()
+    gate_of(shop.app).applier.follower.close()
 
     other = shop_on(on_server)
     other.control.deny("10.0.0.1", lasting=True)
-    applier_of(other.app).follower.close()
+    gate_of(other.app).applier.follower.close()
 
     assert line(other).startswith("0 of 1 worker at version 1;")
 

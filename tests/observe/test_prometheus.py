@@ -16,7 +16,6 @@ from flask_multilimit.observe import beat
 from flask_multilimit.observe import metrics as table
 from flask_multilimit.observe.events import OTHERS
 from flask_multilimit.observe.prometheus import PrometheusMetrics
-from flask_multilimit.serve.applier import applier_of
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import Event
 from support.forks import forked
@@ -258,7 +257,7 @@ def test_metrics_show_entries_of_control_in_force(
     client_of(app, metrics).get("/")
     kinds = ("allow", "ban", "deny", "override")
     before = samples(registry, "multilimit_control_entries")
-    control = applier_of(app).control
+    control = gate_of(app).applier.control
     control.ban("203.0.113.7", reason="an attack", for_="5 minutes")
     control.ban("203.0.113.8", reason="an attack", for_="5 minutes")
     entry = control.deny("203.0.113.0/24", reason="an attack", for_="5 minutes")
@@ -278,7 +277,7 @@ def test_metrics_show_version_and_age_of_control(
     client.get("/")
     assert samples(registry, "multilimit_control_version") == {("shop",): 0}
 
-    applier_of(app).control.deny("203.0.113.0/24", reason="an attack", for_="5 minutes")
+    gate_of(app).applier.control.deny("203.0.113.0/24", reason="an attack", for_="5 minutes")
 
     assert samples(registry, "multilimit_control_version") == {("shop",): 1}
     (age,) = samples(registry, "multilimit_control_age_seconds").values()

@@ -12,7 +12,8 @@ import pytest
 from flask_multilimit import IP, MultiLimit, rate_limiter
 from flask_multilimit.control.document import Document
 from flask_multilimit.control.entries import Listing
-from flask_multilimit.serve.applier import MOST_LOGGED, applier_of
+from flask_multilimit.serve.applier import MOST_LOGGED
+from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import control_changed
 from support.asking import ask, view
 
@@ -42,7 +43,7 @@ def test_app_follows_changes_unless_control_or_limits_are_disabled(
     app.config.update(settings)
     MultiLimit(app)
 
-    assert applier_of(app).enabled is enabled
+    assert gate_of(app).applier.enabled is enabled
 
 
 def test_changes_are_signalled_and_logged(app: Flask, multilimit: MultiLimit, caplog: pytest.LogCaptureFixture) -> None:
@@ -65,7 +66,7 @@ def test_log_shows_only_the_first_of_many_changes(app: Flask, caplog: pytest.Log
         Listing.model_validate({"id": f"{number:08x}", "kind": "allow", "who": f"203.0.113.{number}", "since": 0})
         for number in range(MOST_LOGGED + 3)
     ]
-    applier = applier_of(app)
+    applier = gate_of(app).applier
     applier.start()
 
     applier.take(Document(entries=tuple(entries)))
@@ -119,7 +120,7 @@ def test_log_warns_when_uwsgi_runs_without_threads(
     app.test_client().get("/")
     app.test_client().get("/")
     with app.app_context():
-        applier_of(app).control.deny("203.0.113.7", for_=60)
+        gate_of(app).applier.control.deny("203.0.113.7", for_=60)
 
     messages = ("so traffic is flushed only while requests are served", "so changes are not noticed")
     assert tuple(caplog.text.count(each) for each in messages) == warnings

@@ -10,7 +10,7 @@ from flask.views import MethodView
 from werkzeug.routing import Rule as Route
 
 from flask_multilimit import LimitType, MultiLimit, rate_limiter
-from flask_multilimit.serve.applier import applier_of
+from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, policy, statuses, view
 
 if TYPE_CHECKING:
@@ -218,6 +218,6 @@ class TestMethods:
         MultiLimit(app, storage=storage, unmatched_limits={"rules": "9/minute", "methods": ["POST"]})
         limit = {"type": "ip", "rules": "1/minute", "methods": ["PROPFIND"]}
         with app.app_context():
-            applier_of(app).control.override("unmatched", limit=limit, lasting=True)
+            gate_of(app).applier.control.override("unmatched", limit=limit, lasting=True)
 
         assert statuses(app, "/no", "/no", method="PROPFIND") == [404, 429]

@@ -21,7 +21,6 @@ from ...engine import ConfigurationError, MultiLimitError
 from ...engine.errors import with_remedy
 from ...engine.storage.addresses import redacted
 from ...insight.values import as_json as value_as_json
-from ...serve.applier import applier_of
 from ...serve.gate import AppGate, gate_of
 from .. import console
 
@@ -43,7 +42,7 @@ def command(name: str, *, short_help: str) -> Callable[[Callable[..., Any]], cli
 
 def current_gate() -> AppGate:
     """The gate of the app, with the changes made while it runs."""
-    applier_of(current_app).look()
+    gate_of(current_app).applier.look()
     return gate_of(current_app)
 
 

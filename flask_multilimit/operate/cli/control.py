@@ -23,7 +23,7 @@ from ...insight.changes import Entry, PastChange, entries, history
 from ...insight.clients import client_from
 from ...insight.impact import Impact, impact
 from ...insight.text import duration, instant, local_time, plural
-from ...serve.applier import ControlApplier, applier_of
+from ...serve.applier import ControlApplier
 from ...serve.gate import gate_of
 from .. import console
 from .base import (
@@ -58,7 +58,7 @@ _NOT_IN_USE = (
 
 def _applier() -> ControlApplier:
     """The applier of the app. Raises :class:`ConfigurationError` if a change would not reach the workers."""
-    applier = applier_of(current_app)
+    applier = gate_of(current_app).applier
     if not applier.control.shared:
         storage = gate_of(current_app).limiter.storage
         raise ConfigurationError(_CANNOT_KEEP.format(type(storage).__name__) if storage.shared else _PER_PROCESS)

@@ -23,7 +23,6 @@ from ...insight.impact import Impact, impact
 from ...insight.values import Described
 from ...plan.endpoint import PlannedLimiter
 from ...plan.plans import Plans
-from ...serve.applier import applier_of
 from ...serve.gate import AppGate
 from .forms import decode_field
 from .visit import visit
@@ -92,7 +91,7 @@ def propose(gate: AppGate, given: Mapping[str, str]) -> Proposal:
     if not given.get("reason"):
         return Proposal(given, {"reason": NO_REASON}, status=400)
     try:
-        preview = applier_of(gate.app).control.preview(
+        preview = gate.applier.control.preview(
             as_data(gate.plans, given),
             for_=None if given.get("lasting") else given.get("for", ""),
             lasting=bool(given.get("lasting")),
@@ -112,7 +111,7 @@ def make(gate: AppGate, given: Mapping[str, str], *, force: bool, seen: str | No
     if found.warning and not force:
         return Proposal(given, {"force": Phrase("confirm that you are sure")}, found.preview, found.warning, status=409)
     try:
-        applier_of(gate.app).control.put(found.preview, seen=seen, force=force)
+        gate.applier.control.put(found.preview, seen=seen, force=force)
     except (ConfigurationError, StorageError) as error:
         return _failed(found, error)
     return found

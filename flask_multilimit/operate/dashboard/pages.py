@@ -21,7 +21,6 @@ from ...insight.past import Past, instant_of, standing_at
 from ...insight.standing import Standing, standing
 from ...insight.traffic import Now, Series, looking, now, refused_subject
 from ...insight.values import ROWS, Described
-from ...serve.applier import applier_of
 from ...serve.gate import gate_in_force
 from . import changes
 from .drawing import PLANE, SPARK, Drawing, draw, group_rates, share
@@ -51,7 +50,7 @@ def number_in_query(name: str, otherwise: int) -> int:
 
 def _keep_up() -> None:
     """Read the changes in force now, because another process may have made one a moment ago."""
-    applier_of(gate_in_force().app).look()
+    gate_in_force().applier.look()
 
 
 # Now
@@ -134,7 +133,7 @@ def undo() -> Response:
     """Undo an entry."""
     _require_may_change()
     try:
-        entry = applier_of(gate_in_force().app).control.undo(
+        entry = gate_in_force().applier.control.undo(
             request.form.get("id", ""), reason=request.form.get("reason", "").strip()[:500], author=visit().author
         )
     except StorageError as error:
@@ -150,7 +149,7 @@ def _require_may_change(*, changes_limits: bool = True) -> None:
         raise Forbidden(MAY_NOT)
     require_own_form()
     require_few_changes(visit().author)
-    if changes_limits and not applier_of(gate_in_force().app).enabled:
+    if changes_limits and not gate_in_force().applier.enabled:
         raise Forbidden(SWITCHED_OFF)
 
 
@@ -172,8 +171,8 @@ def _change(found: changes.Proposal) -> Response:
         status=found.status,
         parts_at=changes.parts_at(gate.plans, found.given.get("endpoint", "")),
         types=changes.types_of(gate.plans),
-        enabled=applier_of(gate.app).enabled,
-        shared=applier_of(gate.app).control.shared,
+        enabled=gate.applier.enabled,
+        shared=gate.applier.control.shared,
         fields=changes.FIELDS,
         most_shown=changes.MOST_DIFFERENCES,
         **fields_of(changes.change_of(gate, found)),
@@ -316,7 +315,7 @@ def lists_page(*, problem: str = "", status: int = 200) -> Response:
         failed=problem,
         done=next((each for each in just_made if each.id == done), None),
         undone=read_notice("undone"),
-        shared=applier_of(gate.app).control.shared,
+        shared=gate.applier.control.shared,
         held=held,
         **fields_of(found),
     )

@@ -10,7 +10,7 @@ from flask import Flask, request
 
 from flask_multilimit import IP, USER, MultiLimit, rate_limiter
 from flask_multilimit.dashboard import Dashboard
-from flask_multilimit.serve.applier import applier_of
+from flask_multilimit.serve.gate import gate_of
 from support.asking import view
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def made(uri: Any = "memory://", *, dashboard: dict[str, Any] | None = None, **s
 
 def control_of(app: Flask) -> Control:
     """Changes limits of ``app`` from outside of the dashboard."""
-    return applier_of(app).control
+    return gate_of(app).applier.control
 
 
 @pytest.fixture

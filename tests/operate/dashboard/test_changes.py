@@ -18,7 +18,7 @@ from flask_multilimit.control.store import KINDS, Change
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage import MemoryStorage
-from flask_multilimit.serve.applier import applier_of
+from flask_multilimit.serve.gate import gate_of
 from support.asking import statuses
 from support.servers import Server
 
@@ -469,7 +469,7 @@ def test_entry_beyond_the_year_9999_is_shown(app: Flask, since: float, until: fl
     listed = {"id": "0123abcd", "kind": "deny", "who": "192.0.2.1", "since": since, "until": until}
     rule = {"id": "0123abce", "kind": "override", "endpoint": "show", "rule": "ip-60s", "rules": "9/minute"}
     entries = [listed, {**rule, "since": since, "until": until}]
-    store = applier_of(app).follower.store
+    store = gate_of(app).applier.follower.store
     change = Change(at=since, author="", reason="", what="set", entry="deny 192.0.2.1", id="0123abcd", replaces="")
     store.write(store.read("").stamp, json.dumps({"format": 1, "entries": entries}), change)
     ada = browser_of("ada", app)

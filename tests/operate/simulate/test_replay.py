@@ -32,7 +32,7 @@ from flask_multilimit.operate.simulate.questions import LimitSet, replay_of, sim
 from flask_multilimit.operate.simulate.replay_plan import Replacements
 from flask_multilimit.operate.simulate.report import Report
 from flask_multilimit.operate.simulate.resolving import user_of
-from flask_multilimit.serve.applier import applier_of
+from flask_multilimit.serve.gate import gate_of
 
 from .lines import SECOND, START_AT
 
@@ -402,7 +402,7 @@ def test_priorities_can_be_given() -> None:
 def test_override_for_a_subject_applies_only_to_it(status: int, refused: dict[str, int]) -> None:
     app = app_with(rate_limiter(type=IP, rules="1/minute", charge_when=lambda response: response.status_code == 200))
     override = Override(kind="override", id="00000001", since=0, who=Who.parse("203.0.113.7"), rules="3/minute")
-    plans = applier_of(app).plans_with([override])
+    plans = gate_of(app).applier.plans_with([override])
     replay = replay_of(app, limits=LimitSet(plans, None), subjects={}, replacements=Replacements())
 
     for second in range(5):
