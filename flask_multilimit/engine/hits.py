@@ -156,6 +156,8 @@ class Hits(tuple[Hit, ...]):
     """What the plan that made them limits; ``None`` if no plan made them."""
     cache: dict[Any, Any]
     """Results of :func:`memoized`, by function."""
+    apply_overrides: Callable[[Hits], Hits | None] | None = None
+    """The overrides that made them of other hits, if any did; ``None``: they were not changed."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (tuple(self), self.scope)

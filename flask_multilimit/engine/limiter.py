@@ -213,15 +213,17 @@ class Limiter:
         """
         require_decision(decision)
         check_units(units)
-        hits = decision.hits if hits is None else self._with_overridden(checked_hits(hits))
+        hits = decision.hits if hits is None else self._with_overridden(checked_hits(hits), decision)
         return self.settle_each(decision, {hit.key: units for hit in hits})
 
-    def _with_overridden(self, hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
-        """``hits``, and those that are checked in their place because of overrides."""
-        if self._apply_overrides is None or not hits:
+    def _with_overridden(self, hits: tuple[Hit, ...], decision: Decision) -> tuple[Hit, ...]:
+        """``hits``, and those that the check of ``decision`` had in their place because of overrides, which may have
+        ended since."""
+        overridden = getattr(decision.hits, "apply_overrides", None)  # lost if the decision was pickled
+        if not hits or (overridden is None and self._apply_overrides is None):
             return hits
         named = hits if isinstance(hits, Hits) else Hits({hit.key: hit for hit in hits}.values())
-        return (*hits, *(self.with_overrides(named) or ()))
+        return (*hits, *((overridden or self.with_overrides)(named) or ()))
 
     def settle_each(self, decision: Decision, units: Mapping[str, int]) -> Decision:
         """As :meth:`settle`, with the units of each key."""

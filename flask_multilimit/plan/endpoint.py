@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
@@ -499,6 +499,8 @@ def revised(hits: Hits, overrides: Overrides) -> Hits | None:
         found += changed
     found = [_with_new_watches(hit, new_keys) if isinstance(hit, BanHit) else hit for hit in found]
     answer = hits if tuple(found) == hits else Hits(found) if found else None
+    if answer is not None and answer is not hits:
+        answer.apply_overrides = partial(revised, overrides=overrides)
     hits.cache[revised] = (overrides, answer)
     return answer
 

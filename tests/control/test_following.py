@@ -120,6 +120,27 @@ def test_refund_of_checked_hits_finds_charges_that_an_override_moved(shop: Shop)
     assert left == [3, 4]
 
 
+@pytest.mark.parametrize("then", [None, "4/day"])
+@pytest.mark.parametrize("units", [0, 3])
+def test_settlement_of_checked_hits_finds_charges_after_the_override_is_undone_or_changed(
+    shop: Shop, units: int, then: str | None
+) -> None:
+    entry = shop.control.override("mail", limiter="user", rules="3/hour", lasting=True, force=True)
+    both = Hits((*mail(), *hits_for("5/minute", scope="sms", subject="42")))
+
+    with shop.app.app_context():
+        limiter = shop.multilimit.limiter
+        decision = limiter.check(both)
+        shop.control.undo(entry.id)
+        if then is not None:
+            shop.control.override("mail", limiter="user", rules=then, lasting=True, force=True)
+        settled = limiter.settle(decision, units, mail())
+        left = [status.remaining for status in limiter.peek(decision.hits).statuses]
+
+    assert [status.charged for status in settled.statuses] == [units, 1]
+    assert left == [3 - units, 4]
+
+
 def test_refund_may_name_one_key_by_several_hits_while_overrides_apply(shop: Shop) -> None:
     shop.control.override("mail", limiter="user", rules="3/hour", lasting=True, force=True)
 
