@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import TypeGuard
@@ -42,6 +42,8 @@ class StorageError(MultiLimitError):
     breaker."""
     check_id: UUID | None = None
     """The id of the check that may have been charged. A check that is repeated with this id is charged once."""
+    check_ids: Sequence[UUID] = ()
+    """The same for each check of a batch."""
 
 
 def message_of(error: Exception) -> str:

@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from redis.cluster import RedisCluster
 from redis.crc import key_slot
@@ -137,7 +138,15 @@ class ClusterStorage:
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
         """One check after another, each with its own deadline: a hash slot may move between two of them."""
         each_id: Sequence[UUID | None] = ids or [None] * len(many)
-        return [self.check(hits, id_) for hits, id_ in zip(many, each_id, strict=True)]
+        decisions: list[Decision] = []
+        try:
+            for hits, id_ in zip(many, each_id, strict=True):
+                decisions.append(self.check(hits, id_))
+        except StorageError as failure:
+            known = [*(decision.id for decision in decisions), failure.check_id]
+            failure.check_ids = [id_ or uuid4() for id_, _ in zip_longest(known, many)]
+            raise
+        return decisions
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         self._deadline.begin()

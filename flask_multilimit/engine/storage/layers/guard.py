@@ -107,16 +107,19 @@ class GuardedStorage:
         return decision
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
-        if ids is None and any(hit.rule.holds_slots for hits in many for hit in hits):
-            ids = [uuid4() for _ in many]  # so that no slot is taken twice
         each_id: Sequence[UUID | None] = ids or [None] * len(many)
         if self._breaker.state is not State.CLOSED:
             return [self.check(hits, id_) for hits, id_ in zip(many, each_id, strict=True)]
-        failures = self._breaker.failures
+        failures, start = self._breaker.failures, time.monotonic()
         try:
-            decisions = self._breaker.ask_at_most_twice(failures, self.wrapped.check_many, many, ids)
-        except StorageError as error:
-            return [self._after_failure(hits, id_, error, failures) for hits, id_ in zip(many, each_id, strict=True)]
+            try:
+                decisions = self.wrapped.check_many(many, ids)
+            except StorageError as error:
+                ids = ids or error.check_ids or None  # so that no check is charged twice
+                each_id = ids or each_id
+                decisions = self._breaker.ask_again(error, failures, start, self.wrapped.check_many, many, ids)
+        except StorageError as last:
+            return [self._after_failure(hits, id_, last, failures) for hits, id_ in zip(many, each_id, strict=True)]
         for decision in decisions:
             self._remember(decision)
         return decisions

@@ -177,11 +177,15 @@ class RedisStorage:
             call = (b"EVALSHA", script.sha) if script in sent else (b"EVAL", script.text)  # the server keeps it
             sent.add(script)
             checks.append((call[0], call[1].encode(), *arguments, id_, mode, *now))
-        replies = self._command(self._run_each, checks) if many else []
-        return [
-            self._ask(mode, hits, id_) if self._is_outside(hits, reply) else _decision(id_, hits, reply)
-            for id_, hits, reply in zip(id_of_each, many, replies, strict=True)
-        ]
+        try:
+            replies = self._command(self._run_each, checks) if many else []
+            return [
+                self._ask(mode, hits, id_) if self._is_outside(hits, reply) else _decision(id_, hits, reply)
+                for id_, hits, reply in zip(id_of_each, many, replies, strict=True)
+            ]
+        except StorageError as failure:
+            failure.check_ids = [UUID(bytes=id_) for id_ in id_of_each]
+            raise
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         self._deadline.start()

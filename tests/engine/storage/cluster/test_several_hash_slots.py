@@ -17,6 +17,7 @@ from flask_multilimit.engine import (
     Ban,
     ClusterStorage,
     Concurrent,
+    GuardedStorage,
     Limiter,
     MemoryStorage,
     StorageError,
@@ -31,6 +32,8 @@ from support.clock import Clock
 from support.cluster import Cluster
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from flask_multilimit.engine import Hit
     from support.servers import Binary, Server
 
@@ -413,6 +416,28 @@ def test_check_many_decides_one_check_after_the_other_and_charges_each_id_once(l
 
     assert [decision.allowed for decision in (*decisions, *again)] == [True] * 4
     assert not limiter.check(plan).allowed
+
+
+def test_batch_of_which_one_check_fails_is_charged_once_when_it_is_repeated(cluster: Cluster) -> None:
+    storage = ClusterStorage(NodesOfUri(cluster.uri, timeout=10))
+    plans = [hits("5/minute", scope=scope) for scope in SCOPES]
+    check, failures = storage.check, [1]
+
+    def lose_second(plan: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        decision = check(plan, check_id)
+        if plan is plans[1] and failures:
+            failures.clear()
+            error = StorageError("the reply was lost")
+            error.no_reply, error.check_id = True, decision.id
+            raise error
+        return decision
+
+    storage.check = lose_second  # type: ignore[assignment,method-assign]
+    limiter = Limiter(GuardedStorage(storage))
+    limiter.check_many(plans)
+
+    assert [limiter.peek(plan).remaining for plan in plans] == [4, 4, 4]
+    limiter.close()
 
 
 @pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3}, {"protocol": 2}], ids=str)

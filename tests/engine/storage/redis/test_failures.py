@@ -14,6 +14,7 @@ import redis
 from redis.sentinel import MasterNotFoundError
 
 from flask_multilimit.engine import (
+    GuardedStorage,
     Limiter,
     StorageError,
     hits_for,
@@ -75,6 +76,32 @@ def test_check_is_charged_once_when_its_request_or_reply_is_lost(
     assert decision.allowed, "its first attempt has taken the last units"
     assert [status.remaining for status in decision.statuses] == [0, 7]
     assert [status.remaining for status in served.peek(plan).statuses] == [0, 7]
+
+
+def test_batch_is_charged_once_when_its_reply_is_lost(distant: Limiter, served: Limiter, proxy: FaultProxy) -> None:
+    plans = [hits("5/minute", subject=subject) for subject in ("ada", "bob", "ada")]
+    proxy.begin("lost reply", once=True)
+
+    decisions = Limiter(GuardedStorage(distant.storage)).check_many(plans)
+
+    assert proxy.fault is None
+    assert {decision.decided_by for decision in decisions} == {"storage"}
+    assert [served.peek(plan).remaining for plan in plans] == [3, 4, 3]
+
+
+def test_batch_admitted_while_the_server_is_away_is_charged_once_when_only_its_replies_were_lost(
+    distant: Limiter, served: Limiter, proxy: FaultProxy
+) -> None:
+    plans = [hits("5/minute", subject=subject) for subject in ("ada", "bob", "ada")]
+    limiter = Limiter(GuardedStorage(distant.storage, workers=1))
+    proxy.begin("lost reply")
+
+    decisions = limiter.check_many(plans)
+    proxy.end()
+    until(lambda: limiter.health().state == "working")
+
+    assert {decision.decided_by for decision in decisions} == {"local"}
+    assert [served.peek(plan).remaining for plan in plans] == [3, 4, 3]
 
 
 def test_lost_reply_charges_every_rule_once_if_one_rule_keeps_ids(

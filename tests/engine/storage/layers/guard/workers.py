@@ -52,7 +52,9 @@ def loses_the_first_reply(storage: MemoryStorage, method: str) -> list[tuple[Any
         calls.append(arguments)
         answer = ask(*arguments)
         if len(calls) == 1:
-            raise lost_reply()
+            error = lost_reply()
+            error.check_ids = [decision.id for decision in answer] if method == "check_many" else ()
+            raise error
         return answer
 
     setattr(storage, method, lose)
