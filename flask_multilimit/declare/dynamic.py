@@ -18,7 +18,7 @@ from ..engine.rules import REFUSE_ALL, Rules, rules_from
 from ..engine.text import SafeLogger
 from ..signals import notify, rules_failed
 from .limiter import Declaration, takes_subject
-from .subjects import ANONYMOUS, EVERYONE, LimitType, Subject, parts_in
+from .subjects import ANONYMOUS, EVERYONE, LimitType, Subject, ask_callable, parts_in
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class DynamicRules:
         return self._last_good(name)
 
     def _call(self, subject: Subject) -> tuple[Rule, ...]:
-        given = self._give_rules(*self._arguments(subject))
+        given = ask_callable(self._give_rules, *self._arguments(subject))
         try:
             rules = _rules_from(given)
             self.declaration.check_rules(rules)

@@ -329,30 +329,32 @@ def _flask_login_user() -> Any:
     return None if current_user.id is None else str(current_user.id)
 
 
-_RUNNING: ContextVar[tuple[Callable[[], object], ...]] = ContextVar("multilimit_running", default=())
+_RUNNING: ContextVar[tuple[Callable[..., object], ...]] = ContextVar("multilimit_running", default=())
 """The callables that a check is asking at the moment, to notice one that calls itself."""
 _ANOTHER_TYPE = "limit that by another type, such as LimitType.IP"
 
 
-def ask_callable(function: Callable[[], T], source: str = "", *, remedy: str = "give that limit another callable") -> T:
+def ask_callable(
+    function: Callable[..., T], *arguments: Any, source: str = "", remedy: str = "give that limit another callable"
+) -> T:
     """What ``function``, a callable of a limiter, returns. Raises :class:`ConfigurationError` if it calls itself: each
     call would end by a RecursionError, and be repeated to check the other limits, for hours."""
     running = _RUNNING.get()
-    if function in running:
+    if running and function in running:
         raise ConfigurationError(
             f"{source or name_of(function)} calls itself: it calls a function, or makes a check, whose limit calls it; "
             f"{remedy}"
         )
     token = _RUNNING.set((*running, function))
     try:
-        return function()
+        return function(*arguments)
     finally:
         _RUNNING.reset(token)
 
 
 def _id_of(find: Callable[[], object], source: str) -> str | None:
     """The id that ``find`` returns, as text; ``None`` if it returns ``None``, or a proxy for that."""
-    value = ask_callable(find, source, remedy=_ANOTHER_TYPE)
+    value = ask_callable(find, source=source, remedy=_ANOTHER_TYPE)
     text = _id_from(value)
     if text is None and not isinstance(value, NoneType):
         raise ConfigurationError(f"{source} returned {brief(value)}: return a str, an int, a UUID, or None")

@@ -20,6 +20,7 @@ from flask_multilimit import (
     Rule,
     rate_limiter,
 )
+from flask_multilimit.engine import hits_for
 from support.asking import ask, statuses, view
 from support.rates import RATES
 
@@ -444,6 +445,27 @@ class TestFailingCallables:
         with pytest.raises(ConfigurationError, match=r"asks calls itself: it calls .*; give that limit another"):
             ask(app, "/asking")
         assert statuses(app, "/other", "/other", "/other") == [200, 200, 429]
+
+    @pytest.mark.parametrize("takes_subject", [False, True])
+    def test_rules_callable_that_calls_what_it_limits_is_an_error(self, app: Flask, takes_subject: bool) -> None:
+        """Without an error, each call would charge the other limits until Python's stack is full."""
+
+        def rules() -> Any:
+            return service()
+
+        def rules_of(subject: str) -> Any:  # noqa: ARG001
+            return service()
+
+        MultiLimit(app)
+        failing = rate_limiter(type=LimitType.IP, rules=rules_of if takes_subject else rules)
+        service = rate_limiter(rules="9/minute", scope="shared")(failing(view()))
+        app.get("/", endpoint="view")(lambda: service())  # noqa: PLW0108 - as a view, it would have the limits itself
+        app.testing = True
+
+        with pytest.raises(ConfigurationError, match=r"rules\S* calls itself: it calls .*; give that limit another"):
+            ask(app)
+        with app.app_context():
+            assert app.extensions["multilimit"].limiter.peek(hits_for("9/minute", scope="shared")).remaining == 7
 
     def test_error_names_the_limiter_and_the_invalid_cost(self, app: Flask) -> None:
         app = self.limited(app, "memory://", "cost", lambda: -1)
