@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -406,7 +407,7 @@ def rules_from(rules: Rules) -> tuple[Rule, ...]:
     return parsed
 
 
-def _rules_of(item: Any) -> list[Rule]:
+def _rules_of(item: Any) -> Iterable[Rule]:
     if isinstance(item, Rule):
         return [item]
     if isinstance(item, str):
@@ -422,10 +423,11 @@ _REMEDY_FOR_MAPPING = 'a rule is not a mapping here; give Rule(time=60, count=5)
 # Text
 
 
-def rules_in(text: str) -> list[Rule]:
+@lru_cache(maxsize=1024)  # a callable may return the same text at each request
+def rules_in(text: str) -> tuple[Rule, ...]:
     """The rules in ``text``, separated by ``;`` or ``,``. Raises :class:`ConfigurationError`."""
     _check_length(text)
-    return [Rule.parse(part) for part in re.split("[;,]", text)]
+    return tuple([Rule.parse(part) for part in re.split("[;,]", text)])
 
 
 def _check_length(text: str) -> None:
