@@ -8,7 +8,6 @@ from inspect import signature
 from typing import Any
 from urllib.parse import urlsplit
 
-import redis
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
@@ -19,15 +18,14 @@ from ..addresses import MalformedError, check_address, redacted
 from .connections import TIMED_CONNECTIONS, Deadline, TimedTlsConnection
 from .sentinel import SENTINEL_SCHEMES, to_primary
 
-_DRIVER: dict[str, Any] = {}
-"""Options that tell redis-py its own version. Otherwise, it looks that up on disk for each connection, which takes
-milliseconds."""
 try:
     from redis.driver_info import DriverInfo
-except ImportError:  # older versions look once, when they are imported
-    pass
+except ImportError:  # before redis-py 7.2
+    _ANONYMOUS: dict[str, Any] = {"lib_name": None, "lib_version": None}
 else:
-    _DRIVER["driver_info"] = DriverInfo(lib_version=redis.__version__)
+    _ANONYMOUS = {"driver_info": DriverInfo(name="", lib_version="")}  # not None, for which 7.2 takes its own
+"""Options with which redis-py does not tell the server its own name and version. A proxy that does not know CLIENT
+SETINFO may close the connection, as twemproxy does."""
 
 
 def address_of(client: Any) -> str:
@@ -47,7 +45,7 @@ def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
     the URI that the user has ``given`` in its place."""
     common: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "health_check_interval": 0}
     if "lib_" not in url:
-        common |= _DRIVER
+        common |= _ANONYMOUS
     scheme = url.partition(":")[0]
     try:
         _check_credentials(url)
