@@ -85,6 +85,10 @@ class Store(Protocol):
     """Whether other processes see the document."""
 
     @property
+    def runs(self) -> bool:
+        """Whether there may be a document: ``False`` only for ``local://`` while its server does not run."""
+
+    @property
     def in_use(self) -> bool:
         """Whether a document would be kept: ``False`` only for ``local://`` while no process uses its server."""
 
@@ -110,8 +114,10 @@ class StoreInMemory:
         self._lock = Lock()
 
     @property
-    def in_use(self) -> bool:
+    def runs(self) -> bool:
         return True
+
+    in_use = runs
 
     def read(self, known: str) -> StoredDocument:
         with self._lock:
@@ -141,6 +147,10 @@ class StoreInStorage:
         self.key: str = prefix + DOCUMENT
         self.history_key: str = prefix + HISTORY
         self.workers_key: str = prefix + WORKERS
+
+    @property
+    def runs(self) -> bool:
+        return bool(getattr(self._storage, "runs", True))
 
     @property
     def in_use(self) -> bool:

@@ -131,12 +131,12 @@ class ControlFollower:
             self._follow()
 
     def look(self) -> None:
-        """Ask the store once, unless no process uses it: then it is empty, and the question would start it."""
-        if self.store.in_use:
+        """Ask the store once, unless it does not run: then it is empty, and the question would start it."""
+        if self.store.runs:
             self.ask()
 
     def ask(self) -> None:
-        """Ask the store once, even if no process uses it: a change by a command must outlive the command."""
+        """Ask the store once, even if it does not run: a change by a command must outlive the command."""
         with self._lock:
             try:
                 self._read_store()
@@ -167,7 +167,7 @@ class ControlFollower:
 
     @property
     def _has_no_answer(self) -> bool:
-        return self.store.in_use and not self.in_force.read and self.problem is None
+        return self.store.runs and not self.in_force.read and self.problem is None
 
     def _warn_of_missing_answer(self) -> None:
         self._reported_missing = True

@@ -165,7 +165,7 @@ def workers(gate: AppGate) -> Workers | None:
     or no worker has served a request."""
     applier = gate.applier
     store = applier.follower.store
-    if not (applier.enabled and isinstance(store, StoreInStorage) and store.in_use):
+    if not (applier.enabled and isinstance(store, StoreInStorage) and store.runs):
         return None
     try:
         found = store.workers()

@@ -120,6 +120,19 @@ class LocalServer:
             self.found = False
             self._leave()
 
+    def is_used(self) -> bool:
+        """Whether this process or another one uses the server: it ends if none does. Does not start one."""
+        if self._descriptor is not None:
+            return True
+        try:
+            directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            return not _try_lock(directory)  # a user holds this lock, shared
+        finally:
+            os.close(directory)
+
     def listens(self) -> bool:
         """Whether a server accepts connections, even if it is too busy to answer. Does not start one."""
         with socket.socket(socket.AF_UNIX) as connection:

@@ -68,9 +68,14 @@ class LocalStorage:
         return self._given_directory or default_directory()
 
     @property
-    def in_use(self) -> bool:
+    def runs(self) -> bool:
         """Whether its server runs. If not, there is nothing to read, and no server should be started to read it."""
         return self._server.listens()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a process uses its server. If not, the server ends two seconds after the last one, with its data."""
+        return self._server.is_used()
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         return self._ask(self._redis.check, hits, check_id)

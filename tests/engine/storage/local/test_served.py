@@ -64,6 +64,30 @@ def test_command_lists_keys_of_the_workers_and_leaves_their_counts(place: Place,
     assert user("check", 40) == 30
 
 
+@pytest.mark.parametrize(
+    "change", [("ban", "203.0.113.7", "--for", "1h"), ("set", "index", "--limit", "1/hour", "--lasting")]
+)
+def test_command_changes_nothing_on_a_server_that_is_about_to_end(
+    place: Place, flask: Command, change: tuple[str, ...]
+) -> None:
+    user = place.user()
+    user("check")
+    user.kill()
+
+    run = flask(*change, "--yes")
+
+    assert place.socket.exists(), "too late: the server has ended"
+    assert run.code == 1
+    assert "no process uses the server" in run.err_on_one_line
+    assert "In force" not in run.out
+
+
+def test_command_changes_a_server_that_a_worker_uses(place: Place, flask: Command) -> None:
+    place.user()("check")
+
+    assert "In force within a second" in flask("ban", "203.0.113.7", "--for", "1h", "--yes").out
+
+
 def test_doctor_names_the_directory_of_the_local_server_and_when_it_ends(place: Place, flask: Command) -> None:
     findings = {found["name"]: found for found in flask("doctor", "--json").json["findings"]}
 
