@@ -77,6 +77,16 @@ class Worker(NamedTuple):
     """POSIX time of its last announcement, by the clock of the server."""
 
 
+class Announced(NamedTuple):
+    """The workers that have announced themselves lately."""
+
+    version: int
+    """The version of the document in the store."""
+    workers: list[Worker]
+    unreadable: list[str]
+    """The beginning of each announcement that has another shape."""
+
+
 class Store(Protocol):
     """Keeps a document, and replaces it only if it is still the one that the writer has read. Raises
     :class:`StorageError`."""
@@ -183,17 +193,27 @@ class StoreInStorage:
         """Announce what ``worker`` has in force, in place of its announcement ``before``."""
         self._workers("" if before is None else _announcement(before), _announcement(worker))
 
-    def workers(self) -> list[Worker]:
+    def workers(self) -> Announced:
         """The workers that have announced themselves lately."""
-        now, *reply = self._workers("", "")
+        reply = self._workers("", "")
         try:
-            workers = [_worker(_text(each), float(at)) for each, at in zip(reply[::2], reply[1::2], strict=True)]
-            return [each for each in workers if float(now) - each.seen < ANNOUNCED_SECONDS]
+            now, stamp, *members = reply
+            texts = [
+                (_text(each), float(at))
+                for each, at in zip(members[::2], members[1::2], strict=True)
+                if abs(float(now) - float(at)) < ANNOUNCED_SECONDS  # later if the clock has stepped back
+            ]
         except (TypeError, ValueError, OverflowError):
             raise StorageError(f"the reply about workers has the wrong shape: {reply!r:.80}") from None
+        read = [(text, _worker(text, seen)) for text, seen in texts]
+        workers = [worker for _, worker in read if worker is not None]
+        return Announced(
+            version_of(_text(stamp)), workers, [text[:LONGEST_ANNOUNCED] for text, found in read if found is None]
+        )
 
     def _workers(self, before: str, announced: str) -> list[Any]:
-        return list(self._run("workers", [self.workers_key], [str(ANNOUNCED_SECONDS), before, announced]))
+        keys = [self.workers_key, self.key]
+        return list(self._run("workers", keys, [str(ANNOUNCED_SECONDS), before, announced]))
 
     def _run(self, name: str, keys: Sequence[str], arguments: Sequence[str]) -> Any:
         return self._storage.run_script(_script(name), keys, [each.encode() for each in arguments])
@@ -251,9 +271,12 @@ def _announcement(worker: Worker) -> str:
     return f"{worker.name} {worker.version} {worker.limits}"
 
 
-def _worker(text: str, seen: float) -> Worker:
-    name, version, limits = text[:LONGEST_ANNOUNCED].rsplit(" ", 2)
-    return Worker(name, version_of(version), limits, seen)
+def _worker(text: str, seen: float) -> Worker | None:
+    """The worker that has announced ``text``; ``None`` if the text has another shape."""
+    name, version, limits = ("  " + text[:LONGEST_ANNOUNCED]).rsplit(" ", 2)
+    if not (name.strip() and version.isascii() and version.isdigit()):
+        return None
+    return Worker(name[2:], version_of(version), limits, seen)
 
 
 def _change(id_: Any, fields: Any) -> Change:

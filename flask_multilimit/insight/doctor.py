@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from ..config import PREFIX
-from ..control.store import DOCUMENT
+from ..control.store import DOCUMENT, WORKERS
 from ..declare.subjects import ANONYMOUS, LimitType
 from ..engine import (
     Ban,
@@ -270,7 +270,8 @@ def _examine_control(gate: AppGate) -> Iterator[Finding]:
     found = workers(gate)
     if found is not None:
         text = f"{found}."
-        yield Finding("workers", "ok", text) if found.agree else Finding("workers", "warning", text, _RESTART)
+        remedy = _FIND_OTHERS if found.unreadable else _RESTART
+        yield Finding("workers", "ok", text) if found.agree else Finding("workers", "warning", text, remedy)
     if entries and forgets_changes(gate):
         text = "The server keeps nothing on disk: if it and all workers stop, the changes in force are lost."
         yield Finding("control", "warning", text, f"Set {PREFIX}CONTROL_COPY, or appendonly yes on the server.")
@@ -298,6 +299,10 @@ def _not_readable(error: StorageError) -> Finding:
 _RESTART = (
     "Restart the workers that are behind. After a deploy by HUP: no --preload, no import in gunicorn.conf.py. If the "
     f"others serve another app, which then shares quotas and changes, give each a {PREFIX}KEY_PREFIX of its own."
+)
+_FIND_OTHERS = (
+    "Workers of another version may announce themselves like this, or something else writes to the key whose name ends "
+    f"in {WORKERS}. {_RESTART}"
 )
 _LOOK_AT_IT = (
     f"Update this process, or inspect the key whose name ends in {DOCUMENT}: it is a hash, and its field `document` is "

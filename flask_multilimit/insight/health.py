@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from ..control.store import StoreInStorage
 from ..engine import ClusterStorage, ConfigurationError, StorageError
-from ..engine.errors import with_remedy
+from ..engine.errors import brief, with_remedy
 from ..engine.hits import OnStorageError
 from ..engine.storage.redis.uri import address_of
 from ..serve.gate import AppGate
@@ -149,15 +149,20 @@ class Workers(Described):
     same_limits: int
     """The number of workers that declare the same limits as the process that answers."""
     workers: tuple[WorkerInForce, ...]
+    unreadable: tuple[str, ...] = ()
+    """Announcements that cannot be read."""
 
     @property
     def agree(self) -> bool:
-        return self.current == self.same_limits == len(self.workers)
+        return self.current == self.same_limits == len(self.workers) and not self.unreadable
 
     def __str__(self) -> str:
         total = plural(len(self.workers), "worker")
         same = "yes" if self.same_limits == len(self.workers) else f"only {self.same_limits}"
-        return f"{self.current} of {total} at version {self.version}; limits as in this checkout: {same}"
+        text = f"{self.current} of {total} at version {self.version}; limits as in this checkout: {same}"
+        if not self.unreadable:
+            return text
+        return f"{text}; not readable: {', '.join(map(brief, self.unreadable))}"
 
 
 def workers(gate: AppGate) -> Workers | None:
@@ -172,16 +177,20 @@ def workers(gate: AppGate) -> Workers | None:
     except StorageError:  # other answers report it
         return None
     own = applier.declared_limits()
-    listed = tuple(WorkerInForce(each.name, each.version, each.limits == own, each.seen) for each in sorted(found))
-    newest = max([applier.follower.version, *(each.version for each in listed)])
+    listed = tuple(
+        WorkerInForce(each.name, each.version, each.limits == own, each.seen) for each in sorted(found.workers)
+    )
+    newest = max([applier.follower.version, found.version, *(each.version for each in listed)])
     current = sum(each.version == newest for each in listed)
-    return Workers(newest, current, sum(each.same_limits for each in listed), listed) if listed else None
+    same = sum(each.same_limits for each in listed)
+    return Workers(newest, current, same, listed, tuple(found.unreadable)) if listed or found.unreadable else None
 
 
 def known_worker_count(gate: AppGate) -> int | None:
     """How many workers share each limit while the storage is down: those that announce themselves, or else the number
     that this process knows; ``None`` if that is a guess."""
-    if (announced := workers(gate)) is not None:
+    announced = workers(gate)
+    if announced is not None and announced.workers:
         return len(announced.workers)
     state = storage_state(gate)
     return state.workers if state.guarded and state.workers_certain else None

@@ -88,23 +88,51 @@ def test_ended_worker_is_not_listed(on_server: str, redis_client: redis.Redis) -
 
 
 @pytest.mark.parametrize(
-    ("member", "shown"),
+    ("member", "named"),
     [
-        ("", "None"),
-        ("x", "None"),
-        ("a b", "None"),
-        ("x" * 10_000, "None"),
-        ("\udcff \n c", "1 of 1 worker at version 0; limits as in this checkout: only 0"),
+        (b"", "''"),
+        (b"x", "'x'"),
+        (b"a b", "'a b'"),
+        (b"x" * 10_000, "'xxx"),
+        (b"\xff \n c", "'\ufffd"),
     ],
     ids=["empty", "one word", "two words", "long", "no version"],
 )
-def test_malformed_worker_in_storage_is_no_error(
-    on_server: str, redis_client: redis.Redis, member: str, shown: str
+def test_malformed_worker_in_storage_is_named_and_hides_no_other(
+    on_server: str, redis_client: redis.Redis, member: bytes, named: str
 ) -> None:
     client: Any = redis_client
-    client.zadd("rate_limit:{control}:workers", {member.encode("utf-8", "surrogatepass"): client.time()[0]})
+    client.zadd("rate_limit:{control}:workers", {member: client.time()[0], "host:2 0 bb": client.time()[0]})
 
-    assert line(shop_on(on_server)) == shown
+    shop = shop_on(on_server)
+
+    told = line(shop)
+    assert told.startswith("1 of 1 worker at version 0; limits as in this checkout: only 0; not readable: ")
+    assert named in told
+    (finding,) = (each for each in examine(gate_of(shop.app)) if each.name == "workers")
+    assert finding.level == "warning"
+    assert "not readable" in finding.text
+    assert "{control}:workers" in str(finding.remedy)
+
+
+def test_worker_that_ended_before_the_clock_stepped_back_is_not_listed(
+    on_server: str, redis_client: redis.Redis
+) -> None:
+    client: Any = redis_client
+    client.zadd("rate_limit:{control}:workers", {"host:1 3 aa": client.time()[0] + 3600})
+
+    assert workers(gate_of(shop_on(on_server).app)) is None
+
+
+def test_workers_are_compared_with_the_newest_change_also_where_it_is_not_known_yet(on_server: str) -> None:
+    shop = shop_on(on_server)
+    shop.statuses(1)
+    soon(lambda: workers(gate_of(shop.app)) is not None)
+    gate_of(shop.app).applier.follower.close()
+
+    shop_on(on_server).control.deny("10.0.0.1", lasting=True)
+
+    assert line(shop).startswith("0 of 1 worker at version 1;")
 
 
 @pytest.mark.slow
