@@ -106,7 +106,8 @@ class Control:
         :param endpoint: change limits there: an endpoint, a blueprint, a pattern, or the scope of a check.
         :param rule: change the rule with this name in header fields.
         :param limiter: change the limiters with this name or type.
-        :param who: change the limits for this subject (``"user:42"``) or network.
+        :param who: change the limits for this subject (``"user:42"``) or network, whose clients user limits count by
+            address unless they are logged in.
         :param rules: the new rules. For a ``rule``, text changes only its count and time.
         :param times: a factor for the count and the burst.
         :param shadow: whether the limits only count, and never refuse.

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from ..control.entries import Listing, Override
 from ..declare.addresses import Network, Networks, Who
-from ..declare.subjects import EVERYONE, LimitType, Subject, parts_by_type
+from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Subject, parts_by_type
 from ..engine import BanStatus, Decision, Limiter, RuleStatus, StorageError
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
@@ -411,7 +411,7 @@ def wanted_in_traffic(plans: Plans, client: Client, endpoint: str | None) -> Cal
     def is_client(type_name: str, value: str) -> bool:
         if client.given:
             return named.get(type_name) == value
-        return type_name == LimitType.IP.value and bool(networks.find(value.partition("/")[0]))
+        return type_name in {LimitType.IP.value, ANONYMOUS} and bool(networks.find(value.partition("/")[0]))
 
     def is_wanted(who: Refused) -> bool:
         if endpoint not in {None, who.endpoint}:

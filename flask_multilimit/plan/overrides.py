@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..declare.addresses import Networks, Who
 from ..declare.decorators import rate_limiter
 from ..declare.limiter import Declaration
-from ..declare.subjects import LimitType, Subject, parts_in
+from ..declare.subjects import ANONYMOUS, Subject, parts_in
 from ..engine import ConfigurationError, Rule
 from ..engine.rules import Calendar, calendar_in, fields_of, rule_of
 
@@ -24,8 +24,10 @@ NamedRule = tuple[str, Rule]
 class Overrides:
     """All overrides in force. Those that apply to a plan are found when it is made."""
 
-    def __init__(self, entries: Iterable[Override] = ()) -> None:
+    def __init__(self, entries: Iterable[Override] = (), *, anonymous_by_address: bool = True) -> None:
+        """``anonymous_by_address``: whether user limits count clients that are not logged in by address."""
         self.entries: tuple[Override, ...] = tuple(entries)
+        self._with_address = frozenset(("ip", "user") if anonymous_by_address else ("ip",))
         self.effective: set[str] = set()
         """Ids of the overrides that apply to anything in the plans made so far."""
         self.failed_scopes: set[str] = set()
@@ -53,7 +55,8 @@ class Overrides:
         special = tuple(sorted(found))
         if special not in self._groups:
             in_order = sorted([*special, *self._everywhere])
-            self._groups[special] = Group(tuple(self.entries[index] for index in in_order))
+            entries = tuple(self.entries[index] for index in in_order)
+            self._groups[special] = Group(entries, with_address=self._with_address)
         return self._groups[special]
 
     def limits_at(self, scope: str, *, exempt: bool = False) -> dict[Declaration, str]:
@@ -104,7 +107,9 @@ def _names_of(scope: str) -> Iterator[str]:
 class Group:
     """The overrides that apply to a scope."""
 
-    def __init__(self, entries: tuple[Override, ...]) -> None:
+    def __init__(self, entries: tuple[Override, ...], *, with_address: frozenset[str]) -> None:
+        """``with_address``: the types of limiters that count clients by address."""
+        self._with_address = with_address
         self.changes: tuple[Override, ...] = tuple(each for each in entries if each.who is None)
         """The overrides that change limiters for everybody, in their order."""
         self._for_subjects = [(each.who, each) for each in entries if each.who is not None]
@@ -115,10 +120,11 @@ class Group:
         type_name = declaration.type_name
         if type_name not in self._special:
             counted = {type_name, *type_name.split("+")}
+            has_address = not self._with_address.isdisjoint(counted)
             found = [
                 (who, each)
                 for who, each in self._for_subjects
-                if (LimitType.IP.value if who.network is not None else who.type_name) in counted
+                if (who.type_name in counted if who.network is None else has_address)
             ]
             self._special[type_name] = SpecialSubjects(found) if found else None
         return self._special[type_name]
@@ -209,7 +215,7 @@ class SpecialSubjects:
     def find(self, subject: Subject) -> Override | None:
         """The override for ``subject``, or for one part of it if it has several."""
         found = self._subjects.get((subject.type, subject.value))
-        if found is None and subject.type == "ip":
+        if found is None and subject.type in {"ip", ANONYMOUS}:
             return self._networks.find(subject.value.partition("/")[0])
         if found is None and "+" in subject.type:
             parts = map(self.find, parts_in(subject.value))

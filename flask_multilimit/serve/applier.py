@@ -114,7 +114,8 @@ class ControlApplier:
         for known in (self._in_force.plans, self._latest):  # a preview needs the same plans several times
             if known.entries == wanted:
                 return known
-        self._latest = self._declared.changed(Overrides(wanted))
+        by_address = self._in_force.settings.anonymous_user == "ip"
+        self._latest = self._declared.changed(Overrides(wanted, anonymous_by_address=by_address))
         return self._latest
 
     def _access(self, listings: Sequence[Listing]) -> AccessLists | None:

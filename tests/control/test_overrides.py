@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask
 
-from flask_multilimit import IP, Ban, Concurrent, ConfigurationError, MultiLimit, Reserve, Rule, exempt, rate_limiter
+from flask_multilimit import (
+    IP,
+    USER,
+    Ban,
+    Concurrent,
+    ConfigurationError,
+    MultiLimit,
+    Reserve,
+    Rule,
+    exempt,
+    rate_limiter,
+)
 from flask_multilimit.engine.slots import KEEPER
 from flask_multilimit.insight.changes import entries
 from flask_multilimit.serve.gate import gate_of
@@ -57,6 +68,14 @@ CHANGES: dict[str, tuple[str | None, dict[str, Any], dict[str, str], int, dict[s
         4,
         {"ip": "2001:db9::7"},
     ),
+    "address of a user who is not logged in": (
+        *(None, {"who": "203.0.113.9", "times": 2}, {"path": "/mine", "ip": "203.0.113.9"}),
+        *(4, {"path": "/mine", "ip": "203.0.113.8"}),
+    ),
+    "network, but not a user in it": (
+        *(None, {"who": "203.0.113.0/24", "times": 2}, {"path": "/mine", "ip": "203.0.113.9"}),
+        *(4, {"path": "/mine", "ip": "203.0.113.9", "user": "7"}),
+    ),
     "address with dynamic rules": (None, {"who": "198.51.100.7", "times": 2}, {"path": "/tier"}, 4, {}),
 }
 """The endpoint, the change, a client whose limit it changes, its new count, and a client whose limit stays."""
@@ -71,6 +90,17 @@ def test_override_applies_to_its_target_only(
     assert shop.statuses(count + 1, **asked) == [200] * count + [429]
     if other:
         assert shop.statuses(3, **other) == [200, 200, 429]
+
+
+def test_override_for_an_address_applies_to_nothing_where_all_visitors_share_a_quota() -> None:
+    app = Flask(__name__)
+    app.config["MULTILIMIT_ANONYMOUS_USER"] = "shared"
+    multilimit = MultiLimit(app, user_loader=lambda: None)
+    app.add_url_rule("/", "show", rate_limiter(type=USER, rules="2/minute")(view()))
+
+    with app.app_context(), pytest.raises(ConfigurationError, match="no endpoint has such a limit"):
+        multilimit.control.override(who="203.0.113.9", times=2, lasting=True)
+    assert statuses(app, "/", "/", "/") == [200, 200, 429]
 
 
 @pytest.mark.parametrize(("endpoint", "everywhere"), [("api.*", False), ("api", False), ("*", True)])

@@ -85,6 +85,17 @@ def test_why_names_a_ban_by_a_limiter_and_unban_lifts_it(path: str) -> None:
     assert statuses(app, path, environ_base=CLIENT) == [passes]
 
 
+def test_why_about_a_network_shows_refusals_of_clients_that_are_not_logged_in() -> None:
+    app = Flask("shop")
+    MultiLimit(app, user_loader=lambda: None)
+    app.add_url_rule("/", "inbox", rate_limiter(type=USER, rules="1/minute")(view()))
+    statuses(app, "/", "/", environ_base=CLIENT)
+    flush(app)
+
+    assert {each.shown for each in why(app, "203.0.113.0/24").refusals} == {"203.0.113.7"}
+    assert why(app, "192.0.2.0/24").refusals == ()
+
+
 def app_with_a_service(ban: Ban | None) -> Flask:
     """A view calls a limited function, and makes a check of its own."""
     app = app_on()
