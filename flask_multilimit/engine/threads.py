@@ -223,12 +223,19 @@ class _Children:
         self._is_registered = False
         self._after_fork_in_child()
         notify_child(self)
+        process = sys.modules.get("multiprocessing.process")
+        if process is not None and process.parent_process() is not None:  # the child itself imports this, as Granian's
+            _register_finalizer()
 
     def _after_fork_in_child(self) -> None:
         util = sys.modules.get("multiprocessing.util")  # other processes need not load it
         if util is not None and not self._is_registered:
             self._is_registered = True
-            util.register_after_fork(self, lambda _: util.Finalize(None, _end, exitpriority=0))
+            util.register_after_fork(self, lambda _: _register_finalizer())
+
+
+def _register_finalizer() -> None:
+    sys.modules["multiprocessing.util"].Finalize(None, _end, exitpriority=0)
 
 
 _children = _Children()

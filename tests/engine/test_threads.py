@@ -244,6 +244,22 @@ def test_running_beat_does_its_last_task_when_the_process_ends() -> None:
     assert run.stderr == ""
 
 
+IN_A_CHILD = f"""
+import multiprocessing
+child = multiprocessing.get_context("fork").Process(target=exec, args=({AT_THE_END!r}, globals()))
+child.start()
+child.join()
+"""
+
+
+def test_running_beat_does_its_last_task_when_the_child_that_imports_it_ends() -> None:
+    """A worker of Granian is a child of multiprocessing, and imports the app itself."""
+    run = subprocess.run([sys.executable, "-c", IN_A_CHILD], capture_output=True, text=True, check=True)
+
+    assert run.stdout.splitlines() == ["last"]
+    assert run.stderr == ""
+
+
 IN_THE_MIDDLE = """
 import threading, time
 from flask_multilimit.engine.threads import Beat
