@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import click
 from flask import Flask, has_request_context, request
@@ -15,6 +16,7 @@ from ..engine import ConfigurationError, ConfigurationWarning, Limiter
 from ..engine.forks import LateLock, notice_fork, notify_child
 from ..engine.slots import require_slots
 from ..engine.storage.addresses import redacted
+from ..engine.storage.layers.health import count_workers
 from ..engine.text import SafeLogger
 from ..engine.threads import in_master_of_uwsgi, threads_run
 from .state import AppState
@@ -195,12 +197,12 @@ def warn_where_quotas_end_with_a_command(state: AppState) -> None:
 
 def warn_of_several_processes(app: Flask, settings: Settings, limiter: Limiter) -> None:
     """Log a warning if the server of the current request may have several worker processes, and they share no storage
-    or their number is unknown. Adapters from ASGI always report that there may be several."""
-    if not request.environ.get("wsgi.multiprocess") or not settings.enabled or settings.workers == 1:
+    or their number is unknown."""
+    if not settings.enabled or settings.workers == 1 or not _may_be_several(request.environ):
         return
     if not limiter.storage.shared:
         SafeLogger(app.logger).warning(
-            "Rate limits: the server reports that it may run several worker processes, and with "
+            "Rate limits: the server may run several worker processes, and with "
             "MULTILIMIT_STORAGE_URI=%s each of them counts by itself and admits the full limit. Set a storage that "
             "they share: local:// on one machine (pip install 'flask-multilimit[local]'), or a server such as "
             "redis://localhost:6379/0. If there is only one process, set MULTILIMIT_WORKERS=1.",
@@ -213,3 +215,10 @@ def warn_of_several_processes(app: Flask, settings: Settings, limiter: Limiter) 
             workers.count,
             workers.source,
         )
+
+
+def _may_be_several(environ: Mapping[str, Any]) -> bool:
+    """Whether the server may have several worker processes. Adapters from ASGI always report it, Granian never does."""
+    if environ.get("SERVER_SOFTWARE") == "Granian":
+        return count_workers().count > 1
+    return bool(environ.get("wsgi.multiprocess"))

@@ -157,12 +157,14 @@ class TestDisabledLimits:
 
 
 class TestSeveralProcessesWarning:
-    def warnings(self, app: Flask, caplog: pytest.LogCaptureFixture, *, multiprocess: bool = True) -> list[str]:
+    def warnings(
+        self, app: Flask, caplog: pytest.LogCaptureFixture, *, multiprocess: bool = True, server: str = "gunicorn"
+    ) -> list[str]:
         app.add_url_rule("/", "view", rate_limiter()(lambda: "ok"))
         client = app.test_client()
         with caplog.at_level(logging.WARNING):
             for _ in range(3):
-                client.get("/", environ_overrides={"wsgi.multiprocess": multiprocess})
+                client.get("/", environ_overrides={"wsgi.multiprocess": multiprocess, "SERVER_SOFTWARE": server})
         return [record.getMessage() for record in caplog.records]
 
     def test_processes_without_shared_storage_are_warned_of_once_with_the_remedy(
@@ -180,6 +182,16 @@ class TestSeveralProcessesWarning:
         MultiLimit(app)
 
         assert self.warnings(app, caplog, multiprocess=False) == []
+
+    def test_processes_of_granian_which_reports_one_are_counted(
+        self, app: Flask, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("WEB_CONCURRENCY", "2")
+        MultiLimit(app)
+
+        (warning,) = self.warnings(app, caplog, multiprocess=False, server="Granian")
+
+        assert "MULTILIMIT_STORAGE_URI=memory://" in warning
 
     @pytest.mark.parametrize("setting", [{"MULTILIMIT_WORKERS": 1}, {"MULTILIMIT_ENABLED": False}])
     def test_setting_for_one_worker_or_disabled_limits_gives_no_warning(
