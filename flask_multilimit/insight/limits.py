@@ -11,7 +11,7 @@ from ..declare.subjects import parts_of
 from ..engine import Ban, Calendar, Rule
 from ..engine.periods import Period
 from ..engine.storage.layers.fallback import has_share
-from ..plan.endpoint import Plan, PlannedLimiter, planned_elsewhere
+from ..plan.endpoint import Plan, PlannedLimiter
 from ..plan.plans import Plans
 from ..plan.sources import UNMATCHED_SCOPE
 from ..plan.standings import is_exempt
@@ -347,8 +347,7 @@ def _of_extensions(gate: AppGate, endpoint: str) -> Iterator[ListedLimiter]:
     """The limiters that other extensions check at ``endpoint``."""
     given = [each for listing in gate.listings for each in listing(gate.app, endpoint).items()]
     declarations = [limiter.at(where) for where, limiters in given for limiter in limiters]
-    prefix, overrides = gate.settings.key_prefix, gate.plans.overrides
-    for planned in planned_elsewhere(gate.app, endpoint, declarations, prefix, overrides):
+    for planned in gate.plans.planner.limiters_elsewhere(endpoint, declarations):
         declared = planned.declaration
         methods = None if declared.methods is None else tuple(sorted(declared.methods))
         yield ListedLimiter(planned, declared.scope or endpoint, methods)

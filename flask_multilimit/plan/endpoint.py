@@ -296,71 +296,67 @@ def make_cached_apply() -> LimitsOf:
     return lru_cache(maxsize=HITS_REMEMBERED)(Plan.apply_to)
 
 
-def planned_at(
-    app: Flask,
-    scope: str,
-    declarations: Sequence[Declaration],
-    *,
-    serving: Sequence[Declaration],
-    prefix: str,
-    dynamic: MutableMapping[Hashable, DynamicRules],
-    counted_as: str | None,
-    methods: Mapping[Declaration, str],
-    overrides: Overrides,
-    added: Collection[Declaration],
-) -> tuple[PlannedLimiter, ...]:
-    """The limiters of a plan, of which some are ``added`` by overrides. Raises :class:`ConfigurationError` if two of
-    them would share a key, but not what they count, or the keys of ``scope`` would be in several slots.
+@dataclass(frozen=True, eq=False, repr=False)
+class Planner:
+    """Plans the limiters of all scopes of one app."""
 
-    ``serving`` are those ``declarations`` that serve the method of the plan. All of them get names, because a rule has
-    one name for all methods: first those for all methods, then those for some, and last those of overrides.
-    ``dynamic`` has the rules by request of each limiter at its endpoint, for all plans of an app. ``counted_as`` is the
-    scope in the keys of declarations without one, if it is not ``scope``. ``methods`` has the part of keys for the
-    methods of declarations that are on one method of a class.
-    """
-    reject_scattered_keys(scope, serving)
-    own = counted_as or scope
-    names = _Names((*(each for each in declarations if each not in added), *methods))
-    named = {
-        each: _planned(app, each, own, prefix, methods.get(each, each.methods_in_key), names, dynamic)
-        for each in sorted(declarations, key=lambda each: (each in added, each.methods is not None))
-    }
-    planned = tuple(named[each] for each in serving)
-    reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned if each.declaration not in added))
-    if not overrides:
-        return tuple(_separated(planned, added))
-    planned = tuple(_separated(_overridden(scope, planned, overrides), added))
-    reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned))
-    return planned
+    app: Flask
+    prefix: str
+    """The prefix of keys, for declarations without one."""
+    overrides: Overrides
+    """The overrides in the plans, and which of them had an effect when the plans were made."""
+    dynamic: MutableMapping[Hashable, DynamicRules]
+    """The rules by request of each limiter at its endpoint, which remember the last good ones."""
 
+    def limiters_at(
+        self,
+        scope: str,
+        declarations: Sequence[Declaration],
+        *,
+        serving: Sequence[Declaration],
+        counted_as: str | None,
+        methods: Mapping[Declaration, str],
+        added: Collection[Declaration],
+    ) -> tuple[PlannedLimiter, ...]:
+        """The limiters of a plan, of which some are ``added`` by overrides. Raises :class:`ConfigurationError` if two
+        of them would share a key, but not what they count, or the keys of ``scope`` would be in several slots.
 
-def planned_elsewhere(
-    app: Flask, scope: str, declarations: Iterable[Declaration], prefix: str, overrides: Overrides
-) -> tuple[PlannedLimiter, ...]:
-    """Limiters of ``scope`` that no plan has, because another extension checks them by itself."""
-    names = _Names(())
-    planned = (_planned(app, each, scope, prefix, each.methods_in_key, names, {}) for each in declarations)
-    return _overridden(scope, planned, overrides)
+        ``serving`` are those ``declarations`` that serve the method of the plan. All of them get names, because a rule
+        has one name for all methods: first those for all methods, then those for some, and last those of overrides.
+        ``counted_as`` is the scope in the keys of declarations without one, if it is not ``scope``. ``methods`` has the
+        part of keys for the methods of declarations that are on one method of a class.
+        """
+        reject_scattered_keys(scope, serving)
+        own = counted_as or scope
+        names = _Names((*(each for each in declarations if each not in added), *methods))
+        named = {
+            each: self._limiter(each, own, methods.get(each, each.methods_in_key), names)
+            for each in sorted(declarations, key=lambda each: (each in added, each.methods is not None))
+        }
+        planned = tuple(named[each] for each in serving)
+        reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned if each.declaration not in added))
+        if not self.overrides:
+            return tuple(_separated(planned, added))
+        planned = tuple(_separated(_overridden(scope, planned, self.overrides), added))
+        reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned))
+        return planned
 
+    def limiters_elsewhere(self, scope: str, declarations: Iterable[Declaration]) -> tuple[PlannedLimiter, ...]:
+        """Limiters of ``scope`` that no plan has, because another extension checks them by itself."""
+        names, planner = _Names(()), replace(self, dynamic={})  # nobody asks these for rules
+        planned = (planner._limiter(each, scope, each.methods_in_key, names) for each in declarations)
+        return _overridden(scope, planned, self.overrides)
 
-def _planned(
-    app: Flask,
-    declaration: Declaration,
-    scope: str,
-    prefix: str,
-    methods: str,
-    names: _Names,
-    dynamic: MutableMapping[Hashable, DynamicRules],
-) -> PlannedLimiter:
-    place = (declaration.key or prefix, declaration.scope or scope, declaration.hash_tag, methods)
-    stem = stem_of(*place)
-    ban_name = "" if declaration.ban is None else names.of(declaration, declaration.ban.rule)
-    if callable(declaration.rules):
-        identity = (id(declaration.rules), declaration.where, declaration.type_name, declaration.methods, stem)
-        rules_by_request = dynamic.setdefault(identity, DynamicRules(app, declaration))
-        return PlannedLimiter(declaration, place, stem, (), rules_by_request, ban_name=ban_name)
-    rules = tuple((names.of(declaration, rule), rule) for rule in declaration.rules)
-    return PlannedLimiter(declaration, place, stem, rules, None, ban_name=ban_name)
+    def _limiter(self, declaration: Declaration, scope: str, methods: str, names: _Names) -> PlannedLimiter:
+        place = (declaration.key or self.prefix, declaration.scope or scope, declaration.hash_tag, methods)
+        stem = stem_of(*place)
+        ban_name = "" if declaration.ban is None else names.of(declaration, declaration.ban.rule)
+        if callable(declaration.rules):
+            identity = (id(declaration.rules), declaration.where, declaration.type_name, declaration.methods, stem)
+            rules_by_request = self.dynamic.setdefault(identity, DynamicRules(self.app, declaration))
+            return PlannedLimiter(declaration, place, stem, (), rules_by_request, ban_name=ban_name)
+        rules = tuple((names.of(declaration, rule), rule) for rule in declaration.rules)
+        return PlannedLimiter(declaration, place, stem, rules, None, ban_name=ban_name)
 
 
 def _overridden(scope: str, planned: Iterable[PlannedLimiter], overrides: Overrides) -> tuple[PlannedLimiter, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -14,13 +14,12 @@ from werkzeug.routing import Rule as Route
 
 from ..declare.advice import Stack
 from ..declare.decorators import rate_limiter
-from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration, reject_unknown_options
 from ..declare.subjects import LimitType, Subject, Subjects, SubjectType, parts_by_type
 from ..engine import ConfigurationError
 from ..engine.text import Phrase
 from .checks import reject_accidental_sharing, reject_late, reject_misplaced, reject_mixed, reject_unserved
-from .endpoint import Plan, make_cached_apply, planned_at
+from .endpoint import Plan, Planner, make_cached_apply
 from .overrides import Overrides
 from .sources import UNMATCHED_SCOPE, Sources, methods_of_handlers, scope_of, view_exemptions, view_stack
 
@@ -37,7 +36,7 @@ class Plans:
     """One set of plans, made from one set of sources.
 
     A plan is made when it is first looked up. :meth:`build` makes and checks them all. To change the limits in force,
-    build another set with the same ``dynamic``, and assign it.
+    make another set by :meth:`changed`, and assign it.
     """
 
     def __init__(
@@ -47,7 +46,6 @@ class Plans:
         *,
         subjects: Subjects,
         key_prefix: str,
-        dynamic: MutableMapping[Hashable, DynamicRules] | None = None,
         overrides: Overrides | None = None,
         declared: Plans | None = None,
     ) -> None:
@@ -55,11 +53,10 @@ class Plans:
         """The plans without overrides."""
         self.app = app
         self.sources = sources
-        self.key_prefix = key_prefix
-        self.dynamic: MutableMapping[Hashable, DynamicRules] = {} if dynamic is None else dynamic
-        """The rules by request of each limiter at its endpoint, which remember the last good ones."""
         self.overrides: Overrides = Overrides() if overrides is None else overrides
-        """The overrides in these plans, and which of them had an effect when the plans were made."""
+        self.planner: Planner = Planner(
+            app, key_prefix, self.overrides, {} if declared is None else declared.planner.dynamic
+        )
         self.subjects = subjects
         self._cached_apply = make_cached_apply()
         self._endpoints: dict[tuple[str, str], Plan] = {}
@@ -101,8 +98,7 @@ class Plans:
             self.app,
             self.sources,
             subjects=self.subjects,
-            key_prefix=self.key_prefix,
-            dynamic=self.dynamic,
+            key_prefix=self.planner.prefix,
             overrides=overrides,
             declared=self.declared,
         )
@@ -274,17 +270,8 @@ class Plans:
         serving = [each for each in declared if method is None or each.serves(method, by_flask=by_flask)]
         if added:
             self.overrides.effective.update(added[each] for each in serving if each in added)
-        limiters = planned_at(
-            self.app,
-            scope,
-            declared,
-            serving=serving,
-            prefix=self.key_prefix,
-            dynamic=self.dynamic,
-            counted_as=counted_as,
-            methods=methods or {},
-            overrides=self.overrides,
-            added=added,
+        limiters = self.planner.limiters_at(
+            scope, declared, serving=serving, counted_as=counted_as, methods=methods or {}, added=added
         )
         return Plan(scope, stack, limiters, early, self._cached_apply)
 
