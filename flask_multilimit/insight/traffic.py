@@ -9,7 +9,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import RLock
 from typing import Any, Literal, get_args
 
@@ -495,23 +495,36 @@ def now(
     minutes = min(max(minutes, 1), LONGEST_SECONDS // 60)
     slices = minutes * 60 // BUCKET_SECONDS
     storage, memory = storage_state(gate), memory_of(gate)
-    given: dict[str, Any] = {
-        "minutes": minutes,
-        "endpoint": endpoint,
-        "q": q,
-        "sort": sort if sort in SORTS else SORTS[0],
-        "changes": changes_in_force(gate),
-        "workers": None if storage.state == "failed" else workers(gate),
-    }
+    found = Now(
+        at=time.time(),
+        minutes=minutes,
+        counted=memory is not None,
+        why_not="" if memory is not None else why_not_counted(gate),
+        seconds=0.0,
+        complete=True,
+        endpoint=endpoint,
+        q=q,
+        sort=sort if sort in SORTS else SORTS[0],
+        totals=Amounts(**dict.fromkeys(CURVES, Amount(0.0, 0))),
+        series=Series(**dict.fromkeys(CURVES, (0,) * slices)),
+        last=0,
+        step=BUCKET_SECONDS,
+        endpoints=(),
+        paging=paged((), 1)[1],
+        rules=(),
+        subjects=(),
+        bans_in_force=(),
+        storage=storage,
+        changes=changes_in_force(gate),
+        workers=None if storage.state == "failed" else workers(gate),
+    )
     if memory is None:
-        return Now(counted=False, why_not=why_not_counted(gate), storage=storage, **given, **_no_numbers(slices))
+        return found
     with memory.looking(is_away=storage.state == "failed", patient=patient):
-        storage = storage.after(memory.problem, memory.milliseconds)
+        found = replace(found, storage=storage.after(memory.problem, memory.milliseconds))
         if memory.at and memory.is_complete():
-            found = _numbers(gate, memory, endpoint, q, given["sort"], page, slices)
-        else:  # never a part of the numbers
-            found = {**_no_numbers(slices), "complete": False, "seconds": memory.seconds(slices) if memory.at else 0.0}
-        return Now(counted=True, why_not="", storage=storage, **given, **found)
+            return _with_numbers(found, gate, memory, page, slices)
+        return replace(found, complete=False, seconds=memory.seconds(slices) if memory.at else 0.0)
 
 
 def why_not_counted(gate: AppGate) -> str:
@@ -523,48 +536,28 @@ def why_not_counted(gate: AppGate) -> str:
     return ""
 
 
-def _no_numbers(slices: int) -> dict[str, Any]:
-    none = Amount(0.0, 0)
-    return {
-        "at": time.time(),
-        "seconds": 0.0,
-        "complete": True,
-        "totals": Amounts(**dict.fromkeys(CURVES, none)),
-        "series": Series(**dict.fromkeys(CURVES, (0,) * slices)),
-        "last": 0,
-        "step": BUCKET_SECONDS,
-        "endpoints": (),
-        "paging": paged((), 1)[1],
-        "rules": (),
-        "subjects": (),
-        "bans_in_force": (),
-    }
-
-
-def _numbers(
-    gate: AppGate, memory: TrafficMemory, endpoint: str | None, q: str, sort: Sort, page: int, slices: int
-) -> dict[str, Any]:
-    amounts = _amounts_by_endpoint(memory, slices)
-    names = [name for name in amounts if name != ALL and q.lower() in name.lower()]
-    names.sort(key=lambda name: _order(sort, name, amounts[name]))
+def _with_numbers(found: Now, gate: AppGate, memory: TrafficMemory, page: int, slices: int) -> Now:
+    endpoint, amounts = found.endpoint, _amounts_by_endpoint(memory, slices)
+    names = [name for name in amounts if name != ALL and found.q.lower() in name.lower()]
+    names.sort(key=lambda name: _order(found.sort, name, amounts[name]))
     shown, paging = paged(names, page, ROWS)
     wanted = memory.refused_clients(MOST_SUBJECTS, lambda who: endpoint in {None, who.endpoint}, slices=slices)
-    return {
-        "at": memory.at,
-        "seconds": memory.seconds(slices),
-        "complete": memory.is_complete(slices),
-        "totals": _totals(memory, endpoint or ALL, slices),
-        "series": _series(memory, endpoint or ALL, slices),
-        "last": memory.last,
-        "step": BUCKET_SECONDS,
-        "endpoints": tuple(
+    return replace(
+        found,
+        at=memory.at,
+        seconds=memory.seconds(slices),
+        complete=memory.is_complete(slices),
+        totals=_totals(memory, endpoint or ALL, slices),
+        series=_series(memory, endpoint or ALL, slices),
+        last=memory.last,
+        endpoints=tuple(
             EndpointTraffic(name, _totals(memory, name, slices), _series(memory, name, slices)) for name in shown
         ),
-        "paging": paging,
-        "rules": _rules(memory, endpoint, slices),
-        "subjects": tuple(_client(gate, memory, rules) for rules in wanted),
-        "bans_in_force": _bans(memory.bans(), endpoint),
-    }
+        paging=paging,
+        rules=_rules(memory, endpoint, slices),
+        subjects=tuple(_client(gate, memory, rules) for rules in wanted),
+        bans_in_force=_bans(memory.bans(), endpoint),
+    )
 
 
 def _totals(memory: TrafficMemory, endpoint: str, slices: int) -> Amounts:
