@@ -21,7 +21,7 @@ from .declare.subjects import ANONYMOUS, EVERYONE, LimitType, Named, subjects_fr
 from .engine import ConfigurationError, Decision, Hit, Limiter, Rule, hits_for
 from .engine.errors import brief, check_bool, is_number
 from .engine.hits import BanHit
-from .engine.storage import Clocked, GuardedStorage, layers_of, rebuilt
+from .engine.storage import Clocked, GuardedStorage, layers_of
 from .insight.clients import applied_at, require_limiters
 from .insight.keys import all_keys
 from .plan.standings import require_known_rules
@@ -120,10 +120,9 @@ def freeze(app: Flask) -> Iterator[Clock]:
         raise ConfigurationError(f"freeze: the limits of {app.name!r} are frozen already; use that clock")
     at = limiter.peek(hits_for(Rule(), scope="flask_multilimit.testing")).at
     clock, before = Clock(at / _MICROSECONDS), storage.clock
-    layers = rebuilt(limiter.outermost, clock)
     storage.clock = clock
     frozen = gate.limiter = _TrackingLimiter(
-        layers, layers=limiter.layers, sleep=clock.advance, monotonic=lambda: clock.now
+        storage, layers=limiter.layers, sleep=clock.advance, monotonic=lambda: clock.now
     )
     frozen.follow(limiter.with_overrides)
     try:

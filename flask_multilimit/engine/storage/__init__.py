@@ -24,7 +24,7 @@ from .base import (
 )
 from .evaluate import decide, settle
 from .layers.health import Health
-from .layers.stack import Layers, rebuilt, with_leases
+from .layers.stack import Layers, with_leases
 from .memory import MemoryStorage
 from .schemes import DEFAULT_TIMEOUT, SCHEMES, Scheme, storage_from, storage_from_uri
 from .tallies import KeepsTallies, Tallies, Tally
@@ -68,7 +68,6 @@ __all__ = [
     "decide",
     "is_storage",
     "layers_of",
-    "rebuilt",
     "settle",
     "storage_from",
     "storage_from_uri",

@@ -150,9 +150,6 @@ class DenyCache:
         finally:
             self.forget(keys)
 
-    def rebuild(self, storage: Storage, clock: Callable[[], int]) -> DenyCache:
-        return DenyCache(storage, seconds=self.seconds, clock=clock)
-
     def close(self) -> None:
         self.wrapped.close()
 

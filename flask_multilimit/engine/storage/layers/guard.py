@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 from uuid import UUID, uuid4
 
 from ...decision import Charge, Decision
@@ -53,13 +53,6 @@ class GuardedStorage:
         check_clock(clock)
         self.wrapped = storage
         self.shared: bool = storage.shared
-        self._options: dict[str, Any] = {
-            "on_error": on_error,
-            "workers": workers,
-            "logger": logger,
-            "on_change": on_change,
-            "memory_keys": memory_keys,
-        }
         self._policy = Policy(on_error)
         report = Report(logger, on_change, on_error)
         self._outage = Outage(storage, report, workers=workers, memory_keys=memory_keys, clock=clock, logger=logger)
@@ -150,9 +143,6 @@ class GuardedStorage:
         """Raises :class:`StorageError` while the storage is down, so that the caller knows."""
         self.wrapped.reset(keys)
         self._outage.reset(keys)
-
-    def rebuild(self, storage: Storage, clock: Callable[[], int]) -> GuardedStorage:
-        return GuardedStorage(storage, clock=clock, **self._options)
 
     def stop(self) -> None:
         """Stop probing the storage."""

@@ -235,9 +235,6 @@ class LeasingStorage:
             for key in keys:
                 self._leases.pop(key, None)
 
-    def rebuild(self, storage: Storage, clock: Callable[[], int]) -> LeasingStorage:
-        return LeasingStorage(storage, clock=clock)
-
     def on_units(self, call: Callable[[Sequence[str]], object]) -> None:
         """From now on, ``call`` with the keys of which this process has units again."""
         self._on_units = call

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 from ...errors import ConfigurationError, brief, check_logger, is_number
 from ...hits import OnStorageError, check_policy
@@ -88,27 +88,6 @@ def with_leases(storage: Storage) -> Storage:
     elif not _has(deny_cache, storage):
         outermost = leasing_storage(storage, clock=clock)
     return cast("Storage", outermost)
-
-
-@runtime_checkable
-class Layer(Storage, Protocol):
-    """A storage that wraps another one."""
-
-    wrapped: Storage
-
-    def rebuild(self, storage: Storage, clock: Callable[[], int]) -> Storage:
-        """A new layer with the options of this one, around another storage and with another clock."""
-
-
-def rebuilt(storage: Storage, clock: Callable[[], int]) -> Storage:
-    """New layers like those of ``storage``, around the same innermost one, with another ``clock``: for tests that stop
-    time. Raises :class:`ConfigurationError` for a layer that cannot be rebuilt."""
-    *layers, rebuilt_storage = layers_of(storage)
-    for layer in reversed(layers):
-        if not isinstance(layer, Layer):
-            raise ConfigurationError(f"a {type(layer).__name__} cannot use another clock: give it rebuild()")
-        rebuilt_storage = layer.rebuild(rebuilt_storage, clock)
-    return rebuilt_storage
 
 
 def _has(kind: type, storage: Storage) -> bool:

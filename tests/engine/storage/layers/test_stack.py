@@ -23,7 +23,7 @@ from flask_multilimit.engine import (
     storage_from_uri,
 )
 from flask_multilimit.engine.slots import slots_of
-from flask_multilimit.engine.storage import layers_of, rebuilt
+from flask_multilimit.engine.storage import layers_of
 from support.bench import hits
 from support.clock import Clock
 from support.doubles import RecordingStorage
@@ -136,20 +136,6 @@ def test_limiter_with_layers_decides_locally_in_an_outage(caplog: pytest.LogCapt
     assert len(caplog.records) == 1
     with pytest.raises(StorageError):
         Limiter(storage_from_uri(NO_SERVER)).check(hits("3/minute"))
-
-
-def test_a_layer_that_cannot_be_rebuilt_is_an_error() -> None:
-    class Counting:
-        def __init__(self, wrapped: MemoryStorage) -> None:
-            self.wrapped = wrapped
-
-        def __getattr__(self, name: str) -> object:
-            if name == "rebuild":
-                raise AttributeError(name)
-            return getattr(self.wrapped, name)
-
-    with pytest.raises(ConfigurationError, match="a Counting cannot use another clock"):
-        rebuilt(Counting(MemoryStorage()), Clock())  # type: ignore[arg-type]
 
 
 def wrong(option: str, values: list[Any], text: str) -> list[Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,12 +10,8 @@ from engine.storage.layers.guard.workers import FOUR, Shared, Workers, loses_the
 from flask_multilimit.engine import (
     ConfigurationError,
     GuardedStorage,
-    Health,
     Limiter,
-    MemoryStorage,
-    StorageDenied,
     StorageError,
-    hits_for,
 )
 from flask_multilimit.engine.decision import FALLBACKS
 from support.bench import hits
@@ -106,25 +101,3 @@ def test_health_of_a_memory_storage_is_always_working() -> None:
 def test_the_health_of_a_shared_storage_without_a_guard_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="Shared is not guarded"):
         Limiter(Shared(Clock())).health()
-
-
-def test_guard_rebuilt_with_another_clock_keeps_its_options(caplog: pytest.LogCaptureFixture) -> None:
-    changes, clock, logger = list[Health](), Clock(), logging.getLogger("app")
-    options: dict[str, Any] = {"workers": 4, "logger": logger, "on_change": changes.append, "memory_keys": 1000}
-    storage = Shared(clock)
-    guard = GuardedStorage(MemoryStorage(), **options, on_error="deny").rebuild(storage, clock)
-    storage.error = StorageError("it is broken")
-
-    with pytest.raises(StorageDenied):
-        guard.check(hits())
-
-    assert [(change.state, change.workers.count) for change in changes] == [("failed", 4)]
-    assert [record.name for record in caplog.records] == ["app"]
-    for n in range(1200):
-        guard.check(hits_for("5/minute", scope="x", subject=str(n), on_storage_error="local"))
-    assert guard.health().fallback_keys <= 1000
-    last = hits_for("5/minute", scope="x", subject="last", on_storage_error="local")
-    before = [guard.check(last).allowed for _ in range(2)]
-    clock.advance(60)
-    assert [*before, guard.check(last).allowed] == [True, False, True]
-    guard.stop()
