@@ -167,6 +167,20 @@ def test_refusal_in_a_handler_is_raised_when_the_app_traps_http_exceptions(limit
         ask(limited_app, "/b")
 
 
+def test_refusal_in_the_handler_of_server_errors_is_raised_when_the_app_traps_http_exceptions(
+    limited_app: Flask,
+) -> None:
+    limited_app.testing = True
+    limited_app.config |= {"TRAP_HTTP_EXCEPTIONS": True, "PROPAGATE_EXCEPTIONS": False}
+    limited_app.add_url_rule("/", "broken", lambda: str(1 / 0))
+    handler: Callable[[Exception], Any] = rate_limiter(rules="1/minute")(lambda _: ("sorry", 500))
+    limited_app.register_error_handler(500, handler)
+
+    assert statuses(limited_app, "/") == [500]
+    with pytest.raises(RateLimitExceeded):
+        ask(limited_app)
+
+
 def test_handler_that_raises_the_refusal_again_runs_once(limited_app: Flask, client: FlaskClient) -> None:
     limited_app.config["PROPAGATE_EXCEPTIONS"] = False
     limited_app.add_url_rule("/", "index", rate_limiter(rules="1/minute")(view()))

@@ -312,7 +312,12 @@ def test_exception_as_wsgi_application_answers_like_its_response(
     assert raised[1:] == responded[1:]
 
 
-def test_exception_is_freed_when_the_response_is_sent(limited_app: Flask, limited: FlaskClient) -> None:
+@pytest.mark.parametrize("is_async", [False, True])
+def test_exception_is_freed_when_the_response_is_sent(limited_app: Flask, is_async: bool) -> None:
+    async def answer() -> str:
+        return "ok"
+
+    limited_app.add_url_rule("/", "index", rate_limiter(rules="1/minute")(answer if is_async else view()))
     kept = []
 
     @limited_app.errorhandler(RateLimitExceeded)
@@ -320,7 +325,7 @@ def test_exception_is_freed_when_the_response_is_sent(limited_app: Flask, limite
         kept.append(weakref.ref(error))
         return error
 
-    limited.get("/")
+    ask(limited_app)
     gc.disable()
     try:
         run_wsgi_app(limited_app, create_environ(), buffered=True)

@@ -21,6 +21,7 @@ from flask_multilimit.engine import (
     storage_from_uri,
 )
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.errors import with_remedy
 from flask_multilimit.engine.storage.redis.failures import NOBODY_THERE, TOO_LATE, storage_error
 from support.bench import bare, hits, rule
 from support.liar import Liar
@@ -354,6 +355,12 @@ def test_text_of_an_error_says_what_happened_and_shows_no_password(error: Except
     assert (str(made), made.no_reply) == (f"the rate limit storage {text}", no_reply)
     assert made.__cause__ is error
     assert "hunter2" not in str(error)
+
+
+def test_log_puts_the_remedy_into_the_sentence_of_the_error() -> None:
+    refused = storage_error(redis.ConnectionError("Connection closed by server."))
+
+    assert with_remedy(refused).endswith(f"ConnectionError: Connection closed by server ({NOBODY_THERE})")
 
 
 @pytest.mark.parametrize(
