@@ -12,7 +12,7 @@ from flask_multilimit.engine import Hit, Hits, RuleStatus
 
 from .declared import KeyFunction, MetaLimit, RuntimeLimit
 from .items import RateLimitItem
-from .registry import Place
+from .places import Place
 from .storage import Strategy, Terms, WindowStats, ban_for, hit_for
 
 

@@ -19,7 +19,8 @@ from .constants import ConfigVars
 from .declared import Limit, RuntimeLimit, name_of
 from .in_force import MULTILIMIT, InForce
 from .migrate import report
-from .registry import Destination, Place, view_name
+from .places import Destination, Place
+from .registry import view_name
 from .settings import setting_of
 from .util import get_qualified_name
 
@@ -172,7 +173,7 @@ def _routes(state: InForce, only: str | None) -> Iterator[tuple[str, list[Listed
         unknown: dict[str, Limit] = {}
         limits = _limits_of(state, route, unknown)
         notes = [f"{each}: depends on the request" for each in unknown]
-        if state.registry.exemption(app, destination) and not limits and not unknown:
+        if state.places.exemption(destination) and not limits and not unknown:
             notes.append("Exempt")
         yield f"{destination.endpoint}: {route}", list(limits.values()), notes
 
@@ -231,14 +232,14 @@ def _limits_of(state: InForce, route: Rule, unknown: dict[str, Limit]) -> dict[t
 
 def _places(state: InForce, at: Destination) -> tuple[Place, ...]:
     """Where a request is checked: before the view, and in the view, or in the method of its class that is limited."""
-    before = state.place_before(at)
+    before = state.places.before_view(at)
     view_class = getattr(state.app.view_functions.get(at.endpoint), "view_class", None)
     method = getattr(view_class, at.method.lower(), None)
     name = "" if method is None else get_qualified_name(method)
     if not state.registry.limits_of(name):
-        return before, state.place_at(at, view_name(state.app, at.endpoint))
+        return before, state.places.at_function(at, view_name(state.app, at.endpoint))
     before = replace(before, around=(), wants_default=False)  # as after the first request, which calls the method
-    return before, state.registry.at_function(state.app, at, state.settings, name)
+    return before, state.places.at_function(at, name)
 
 
 def _limits_at(place: Place, unknown: dict[str, Limit]) -> Iterator[Listed]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from flask import Flask, Request, Response, has_app_context, request
+from flask import Flask, Request, Response, has_app_context
 from werkzeug.http import http_date, parse_date
 
 from flask_multilimit import ConfigurationError, Decision, MultiLimit
@@ -17,9 +17,10 @@ from flask_multilimit.engine.text import SafeLogger
 
 from .checks import Answer, Progress, Question, RequestLimit, applied_limits, key_of_client
 from .constants import HeaderNames
-from .declared import KeyFunction, Limit, Reaction, RuntimeLimit
+from .declared import KeyFunction, Reaction, RuntimeLimit
 from .errors import RateLimitExceeded
-from .registry import Destination, Place, Registry, Resolved
+from .places import Place, Places, Resolved
+from .registry import Registry
 from .settings import Options, Settings
 from .storage import StorageOfApp, Strategy, Terms, storage_from
 
@@ -28,7 +29,6 @@ MULTILIMIT = "multilimit"
 DEFAULT_PREFIX = "rate_limit:"
 LONGEST_PREFIX = 29
 """Characters, so that there is room for the number of a Limiter."""
-MOST_REMEMBERED = 4096
 QUESTIONS_REMEMBERED = 1024
 LONGEST_REMEMBERED = 256
 """The most characters of a key that is remembered: clients can invent keys, and must not fill the memory."""
@@ -47,7 +47,7 @@ class InForce:
         self.terms: Terms = Terms(settings.algorithm, _prefix_of(app, settings), settings.on_storage_error)
         self._memory = Engine() if settings.in_memory_fallback else None
         self._name_of_progress = f"multilimit_flask_limiter_{id(self)}"
-        self._places: dict[tuple[str, str | None, str, str | None], Place] = {}
+        self.places: Places = Places(app, self.registry, settings)
         self._cached_question = lru_cache(maxsize=QUESTIONS_REMEMBERED)(self._question_of)
         self._remembered_question = lru_cache(maxsize=QUESTIONS_REMEMBERED, typed=True)(Question.of)
         self.started: bool = False
@@ -103,41 +103,6 @@ class InForce:
         """Reset all quotas of the app."""
         with self.app.app_context():
             self._multilimit.reset(reach="everything")
-
-    def endpoint(self) -> str:
-        identify = self.settings.request_identifier
-        return (request.endpoint or "") if identify is None else identify()
-
-    # Places
-
-    def place(self, request: Request, name: str | None = None) -> Place:
-        """The place where the decorated function ``name`` is called; without a name, that before the view."""
-        route, identify = request.url_rule, self.settings.request_identifier
-        endpoint = None if route is None else route.endpoint
-        where = (endpoint or "" if identify is None else identify(), endpoint, request.method, name)
-        known = self._places.get(where)
-        if known is None or known.version != self.registry.version:
-            at = Destination(where[0], request.blueprint, request.method)
-            known = self.place_before(at) if name is None else self.place_at(at, name)
-            if len(self._places) >= MOST_REMEMBERED:  # clients may invent methods, and request_identifier names
-                self._places.clear()
-            self._places[where] = known
-        return known
-
-    def place_of_with(self, request: Request, location: str, limit: Limit) -> Place:
-        """The place of a ``with`` statement, whose limit may differ each time."""
-        at = Destination(self.endpoint(), request.blueprint, request.method)
-        self.registry.enter(at.endpoint, location, limit)
-        return self.registry.at_function(self.app, at, self.settings, location, own=(limit,))
-
-    def place_before(self, at: Destination) -> Place:
-        return self.registry.before_view(self.app, at, self.settings)
-
-    def place_at(self, at: Destination, name: str) -> Place:
-        found = self.registry.at_function(self.app, at, self.settings, name)
-        if found.is_inside:
-            self.registry.learn(at.endpoint, name)
-        return found
 
     # Checks
 

@@ -172,7 +172,7 @@ class Limiter:
         state = InForce.of(_current_app(), self)
         if state is not None and self.enabled:
             request = _current_request()
-            state.check(request, state.place_of_with(request, location, limit))
+            state.check(request, state.places.of_with(request, location, limit))
 
     # For the app to ask
 
@@ -206,7 +206,7 @@ class Limiter:
     def identify_request(self) -> str:
         """The scope of the limits of this request: by default the endpoint."""
         state = InForce.of(_current_app(), self)
-        return state.endpoint() if state is not None and self.enabled else ""
+        return state.places.endpoint() if state is not None and self.enabled else ""
 
     def check(self) -> None:
         """Check all limits of this request here and now. Raises :exc:`RateLimitExceeded`."""
@@ -226,7 +226,7 @@ class Limiter:
                 state.started = True
                 warn(state)
             request = _current_request()
-            place = state.place(request)
+            place = state.places.of(request)
             if not place.is_free:
                 state.check(request, place)
 
@@ -235,7 +235,7 @@ class Limiter:
         state = InForce.of(_current_app(), self)
         if state is not None and self.enabled:
             request = _current_request()
-            state.check(request, state.place(request, name))
+            state.check(request, state.places.of(request, name))
 
     def _after_request(self, state: InForce, response: Response) -> Response:
         state.finish(_current_request(), response)
