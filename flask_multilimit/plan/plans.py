@@ -21,13 +21,11 @@ from ..engine.text import Phrase
 from .checks import reject_accidental_sharing, reject_late, reject_misplaced, reject_mixed, reject_unserved
 from .endpoint import Plan, Planner, make_cached_apply
 from .overrides import Overrides
-from .sources import UNMATCHED_SCOPE, Sources, methods_of_handlers, scope_of, view_exemptions, view_stack
+from .sources import METHODS, UNMATCHED_SCOPE, Sources, methods_of_handlers, scope_of, view_exemptions, view_stack
 
 if TYPE_CHECKING:
     from ..control.entries import Override
 
-METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
-"""Request methods for which plans are kept; clients can make up any number of others."""
 _REDIRECT = Plan(UNMATCHED_SCOPE, None, ())
 """The plan of a request that the router redirects: free, unless something else answers it before."""
 

@@ -23,6 +23,8 @@ from ..engine.errors import brief
 if TYPE_CHECKING:
     from ..declare.data import LimitsFile
 
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+"""The usual request methods. Plans are kept for them; clients can make up any number of others."""
 APPLICATION_SCOPE = "application"
 UNMATCHED_SCOPE = "unmatched"
 
@@ -125,7 +127,7 @@ class Sources(NamedTuple):
         return (*self.application, *self.unmatched) if self.unmatched else ()
 
     def idle_by_name(self) -> list[str]:
-        """A message for each limit and exemption by name, and each limit of a blueprint, that applies to nothing."""
+        """A message for each limit and exemption by name, and each limit of a blueprint or the app, that is idle."""
         return [*self._unknown_names(), *self._unserved_methods()]
 
     def _unknown_names(self) -> list[str]:
@@ -142,12 +144,18 @@ class Sources(NamedTuple):
         return [
             f"{declared.where}: methods={sorted(declared.methods)}: its routes take only "
             f"{', '.join(sorted(taken))}; give it a method that they take"
-            for name, declarations in (*self.configured, *of_blueprints)
+            for name, declarations in (*self.configured, *of_blueprints, ("*", self._misspelled()))
             for declared in declarations
             if declared.methods is not None
             for taken in [self._methods_of(name)]
             if taken and not any(map(declared.serves, taken))
         ]
+
+    def _misspelled(self) -> tuple[Declaration, ...]:
+        """The limits of the whole app that name only unusual methods. One for POST, say, is right also while no route
+        takes POST. Requests without a route may have any method."""
+        declared = (*(() if self.unmatched else self.application), *self.default)
+        return tuple(each for each in declared if each.methods is not None and each.methods.isdisjoint(METHODS))
 
     def _methods_of(self, name: str) -> set[str]:
         """What the routes take whose endpoints a name or pattern matches; empty if there is none, or one of them takes

@@ -171,6 +171,33 @@ class TestUnknownNames:
         assert str(caught.value).startswith("""blueprint "api": methods=['PSOT']: its routes take only GET, HEAD""")
         assert ";" not in str(caught.value).partition("; give it a method that they take")[2]
 
+    @pytest.mark.parametrize("setting", ["APPLICATION_LIMITS", "DEFAULT_LIMITS"])
+    def test_misspelled_method_of_a_limit_of_the_app_is_an_error(
+        self, app: Flask, storage: RecordingStorage, setting: str
+    ) -> None:
+        app.config[f"MULTILIMIT_{setting}"] = [
+            {"rules": "2/minute", "methods": ["PSOT"]},
+            {"rules": "3/minute", "methods": ["POST"]},  # no route takes it yet
+            {"rules": "4/minute", "methods": ["PURGE", "GET"]},
+        ]
+        app.get("/health", endpoint="health")(view())
+        multilimit = MultiLimit(app, storage=storage)
+
+        with pytest.raises(ConfigurationError) as caught:
+            multilimit.validate(app)
+        told = f"MULTILIMIT_{setting}: methods=['PSOT']: its routes take only GET, HEAD, OPTIONS; give it a method"
+        assert str(caught.value).startswith(told)
+        assert str(caught.value).count("methods=") == 1
+
+    def test_unusual_method_of_a_limit_of_the_app_is_no_error_if_unmatched_requests_are_limited(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
+        app.config["MULTILIMIT_APPLICATION_LIMITS"] = {"rules": "2/minute", "methods": ["PROPFIND"]}
+        app.config["MULTILIMIT_UNMATCHED_LIMITS"] = "9/minute"
+        MultiLimit(app, storage=storage).validate(app)
+
+        assert [ask(app, "/nowhere", method="PROPFIND").status_code for _ in range(3)] == [404, 404, 429]
+
     def test_method_of_a_route_that_takes_any_method_is_no_error(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_LIMITS"] = {"dav": {"rules": "1/minute", "methods": ["PROPFIND"]}}
         app.url_map.add(Route("/dav", endpoint="dav"))
