@@ -223,12 +223,16 @@ def too_many_listed(listings: Iterable[Listing], entry: Listing) -> str:
         exempts, refuses = "{entry} would exempt {n} addresses from all limits", "{entry} would refuse {n} addresses"
         return Phrase(exempts if allows else refuses, entry=entry, n=network.num_addresses)
     networks = (each.who.network for each in listings if (each.kind == "allow") == allows)
-    listed = addresses_in(each for each in networks if each and _is_counted(each, network.version))
-    if listed < _MOST_LISTED[network.version]:
+    if not are_half(filter(None, networks), network.version):
         return ""
     exempts = "{entry}: together with the other entries, it would exempt half of all {ip} addresses from all limits"
     refuses = "{entry}: together with the other entries, it would refuse half of all {ip} addresses"
     return Phrase(exempts if allows else refuses, entry=entry, ip=f"IPv{network.version}")
+
+
+def are_half(networks: Iterable[Network], version: int) -> bool:
+    """Whether ``networks`` contain half of all addresses of this IP version, or more."""
+    return addresses_in(each for each in networks if _is_counted(each, version)) >= _MOST_LISTED[version]
 
 
 def is_wide(who: Who) -> bool:

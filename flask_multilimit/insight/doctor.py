@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from ..config import PREFIX
+from ..control.entries import are_half
 from ..control.store import DOCUMENT, WORKERS
 from ..declare.subjects import ANONYMOUS, LimitType
 from ..engine import (
@@ -39,6 +40,7 @@ from ..engine.threads import lets_threads_run, threads_run
 from ..plan.sources import limited_inside_view
 from ..serve.applier import ControlApplier
 from ..serve.gate import AppGate
+from .changes import document_in_force
 from .health import clients_of, forgets_changes, kept_on_disk, known_worker_count, workers
 from .keys import prefixes_of, stored_keys
 from .limits import Place, limiters_of, places_of, without_share
@@ -110,6 +112,7 @@ def _examine_app(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
     yield from _unknown_names(gate)
     yield from _declarations(gate, endpoints)
     yield from _hidden(gate, endpoints)
+    yield from _lists(gate)
     yield from _addresses(gate)
     yield from _users(gate)
 
@@ -151,6 +154,31 @@ def _hidden(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
         "If the function is the view itself, a decorator above its limiter hides it: add functools.wraps to that "
         "decorator, or put the limiter above it. If it is a service, nothing is wrong.",
     )
+
+
+def _lists(gate: AppGate) -> Iterator[Finding]:
+    declared = () if gate.access is None else gate.access.declared
+    listed = [(each.who.network, each.action, each.where) for each in declared]
+    listed += [
+        (each.who.network, "allow" if each.kind == "allow" else "deny", f"{each.kind} {each.id}")
+        for each in document_in_force(gate).listings
+    ]
+    kinds: tuple[tuple[str, Level, str], ...] = (
+        ("allow", "warning", "exempt from all limits"),
+        ("deny", "hint", "refused"),
+    )
+    for wanted, level, what in kinds:
+        for version in (4, 6):
+            found = [
+                (network, where)
+                for network, action, where in listed
+                if network is not None and (action, network.version) == (wanted, version)
+            ]
+            if are_half((network for network, _ in found), version):
+                found.sort(key=lambda each: each[0].prefixlen)
+                names = _list_text([f"{network} ({where})" for network, where in found])
+                text = f"Half of all IPv{version} addresses, or more, are {what}: {names}."
+                yield Finding("lists", level, text, "If this is not intended, remove the widest networks.")
 
 
 def _addresses(gate: AppGate) -> Iterator[Finding]:

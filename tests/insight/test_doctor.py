@@ -250,6 +250,43 @@ def test_settings_and_environment_are_examined(
 
 
 @pytest.mark.parametrize(
+    ("settings", "level", "text"),
+    [
+        (
+            {"MULTILIMIT_ALLOW": ["0.0.0.0/0"]},
+            "warning",
+            "Half of all IPv4 addresses, or more, are exempt from all limits: 0.0.0.0/0 (MULTILIMIT_ALLOW).",
+        ),
+        (
+            {"MULTILIMIT_ALLOW": ["::/1", "8000::/1"]},
+            "warning",
+            "exempt from all limits: ::/1 (MULTILIMIT_ALLOW), 8000",
+        ),
+        ({"MULTILIMIT_ALLOW": ["0.0.0.0/2", "128.0.0.0/2"]}, "warning", "Half of all IPv4 addresses"),
+        ({"MULTILIMIT_DENY": ["0.0.0.0/0"], "MULTILIMIT_ALLOW": ["10.0.0.0/8"]}, "hint", "are refused: 0.0.0.0/0"),
+    ],
+    ids=["all", "both halves", "half", "deny all but some"],
+)
+def test_lists_of_half_of_all_addresses_are_named(
+    shop: Callable[..., Shop], settings: dict[str, Any], level: Level, text: str
+) -> None:
+    found = shop(**settings).finding("lists")
+
+    assert (found.level, text in found.text) == (level, True), found
+
+
+def test_lists_of_a_few_networks_are_no_finding(shop: Callable[..., Shop]) -> None:
+    assert shop(MULTILIMIT_ALLOW=["10.0.0.0/8", "user:1"], MULTILIMIT_DENY=["192.0.2.0/24"]).findings("lists") == []
+
+
+def test_forced_entry_that_exempts_everybody_is_named(on_server: Shop) -> None:
+    with on_server.app.app_context():
+        entry = on_server.app.extensions["multilimit"].control.allow("0.0.0.0/0", lasting=True, force=True)
+
+    assert f"0.0.0.0/0 (allow {entry.id})" in on_server.finding("lists").text
+
+
+@pytest.mark.parametrize(
     ("proxies", "level", "text"),
     [(2, "ok", "from 2 proxies"), (0, "warning", "has x_for=0. All clients would share the proxy's quota.")],
 )
