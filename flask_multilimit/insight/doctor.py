@@ -291,10 +291,13 @@ def _examine_control(gate: AppGate) -> Iterator[Finding]:
         if each.id in unfit:
             why = str(unfit[each.id]).rstrip(".")
             text = f"{each} ({each.id}) is left out, as it does not fit the limits of this app: {why}."
-            yield Finding("control", "wrong", text, f"flask multilimit unset {each.id}")
+            yield Finding("control", "wrong", text, f"{_UNLESS_NEEDED} {each.id}")
         if each.id in idle:
-            text = f"{each} ({each.id}) applies to nothing: its endpoint or rule is gone."
-            yield Finding("control", "warning", text, f"flask multilimit unset {each.id}")
+            text = (
+                f"{each} ({each.id}) applies to no endpoint of this app: its endpoint or rule is gone, or a function "
+            )
+            text += "or a check inside a view has it."
+            yield Finding("control", "warning", text, f"{_UNLESS_NEEDED} {each.id}")
     found = workers(gate)
     if found is not None:
         text = f"{found}."
@@ -324,6 +327,7 @@ def _not_readable(error: StorageError) -> Finding:
     return Finding("control", "wrong", text, _remedy_for(error, _LOOK_AT_IT))
 
 
+_UNLESS_NEEDED = "Unless workers of another release need it: flask multilimit unset"
 _RESTART = (
     "Restart the workers that are behind. After a deploy by HUP: no --preload, no import in gunicorn.conf.py. If the "
     f"others serve another app, which then shares quotas and changes, give each a {PREFIX}KEY_PREFIX of its own."

@@ -279,9 +279,18 @@ def test_lists_of_a_few_networks_are_no_finding(shop: Callable[..., Shop]) -> No
     assert shop(MULTILIMIT_ALLOW=["10.0.0.0/8", "user:1"], MULTILIMIT_DENY=["192.0.2.0/24"]).findings("lists") == []
 
 
+def test_change_that_matches_no_endpoint_may_be_needed_elsewhere(on_server: Shop) -> None:
+    with on_server.app.app_context():
+        entry = on_server.control.override("next.release", times=2, lasting=True, force=True)
+
+    (found,) = (each for each in on_server.findings("control") if each.level == "warning" and entry.id in each.text)
+    assert "or a function or a check inside a view has it" in found.text
+    assert found.remedy == f"Unless workers of another release need it: flask multilimit unset {entry.id}"
+
+
 def test_forced_entry_that_exempts_everybody_is_named(on_server: Shop) -> None:
     with on_server.app.app_context():
-        entry = on_server.app.extensions["multilimit"].control.allow("0.0.0.0/0", lasting=True, force=True)
+        entry = on_server.control.allow("0.0.0.0/0", lasting=True, force=True)
 
     assert f"0.0.0.0/0 (allow {entry.id})" in on_server.finding("lists").text
 
