@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
+from uuid import uuid4
 
 from flask import Flask, Request
 from markupsafe import escape
@@ -113,7 +114,33 @@ _OFFERED = (PROBLEM, "application/json", "text/html", "text/plain")
 VARY = ("Vary", "Accept, Accept-Language")
 
 
-class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like werkzeug's own
+_MARK = "flask_multilimit_mark"
+"""The attribute of a request that names it in what is pickled."""
+
+
+def _mark_of_request() -> str | None:
+    request = request_if_any()
+    mark: str | None = None if request is None else request.__dict__.setdefault(_MARK, uuid4().hex)
+    return mark
+
+
+class _OfOneRequest(HTTPException):
+    """A refusal of one client. Caches that pickle the errors of a view for later requests, as Flask-Caching does, would
+    refuse all clients: in another request, it is restored as ``None``, which means that the cache has nothing."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.__dict__ | {"response": None}, _mark_of_request())
+
+
+def _restore(kind: type[_OfOneRequest], state: dict[str, Any], mark: str | None) -> _OfOneRequest | None:
+    if mark is not None and _mark_of_request() not in (mark, None):
+        return None
+    error = kind.__new__(kind)
+    error.__dict__.update(state)
+    return error
+
+
+class RateLimitExceeded(_OfOneRequest, TooManyRequests, MultiLimitError):  # noqa: N818 - like werkzeug's own
     """HTTP 429, raised by the check. Error handlers for 429 or for this class receive it.
 
     ``code`` is 503 if only limits refuse that have a :class:`Reserve` and count all clients together: the client has
@@ -131,9 +158,6 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
         self.decision = decision
         """The decision that refuses: it says which rules refuse, and for how long."""
         self._messages = messages
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.decision, self.description), {"_messages": self._messages, "code": self.code}
 
     def get_response(self, environ: Any = None, scope: dict[str, Any] | None = None) -> Response:  # noqa: ARG002
         if self.response is not None:
@@ -171,7 +195,7 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
         return self._messages.wait(math.ceil(seconds)) if math.isfinite(seconds) else self._messages.never
 
 
-class _Negotiated(HTTPException):
+class _Negotiated(_OfOneRequest):
     """An error whose body has the content type that the client prefers."""
 
     _members: ClassVar[dict[str, Any]] = {}

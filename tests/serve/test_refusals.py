@@ -18,6 +18,7 @@ from werkzeug.exceptions import Forbidden, HTTPException, TooManyRequests
 from werkzeug.test import create_environ, run_wsgi_app
 
 from flask_multilimit import (
+    AccessDenied,
     Decision,
     LimitType,
     MultiLimit,
@@ -295,6 +296,53 @@ def test_exception_can_be_pickled_and_copied(limited_app: Flask) -> None:
     for twin in (pickle.loads(pickle.dumps(refused)), copy.copy(refused)):
         assert str(twin) == "429 Too Many Requests: Enough."
         assert (twin.decision.id, twin.decision.reply) == (refused.decision.id, refused.decision.reply)
+
+
+def test_cache_above_the_limiter_that_keeps_errors_does_not_refuse_other_clients(limited_app: Flask) -> None:
+    kept: dict[str, bytes] = {}
+
+    def cached() -> str:
+        """What ``cache.cached`` of Flask-Caching does from version 2.5 on."""
+        found = pickle.loads(kept["/"]) if kept else None
+        if found is None:
+            try:
+                found = limited()
+            except HTTPException as error:
+                found = error
+            kept["/"] = pickle.dumps(found)
+        if isinstance(found, HTTPException):
+            raise found
+        return str(found)
+
+    limited = rate_limiter(type=LimitType.IP, rules="1/minute", on_rejected=lambda _: ("slow", 200))(lambda: "page")
+    limited_app.add_url_rule("/", "view", cached)
+
+    def answers(address: str) -> list[str]:
+        return [ask(limited_app, environ_base={"REMOTE_ADDR": address}).text for _ in range(2)]
+
+    assert answers("203.0.113.1") == ["page", "page"]
+    kept.clear()
+    assert answers("203.0.113.1") == ["slow", "slow"]
+    assert answers("203.0.113.2") == ["page", "page"]
+
+
+def test_denial_is_pickled_and_copied_but_not_for_another_request(limited_app: Flask) -> None:
+    with limited_app.app_context():
+        limited_app.extensions["multilimit"].control.deny("127.0.0.1", lasting=True)
+    copies: list[AccessDenied] = []
+    pickled: list[bytes] = []
+
+    @limited_app.errorhandler(AccessDenied)
+    def keep(error: AccessDenied) -> str:
+        copies.append(copy.copy(error))
+        pickled.append(pickle.dumps(error))
+        return ""
+
+    ask(limited_app)
+
+    assert str(copies[0]) == str(pickle.loads(pickled[0])) == "403 Forbidden: Access denied."
+    with limited_app.test_request_context():
+        assert pickle.loads(pickled[0]) is None
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
