@@ -51,6 +51,9 @@ class Dashboard(Blueprint):
     limited nor counted themselves.
     """
 
+    enable_openapi = False
+    """APIFlask reads this of each blueprint with ``before_request`` functions when it writes its document."""
+
     def __init__(
         self,
         multilimit: MultiLimit,

@@ -18,6 +18,7 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
 from flask_multilimit import MultiLimit
+from flask_multilimit.dashboard import Dashboard
 from support.asking import ask
 
 if TYPE_CHECKING:
@@ -209,3 +210,12 @@ def test_served_api_document_is_valid_and_describes_refusals(run: Run, example: 
     said = responses["429"].get("content", {}).get(refused.mimetype, responses["429"])["schema"]
     assert refused.status_code == 429
     Draft202012Validator({**document, **said}).validate(json.loads(refused.text))
+
+
+def test_api_document_of_apiflask_does_not_fail_with_the_dashboard(run: Run) -> None:
+    app: Flask = run(API_DOCUMENTS, "apiflask")["app"]
+    app.register_blueprint(Dashboard(app.extensions["multilimit"], authorize=lambda: "ann"))
+
+    document = json.loads(ask(app, "/openapi.json").text)
+
+    assert list(document["paths"]) == ["/items/{item_id}"]
