@@ -29,7 +29,7 @@ from ...serve.gate import AppGate, gate_of
 from .logged import LoggedRequest
 from .reading import Logs
 from .replay import OnDecision, Replay
-from .replay_plan import Replacements, real_cost_in
+from .replay_plan import Replacements, ReplayPlans, real_cost_in
 from .report import Report
 from .resolving import ClientLists, Destination, Routes, SubjectFinder, check_fields
 from .suggest import Arrivals, Suggestion, suggest_for, traffic_of
@@ -141,23 +141,15 @@ def replay_of(
     on_decision: OnDecision | None = None,
 ) -> Replay:
     """A replay through ``limits``, to which requests are added. Raises :class:`ConfigurationError`."""
-    gate, plans = gate_of(app), limits.plans
+    plans = limits.plans
     known = {*app.view_functions, *(limiter.declaration.name for limiter in _limiters_of(plans))}
     for name in (*replacements.costs, *replacements.rules, *replacements.priorities):
         if name not in known:
             raise ConfigurationError(f"no endpoint and no limiter is called {name!r}")
     headers = header_fields([plans])
     finder = SubjectFinder({**headers, **subjects}, headers.keys() - subjects.keys())
-    lists = None if limits.access is None else ClientLists(limits.access, plans, gate.subjects, finder)
-    return Replay(
-        plans,
-        gate.subjects,
-        routes=Routes(app, script_name),
-        finder=finder,
-        replacements=replacements,
-        lists=lists,
-        on_decision=on_decision,
-    )
+    lists = None if limits.access is None else ClientLists(limits.access, plans, finder)
+    return Replay(ReplayPlans(plans, finder, replacements, lists), Routes(app, script_name), on_decision)
 
 
 def limits_of(app: Flask, limits: Limits | None = None) -> LimitSet:

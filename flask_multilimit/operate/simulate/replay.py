@@ -10,18 +10,15 @@ from collections.abc import Callable, Iterable
 from functools import cache, partial
 
 from ...declare.limiter import Declaration
-from ...declare.subjects import Subjects
 from ...engine import Decision, Limiter, MemoryStorage
 from ...engine.reply import REMAININGS, RETRY_AFTERS
 from ...engine.slots import RENEWALS, slots_of
 from ...engine.storage import Slot
 from ...engine.storage.forgetting import UNBOUNDED
-from ...plan.endpoint import Plan
 from ...plan.hits import AppliedLimits
-from ...plan.plans import Plans
 from .logged import MICROSECONDS, LoggedRequest
 from .reading import LogFile
-from .replay_plan import ClientPlan, Replacements, ReplayedRule, ReplayPlan, Shape, Tally, charge_stands
+from .replay_plan import ClientPlan, ReplayedRule, ReplayPlan, ReplayPlans, Shape, Tally, charge_stands
 from .report import (
     WORST,
     ClientReport,
@@ -33,7 +30,7 @@ from .report import (
     endpoint_reports,
     rule_reports,
 )
-from .resolving import ClientLists, Destination, Routes, SubjectFinder, user_of
+from .resolving import Routes, user_of
 
 TOO_MANY_REQUESTS = 429
 REMEMBERED = 20_000
@@ -46,30 +43,15 @@ OnDecision = Callable[[LoggedRequest, "Decision | None"], None]
 class Replay:
     """Replays requests through one set of limits, and counts the outcomes."""
 
-    def __init__(
-        self,
-        plans: Plans,
-        subjects: Subjects,
-        *,
-        routes: Routes,
-        finder: SubjectFinder,
-        replacements: Replacements,
-        lists: ClientLists | None,
-        on_decision: OnDecision | None,
-    ) -> None:
+    def __init__(self, plans: ReplayPlans, routes: Routes, on_decision: OnDecision | None) -> None:
         self._plans = plans
-        self._subjects = subjects
         self._routes = routes
-        self._finder = finder
-        self._replacements = replacements
-        self._lists = lists
         self._on_decision = on_decision
         self._time = time = Timeline()
         self._storage = MemoryStorage(clock=lambda: time.now, most_keys=UNBOUNDED)
         self._limiter = Limiter(self._storage)
         self._slots = HeldSlots(self._storage, time)
         self._charge_stands = cache(charge_stands)
-        self._plans_by_destination: dict[Destination, ReplayPlan] = {}
         self._remembered: dict[object, ClientPlan] = {}
         self._clients = Clients()
         self._refusals: Counter[tuple[Shape, tuple[int, ...]]] = Counter()
@@ -122,14 +104,14 @@ class Replay:
             return None
         who: object = (id(destination), request[3], user_of(request), request[9] is None)
         if request[7] or request[8]:
-            recorded, cost = request.recorded, self._replacements.cost_field
+            recorded, cost = request.recorded, self._plans.replacements.cost_field
             fields = (each for each in request.fields.items() if each[0] != cost)
             who = (who, *fields, *(recorded.subjects.items() if recorded else ()))
         plan = self._remembered.get(who)
         if plan is None:
             if len(self._remembered) >= REMEMBERED:
                 self._forget()
-            plan = self._remembered[who] = self._plan_of(destination).of(request)
+            plan = self._remembered[who] = self._plans.of(destination).of(request)
         return plan
 
     def _forget(self) -> None:
@@ -139,25 +121,6 @@ class Replay:
             for note in plan.missing:
                 self._notes[note] += plan.requests
         self._remembered.clear()
-
-    def _plan_of(self, destination: Destination) -> ReplayPlan:
-        plan = self._plans_by_destination.get(destination)
-        if plan is None:
-            plan = ReplayPlan(
-                destination, self._limits_at(destination), self._subjects, self._finder, self._replacements, self._lists
-            )
-            if destination.endpoint and destination.endpoint not in self._plans.app.view_functions:
-                plan.notes.append(f'no endpoint is called "{destination.endpoint}" any more: not limited')
-            self._plans_by_destination[destination] = plan
-        return plan
-
-    def _limits_at(self, destination: Destination) -> Plan | None:
-        endpoint, method = destination.endpoint, destination.method
-        if destination.reach == "unmatched":
-            return self._plans.of_unmatched(method)
-        if endpoint not in self._plans.app.view_functions:  # recorded, but the endpoint does not exist any more
-            return None
-        return self._plans.of_endpoint(endpoint, method)
 
     def _count_unchecked(self, plan: ClientPlan, request: LoggedRequest) -> None:
         """Count a request that no limit checks."""
@@ -211,7 +174,7 @@ class Replay:
             if stands is None:
                 self._notes[f"charge_when of {declared.where}: the status alone does not say; charged"] += 1
             return 0 if stands is False else None
-        units = self._replacements.real_cost(declared, request)
+        units = self._plans.replacements.real_cost(declared, request)
         if units is None:
             self._notes[f"settle of {declared.where}: the log does not say the real cost; the estimate stands"] += 1
         return units
@@ -283,7 +246,7 @@ class Replay:
     def report(self, *, complete: bool = True, files: Iterable[LogFile] = ()) -> Report:
         """The report on the requests so far."""
         self._forget()
-        plans = list(self._plans_by_destination.values())
+        plans = list(self._plans.known.values())
         shapes = [shape for plan in plans for shape in plan.shapes]
         known = list(dict.fromkeys(rule for plan in plans for rule in plan.rules))
         endpoints, rules = endpoint_reports(shapes), rule_reports(shapes, known, self._refusals)

@@ -10,12 +10,13 @@ from typing import NamedTuple, TypeVar
 from flask import Response
 
 from ...declare.limiter import Declaration
-from ...declare.subjects import ANONYMOUS, EVERYONE, Subject, Subjects, parts_of
+from ...declare.subjects import ANONYMOUS, EVERYONE, Subject, parts_of
 from ...engine.algorithms.base import COUNTED
 from ...engine.hits import BanHit
 from ...engine.rules import Rules, rules_from
-from ...plan.endpoint import Plan, PlannedLimiter
+from ...plan.endpoint import PlannedLimiter
 from ...plan.hits import Applied, AppliedLimits
+from ...plan.plans import Plans
 from ...serve.access import Action
 from .logged import LoggedRequest
 from .resolving import USER, ClientLists, Destination, SubjectFinder, client_of
@@ -115,26 +116,33 @@ class ClientPlan:
     """The requests that :class:`.Clients` has not counted yet."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplayPlans:
+    """The plans of one set of limits, and what they need to know about the log."""
+
+    limits: Plans
+    finder: SubjectFinder
+    replacements: Replacements
+    lists: ClientLists | None
+    known: dict[Destination, ReplayPlan] = field(init=False, default_factory=dict)
+    """The plans of the destinations so far."""
+
+    def of(self, destination: Destination) -> ReplayPlan:
+        plan = self.known.get(destination)
+        if plan is None:
+            plan = self.known[destination] = ReplayPlan(destination, self)
+        return plan
+
+
 class ReplayPlan:
     """The limiters of one destination, with values in place of their callables."""
 
-    def __init__(
-        self,
-        destination: Destination,
-        plan: Plan | None,
-        subjects: Subjects,
-        finder: SubjectFinder,
-        replacements: Replacements,
-        lists: ClientLists | None,
-    ) -> None:
+    def __init__(self, destination: Destination, plans: ReplayPlans) -> None:
         self.destination = destination
         self.notes: list[str] = []
         """What the replay does differently for every request to this destination."""
-        self._subjects = subjects
-        self._finder = finder
-        self._replacements = replacements
-        self._lists = lists
-        limiters = plan.limiters if plan else ()
+        self._plans = plans
+        limiters = self._limiters_of(plans.limits)
         self._limiters = [_Limiter(*known) for each in limiters if (known := self._replayable(each)) is not None]
         self._types = {limiter.type: limiter for limiter in self._limiters}
         self._shapes: dict[tuple[ReplayedRule, ...], Shape] = {}
@@ -144,16 +152,26 @@ class ReplayPlan:
             for rule in _rules_of(AppliedLimits([limiter.applied_to(EVERYONE)]))  # the rules are those of any subject
         ]
 
+    def _limiters_of(self, limits: Plans) -> tuple[PlannedLimiter, ...]:
+        endpoint, method = self.destination.endpoint, self.destination.method
+        if self.destination.reach == "unmatched":
+            return limits.of_unmatched(method).limiters
+        if endpoint in limits.app.view_functions:
+            return limits.of_endpoint(endpoint, method).limiters
+        if endpoint:
+            self.notes.append(f'no endpoint is called "{endpoint}" any more: not limited')
+        return ()
+
     def of(self, request: LoggedRequest) -> ClientPlan:
         """The plan for the client of ``request``: one for requests whose duration is known, another for the rest."""
-        subjects = self._finder.subjects_of(request)
-        resolve = self._subjects.given(subjects)
+        subjects, lists = self._plans.finder.subjects_of(request), self._plans.lists
+        resolve = self._plans.limits.subjects.given(subjects)
         client = client_of(subjects, resolve)
-        listed = self._lists.of(request, subjects) if self._lists is not None else None
+        listed = lists.of(request, subjects) if lists is not None else None
         if listed is not None:
             return replace(self._plan(client, (), ()), listed=listed)
         found = {type_: resolve(limiter.declared_type, limiter.name) for type_, limiter in self._types.items()}
-        missing = self._lists.missing(request) if self._lists is not None else ()
+        missing = lists.missing(request) if lists is not None else ()
         if request.recorded is None:
             missing += tuple(note for each in self._limiters for note in self._missing(each, subjects))
         counting = [(each, subject) for each in self._limiters if (subject := found[each.type]) is not None]
@@ -178,37 +196,37 @@ class ReplayPlan:
     def _replayable(self, limiter: PlannedLimiter) -> tuple[PlannedLimiter, int, str | None] | None:
         """The limiter with values in place of its callables, its cost, and the priority of its requests; ``None`` if
         its rules are not given."""
-        declared = limiter.declaration
+        declared, given = limiter.declaration, self._plans.replacements
         if declared.exempt_when is not None:
             self.notes.append(f"exempt_when of {declared.where}: taken as never exempt")
         if limiter.dynamic is not None:
-            rules = _replacement(self._replacements.rules, self.destination, declared)
+            rules = _replacement(given.rules, self.destination, declared)
             if rules is None:
                 self.notes.append(f"rules by request of {declared.where}: not replayed; give them (--rules)")
                 return None
             named = tuple((rule.name or f"{declared.shown_name}-{rule.window}", rule) for rule in rules_from(rules))
             limiter = replace(limiter, rules=named, dynamic=None)
-        priority = _replacement(self._replacements.priorities, self.destination, declared)
+        priority = _replacement(given.priorities, self.destination, declared)
         if declared.reserve is not None and priority is None:
             self.notes.append(f"priorities of {declared.where}: taken as requests without one; give it (--priority)")
         if not callable(declared.cost):
             return limiter, declared.cost, priority
-        cost = _replacement(self._replacements.costs, self.destination, declared)
+        cost = _replacement(given.costs, self.destination, declared)
         if cost is None:
             self.notes.append(f"cost by request of {declared.where}: taken as 1; give it (--cost)")
         return limiter, 1 if cost is None else cost, priority
 
     def _missing(self, limiter: _Limiter, subjects: Mapping[str, str]) -> list[str]:
-        declared, parts = limiter.declaration, limiter.parts
+        declared, parts, finder = limiter.declaration, limiter.parts, self._plans.finder
         notes = [
             f"type {part!r} of {declared.where}: the log does not say it; name a field (--subject {part}=FIELD)"
             for part in parts
-            if not self._finder.finds(part)
+            if not finder.finds(part)
         ]
         notes += [
-            f"header {self._finder.fields[part]}: where the log does not have it, it is taken as not sent"
+            f"header {finder.fields[part]}: where the log does not have it, it is taken as not sent"
             for part in parts
-            if part in self._finder.headers and not subjects[part]
+            if part in finder.headers and not subjects[part]
         ]
         if USER in parts and ANONYMOUS in subjects:
             notes.append("users: where the log names none, nobody is taken to be logged in")

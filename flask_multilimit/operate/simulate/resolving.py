@@ -13,7 +13,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 from werkzeug.routing import MapAdapter
 from werkzeug.test import EnvironBuilder
 
-from ...declare.subjects import ANONYMOUS, EVERYONE, LimitType, Resolve, Subject, Subjects
+from ...declare.subjects import ANONYMOUS, EVERYONE, LimitType, Resolve, Subject
 from ...engine.errors import check_mapping, check_text
 from ...plan.plans import Plans
 from ...serve.access import AccessLists, Action
@@ -165,10 +165,10 @@ def user_of(request: LoggedRequest) -> str | None:
 class ClientLists:
     """The lists of the settings and of the control document, as they are now and not as they were at a request."""
 
-    def __init__(self, access: AccessLists, plans: Plans, subjects: Subjects, finder: SubjectFinder) -> None:
+    def __init__(self, access: AccessLists, plans: Plans, finder: SubjectFinder) -> None:
         self._access = access
         self._types = {name: plans.types[name] for name in access.type_names if name in plans.types}
-        self._subjects = subjects
+        self._subjects = plans.subjects
         self._missing = tuple(
             f"entries of lists for {name!r}: the log does not say it; name a field (--subject {name}=FIELD)"
             for name in sorted(access.type_names)
