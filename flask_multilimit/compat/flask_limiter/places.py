@@ -201,8 +201,11 @@ class Places:
         scope = self._registry.exempt_names.get(view_name(self._app, at.endpoint), ExemptionScope.NONE)
         if at.blueprint is None or at.blueprint not in self._app.blueprints:
             return scope
-        own = self._registry.exempt_blueprints.get(self._app.blueprints[at.blueprint].name, ExemptionScope.NONE)
+        blueprint = self._app.blueprints[at.blueprint]
+        own = self._registry.exempt_blueprints.get(blueprint.name, ExemptionScope.NONE)
         scope |= own & ~ExemptionScope.ANCESTORS
+        if any(each.__module__.startswith("flask_multilimit.") for each in type(blueprint).__mro__):
+            scope |= KEEPING_OWN  # the dashboard or the page for customers; to import them here takes too long
         for flags in self._exempting_ancestors(at.blueprint).values():
             scope |= flags
         return scope

@@ -13,7 +13,9 @@ from werkzeug.test import EnvironBuilder
 
 from flask_multilimit import Decision, MultiLimit, current_decision, rate_limiter, testing
 from flask_multilimit.compat.flask_limiter import Limiter, RateLimitExceeded, get_remote_address
+from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.signals import Event, limit_event, limits_checked, request_rejected, subject_banned
+from flask_multilimit.usage import Usage
 from support.asking import commands
 
 if TYPE_CHECKING:
@@ -60,6 +62,22 @@ def test_default_limit_counts_when_view_calls_a_function_with_our_limiter(app: F
 
     assert codes(app, 1, "/?send", address="192.0.2.1") == [200]
     assert codes(app, 3) == [200, 200, 429]
+
+
+def test_dashboard_and_usage_are_limited_only_where_a_limiter_is_on_them(app: Flask) -> None:
+    app.secret_key = "for this test only"
+    limiter = Limiter(get_remote_address, app=app, default_limits=["1/hour"], application_limits=["3/hour"])
+    multilimit = app.extensions["multilimit"]
+    usage = Usage(multilimit)
+    limiter.limit("2/hour")(usage)
+    app.register_blueprint(Dashboard(multilimit, authorize=lambda: "ann"))
+    app.register_blueprint(Usage(multilimit, url_prefix="/free", name="free"))
+    app.register_blueprint(usage)
+    app.get("/")(named("index"))
+
+    assert codes(app, 4, "/multilimit/") == codes(app, 4, "/free") == [200] * 4
+    assert codes(app, 3, "/rate_limit") == [200, 200, 429]
+    assert codes(app, 2) == [200, 429]
 
 
 def test_signals_and_current_decision_report_limits_of_the_bridge(app: Flask) -> None:
