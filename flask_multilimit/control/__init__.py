@@ -9,8 +9,7 @@ if TYPE_CHECKING:
     from ..declare.addresses import Who
     from ..declare.written import InvalidData, Mistake
     from ..following import follow_control
-    from .control import Control, ControlConflict, NeedsForce, Terms
-    from .document import Difference, Preview
+    from .control import Control, ControlConflict, Difference, NeedsForce, Preview, Terms
     from .entries import Listing, Override
 
 __all__ = [
@@ -31,13 +30,13 @@ __all__ = [
 _ROOMS = {
     "Control": ".control",
     "ControlConflict": ".control",
-    "Difference": ".document",
+    "Difference": ".control",
     "InvalidData": "..declare.written",
     "Listing": ".entries",
     "Mistake": "..declare.written",
     "NeedsForce": ".control",
     "Override": ".entries",
-    "Preview": ".document",
+    "Preview": ".control",
     "Terms": ".control",
     "Who": "..declare.addresses",
     "follow_control": "..following",

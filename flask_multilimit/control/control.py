@@ -6,7 +6,9 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from hashlib import blake2b
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
@@ -15,7 +17,7 @@ from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool
 from ..engine.rules import LONGEST, UNITS, Rules
 from ..engine.text import LONGEST_DURATION, LONGEST_NAME, Phrase, is_storable
-from .document import Difference, Document, Preview, document_from
+from .document import Document, document_from
 from .entries import Listing, Override, entry_from
 from .store import Change, ListingKind, Store, StoredDocument
 from .watch import ControlFollower
@@ -48,6 +50,37 @@ class Terms(TypedDict, total=False):
     lasting: bool
     reason: str
     author: str
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An endpoint whose limits change, for some or all of its methods."""
+
+    endpoint: str
+    methods: tuple[str, ...]
+    before: tuple[str, ...]
+    """One text for each rule."""
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """A change that has not been made yet: :meth:`Control.put` makes it."""
+
+    entry: Override | Listing
+    endpoints: tuple[Difference, ...]
+    """The endpoints whose limits the change would change. Entries of lists change no limits."""
+    warning: str
+    """Why the change needs ``force=True``; empty if it does not."""
+    replaces: Override | Listing | None = None
+    """The entry that the change replaces, because it concerns the same limit or client. Undoing the change does not
+    restore it."""
+
+    @property
+    def seen(self) -> str:
+        """Identifies what the preview shows. A page passes it to :meth:`Control.put` when somebody confirms."""
+        shown = (self.replaces and self.replaces.id, self.endpoints)
+        return blake2b(repr(shown).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 class ChangedApp(Protocol):

@@ -1,12 +1,10 @@
-"""The control document, which has all changes made while the app runs; and previews of another change."""
+"""The control document, which has all changes made while the app runs."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
-from hashlib import blake2b
 from operator import attrgetter
 from secrets import token_hex
 from typing import TYPE_CHECKING, NamedTuple
@@ -103,34 +101,3 @@ def document_from(text: str | bytes) -> Document:
     from .entries import entries_from  # noqa: PLC0415 - most processes never have a document to read
 
     return Document(entries_from(text))
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """An endpoint whose limits change, for some or all of its methods."""
-
-    endpoint: str
-    methods: tuple[str, ...]
-    before: tuple[str, ...]
-    """One text for each rule."""
-    after: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """A change that has not been made yet: :meth:`.Control.put` makes it."""
-
-    entry: Override | Listing
-    endpoints: tuple[Difference, ...]
-    """The endpoints whose limits the change would change. Entries of lists change no limits."""
-    warning: str
-    """Why the change needs ``force=True``; empty if it does not."""
-    replaces: Override | Listing | None = None
-    """The entry that the change replaces, because it concerns the same limit or client. Undoing the change does not
-    restore it."""
-
-    @property
-    def seen(self) -> str:
-        """Identifies what the preview shows. A page passes it to :meth:`.Control.put` when somebody confirms."""
-        shown = (self.replaces and self.replaces.id, self.endpoints)
-        return blake2b(repr(shown).encode("utf-8", "replace"), digest_size=8).hexdigest()

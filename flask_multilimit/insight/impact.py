@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..control.document import Difference, Preview
+from ..control.control import Difference, Preview
 from ..control.entries import Listing
 from ..observe.events import NEAR_LIMIT
 from ..serve.gate import AppGate

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 
-from ..control.document import Difference, Document
+from ..control.control import Difference
+from ..control.document import Document
 from ..control.entries import Listing, Override, is_wide, too_many_listed
 from ..declare.addresses import Who, network_from
 from ..declare.written import InvalidData, Mistake

@@ -9,8 +9,7 @@ from typing import Any
 from flask import request
 from werkzeug.datastructures import MultiDict
 
-from ...control.control import ControlConflict
-from ...control.document import Preview
+from ...control.control import ControlConflict, Preview
 from ...control.entries import Listing
 from ...control.store import KINDS
 from ...declare.addresses import Networks
