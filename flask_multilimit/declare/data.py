@@ -233,7 +233,7 @@ class WrittenBan(Written):
 
 
 def _check_rule_text(text: str) -> str:
-    if not IMPORT_PATH.fullmatch(text):
+    if not re.fullmatch(IMPORT_PATH, text):
         rules_of(text)
     return text
 

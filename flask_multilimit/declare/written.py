@@ -18,8 +18,8 @@ from ..engine.text import LONGEST_NUMBER, Phrase
 from .addresses import Networks, network_from
 from .subjects import LimitType, SingleType
 
-IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-IMPORT_PATTERN = f"^{IMPORT_PATH.pattern}$"
+IMPORT_PATH = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
+IMPORT_PATTERN = f"^{IMPORT_PATH}$"
 STATUS_CLASS = "[1-5]xx"
 SETTLE_FORMS = 'give "header:X-Tokens", "module:function", or true if the view says it'
 TYPES = {name.lower(): type_ for name, type_ in LimitType.__members__.items()}
@@ -129,7 +129,7 @@ def imported(text: str) -> Callable[..., Any]:
 
 
 def is_import_path(value: object) -> bool:
-    return isinstance(value, str) and value not in TYPES and IMPORT_PATH.fullmatch(value) is not None
+    return isinstance(value, str) and value not in TYPES and re.fullmatch(IMPORT_PATH, value) is not None
 
 
 def parts_of_type(type_: object) -> list[object]:

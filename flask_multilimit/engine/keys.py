@@ -39,12 +39,13 @@ TYPE_PATTERN = re.compile(rf"[A-Za-z][A-Za-z0-9_+-]{{0,{MAX_TYPE - 1}}}")
 """A ``+`` joins several types that are one subject."""
 
 NAME_PATTERN = rf"[A-Za-z][A-Za-z0-9_-]{{0,{MAX_TYPE - 1}}}"
-"""Not compiled: few limiters have a name, and ``re`` caches what it compiles."""
+"""Patterns that few processes need, as this one and those for parsing keys, are text, which ``re`` compiles when it is
+first used."""
 
 EMPTY = "*"
 """Stands for an empty text in a hash tag: with an empty tag, the whole key would determine the slot."""
 
-DIGEST_PATTERN = re.compile(r"\*[0-9a-f]{40}")
+DIGEST_PATTERN = r"\*[0-9a-f]{40}"
 """What a key has in place of a long subject."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9._~@/-]*")
@@ -118,10 +119,8 @@ def _is_tagged_by_subject(after_tag: str) -> bool:
 # Parsing keys, for commands and reports
 
 _RULE = r"(?P<algorithm>[^:{}]+):(?P<window>\d+|[hdwmy][^:{}]+)"
-_TAGGED_BY_SCOPE = re.compile(
-    r"(?P<stem>[^{}]+\{[^{}]*\}:(?:[^:{}]+:)?)(?P<type>[^:{}]+):(?P<subject>[^:{}]*):" + _RULE
-)
-_TAGGED_BY_SUBJECT = re.compile(r"(?P<stem>[^{}]+:)(?P<type>[^:{}]+):\{(?P<subject>[^{}]*)\}:" + _RULE)
+_TAGGED_BY_SCOPE = r"(?P<stem>[^{}]+\{[^{}]*\}:(?:[^:{}]+:)?)(?P<type>[^:{}]+):(?P<subject>[^:{}]*):" + _RULE
+_TAGGED_BY_SUBJECT = r"(?P<stem>[^{}]+:)(?P<type>[^:{}]+):\{(?P<subject>[^{}]*)\}:" + _RULE
 
 
 class KeyParts(NamedTuple):
@@ -144,7 +143,7 @@ class KeyParts(NamedTuple):
 
 def parts_of_key(key: str) -> KeyParts | None:
     """The parts of ``key``; ``None`` if it is not the key of a limit."""
-    match = _TAGGED_BY_SCOPE.fullmatch(key) or _TAGGED_BY_SUBJECT.fullmatch(key)
+    match = re.fullmatch(_TAGGED_BY_SCOPE, key) or re.fullmatch(_TAGGED_BY_SUBJECT, key)
     if match is None:
         return None
     return KeyParts(**{**match.groupdict(), "subject": "" if match["subject"] == EMPTY else match["subject"]})

@@ -126,13 +126,12 @@ class Rule:
         if not isinstance(text, str):
             raise ConfigurationError(f'rule {brief(text)}: give text, such as "100/minute"')
         _check_length(text)
-        if (calendar := calendar_in(text)) is not None:
-            return _rule_written_as(text, calendar)
         normalized = " ".join(text.replace("/", " per ").split())
         count, *windows = _PER.split(normalized)
         match = _WINDOW.fullmatch(windows[0]) if len(windows) == 1 else None
         if match is None:
-            return _parse_at_once(text, normalized)
+            calendar = calendar_in(text)
+            return _parse_at_once(text, normalized) if calendar is None else _rule_written_as(text, calendar)
         units, unit = _parse_count(text, count), match["unit"].lower()
         seconds = UNITS.get(unit) or UNITS.get(unit.removesuffix("s"))
         if seconds is None:
@@ -437,13 +436,13 @@ def _check_length(text: str) -> None:
 
 _PER = re.compile(" per ", re.IGNORECASE)
 _WINDOW = re.compile(r"(?P<many>\d*) ?(?P<unit>[^\W\d]+)")
-_CALENDAR = re.compile(
+_CALENDAR = (
     r"(?P<count>[^ /]+)(?: per | ?/ ?)calendar (?P<period>[^\W\d]+)"
-    r"(?: from (?P<anchor>[^ ]+))?(?: in (?P<timezone>[^ ]+))?",
-    re.IGNORECASE,
+    r"(?: from (?P<anchor>[^ ]+))?(?: in (?P<timezone>[^ ]+))?"
 )
-_AT_ONCE = re.compile(r"(\S+) at once", re.IGNORECASE)
-"""For text without leading, trailing and repeated blanks, like the two patterns above."""
+_AT_ONCE = r"(\S+) at once"
+"""For text without leading, trailing and repeated blanks, like the patterns above. The last two are rare, and not
+compiled before they are used."""
 
 _FORMS = 'write it as "100/minute", "10 per 20 seconds", "5 at once" or "100 per calendar month"'
 
@@ -458,7 +457,7 @@ def _unknown(what: Phrase, given: str, names: Iterable[str]) -> Phrase:
 
 
 def _parse_at_once(text: str, normalized: str) -> Rule:
-    match = _AT_ONCE.fullmatch(normalized)
+    match = re.fullmatch(_AT_ONCE, normalized, re.IGNORECASE)
     if match is None:
         raise _error_in(text, Phrase(_FORMS))
     return Concurrent(_parse_count(text, match[1]))
@@ -467,7 +466,7 @@ def _parse_at_once(text: str, normalized: str) -> Rule:
 def calendar_in(text: str) -> dict[str, Any] | None:
     """The fields of the calendar that ``text`` describes; ``None`` if it describes no calendar. Raises
     :class:`ConfigurationError`."""
-    match = _CALENDAR.fullmatch(" ".join(text.split()))
+    match = re.fullmatch(_CALENDAR, " ".join(text.split()), re.IGNORECASE)
     if match is None:
         return None
     fields: dict[str, Any] = {"count": _parse_count(text, match["count"]), "period": match["period"].lower()}

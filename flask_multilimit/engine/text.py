@@ -25,7 +25,7 @@ __all__ = ["Phrase", "SafeLogger", "visible", "visible_json", "visible_page"]
 LOGGER = "flask_multilimit"
 """The logger of whatever has no app."""
 
-_TAG_OR_TEXT = re.compile(r"(<[^<>]*>)|[^<]+")
+_TAG_OR_TEXT = r"(<[^<>]*>)|[^<]+"
 
 
 def visible(text: str, keep: str = "") -> str:
@@ -39,7 +39,7 @@ def visible_page(html: str) -> str:
     """``html`` with text that is safe to show. Its tags stay as they are, because forms send back what is in them."""
     if html.replace("\n", " ").isprintable():
         return html
-    escaped = _TAG_OR_TEXT.sub(lambda match: match[1] or visible(match[0], keep="\n\t"), html)
+    escaped = re.sub(_TAG_OR_TEXT, lambda match: match[1] or visible(match[0], keep="\n\t"), html)
     return escaped.encode("utf-8", "backslashreplace").decode()
 
 

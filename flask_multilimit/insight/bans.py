@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -166,7 +167,7 @@ def _is_counted_by(client: Client, parts: KeyParts) -> bool:
 def _subjects_of(gate: AppGate, keys: Iterable[KeyParts]) -> dict[KeyParts, Subject]:
     """The subject that each key counts. The key of a long one has only its digest; traffic may know the subject."""
     found = {parts: Subject(parts.type, unquote(parts.subject)) for parts in keys}
-    hidden = {(parts.type, parts.subject) for parts in found if DIGEST_PATTERN.fullmatch(parts.subject)}
+    hidden = {(parts.type, parts.subject) for parts in found if re.fullmatch(DIGEST_PATTERN, parts.subject)}
     if hidden and gate.settings.traffic_subjects == "plain" and (memory := memory_of(gate)) is not None:
         with memory.looking(patient=True):
             known = memory.refused_clients(len(hidden), lambda who: (who.type, escape_subject(who.subject)) in hidden)

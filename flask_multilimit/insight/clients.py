@@ -57,7 +57,7 @@ class Client:
     @property
     def is_digest(self) -> bool:
         """Whether a digest stands for it, as in keys of long subjects: its bans can be lifted, and no more is known."""
-        return any(DIGEST_PATTERN.fullmatch(value) for value in self.given.values())
+        return any(re.fullmatch(DIGEST_PATTERN, value) for value in self.given.values())
 
     @property
     def shown(self) -> str:
@@ -82,7 +82,7 @@ def client_from(gate: AppGate, text: str) -> Client:
     choices."""
     type_name, _, value = text.partition(":")
     gate.plans.ensure()
-    if gate.plans.parts_of(Subject(type_name, value)) or DIGEST_PATTERN.fullmatch(value):
+    if gate.plans.parts_of(Subject(type_name, value)) or re.fullmatch(DIGEST_PATTERN, value):
         return client_of(gate, type_name, value)
     try:
         who = Who.parse(text)

@@ -3,6 +3,7 @@ for people, never for checks."""
 
 from __future__ import annotations
 
+import re
 import heapq
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -183,7 +184,7 @@ def keys_of(gate: AppGate, given: Mapping[str, str], *, containing: str = "") ->
     if not given:
         raise ConfigurationError('reset: say whose quotas: "user:42", "ip:203.0.113.7" or "everyone"')
     wanted = {(subject.type, escape_subject(subject.value)) for subject in _subjects(gate, given)}
-    wanted |= {each for each in given.items() if DIGEST_PATTERN.fullmatch(each[1])}
+    wanted |= {each for each in given.items() if re.fullmatch(DIGEST_PATTERN, each[1])}
     stored = stored_keys(gate, prefixes_of(gate), containing=containing)
     return [each.key for each in stored if (parts := parts_of_key(each.key)) and (parts.type, parts.subject) in wanted]
 
