@@ -1,6 +1,6 @@
 """Settings: ``MULTILIMIT_*`` of ``app.config``, read once and validated."""
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: pydantic would have to compile the text of each annotation.
 
 import difflib
 from collections.abc import Mapping
@@ -179,7 +179,7 @@ class Settings(BaseModel):
         return value
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Settings:
+    def from_config(cls, config: Mapping[str, Any]) -> "Settings":
         """Raise :class:`ConfigurationError` for an unknown setting or a value it cannot take."""
         given = {name: value for name, value in config.items() if name.startswith(PREFIX)}
         known = [PREFIX + name.upper() for name in cls.model_fields]

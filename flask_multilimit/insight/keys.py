@@ -3,8 +3,8 @@ for people, never for checks."""
 
 from __future__ import annotations
 
-import re
 import heapq
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
