@@ -329,9 +329,9 @@ def slots_of(decision: Decision) -> tuple[Slot, ...]:
     check_id = decision.check_id
     if decision.reply[ALLOWED] <= 0 or check_id == PEEK_ID:
         return ()
-    holding = memoized(decision.hits, _slot_hits)
-    if not decision.settled and not holding.has_shadows:  # nearly always, and charges take longer
-        return tuple([_slot_of((check_id, hit)) for hit in holding.hits])
+    hits, has_shadows = memoized(decision.hits, _slot_hits)
+    if not decision.settled and not has_shadows:  # nearly always, and charges take longer
+        return tuple([_slot_of((check_id, hit)) for hit in hits])
     return tuple([Slot(check_id, charge.hit) for charge in decision.charges if charge.hit.rule.holds_slots])
 
 
@@ -339,16 +339,10 @@ _slot_of: Callable[[tuple[bytes, Hit]], Slot] = from_fields(Slot)
 """Makes a slot from the tuple of its fields, cheaply: every request that takes a slot makes one."""
 
 
-class _SlotHits(NamedTuple):
-    """The hits of a check that take slots."""
-
-    hits: tuple[Hit, ...]
-    has_shadows: bool
-
-
-def _slot_hits(hits: tuple[Hit, ...]) -> _SlotHits:
+def _slot_hits(hits: tuple[Hit, ...]) -> tuple[tuple[Hit, ...], bool]:
+    """The hits of a check that take slots, and whether any is a shadow."""
     some = tuple(hit for hit in hits if hit.cost and hit.rule.holds_slots)
-    return _SlotHits(some, any(hit.shadow for hit in some))
+    return some, any(hit.shadow for hit in some)
 
 
 def _hold_parameters(hits: tuple[Hit, ...]) -> tuple[Hit | None, float, float]:
