@@ -42,7 +42,7 @@ _limited: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _below_registered: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class Stack:
     """All limiters declared on one function, outermost first; checked together."""
 

@@ -50,7 +50,7 @@ LONGEST_WAIT = 3600
 """The most seconds for which a declaration may let a request sleep."""
 
 
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Declaration:
     """One limiter, as :func:`rate_limiter` describes its options; validated."""
 

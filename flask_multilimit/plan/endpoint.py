@@ -45,7 +45,7 @@ SHADOW, ADDED = "+SHADOW", "+ADDED"
 """Suffixes of the methods in keys, which keep a limiter apart from another one: no method has such a name."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class PlannedLimiter:
     """A declaration at its endpoint: its scope and prefix are known, and its rules have names."""
 
@@ -156,7 +156,7 @@ def _remembered_hits(
     return planned.make_hits(planned.rules, type_name, subject, cost, priority)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class Plan:
     """All limiters of an endpoint or a service function."""
 
