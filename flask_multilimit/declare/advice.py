@@ -13,7 +13,6 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from itertools import takewhile
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
 from typing import Any, Final, NamedTuple, Protocol, cast
@@ -42,12 +41,12 @@ _limited: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _below_registered: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-@dataclass(eq=False, repr=False)
 class Stack:
     """All limiters declared on one function, outermost first; checked together."""
 
-    where: str
-    declarations: tuple[Declaration, ...]
+    def __init__(self, where: str, declarations: tuple[Declaration, ...]) -> None:
+        self.where = where
+        self.declarations = declarations
 
     @functools.cached_property
     def acts_at_end(self) -> bool:

@@ -9,7 +9,6 @@ import time
 from collections import Counter as Amounts
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Literal
 
@@ -44,14 +43,14 @@ ShownSubjects = Literal["plain", "hashed", "none"]
 """How subjects are stored."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Batch:
     """Counts for one bucket, sent in one command."""
 
-    bucket: int
-    counts: Counts
-    number: int | None = None
-    """Set at the first attempt to send it. That may have arrived, so from then on the batch must not change."""
+    def __init__(self, bucket: int, counts: Counts) -> None:
+        self.bucket = bucket
+        self.counts = counts
+        self.number: int | None = None
+        """Set at the first attempt to send it. That may have arrived, so from then on the batch must not change."""
 
 
 class Outbox:
