@@ -150,7 +150,7 @@ def _types_for(gate: AppGate, value: str) -> list[str]:
     memory = memory_of(gate)
     with nullcontext() if memory is None else memory.looking(patient=True):
         found = [] if memory is None else memory.refused(len(types) + 1, lambda who: who.subject == value)
-    seen = {who.type for who, *_ in found} & set(types)
+    seen = {who.type for who, _ in found} & set(types)
     return sorted(seen) if len(seen) == 1 else sorted(types)
 
 

@@ -396,9 +396,9 @@ def _refusals(
     found = memory.refused(MOST_REFUSALS, wanted_in_traffic(gate.plans, client, endpoint))
     if not found:
         return (), ""
-    amount, since, _ = memory.latest([who for who, *_ in found])
+    amount, since, _ = memory.latest([who for who, _ in found])
     refusals = Phrase(SINCE, time=local_time(since), n=amount)
-    return tuple(refused_subject(gate, *each) for each in found), refusals
+    return tuple(refused_subject(gate, memory, *each) for each in found), refusals
 
 
 def wanted_in_traffic(plans: Plans, client: Client, endpoint: str | None) -> Callable[[Refused], bool]:

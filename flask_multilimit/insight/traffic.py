@@ -325,14 +325,10 @@ class TrafficMemory:
         begin = max((self.last - RECENT_SLICES + 1) * BUCKET_SECONDS, self._first)
         return sum(self.series(*name, slices=RECENT_SLICES)) / max(self.at - begin, 1.0)
 
-    def refused(
-        self, most: int, is_wanted: Callable[[Refused], bool] | None = None
-    ) -> list[tuple[Refused, int, int, float, float]]:
-        """The wanted subjects that were refused most, in order. For each: how often, how often in the latest series,
-        since when, until when."""
+    def refused(self, most: int, is_wanted: Callable[[Refused], bool] | None = None) -> list[tuple[Refused, int]]:
+        """The wanted subjects that were refused most, in order, and how often."""
         wanted = (each for each in self._refusals(SLICES).items() if is_wanted is None or is_wanted(each[0]))
-        ranked = heapq.nlargest(most, wanted, key=lambda each: each[1])
-        return [(who, amount, *self.latest([who])) for who, amount in ranked]
+        return heapq.nlargest(most, wanted, key=lambda each: each[1])
 
     def refused_clients(
         self, most: int, is_wanted: Callable[[Refused], bool], *, slices: int = SLICES
@@ -606,10 +602,9 @@ def rule_traffic(memory: TrafficMemory | None, endpoint: str, rule: str, *, slic
     return RuleTraffic(endpoint, rule, *amounts)
 
 
-def refused_subject(
-    gate: AppGate, who: Refused, amount: int, latest: int, since: float, until: float
-) -> RefusedSubject:
+def refused_subject(gate: AppGate, memory: TrafficMemory, who: Refused, amount: int) -> RefusedSubject:
     plain = gate.settings.traffic_subjects == "plain"
+    latest, since, until = memory.latest([who])
     return RefusedSubject(
         type=who.type,
         subject=who.subject,
@@ -627,7 +622,7 @@ def refused_subject(
 def _client(gate: AppGate, memory: TrafficMemory, rules: Sequence[tuple[Refused, int]]) -> RefusedClient:
     rules = sorted(rules, key=lambda rule: -rule[1])
     _, since, until = memory.latest([who for who, _ in rules])
-    shown = tuple(refused_subject(gate, who, amount, *memory.latest([who])) for who, amount in rules[:MOST_RULES])
+    shown = tuple(refused_subject(gate, memory, *rule) for rule in rules[:MOST_RULES])
     first = shown[0]
     refused = sum(amount for _, amount in rules)
     return RefusedClient(first.type, first.subject, first.shown, first.known, refused, since, until, shown)

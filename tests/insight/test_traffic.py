@@ -186,10 +186,11 @@ def test_most_refused_client_has_its_latest_series() -> None:
     world.happens(some(0, 4), ago=40)
     world.happens(some(0, 4), ago=10)
 
-    (found,) = world.look().refused(5)
+    refused = world.look().refused(5)
+    amount, since, _ = world.memory.latest([ADA])
 
-    assert found[:3] == (ADA, 13, 8)
-    assert world.now - 50 <= found[3] <= world.now - 40
+    assert (refused, amount) == ([(ADA, 13)], 8)
+    assert world.now - 50 <= since <= world.now - 40
     assert world.memory.refused(5, lambda who: who.endpoint == "quote") == []
     assert world.memory.refused_clients(5, lambda _: True, slices=6) == [[(ADA, 8)]]
 
@@ -219,7 +220,8 @@ def test_first_refusal_is_known_to_the_second() -> None:
     outbox.put(some(0, 1))
     outbox.send()
 
-    ((_, amount, latest, since, _),) = world.look().refused(1)
+    ((who, amount),) = world.look().refused(1)
+    latest, since, _ = world.memory.latest([who])
 
     assert (amount, latest, since) == (5, 2, first - 0.5)  # in the middle of its second
 
@@ -244,7 +246,8 @@ def test_long_outage_does_not_interrupt_a_series() -> None:
         world.now += 10
     outbox.send()
 
-    ((_, amount, latest, since, _),) = world.look().refused(1)
+    ((who, amount),) = world.look().refused(1)
+    latest, since, _ = world.memory.latest([who])
 
     assert (amount, latest, since) == (990, 990, first - 0.5)
 

@@ -229,14 +229,18 @@ def subject_page() -> Response:
     gate, answer = gate_in_force(), query_subject()
     found = answer.found
     with looking(gate) as memory:
-        top = [] if memory is None or found is not None else memory.refused(MOST_REFUSED)
+        most = (
+            []
+            if memory is None or found is not None
+            else [refused_subject(gate, memory, *each) for each in memory.refused(MOST_REFUSED)]
+        )
     return render(
         "subject.html",
         status=400 if answer.mistake else 200,
         who=encode_field(_who_in(request.args) or (found.who if found else "")),
         done=read_notice("done"),
         unbanned=read_notice("unbanned"),
-        most=[refused_subject(gate, *each) for each in top],
+        most=most,
         plain=gate.settings.traffic_subjects == "plain",
         **fields_of(answer),
     )

@@ -194,7 +194,7 @@ def _by_hash(type_name: str) -> Mapping[str, str]:
             return {}
         known = memory.refused(MOST_CLIENTS, lambda who: who.type == type_name)
     hashes = [each.hashed for each in recordings_of(gate.app)]
-    return {hashed(who.subject): who.subject for who, *_ in known for hashed in hashes}
+    return {hashed(who.subject): who.subject for who, _ in known for hashed in hashes}
 
 
 def _with_link(client: Client, type_name: str, by_hash: Mapping[str, str] | None) -> Client:
