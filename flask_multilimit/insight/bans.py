@@ -90,7 +90,7 @@ def bans(gate: AppGate) -> list[BanInForce]:
 
 def _by_hand(gate: AppGate) -> Iterator[BanInForce]:
     applier = gate.applier
-    now = applier.follower.in_force.time()
+    now = applier.time()
     for each in applier.control.entries() if applier.enabled else ():
         if each.kind == "ban":
             yield BanInForce(

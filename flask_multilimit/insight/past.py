@@ -55,10 +55,10 @@ class Past(Described):
     """Those in progress then."""
 
 
-def instant_of(text: str) -> float:
-    """An instant that somebody writes: ``5m`` ago; or in ISO 8601, which is local time without a zone, and the latest
-    such time without a date. Raises :class:`ConfigurationError`."""
-    now, text = datetime.now().astimezone(), text.strip()
+def instant_of(text: str, time: float) -> float:
+    """An instant that somebody writes when it is ``time``: ``5m`` ago; or in ISO 8601, which is local time without a
+    zone, and the latest such time without a date. Raises :class:`ConfigurationError`."""
+    now, text = datetime.fromtimestamp(time).astimezone(), text.strip()
     if len(text) <= LONGEST_TEXT and not text.isdecimal():  # a number needs a unit
         try:
             return (now - timedelta(seconds=seconds_of(text))).timestamp()

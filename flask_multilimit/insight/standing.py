@@ -212,7 +212,7 @@ def standing(
     )
     state, verdict = _verdict(listed, found, elsewhere, client, in_words, problem, _with_others(places, client))
     decided = [each for each in found if each.allowed is not None]
-    waits = [*map(_wait_of, decided), *(max(each.ended - time.time(), 0.0) for each in elsewhere.bans)]
+    waits = [*map(_wait_of, decided), *(max(each.ended - gate.applier.time(), 0.0) for each in elsewhere.bans)]
     subject = client.subject
     return Standing(
         who=client.text,

@@ -121,10 +121,11 @@ class ControlApplier:
     def _access(self, listings: Sequence[Listing]) -> AccessLists | None:
         if not self._lists and not listings:
             return None
-        resolve = listing_resolver(self._now, self._in_force.settings.deny_status)
+        resolve = listing_resolver(self.time, self._in_force.settings.deny_status)
         return AccessLists(self._lists, listings, resolve=resolve)
 
-    def _now(self) -> float:
+    def time(self) -> float:
+        """The POSIX time now, by the clock of the storage as far as this process knows it."""
         return self.follower.in_force.time()
 
     def _announce(self, entries: tuple[Override | Listing, ...]) -> None:

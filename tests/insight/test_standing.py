@@ -13,7 +13,6 @@ from flask import Flask, request
 
 from flask_multilimit import IP, USER, Ban, ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.dashboard import Dashboard
-from flask_multilimit.insight import past as past_room
 from flask_multilimit.insight.bans import bans
 from flask_multilimit.insight.clients import client_from
 from flask_multilimit.insight.keys import all_keys
@@ -542,33 +541,31 @@ def test_verdict_shows_end_of_ban_and_number_of_refusals() -> None:
     ("text", "ago"), [("5m", 300), ("90s", 90), (" 1h ", 3600)], ids=["minutes", "seconds", "an hour"]
 )
 def test_time_can_be_given_as_how_long_ago(text: str, ago: float) -> None:
-    assert instant_of(text) == pytest.approx(time.time() - ago, abs=5)
+    assert instant_of(text, time.time()) == pytest.approx(time.time() - ago, abs=5)
 
 
 def test_time_in_iso_8601_needs_no_zone_and_no_date() -> None:
     now = datetime.now().replace(second=0, microsecond=0)
 
-    assert instant_of(f"{now:%H:%M}") == now.timestamp()
-    assert instant_of(f"{now:%Y-%m-%d}T03:12:00") == now.replace(hour=3, minute=12).timestamp()
-    assert instant_of("2026-07-01T03:12:00+02:00") == instant_of("2026-07-01T01:12:00Z") == 1_782_868_320
+    def told(text: str) -> float:
+        return instant_of(text, now.timestamp())
+
+    assert told(f"{now:%H:%M}") == now.timestamp()
+    assert told(f"{now:%Y-%m-%d}T03:12:00") == now.replace(hour=3, minute=12).timestamp()
+    assert told("2026-07-01T03:12:00+02:00") == told("2026-07-01T01:12:00Z") == 1_782_868_320
 
 
 @pytest.mark.parametrize(("hour", "day"), [("00:10", 27), ("00:12", 26), ("23:50", 26)])
-def test_time_without_a_date_is_the_latest_one(monkeypatch: pytest.MonkeyPatch, hour: str, day: int) -> None:
-    class AfterMidnight(datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> AfterMidnight:  # noqa: ARG003
-            return cls(2026, 11, 27, 0, 10, 5)
+def test_time_without_a_date_is_the_latest_one(hour: str, day: int) -> None:
+    after_midnight = datetime(2026, 11, 27, 0, 10, 5).timestamp()
 
-    monkeypatch.setattr(past_room, "datetime", AfterMidnight)
-
-    assert datetime.fromtimestamp(instant_of(hour)) == datetime.fromisoformat(f"2026-11-{day}T{hour}")
+    assert datetime.fromtimestamp(instant_of(hour, after_midnight)) == datetime.fromisoformat(f"2026-11-{day}T{hour}")
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "25:00", "5", "9" * 100, "1:\x1b[2J", "99999999999d"])
 def test_invalid_time_is_an_error_with_examples(text: str) -> None:
     with pytest.raises(ConfigurationError, match="is not a time: write 5m"):
-        instant_of(text)
+        instant_of(text, time.time())
 
 
 def test_time_before_the_last_hour_is_an_error() -> None:

@@ -78,7 +78,7 @@ def why_command(who: str, endpoint: str | None, at: str | None, as_json: bool) -
         gate = current_gate()
         require_shared_storage(gate)
         client = client_from(gate, who)
-        instant = None if at is None else instant_of(at)
+        instant = None if at is None else instant_of(at, gate.applier.time())
         with looking(gate, patient=True) as memory:
             if instant is None:
                 found: Standing | Past = standing(gate, client, memory, endpoint=endpoint)

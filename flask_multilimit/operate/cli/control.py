@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from secrets import token_hex
@@ -174,13 +173,14 @@ def _change(given: Mapping[str, Any], *, for_: str | None, lasting: bool, force:
     if (for_ is None) == (not lasting):
         raise click.UsageError("Say how long it lasts: --for 2h, or --lasting.")
     with for_people():
-        control = _applier().control
+        applier = _applier()
+        control = applier.control
         if not control.in_use:
             raise ConfigurationError(_NOT_IN_USE)
         preview = control.preview(given, for_=for_, lasting=lasting, reason=action.reason, author=action.author)
         found = impact(gate_of(current_app), preview)
         if not action.as_json:
-            console.write(_impact_lines(found), err=not action.dry_run)
+            console.write(_impact_lines(found, applier.time()), err=not action.dry_run)
         if not action.dry_run:
             _confirm(preview.warning, yes=action.yes, force=force)
             control.put(preview, force=True)
@@ -212,10 +212,11 @@ def unset_command(what: tuple[str, ...], limiter: str | None, who: str | None, a
         raise click.UsageError("Give an ID, or what was changed: ENDPOINT RULE, or WHO.")
     with for_people():
         applier = _applier()
+        applier.look()
         id_ = _id_of(applier.control.entries(), what, limiter=limiter, who=who)
         found = impact(gate_of(current_app), applier.control.preview_undo(id_))
         if not action.as_json:
-            console.write(_impact_lines(found), err=not action.dry_run)
+            console.write(_impact_lines(found, applier.time()), err=not action.dry_run)
         if not action.dry_run:
             if not action.yes:
                 console.confirm("Undo this?", abort=True, err=True)
@@ -339,6 +340,7 @@ def entries_command(export: str | None, imported: BinaryIO | None, reason: str, 
         if imported is not None:
             _import(applier, imported, reason=reason, force=force, as_json=as_json)
             return
+        applier.look()
         found = entries(gate_of(current_app), rows=MOST_ENTRIES)
         if found.problem:
             raise ConfigurationError(found.problem)
@@ -348,7 +350,7 @@ def entries_command(export: str | None, imported: BinaryIO | None, reason: str, 
     if not found.entries:
         console.echo("No changes: all limits are as declared.")
         return
-    now = applier.follower.in_force.time()
+    now = applier.time()
     rows = [
         (
             each.id,
@@ -417,9 +419,9 @@ def _past(change: PastChange) -> str:
     return f"{change.what} {change.entry}{f', in place of {change.replaces}' if change.replaces else ''}"
 
 
-def _impact_lines(found: Impact) -> list[str]:
+def _impact_lines(found: Impact, now: float) -> list[str]:
     entry = found.entry
-    lines = console.paragraph(f"{entry.text}, {_until(entry, time.time(), 'for ')}", indent=2, first="")
+    lines = console.paragraph(f"{entry.text}, {_until(entry, now, 'for ')}", indent=2, first="")
     if found.replaces is not None:
         by = f", by {found.replaces.author}" if found.replaces.author else ""
         lines += console.paragraph(f"in place of {found.replaces.text} ({found.replaces.id}{by})", indent=4, first="  ")

@@ -204,7 +204,10 @@ def query_subject() -> Subject:
             endpoint = request.args.get("endpoint") or None
             found = standing(gate, client, memory, endpoint=endpoint, page=number_in_query("page", 1), rows=ROWS)
             at = request.args.get("at", "")
-            past = standing_at(gate, client, memory, instant_of(at), endpoint=endpoint) if at else None
+            past = None
+            if at:
+                instant = instant_of(at, gate.applier.time())
+                past = standing_at(gate, client, memory, instant, endpoint=endpoint)
             return Subject(found, "", past)
     except StorageError as error:
         return Subject(None, with_remedy(error))

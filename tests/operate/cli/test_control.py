@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flask_multilimit.operate.cli.base import user_name
+from flask_multilimit.serve.gate import gate_of
 from operate.cli.conftest import Command, call
 
 if TYPE_CHECKING:
@@ -42,6 +43,25 @@ def test_set_changes_a_limit_and_unset_restores_it(on_server: Command, shop: Fla
     assert on_server("unset", entry["id"], "--yes").code == 0
     wait_for_status(shop, "/update", 429)
     assert [each["what"] for each in on_server("history", "--json").json["changes"]] == ["undo", "set"]
+
+
+@pytest.mark.parametrize("ahead", [-86_400, 86_400])
+def test_durations_are_right_on_a_machine_with_a_wrong_clock(
+    on_server: Command, shop: FlaskClient, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    call(shop, "/update", 11)
+    gate_of(shop.application).audience.background.once()
+    clock = time.time
+    monkeypatch.setattr(time, "time", lambda: clock() + ahead)
+
+    change = on_server("ban", "203.0.113.9", "--for", "3h", "--yes")
+
+    assert "for 3 h" in change.err
+    assert "ENDS IN" in (listed := on_server("entries").out)
+    assert "3 h " in listed
+    assert "for 3 h" in on_server("unset", "203.0.113.9", "--dry-run").out
+    assert "3 h" in on_server("bans").out
+    assert "traffic is known" not in on_server("why", "203.0.113.7", "--at", "1s").err
 
 
 def test_set_says_which_change_it_replaces(on_server: Command) -> None:
