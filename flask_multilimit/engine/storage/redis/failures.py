@@ -68,6 +68,7 @@ _TEXTS = {
 }
 """The texts of errors without a code of the server, by a code of this module."""
 _NO_RIGHT_TO_RUN = re.compile(r"permissions to run the '([a-z|_-]{1,40})'")
+_ARGUMENTS = ", with args beginning with:"
 _NO_RIGHT_TO_KEY = "permissions to access"
 _IN_A_SCRIPT = "script"
 """In the text of each error of a script that has begun. Other errors without a known code come from a proxy whose
@@ -97,6 +98,8 @@ def storage_error(error: Exception, server: str = "") -> StorageError:
     """The error to raise because of ``error``, which ``server`` or the connection to it caused."""
     if isinstance(error, MasterNotFoundError):
         error.args = (str(error).partition(" : ")[0],)  # the rest shows clients, with their passwords
+    elif _ARGUMENTS in str(error):
+        error.args = (str(error).partition(_ARGUMENTS)[0],)  # the rest shows keys, with subjects
     error.__suppress_context__ = True  # its context inside the client tells nothing new
     code = code_of(error)
     where = f" ({server})" if server else ""

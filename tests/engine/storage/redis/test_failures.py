@@ -333,6 +333,8 @@ def test_remedy_names_the_command_that_the_server_lacks(any_server: Server, comm
 
     assert re.search(rf"\b{command}\b", caught.value.remedy, re.IGNORECASE)
     assert not caught.value.key_specific
+    told = "".join(traceback.format_exception(caught.value))
+    assert "rate_limit:" not in told, "the server quotes keys, which name clients"
 
 
 @pytest.mark.parametrize(
