@@ -89,7 +89,9 @@ _CLASSES = {
 
 NONE_FREE = "Too many connections"
 """What redis-py says if all connections of a pool are in use."""
-_SERVER_IS_FULL = "max number of clients reached"
+_SERVER_IS_FULL = ("max number of clients reached", "Connection not ready")
+"""What the server says; and what redis-py says if it has not read that, but found something to read on a new
+connection."""
 _PROCESS_IS_FULL = "Too many open files"
 _NO_REPLY = (exceptions.TimeoutError, exceptions.ConnectionError, OSError)
 
@@ -130,7 +132,7 @@ def _remedy_of(error: Exception, *, no_reply: bool) -> str:
     """The remedy for an error without a code of the server."""
     if str(error) == NONE_FREE:
         return "more checks run at once than max_connections in the storage URI allows: raise it"
-    if _SERVER_IS_FULL in str(error):
+    if any(each in str(error) for each in _SERVER_IS_FULL):
         return "the server has as many connections as its maxclients allows: raise it, or use fewer workers or threads"
     if _PROCESS_IS_FULL in str(error):
         return "this process has as many files and connections open as it may: raise its limit (ulimit -n)"
