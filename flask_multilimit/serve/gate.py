@@ -82,29 +82,35 @@ class AppGate(AppState):
         def preprocess_request(*arguments: Any) -> Any:
             record = self._begin_request()
             try:
-                answer = preprocess(*arguments)
-            except Exception:
-                self._end_early(record)
-                raise
-            if record is not None:
-                if answer is not None:
-                    self._end_early(record, answer)
-                elif record.plan.stack is None or record.plan.early:
-                    self.check(record.plan, record)
+                try:
+                    answer = preprocess(*arguments)
+                except Exception:
+                    self._end_early(record)
+                    raise
+                if record is not None:
+                    if answer is not None:
+                        self._end_early(record, answer)
+                    elif record.plan.stack is None or record.plan.early:
+                        self.check(record.plan, record)
+            except RateLimitExceeded as refusal:
+                return _own_answer(refusal)
             return answer
 
         @functools.wraps(dispatch)
         def dispatch_request(*arguments: Any) -> Any:
             try:
-                answer = dispatch(*arguments)
-            except Exception:
+                try:
+                    answer = dispatch(*arguments)
+                except Exception:
+                    record = self._records.current()
+                    if record is not None and not record.checked:
+                        self._end_early(record)
+                    raise
                 record = self._records.current()
                 if record is not None and not record.checked:
-                    self._end_early(record)
-                raise
-            record = self._records.current()
-            if record is not None and not record.checked:
-                self._end_early(record, answer)
+                    self._end_early(record, answer)
+            except RateLimitExceeded as refusal:
+                return _own_answer(refusal)
             return answer
 
         @functools.wraps(process)
@@ -384,6 +390,14 @@ class AccessCheck:
     def _subject_of(self, resolve: Resolve, type_name: str) -> Subject | None:
         type_ = self._in_force.plans.types.get(type_name)
         return None if type_ is None else resolve(type_, type_name)
+
+
+def _own_answer(refusal: RateLimitExceeded) -> object:
+    """The response of its ``on_rejected``. Frameworks that format all errors would answer with another. Without a
+    response, raise the refusal again, for error handlers."""
+    if refusal.response is None:
+        raise refusal
+    return refusal.response
 
 
 def _keep_from_caches(response: Response) -> Response:

@@ -501,6 +501,23 @@ class TestOnRejected:
         assert text is None or response.text == text
         assert policy(response) == ["default-60s"], "what it returns has header fields like every response"
 
+    @pytest.mark.parametrize("level", ["limiter", "application"])
+    @pytest.mark.parametrize("framework", ["flask-restx", "Connexion"])
+    def test_framework_that_formats_all_errors_does_not_replace_the_response(
+        self, app: Flask, storage: RecordingStorage, framework: str, level: str
+    ) -> None:
+        limits = limiter(on_rejected=lambda _: ("mine", 202))
+        MultiLimit(app, storage=storage, application_limits=limits if level == "application" else ())
+        app.add_url_rule("/", "view", limits(view()) if level == "limiter" else view())
+        if framework == "Connexion":
+            app.config["TRAP_HTTP_EXCEPTIONS"] = True
+        else:
+            app.handle_user_exception = lambda *_: ("theirs", 429)  # type: ignore[method-assign]
+
+        response = refuse(app)
+
+        assert (response.text, response.status_code) == ("mine", 202)
+
     @pytest.mark.parametrize(
         ("answer", "expected"),
         [
