@@ -91,7 +91,7 @@ def suggest_command(
         )
         require_requests(read.files)
         traffic = traffic_of(arrivals, windows)
-        found = suggest_for(traffic, type=type_, share=at_most, cost_field=cost_field, endpoint=log.endpoint)
+        found = suggest_for(traffic, at_most)
         with writing():
             if html is not None:
                 source = ", ".join(map(str, read.paths))

@@ -210,12 +210,10 @@ def _answer(form: WhatIfForm, logs: Logs, source: str, by_hash: Mapping[str, str
         raise ConfigurationError(f"type={form.type!r}: give one of {', '.join(TYPES)}")
     share, rule = share_from(form.refuse_at_most), form.rule()
     first = list(islice(logs, MOST_REQUESTS + 1))
-    endpoint = form.endpoint or None
-    arrivals = arrivals_of(
-        gate_in_force().app, first[:MOST_REQUESTS], type=form.type, endpoint=endpoint, most_subjects=MOST_CLIENTS
-    )
+    app, endpoint = gate_in_force().app, form.endpoint or None
+    arrivals = arrivals_of(app, first[:MOST_REQUESTS], type=form.type, endpoint=endpoint, most_subjects=MOST_CLIENTS)
     traffic = traffic_of(arrivals, [form.window])
-    found = suggest_for(traffic, type=form.type, share=share, endpoint=endpoint)
+    found = suggest_for(traffic, share)
     left_out = [each for file in logs.files for each in file.problems()]
     if len(first) > MOST_REQUESTS or len(arrivals) >= MOST_CLIENTS:
         left_out.append(LeftOut(f"only the first {arrivals.requests:,} requests count", 0))

@@ -199,8 +199,8 @@ def arrivals_of(
     if endpoint is not None:
         require_endpoint(gate.plans, endpoint)
     is_counted = cache(partial(_is_counted, _plans_with_probe(app, endpoint), endpoint))
-    routes, finder, arrivals = Routes(app, script_name), SubjectFinder(subjects or {}), Arrivals()
-    subject_of = _subject_function(gate, type, finder)
+    routes, finder = Routes(app, script_name), SubjectFinder(subjects or {})
+    subject_of, arrivals = _subject_function(gate, type, finder), Arrivals(type, endpoint, cost_field)
     for request in logged_requests(requests):
         if not is_counted(routes.destination_of(request)):
             continue
@@ -262,7 +262,7 @@ def suggest_limits(
         script_name=script_name,
     )
     share = share_from(refuse_at_most)
-    return suggest_for(traffic_of(arrivals, windows), type=type, share=share, cost_field=cost_field, endpoint=endpoint)
+    return suggest_for(traffic_of(arrivals, windows), share)
 
 
 def share_from(text: float | str | Fraction) -> Fraction:

@@ -45,8 +45,14 @@ Instants = Sequence[int]
 class Arrivals(dict[str, "array[int]"]):
     """The instants of each subject's requests, 8 bytes each; and the units that each really cost, if that is known."""
 
-    def __init__(self) -> None:
+    def __init__(self, type: str, endpoint: str | None = None, cost_field: str = "") -> None:  # noqa: A002
         super().__init__()
+        self.type = type
+        """The type of the subjects."""
+        self.endpoint = endpoint
+        """``None`` for the whole app."""
+        self.cost_field = cost_field
+        """The field of the log that says what requests really cost; empty if they are counted."""
         self._units: dict[str, array[int]] = {}
         self.requests: int = 0
         self.without_cost: int = 0
@@ -84,7 +90,7 @@ class Arrivals(dict[str, "array[int]"]):
             middle = (low + high) // 2
             before = sum(bisect_left(instants, middle + 1) for instants in self.values())
             low, high = (low, middle) if 2 * before >= self.requests else (middle + 1, high)
-        first, second = Arrivals(), Arrivals()
+        first, second = Arrivals(self.type), Arrivals(self.type)
         for subject, instants in self.items():
             at = bisect_left(instants, low + 1)
             units = self._units.get(subject)
@@ -409,14 +415,7 @@ def traffic_of(arrivals: Arrivals, windows: Sequence[float | str]) -> Traffic:
     return Traffic(arrivals, rules)
 
 
-def suggest_for(
-    traffic: Traffic,
-    *,
-    type: str,  # noqa: A002 - the field's word
-    share: Fraction,
-    cost_field: str = "",
-    endpoint: str | None = None,
-) -> Suggestion:
+def suggest_for(traffic: Traffic, share: Fraction) -> Suggestion:
     """The distribution of the peaks, and the smallest counts. Raises :class:`ConfigurationError`."""
     if not 0 <= share < 1:
         raise ConfigurationError(f"share={float(share)}: give at least 0 and less than 1 (100%)")
@@ -431,7 +430,7 @@ def suggest_for(
         return tuple(_choice(choose, share, part, halves) for part, *halves in parts)
 
     return Suggestion(
-        type=type,
+        type=arrivals.type,
         requests=arrivals.requests,
         subjects=len(arrivals),
         first=begin,
@@ -442,9 +441,9 @@ def suggest_for(
         for_subjects=choices(counts_for_subjects),
         gaps=tuple(gap_in(traffic.ordered(number)) for number in alone),
         estimate=traffic.estimate,
-        cost_field=cost_field,
+        cost_field=arrivals.cost_field,
         without_cost=arrivals.without_cost,
-        endpoint=endpoint,
+        endpoint=arrivals.endpoint,
     )
 
 

@@ -26,14 +26,14 @@ EVIL = "</script><script>alert(1)</script><b>"
 
 def answer(window: float = 60, *, calm: int = 9, share: Fraction = Fraction(0), **others: int) -> WhatIf:
     """``calm`` clients make one request each; the others make theirs at once."""
-    arrivals = Arrivals()
+    arrivals = Arrivals("ip")
     for number in range(calm):
         arrivals.add(f"calm {number}", 0)
     for name, requests in others.items():
         for _ in range(requests):
             arrivals.add(name, SECOND)
     traffic = traffic_of(arrivals, [window])
-    return what_if(traffic, suggest_for(traffic, type="ip", share=share), source="access.log", refuse_at_most="0%")
+    return what_if(traffic, suggest_for(traffic, share), source="access.log", refuse_at_most="0%")
 
 
 def data_of(page: str) -> list[dict[str, object]]:

@@ -29,12 +29,12 @@ def size_of(picture: Path) -> tuple[int, int]:
 
 
 def draw_peaks(path: Path, peaks: Sequence[int], windows: Sequence[float] = (60,)) -> None:
-    arrivals = Arrivals()
+    arrivals = Arrivals("ip")
     for number, peak in enumerate(peaks):
         for _ in range(peak):
             arrivals.add(str(number), 0)
     traffic = traffic_of(arrivals, windows)
-    draw(suggest_for(traffic, type="ip", share=Fraction(1, 100)), traffic, path)
+    draw(suggest_for(traffic, Fraction(1, 100)), traffic, path)
 
 
 @pytest.fixture

@@ -51,27 +51,20 @@ traffics = st.lists(instants, min_size=1, max_size=4)
 shares = st.fractions(0, Fraction(9, 10), max_denominator=50)
 
 
-def arrivals_of(*subjects: list[int]) -> Arrivals:
-    arrivals = Arrivals()
+def arrivals_of(*subjects: list[int], who: str = "ip", endpoint: str | None = "search") -> Arrivals:
+    arrivals = Arrivals(who, endpoint)
     for at, number in sorted((at, number) for number, each in enumerate(subjects) for at in each):
         arrivals.add(str(number), at)
     return arrivals
 
 
-def suggest(
-    arrivals: Arrivals,
-    *windows: float | str,
-    share: Fraction = Fraction(0),
-    who: str = "ip",
-    cost_field: str = "",
-    endpoint: str | None = "search",
-) -> Suggestion:
-    return suggest_for(traffic_of(arrivals, windows), type=who, share=share, cost_field=cost_field, endpoint=endpoint)
+def suggest(arrivals: Arrivals, *windows: float | str, share: Fraction = Fraction(0)) -> Suggestion:
+    return suggest_for(traffic_of(arrivals, windows), share)
 
 
-def tokens(*units: int, pause: int = 0) -> Arrivals:
+def tokens(*units: int, who: str = "ip", cost_field: str = "", pause: int = 0) -> Arrivals:
     """Requests that cost ``units`` tokens: of one subject each at once, or of one subject after each ``pause``."""
-    arrivals = Arrivals()
+    arrivals = Arrivals(who, "search", cost_field)
     for number, each in enumerate(units):
         arrivals.add("ada" if pause else str(number), number * pause, each)
     return arrivals
@@ -225,7 +218,7 @@ def test_proposed_count_is_below_the_gap() -> None:
 
 def test_count_of_the_whole_app_becomes_an_application_limit() -> None:
     """A default limit, or a limit that a command adds to all endpoints, would count each endpoint separately."""
-    found = suggest(arrivals_of([0] * 5), 60, endpoint=None)
+    found = suggest(arrivals_of([0] * 5, endpoint=None), 60)
 
     assert toml(found) == 'application_limits = { type = "ip", rules = "5/minute" }'
     assert declaration(found, found.proposed) == (
@@ -264,7 +257,7 @@ def test_calendar_gets_the_smallest_sufficient_count(subjects: list[list[int]], 
     periods = [Counter(map(begin_of, instants)) for instants in subjects]
     refused = {count: sum(max(n - count, 0) for each in periods for n in each.values()) for count in range(1, 31)}
 
-    found = suggest(arrivals_of(*subjects), f"calendar {period} in Europe/Berlin", share=share, who="user")
+    found = suggest(arrivals_of(*subjects, who="user"), f"calendar {period} in Europe/Berlin", share=share)
 
     assert found.peaks[0].max == max(n for each in periods for n in each.values())
     ((rule,),) = [choice.rules for choice in found.for_requests]
@@ -284,7 +277,7 @@ def test_request_at_midnight_counts_for_the_new_day() -> None:
 def test_calendar_and_rate_are_proposed_in_every_form() -> None:
     of_a_month = [1_774_000_000 * SECOND + hour * HOUR for hour in range(0, 800, 100)]
 
-    found = suggest(arrivals_of(of_a_month), "calendar month from 15 in Europe/Berlin", 60, who="user")
+    found = suggest(arrivals_of(of_a_month, who="user"), "calendar month from 15 in Europe/Berlin", 60)
 
     assert [peaks.window for peaks in found.peaks] == [60, "calendar month from 15 in Europe/Berlin"]
     calendar = Calendar(7, "month", timezone="Europe/Berlin", anchor=15)
@@ -305,7 +298,7 @@ def test_calendar_and_rate_are_proposed_in_every_form() -> None:
 
 
 def test_proposed_calendar_of_units_has_a_cost_to_settle() -> None:
-    found = suggest(tokens(*range(100, 105), pause=HOUR), "calendar day", who="user", cost_field="x_tokens")
+    found = suggest(tokens(*range(100, 105), who="user", cost_field="x_tokens", pause=HOUR), "calendar day")
 
     assert found.for_requests[0].refused.requests == 0
     pasted = toml(found)
@@ -315,7 +308,7 @@ def test_proposed_calendar_of_units_has_a_cost_to_settle() -> None:
 
 
 def test_command_to_try_a_limit_is_quoted_for_a_shell() -> None:
-    assert command(suggest(arrivals_of([0] * 5), 10, endpoint="a b")) == (
+    assert command(suggest(arrivals_of([0] * 5, endpoint="a b"), 10)) == (
         "flask multilimit set 'a b' --limit '5 per 10 seconds' --type ip --shadow --for 1d"
     )
 
@@ -373,7 +366,7 @@ def test_counts_in_units_agree_with_a_replay_at_the_real_cost(share: str, reques
 
 
 def test_proposed_rules_in_units_are_below_a_gap_and_settle() -> None:
-    found = suggest(tokens(2445, *[85] * 19), 3600, share=Fraction(1, 1000), cost_field="upstream_http_x_tokens")
+    found = suggest(tokens(2445, *[85] * 19, cost_field="upstream_http_x_tokens"), 3600, share=Fraction(1, 1000))
 
     assert found.gaps == (Gap(19, 85, 1, 2445, 2445),)
     pasted = toml(found)
