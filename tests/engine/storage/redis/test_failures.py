@@ -403,6 +403,19 @@ def test_remedy_names_maxclients_when_the_server_has_too_many_connections(own_se
     limiter.close()
 
 
+@pytest.mark.parametrize("pool", [redis.ConnectionPool, redis.BlockingConnectionPool])
+def test_remedy_names_max_connections_when_no_connection_of_a_pool_is_free(server: Server, pool: Any) -> None:
+    settings: dict[str, Any] = {"timeout": 0.01} if pool is redis.BlockingConnectionPool else {}
+    client: Any = redis.Redis(connection_pool=pool.from_url(server.url, max_connections=1, **settings))
+    with client.pubsub() as taken:
+        taken.subscribe("news")
+        with pytest.raises(StorageError) as caught:
+            bare(client).check(hits())
+
+    assert "max_connections" in caught.value.remedy
+    client.close()
+
+
 def test_remedy_names_ulimit_when_the_process_has_too_many_open_files() -> None:
     refused = storage_error(redis.ConnectionError("Error 24 connecting to 127.0.0.1:6379. Too many open files."))
 
