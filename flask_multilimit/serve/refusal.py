@@ -45,12 +45,17 @@ class Messages(NamedTuple):
     banned: str
     wait_one: str
     wait_many: str
+    units: tuple[str, str, str, str]
     never: str
     slot: str
 
     def wait(self, seconds: int) -> str:
-        """When to try again."""
-        return self.wait_one if seconds == 1 else self.wait_many.format(seconds=seconds)
+        """When to try again, rounded up, in a unit that people count in."""
+        if seconds == 1:
+            return self.wait_one
+        sizes = zip((86_400, 3600, 60), self.units, strict=False)
+        size, unit = next((each for each in sizes if seconds >= 2 * each[0]), (1, self.units[-1]))
+        return self.wait_many.format(n=-(-seconds // size), unit=unit)
 
 
 MESSAGES = {
@@ -61,7 +66,8 @@ MESSAGES = {
         denied="Access denied.",
         banned="You are temporarily banned.",
         wait_one="You can try again in 1 second.",
-        wait_many="You can try again in {seconds} seconds.",
+        wait_many="You can try again in {n} {unit}.",
+        units=("days", "hours", "minutes", "seconds"),
         never="Waiting does not help: the request asks for more than the limit allows.",
         slot="You can try again when a request in progress has finished.",
     ),
@@ -72,7 +78,8 @@ MESSAGES = {
         denied="拒绝访问",
         banned="您已被暂时封禁",
         wait_one="请在 1 秒后重试。",
-        wait_many="请在 {seconds} 秒后重试。",
+        wait_many="请在 {n} {unit}后重试。",
+        units=("天", "小时", "分钟", "秒"),
         never="等待无济于事:此请求所需超过了限额。",
         slot="请在正在处理的请求完成后重试。",
     ),
@@ -255,11 +262,18 @@ class _DeniedForNow(AccessDenied, TooManyRequests):
     code = 429
 
 
+_META = """\
+<meta charset=utf-8>
+<meta name=viewport content="width=device-width, initial-scale=1">
+<meta name=color-scheme content="light dark">
+"""
+
+
 def _page(error: HTTPException, *paragraphs: str | None) -> str:
     """A page without a language, because the paragraphs may be in any: werkzeug's own page says that it is English."""
     text = "".join(f"<p>{escape(paragraph)}</p>\n" for paragraph in paragraphs)
     title = f"<title>{error.code} {error.name}</title>\n<h1>{error.name}</h1>\n"
-    return f"<!doctype html>\n<meta charset=utf-8>\n{title}{text}"
+    return f"<!doctype html>\n{_META}{title}{text}"
 
 
 def problem(error: RateLimitExceeded) -> dict[str, Any]:

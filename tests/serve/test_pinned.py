@@ -156,7 +156,10 @@ def test_rate_limit_fields_can_be_sent_on_refusals_only(headers: str, names: set
 
 def test_html_and_text_bodies_of_a_refusal_are_unchanged() -> None:
     assert visit(3, accept="text/html").text == (
-        "<!doctype html>\n<meta charset=utf-8>\n<title>429 Too Many Requests</title>\n<h1>Too Many Requests</h1>\n"
+        "<!doctype html>\n<meta charset=utf-8>\n"
+        '<meta name=viewport content="width=device-width, initial-scale=1">\n'
+        '<meta name=color-scheme content="light dark">\n'
+        "<title>429 Too Many Requests</title>\n<h1>Too Many Requests</h1>\n"
         "<p>Too many requests. Please try again later.</p>\n<p>You can try again in 2 seconds.</p>\n"
     )
     assert visit(3, accept="text/plain").text == (

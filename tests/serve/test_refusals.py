@@ -161,6 +161,33 @@ def test_text_and_html_say_how_long_to_wait(limited: FlaskClient, clock: Clock, 
         assert f"You can try again in {text}" in limited.get("/", headers={"Accept": accept}).text
 
 
+@pytest.mark.parametrize(
+    ("window", "text"),
+    [
+        ("119 seconds", "in 119 seconds."),
+        ("121 seconds", "in 3 minutes."),
+        ("2 hours", "in 2 hours."),
+        ("3 days", "in 3 days."),
+    ],
+)
+def test_long_waits_are_told_in_minutes_hours_or_days(
+    limited_app: Flask, client: FlaskClient, window: str, text: str
+) -> None:
+    limited_app.add_url_rule("/", "view", rate_limiter(rules=f"1 per {window}")(lambda: "ok"))
+    refused = refusal(client)
+
+    assert f"You can try again {text}" in client.get("/", headers={"Accept": "text/html"}).text
+    assert int(refused.headers["Retry-After"]) > 100
+
+
+def test_html_page_fits_a_phone_and_follows_its_theme(limited: FlaskClient) -> None:
+    refusal(limited)
+    page = limited.get("/", headers={"Accept": "text/html"}).text
+
+    assert '<meta name=viewport content="width=device-width, initial-scale=1">' in page
+    assert '<meta name=color-scheme content="light dark">' in page
+
+
 def test_html_escapes_the_message(limited_app: Flask, client: FlaskClient) -> None:
     hostile = "<script>alert('x')</script>&\"{{ 7 * 7 }}"
     limited_app.add_url_rule("/", "view", rate_limiter(rules="1/minute", message=hostile)(lambda: "ok"))
