@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
@@ -231,9 +231,13 @@ def _resources(
 ) -> Iterator[tuple[str, Quota]]:
     taken: set[str] = set()
     estimated = decision.decided_by in FALLBACKS
+    banned = {id(owners[ban.hit.key]): ban.retry_after for ban in decision.bans if ban.holds and not ban.hit.shadow}
     for status in decision.statuses:
         if not isinstance(status.hit, BanHit):
-            quota = _quota(status, owners[status.hit.key], wanted, _reset(decision, status, at), estimated=estimated)
+            owner = owners[status.hit.key]
+            quota = _quota(status, owner, wanted, _reset(decision, status, at), estimated=estimated)
+            if quota.retry_after is not None and (ban_ends := banned.get(id(owner), 0.0)) > quota.retry_after:
+                quota = replace(quota, retry_after=ban_ends)  # its limiter refuses until then
             yield _unique(_resource_name(quota.scope, quota.methods, quota.policy), taken), quota
 
 

@@ -404,6 +404,15 @@ class TestBansListsAndOutages:
         assert ban["retry_after"] == pytest.approx(300, abs=5)
         assert "You are banned from login" in ask(app, "/rate_limit", headers=HTML).text
 
+    def test_quota_of_a_banned_client_says_when_the_ban_ends(self) -> None:
+        banning = rate_limiter(type=IP, rules="1/minute", ban=Ban(after=1, time=300))
+        app = shop(login=banning, search=rate_limiter(type=IP, rules="1/minute"))
+        statuses(app, "/login", "/login", "/search")
+
+        waits = {each["scope"]: each["retry_after"] for each in json_of(app)["resources"].values()}
+
+        assert waits == {"login": pytest.approx(300, abs=5), "search": pytest.approx(60, abs=5)}
+
     def test_client_banned_or_denied_by_a_list_is_refused(self, app: Flask) -> None:
         _control(app).ban("127.0.0.1", for_=60)
         assert statuses(app, "/rate_limit") == [429]
