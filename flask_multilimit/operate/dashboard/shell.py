@@ -81,6 +81,11 @@ def rule_in(language: Language, text: str) -> str:
     return translated(language, "{n} per {time}", n=n, time=measure_in(__package__, language, found[2]))
 
 
+def _window_in(language: Language, text: str) -> str:
+    """A window in ``language``: ``60 s``. The period of a calendar stays."""
+    return measure_in(__package__, language, text) if text[:1].isdigit() else text
+
+
 _RULE = re.compile("([0-9]+) (?:per (?!calendar )(.+)|at once)")
 
 
@@ -174,6 +179,7 @@ def _frame() -> dict[str, Any]:
         "t": partial(translated, visitor.language),
         "url": url,
         "visit": visitor,
+        "window_text": partial(_window_in, visitor.language),
     }
 
 

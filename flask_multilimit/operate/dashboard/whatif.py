@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -78,6 +78,24 @@ REMARKS = {
 }
 """Why a count is in the table."""
 
+WORDS = {
+    "picture": "Clients sorted by the most requests they made in any {window}",
+    "share": "{share} of clients",
+    "most": "At most",
+    "per": "per {window}",
+    "count": "Count per {window}",
+    "requests": "requests refused",
+    "clients": "clients ever refused",
+    "bound": "at most {part}",
+    "part": "{part} of {whole} ({share})",
+    "small": "more than half of the clients are refused: too small",
+    "who": "who",
+    "peak": "most in {window}",
+    "made": "requests",
+    "more": "and {many} more",
+}
+"""What ``slider.js`` says."""
+
 TEMPLATES.globals["remarks"] = REMARKS
 
 _reading = Lock()
@@ -121,10 +139,12 @@ class WhatIf:
     refuse_at_most: str
     left_out: list[LeftOut]
 
-    def slider(self) -> Markup:
-        """The element that ``slider.js`` turns into a slider. No text in it can end the element."""
+    def slider(self, t: Callable[[str], str], window: str) -> Markup:
+        """The element that ``slider.js`` turns into a slider, in the language of ``t`` and ``window``. No text can end
+        the element."""
         data = {
-            "window": self.peaks.in_words,
+            "window": window,
+            "words": {name: t(text) for name, text in WORDS.items()},
             "requests": self.requests,
             "clients": self.clients,
             "chosen": self.chosen,
@@ -353,7 +373,8 @@ def file_of(answers: Sequence[WhatIf]) -> str:
         policy=f"default-src 'none'; style-src {hash_source(style)}; script-src {hash_source(script)}",
         script=Markup(script),
         style=Markup(style),
-        t=lambda text, **values: text.format(**values),
+        t=lambda text, **values: text.format(**values) if values else text,
+        window_text=str,
     )
     return visible_page(page)
 

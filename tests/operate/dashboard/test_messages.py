@@ -17,6 +17,7 @@ from flask_multilimit.engine.storage.layers import health as storage_health
 from flask_multilimit.engine.text import Phrase
 from flask_multilimit.insight import health, impact, past, standing
 from flask_multilimit.operate import dashboard, usage
+from flask_multilimit.operate.dashboard import whatif
 from flask_multilimit.operate.dashboard.shell import phrase_in, rule_in
 
 from .conftest import ROOT, control_of
@@ -120,6 +121,10 @@ def test_every_sentence_in_a_constant_is_translated() -> None:
 
     assert impact.MORE_PASS in written
     assert sorted(written - set(CHINESE)) == []
+
+
+def test_slider_and_its_remarks_are_translated() -> None:
+    assert sorted({*whatif.WORDS.values(), *whatif.REMARKS.values()} - set(CHINESE)) == []
 
 
 def test_every_phrase_of_errors_and_entries_is_translated() -> None:

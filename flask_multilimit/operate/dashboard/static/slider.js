@@ -1,24 +1,8 @@
-/* Every element .peaks holds its data in a <script type="application/json">; the rest is made here. Nothing is fetched. */
+/* Every element .peaks holds its data and words in a <script type="application/json">; the rest is made here. Nothing is fetched. */
 "use strict";
 
 (function () {
   const WIDEST = 860, NARROWEST = 300, HEIGHT = 300, LEFT = 64, BOTTOM = 28, TOP = 10, RIGHT = 10, STEPS = 1000, NAMED = 20;
-  const WORDS = {
-    picture: "Clients sorted by the most requests they made in any {window}",
-    share: "{share} % of clients",
-    most: "At most",
-    per: "per {window}",
-    count: "Count per {window}",
-    requests: "requests refused",
-    clients: "clients ever refused",
-    bound: "at most {part}",
-    part: "{part} of {whole} ({share})",
-    small: "more than half of the clients are refused: too small",
-    who: "who",
-    peak: "most in {window}",
-    made: "requests",
-    more: "and {many} more",
-  };
   const svg = (name, attributes, parent) => {
     const made = document.createElementNS("http://www.w3.org/2000/svg", name);
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -37,7 +21,7 @@
   };
 
   const sayer = (data) => (name, values) => {
-    return WORDS[name].replace(/\{(\w+)\}/g, (_, key) => ({ window: data.window, ...values })[key]);
+    return data.words[name].replace(/\{(\w+)\}/g, (_, key) => ({ window: data.window, ...values })[key]);
   };
 
   /* Clients by their peaks: [peak, how many have it], from the smallest. */
@@ -79,7 +63,8 @@
     for (const share of WIDTH > 600 ? [0, 0.25, 0.5, 0.75, 1] : [0, 0.5, 1]) {
       const label = svg("text", { class: "label", x: x(share * data.clients), y: HEIGHT - 8 }, picture);
       label.setAttribute("text-anchor", share === 1 ? "end" : share ? "middle" : "start");
-      label.textContent = share ? say("share", { share: 100 * share }) : "";
+      const text = share ? `${100 * share} %` : "";
+      label.textContent = share === 1 ? say("share", { share: text }) : text;
     }
     const line = svg("line", { class: "count", x1: LEFT, x2: WIDTH - RIGHT }, picture);
     return (count, clients) => {
