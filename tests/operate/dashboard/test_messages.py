@@ -271,3 +271,25 @@ def test_override_is_listed_in_chinese_with_english_json(app: Flask, ada: FlaskC
     assert "所有位置的规则 ip-60s" in ada.get(f"{ROOT}lists?lang=zh").text
     entries = ada.get(f"{ROOT}api/lists?lang=zh").get_json()["entries"]
     assert [each["text"] for each in entries] == ["rule ip-60s everywhere: 2 times the count"]
+
+
+@pytest.mark.parametrize("page", ["limits", "subject"])
+def test_entries_are_in_chinese_beside_limits_and_clients(app: Flask, ada: FlaskClient, page: str) -> None:
+    control_of(app).override("*", who="203.0.113.7", times=2, lasting=True)
+    control_of(app).override("*", rule="ip-60s", times=3, lasting=True)
+
+    text = ada.get(f"{ROOT}{page}", query_string={"lang": "zh", "who": "203.0.113.7"}).text
+
+    assert "times the count" not in text
+    assert "次数乘以 2" in text
+
+
+@pytest.mark.parametrize("page", ["", "subject"])
+def test_bans_and_lists_that_refused_are_named_in_chinese(app: Flask, ada: FlaskClient, page: str) -> None:
+    control_of(app).ban("203.0.113.7", for_=60)
+    send_requests(app)
+
+    text = ada.get(f"{ROOT}{page}", query_string={"lang": "zh", "who": "203.0.113.7"}).text
+
+    assert "手动封禁" in text
+    assert "(banned by hand)" not in text
