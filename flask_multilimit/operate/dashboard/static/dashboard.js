@@ -47,12 +47,14 @@
   let paused = false;
   let timer = 0;
   let failures = 0;
+  let out = false;
   let asking = null;
 
   async function refresh() {
     asking = new AbortController();
     try {
-      const answer = await fetch(location.href, { credentials: "same-origin", redirect: "error", signal: asking.signal });
+      const answer = await fetch(location.href, { credentials: "same-origin", redirect: "manual", signal: asking.signal });
+      out = answer.type === "opaqueredirect" || answer.status === 401 || answer.status === 403;
       if (!answer.ok) throw new Error(String(answer.status));
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       writeTimes(page);
@@ -61,20 +63,21 @@
         if (found) become(element, found);
       }
       failures = 0;
-      stale.hidden = true;
+      stale.textContent = "";
     } catch (error) {
       if (error.name !== "AbortError") {
         failures += 1;
-        stale.hidden = false;
+        stale.textContent = out ? stale.dataset.out : stale.dataset.waiting;
       }
     }
     asking = null;
     plan();
   }
 
+  // A visitor who is logged out is asked for again only when the page is looked at again: each try counts as a guess.
   function plan() {
     clearTimeout(timer);
-    if (paused || document.hidden) return;
+    if (paused || out || document.hidden) return;
     timer = setTimeout(refresh, Math.min(EVERY * 2 ** Math.min(failures, 10), LONGEST));
   }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import pytest
@@ -159,6 +159,25 @@ def test_page_now_updates_without_a_reload(visit: Visit, shop: Shop) -> None:
         assert tab.page.evaluate("window.stillHere")
 
 
+@pytest.mark.parametrize("answer", [{"status": 401}, {"status": 403}, {"status": 302, "headers": {"Location": "/"}}])
+def test_page_now_says_that_the_visitor_is_logged_out_and_asks_no_more(
+    visit: Visit, shop: Shop, answer: dict[str, Any]
+) -> None:
+    asked = []
+    with visit() as tab:
+        tab.expected = "Failed to load resource"
+        tab.page.goto(shop.url)
+        tab.page.route(shop.url, lambda route: (asked.append(route), route.fulfill(**answer)))
+
+        tab.page.get_by_text("You are no longer logged in").wait_for(timeout=SOON)
+        tab.page.wait_for_timeout(5000)
+        assert len(asked) == 1
+
+        tab.page.unroute(shop.url)
+        tab.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        tab.page.get_by_text("You are no longer logged in").wait_for(state="hidden", timeout=SOON)
+
+
 def test_keyboard_reaches_every_control(visit: Visit, shop: Shop) -> None:
     with visit() as tab:
         tab.page.goto(shop.url)
@@ -208,6 +227,6 @@ def test_uploaded_log_is_shown(visit: Visit, shop: Shop, tmp_path: Path) -> None
         tab.page.locator("input[type=file]").set_input_files(log)
         tab.page.get_by_role("button", name="Upload and show").click()
 
-        assert tab.page.get_by_role("heading", name="30 requests of 1 clients").is_visible()
+        tab.page.get_by_role("heading", name="30 requests of 1 clients").wait_for(timeout=SOON)
         tab.page.locator(".peaks svg").wait_for()
         assert tab.barriers() == []
