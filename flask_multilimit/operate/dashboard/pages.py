@@ -20,7 +20,7 @@ from ...insight.limits import SHOWS, Limits, limits
 from ...insight.past import Past, instant_of, standing_at
 from ...insight.standing import Standing, standing
 from ...insight.traffic import Now, Series, looking, now, refused_subject
-from ...insight.values import ROWS, Described
+from ...insight.values import ROWS, Described, paged
 from ...serve.gate import gate_in_force
 from . import changes
 from .drawing import PLANE, SPARK, Drawing, draw, group_rates, share
@@ -312,9 +312,10 @@ def lists_page(*, problem: str = "", status: int = 200) -> Response:
     just_made = entries(gate, q=done).entries if done else ()
     found, held = query_lists(), list[bans.BanInForce]()
     try:
-        held = [each for each in bans.bans(gate) if not each.id]
+        held = [each for each in bans.bans(gate) if not each.id and found.q.lower() in _text_of(each).lower()]
     except (StorageError, ConfigurationError) as error:
         problem = problem or ("" if found.problem else with_remedy(error))  # the page shows one of the entries anyway
+    shown, paging_of_held = paged(held, number_in_query("held", 1))
     return render(
         "lists.html",
         status=status,
@@ -323,9 +324,15 @@ def lists_page(*, problem: str = "", status: int = 200) -> Response:
         done=next((each for each in just_made if each.id == done), None),
         undone=read_notice("undone"),
         shared=gate.applier.control.shared,
-        held=held,
+        held=shown,
+        paging_of_held=paging_of_held,
         **fields_of(found),
     )
+
+
+def _text_of(ban: bans.BanInForce) -> str:
+    """What a search for a ban finds."""
+    return f"{ban.who} {ban.shown} {ban.by} {ban.endpoint}"
 
 
 def query_history() -> History:

@@ -224,6 +224,21 @@ def test_automatic_bans_are_listed_and_lifted(banning: Flask) -> None:
     assert "Bans that limits started" not in ada.get(f"{ROOT}lists").text
 
 
+def test_automatic_bans_can_be_searched_and_paged(banning: Flask) -> None:
+    ada = banning.test_client()
+    for number in range(30):
+        send_requests(banning, environ_overrides={"REMOTE_ADDR": f"203.0.113.{number}"})
+
+    first, second, found, none = (ada.get(f"{ROOT}lists{query}").text for query in ("", "?held=2", "?q=.29", "?q=ann"))
+
+    shown = [set(re.findall(r'class="subject"[^>]*>([^<]+)', page)) for page in (first, second)]
+    assert [len(each) for each in shown] == [25, 5]
+    assert len(shown[0] | shown[1]) == 30
+    assert 'href="/multilimit/lists?held=2"' in first
+    assert re.findall(r'class="subject"[^>]*>([^<]+)', found) == ["203.0.113.29"]
+    assert "Bans that limits started" not in none
+
+
 # Resets
 
 
