@@ -433,7 +433,7 @@ class Away(MemoryStorage):
         raise StorageError("it is asleep")
 
 
-@pytest.mark.parametrize("page", ["", "limits", "lists", "history", "subject?who=203.0.113.7"])
+@pytest.mark.parametrize("page", ["", "limits", "lists", "history", "subject?who=203.0.113.7", "change"])
 def test_pages_show_begin_and_effect_of_an_outage(server_binaries: dict[str, Binary], page: str) -> None:
     with Server(next(iter(server_binaries.values()))) as server:
         app = made(server.url, MULTILIMIT_WORKERS=3)
@@ -446,9 +446,11 @@ def test_pages_show_begin_and_effect_of_an_outage(server_binaries: dict[str, Bin
 
     assert found.status_code == 200
     assert "The storage does not answer." in found.text
-    assert "Meanwhile each of 3 workers admits 1/3 of every limit by itself." in found.text
+    assert "Meanwhile each of 3 workers admits 1/3 of each limit, and none of one below 3." in found.text
     assert "Down since <time " in found.text
     assert ("Numbers are from" in found.text) == (page in {"", "lists"})
+    assert 'class="verdict done"' not in found.text
+    assert "all limits are as declared" not in found.text
 
 
 def test_failed_change_shows_the_error_of_the_storage() -> None:

@@ -50,6 +50,12 @@ def test_page_now_without_traffic_says_what_to_do(ada: FlaskClient) -> None:
     assert "Nobody was refused in this time." in page
 
 
+def test_page_now_links_bans_to_their_list(ada: FlaskClient) -> None:
+    page = ada.get(ROOT).text
+
+    assert page.count('href="/multilimit/lists?kind=ban"') == 2
+
+
 def test_page_now_shows_refused_clients(app: Flask, ada: FlaskClient) -> None:
     send_requests(app)
 
