@@ -194,12 +194,17 @@ class Subject(Described):
 
 
 def query_subject() -> Subject:
+    return _subject()[0]
+
+
+def _subject() -> tuple[Subject, int]:
+    """The answer, and the status of a page with it."""
     _keep_up()
     gate = gate_in_force()
     try:
         client = _client_in(request.args, request.args.get("value", ""))
         if client is None:
-            return Subject(None, "")
+            return Subject(None, ""), 200
         with looking(gate) as memory:
             endpoint = request.args.get("endpoint") or None
             found = standing(gate, client, memory, endpoint=endpoint, page=number_in_query("page", 1), rows=ROWS)
@@ -208,11 +213,11 @@ def query_subject() -> Subject:
             if at:
                 instant = instant_of(at, gate.applier.time())
                 past = standing_at(gate, client, memory, instant, endpoint=endpoint)
-            return Subject(found, "", past)
+            return Subject(found, "", past), 200
     except StorageError as error:
-        return Subject(None, with_remedy(error))
+        return Subject(None, with_remedy(error)), 503
     except ConfigurationError as error:
-        return Subject(None, message_of(error))
+        return Subject(None, message_of(error)), 400
 
 
 def _client_in(given: Mapping[str, str], value: str) -> clients.Client | None:
@@ -229,7 +234,7 @@ def _who_in(given: Mapping[str, str]) -> str:
 
 
 def subject_page() -> Response:
-    gate, answer = gate_in_force(), query_subject()
+    gate, (answer, status) = gate_in_force(), _subject()
     found = answer.found
     with looking(gate) as memory:
         most = (
@@ -239,7 +244,7 @@ def subject_page() -> Response:
         )
     return render(
         "subject.html",
-        status=400 if answer.mistake else 200,
+        status=status,
         who=encode_field(_who_in(request.args) or (found.who if found else "")),
         done=read_notice("done"),
         unbanned=read_notice("unbanned"),

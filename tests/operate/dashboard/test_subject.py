@@ -13,6 +13,7 @@ from flask_multilimit import IP, USER, Ban, MultiLimit, rate_limiter
 from flask_multilimit.control import Control, Who
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
+from flask_multilimit.engine.storage import MemoryStorage
 from support.asking import statuses, view
 
 from .conftest import ROOT, browser_of, control_of, made
@@ -127,6 +128,20 @@ def test_malformed_client_is_a_400_with_examples(ada: FlaskClient, who: str) -> 
 
 
 STRANGE = ["a\nb", "a\rb", "a\r\nb", "a\0b", "a ", " a", " ", '"a', '"a\\nb"', "a\u202eb"]
+
+
+class Forgetful(MemoryStorage):
+    """A storage that has no answer about traffic."""
+
+    def tallies(self, keys: Any) -> Any:  # noqa: ARG002
+        raise StorageError("it is asleep")
+
+
+def test_page_without_an_answer_of_the_storage_is_a_503() -> None:
+    page = browser_of("ada", made(Forgetful())).get(SUBJECT, query_string=ASKED)
+
+    assert page.status_code == 503
+    assert "it is asleep" in page.text
 
 
 @pytest.mark.parametrize("user", STRANGE)
