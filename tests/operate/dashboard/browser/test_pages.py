@@ -16,6 +16,8 @@ from .served import EVIL
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from playwright.sync_api import Route
+
     from .conftest import Shop, Visit
 
 PAGES = {
@@ -164,10 +166,15 @@ def test_page_now_says_that_the_visitor_is_logged_out_and_asks_no_more(
     visit: Visit, shop: Shop, answer: dict[str, Any]
 ) -> None:
     asked = []
+
+    def refuse(route: Route) -> None:
+        asked.append(route)
+        route.fulfill(**answer)
+
     with visit() as tab:
         tab.expected = "Failed to load resource"
         tab.page.goto(shop.url)
-        tab.page.route(shop.url, lambda route: (asked.append(route), route.fulfill(**answer)))
+        tab.page.route(shop.url, refuse)
 
         tab.page.get_by_text("You are no longer logged in").wait_for(timeout=SOON)
         tab.page.wait_for_timeout(5000)
