@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from types import NoneType
 from typing import Any, Literal
 
@@ -119,7 +119,7 @@ class Declaration:
         """A copy that is named after ``scope``, and uses it as its scope unless it has one."""
         return replace(self, scope=self.scope or scope, scope_is_given=self.scope_is_given, name=self.name or scope)
 
-    @property
+    @cached_property
     def type_name(self) -> str:
         """The name of its type in keys and in the names of its rules."""
         return type_name_of(self.type, self.name)
