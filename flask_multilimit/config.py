@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
+from flask import Flask
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from .engine import ConfigurationError
@@ -183,7 +184,8 @@ class Settings(BaseModel):
         """Raise :class:`ConfigurationError` for an unknown setting or a value it cannot take."""
         given = {name: value for name, value in config.items() if name.startswith(PREFIX)}
         known = [PREFIX + name.upper() for name in cls.model_fields]
-        for name in (name for name in config if name[:1].upper() == PREFIX[0] and name not in known):
+        unknown = (name for name in config if name not in known and name not in Flask.default_config)
+        for name in (name for name in unknown if name[:1].upper() == PREFIX[0]):
             similarity = 0 if name in given else MISSPELT
             nearest = difflib.get_close_matches(name.upper(), known, n=1, cutoff=similarity)
             if nearest:
