@@ -270,15 +270,7 @@ class Control:
 
     # Changes in two steps, for commands and pages that first show what would change
 
-    def preview(
-        self,
-        given: Mapping[str, Any],
-        *,
-        for_: Duration | None = None,
-        lasting: bool = False,
-        reason: str = "",
-        author: str = "",
-    ) -> Preview:
+    def preview(self, given: Mapping[str, Any], **terms: Unpack[Terms]) -> Preview:
         """What the change that ``given`` describes would do. Nothing is changed.
 
         ``given`` has the arguments of the methods above as data, and the ``kind``: ``{"kind": "deny", "who": "::1"}``,
@@ -288,7 +280,7 @@ class Control:
         """
         if not isinstance(given, Mapping):
             raise InvalidData("", [Mistake("given", brief(given), _GIVE_A_DICT)])
-        entry = self._make_entry(given, for_=for_, lasting=lasting, reason=reason, author=author)
+        entry = self._make_entry(given, **terms)
         known = self._follower.in_force
         return self._preview_of(known.document.at(known.time()), entry)
 
