@@ -23,7 +23,7 @@ from ..config import Settings
 from ..engine import Calendar, Decision, Hit
 from ..engine.algorithms import BAN, EVENLY, SLIDING, Quota
 from ..engine.hits import memoized, part_of
-from ..engine.reply import ALLOWED, REMAININGS, standings_of
+from ..engine.reply import ALLOWED, standings_of, start_of
 
 Standing = tuple[int, int, int]
 Fields = Iterable[tuple[str, str]]
@@ -226,9 +226,11 @@ class _Parts(NamedTuple):
     starts: tuple[str, ...]
     """The beginnings of the items of ``RateLimit``."""
     template: str
-    """``RateLimit`` while every rule admits, with ``%d`` in place of each number; empty if a rule is not paced."""
-    paces: tuple[tuple[int, int], ...]
-    """The rate of each rule: the window in microseconds, and a million times the units that come back in it."""
+    """``RateLimit`` while every rule admits, with ``%d`` in place of each number; empty if a rule is not paced, or may
+    be hidden."""
+    paces: tuple[tuple[int, int, int], ...]
+    """For each rule: where its remaining units are in a reply, and its rate: how many units come back in how many
+    seconds, as the smallest numbers, because these divide fastest."""
 
 
 def _parts(hits: tuple[Hit, ...]) -> _Parts:
@@ -248,14 +250,20 @@ def _partition_key(hit: Hit, secret: bytes) -> str:
 
 def _make_parts(hits: tuple[Hit, ...], partition_keys: Sequence[str]) -> _Parts:
     names = [f'"{hit.name}"{key}' for hit, key in zip(hits, partition_keys, strict=True)]
-    paced = all(hit.rule.algorithm in PACED for hit in hits)
+    paced = all(hit.rule.algorithm in PACED for hit in hits) and not _may_be_hidden(hits)
     template = ", ".join([f"{name.replace('%', '%%')};r=%d;t=%d" for name in names]) if paced else ""
     return _Parts(
         ", ".join([f"{name};q={_policy(hit)}" for name, hit in zip(names, hits, strict=True)]),
         tuple([f"{name};r=" for name in names]),
         template,
-        tuple([(hit.rule.quota.window, hit.rule.count * 1_000_000) for hit in hits]),
+        tuple([(start_of(place), *_pace(hit.rule.quota)) for place, hit in enumerate(hits)]),
     )
+
+
+def _pace(quota: Quota) -> tuple[int, int]:
+    units, seconds = quota.count * 1_000_000, quota.window
+    divisor = math.gcd(units, seconds)
+    return units // divisor, seconds // divisor
 
 
 def _policy(hit: Hit) -> str:
@@ -283,14 +291,18 @@ def draft_11_fast(decision: Decision, settings: Settings) -> Sequence[tuple[str,
     """The fields of :func:`draft_11`, if units are left of every quota and come back little by little, as in nearly
     every request; otherwise ``None``. With three rules in memory, it saves one twentieth of a request."""
     hits, reply = decision.hits, decision.reply
-    if not reply[ALLOWED] or decision.settled or settings.headers_on != "always" or memoized(hits, _may_be_hidden):
+    if not reply[ALLOWED] or decision.settled or settings.headers_on != "always":
         return None
-    parts, left = memoized(hits, _parts), reply[REMAININGS]
-    if not parts.template or min(left) <= 0:
+    parts = memoized(hits, _parts)
+    if not parts.template:
         return None
     numbers: list[int] = []
-    for units, (window, per_second) in zip(left, parts.paces, strict=True):
-        numbers += units, -(-units * window // per_second)
+    for start, units, seconds in parts.paces:
+        left = reply[start]
+        if left <= 0:
+            return None
+        numbers.append(left)
+        numbers.append(-(-left * seconds // units))
     return ("RateLimit-Policy", parts.policy), ("RateLimit", parts.template % tuple(numbers))
 
 
