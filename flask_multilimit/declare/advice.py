@@ -109,31 +109,36 @@ def _with_check(
 
         @functools.wraps(function)
         async def advised(*args: Any, **kwargs: Any) -> Any:
-            if (acts_at_end or changes.may_take_slots) and twin is not None and not outermost <= _covered.get():
+            covered = _covered.get()
+            if (acts_at_end or changes.may_take_slots) and twin is not None and not outermost <= covered:
                 return await twin()(*args, **kwargs)
-            with _covering(_check_unless_covered(stack, outermost)):
+            with _covering(_check_unless_covered(stack, outermost, covered)):
                 return await target(*args, **kwargs)
 
     else:
 
         @functools.wraps(function)
         def advised(*args: Any, **kwargs: Any) -> Any:
-            if (acts_at_end or changes.may_take_slots) and twin is not None and not outermost <= _covered.get():
+            covered = _covered.get()
+            if (acts_at_end or changes.may_take_slots) and twin is not None and not outermost <= covered:
                 return twin()(*args, **kwargs)
-            covered = _check_unless_covered(stack, outermost)
-            token = _covered.set(covered)  # inlined: a context manager would take microseconds
+            inside = _check_unless_covered(stack, outermost, covered)
+            if not inside and not covered:  # usually; setting a variable of the context takes longer than all the rest
+                return target(*args, **kwargs)
+            token = _covered.set(inside)  # inlined: a context manager would take microseconds
             try:
                 result = target(*args, **kwargs)
             finally:
                 _covered.reset(token)
-            return _await_covered(result, covered) if covered and isinstance(result, CoroutineType) else result
+            return _await_covered(result, inside) if inside and isinstance(result, CoroutineType) else result
 
     return advised
 
 
-def _check_unless_covered(stack: Stack, outermost: frozenset[Declaration]) -> frozenset[Declaration]:
-    """Check ``stack`` unless it is covered. Return what is covered inside the call."""
-    covered = _covered.get()
+def _check_unless_covered(
+    stack: Stack, outermost: frozenset[Declaration], covered: frozenset[Declaration]
+) -> frozenset[Declaration]:
+    """Check ``stack`` unless it is ``covered``. Return what is covered inside the call."""
     if not outermost <= covered:
         covered |= _gate(stack).admit(stack)
     return covered - outermost  # if the function calls itself, that is another call
