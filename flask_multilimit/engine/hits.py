@@ -413,14 +413,15 @@ _WITH_VARIANT_1 = bytes(0x80 | byte & 0x3F for byte in range(256))
 """Translate a random byte to one with the bits of the version, or of the variant."""
 
 
-class _Ids(list[bytes]):
+class _Ids:
     """Ids that no check has used yet."""
 
-    __hash__ = object.__hash__  # type: ignore[assignment]
+    def __init__(self) -> None:
+        self.unused: list[bytes] = []
 
     def _after_fork_in_child(self) -> None:
         """Parent and child would use the same ids."""
-        self.clear()
+        self.unused.clear()
 
 
 _ids = _Ids()
@@ -430,13 +431,13 @@ notify_child(_ids)
 def new_id() -> bytes:
     """A random UUID (version 4, RFC 9562), as ``uuid4`` makes it, but many at once: one system call for 256 of them."""
     try:
-        return _ids.pop()
+        return _ids.unused.pop()
     except IndexError:
         block = bytearray(os.urandom(_ID_BYTES * _IDS_AT_ONCE))
         block[6::_ID_BYTES] = block[6::_ID_BYTES].translate(_WITH_VERSION_4)
         block[8::_ID_BYTES] = block[8::_ID_BYTES].translate(_WITH_VARIANT_1)
         first, *others = _split(block)
-        _ids.extend(others)
+        _ids.unused.extend(others)
         return cast("bytes", first)
 
 
