@@ -8,17 +8,12 @@ from __future__ import annotations
 
 from .declare.decorators import RateLimiter, exempt, rate_limiter
 from .declare.limiter import Reserve
-from .declare.subjects import LimitType
+from .declare.subjects import DEFAULT, GLOBAL, IP, USER, LimitType
 from .engine import Ban, Calendar, Concurrent, ConfigurationError, ConfigurationWarning, Decision, MultiLimitError, Rule
 from .extension import MultiLimit
 from .serve.refusal import AccessDenied, RateLimitExceeded, StorageUnavailable, problem
 from .serve.settle import settle
 from .serve.state import current_decision
-
-DEFAULT = LimitType.DEFAULT
-GLOBAL = LimitType.GLOBAL
-IP = LimitType.IP
-USER = LimitType.USER
 
 __all__ = [
     "DEFAULT",
