@@ -480,4 +480,4 @@ def _standing(
     else:
         found = [standing.applied for standing in standings_at(plans, endpoint, method, resolve, about)]
     require_known_rules(str(endpoint), found)
-    return [each for applied in found for each in applied]
+    return [each for applied in found for each in applied.limiters]

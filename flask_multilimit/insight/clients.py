@@ -202,7 +202,7 @@ def hits_of_client(gate: AppGate, client: Client, endpoint: str | None = None) -
     declared limits, too."""
     found: dict[str, Hit] = {}
     for each in applied_to(gate, client, endpoint, declared=True):
-        own: Iterable[Applied] = (limiter for limiter in each.applied if limiter.subject != EVERYONE)
+        own: Iterable[Applied] = (limiter for limiter in each.applied.limiters if limiter.subject != EVERYONE)
         found.update({hit.key: hit for hit in hits_of(own)})
     return list(found.values())
 
@@ -219,7 +219,7 @@ def require_limiters(
 
     ``spelled`` writes how a caller gives a subject of these parts.
     """
-    if any(each.applied for each in found):
+    if any(each.applied.limiters for each in found):
         return
     types = {name: parts for each in found for name, parts in each.types.items()}
     if not types:

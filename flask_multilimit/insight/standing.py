@@ -251,7 +251,7 @@ def _requests(gate: AppGate, places: list[AppliedAt], *, everywhere: bool) -> tu
     found: list[RequestStanding] = []
     try:
         for each in places:
-            if everywhere and not each.applied:
+            if everywhere and not each.applied.limiters:
                 continue
             if everywhere or _is_of_interest(each, places):
                 hits = each.applied.hits
@@ -276,8 +276,8 @@ def _with_others(places: Iterable[AppliedAt], client: Client) -> list[str]:
 
 
 def _request(place: AppliedAt, decision: Decision | None) -> RequestStanding:
-    given = {each.declaration.type_name for each in place.applied}
-    owners = {hit.key: each for each in place.applied for hit in each.hits}
+    given = {each.declaration.type_name for each in place.applied.limiters}
+    owners = {hit.key: each for each in place.applied.limiters for hit in each.hits}
     rules = () if decision is None else decision.statuses
     return RequestStanding(
         endpoint=place.endpoint,

@@ -266,9 +266,7 @@ class Plan:
                     failure = failure or error
                 else:
                     applied.append(Applied(declared, subject, hits or (), hits is not None))
-        made = AppliedLimits(applied, self.scope)
-        made.failure = failure
-        return made
+        return AppliedLimits(applied, self.scope, failure)
 
 
 def _hits_now(limiter: PlannedLimiter, subject: Subject, about: About) -> tuple[Hit, ...] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -70,10 +71,12 @@ _ELSEWHERE = Declaration.of("check_hits", {})
 """Stands for the limiter of hits that were made elsewhere."""
 
 
-class AppliedLimits(tuple[Applied, ...]):
+@dataclass(slots=True, init=False, eq=False, repr=False)
+class AppliedLimits:
     """All limiters that apply to a request, and their hits: one per key. If rules that depend on the request share a
     key with another, the strictest one applies."""
 
+    limiters: tuple[Applied, ...]
     hits: tuple[Hit, ...]
     settling: tuple[Applied, ...]
     """Limiters whose charge depends on the response."""
@@ -87,27 +90,27 @@ class AppliedLimits(tuple[Applied, ...]):
     """Whether any of them has a message or a reaction of its own."""
     has_bans: bool
     """Whether any of them may ban a subject."""
-    failure: BaseException | None = None
+    failure: BaseException | None
     """Why the hits of a limiter are not known, if nothing applies in their place: to be raised after the check."""
 
-    def __new__(cls, applied: Iterable[Applied], scope: str = "") -> AppliedLimits:
-        applied = tuple(applied)
-        hits = hits_of(applied)
-        made = super().__new__(cls, applied)
-        made.hits = Hits(hits, scope=scope) if hits else ()
-        made.has_bans = any(isinstance(hit, BanHit) for hit in hits)
-        made.holds_slots = any(hit.rule.holds_slots for hit in hits)
-        made.may_wait = any(each.declaration.wait for each in applied)
-        made.settling = tuple(_settleable(applied)) if any(each.declaration.settles_charges for each in applied) else ()
-        made.may_give_back = made.holds_slots or bool(made.settling)
-        answers = [(each.declaration.message, each.declaration.on_rejected) for each in applied]
-        made.has_answers = any(message is not None or react is not None for message, react in answers)
-        return made
+    def __init__(self, limiters: Iterable[Applied], scope: str = "", failure: BaseException | None = None) -> None:
+        self.limiters = limiters = tuple(limiters)
+        self.failure = failure
+        hits = hits_of(limiters)
+        self.hits = Hits(hits, scope=scope) if hits else ()
+        self.has_bans = any(isinstance(hit, BanHit) for hit in hits)
+        self.holds_slots = any(hit.rule.holds_slots for hit in hits)
+        self.may_wait = any(each.declaration.wait for each in limiters)
+        settles = any(each.declaration.settles_charges for each in limiters)
+        self.settling = tuple(_settleable(limiters)) if settles else ()
+        self.may_give_back = self.holds_slots or bool(self.settling)
+        answers = [(each.declaration.message, each.declaration.on_rejected) for each in limiters]
+        self.has_answers = any(message is not None or react is not None for message, react in answers)
 
     @property
     def unknown(self) -> tuple[str, ...]:
         """The names of the limiters whose rules are not known."""
-        return tuple(each.declaration.shown_name for each in self if not each.known)
+        return tuple(each.declaration.shown_name for each in self.limiters if not each.known)
 
     @classmethod
     def of_hits(cls, hits: Hits, subjects: Mapping[str, str], scope: str) -> AppliedLimits:
@@ -117,7 +120,9 @@ class AppliedLimits(tuple[Applied, ...]):
         if known is not None and known[:2] == (scope, subjects):
             latest: AppliedLimits = known[2]
             return latest
-        made = super().__new__(cls, (Applied(_ELSEWHERE, Subject(*subject), hits) for subject in subjects.items()))
+        made = cls.__new__(cls)
+        made.limiters = tuple(Applied(_ELSEWHERE, Subject(*subject), hits) for subject in subjects.items())
+        made.failure = None
         hits.scope = scope
         made.hits, made.settling, made.may_wait, made.has_answers = hits, (), False, False
         made.may_give_back = made.holds_slots = any(hit.rule.holds_slots for hit in hits)
@@ -130,7 +135,7 @@ class AppliedLimits(tuple[Applied, ...]):
         if decision.allowed and not decision.delay:
             return 0
         refusing = {status.hit for status in decision.violated}
-        waits = (each.declaration.wait for each in self if not refusing or not refusing.isdisjoint(each.hits))
+        waits = (each.declaration.wait for each in self.limiters if not refusing or not refusing.isdisjoint(each.hits))
         return min(waits) if refusing else max(waits, default=0)
 
     def wait(self, limiter: Limiter, decision: Decision) -> tuple[Decision, float]:
@@ -145,11 +150,11 @@ class AppliedLimits(tuple[Applied, ...]):
     def refusing_longest(self, decision: Decision) -> Declaration:
         """The limiter that refuses for the longest time."""
         longest = max(decision.violated, key=lambda status: status.retry_after)
-        return next(each.declaration for each in self if longest.hit in each.hits)
+        return next(each.declaration for each in self.limiters if longest.hit in each.hits)
 
     def sheds_load(self, decision: Decision) -> bool:
         """Whether only limits refuse that keep a reserve of what all clients share."""
-        shedding = [hit for each in self if each.declaration.sheds_load for hit in each.hits]
+        shedding = [hit for each in self.limiters if each.declaration.sheds_load for hit in each.hits]
         return bool(shedding) and all(status.hit in shedding for status in decision.violated)
 
 
@@ -168,8 +173,6 @@ def _settleable(applied: Sequence[Applied]) -> Iterator[Applied]:
 
 def hits_of(applied: Iterable[Applied]) -> tuple[Hit, ...]:
     """All hits. If several have one key, only the strictest."""
-    if isinstance(applied, AppliedLimits):
-        return applied.hits
     return strictest(hit for each in applied for hit in each.hits)
 
 

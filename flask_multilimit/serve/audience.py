@@ -167,28 +167,30 @@ def check_and_report(limiter: Limiter, scope: str, applied: AppliedLimits, audie
     try:
         decision = limiter.check(applied.hits)
     except StorageError as error:
-        audience.count_outcome(scope, "unanswered", "nobody", applied=applied, error=error)
+        audience.count_outcome(scope, "unanswered", "nobody", applied=applied.limiters, error=error)
         raise
     if decision.reply[ALLOWED]:
-        traffic.count_admitted(scope, decision, applied)
+        traffic.count_admitted(scope, decision, applied.limiters)
     else:
-        traffic.count(scope, outcome_of(decision, 0.0), decision.decided_by, decision, applied)
+        traffic.count(scope, outcome_of(decision, 0.0), decision.decided_by, decision, applied.limiters)
     if audience.beat.wakes_at == NEVER:
         audience.wake()
     return decision
 
 
 def _check_timed(limiter: Limiter, scope: str, applied: AppliedLimits, audience: AppAudience) -> Decision:
-    started, waited = perf_counter(), 0.0
+    started, waited, limiters = perf_counter(), 0.0, applied.limiters
     try:
         decision = limiter.check(applied.hits)
         seconds = perf_counter() - started
         if applied.may_wait:
             decision, waited = applied.wait(limiter, decision)
     except StorageError as error:
-        audience.count_outcome(scope, "unanswered", "nobody", None, perf_counter() - started, waited, applied, error)
+        audience.count_outcome(scope, "unanswered", "nobody", None, perf_counter() - started, waited, limiters, error)
         raise
-    audience.count_outcome(scope, outcome_of(decision, waited), decision.decided_by, decision, seconds, waited, applied)
+    audience.count_outcome(
+        scope, outcome_of(decision, waited), decision.decided_by, decision, seconds, waited, limiters
+    )
     return decision
 
 
@@ -208,7 +210,7 @@ def report(
 
 def send_signals(app: Flask, decision: Decision, scope: str, applied: AppliedLimits) -> None:
     """Send the signals of a decided check."""
-    subjects = {each.subject.type: each.subject.value for each in applied}
+    subjects = {each.subject.type: each.subject.value for each in applied.limiters}
     arguments = {"decision": decision, "endpoint": scope, "subjects": subjects}
     notify(limits_checked, app, **arguments)
     if decision.shadowed:
@@ -258,7 +260,7 @@ def _banned(ban: BanStatus, applied: AppliedLimits) -> tuple[str, Subject]:
     origin = ban.hit.origin
     if origin is not None:
         return origin.type, Subject(origin.type, origin.subject)
-    limiter = next(each for each in applied if ban.hit in each.hits)
+    limiter = next(each for each in applied.limiters if ban.hit in each.hits)
     return limiter.declaration.shown_name, limiter.subject
 
 

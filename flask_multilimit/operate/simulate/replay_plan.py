@@ -262,7 +262,7 @@ class _Limiter:
 
 def _rules_of(limits: AppliedLimits) -> tuple[ReplayedRule, ...]:
     """The rules of the hits. Two limiters that share a key have one hit, which is that of the first."""
-    declared = {hit.key: each.declaration for each in reversed(limits) for hit in each.hits}
+    declared = {hit.key: each.declaration for each in reversed(limits.limiters) for hit in each.hits}
     owned = ((hit, declared[hit.key]) for hit in limits.hits)
     return tuple(
         ReplayedRule(hit.name, by.where, by.type_name, str(hit.rule), hit.shadow, isinstance(hit, BanHit))
