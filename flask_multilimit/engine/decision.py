@@ -282,7 +282,9 @@ class Decision(_Fields):
         ``inf`` if the time is not known: a cost is more than a rule ever admits, or :attr:`waits_for_slot`.
         """
         waits = self._waits
-        return math.inf if waits and min(waits) < 0 else max(waits, default=0) / _MICROSECONDS
+        if not waits:
+            return 0.0
+        return math.inf if min(waits) < 0 else max(waits) / _MICROSECONDS
 
     @property
     def waits_for_slot(self) -> bool:

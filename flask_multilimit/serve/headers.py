@@ -62,11 +62,11 @@ def _fields(
 ) -> Sequence[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     wait, refusal = None, _latest_refusal(decisions)
-    is_refusal = response.status_code in {429, 503}
-    if refusal is not None and (is_refusal or "Cache-Control" not in response.headers):
-        found.append(("Cache-Control", "no-store"))  # caches may store other statuses by default, for all clients
-    if refusal is not None and is_refusal:
-        wait = _retry_after(refusal, settings)
+    if refusal is not None:
+        is_refusal = response.status_code in {429, 503}
+        if is_refusal or "Cache-Control" not in response.headers:
+            found.append(("Cache-Control", "no-store"))  # caches may store other statuses by default, for all clients
+        wait = _retry_after(refusal, settings) if is_refusal else None
         if wait is not None:
             found.append(("Retry-After", _written_wait(wait, settings)))
     dialects = DIALECTS[settings.headers]
@@ -170,7 +170,7 @@ def draft_11(hits: tuple[Hit, ...], standings: Sequence[Standing], extras: Extra
     windows = [_effective_window(hit, standing) for hit, standing in zip(hits, standings, strict=True)]
     if extras.retry_after is not None:
         longest = extras.retry_after * 1_000_000
-        windows = [min(window, longest) for window in windows]
+        windows = [window if window < longest else longest for window in windows]
     return _policies_and_limits(hits, standings, windows, extras)
 
 
@@ -213,7 +213,8 @@ def _policies_and_limits(
     parts = _with_partition_keys(hits, extras.secret) if extras.secret else memoized(hits, _parts)
     each = zip(hits, parts.starts, standings, waits, strict=True)
     items = [
-        f"{start}{max(remaining, 0)}" + (f";t={-(-wait // 1_000_000)}" if wait > 0 and not hit.rule.holds_slots else "")
+        f"{start}{remaining if remaining > 0 else 0}"
+        + (f";t={-(-wait // 1_000_000)}" if wait > 0 and not hit.rule.holds_slots else "")
         for hit, start, (remaining, _, _), wait in each
     ]
     return ("RateLimit-Policy", parts.policy), ("RateLimit", ", ".join(items))
