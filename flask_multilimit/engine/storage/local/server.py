@@ -27,6 +27,7 @@ the next process that looks for a server ends it. The next check starts a new on
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import os
 import re
@@ -43,6 +44,7 @@ from pathlib import Path
 
 from ...errors import StorageError
 from ...forks import LateLock, forking_for_programs, lock_for_forks
+from ..redis.failures import RAISE_FILES
 
 try:
     import fcntl
@@ -67,6 +69,13 @@ PROGRAMS = {
 }
 """Where the packages of the extra ``local`` keep the server's program. They are not imported: after an import, each
 forked child deletes the server's folder when it exits."""
+
+_REMEDIES: dict[int | None, str] = {
+    errno.EMFILE: RAISE_FILES,
+    errno.ENFILE: "this machine has as many files open as it may: raise its limit (fs.file-max)",
+    errno.EAGAIN: "this user has as many processes as it may: raise the limit (ulimit -u, or pids of the container)",
+    errno.ENOMEM: "this machine is out of memory",
+}
 
 OPTIONS = (
     *("--port", "0", "--unixsocketperm", "700", "--daemonize", "no"),
@@ -106,7 +115,7 @@ class LocalServer:
             try:
                 self._find_or_start(time.monotonic() + START_SECONDS)
             except OSError as error:
-                remedy = f"let this user write there, make room, or name another, {EXAMPLE}"
+                remedy = _REMEDIES.get(error.errno, f"let this user write there, make room, or name another, {EXAMPLE}")
                 self._fail(StorageError(f"local storage in {self.directory}: {error}: {remedy}"), error)
             except subprocess.SubprocessError as error:
                 self._fail(StorageError(f"local storage in {self.directory}: {error}"), error)

@@ -55,6 +55,7 @@ TOO_LATE = (
     "check whether the server hangs, is overloaded, or cannot be reached; MULTILIMIT_STORAGE_TIMEOUT is the time it "
     "has to answer"
 )
+RAISE_FILES = "this process has as many files and connections open as it may: raise its limit (ulimit -n)"
 NOBODY_THERE = "start the server, or correct the storage URI"
 
 KEY_SPECIFIC = frozenset({"WRONGTYPE", "CROSSSLOT"})
@@ -139,7 +140,7 @@ def _remedy_of(error: Exception, *, no_reply: bool) -> str:
     if any(each in str(error) for each in _SERVER_IS_FULL):
         return "the server has as many connections as its maxclients allows: raise it, or use fewer workers or threads"
     if _PROCESS_IS_FULL in str(error):
-        return "this process has as many files and connections open as it may: raise its limit (ulimit -n)"
+        return RAISE_FILES
     own: str | None = getattr(error, "remedy", None)
     if own is not None or not no_reply:
         return own or ""

@@ -257,14 +257,25 @@ def test_symbolic_link_in_place_of_a_file_is_refused_and_not_followed(place: Pla
 # Errors at a check
 
 
-def test_full_disk_is_an_error_with_its_remedy(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_room(*_: object, **__: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (errno.ENOSPC, r"No space left on device: .* or name another, such as local:///"),
+        (errno.EMFILE, r"Too many open files: .*\(ulimit -n\)$"),
+        (errno.EAGAIN, r"Resource temporarily unavailable: .*\(ulimit -u"),
+    ],
+    ids=["full disk", "too many open files", "too many processes"],
+)
+def test_error_of_the_system_has_its_remedy(
+    place: Place, monkeypatch: pytest.MonkeyPatch, code: int, told: str
+) -> None:
+    def failed(*_: object, **__: object) -> int:
+        raise OSError(code, os.strerror(code))
 
     limiter = limiter_at(place)
-    monkeypatch.setattr(local_server.LocalServer, "_open", no_room)
+    monkeypatch.setattr(local_server.LocalServer, "_open", failed)
 
-    with pytest.raises(StorageError, match=r"No space left on device: .* or name another, such as local:///"):
+    with pytest.raises(StorageError, match=told):
         limiter.check(HITS)
     limiter.close()
 
