@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 from ..control.entries import Listing, Override
 from ..declare.subjects import LimitType, Subject
@@ -166,7 +166,7 @@ def _is_counted_by(client: Client, parts: KeyParts) -> bool:
 
 def _subjects_of(gate: AppGate, keys: Iterable[KeyParts]) -> dict[KeyParts, Subject]:
     """The subject that each key counts. The key of a long one has only its digest; traffic may know the subject."""
-    found = {parts: Subject(parts.type, unquote(parts.subject)) for parts in keys}
+    found = {parts: Subject(parts.type, _unescaped(parts.subject)) for parts in keys}
     hidden = {(parts.type, parts.subject) for parts in found if re.fullmatch(DIGEST_PATTERN, parts.subject)}
     if hidden and gate.settings.traffic_subjects == "plain" and (memory := memory_of(gate)) is not None:
         with memory.looking(patient=True):
@@ -178,6 +178,15 @@ def _subjects_of(gate: AppGate, keys: Iterable[KeyParts]) -> dict[KeyParts, Subj
             if (parts.type, parts.subject) in values
         }
     return found
+
+
+def _unescaped(subject: str) -> str:
+    """The subject in a key, as traffic has it."""
+    given = unquote_to_bytes(subject)
+    try:
+        return encodable(given.decode("utf-8", "surrogatepass"))
+    except UnicodeDecodeError:  # something else has written the key
+        return given.decode(errors="replace")
 
 
 def _begun(gate: AppGate) -> BansBegun | None:

@@ -185,8 +185,14 @@ def keys_of(gate: AppGate, given: Mapping[str, str], *, containing: str = "") ->
         raise ConfigurationError('reset: say whose quotas: "user:42", "ip:203.0.113.7" or "everyone"')
     wanted = {(subject.type, escape_subject(subject.value)) for subject in _subjects(gate, given)}
     wanted |= {each for each in given.items() if re.fullmatch(DIGEST_PATTERN, each[1])}
+    wanted |= {(name, escape_subject(_with_surrogates(value))) for name, value in given.items()}
     stored = stored_keys(gate, prefixes_of(gate), containing=containing)
     return [each.key for each in stored if (parts := parts_of_key(each.key)) and (parts.type, parts.subject) in wanted]
+
+
+def _with_surrogates(value: str) -> str:
+    """``value`` with the lone surrogates that are escaped where it is shown: nobody can type them."""
+    return re.sub(r"\\u(d[89a-f][0-9a-f]{2})", lambda match: chr(int(match[1], 16)), value)
 
 
 def _subjects(gate: AppGate, given: Mapping[str, str]) -> Iterator[Subject]:

@@ -451,6 +451,21 @@ class TestCombinedTypes:
         gate_of(app).limiter.close()
 
 
+def test_ban_of_a_subject_with_a_lone_surrogate_is_lifted_by_its_listed_name(shared: str) -> None:
+    app = app_on(shared)
+    named = rate_limiter(type=lambda: request.get_json()["name"], name="login", rules="1/minute", ban=BAN)
+    app.add_url_rule("/sign-in", "sign_in", named(view()), methods=["POST"])
+    given = {"data": r'{"name": "a\ud800b"}', "content_type": "application/json"}
+    assert statuses(app, *["/sign-in"] * 4, method="POST", **given) == [200, 429, 429, 429]
+    flush(app)
+    (ban,) = until(lambda: bans(gate_of(app)))
+
+    assert (ban.who, ban.shown) == (r"login:a\ud800b", r"login:a\ud800b")
+    assert "Lifted: 1 ban started by limiters." in command(app, "unban", ban.who, "--yes")
+    assert bans(gate_of(app)) == []
+    gate_of(app).limiter.close()
+
+
 class TestDigests:
     """A key has a digest in place of a subject that would make it too long."""
 
