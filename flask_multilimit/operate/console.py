@@ -37,7 +37,18 @@ def styled(line: str) -> str:
 
 
 def echo(line: str, *, err: bool = False) -> None:
-    click.echo(styled(line), err=err)
+    write_text(f"{styled(line)}\n", err=err)
+
+
+def write_text(text: str, *, err: bool = False) -> None:
+    """Write ``text`` as it is."""
+    try:
+        click.echo(text, nl=False, err=err)
+    except BrokenPipeError:  # the reader has enough: Click ends the command without a word
+        raise
+    except OSError as error:
+        lost = f"cannot write the output: {error.strerror}. What the command has changed stays"
+        raise click.ClickException(lost) from error
 
 
 def write(lines: Iterable[str], *, err: bool = False) -> None:
@@ -46,7 +57,7 @@ def write(lines: Iterable[str], *, err: bool = False) -> None:
 
 
 def write_json(value: Any) -> None:
-    click.echo(visible_json(value, indent=2))
+    write_text(f"{visible_json(value, indent=2)}\n")
 
 
 def confirm(question: str, **options: Any) -> bool:

@@ -367,7 +367,7 @@ def entries_command(export: str | None, imported: BinaryIO | None, reason: str, 
 def _export(text: str, file: str) -> None:
     """Write ``text`` to ``file``. If that fails, the file keeps its content."""
     if file == "-":
-        click.echo(text, nl=False)
+        console.write_text(text)
         return
     path = Path(file)
     special = path.exists() and not path.is_file()  # such as a pipe, which cannot be replaced

@@ -68,9 +68,9 @@ class Command:
             "FLASK_MULTILIMIT_WORKERS": "1",  # processes of pytest would be counted, too
         }
 
-    def __call__(self, *arguments: str, answer: str = "", columns: int = 80) -> Run:
+    def __call__(self, *arguments: str, answer: str = "", columns: int = 80, out: StringIO | None = None) -> Run:
         """In this process, on a new app."""
-        out, err = StringIO(), StringIO()
+        out, err = StringIO() if out is None else out, StringIO()
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
             patch.setattr(sys, "stdin", StringIO(answer))
             for name, value in {**self.environment, "COLUMNS": str(columns)}.items():

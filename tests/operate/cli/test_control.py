@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import time
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -395,3 +396,20 @@ def test_commands_leave_no_worker_in_the_metrics(on_server: Command, tmp_path: P
         assert (ended.code, "Traceback" in ended.err) == (0, False), ended.err
 
     assert [each.name for each in metrics.iterdir() if "live" in each.name] == []
+
+
+class FullDisk(StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), text)
+
+
+@pytest.mark.parametrize("json", [[], ["--json"]], ids=["text", "JSON"])
+def test_output_that_cannot_be_written_is_an_error_of_one_line(on_server: Command, json: list[str]) -> None:
+    ban = ("ban", "203.0.113.7", "--for", "1h", "--yes")
+
+    run = on_server(*ban, *json, out=FullDisk())
+
+    assert run.code == 1
+    told = "Error: cannot write the output: No space left on device. What the command has changed stays\n"
+    assert run.err.endswith(told)
+    assert "203.0.113.7" in on_server("bans").out
