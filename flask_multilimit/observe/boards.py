@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -31,7 +31,6 @@ class Panel(NamedTuple):
     """Its width; a row has 24 columns."""
     text: str
     """Its description."""
-    queries: tuple[Query, ...]
     is_number: bool = False
     """Whether it shows one number, the present value, and no lines."""
 
@@ -40,9 +39,9 @@ class Panel(NamedTuple):
         return _HEIGHT // 2 if self.is_number else _HEIGHT
 
 
-def _number(title: str, unit: str, text: str, expression: str) -> Panel:
+def _number(title: str, unit: str, text: str) -> Panel:
     """A panel with one number, a sixth of a row wide."""
-    return Panel(title, unit, _WIDTH // 6, text, (Query(expression, title),), is_number=True)
+    return Panel(title, unit, _WIDTH // 6, text, is_number=True)
 
 
 def _total(metric: str, *matchers: str) -> str:
@@ -64,104 +63,78 @@ _TURNED_AWAY = _rate("outcome", "checks_total", 'outcome=~"banned|denied|unanswe
 _RULES = ("{{endpoint}} {{rule}}", "endpoint, rule")
 _TIMES = "histogram_quantile({}, sum by (le) (rate(multilimit_check_seconds_bucket[$__rate_interval])))"
 
-NUMBERS = (
-    _number("Passed a second", "reqps", "Requests that were admitted.", _total("checks_total", _PASSES)),
-    _number("Refused a second", "reqps", "Refused by a rule.", _total("checks_total", _BY_RULE)),
-    _number(
-        *("Share refused now", "percentunit", "Of all checks."),
-        f"{_total('checks_total', _BY_RULE)} / {_rate('', 'checks_total')}",
+NUMBERS = {
+    _number("Passed a second", "reqps", "Requests that were admitted."): _total("checks_total", _PASSES),
+    _number("Refused a second", "reqps", "Refused by a rule."): _total("checks_total", _BY_RULE),
+    _number("Share refused now", "percentunit", "Of all checks."): (
+        f"{_total('checks_total', _BY_RULE)} / {_rate('', 'checks_total')}"
     ),
-    _number(
-        *("Bans", "short", "In force now, including bans by hand."),
+    _number("Bans", "short", "In force now, including bans by hand."): (
         '(sum(max by (app, endpoint, rule) (multilimit_bans_in_force{endpoint=~"$endpoint"})) or vector(0))'
-        ' + (sum(max by (app) (multilimit_control_entries{kind="ban"})) or vector(0))',
+        ' + (sum(max by (app) (multilimit_control_entries{kind="ban"})) or vector(0))'
     ),
-    _number(
-        *("Slow checks", "s", "95 of 100 checks take at most this long, without the time that requests wait."),
-        _TIMES.format(0.95),
+    _number("Slow checks", "s", "95 of 100 checks take at most this long, without the time that requests wait."): (
+        _TIMES.format(0.95)
     ),
-    _number("Storage", "bool_yes_no", "Whether every process gets answers.", "min(multilimit_storage_up)"),
-)
+    _number("Storage", "bool_yes_no", "Whether every process gets answers."): "min(multilimit_storage_up)",
+}
 """The first row: people on call look here first."""
 
-PANELS = (
-    *NUMBERS,
-    Panel("Refused per second", "reqps", 8, "Refused by a rule.", (Query(_REFUSED, "{{endpoint}}"),)),
-    Panel("Passed per second", "reqps", 8, "Requests that were admitted.", (Query(_PASSED, "{{endpoint}}"),)),
-    Panel("Share refused", "percentunit", 8, "Of all checks.", (Query(f"{_REFUSED} / {_ALL}", "{{endpoint}}"),)),
-    Panel(
-        *("Rules that refuse", "reqps", 12, "A request may be refused by several rules."),
-        (Query(f"topk(20, {_rate(_RULES[1], 'refusals_total')})", _RULES[0]),),
+PANELS = {
+    **{panel: (Query(expression, panel.title),) for panel, expression in NUMBERS.items()},
+    Panel("Refused per second", "reqps", 8, "Refused by a rule."): (Query(_REFUSED, "{{endpoint}}"),),
+    Panel("Passed per second", "reqps", 8, "Requests that were admitted."): (Query(_PASSED, "{{endpoint}}"),),
+    Panel("Share refused", "percentunit", 8, "Of all checks."): (Query(f"{_REFUSED} / {_ALL}", "{{endpoint}}"),),
+    Panel("Rules that refuse", "reqps", 12, "A request may be refused by several rules."): (
+        Query(f"topk(20, {_rate(_RULES[1], 'refusals_total')})", _RULES[0]),
+    ),
+    Panel("Near the limit", "reqps", 12, "Requests that pass and leave less than 20 % of a quota."): (
+        Query(f"topk(20, {_rate(_RULES[1], 'near_limit_total')})", _RULES[0]),
     ),
     Panel(
-        *("Near the limit", "reqps", 12, "Requests that pass and leave less than 20 % of a quota."),
-        (Query(f"topk(20, {_rate(_RULES[1], 'near_limit_total')})", _RULES[0]),),
+        "Share of the most refused subject", "percentunit", 12, "Near 100 %: one client is refused, and no others."
+    ): (Query('max by (endpoint) (multilimit_top_subject_share{endpoint=~"$endpoint"})', "{{endpoint}}"),),
+    Panel("Units settled per second", "short", 12, "How far real costs were above or below their estimates."): (
+        Query(_rate("direction, " + _RULES[1], "settled_units_total"), _RULES[0] + " {{direction}}"),
+    ),
+    Panel("Shadows that would refuse", "reqps", 12, "What a limit on trial would do."): (
+        Query(_rate(_RULES[1], "shadow_refusals_total"), _RULES[0]),
+    ),
+    Panel("Who decides", "reqps", 12, "local and allow: the storage is down."): (
+        Query(_rate("decided_by", "checks_total"), "{{decided_by}}"),
+    ),
+    Panel("Time of a check", "s", 12, "Without the time that requests wait for their turn."): tuple(
+        Query(_TIMES.format(share), f"{share:.0%}") for share in (0.5, 0.95, 0.99)
     ),
     Panel(
-        *("Share of the most refused subject", "percentunit", 12, "Near 100 %: one client is refused, and no others."),
-        (Query('max by (endpoint) (multilimit_top_subject_share{endpoint=~"$endpoint"})', "{{endpoint}}"),),
+        "Turned away by lists, bans and outages", "reqps", 12, "unanswered: an error, as no limit could be checked."
+    ): (Query(_TURNED_AWAY, "{{outcome}}"),),
+    Panel("Bans started per minute", "short", 12, "By limiters; each ends by itself."): (
+        Query(f"60 * {_rate(_RULES[1], 'bans_total')}", _RULES[0]),
+    ),
+    Panel("Bans in force", "short", 12, "By limiters, which end by themselves, and by hand."): (
+        Query('max by (endpoint, rule) (multilimit_bans_in_force{endpoint=~"$endpoint"})', _RULES[0]),
+        Query('max by (app) (multilimit_control_entries{kind="ban"})', "{{app}} by hand"),
     ),
     Panel(
-        *("Units settled per second", "short", 12, "How far real costs were above or below their estimates."),
-        (Query(_rate("direction, " + _RULES[1], "settled_units_total"), _RULES[0] + " {{direction}}"),),
+        "Changes at run time", "short", 12, "How often limits and lists were changed, and how old this knowledge is."
+    ): (
+        Query("min by (app) (multilimit_control_version)", "{{app}} version"),
+        Query("max by (app) (multilimit_control_age_seconds)", "{{app}} seconds since the last look"),
+        Query("sum by (app) (max by (app, kind) (multilimit_control_entries))", "{{app}} entries in force"),
     ),
-    Panel(
-        *("Shadows that would refuse", "reqps", 12, "What a limit on trial would do."),
-        (Query(_rate(_RULES[1], "shadow_refusals_total"), _RULES[0]),),
+    Panel("Storage up", "bool_yes_no", 6, "1: every process gets answers."): (
+        Query("min by (app) (multilimit_storage_up)", "{{app}}"),
     ),
-    Panel(
-        *("Who decides", "reqps", 12, "local and allow: the storage is down."),
-        (Query(_rate("decided_by", "checks_total"), "{{decided_by}}"),),
+    Panel("Processes by state of the breaker", "short", 6, "open: they do not ask the storage."): (
+        Query("sum by (app, state) (multilimit_storage_breaker)", "{{app}} {{state}}"),
     ),
-    Panel(
-        *("Time of a check", "s", 12, "Without the time that requests wait for their turn."),
-        tuple(Query(_TIMES.format(share), f"{share:.0%}") for share in (0.5, 0.95, 0.99)),
+    Panel("Held by processes", "short", 12, "Charges and keys of an outage, and leases."): (
+        Query("sum by (app) (multilimit_pending_charges)", "{{app}} pending charges"),
+        Query("sum by (app) (multilimit_fallback_keys)", "{{app}} fallback keys"),
+        Query("sum by (app) (multilimit_leases)", "{{app}} leases"),
     ),
-    Panel(
-        *("Turned away by lists, bans and outages", "reqps", 12, "unanswered: an error, as no limit could be checked."),
-        (Query(_TURNED_AWAY, "{{outcome}}"),),
-    ),
-    Panel(
-        *("Bans started per minute", "short", 12, "By limiters; each ends by itself."),
-        (Query(f"60 * {_rate(_RULES[1], 'bans_total')}", _RULES[0]),),
-    ),
-    Panel(
-        *("Bans in force", "short", 12, "By limiters, which end by themselves, and by hand."),
-        (
-            Query('max by (endpoint, rule) (multilimit_bans_in_force{endpoint=~"$endpoint"})', _RULES[0]),
-            Query('max by (app) (multilimit_control_entries{kind="ban"})', "{{app}} by hand"),
-        ),
-    ),
-    Panel(
-        *(
-            "Changes at run time",
-            "short",
-            12,
-            "How often limits and lists were changed, and how old this knowledge is.",
-        ),
-        (
-            Query("min by (app) (multilimit_control_version)", "{{app}} version"),
-            Query("max by (app) (multilimit_control_age_seconds)", "{{app}} seconds since the last look"),
-            Query("sum by (app) (max by (app, kind) (multilimit_control_entries))", "{{app}} entries in force"),
-        ),
-    ),
-    Panel(
-        *("Storage up", "bool_yes_no", 6, "1: every process gets answers."),
-        (Query("min by (app) (multilimit_storage_up)", "{{app}}"),),
-    ),
-    Panel(
-        *("Processes by state of the breaker", "short", 6, "open: they do not ask the storage."),
-        (Query("sum by (app, state) (multilimit_storage_breaker)", "{{app}} {{state}}"),),
-    ),
-    Panel(
-        *("Held by processes", "short", 12, "Charges and keys of an outage, and leases."),
-        (
-            Query("sum by (app) (multilimit_pending_charges)", "{{app}} pending charges"),
-            Query("sum by (app) (multilimit_fallback_keys)", "{{app}} fallback keys"),
-            Query("sum by (app) (multilimit_leases)", "{{app}} leases"),
-        ),
-    ),
-)
+}
 
 
 def alerts(namespace: str = NAMESPACE, endpoints: Sequence[str] = ()) -> str:
@@ -195,16 +168,16 @@ def dashboard(endpoints: Sequence[str] = (), *, namespace: str = NAMESPACE, titl
 
 def _panels(namespace: str) -> list[dict[str, Any]]:
     panels, x, y, below = [], 0, 0, 0
-    for number, panel in enumerate(PANELS, 1):
+    for number, (panel, queries) in enumerate(PANELS.items(), 1):
         if x + panel.columns > _WIDTH:
             x, y = 0, below
         place = {"x": x, "y": y, "w": panel.columns, "h": panel.height}
-        panels.append({"id": number, "gridPos": place, **_panel(panel, namespace)})
+        panels.append({"id": number, "gridPos": place, **_panel(panel, queries, namespace)})
         x, below = x + panel.columns, y + panel.height
     return panels
 
 
-def _panel(panel: Panel, namespace: str) -> dict[str, Any]:
+def _panel(panel: Panel, queries: Iterable[Query], namespace: str) -> dict[str, Any]:
     targets = [
         {
             "refId": "ABC"[place],
@@ -212,7 +185,7 @@ def _panel(panel: Panel, namespace: str) -> dict[str, Any]:
             "expr": _in_namespace(expression, namespace),
             "legendFormat": legend,
         }
-        for place, (expression, legend) in enumerate(panel.queries)
+        for place, (expression, legend) in enumerate(queries)
     ]
     return {
         "type": "stat" if panel.is_number else "timeseries",

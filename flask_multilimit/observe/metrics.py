@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from threading import Lock
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from ..engine import ConfigurationError, Health
 from ..engine.forks import lock_for_forks
@@ -34,6 +34,7 @@ a second."""
 
 Values = tuple[str, ...]
 """The values of labels, in the order of their names."""
+OF_CHECK: Final = ("endpoint", "outcome", "decided_by")
 OF_RULE: Final = ("endpoint", "rule")
 CHECK_TIME: Final = "Time that a check of rate limits takes, without time spent waiting for a turn."
 """The description of the histogram, whose name differs between Prometheus and OpenTelemetry."""
@@ -45,7 +46,8 @@ class Snapshot(NamedTuple):
     health: Health
     leases: int
     control: ControlState | None
-    bans: Mapping[tuple[str, str], int]
+    bans: Mapping[Any, int]
+    """By endpoint and name."""
     top_shares: Mapping[str, float]
 
     @classmethod
@@ -63,21 +65,16 @@ class Measured:
     """Its unit in OpenTelemetry, such as ``{check}`` or ``s``."""
     text: str
     """Its description."""
-    labels: Values
+    labels: Values = ()
     """The names of its labels: first endpoint and rule, if it has these. Never subjects."""
 
 
-@dataclass(frozen=True, slots=True)
-class Count(Measured):
-    """A metric that only grows."""
-
-    of: Callable[[Counts], Iterable[tuple[Values, int]]]
-    """Returns the amounts to add, by the values of its labels."""
+AmountsOf = Callable[[Counts], Iterable[tuple[Values, int]]]
+"""Returns the amounts to add to a metric, by the values of its labels."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading(Measured):
-    """A metric that goes up and down. Each app has its own."""
+class Reading(NamedTuple):
+    """How a metric of an app is read."""
 
     over_processes: Literal["max", "min", "sum"]
     """How the values of several processes of an app are combined."""
@@ -93,7 +90,7 @@ def _refunds(counts: Counts) -> Iterable[tuple[Values, int]]:
     return (((each.endpoint,), amount) for each, amount in counts.checks.items() if each.outcome == "refunded")
 
 
-def _of_rules(did: RuleOutcome) -> Callable[[Counts], Iterable[tuple[Values, int]]]:
+def _of_rules(did: RuleOutcome) -> AmountsOf:
     return lambda counts: (
         ((each.endpoint, each.rule), amount) for each, amount in counts.rules.items() if each.did == did
     )
@@ -127,70 +124,58 @@ def _top_shares(app: Snapshot) -> Mapping[Values, float]:
     return {(endpoint,): share for endpoint, share in app.top_shares.items()}
 
 
-COUNTS: Final[tuple[Count, ...]] = (
-    Count(
-        *("checks", "{check}", "Checks of rate limits, by outcome and by who decided."),
-        ("endpoint", "outcome", "decided_by"),
-        _checks,
+COUNTS: Final[Mapping[Measured, AmountsOf]] = {
+    Measured("checks", "{check}", "Checks of rate limits, by outcome and by who decided.", OF_CHECK): _checks,
+    Measured("refunds", "{check}", "Checks whose charges were given back.", ("endpoint",)): _refunds,
+    Measured("refusals", "{check}", "Refusals, by each rule that refuses.", OF_RULE): _of_rules("refuses"),
+    Measured(
+        "shadow_refusals", "{check}", "Checks that a rule would have refused if its limiter were no shadow.", OF_RULE
+    ): _of_rules("shadows"),
+    Measured(
+        "near_limit", "{check}", "Checks that a rule let pass with more than 80 percent of its quota used.", OF_RULE
+    ): _of_rules("near"),
+    Measured(
+        "settled_units", "{unit}", "Units that settling returned, or added to the estimate.", (*OF_RULE, "direction")
+    ): _settled_units,
+    Measured("bans", "{ban}", "Bans that limiters started.", OF_RULE): _of_rules("bans"),
+}
+"""The metrics that only grow, and the amounts to add."""
+READINGS: Final[Mapping[Measured, Reading]] = {
+    Measured("storage.up", "1", "Whether the storage of an app answers."): Reading(
+        "min", _of_app(lambda app: int(app.health.state == "working"))
     ),
-    Count("refunds", "{check}", "Checks whose charges were given back.", ("endpoint",), _refunds),
-    Count("refusals", "{check}", "Refusals, by each rule that refuses.", OF_RULE, _of_rules("refuses")),
-    Count(
-        *("shadow_refusals", "{check}", "Checks that a rule would have refused if its limiter were no shadow."),
-        *(OF_RULE, _of_rules("shadows")),
+    Measured(
+        "storage.breaker", "{process}", "Processes of an app, by the state of their breaker.", ("state",)
+    ): Reading("sum", _breaker),
+    Measured(
+        "pending_charges", "{check}", "Checks admitted in an outage that are to be charged to the storage."
+    ): Reading("sum", _of_app(lambda app: app.health.pending)),
+    Measured("fallback_keys", "{key}", "Keys that processes count by themselves in place of the storage."): Reading(
+        "sum", _of_app(lambda app: app.health.fallback_keys)
     ),
-    Count(
-        *("near_limit", "{check}", "Checks that a rule let pass with more than 80 percent of its quota used."),
-        *(OF_RULE, _of_rules("near")),
+    Measured("leases", "{lease}", "Quotas from which processes have taken units in advance."): Reading(
+        "sum", _of_app(lambda app: app.leases)
     ),
-    Count(
-        *("settled_units", "{unit}", "Units that settling returned, or added to the estimate."),
-        *((*OF_RULE, "direction"), _settled_units),
+    Measured(
+        "control.version", "{change}", "How often limits were changed at run time, as far as processes know."
+    ): Reading("min", _of_control(lambda control: control.version)),
+    Measured("control.age", "s", "Time since a process last looked for changes and got an answer."): Reading(
+        "max", _of_control(lambda control: control.age)
     ),
-    Count("bans", "{ban}", "Bans that limiters started.", OF_RULE, _of_rules("bans")),
-)
-READINGS: Final[tuple[Reading, ...]] = (
-    Reading(
-        *("storage.up", "1", "Whether the storage of an app answers.", ()),
-        *("min", _of_app(lambda app: int(app.health.state == "working"))),
+    Measured(
+        "control.entries", "{entry}", "Overrides, allow and deny entries, and bans by hand, in force.", ("kind",)
+    ): Reading("max", _entries),
+    Measured("bans_in_force", "{ban}", "Bans in force that limiters started, in any process.", OF_RULE): Reading(
+        "max", lambda app: app.bans
     ),
-    Reading(
-        *("storage.breaker", "{process}", "Processes of an app, by the state of their breaker.", ("state",)),
-        *("sum", _breaker),
-    ),
-    Reading(
-        *("pending_charges", "{check}", "Checks admitted in an outage that are to be charged to the storage.", ()),
-        *("sum", _of_app(lambda app: app.health.pending)),
-    ),
-    Reading(
-        *("fallback_keys", "{key}", "Keys that processes count by themselves in place of the storage.", ()),
-        *("sum", _of_app(lambda app: app.health.fallback_keys)),
-    ),
-    Reading(
-        *("leases", "{lease}", "Quotas from which processes have taken units in advance.", ()),
-        *("sum", _of_app(lambda app: app.leases)),
-    ),
-    Reading(
-        *("control.version", "{change}", "How often limits were changed at run time, as far as processes know.", ()),
-        *("min", _of_control(lambda control: control.version)),
-    ),
-    Reading(
-        *("control.age", "s", "Time since a process last looked for changes and got an answer.", ()),
-        *("max", _of_control(lambda control: control.age)),
-    ),
-    Reading(
-        *("control.entries", "{entry}", "Overrides, allow and deny entries, and bans by hand, in force.", ("kind",)),
-        *("max", _entries),
-    ),
-    Reading(
-        *("bans_in_force", "{ban}", "Bans in force that limiters started, in any process.", OF_RULE),
-        *("max", lambda app: app.bans),
-    ),
-    Reading(
-        *("top_subject_share", "1", "Share of the most refused subject in all refusals of the last five minutes."),
-        *(("endpoint",), "max", _top_shares),
-    ),
-)
+    Measured(
+        "top_subject_share",
+        "1",
+        "Share of the most refused subject in all refusals of the last five minutes.",
+        ("endpoint",),
+    ): Reading("max", _top_shares),
+}
+"""The metrics that go up and down. Each app has its own."""
 
 
 class MetricsObserver(ABC):
@@ -222,8 +207,8 @@ class MetricsObserver(ABC):
         """Update the metrics. Return whether they may change again without an event."""
         with self._lock:
             counts = self._counter.take()
-            for count in COUNTS:
-                for values, amount in count.of(counts):
+            for count, amounts_of in COUNTS.items():
+                for values, amount in amounts_of(counts):
                     self._add(count, self._bound(count, values), amount)
             for decided_by, times in tuple(self._times.items()):
                 for _ in range(len(times)):
@@ -232,7 +217,7 @@ class MetricsObserver(ABC):
             return any(changing)
 
     @abstractmethod
-    def _add(self, count: Count, values: Values, amount: int) -> None:
+    def _add(self, count: Measured, values: Values, amount: int) -> None:
         """Add ``amount`` to the series of ``count`` with these labels."""
 
     @abstractmethod
@@ -243,10 +228,10 @@ class MetricsObserver(ABC):
         """Set the readings of an app. Return whether they may change again without an event."""
         return False
 
-    def _amounts(self, reading: Reading, state: Snapshot) -> dict[Values, float]:
+    def _amounts(self, reading: Measured, state: Snapshot) -> dict[Values, float]:
         """The value of ``reading`` now, with bounded labels."""
         amounts: dict[Values, float] = {}
-        for values, amount in reading.of(state).items():
+        for values, amount in READINGS[reading].of(state).items():
             bounded = self._bound(reading, values)
             amounts[bounded] = amounts.get(bounded, 0) + amount
         return amounts

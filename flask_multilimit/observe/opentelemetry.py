@@ -16,10 +16,8 @@ from .metrics import (
     CHECK_TIME,
     COUNTS,
     READINGS,
-    Count,
     Measured,
     MetricsObserver,
-    Reading,
     Snapshot,
     Values,
 )
@@ -80,7 +78,7 @@ class OpenTelemetryObserver(MetricsObserver):
         if self._tracer is not None and event.decided_by == "storage" and event.decision is not None:
             self._trace(event)
 
-    def _add(self, count: Count, values: Values, amount: int) -> None:
+    def _add(self, count: Measured, values: Values, amount: int) -> None:
         self._counts[count.name].add(amount, _attributes(count, values))
 
     def _record(self, decided_by: str, seconds: float) -> None:
@@ -116,12 +114,12 @@ class OpenTelemetryObserver(MetricsObserver):
     def _make_observables(self, meter: Meter) -> None:
         """Make instruments that ask the app when metrics are collected. If values of several processes must be added
         up, the instrument is no gauge."""
-        for each in READINGS:
-            add_up = each.over_processes == "sum"
+        for each, reading in READINGS.items():
+            add_up = reading.over_processes == "sum"
             make = meter.create_observable_up_down_counter if add_up else meter.create_observable_gauge
             make(f"multilimit.{each.name}", [partial(self._observe, each)], unit=each.unit, description=each.text)
 
-    def _observe(self, reading: Reading, _: CallbackOptions) -> Iterable[Observation]:
+    def _observe(self, reading: Measured, _: CallbackOptions) -> Iterable[Observation]:
         with self._lock:
             amounts = [(app, self._amounts(reading, Snapshot.of(app))) for app in self._apps]
         return [

@@ -20,10 +20,8 @@ from .metrics import (
     COUNTS,
     NAMESPACE,
     READINGS,
-    Count,
     Measured,
     MetricsObserver,
-    Reading,
     Snapshot,
     Values,
     check_namespace,
@@ -77,7 +75,7 @@ class PrometheusMetrics(MetricsObserver):
                 f"PrometheusMetrics(namespace={namespace!r}): {error}. Give one object to all apps, or each a namespace"
             ) from error
 
-    def _add(self, count: Count, values: Values, amount: int) -> None:
+    def _add(self, count: Measured, values: Values, amount: int) -> None:
         self._counts[count.name].labels(*values).inc(amount)
 
     def _record(self, decided_by: str, seconds: float) -> None:
@@ -108,18 +106,20 @@ class PrometheusMetrics(MetricsObserver):
         )
         self._register(self._seconds)
 
-    def _counter_of(self, count: Count) -> Counter:
+    def _counter_of(self, count: Measured) -> Counter:
         counter = Counter(_name_of(count), count.text, count.labels, namespace=self.namespace, registry=None)
         self._register(counter)
         return counter
 
-    def _gauge(self, reading: Reading) -> Gauge:
+    def _gauge(self, reading: Measured) -> Gauge:
         """A gauge with the label ``app``. Without labels, it would show 0 before the process knows the value."""
         gauge = Gauge(
-            *(_name_of(reading), reading.text, ("app", *reading.labels)),
+            _name_of(reading),
+            reading.text,
+            ("app", *reading.labels),
             namespace=self.namespace,
             registry=None,
-            multiprocess_mode=_MODES[reading.over_processes],
+            multiprocess_mode=_MODES[READINGS[reading].over_processes],
         )
         self._register(gauge)
         return gauge

@@ -130,7 +130,7 @@ def test_prometheus_shows_exactly_the_sent_requests(served: Program, redis_clien
 
         names = (f"storm-{number}" for number in itertools.count())
         waiting.until(lambda: _storm(served, next(names)) and prometheus.firing() >= STORMS, PATIENCE, every=EVERY)
-        for query in (query for panel in PANELS for query in panel.queries):
+        for query in (query for queries in PANELS.values() for query in queries):
             ready = query.expression.replace("$endpoint", ".*").replace("$__rate_interval", "1m")
             assert (
                 "shadow" in ready
