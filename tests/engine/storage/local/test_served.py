@@ -85,7 +85,7 @@ def test_command_changes_nothing_on_a_server_that_is_about_to_end(
 def test_command_changes_a_server_that_a_worker_uses(place: Place, flask: Command) -> None:
     place.user()("check")
 
-    assert "In force within a second" in flask("ban", "203.0.113.7", "--for", "1h", "--yes").out
+    assert "In force within a second" in flask.alone("ban", "203.0.113.7", "--for", "1h", "--yes").out
 
 
 def test_doctor_names_the_directory_of_the_local_server_and_when_it_ends(place: Place, flask: Command) -> None:
