@@ -12,6 +12,8 @@ no locks: a greenlet that holds one may be waiting for that program.
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -151,3 +153,21 @@ def _after_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+
+
+# Servers that fork
+
+
+def worker_of_gunicorn() -> Any:
+    """The object of gunicorn for this process, if this is one of its workers; otherwise ``None``, or its master."""
+    if "gunicorn.workers.base" not in sys.modules:  # so never on Windows, which lacks the signal
+        return None
+    return getattr(signal.getsignal(signal.SIGUSR1), "__self__", None)  # every kind of worker handles this signal
+
+
+def master_of_this_process() -> int | None:
+    """The process that starts another one when this one ends, if that is known."""
+    uwsgi = sys.modules.get("uwsgi")  # the server provides it; there is no such package
+    if uwsgi is not None:
+        return uwsgi.masterpid() or None
+    return getattr(worker_of_gunicorn(), "ppid", None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ...errors import ConfigurationError, StorageError, brief, with_remedy
+from ...forks import worker_of_gunicorn
 from ...hits import Hit, OnStorageError
 from ...keys import without_subject
 from ...text import SafeLogger
@@ -200,10 +200,7 @@ def _of_gunicorn(arguments: Sequence[str], source: str) -> list[Workers]:
 def _of_gunicorns_worker() -> list[Workers]:
     """The setting of gunicorn, wherever it was made, if this process is one of its workers. The first of them may serve
     requests before the others exist and can be counted."""
-    if "gunicorn.workers.base" not in sys.modules:  # so never on Windows, which lacks the signal
-        return []
-    worker = getattr(signal.getsignal(signal.SIGUSR1), "__self__", None)  # every kind of worker handles this signal
-    workers = getattr(getattr(worker, "cfg", None), "workers", None)
+    workers = getattr(getattr(worker_of_gunicorn(), "cfg", None), "workers", None)
     return [Workers(workers, "the settings of gunicorn")] if isinstance(workers, int) and workers > 0 else []
 
 

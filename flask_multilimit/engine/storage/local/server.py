@@ -13,6 +13,9 @@ the directory itself
     the election knows that no supervisor runs. It starts one and hands over the lock without releasing it, so there are
     never two.
 
+The file ``masters`` has the process ids of masters of gunicorn and uWSGI whose workers used the server. While one of
+them runs, it may replace its workers, so the supervisor holds the directory's lock in their place.
+
 The supervisor (``supervisor.py``) waits for the directory's lock, releases it again, and lingers for two seconds. Then
 it takes the election and the directory, in this order, without waiting for the latter. All processes take locks in this
 order, so no two wait for each other. A process begins to use the server only under the election, so the supervisor
@@ -43,7 +46,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...errors import StorageError
-from ...forks import LateLock, forking_for_programs, lock_for_forks
+from ...forks import LateLock, forking_for_programs, lock_for_forks, master_of_this_process
 from ..redis.failures import RAISE_FILES
 
 try:
@@ -172,6 +175,7 @@ class LocalServer:
         while True:
             with self._election(deadline):
                 _lock(self._directory, fcntl.LOCK_SH, deadline)
+                self._name_master()
                 if self._start_supervisor(deadline):
                     self._wait_for_answer(deadline)
                     return
@@ -210,6 +214,13 @@ class LocalServer:
             finally:
                 os.close(election)
             _pause(deadline, "its lock file keeps being removed")
+
+    def _name_master(self) -> None:
+        master = master_of_this_process()
+        if master is not None:
+            with os.fdopen(self._open("masters"), "r+") as masters:
+                if str(master) not in masters.read().split():
+                    masters.write(f"{master}\n")
 
     # The server
 

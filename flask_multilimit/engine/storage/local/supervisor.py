@@ -14,7 +14,7 @@ import sys
 import time
 from types import FrameType
 
-FILES = ("socket", "log", "supervisor", "election")
+FILES = ("socket", "log", "masters", "supervisor", "election")
 """The files in the directory, in the order of their removal. The election comes last: holding it keeps other processes
 away from the rest."""
 
@@ -26,6 +26,7 @@ LINGERS = 2.0
 """Seconds for which the server outlives the last process that used it, so that quotas survive when all workers are
 replaced at nearly the same time."""
 
+MOST_BYTES = 65_536
 PR_SET_PDEATHSIG = 1
 
 
@@ -94,12 +95,37 @@ def wait_until_unused(users: int, election: int) -> None:
     """Return when no process uses the server and none can begin to, because this one holds both locks."""
     while True:
         fcntl.flock(users, fcntl.LOCK_EX)
+        fcntl.flock(users, fcntl.LOCK_SH)  # in place of the workers that a master will start
+        while a_master_runs():
+            time.sleep(LINGERS)
         fcntl.flock(users, fcntl.LOCK_UN)  # a new process has the election while it waits for this lock: do the same
         time.sleep(LINGERS)
         fcntl.flock(election, fcntl.LOCK_EX)
-        if try_lock(users):
+        if not a_master_runs() and try_lock(users):
             return
         fcntl.flock(election, fcntl.LOCK_UN)
+
+
+def a_master_runs() -> bool:
+    """Whether a process runs that replaces those of its workers that end."""
+    try:
+        masters = os.open("masters", os.O_RDONLY)
+    except FileNotFoundError:  # no user had one
+        return False
+    try:
+        return any(map(runs, map(int, os.read(masters, MOST_BYTES).split())))
+    finally:
+        os.close(masters)
+
+
+def runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # the master of workers that run as another user
+        pass
+    return True
 
 
 def try_lock(lock: int) -> bool:

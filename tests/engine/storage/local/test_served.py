@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from flask_multilimit.engine.storage.local.supervisor import LINGERS
 from operate.cli.conftest import Command
 from support.processes import Program
 from support.waiting import until
@@ -22,7 +24,7 @@ WORKERS = 8
 def gunicorn(place: Place, *options: str) -> Program:
     # A busy machine may answer late.
     settings = {"FLASK_MULTILIMIT_STORAGE_URI": place.uri, "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10"}
-    arguments = ("--chdir", str(APP.parent), "--bind", "127.0.0.1:0", "--workers", str(WORKERS), "--preload")
+    arguments = ("--chdir", str(APP.parent), "--bind", "127.0.0.1:0", "--workers", str(WORKERS))
     return Program("gunicorn", *arguments, *options, "app:app", environment=settings)
 
 
@@ -38,7 +40,7 @@ def wait_for_all_workers(program: Program) -> None:
 
 @pytest.mark.parametrize("kind", ["sync", "gevent"])
 def test_eight_workers_together_admit_exactly_the_limit(place: Place, kind: str) -> None:
-    with gunicorn(place, "--worker-class", kind) as program:
+    with gunicorn(place, "--preload", "--worker-class", kind) as program:
         wait_for_all_workers(program)
 
         statuses = Counter(reply.status for reply in program.get_all(["/"] * 200))
@@ -46,6 +48,22 @@ def test_eight_workers_together_admit_exactly_the_limit(place: Place, kind: str)
         assert statuses == {200: 50, 429: 150}
         assert len(place.supervisors()) == 1
         assert "Rate limits:" not in program.log
+    until(place.is_deserted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [(), ("--preload",)], ids=["imported by workers", "preloaded"])
+def test_quotas_outlive_workers_that_gunicorn_replaces_however_late_the_next_request_comes(
+    place: Place, how: tuple[str, ...]
+) -> None:
+    with gunicorn(place, "--workers", "1", "--max-requests", "60", *how) as program:
+        before = program.get_all(["/"] * 60)
+        time.sleep(2 * LINGERS)
+        after = program.get("/")
+
+        assert Counter(reply.status for reply in before) == {200: 50, 429: 10}
+        assert after.status == 429
+        assert after.headers["Worker"] not in {reply.headers["Worker"] for reply in before}
     until(place.is_deserted)
 
 
