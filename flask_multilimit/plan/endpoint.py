@@ -294,7 +294,7 @@ def make_cached_apply() -> LimitsOf:
     return lru_cache(maxsize=HITS_REMEMBERED)(Plan.apply_to)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class Planner:
     """Plans the limiters of all scopes of one app."""
 
