@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar, cast
@@ -68,15 +67,15 @@ class _Renewed(NamedTuple):
     """Whether the last renewal has failed."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class _Unreleased:
     """Slots of one check that are to be released again."""
 
-    storage: KeepsSlots
-    slots: tuple[Slot, ...]
-    due: float
-    expires: float
-    """When they are free even if no release succeeds."""
+    def __init__(self, storage: KeepsSlots, slots: tuple[Slot, ...], due: float, expires: float) -> None:
+        self.storage = storage
+        self.slots = slots
+        self.due = due
+        self.expires = expires
+        """When they are free even if no release succeeds."""
 
 
 class Keeper:

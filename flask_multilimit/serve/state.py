@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from .access import AccessLists
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@dataclass(init=False, kw_only=True, eq=False, repr=False)
 class AppState:
-    """What is in force in one app. Control and the test kit replace parts of it, each in one assignment."""
+    """What is in force in one app, as its :class:`.AppGate` holds it. Control and the test kit replace parts of it,
+    each in one assignment."""
 
     app: Flask
     settings: Settings
