@@ -17,7 +17,6 @@ from ..engine.reply import ALLOWED
 from ..engine.storage import HoldsUnits, KeepsTallies, layers_of
 from ..engine.text import SafeLogger
 from ..engine.threads import NEVER, Beat
-from ..observe.beat import EverySecond
 from ..observe.events import (
     QUIET_SECONDS,
     Attached,
@@ -30,7 +29,7 @@ from ..observe.events import (
     outcome_of,
 )
 from ..observe.traffic.counts import short
-from ..observe.traffic.flushing import Outbox, Traffic
+from ..observe.traffic.flushing import EverySecond, Outbox, Traffic
 from ..observe.traffic.log import RefusalLog
 from ..plan.hits import AppliedLimits
 from ..signals import limit_event, limits_checked, notify, request_rejected, shadow_rejected, subject_banned

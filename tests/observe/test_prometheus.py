@@ -12,10 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from flask_multilimit import Ban, ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
 from flask_multilimit.engine import MemoryStorage
-from flask_multilimit.observe import beat
 from flask_multilimit.observe import metrics as table
 from flask_multilimit.observe.events import OTHERS
 from flask_multilimit.observe.prometheus import PrometheusMetrics
+from flask_multilimit.observe.traffic import flushing
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import Event
 from support.forks import forked
@@ -197,7 +197,7 @@ def test_metric_of_bans_in_force_ignores_a_reset(
 def test_new_process_shows_bans_in_force_before_its_first_check(
     app: Flask, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beat, "SECONDS", 0.01)
+    monkeypatch.setattr(flushing, "SECONDS", 0.01)
     storage = MemoryStorage()
     limiter = {"rules": "1/hour", "type": LimitType.IP, "ban": Ban(after=1, within=60, time=600)}
     client = client_of(app, PrometheusMetrics(registry=CollectorRegistry()), storage=storage, limiter=limiter)

@@ -9,15 +9,16 @@ import time
 from collections import Counter as Amounts
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
-from typing import Literal
+from typing import Literal, Protocol
 
 from ...engine import StorageError
 from ...engine.errors import with_remedy
 from ...engine.forks import LateLock, lock_for_forks
 from ...engine.storage import KeepsTallies
 from ...engine.text import SafeLogger
-from ..beat import SECONDS, EverySecond
+from ...engine.threads import ENDING_SECONDS, Beat
 from ..events import QUIET_SECONDS
 from .counting import MOST_SENT, Counter
 from .counts import (
@@ -35,12 +36,63 @@ from .counts import (
 )
 from .log import RefusalLog
 
+SECONDS = 1.0
+"""The time between two turns."""
+IDLE_TURNS = 5
+"""The thread ends after this many turns with nothing to do. The next event starts another."""
 MOST_WAITING = 90
 """The most batches that wait for a storage that is down. Beyond that, two of one minute are joined, the oldest first,
 so that an hour without a pause stays one. Amounts stay exact, but all count for the later ten seconds."""
 
 ShownSubjects = Literal["plain", "hashed", "none"]
 """How subjects are stored."""
+
+
+class Task(Protocol):
+    """Something to do once a second."""
+
+    def __call__(self, *, ending: bool = False) -> bool:
+        """Do what is due, or if the process is ``ending``, everything. Return whether there is more to do."""
+
+
+class EverySecond:
+    """Runs tasks once a second, from :meth:`start` on until none has had anything to do for a while; and a last time
+    when the process ends."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = SafeLogger(logger)
+        self._tasks: list[Task] = []
+        self._idle = 0
+        self.beat: Beat = Beat(self._turn, name="multilimit-beat", logger=logger, last=partial(self.once, ending=True))
+
+    def add(self, task: Task) -> None:
+        self._tasks.append(task)
+
+    def start(self) -> None:
+        """Run the tasks from now on. A caller may skip this while the beat has a time at which it wakes."""
+        if self._tasks:
+            self.beat.wake(time.monotonic() + SECONDS)
+
+    def once(self, *, ending: bool = False) -> bool:
+        """Run every task now. Return whether any has more to do."""
+        more = False
+        for task in self._tasks:
+            try:
+                more = task(ending=ending) or more
+            except Exception:  # noqa: PERF203 - the other tasks must run
+                self._logger.exception("Rate limits: %r raised in the background", task)
+        return more
+
+    def close(self) -> None:
+        """Let the thread end, and run every task a last time. A later event starts another thread."""
+        self.beat.finish(wait=ENDING_SECONDS)
+
+    def _turn(self) -> float | None:
+        self._idle = 0 if self.once() else self._idle + 1
+        if self._idle < IDLE_TURNS:
+            return SECONDS
+        self._idle = 0
+        return None
 
 
 class Batch:

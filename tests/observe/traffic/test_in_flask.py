@@ -10,8 +10,7 @@ from flask import Flask
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, current_decision, rate_limiter
 from flask_multilimit.engine import MemoryStorage
-from flask_multilimit.observe import beat
-from flask_multilimit.observe.traffic import Check, RecentTraffic, RuleCount, reader_of
+from flask_multilimit.observe.traffic import Check, RecentTraffic, RuleCount, flushing, reader_of
 from flask_multilimit.observe.traffic.flushing import Traffic
 from flask_multilimit.serve.gate import gate_of
 from support.waiting import until
@@ -63,7 +62,7 @@ def test_traffic_is_counted_by_default(app: Flask) -> None:
 
 
 def test_traffic_is_flushed_in_the_background(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beat, "SECONDS", 0.01)
+    monkeypatch.setattr(flushing, "SECONDS", 0.01)
     make(app)
     app.test_client().get("/")
 

@@ -7,8 +7,8 @@ from threading import Event
 
 import pytest
 
-from flask_multilimit.observe import beat as room
-from flask_multilimit.observe.beat import EverySecond
+from flask_multilimit.observe.traffic import flushing as room
+from flask_multilimit.observe.traffic.flushing import EverySecond
 from support.waiting import until
 
 
