@@ -206,15 +206,14 @@ class MultiLimit:
         return gate_in_force().check_inline(scope, options, subject)[0]
 
     @contextmanager
-    def limit(self, rules: Rules, *, scope: str, **options: Any) -> Iterator[Decision]:
+    def limit(self, rules: Rules, *, scope: str, subject: str | None = None, **options: Any) -> Iterator[Decision]:
         """``with multilimit.limit("5/minute", scope="mail"):`` enter the block only if the check allows it.
 
         Parameters as for :meth:`check`, and those of :func:`rate_limiter` that make sense here. Raises
         :exc:`RateLimitExceeded`, which carries the ``decision``; outside of a request, catch it like any exception.
         Slots of :class:`.Concurrent` rules are held until the end of the block.
         """
-        gate, subject = gate_in_force(), options.pop("subject", None)
-        holder = Holder()
+        gate, holder = gate_in_force(), Holder()
         with holding(holder):
             decision, applied = gate.check_inline(scope, {"rules": rules, **options}, subject)
         if not decision.allowed:
