@@ -19,6 +19,7 @@ from ..declare.unwrap import attributes_of, functions_below
 from ..declare.written import OFF
 from ..engine import ConfigurationError, Rule
 from ..engine.errors import brief
+from ..observe.traffic.counts import counted_name
 
 if TYPE_CHECKING:
     from ..declare.data import LimitsFile
@@ -35,9 +36,9 @@ def scope_of(endpoint: str) -> str:
 
 
 def scopes_of_endpoints(app: Flask) -> set[str]:
-    """The scopes of all endpoints, and that of requests without a route. All others are scopes of functions or
-    checks."""
-    return {UNMATCHED_SCOPE, *map(scope_of, app.view_functions)}
+    """The scopes of all endpoints, and that of requests without a route, by their names in traffic, which are cut off.
+    All others are scopes of functions or checks."""
+    return {UNMATCHED_SCOPE, *(counted_name(scope_of(each)) for each in app.view_functions)}
 
 
 class Given(NamedTuple):

@@ -197,6 +197,20 @@ def test_why_names_functions_and_checks_that_refused_the_client() -> None:
     assert statuses(app, "/mail", "/invite", environ_base=CLIENT) == [200, 200]
 
 
+def test_why_knows_an_endpoint_whose_name_traffic_cuts_off() -> None:
+    app = app_on()
+    name = "endpoint" * 40
+    app.add_url_rule("/", name, rate_limiter(type=IP, rules="1/minute")(view()))
+    statuses(app, "/", "/", environ_base=CLIENT)
+    flush(app)
+    command(app, "reset", name, "--ip", "203.0.113.7", "--yes")
+
+    found = why(app, "203.0.113.7")
+
+    assert found.refusals
+    assert found.verdict == "passes: nothing refuses it now"
+
+
 def test_why_names_a_ban_by_a_person_and_unban_lifts_it() -> None:
     app = app_on()
     with app.app_context():
