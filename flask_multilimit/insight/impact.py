@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..control.control import Difference, Preview
-from ..control.entries import Listing
+from ..control.entries import Listing, Override
 from ..observe.events import NEAR_LIMIT
 from ..serve.gate import AppGate
 from .changes import Entry, entry_of
@@ -26,6 +26,10 @@ NO_SHARE = (
 )
 PART_OF_CLIENT = (
     "This is a part of an IPv6 network that limits count as one client. The client may use any other address of it."
+)
+REPLACES_ALL = (
+    "These rules replace all rules for this client at these endpoints, also those by the hour or the month. To raise "
+    "its counts and keep the rest, multiply them."
 )
 MOST_SENTENCES = 50
 """The most sentences about one change."""
@@ -64,7 +68,8 @@ class Impact(Described):
 def impact(gate: AppGate, preview: Preview, *, warning: str = "") -> Impact:
     """What the change of a ``preview`` would do; ``warning`` adds to its own."""
     with looking(gate) as memory:
-        evidence = () if memory is None else tuple(evidence_of(memory, preview.endpoints))
+        known = None if _of_client(preview.entry) else memory  # traffic is that of all clients
+        evidence = () if known is None else tuple(evidence_of(known, preview.endpoints))
     return Impact(
         entry=entry_of(preview.entry),
         endpoints=tuple(map(_differing, preview.endpoints)),
@@ -76,8 +81,15 @@ def impact(gate: AppGate, preview: Preview, *, warning: str = "") -> Impact:
     )
 
 
+def _of_client(entry: Override | Listing) -> Override | None:
+    """``entry`` if it gives one client rules of its own."""
+    return entry if isinstance(entry, Override) and entry.who is not None else None
+
+
 def _notes(gate: AppGate, preview: Preview) -> Iterable[str]:
     entry = preview.entry
+    if (own := _of_client(entry)) is not None and own.rules:
+        yield REPLACES_ALL
     network = entry.who.network if isinstance(entry, Listing) and entry.kind != "allow" else None
     if network is not None and network.version == 6 and network.prefixlen > gate.settings.ipv6_prefix:
         yield PART_OF_CLIENT

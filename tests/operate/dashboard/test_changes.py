@@ -18,6 +18,7 @@ from flask_multilimit.control.store import KINDS, Change
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage import MemoryStorage
+from flask_multilimit.insight import impact
 from flask_multilimit.serve.gate import gate_of
 from support.asking import statuses
 from support.servers import Server
@@ -89,6 +90,18 @@ def test_preview_estimates_effects_of_a_calendar_change(app: Flask, ada: FlaskCl
     more = previewed(ada, **asks, rules=f"200 per {period}").text
 
     assert "It refused 0 checks. At most that many more would have passed." in more
+
+
+def test_preview_of_rules_for_one_client_says_that_they_replace_all_of_its_rules(ada: FlaskClient) -> None:
+    own = {"endpoint": "*", "part": "who", "who": "user:ann", "for": "1h", "reason": "r"}
+
+    replaced = ada.get(CHANGE, query_string={**own, "what": "rules", "rules": "200/minute"}).text
+    multiplied = ada.get(CHANGE, query_string={**own, "what": "times", "times": "2"}).text
+
+    assert impact.REPLACES_ALL in replaced
+    assert impact.REPLACES_ALL not in multiplied
+    assert "make it a shadow first" not in replaced
+    assert "Nothing is known" not in replaced
 
 
 def test_change_applies_to_the_next_request_and_is_in_history(app: Flask, ada: FlaskClient) -> None:
