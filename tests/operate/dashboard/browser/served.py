@@ -38,6 +38,7 @@ app.register_blueprint(Dashboard(multilimit, authorize=authorize, may_change=lam
 app.add_url_rule("/search", "search", rate_limiter(type=IP, rules="3/minute")(view()))
 app.add_url_rule("/mine", "mine", rate_limiter(type=USER, rules="2/minute; 50/hour")(view()))
 app.add_url_rule("/evil", EVIL, rate_limiter(type=IP, rules="1/minute")(view()))
+app.add_url_rule("/long", "endpoint" * 25, rate_limiter(type=IP, rules="1/minute")(view()))
 app.add_url_rule("/open", "open", view())
 for number in range(60):
     app.add_url_rule(f"/item/{number}", f"item.{number}", rate_limiter(type=IP, rules="100/minute")(view()))

@@ -27,6 +27,7 @@ PAGES = {
     "limits found": "limits?q=item",
     "a change": "change?kind=override&endpoint=search",
     "a change as it would be": "change?endpoint=search&part=rule:ip-60s&what=rules&rules=9/minute&for=1h&reason=r",
+    "a change everywhere": "change?endpoint=*&part=all&what=off&for=1h&reason=r",
     "a ban": "change?kind=ban&who=203.0.113.9&for=15m&reason=r",
     "no subject yet": "subject",
     "an address": "subject?who=203.0.113.1",
