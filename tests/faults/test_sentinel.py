@@ -134,6 +134,25 @@ def test_sentinel_thread_ends_with_its_limiter(sentinel: SentinelServer, ends: s
     until(lambda: not asking() & threads)
 
 
+def test_sentinel_is_asked_again_and_again_by_one_connection_and_by_another_when_that_is_lost(
+    sentinel: SentinelServer, open_limiter: Callable[..., Limiter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_multilimit.engine.storage.redis.sentinel.LOOK_SECONDS", 0.1)
+
+    with sentinel.client() as client:
+
+        def asking() -> set[str]:
+            return {each["id"] for each in client.client_list() if each["cmd"].startswith("sentinel")}
+
+        open_limiter(f"redis+sentinel://127.0.0.1:{sentinel.port}/{SERVICE}").check(hits(scope="kept"))
+        kept = until(asking)
+        time.sleep(0.5)
+        assert asking() == kept
+
+        client.client_kill_filter(_id=next(iter(kept)))
+        until(lambda: asking() - kept)
+
+
 def test_master_client_of_redis_py_can_be_the_storage(sentinel: SentinelServer) -> None:
     known = sentinel_of_redis_py(sentinel.port, socket_timeout=10)
     with contextlib.closing(known.master_for(SERVICE, socket_timeout=10)) as client:

@@ -7,6 +7,7 @@ same as for a single server.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic
@@ -41,7 +42,7 @@ class NoPrimaryError(RedisConnectionError):
 
 
 class Primary:
-    """The primary of ``service``, whose address the sentinels know. Thread-safe, fork-safe: it keeps no connection.
+    """The primary of ``service``, whose address the sentinels know. Thread-safe, fork-safe.
 
     ``scheme`` is ``redis`` or ``rediss``, ``options`` are options of redis-py for a connection to a sentinel.
     """
@@ -57,6 +58,8 @@ class Primary:
         object and must not keep its storage alive."""
         self._connected = set[Address]()
         self._close_idle_until = 0.0
+        self._kept: Any = None
+        """The beat's connection to a sentinel."""
         self._beat = Beat(self._look, name="multilimit-sentinel")
 
     def __repr__(self) -> str:
@@ -91,13 +94,14 @@ class Primary:
 
     def close(self) -> None:
         self._beat.close()
+        self._leave_kept()
 
     def _look(self) -> float:
         """The task of the beat."""
         deadline = Deadline(LOOK_SECONDS)
         deadline.start()
         with suppress(RedisError, OSError):  # the next connection reports it
-            address = self.address(deadline)
+            address = self._ask_first(deadline) or self.address(deadline)
             if self._connected - {address}:
                 self._connected, self._close_idle_until = {address}, monotonic() + CLOSE_IDLE_SECONDS
             close_idle = self.close_idle()
@@ -106,17 +110,40 @@ class Primary:
         return LOOK_SECONDS
 
     def _ask(self, sentinel: Address, deadline: Deadline) -> Address | None:
+        connection = self._connection_to(sentinel, deadline)
+        try:
+            return self._ask_on(connection)
+        finally:
+            connection.disconnect()
+
+    def _ask_first(self, deadline: Deadline) -> Address | None:
+        """Ask the first sentinel, by a connection that is kept for the next time; ``None`` if it does not answer."""
+        kept, first = self._kept, self._sentinels[0]
+        if kept is None or (kept.host, kept.port) != first or kept.pid != os.getpid():
+            self._leave_kept()
+            kept = self._kept = self._connection_to(first, deadline)
+        try:
+            return self._ask_on(kept)
+        except (RedisError, OSError):
+            self._leave_kept()
+            return None
+
+    def _leave_kept(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.disconnect()
+
+    def _connection_to(self, sentinel: Address, deadline: Deadline) -> Any:
         host, port = sentinel
         seconds = deadline.step() * TIME_SHARE
         own = Deadline(seconds)
         own.start()
-        connection = self._connection_class(host=host, port=port, deadline=own, socket_timeout=seconds, **self._options)
-        try:
-            connection.connect()
-            connection.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)
-            answer = connection.read_response()
-        finally:
-            connection.disconnect()
+        return self._connection_class(host=host, port=port, deadline=own, socket_timeout=seconds, **self._options)
+
+    def _ask_on(self, connection: Any) -> Address | None:
+        connection.connect()
+        connection.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)
+        answer = connection.read_response()
         return (answer[0].decode(), int(answer[1])) if answer else None
 
     def _move_to_end(self, sentinels: set[Address]) -> None:
