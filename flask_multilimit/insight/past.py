@@ -81,10 +81,13 @@ def standing_at(
 ) -> Past:
     """Where ``client`` stood ``at`` a POSIX time. Raises :class:`ConfigurationError` if this is not known any more."""
     if memory is None:
-        raise ConfigurationError("traffic is not counted, or not read yet, so it is not known where a client stood")
+        raise ConfigurationError(
+            Phrase("traffic is not counted, or not read yet, so it is not known where a client stood")
+        )
     if not memory.at - LONGEST_SECONDS <= at <= memory.at + BUCKET_SECONDS:
         since = local_time(memory.at - LONGEST_SECONDS)
-        raise ConfigurationError(f"{local_time(at)}: traffic is known from {since} until {local_time(memory.at)}")
+        known = "{at}: traffic is known from {since} until {now}"
+        raise ConfigurationError(Phrase(known, at=local_time(at), since=since, now=local_time(memory.at)))
     plain = gate.settings.traffic_subjects == "plain"
     found = memory.refused_at(at, wanted_in_traffic(gate.plans, client, endpoint)) if plain else []
     refusals = tuple(

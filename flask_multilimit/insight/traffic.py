@@ -17,6 +17,7 @@ from ..config import PREFIX
 from ..engine import ConfigurationError, StorageError
 from ..engine.forks import notify_child
 from ..engine.storage import KeepsTallies
+from ..engine.text import Phrase
 from ..observe.events import PASSED, TURNED_AWAY
 from ..observe.traffic import BansBegun, Counts, Refused, TrafficReader, reader_of
 from ..observe.traffic.counts import ANYBODY, BUCKET_SECONDS, LONGEST_SUBJECT, bucket_at, counted_name
@@ -526,9 +527,10 @@ def now(
 def why_not_counted(gate: AppGate) -> str:
     """Why no traffic is counted; empty if it is."""
     if not gate.settings.traffic:
-        return f"{PREFIX}TRAFFIC is False: nothing is counted."
+        return Phrase("{name} is False: nothing is counted.", name=f"{PREFIX}TRAFFIC")
     if not isinstance(gate.limiter.storage, KeepsTallies):
-        return f"A {type(gate.limiter.storage).__name__} keeps no traffic: it has no methods tally and tallies."
+        lacks = "A {name} keeps no traffic: it has no methods tally and tallies."
+        return Phrase(lacks, name=type(gate.limiter.storage).__name__)
     return ""
 
 

@@ -23,8 +23,9 @@ from werkzeug.exceptions import BadRequest, TooManyRequests
 
 from ...declare.subjects import EVERYONE, LimitType, type_name_of
 from ...engine import ConfigurationError, Rule
+from ...engine.errors import message_of
 from ...engine.rules import changed
-from ...engine.text import LONGEST_NAME, visible_page
+from ...engine.text import LONGEST_NAME, Phrase, visible_page
 from ...insight.limits import places_of
 from ...insight.text import subject_text
 from ...insight.traffic import looking
@@ -64,7 +65,7 @@ MOST_NAMED = 200
 """The number of clients that a page names, those with the largest peaks."""
 TYPES = tuple(dict.fromkeys(each.value for each in LimitType))
 
-TOO_LARGE = "This is more than 5 MB. Upload a part of the log, or compress it: gzip access.log"
+TOO_LARGE = Phrase("This is more than 5 MB. Upload a part of the log, or compress it: gzip access.log")
 BUSY = "Another log is being read. Try again in a few seconds."
 
 WANTED, IN_FORCE = "asked", "in force"
@@ -181,7 +182,7 @@ class WhatIfForm:
         try:
             count = int(self.count or 1)
         except ValueError:
-            raise ConfigurationError("give the count as a number") from None
+            raise ConfigurationError(Phrase("give the count as a number")) from None
         return changed(window_of(self.window), count=count)
 
 
@@ -227,7 +228,9 @@ def _with_link(client: Client, type_name: str, by_hash: Mapping[str, str] | None
 
 def _answer(form: WhatIfForm, logs: Logs, source: str, by_hash: Mapping[str, str] | None = None) -> WhatIf:
     if form.type not in TYPES:
-        raise ConfigurationError(f"type={form.type!r}: give one of {', '.join(TYPES)}")
+        raise ConfigurationError(
+            Phrase("{given}: give one of {types}", given=f"type={form.type!r}", types=", ".join(TYPES))
+        )
     share, rule = share_from(form.refuse_at_most), form.rule()
     first = list(islice(logs, MOST_REQUESTS + 1))
     app, endpoint = gate_in_force().app, form.endpoint or None
@@ -236,7 +239,7 @@ def _answer(form: WhatIfForm, logs: Logs, source: str, by_hash: Mapping[str, str
     found = suggest_for(traffic, share)
     left_out = [each for file in logs.files for each in file.problems()]
     if len(first) > MOST_REQUESTS or len(arrivals) >= MOST_CLIENTS:
-        left_out.append(LeftOut(f"only the first {arrivals.requests:,} requests count", 0))
+        left_out.append(LeftOut(Phrase("only the first {n} requests count", n=f"{arrivals.requests:,}"), 0))
     answer = what_if(
         traffic,
         found,
@@ -318,7 +321,7 @@ def what_if_page() -> Response:
     try:
         answer = _of_uploaded(form) if request.method == "POST" else of_recorded(form)
     except ConfigurationError as error:
-        problem, status = str(error), 400 if request.values else 200  # without values, the page was only opened
+        problem, status = message_of(error), 400 if request.values else 200  # without values, the page was only opened
     return render(
         "whatif.html",
         status=status,
@@ -343,7 +346,7 @@ def _of_uploaded(form: WhatIfForm) -> WhatIf:
     require_few_uploads(visit().author)
     log = request.files.get("log")
     if log is None or not log.filename:
-        raise ConfigurationError("choose a log to upload")
+        raise ConfigurationError(Phrase("choose a log to upload"))
     if not _reading.acquire(blocking=False):
         raise TooManyRequests(BUSY, retry_after=5)
     try:
@@ -374,6 +377,7 @@ def file_of(answers: Sequence[WhatIf]) -> str:
         script=Markup(script),
         style=Markup(style),
         t=lambda text, **values: text.format(**values) if values else text,
+        say=str,
         window_text=str,
     )
     return visible_page(page)

@@ -20,6 +20,7 @@ from ...declare.written import HeaderType
 from ...engine import ConfigurationError
 from ...engine.errors import brief, check_iterable, check_mapping, check_text
 from ...engine.rules import Rules
+from ...engine.text import Phrase
 from ...plan.endpoint import PlannedLimiter
 from ...plan.plans import Plans
 from ...plan.sources import Source, Sources
@@ -271,10 +272,11 @@ def share_from(text: float | str | Fraction) -> Fraction:
     try:
         share = _fraction(written.removesuffix("%").strip())
     except (ValueError, ZeroDivisionError):
-        raise ConfigurationError(f"{brief(written)}: give a share such as 0.1% or 0.001") from None
+        raise ConfigurationError(Phrase("{given}: give a share such as 0.001 or 0.1%", given=brief(written))) from None
     share = share / 100 if written.endswith("%") else share
     if share > 1:
-        raise ConfigurationError(f"{brief(written)}: more than all; give a share such as 0.1% or 0.001")
+        more = "{given}: more than all; give a share such as 0.001 or 0.1%"
+        raise ConfigurationError(Phrase(more, given=brief(written)))
     return share
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from ...engine import ConfigurationError
 from ...engine.errors import brief, check_iterable, check_path, check_text
-from ...engine.text import LONGEST_LINE
+from ...engine.text import LONGEST_LINE, Phrase
 from .formats import SAMPLE_LINES, MakeReader, format_of, recognised
 from .logged import MICROSECONDS, LoggedRequest, NoRequestError, Read
 
@@ -68,12 +68,12 @@ class LogFile:
 
     def problems(self) -> list[LeftOut]:
         counted = [
-            LeftOut("not in the format", self.malformed),
-            LeftOut("without a request", self.not_requests),
-            LeftOut("too long", self.too_long),
-            LeftOut("out of order by more than a minute", self.late),
+            LeftOut(Phrase("not in the format"), self.malformed),
+            LeftOut(Phrase("without a request"), self.not_requests),
+            LeftOut(Phrase("too long"), self.too_long),
+            LeftOut(Phrase("out of order by more than a minute"), self.late),
         ]
-        broken = [LeftOut(f"not read to its end: {self.broken}", 0)] if self.broken else []
+        broken = [LeftOut(Phrase("not read to its end: {why}", why=self.broken), 0)] if self.broken else []
         return [*(each for each in counted if each.lines), *broken]
 
 
@@ -164,9 +164,8 @@ def _unpacked(source: io.BufferedReader) -> Any:
         if name == "zstandard":
             return module.ZstdDecompressor().stream_reader(source, read_across_frames=True, closefd=False)
         return module.ZstdFile(source)
-    raise ConfigurationError(
-        "a log compressed by zstd: pip install 'flask-multilimit[zstd]', or unpack it: zstd -dc FILE |"
-    )
+    unpack = "a log compressed by zstd: pip install 'flask-multilimit[zstd]', or unpack it: zstd -dc FILE |"
+    raise ConfigurationError(Phrase(unpack))
 
 
 class _Unpacking(io.BufferedIOBase):

@@ -22,6 +22,7 @@ from ...engine.errors import brief, check_iterable
 from ...engine.periods import AROUND
 from ...engine.rules import UNITS, changed
 from ...engine.storage.forgetting import UNBOUNDED
+from ...engine.text import Phrase
 from ...insight.text import window_text
 from ...insight.values import as_json
 from .logged import MICROSECONDS, field_name
@@ -120,10 +121,8 @@ def _window_named(text: str) -> Rule:
     try:
         return Rule.parse(f"1 per {text}")
     except ConfigurationError as error:
-        raise ConfigurationError(
-            f"window {brief(text)}: give seconds, one of {', '.join(UNITS)}, or a period such as "
-            f'"calendar month in Europe/Berlin" ({error})'
-        ) from None
+        wrong = 'window {given}: give seconds, one of {units}, or a period: "calendar month in Europe/Berlin" ({why})'
+        raise ConfigurationError(Phrase(wrong, given=brief(text), units=", ".join(UNITS), why=error)) from None
 
 
 def name_of(window: Rule) -> float | str:
@@ -406,8 +405,9 @@ def refused_of(instants: Instants, rules: Sequence[Rule], most: int | None = Non
 def traffic_of(arrivals: Arrivals, windows: Sequence[float | str]) -> Traffic:
     """The traffic of ``arrivals``. Raises :class:`ConfigurationError` if there are none."""
     if not arrivals:
-        why = "nothing says what they cost" if arrivals.without_cost else "there is none that a limit here would count"
-        raise ConfigurationError(f"no requests to learn from: {why}")
+        costless = "no requests to learn from: nothing says what they cost"
+        none = "no requests to learn from: there is none that a limit here would count"
+        raise ConfigurationError(Phrase(costless if arrivals.without_cost else none))
     check_iterable("windows", windows, "a list of seconds")
     rules = [window_of(each) for each in windows]
     if len(set(rules)) != len(rules) or not rules:
@@ -418,7 +418,7 @@ def traffic_of(arrivals: Arrivals, windows: Sequence[float | str]) -> Traffic:
 def suggest_for(traffic: Traffic, share: Fraction) -> Suggestion:
     """The distribution of the peaks, and the smallest counts. Raises :class:`ConfigurationError`."""
     if not 0 <= share < 1:
-        raise ConfigurationError(f"share={float(share)}: give at least 0 and less than 1 (100%)")
+        raise ConfigurationError(Phrase("share={share}: give at least 0 and less than 1 (100%)", share=float(share)))
     arrivals, windows = traffic.arrivals, traffic.windows
     halves = arrivals.halves()
     halved = tuple(Traffic(half, windows) for half in halves) if all(halves) else ()

@@ -20,8 +20,9 @@ from flask_multilimit.operate import dashboard, usage
 from flask_multilimit.operate.dashboard import whatif
 from flask_multilimit.operate.dashboard.shell import phrase_in, rule_in
 
-from .conftest import ROOT, control_of
+from .conftest import ROOT, browser_of, control_of, made
 from .test_now import send_requests
+from .test_what_if_page import LOG, upload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -258,7 +259,35 @@ def test_errors_of_a_change_are_in_chinese(ada: FlaskClient, wrong: dict[str, st
     assert [text for text in told if not re.search("[\u4e00-\u9fff]{3}", text)] == []
 
 
-@pytest.mark.parametrize("query", ["who=x y", "who=::1&at=noon", "who=::1&endpoint=shwo", "who=::1&endpoint=none"])
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({"count": "many"}, "请用数字给出次数"),
+        ({"window": "moon"}, "窗口"),
+        ({"refuse_at_most": "few"}, "请给出比例"),
+        ({"refuse_at_most": "200%"}, "超过了全部"),
+        ({"endpoint": "api.mine"}, "没有可供参考的请求"),
+        ({"name": ""}, "请选择要上传的日志"),
+        ({"endpoint": "open"}, "1 . 不符合格式"),
+    ],
+)
+def test_problems_of_an_uploaded_log_are_in_chinese(ada: FlaskClient, fields: dict[str, str], shown: str) -> None:
+    ada.get(f"{ROOT}?lang=zh")  # a cookie keeps it
+
+    page = upload(ada, LOG + b"no line of a log\n", **fields).text
+
+    assert re.search(shown, page)
+
+
+def test_page_says_in_chinese_why_it_has_no_numbers() -> None:
+    browser = browser_of("ada", made(MULTILIMIT_TRAFFIC=False))
+
+    assert "MULTILIMIT_TRAFFIC 为 False" in browser.get(f"{ROOT}?lang=zh").text
+
+
+@pytest.mark.parametrize(
+    "query", ["who=x y", "who=::1&at=noon", "who=::1&at=3h", "who=::1&endpoint=shwo", "who=::1&endpoint=none"]
+)
 def test_errors_of_the_client_page_are_in_chinese(ada: FlaskClient, query: str) -> None:
     page = ada.get(f"{ROOT}subject?lang=zh&{query}").text
 
