@@ -213,17 +213,19 @@ class Limiter:
         """
         require_decision(decision)
         check_units(units)
-        hits = decision.hits if hits is None else self._with_overridden(checked_hits(hits), decision)
+        apply_overrides = getattr(decision.hits, "apply_overrides", None)  # lost if the decision was pickled
+        hits = decision.hits if hits is None else self._with_overridden(checked_hits(hits), apply_overrides)
         return self.settle_each(decision, {hit.key: units for hit in hits})
 
-    def _with_overridden(self, hits: tuple[Hit, ...], decision: Decision) -> tuple[Hit, ...]:
-        """``hits``, and those that the check of ``decision`` had in their place because of overrides, which may have
-        ended since."""
-        overridden = getattr(decision.hits, "apply_overrides", None)  # lost if the decision was pickled
-        if not hits or (overridden is None and self._apply_overrides is None):
+    def _with_overridden(
+        self, hits: tuple[Hit, ...], apply_overrides: Callable[[Hits], Hits | None] | None = None
+    ) -> tuple[Hit, ...]:
+        """``hits``, and those that are checked in their place because of overrides: those of an earlier check, or else
+        the current ones."""
+        if not hits or (apply_overrides is None and self._apply_overrides is None):
             return hits
         named = hits if isinstance(hits, Hits) else Hits({hit.key: hit for hit in hits}.values())
-        return (*hits, *((overridden or self.with_overrides)(named) or ()))
+        return (*hits, *((apply_overrides or self.with_overrides)(named) or ()))
 
     def settle_each(self, decision: Decision, units: Mapping[str, int]) -> Decision:
         """As :meth:`settle`, with the units of each key."""
@@ -281,9 +283,12 @@ class Limiter:
             KEEPER.release_unheld(self._storage, decision)
 
     def reset(self, hits: Iterable[Hit | str]) -> None:
-        """Reset the quotas of ``hits``, or of keys in the storage, at once and for everyone who shares them."""
+        """Reset the quotas of ``hits``, or of keys in the storage, at once and for everyone who shares them. While
+        overrides are in force, the quotas that count in place of ``hits`` are reset, too."""
         check_iterable("hits", hits, "what hits_for(...) returns, a list of Hit, or keys")
-        keys = list(map(_key_of, hits))
+        given = tuple(hits)
+        own = self._with_overridden(tuple(each for each in given if isinstance(each, Hit)))
+        keys = list(dict.fromkeys(map(_key_of, (*given, *own))))
         for first in range(0, len(keys), RESET_TOGETHER):
             self._storage.reset(keys[first : first + RESET_TOGETHER])
 

@@ -120,6 +120,19 @@ def test_refund_of_checked_hits_finds_charges_that_an_override_moved(shop: Shop)
     assert left == [3, 4]
 
 
+def test_reset_of_hits_makes_the_quotas_full_that_an_override_counts_in_their_place(shop: Shop) -> None:
+    with shop.app.app_context():
+        limiter = shop.multilimit.limiter
+        limiter.check(mail())
+        shop.control.override("mail", limiter="user", rules="3/hour", lasting=True, force=True)
+        assert passes(limiter, mail()) == 3
+
+        limiter.reset(mail())
+
+        assert passes(limiter, mail()) == 3
+        assert limiter.storage.peek(mail()).remaining == 2
+
+
 @pytest.mark.parametrize("then", [None, "4/day"])
 @pytest.mark.parametrize("units", [0, 3])
 def test_settlement_of_checked_hits_finds_charges_after_the_override_is_undone_or_changed(
