@@ -103,9 +103,7 @@ def test_buckets_use_the_clock_of_the_storage(keeper: Keeper) -> None:
 def test_storage_that_refuses_traffic_is_logged_once(
     outbox: Outbox, keeper: Keeper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    error = StorageError("NOPERM")
-    error.remedy = "allow it"
-    keeper.error = error
+    keeper.error = StorageError("NOPERM", remedy="allow it")
     for _ in range(5):
         outbox.put(some())
         outbox.send()

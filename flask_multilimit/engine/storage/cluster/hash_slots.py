@@ -85,9 +85,7 @@ class HashSlots:
         if owner is not None:
             return owner
         self._owners = None  # next time, the hash slot may have an owner
-        error = StorageError(f"no server of the cluster owns slot {hash_slot}")
-        error.remedy = REMEDIES["CLUSTERDOWN"]
-        raise error
+        raise StorageError(f"no server of the cluster owns slot {hash_slot}", remedy=REMEDIES["CLUSTERDOWN"])
 
     def primaries(self) -> list[Address]:
         """All servers that own hash slots. Asks the cluster."""

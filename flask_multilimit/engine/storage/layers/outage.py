@@ -142,8 +142,8 @@ class Breaker:
     def latest_error(self) -> StorageError:
         """A copy of the latest error: an object that is raised repeatedly would collect tracebacks."""
         error = cast("StorageError", self.error)  # set before the breaker opens
-        latest = StorageError(str(error))
-        latest.remedy, latest.__cause__ = error.remedy, error.__cause__
+        latest = StorageError(str(error), remedy=error.remedy)
+        latest.__cause__ = error.__cause__
         return latest
 
 

@@ -109,14 +109,16 @@ def storage_error(error: Exception, server: str = "") -> StorageError:
     code = code_of(error)
     where = f" ({server})" if server else ""
     did = "refused a command" if code == "NOPERM" else "gave no answer"
-    failure = StorageError(f"the rate limit storage {did}{where}: {type(error).__name__}: {error}")
-    failure.__cause__ = error
     in_script = code == "ERR" and _IN_A_SCRIPT in str(error)
-    failure.key_specific = code in KEY_SPECIFIC or in_script
-    failure.no_reply = not code and isinstance(error, _NO_REPLY)
+    no_reply = not code and isinstance(error, _NO_REPLY)
     missing = _missing_right(str(error)) if code == "NOPERM" else ""
-    remedy = missing or REMEDIES.get("" if in_script else code)
-    failure.remedy = remedy or _remedy_of(error, no_reply=failure.no_reply)
+    failure = StorageError(
+        f"the rate limit storage {did}{where}: {type(error).__name__}: {error}",
+        remedy=missing or REMEDIES.get("" if in_script else code) or _remedy_of(error, no_reply=no_reply),
+        key_specific=code in KEY_SPECIFIC or in_script,
+        no_reply=no_reply,
+    )
+    failure.__cause__ = error
     return failure
 
 

@@ -427,9 +427,7 @@ def test_batch_of_which_one_check_fails_is_charged_once_when_it_is_repeated(clus
         decision = check(plan, check_id)
         if plan is plans[1] and failures:
             failures.clear()
-            error = StorageError("the reply was lost")
-            error.no_reply, error.check_id = True, decision.id
-            raise error
+            raise StorageError("the reply was lost", no_reply=True, check_id=decision.id)
         return decision
 
     storage.check = lose_second  # type: ignore[assignment,method-assign]

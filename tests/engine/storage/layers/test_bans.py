@@ -302,9 +302,7 @@ def test_refused_check_whose_reply_was_lost_is_one_strike(clock: Clock) -> None:
         def check(self, hits: tuple[Hit, ...], check_id: object = None) -> Decision:
             decision = super().check(hits, check_id)  # type: ignore[arg-type]
             if self.loses and check_id is None:
-                error = StorageError("the reply was lost")
-                error.no_reply, error.check_id = True, decision.id
-                raise error
+                raise StorageError("the reply was lost", no_reply=True, check_id=decision.id)
             return decision
 
     storage = Losing(clock)

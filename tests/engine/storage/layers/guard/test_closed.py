@@ -69,9 +69,7 @@ def test_check_that_has_waited_too_long_is_not_repeated(workers: Workers, monkey
 
 def test_failure_of_one_key_is_no_outage_for_other_keys(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
     limiter = workers.limiter
-    error = StorageError("WRONGTYPE")
-    error.key_specific = True
-    workers.storage.error = error
+    workers.storage.error = StorageError("WRONGTYPE", key_specific=True)
 
     assert [limiter.check(hits("3/minute")).allowed for _ in range(4)] == [True] * 3 + [False]
     workers.storage.error = None

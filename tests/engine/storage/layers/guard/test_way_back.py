@@ -158,9 +158,7 @@ def test_charge_that_the_storage_refuses_is_given_up_and_others_are_made(workers
 
     def refuse_bob(many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
         if any(hit.key == plans[1][0].key for one in many for hit in one):
-            error = StorageError("WRONGTYPE")
-            error.key_specific = True
-            raise error
+            raise StorageError("WRONGTYPE", key_specific=True)
         return charge(many, ids)
 
     workers.storage.check_many = refuse_bob  # type: ignore[method-assign]

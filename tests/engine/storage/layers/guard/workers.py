@@ -39,9 +39,7 @@ SECONDS = 20
 
 def lost_reply(check_id: UUID | None = None) -> StorageError:
     """The error of a check that may have been charged."""
-    error = StorageError("the reply was lost")
-    error.no_reply, error.check_id = True, check_id
-    return error
+    return StorageError("the reply was lost", no_reply=True, check_id=check_id)
 
 
 def loses_the_first_reply(storage: MemoryStorage, method: str) -> list[tuple[Any, ...]]:
