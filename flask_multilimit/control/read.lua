@@ -4,15 +4,18 @@
 -- ARGV[1]  the stamp that the caller knows; "" for none
 --
 -- Replies with the stamp ("" if there is no document), the document ("" if the caller knows the stamp), the time of the
--- server in seconds and microseconds, and its run id and how many keys it has evicted ("" if the caller may not ask).
+-- server in seconds and microseconds, and its run id and how many keys it has evicted ("" if the caller may not ask, or
+-- neither knows a document).
 local stamp = redis.call('HGET', KEYS[1], 'stamp') or ''
 local document, run = '', ''
 if stamp ~= ARGV[1] and stamp ~= '' then
   document = redis.call('HGET', KEYS[1], 'document') or ''
 end
-local server, stats = redis.pcall('INFO', 'server'), redis.pcall('INFO', 'stats')
-if type(server) == 'string' and type(stats) == 'string' then
-  run = (string.match(server, 'run_id:(%w+)') or '') .. (string.match(stats, 'evicted_keys:[1-9]%d*') or '')
+if stamp ~= '' or ARGV[1] ~= '' then -- otherwise there is nothing to lose
+  local server, stats = redis.pcall('INFO', 'server'), redis.pcall('INFO', 'stats')
+  if type(server) == 'string' and type(stats) == 'string' then
+    run = (string.match(server, 'run_id:(%w+)') or '') .. (string.match(stats, 'evicted_keys:[1-9]%d*') or '')
+  end
 end
 local time = redis.call('TIME')
 return { stamp, document, time[1], time[2], run }

@@ -260,3 +260,23 @@ def test_change_is_newer_than_the_one_before_although_the_clock_went_back(lossy:
     follower.ask()
 
     assert shop.statuses(1, "/open") == [200]
+
+
+def test_server_is_not_inspected_at_each_look_while_nothing_was_changed(lossy: Server) -> None:
+    shop = serving(lossy)
+    with lossy.client() as client:
+
+        def inspected() -> int:
+            """How often a script has asked for INFO since the last time."""
+            calls = client.info("commandstats").get("cmdstat_info", {"calls": 0})["calls"]
+            client.config_resetstat()
+            return int(calls)
+
+        inspected()
+        for _ in range(5):
+            gate_of(shop.app).applier.look()
+        assert inspected() == 0
+
+        shop.control.deny(CLIENT, lasting=True)
+        gate_of(shop.app).applier.look()
+        assert inspected() > 0
