@@ -62,13 +62,13 @@ KEY_SPECIFIC = frozenset({"WRONGTYPE", "CROSSSLOT"})
 """Codes of errors that concern only the keys of the check, not the server."""
 
 _CODE = rf"\b({'|'.join(code for code in REMEDIES if code not in {'UNKNOWN', 'DATABASE', 'ERR'})})\b"
-_TEXTS = {
-    "UNKNOWN": re.compile(r"[Uu]nknown (Redis |server )?command"),
-    "NOPERM": re.compile(r"ACL failure in script|user executing the script can't"),  # Redis 7.2 and Valkey, Redis 7.0
-    "DATABASE": re.compile(r"DB index is out of range|SELECT is not allowed"),
-}
-"""The texts of errors without a code of the server, by a code of this module."""
-_NO_RIGHT_TO_RUN = re.compile(r"permissions to run the '([a-z|_-]{1,40})'")
+_TEXT = (
+    r"(?P<UNKNOWN>[Uu]nknown (?:Redis |server )?command)"
+    r"|(?P<NOPERM>ACL failure in script|user executing the script can't)"  # Redis 7.2 and Valkey, Redis 7.0
+    r"|(?P<DATABASE>DB index is out of range|SELECT is not allowed)"
+)
+"""The texts of errors without a code of the server, each in a group called after a code of this module."""
+_NO_RIGHT_TO_RUN = r"permissions to run the '([a-z|_-]{1,40})'"
 _ARGUMENTS = ", with args beginning with:"
 _NO_RIGHT_TO_KEY = "permissions to access"
 _IN_A_SCRIPT = "script"
@@ -129,7 +129,7 @@ def _missing_right(error: str) -> str:
         return (
             "the server's user needs a right to the keys that begin with MULTILIMIT_KEY_PREFIX, such as ~rate_limit:*"
         )
-    command = _NO_RIGHT_TO_RUN.search(error)
+    command = re.search(_NO_RIGHT_TO_RUN, error)
     return f"the server's user needs the right +{command[1]}" if command else ""
 
 
@@ -164,6 +164,8 @@ def code_of(error: Exception) -> str:
             return code
     if not isinstance(error, exceptions.ResponseError):
         return "CERTIFICATE_VERIFY_FAILED" if "CERTIFICATE_VERIFY_FAILED" in str(error) else ""
-    by_text = next((code for code, text in _TEXTS.items() if text.search(str(error))), "")
+    known = re.search(_TEXT, str(error))
+    if known is not None:
+        return str(known.lastgroup)
     match = re.search(_CODE, str(error))
-    return by_text or (match[1] if match else "ERR")
+    return match[1] if match else "ERR"
