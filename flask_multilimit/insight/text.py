@@ -11,7 +11,7 @@ from ..declare.subjects import EVERYONE, Subject
 from ..engine import Ban, Calendar, Rule
 from ..engine.bans import BanRule
 from ..engine.rules import UNITS
-from ..engine.text import visible
+from ..engine.text import Phrase, visible
 from ..plan.plans import Plans
 
 _UNITS: dict[float, str] = {seconds: unit for unit, seconds in UNITS.items()}
@@ -51,10 +51,19 @@ def instant(at: float) -> datetime:
     return datetime.fromtimestamp(min(max(at, 0.0), LATEST), timezone.utc)
 
 
-def local_time(at: float) -> str:
+class LocalTime(Phrase):
+    """An instant by the clock of this machine. A page shows ``at`` by the clock of its reader."""
+
+    __slots__ = ("at",)
+    at: float
+
+
+def local_time(at: float) -> LocalTime:
     """``07:26:05 CET``, with the date if it is not today's."""
     then, today = instant(at).astimezone(), datetime.now().astimezone()
-    return then.strftime("%H:%M:%S %Z" if then.date() == today.date() else "%Y-%m-%d %H:%M:%S %Z")
+    text = LocalTime(then.strftime("%H:%M:%S %Z" if then.date() == today.date() else "%Y-%m-%d %H:%M:%S %Z"))
+    text.at = at
+    return text
 
 
 def plural(number: int, noun: str, several: str = "") -> str:

@@ -10,13 +10,13 @@ from typing import Any, cast
 from urllib.parse import urlencode
 
 from flask import Response, current_app, g, jsonify, request
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from werkzeug.exceptions import HTTPException
 
 from ...config import PREFIX
 from ...engine.text import Phrase, visible_json, visible_page
 from ...insight.health import storage_state
-from ...insight.text import rate
+from ...insight.text import LocalTime, rate
 from ...serve.gate import gate_in_force
 from ..blueprints import LANGUAGES, STRICT, Language, duration_in, measure_in, templates_of
 from ..blueprints import translated as translated_by
@@ -61,10 +61,15 @@ translated: partial[str] = partial(translated_by, __package__)
 
 
 def phrase_in(language: Language, text: str) -> str:
-    """``text`` in ``language``, with the phrases in it."""
+    """``text`` in ``language``, with the phrases in it; as HTML if it has a time, so that a browser shows it in its own
+    zone, as all other times."""
+    if isinstance(text, LocalTime):
+        return Markup('<time datetime="{}">{}</time>').format(iso(text.at), utc(text.at))
     if not isinstance(text, Phrase):
         return translated(language, text)
     values = {name: phrase_in(language, v) if isinstance(v, Phrase) else v for name, v in text.values.items()}
+    if any(isinstance(value, Markup) for value in values.values()):
+        return escape(translated(language, text.template)).format(**values)
     if isinstance(time := values.get("time"), str):
         values["time"] = measure_in(__package__, language, time)
     return translated(language, text.template, **values)

@@ -239,6 +239,18 @@ def test_automatic_bans_are_listed_and_lifted(banning: Flask) -> None:
     assert "Bans that limits started" not in ada.get(f"{ROOT}lists").text
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_times_in_the_verdict_are_for_the_clock_of_the_reader(banning: Flask, language: str) -> None:
+    ada = banning.test_client()
+    send_requests(banning)
+
+    page = ada.get(SUBJECT, query_string={**ASKED, "lang": language}).text
+
+    (verdict,) = re.findall('class="verdict.*?</strong>', page, re.DOTALL)
+    assert "ip-ban" in verdict
+    assert len(re.findall(r'<time datetime="[-0-9T:]{19}Z">[-0-9]{10} [0-9:]{8} UTC</time>', verdict)) == 2
+
+
 def test_automatic_bans_can_be_searched_and_paged(banning: Flask) -> None:
     ada = banning.test_client()
     for number in range(30):
