@@ -38,6 +38,18 @@
     });
   }
 
+  // The focus stays on the same client when rows move, so that Enter never acts on another.
+  function keepFocus(element, change) {
+    const held = element.contains(document.activeElement) ? document.activeElement : null;
+    const name = (each) => [each.localName, each.getAttribute("href"), each.getAttribute("aria-label")].join(" ");
+    const known = held && name(held);
+    change();
+    if (!held || (held.isConnected && name(held) === known)) return;
+    const found = [...element.querySelectorAll("a, button, [tabindex]")];
+    const next = found.find((each) => name(each) === known) || found.find((each) => each.tabIndex === 0);
+    if (next) next.focus({ preventScroll: true });
+  }
+
   writeTimes(document);
   const live = document.querySelectorAll("[data-live]");
   if (!live.length) return;
@@ -60,7 +72,7 @@
       writeTimes(page);
       for (const element of live) {
         const found = page.querySelector(`[data-live="${element.dataset.live}"]`);
-        if (found) become(element, found);
+        if (found) keepFocus(element, () => become(element, found));
       }
       failures = 0;
       stale.textContent = "";

@@ -162,6 +162,17 @@ def test_page_now_updates_without_a_reload(visit: Visit, shop: Shop) -> None:
         assert tab.page.evaluate("window.stillHere")
 
 
+def test_focus_stays_on_a_client_when_rows_move(visit: Visit, shop: Shop) -> None:
+    with visit() as tab:
+        tab.page.goto(shop.url)
+        tab.page.get_by_role("link", name="Why 203.0.113.1", exact=True).focus()
+        for _ in range(30):
+            shop.ask("/search", address="203.0.113.99")
+
+        tab.page.locator("[data-live=subjects] tr", has_text="203.0.113.99").wait_for(timeout=SOON)
+        assert tab.page.evaluate("document.activeElement.getAttribute('aria-label')") == "Why 203.0.113.1"
+
+
 @pytest.mark.parametrize("answer", [{"status": 401}, {"status": 403}, {"status": 302, "headers": {"Location": "/"}}])
 def test_page_now_says_that_the_visitor_is_logged_out_and_asks_no_more(
     visit: Visit, shop: Shop, answer: dict[str, Any]
