@@ -16,6 +16,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from ..config import PREFIX
 from ..control.entries import are_half
 from ..control.store import DOCUMENT, WORKERS
+from ..declare.addresses import Network, Who
 from ..declare.subjects import ANONYMOUS, LimitType
 from ..engine import (
     Ban,
@@ -38,6 +39,7 @@ from ..engine.storage.redis.failures import RIGHTS_OF_WORKERS, code_of, storage_
 from ..engine.storage.redis.uri import address_of
 from ..engine.threads import lets_threads_run, threads_run
 from ..plan.sources import limited_inside_view
+from ..serve.access import Action
 from ..serve.applier import ControlApplier
 from ..serve.gate import AppGate
 from .changes import document_in_force
@@ -156,13 +158,19 @@ def _hidden(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
     )
 
 
-def _lists(gate: AppGate) -> Iterator[Finding]:
+def _listed_networks(gate: AppGate) -> list[tuple[Network, Action, str]]:
+    """Each network in a list, what is done with it, and where it is listed."""
     declared = () if gate.access is None else gate.access.declared
-    listed = [(each.who.network, each.action, each.where) for each in declared]
+    listed: list[tuple[Who, Action, str]] = [(each.who, each.action, each.where) for each in declared]
     listed += [
-        (each.who.network, "allow" if each.kind == "allow" else "deny", f"{each.kind} {each.id}")
+        (each.who, "allow" if each.kind == "allow" else "deny", f"{each.kind} {each.id}")
         for each in document_in_force(gate).listings
     ]
+    return [(who.network, action, where) for who, action, where in listed if who.network is not None]
+
+
+def _lists(gate: AppGate) -> Iterator[Finding]:
+    listed = _listed_networks(gate)
     kinds: tuple[tuple[str, Level, str], ...] = (
         ("allow", "warning", "exempt from all limits"),
         ("deny", "hint", "refused"),
@@ -170,9 +178,7 @@ def _lists(gate: AppGate) -> Iterator[Finding]:
     for wanted, level, what in kinds:
         for version in (4, 6):
             found = [
-                (network, where)
-                for network, action, where in listed
-                if network is not None and (action, network.version) == (wanted, version)
+                (network, where) for network, action, where in listed if (action, network.version) == (wanted, version)
             ]
             if are_half((network for network, _ in found), version):
                 found.sort(key=lambda each: each[0].prefixlen)
@@ -182,14 +188,16 @@ def _lists(gate: AppGate) -> Iterator[Finding]:
 
 
 def _addresses(gate: AppGate) -> Iterator[Finding]:
-    if not _limits_by(LimitType.IP, gate):
+    counted, listed = _counts_by_address(gate), "lists of addresses" if _listed_networks(gate) else ""
+    if not (counted or listed):
         return
     fix = _proxy_fix(gate.app.wsgi_app)
     if fix is not None and fix.x_for:
         text = f"ProxyFix takes the client's address from {plural(fix.x_for, 'proxy', 'proxies')}."
         yield Finding("addresses", "ok", text)
         return
-    what = "ProxyFix has x_for=0" if fix is not None else "There are IP limits, but no ProxyFix"
+    uses = " and ".join(filter(None, (counted, listed)))
+    what = "ProxyFix has x_for=0" if fix is not None else f"There are {uses}, but no ProxyFix"
     remedy = (
         "Behind a proxy: app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1), with the number of proxies; see the page "
         '"Know the client behind a proxy". Without a proxy, there is nothing to do.'
@@ -197,9 +205,17 @@ def _addresses(gate: AppGate) -> Iterator[Finding]:
     hints = [f"{name} ({platform})" for name, platform in PROXY_HINTS.items() if os.environ.get(name)]
     if hints or fix is not None:
         seen = f" {', '.join(hints)} is set, so there is likely a proxy." if hints else ""
-        yield Finding("addresses", "warning", f"{what}.{seen} All clients would share the proxy's quota.", remedy)
+        shared = "share the proxy's quota" if counted else "be listed as the proxy is"
+        yield Finding("addresses", "warning", f"{what}.{seen} All clients would {shared}.", remedy)
     else:
         yield Finding("addresses", "hint", f"{what}. This command cannot see whether a proxy is in front.", remedy)
+
+
+def _counts_by_address(gate: AppGate) -> str:
+    if _limits_by(LimitType.IP, gate):
+        return "IP limits"
+    by_address = gate.settings.anonymous_user == "ip" and _limits_by(LimitType.USER, gate)
+    return "user limits, which count clients without a login by address" if by_address else ""
 
 
 def _proxy_fix(wsgi_app: Any) -> ProxyFix | None:

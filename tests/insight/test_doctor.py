@@ -308,6 +308,28 @@ def test_proxyfix_is_recognised(shop: Callable[..., Shop], proxies: int, level: 
     assert (found.level, text in found.text) == (level, True), found
 
 
+@pytest.mark.parametrize(
+    ("settings", "limited", "text"),
+    [
+        ({}, USER, "There are user limits, which count clients without a login by address, but no ProxyFix."),
+        ({"MULTILIMIT_ALLOW": ["10.0.0.0/8"]}, None, "There are lists of addresses, but no ProxyFix."),
+        ({"MULTILIMIT_DENY": ["192.0.2.1"]}, IP, "There are IP limits and lists of addresses, but no ProxyFix."),
+        ({"MULTILIMIT_ANONYMOUS_USER": "shared", "MULTILIMIT_ALLOW": ["user:1"]}, USER, ""),
+    ],
+    ids=["user limits", "allowed network", "both", "no address"],
+)
+def test_all_that_goes_by_address_needs_a_proxyfix(
+    app: Flask, settings: dict[str, Any], limited: Any, text: str
+) -> None:
+    app.config.update(settings)
+    MultiLimit(app, user_loader=lambda: None)
+    app.add_url_rule("/", "items", rate_limiter(type=limited, rules="1/minute")(view()) if limited else view())
+
+    found = [each.text for each in examine(gate_of(app)) if each.name == "addresses"]
+
+    assert [each.startswith(text) for each in found] == [True] * bool(text)
+
+
 def test_user_limits_without_a_user_loader_are_wrong(app: Flask) -> None:
     MultiLimit(app)
     app.add_url_rule("/", "items", rate_limiter(type=USER, rules="1/minute")(view()))
