@@ -62,7 +62,7 @@ class AppGate(AppState):
         self.audience = AppAudience(
             self.app, self.settings, self.limiter, self.observers, control_state=self.applier.state
         )
-        self.startup: Startup = Startup(self, follow_changes=self.applier.start)
+        self.startup: Startup = Startup(self, self.applier)
         self._secret = key_of(self.app, "PARTITION_KEYS") if self.settings.partition_keys else b""
         self._records = Records(self.app)
         self._refusals = Refusals(self.app, on_rejected=self.on_rejected)

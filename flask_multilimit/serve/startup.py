@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -19,17 +19,17 @@ from ..engine.storage.addresses import redacted
 from ..engine.storage.layers.health import count_workers
 from ..engine.text import SafeLogger
 from ..engine.threads import in_master_of_uwsgi, threads_run
+from .applier import ControlApplier
 from .state import AppState
 
 
 class Startup:
     """Starts one app: checks its limits once, and begins to follow changes once in each process."""
 
-    def __init__(self, in_force: AppState, *, follow_changes: Callable[[], None]) -> None:
-        """``follow_changes`` applies the changes made so far, and then follows further ones."""
+    def __init__(self, in_force: AppState, applier: ControlApplier) -> None:
         self._in_force = in_force
+        self._applier = applier
         self._settings = in_force.settings  # those of the app: the test kit may replace those in force
-        self._follow_changes = follow_changes
         self.checked: bool = False
         """Whether the limits were checked, so requests are served."""
         self.follows: bool = False
@@ -76,7 +76,7 @@ class Startup:
                 if not self.follows:
                     self.follows = True
                     warn_where_quotas_end_with_a_command(self._in_force)
-                    self._follow_changes()
+                    self._applier.start()
                     self._in_force.audience.begin()
 
     def validate(self) -> None:
