@@ -108,7 +108,7 @@ _TOO_LATE = ("after_request_funcs", "teardown_request_funcs", "teardown_appconte
 """The registries of functions that run when the response is made, so that a refusal would be a server error."""
 _TEMPLATES = {"filters": "template_filter", "tests": "template_test", "globals": "template_global"}
 """The same for its Jinja environment."""
-_NO_EXTENSIONS = {"builtins", "flask", "werkzeug", "jinja2", "click", __name__.partition(".")[0]}
+_NO_EXTENSIONS = {"builtins", "flask", "werkzeug", "jinja2", "click", "logging", __name__.partition(".")[0]}
 """Packages whose objects an app has without extensions."""
 _NOT_SEARCHED = (FunctionType, MethodType, type, ModuleType, Flask)
 """Objects whose attributes are not searched. Those of an app are registries of their own."""
