@@ -133,6 +133,10 @@ def _declarations(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
     open_ = [endpoint.name for endpoint in unlimited if not endpoint.exempt]
     exempt = len(unlimited) - len(open_)
     text = f"{plural(len(endpoints) - len(unlimited), 'endpoint')} limited{f', {exempt} exempt' if exempt else ''}"
+    if exempt and exempt == len(endpoints):
+        remedy = f"If this is not intended, narrow {PREFIX}EXEMPT, or what calls exempt()."
+        yield Finding("declarations", "warning", "Every endpoint is exempt from limits.", remedy)
+        return
     if not open_:
         yield Finding("declarations", "ok", f"{text}, {'no others' if exempt else 'none'} without limits.")
         return

@@ -150,6 +150,15 @@ def test_doctor_says_that_limits_of_flask_limiter_are_not_counted(app: Flask) ->
     )
 
 
+def test_exemption_of_all_endpoints_is_a_warning(app: Flask) -> None:
+    app.add_url_rule("/", "shown", view())
+    app.config["MULTILIMIT_EXEMPT"] = ["*"]
+
+    found = declared(app, default_limits="5/minute")
+
+    assert (found.level, found.text) == ("warning", "Every endpoint is exempt from limits.")
+
+
 def test_declarations_are_ok_when_each_endpoint_has_a_limit(app: Flask) -> None:
     found = declared(app, default_limits="5/minute")
 
