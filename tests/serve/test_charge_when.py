@@ -9,12 +9,14 @@ import pytest
 from flask import Flask, Response, abort, request
 
 from flask_multilimit import MultiLimit, current_decision, rate_limiter
+from flask_multilimit.signals import Event, limit_event
 from support.asking import ask, statuses, view
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from support.clock import Clock
+    from support.cluster import Cluster
 
 
 def failed(response: Response) -> bool:
@@ -39,6 +41,19 @@ def test_response_that_fails_the_condition_is_refunded(login: Flask) -> None:
     assert statuses(login, *["/"] * 10) == [200] * 10
     assert statuses(login, *["/?status=401"] * 4) == [401, 401, 401, 429]
     assert statuses(login, "/") == [429]
+
+
+def test_refund_is_reported_with_its_endpoint_on_a_cluster(app: Flask, cluster: Cluster) -> None:
+    app.config["MULTILIMIT_STORAGE_URI"] = cluster.uri
+    multilimit, events = MultiLimit(app), list[Event]()
+    app.add_url_rule("/", "login", rate_limiter(rules="3/minute", charge_when=failed)(answer))
+
+    with limit_event.connected_to(lambda _, event: events.append(event), app):
+        ask(app)
+
+    assert [(event.outcome, event.endpoint) for event in events] == [("allowed", "login"), ("refunded", "login")]
+    with app.app_context():
+        multilimit.limiter.close()
 
 
 def test_view_sees_its_own_charge(login: Flask) -> None:

@@ -27,7 +27,7 @@ from redis.crc import key_slot
 
 from ...decision import Charge, Decision
 from ...errors import ConfigurationError, StorageError
-from ...hits import BanHit, Hit, Hits, bans_among, bans_of, memoized
+from ...hits import BanHit, Hit, bans_among, bans_of, memoized, taken_from
 from ...reply import DELAY, Standing, joined, retry_afters, standing_of
 from ...rules import Rule
 from ..addresses import shown_storage
@@ -51,11 +51,11 @@ class Group:
     has_bans: bool
 
     @classmethod
-    def of(cls, hash_slot: int, plan: Sequence[Hit], places: Sequence[int]) -> Group:
-        hits = Hits(plan[place] for place in places)
+    def of(cls, hash_slot: int, plan: tuple[Hit, ...], places: Sequence[int]) -> Group:
+        hits = taken_from(plan, places)
         return cls(hash_slot, hits, tuple(places), remembers_ids(hits), bool(bans_among(hits)))
 
-    def split(self, plan: Sequence[Hit]) -> list[Group]:
+    def split(self, plan: tuple[Hit, ...]) -> list[Group]:
         """Each hit as a group of its own."""
         return [Group.of(self.hash_slot, plan, [place]) for place in self.places]
 
@@ -294,7 +294,7 @@ class ClusterStorage:
 
     def _strike_ban(self, group: Group, ban: BanHit, check_id: UUID) -> GroupDecision:
         refuses = Hit(f"{ban.key}:refused", REFUSES)
-        both = Group.of(group.hash_slot, [replace(ban, watches=(refuses.key,)), refuses], (0, 1))
+        both = Group.of(group.hash_slot, (replace(ban, watches=(refuses.key,)), refuses), (0, 1))
         try:
             answer = self._strike(both, check_id)
         except StorageError as error:

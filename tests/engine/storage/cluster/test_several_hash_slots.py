@@ -18,6 +18,7 @@ from flask_multilimit.engine import (
     ClusterStorage,
     Concurrent,
     GuardedStorage,
+    Hits,
     Limiter,
     MemoryStorage,
     StorageError,
@@ -416,6 +417,19 @@ def test_check_many_decides_one_check_after_the_other_and_charges_each_id_once(l
 
     assert [decision.allowed for decision in (*decisions, *again)] == [True] * 4
     assert not limiter.check(plan).allowed
+
+
+def test_refund_of_checked_hits_finds_what_an_override_has_moved_and_gone_since(cluster: Cluster) -> None:
+    limiter, declared, moved = timed(cluster), Hits(hits("5/minute")), Hits(hits("3/hour"))
+    moved.apply_overrides = lambda _: moved
+    limiter.follow(lambda _: moved)
+    decision = limiter.check(declared)
+    limiter.follow(lambda given: given)
+
+    limiter.refund(decision, declared)
+
+    assert limiter.storage.peek(moved).remaining == 3
+    limiter.close()
 
 
 def test_batch_of_which_one_check_fails_is_charged_once_when_it_is_repeated(cluster: Cluster) -> None:
