@@ -131,4 +131,6 @@ def brief(value: object) -> str:
         text = repr(value)
     except ValueError:  # an int of more digits than Python writes
         return f"{type(value).__name__} too long to show"
+    except Exception:  # a lazy translation needs a request
+        return f"a {type(value).__name__}"
     return text if len(text) <= 80 else text[:77] + "..."

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml  # type: ignore[import-untyped]
+from flask import request
+from flask_babel.speaklater import LazyString
 
 from flask_multilimit import MultiLimit
 from flask_multilimit.declare.data import json_schema
@@ -108,6 +110,15 @@ def test_config_command_hides_passwords() -> None:
 
     assert "s3cret" not in run.out
     assert "redis://" in run.out
+
+
+def test_config_command_shows_a_lazy_translation_that_needs_a_request(app: Flask) -> None:
+    app.config["MULTILIMIT_MESSAGE"] = LazyString(lambda: request.path)
+    MultiLimit(app)
+
+    shown = app.test_cli_runner().invoke(args=["multilimit", "config"])
+
+    assert "a LazyString" in shown.output, shown
 
 
 def test_alerts_command_prints_rules_with_the_given_namespace(on_server: Command) -> None:
