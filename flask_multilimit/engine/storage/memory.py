@@ -15,7 +15,7 @@ from ..algorithms.calendar import LINGERS
 from ..decision import Charge, Decision, decision_of
 from ..forks import lock_for_forks
 from ..hits import Hit, PlacedBan, bans_among, calendars_of, memoized, new_id
-from ..reply import ALLOWED, NOW, Reply, head, standing_of, standings_of, start_of
+from ..reply import ALLOWED, NOW, Reply, head, standing_of, start_of
 from ..rules import Rule
 from ..text import SafeLogger
 from ..threads import Beat, Lazy
@@ -205,7 +205,10 @@ class MemoryStorage:
     def _record_charges(self, hits: tuple[Hit, ...], now: int, reply: Reply) -> None:
         self._latest = max(self._latest, now)
         rules = self._rules
-        for hit, (_, retry_after, reset_after) in zip(hits, standings_of(reply), strict=True):
+        for place, hit in enumerate(hits):
+            if hit.cost <= 1 and rules.get(hit.key) is hit.rule:  # nearly always
+                continue
+            _, retry_after, reset_after = standing_of(reply, place)
             if hit.cost > 1 and not retry_after:
                 self._costs[hit.key] = hit.cost
             if rules.get(hit.key) is not hit.rule and hit.cost and not retry_after and hit.key in self._states:
