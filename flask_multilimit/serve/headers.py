@@ -20,7 +20,7 @@ from werkzeug.http import http_date
 from werkzeug.wrappers import Response
 
 from ..config import Settings
-from ..engine import Calendar, Decision, Hit
+from ..engine import Calendar, Decision, Hit, Rule
 from ..engine.algorithms import BAN, EVENLY, SLIDING, Quota
 from ..engine.hits import memoized, part_of
 from ..engine.reply import ALLOWED, standings_of, start_of
@@ -220,6 +220,10 @@ def _policies_and_limits(
     return ("RateLimit-Policy", parts.policy), ("RateLimit", ", ".join(items))
 
 
+_Shown = tuple[str, Rule, str, bool]
+"""What the fields show of a hit: its name as they write it, its rule, what that counts, and whether it is a shadow."""
+
+
 class _Parts(NamedTuple):
     """The parts of the fields of :func:`draft_11` that are the same whatever the standings."""
 
@@ -235,11 +239,12 @@ class _Parts(NamedTuple):
 
 
 def _parts(hits: tuple[Hit, ...]) -> _Parts:
-    return _interned(_make_parts(hits, [""] * len(hits)))
+    return _known_parts(tuple([(f'"{hit.name}"', hit.rule, unit_of(hit), hit.shadow) for hit in hits]))
 
 
 def _with_partition_keys(hits: tuple[Hit, ...], secret: bytes) -> _Parts:
-    return _make_parts(hits, [f";pk=:{_partition_key(hit, secret)}:" for hit in hits])
+    names = [f'"{hit.name}";pk=:{_partition_key(hit, secret)}:' for hit in hits]
+    return _make_parts([(name, hit.rule, unit_of(hit), hit.shadow) for name, hit in zip(names, hits, strict=True)])
 
 
 def _partition_key(hit: Hit, secret: bytes) -> str:
@@ -249,16 +254,20 @@ def _partition_key(hit: Hit, secret: bytes) -> str:
     return base64.b64encode(digest.digest()).decode()
 
 
-def _make_parts(hits: tuple[Hit, ...], partition_keys: Sequence[str]) -> _Parts:
-    names = [f'"{hit.name}"{key}' for hit, key in zip(hits, partition_keys, strict=True)]
-    paced = all(hit.rule.algorithm in PACED for hit in hits) and not _may_be_hidden(hits)
+def _make_parts(shown: Sequence[_Shown]) -> _Parts:
+    names = [name for name, _, _, _ in shown]
+    paced = all(rule.algorithm in PACED and not shadow for _, rule, _, shadow in shown)
     template = ", ".join([f"{name.replace('%', '%%')};r=%d;t=%d" for name in names]) if paced else ""
     return _Parts(
-        ", ".join([f"{name};q={_policy(hit)}" for name, hit in zip(names, hits, strict=True)]),
+        ", ".join([f"{name};q={_policy(rule, unit)}" for name, rule, unit, _ in shown]),
         tuple([f"{name};r=" for name in names]),
         template,
-        tuple([(start_of(place), *_pace(hit.rule.quota)) for place, hit in enumerate(hits)]),
+        tuple([(start_of(place), *_pace(rule.quota)) for place, (_, rule, _, _) in enumerate(shown)]),
     )
+
+
+_known_parts = lru_cache(maxsize=1024)(_make_parts)
+"""The same for all subjects of a plan, which may be thousands: each new client needs them."""
 
 
 def _pace(quota: Quota) -> tuple[int, int]:
@@ -267,25 +276,19 @@ def _pace(quota: Quota) -> tuple[int, int]:
     return units // divisor, seconds // divisor
 
 
-def _policy(hit: Hit) -> str:
+def _policy(rule: Rule, unit: str) -> str:
     """The count, and its unit or the window; 0 for a ban, which lets nothing pass. A calendar has no window, as its
     periods differ in length."""
-    if hit.rule.algorithm == BAN:
+    if rule.algorithm == BAN:
         return "0"
-    window = "" if hit.rule.holds_slots or isinstance(hit.rule, Calendar) else f";w={math.ceil(hit.rule.time)}"
-    unit = f';qu="{unit_of(hit)}"' if unit_of(hit) != REQUESTS else ""
-    return f"{hit.rule.count}{unit}{window}"
+    window = "" if rule.holds_slots or isinstance(rule, Calendar) else f";w={math.ceil(rule.time)}"
+    quota_unit = f';qu="{unit}"' if unit != REQUESTS else ""
+    return f"{rule.count}{quota_unit}{window}"
 
 
 def unit_of(hit: Hit) -> str:
     """What its rule counts."""
     return CONCURRENT_REQUESTS if hit.rule.holds_slots else hit.unit or REQUESTS
-
-
-@lru_cache(maxsize=1024)
-def _interned(parts: _Parts) -> _Parts:
-    """One object for all subjects of a plan, which may be thousands."""
-    return parts
 
 
 def draft_11_fast(decision: Decision, settings: Settings) -> Sequence[tuple[str, str]] | None:
@@ -309,7 +312,7 @@ def draft_11_fast(decision: Decision, settings: Settings) -> Sequence[tuple[str,
 
 def draft_06(hits: tuple[Hit, ...], standings: Sequence[Standing], _: Extras) -> Fields:
     """The drafts up to 06: the tightest rule, and the policies of all."""
-    policies = ", ".join([_policy(hit) for hit in hits])
+    policies = ", ".join([_policy(hit.rule, unit_of(hit)) for hit in hits])
     return *_tightest_rule("RateLimit", hits, standings, now=0), ("RateLimit-Policy", policies)
 
 
