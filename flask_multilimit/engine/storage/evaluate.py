@@ -8,7 +8,7 @@ from uuid import UUID
 
 from ..algorithms import SLIDING, Outcome, Quota, ban
 from ..decision import Charge, DecidedBy, Decision, decision_of
-from ..hits import PEEK_ID, Hit, PlacedBan, bans_among, memoized, new_id
+from ..hits import PEEK_ID, Hit, PlacedBan, bans_of, memoized, new_id
 from ..reply import as_allowed
 
 
@@ -103,7 +103,7 @@ _Step = tuple[
 
 def _steps_of(hits: tuple[Hit, ...]) -> tuple[tuple[_Step, ...], tuple[PlacedBan, ...]]:
     """What a check needs of each hit, looked up once, and the bans among the hits."""
-    return tuple(map(_step, hits)), bans_among(hits)
+    return tuple(map(_step, hits)), bans_of(hits)
 
 
 def _record_strikes(

@@ -14,7 +14,7 @@ from ..algorithms.base import AHEAD
 from ..algorithms.calendar import LINGERS
 from ..decision import Charge, Decision, decision_of
 from ..forks import lock_for_forks
-from ..hits import Hit, PlacedBan, bans_among, calendars_of, memoized, new_id
+from ..hits import Hit, PlacedBan, bans_of, calendars_of, memoized, new_id
 from ..reply import ALLOWED, NOW, Reply, head, standing_of, start_of
 from ..rules import Rule
 from ..text import SafeLogger
@@ -271,7 +271,7 @@ long):
 
 
 def _fast_path(hits: tuple[Hit, ...]) -> _FastPath:
-    bans = bans_among(hits)
+    bans = bans_of(hits)
     places = {ban.place for ban in bans}
     rules = [(place, hit) for place, hit in enumerate(hits) if place not in places]
     if any(hit.rule.implementation is not sliding_window or hit.cost != 1 for _, hit in rules):
