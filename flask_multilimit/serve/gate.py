@@ -59,7 +59,7 @@ class AppGate(AppState):
 
     def __post_init__(self) -> None:
         self.applier: ControlApplier = ControlApplier(self)
-        self.audience = AppAudience(
+        self.audience: AppAudience = AppAudience(
             self.app, self.settings, self.limiter, self.observers, control_state=self.applier.state
         )
         self.startup: Startup = Startup(self, self.applier)
