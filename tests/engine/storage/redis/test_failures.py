@@ -22,7 +22,7 @@ from flask_multilimit.engine import (
 )
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.errors import with_remedy
-from flask_multilimit.engine.storage.redis.failures import NOBODY_THERE, TOO_LATE, storage_error
+from flask_multilimit.engine.storage.redis.failures import NOBODY_THERE, TOO_LATE, code_of, storage_error
 from support.bench import bare, hits, rule
 from support.liar import Liar
 from support.proxy import FaultProxy
@@ -371,6 +371,13 @@ def test_log_puts_the_remedy_into_the_sentence_of_the_error() -> None:
 )
 def test_remedy_says_whether_a_password_is_missing_or_wrong(text: str, remedy: str) -> None:
     assert storage_error(redis.AuthenticationError(text)).remedy.startswith(remedy)
+
+
+def test_subject_that_the_server_quotes_does_not_choose_the_code() -> None:
+    """If it did, a client called READONLY could make the storage close its connections."""
+    quoting = "unknown command 'EVALSHA', with args beginning with: '1f2e' '1' 'rate_limit:{x}:user:READONLY'"
+
+    assert code_of(redis.ResponseError(quoting)) == "UNKNOWN"
 
 
 def test_error_inside_a_script_is_key_specific_and_blames_no_proxy() -> None:
