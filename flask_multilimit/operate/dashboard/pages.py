@@ -250,6 +250,7 @@ def subject_page() -> Response:
         unbanned=read_notice("unbanned"),
         most=most,
         plain=gate.settings.traffic_subjects == "plain",
+        traffic_known=memory is not None,
         **fields_of(answer),
     )
 

@@ -119,6 +119,16 @@ def test_combined_subject_can_be_looked_up() -> None:
     assert about["who"] == ""
 
 
+def test_page_does_not_say_that_a_client_was_not_refused_if_traffic_is_not_known() -> None:
+    answers = [
+        browser_of("ada", made(MULTILIMIT_TRAFFIC=counted)).get(SUBJECT, query_string=ASKED).text
+        for counted in (True, False)
+    ]
+
+    assert ["It was not refused" in text for text in answers] == [True, False]
+    assert "Nothing is known: traffic is not counted" in answers[1]
+
+
 @pytest.mark.parametrize("who", ["user", "default:", "1.2.3.4/99", ":::", "a+b:c"])
 def test_malformed_client_is_a_400_with_examples(ada: FlaskClient, who: str) -> None:
     page = ada.get(SUBJECT, query_string={"who": who})
