@@ -492,6 +492,12 @@ class TestPage:
         assert "\u202e" not in page
         assert "&lt;script&gt;" in page
 
+    def test_name_from_right_to_left_is_apart_from_the_count(self) -> None:
+        limits: dict[str, Any] = {"שלום": rate_limiter(type=IP, rules="3/minute")}
+        app = shop(**limits)
+
+        assert "<bdi>שלום</bdi> · 3 in 60 s" in ask(app, "/rate_limit", headers=HTML).text
+
     def test_page_folds_unused_limits(self, app: Flask) -> None:
         assert "<details>" not in ask(app, "/rate_limit", headers=HTML).text
         statuses(app, "/search")
