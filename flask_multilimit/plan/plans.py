@@ -21,7 +21,16 @@ from ..engine.text import Phrase
 from .checks import reject_accidental_sharing, reject_late, reject_misplaced, reject_mixed, reject_unserved
 from .endpoint import Plan, Planner, make_cached_apply
 from .overrides import Overrides
-from .sources import METHODS, UNMATCHED_SCOPE, Sources, methods_of_handlers, scope_of, view_exemptions, view_stack
+from .sources import (
+    METHODS,
+    UNMATCHED_SCOPE,
+    Sources,
+    exemptions_of,
+    methods_of_handlers,
+    parts_of_view,
+    scope_of,
+    stack_on,
+)
 
 if TYPE_CHECKING:
     from ..control.entries import Override
@@ -233,9 +242,10 @@ class Plans:
 
     def _make_for(self, endpoint: str, method: str, *, by_flask: bool = False) -> Plan:
         view = self.app.view_functions.get(endpoint)
-        stack = view_stack(view, method)
+        parts = parts_of_view(view, method)
+        stack = stack_on(parts)
         own = stack.declarations if stack else ()
-        exempt = view_exemptions(view, method)
+        exempt = exemptions_of(parts)
         others = self.sources.for_endpoint(endpoint, method, own=own, exempt=exempt, by_flask=by_flask)
         made = self._make(
             endpoint,

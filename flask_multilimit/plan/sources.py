@@ -250,9 +250,9 @@ def _checked_together(where: str, declarations: tuple[Declaration, ...]) -> tupl
     return declarations
 
 
-def view_stack(view: Any, method: str) -> Stack | None:
-    """The limiters on a view together with those on the parts of a class-based view that serve ``method``."""
-    stacks = [stack for part in _parts(view, method) if (stack := declared_on(part)) is not None]
+def stack_on(parts: Iterable[Any]) -> Stack | None:
+    """The limiters on all parts of a view (:func:`parts_of_view`)."""
+    stacks = [stack for part in parts if (stack := declared_on(part)) is not None]
     if len(stacks) < 2:
         return stacks[0] if stacks else None
     return Stack(stacks[0].where, tuple(chain.from_iterable(stack.declarations for stack in stacks)))
@@ -285,13 +285,14 @@ def limited_inside_view(view: Any) -> list[str]:
     return list(dict.fromkeys(where for part in parts for where in limited_inside(part)))
 
 
-def view_exemptions(view: Any, method: str) -> frozenset[Level]:
-    """The levels that a view, its class or its method are exempt from."""
-    return frozenset[Level]().union(*map(exempt_levels, _parts(view, method)))
+def exemptions_of(parts: Iterable[Any]) -> frozenset[Level]:
+    """The levels that any part of a view (:func:`parts_of_view`) is exempt from."""
+    return frozenset[Level]().union(*map(exempt_levels, parts))
 
 
-def _parts(view: Any, method: str) -> list[Any]:
-    """The view function; for a class-based view, all functions that a request passes, outermost first."""
+def parts_of_view(view: Any, method: str) -> list[Any]:
+    """The view function; for a class-based view, all functions that a request of ``method`` passes, and the class,
+    outermost first."""
     view_class = _class_of(view)
     if view_class is None:
         return [view]

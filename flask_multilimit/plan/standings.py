@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from flask import has_request_context
 
-from ..declare.decorators import Level
 from ..declare.dynamic import DynamicRules
 from ..declare.subjects import ANONYMOUS, LimitType, Resolve, Subject
 from ..engine import ConfigurationError, Rule
@@ -17,7 +16,7 @@ from ..engine.text import Phrase
 from .endpoint import Plan
 from .hits import SOMEBODY, About, AppliedLimits
 from .plans import Plans, reject_unknown_type
-from .sources import UNMATCHED_SCOPE, view_exemptions
+from .sources import UNMATCHED_SCOPE, exemptions_of, parts_of_view
 
 _TYPES_OF_ALL = {*(each.value for each in LimitType), ANONYMOUS}
 
@@ -142,5 +141,5 @@ def require_endpoint(plans: Plans, endpoint: str) -> None:
 def is_exempt(plans: Plans, endpoint: str) -> bool:
     """Whether ``endpoint``, or a method of it, is exempt from the default limits."""
     view = plans.app.view_functions.get(endpoint)
-    of_view = frozenset[Level]().union(*(view_exemptions(view, each) for each in plans.methods_of(endpoint)))
-    return "default" in plans.sources.exempt_from(endpoint, of_view)
+    parts = (part for method in plans.methods_of(endpoint) for part in parts_of_view(view, method))
+    return "default" in plans.sources.exempt_from(endpoint, exemptions_of(parts))
