@@ -47,6 +47,7 @@ from pathlib import Path
 
 from ...errors import StorageError
 from ...forks import LateLock, forking_for_programs, lock_for_forks, master_of_this_process
+from ...text import SafeLogger
 from ..redis.failures import RAISE_FILES
 
 try:
@@ -88,6 +89,8 @@ OPTIONS = (
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
+_log = SafeLogger()
+
 
 class LocalServer:
     """The server of ``directory``, as this process sees it. Thread-safe, fork-safe."""
@@ -98,6 +101,7 @@ class LocalServer:
         self.found: bool = False
         """Whether the server was running when this process last asked it. Set it to ``False`` if it does not answer."""
         self._descriptor: int | None = None
+        self._was_found = False  # so the server should still run
         self._error: StorageError | None = None
         self._failures = 0
         self._lock = LateLock()
@@ -124,7 +128,7 @@ class LocalServer:
                 self._fail(StorageError(f"local storage in {self.directory}: {error}"), error)
             except StorageError as error:
                 self._fail(error, error.__cause__)
-            self.found = True
+            self.found = self._was_found = True
 
     def leave(self) -> None:
         """Stop using the server. It ends if no other process uses it."""
@@ -161,6 +165,7 @@ class LocalServer:
         self._lock = LateLock()
 
     def _leave(self) -> None:
+        self._was_found = False
         if self._descriptor is not None:
             self._close_descriptor()
             self._descriptor = None
@@ -171,6 +176,7 @@ class LocalServer:
         raise error from cause
 
     def _find_or_start(self, deadline: float) -> None:
+        was_found = self._was_found
         self._open_directory()
         while True:
             with self._election(deadline):
@@ -178,6 +184,13 @@ class LocalServer:
                 self._name_master()
                 if self._start_supervisor(deadline):
                     self._wait_for_answer(deadline)
+                    if was_found:
+                        _log.warning(
+                            "Rate limits: the server of local storage in %s ended while it was used, and was started "
+                            "again: every quota is full again. See the log of the system, which may have killed it to "
+                            "free memory.",
+                            self.directory,
+                        )
                     return
                 if self.listens():
                     return

@@ -220,6 +220,23 @@ def test_killed_server_is_started_again_after_one_failed_check(place: Place) -> 
     assert len(place.supervisors()) == 1
 
 
+def test_log_says_that_quotas_are_gone_with_a_killed_server(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    limiter = Limiter(storage_from_uri(place.uri, timeout=10))
+    limiter.check(HITS)
+    assert caplog.messages == []
+
+    kill(place.server)
+    until(lambda: not place.supervisors())
+    with pytest.raises(StorageError):
+        limiter.check(HITS)
+    limiter.check(HITS)
+
+    (message,) = caplog.messages
+    assert f"local storage in {place.directory} ended while it was used" in message
+    assert "every quota is full again" in message
+    limiter.close()
+
+
 def test_killed_server_leaves_no_file_even_without_a_next_check(place: Place) -> None:
     place.user()("check")
 
