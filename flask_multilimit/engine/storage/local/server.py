@@ -181,8 +181,9 @@ class LocalServer:
         while True:
             with self._election(deadline):
                 _lock(self._directory, fcntl.LOCK_SH, deadline)
+                has_started = self._start_supervisor(deadline)
                 self._name_master()
-                if self._start_supervisor(deadline):
+                if has_started:
                     self._wait_for_answer(deadline)
                     if was_found:
                         _log.warning(
@@ -244,6 +245,7 @@ class LocalServer:
             if not _try_lock(lock):
                 return False
             self._end_orphan()
+            (self.directory / "masters").unlink(missing_ok=True)  # other processes may have their ids by now
             self._run_supervisor(lock, deadline)
             return True
         finally:

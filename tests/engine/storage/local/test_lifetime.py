@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -235,6 +236,17 @@ def test_log_says_that_quotas_are_gone_with_a_killed_server(place: Place, caplog
     assert f"local storage in {place.directory} ended while it was used" in message
     assert "every quota is full again" in message
     limiter.close()
+
+
+def test_server_ends_although_a_process_has_the_id_of_a_master_of_an_earlier_server(place: Place) -> None:
+    place.directory.mkdir(mode=0o700)
+    (place.directory / "masters").write_text(f"{os.getpid()}\n")
+
+    user = place.user()
+    user("check")
+    user.leave()
+
+    until(place.is_deserted)
 
 
 def test_killed_server_leaves_no_file_even_without_a_next_check(place: Place) -> None:
