@@ -274,10 +274,11 @@ def _announcement(worker: Worker) -> str:
 
 def _worker(text: str, seen: float) -> Worker | None:
     """The worker that has announced ``text``; ``None`` if the text has another shape."""
-    name, version, limits = ("  " + text[:LONGEST_ANNOUNCED]).rsplit(" ", 2)
-    if not (name.strip() and version.isascii() and version.isdigit()):
+    parts = text[:LONGEST_ANNOUNCED].rsplit(" ", 2)
+    if len(parts) < 3 or not (parts[1].isascii() and parts[1].isdigit()):
         return None
-    return Worker(name[2:], version_of(version), limits, seen)
+    name, version, limits = parts
+    return Worker(name, version_of(version), limits, seen)
 
 
 def _change(id_: Any, fields: Any) -> Change:
