@@ -315,8 +315,8 @@ def _examine_control(gate: AppGate) -> Iterator[Finding]:
         if each.id in idle:
             text = (
                 f"{each} ({each.id}) applies to no endpoint of this app: its endpoint or rule is gone, or a function "
+                "or a check inside a view has it."
             )
-            text += "or a check inside a view has it."
             yield Finding("control", "warning", text, f"{_UNLESS_NEEDED} {each.id}")
     found = workers(gate)
     if found is not None:
