@@ -38,16 +38,18 @@
     });
   }
 
-  // The focus stays on the same client when rows move, so that Enter never acts on another.
+  // The focus stays on the same client and action when rows and buttons move, so that Enter never does another thing.
   function keepFocus(element, change) {
     const held = element.contains(document.activeElement) ? document.activeElement : null;
-    const name = (each) => [each.localName, each.getAttribute("href"), each.getAttribute("aria-label")].join(" ");
+    const label = (each) => each.getAttribute("aria-label") || (each.localName === "button" ? each.textContent : "");
+    const name = (each) => [each.localName, each.getAttribute("href"), label(each)].join(" ");
     const known = held && name(held);
     change();
     if (!held || (held.isConnected && name(held) === known)) return;
-    const found = [...element.querySelectorAll("a, button, [tabindex]")];
-    const next = found.find((each) => name(each) === known) || found.find((each) => each.tabIndex === 0);
+    const same = [...element.querySelectorAll("a, button, [tabindex]")].find((each) => name(each) === known);
+    const next = same || element.querySelector("[tabindex]");
     if (next) next.focus({ preventScroll: true });
+    else held.blur();
   }
 
   writeTimes(document);

@@ -173,6 +173,23 @@ def test_focus_stays_on_a_client_when_rows_move(visit: Visit, shop: Shop) -> Non
         assert tab.page.evaluate("document.activeElement.getAttribute('aria-label')") == "Why 203.0.113.1"
 
 
+def test_focus_leaves_a_button_that_gets_another_action(visit: Visit, shop: Shop) -> None:
+    for _ in range(5):
+        shop.ask("/search", address="203.0.113.98")
+
+    def another(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, body=answer.text().replace("Reset all its quotas", "Lift"))
+
+    with visit() as tab:
+        tab.page.goto(f"{shop.url}subject?who=203.0.113.98")
+        tab.page.get_by_role("button", name="Reset all its quotas").focus()
+        tab.page.route("**/subject?*", another)
+
+        tab.page.get_by_role("button", name="Lift").wait_for(timeout=SOON)
+        assert not tab.page.evaluate("document.activeElement.matches('a, button')")
+
+
 @pytest.mark.parametrize("answer", [{"status": 401}, {"status": 403}, {"status": 302, "headers": {"Location": "/"}}])
 def test_page_now_says_that_the_visitor_is_logged_out_and_asks_no_more(
     visit: Visit, shop: Shop, answer: dict[str, Any]
