@@ -67,12 +67,16 @@ def phrase_in(language: Language, text: str) -> str:
         return Markup('<time datetime="{}">{}</time>').format(iso(text.at), utc(text.at))
     if not isinstance(text, Phrase):
         return translated(language, text)
-    values = {name: phrase_in(language, v) if isinstance(v, Phrase) else v for name, v in text.values.items()}
+    values = {name: _value_in(language, name, value) for name, value in text.values.items()}
     if any(isinstance(value, Markup) for value in values.values()):
         return escape(translated(language, text.template)).format(**values)
-    if isinstance(time := values.get("time"), str):
-        values["time"] = measure_in(__package__, language, time)
     return translated(language, text.template, **values)
+
+
+def _value_in(language: Language, name: str, value: str) -> str:
+    if isinstance(value, Phrase):
+        return phrase_in(language, value)
+    return measure_in(__package__, language, value) if name == "time" else value
 
 
 def rule_in(language: Language, text: str) -> str:

@@ -261,6 +261,16 @@ def test_times_in_the_verdict_are_for_the_clock_of_the_reader(banning: Flask, la
     assert len(re.findall(r'<time datetime="[-0-9T:]{19}Z">[-0-9]{10} [0-9:]{8} UTC</time>', verdict)) == 2
 
 
+def test_wait_of_a_refused_client_is_in_chinese_beside_the_time_of_its_refusals(app: Flask, ada: FlaskClient) -> None:
+    send_requests(app)
+
+    page = ada.get(SUBJECT, query_string={**ASKED, "lang": "zh"}).text
+
+    (verdict,) = re.findall('class="verdict.*?</strong>', page, re.DOTALL)
+    assert "<time" in verdict
+    assert re.search("[0-9] 秒", verdict), verdict
+
+
 def test_automatic_bans_can_be_searched_and_paged(banning: Flask) -> None:
     ada = banning.test_client()
     for number in range(30):
