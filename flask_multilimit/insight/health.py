@@ -18,7 +18,7 @@ from .text import plural
 from .values import Described
 
 MEANWHILE: Mapping[OnStorageError, str] = {
-    "local": "Meanwhile each of {workers} workers admits 1/{workers} of each limit, and none of one below {workers}.",
+    "local": "Meanwhile each of {workers} workers admits 1/{workers} of a limit; one below {workers} admits nobody.",
     "allow": "Meanwhile no limit refuses anybody.",
     "deny": "Meanwhile every limited request is refused with 503.",
     "raise": "Meanwhile every limited request fails with an error.",
