@@ -22,7 +22,7 @@ from flask_multilimit.insight.text import local_time
 from flask_multilimit.insight.traffic import looking, now
 from flask_multilimit.observe.traffic import reader_of
 from flask_multilimit.serve.gate import gate_of
-from support.asking import statuses, view
+from support.asking import ask, statuses, view
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -95,9 +95,9 @@ def test_why_about_a_network_shows_refusals_of_clients_that_are_not_logged_in() 
     assert why(app, "192.0.2.0/24").refusals == ()
 
 
-def app_with_a_service(ban: Ban | None) -> Flask:
+def app_with_a_service(ban: Ban | None, storage: Any = "memory://") -> Flask:
     """A view calls a limited function, and makes a check of its own."""
-    app = app_on()
+    app = app_on(storage)
 
     @rate_limiter(type=IP, rules="1/minute", ban=ban)
     def send() -> str:
@@ -140,6 +140,24 @@ def test_bans_of_limited_functions_and_checks_are_listed_and_lifted() -> None:
     with app.app_context():
         assert bans(gate_of(app)) == []
     assert why(app, "203.0.113.7").elsewhere == ()
+
+
+@pytest.mark.usefixtures("redis_client")
+@pytest.mark.parametrize("ahead", [-86_400, 86_400])
+def test_page_of_a_client_goes_by_the_clock_of_the_server(
+    server: Server, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    app = app_with_a_service(BAN, server.url)
+    statuses(app, *["/mail"] * 3, environ_base=CLIENT)
+    flush(app)
+    clock = time.time
+    monkeypatch.setattr(time, "time", lambda: clock() + ahead)
+
+    answer = ask(app, "/multilimit/api/subject?who=203.0.113.7&at=1s").get_json()
+
+    assert answer["mistake"] == ""
+    assert answer["found"]["retry_after"] == pytest.approx(600, abs=5)
+    gate_of(app).limiter.close()
 
 
 def test_ban_shared_by_endpoint_and_function_is_listed_once() -> None:

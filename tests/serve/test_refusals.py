@@ -180,14 +180,6 @@ def test_long_waits_are_told_in_minutes_hours_or_days(
     assert int(refused.headers["Retry-After"]) > 100
 
 
-def test_html_page_fits_a_phone_and_follows_its_theme(limited: FlaskClient) -> None:
-    refusal(limited)
-    page = limited.get("/", headers={"Accept": "text/html"}).text
-
-    assert '<meta name=viewport content="width=device-width, initial-scale=1">' in page
-    assert '<meta name=color-scheme content="light dark">' in page
-
-
 def test_html_escapes_the_message(limited_app: Flask, client: FlaskClient) -> None:
     hostile = "<script>alert('x')</script>&\"{{ 7 * 7 }}"
     limited_app.add_url_rule("/", "view", rate_limiter(rules="1/minute", message=hostile)(lambda: "ok"))

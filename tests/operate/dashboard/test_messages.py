@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -277,6 +278,17 @@ def test_problems_of_an_uploaded_log_are_in_chinese(ada: FlaskClient, fields: di
     page = upload(ada, LOG + b"no line of a log\n", **fields).text
 
     assert re.search(shown, page)
+
+
+def test_slider_is_in_the_language_of_the_page(ada: FlaskClient) -> None:
+    ada.get(f"{ROOT}?lang=zh")
+
+    page = upload(ada).text
+
+    (data,) = re.findall('<div class="peaks"><script type="application/json">(.*?)</script>', page)
+    assert json.loads(data)["window"] == "60 秒"
+    assert [each for each in json.loads(data)["words"].values() if each.isascii()] == []
+    assert "60 s" not in page
 
 
 def test_page_says_in_chinese_why_it_has_no_numbers() -> None:

@@ -423,7 +423,12 @@ def test_remedy_names_max_connections_when_no_connection_of_a_pool_is_free(serve
     client.close()
 
 
-def test_remedy_names_ulimit_when_the_process_has_too_many_open_files() -> None:
-    refused = storage_error(redis.ConnectionError("Error 24 connecting to 127.0.0.1:6379. Too many open files."))
-
-    assert "ulimit -n" in refused.remedy
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("Error 24 connecting to 127.0.0.1:6379. Too many open files.", "ulimit -n"),
+        ("Connection not ready", "maxclients"),  # the server's reason has arrived, and redis-py has not read it
+    ],
+)
+def test_remedy_names_the_limit_of_connections_that_is_reached(text: str, remedy: str) -> None:
+    assert remedy in storage_error(redis.ConnectionError(text)).remedy
