@@ -301,8 +301,8 @@ class Decision(_Fields):
     @property
     def _waits(self) -> list[int]:
         """The ``retry_after`` of each hit that refuses the check, as in a reply."""
-        hits, waits = self.hits, enumerate(self.reply[RETRY_AFTERS])
-        return [wait for place, wait in waits if wait and not hits[place].shadow]
+        waits = zip(self.hits, self.reply[RETRY_AFTERS], strict=True)
+        return [wait for hit, wait in waits if wait and not hit.shadow]
 
     @property
     def reset_after(self) -> float:

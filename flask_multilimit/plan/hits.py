@@ -90,8 +90,6 @@ class AppliedLimits:
     """Whether any of them has a message or a reaction of its own."""
     has_bans: bool
     """Whether any of them may ban a subject."""
-    may_shed_load: bool
-    """Whether any of them keeps a reserve of what all clients share."""
     failure: BaseException | None
     """Why the hits of a limiter are not known, if nothing applies in their place: to be raised after the check."""
 
@@ -101,7 +99,6 @@ class AppliedLimits:
         hits = hits_of(limiters)
         self.hits = Hits(hits, scope=scope) if hits else ()
         self.has_bans = any(isinstance(hit, BanHit) for hit in hits)
-        self.may_shed_load = any(each.declaration.sheds_load for each in limiters)
         self.holds_slots = any(hit.rule.holds_slots for hit in hits)
         self.may_wait = any(each.declaration.wait for each in limiters)
         settles = any(each.declaration.settles_charges for each in limiters)
@@ -127,8 +124,7 @@ class AppliedLimits:
         made.limiters = tuple(Applied(_ELSEWHERE, Subject(*subject), hits) for subject in subjects.items())
         made.failure = None
         hits.scope = scope
-        made.hits, made.settling = hits, ()
-        made.may_wait = made.has_answers = made.may_shed_load = False
+        made.hits, made.settling, made.may_wait, made.has_answers = hits, (), False, False
         made.may_give_back = made.holds_slots = any(hit.rule.holds_slots for hit in hits)
         made.has_bans = any(isinstance(hit, BanHit) for hit in hits)
         hits.cache[cls] = (scope, dict(subjects), made)

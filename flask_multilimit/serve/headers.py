@@ -170,7 +170,7 @@ def draft_11(hits: tuple[Hit, ...], standings: Sequence[Standing], extras: Extra
     windows = [_effective_window(hit, standing) for hit, standing in zip(hits, standings, strict=True)]
     if extras.retry_after is not None:
         longest = extras.retry_after * 1_000_000
-        windows = [window if window < longest else longest for window in windows]
+        windows = [min(window, longest) for window in windows]
     return _policies_and_limits(hits, standings, windows, extras)
 
 
@@ -213,8 +213,7 @@ def _policies_and_limits(
     parts = _with_partition_keys(hits, extras.secret) if extras.secret else memoized(hits, _parts)
     each = zip(hits, parts.starts, standings, waits, strict=True)
     items = [
-        f"{start}{remaining if remaining > 0 else 0}"
-        + (f";t={-(-wait // 1_000_000)}" if wait > 0 and not hit.rule.holds_slots else "")
+        f"{start}{max(remaining, 0)}" + (f";t={-(-wait // 1_000_000)}" if wait > 0 and not hit.rule.holds_slots else "")
         for hit, start, (remaining, _, _), wait in each
     ]
     return ("RateLimit-Policy", parts.policy), ("RateLimit", ", ".join(items))

@@ -300,8 +300,8 @@ def _violations(decision: Decision) -> tuple[_Violation, ...]:
                 -(-wait // 1_000_000) if wait > 0 else None,
                 hit.rule.algorithm == BAN,
             )
-            for place, wait in enumerate(decision.reply[RETRY_AFTERS])
-            if wait and not (hit := decision.hits[place]).shadow
+            for hit, wait in zip(decision.hits, decision.reply[RETRY_AFTERS], strict=True)
+            if wait and not hit.shadow
         ]
     )
 
@@ -366,7 +366,7 @@ class Refusals:
     def too_many(self, decision: Decision, applied: AppliedLimits, settings: Settings) -> RateLimitExceeded:
         """The refusal for ``decision``."""
         declared = applied.refusing_longest(decision) if applied.has_answers else None
-        messages, busy = _messages(settings), applied.may_shed_load and applied.sheds_load(decision)
+        messages, busy = _messages(settings), applied.sheds_load(decision)
         default = messages.busy if busy else messages.too_many
         if applied.has_bans and decision.ban is not None:
             default = messages.banned

@@ -72,7 +72,7 @@ def _behind(state: Instant | None, quota: Quota, now: int) -> int:
     if state is None:
         return 0
     whole, rest, settled = state
-    behind = (whole - now) * quota.count + (rest if rest < quota.count else quota.count - 1)
+    behind = (whole - now) * quota.count + min(rest, quota.count - 1)
     if behind > quota.burst * quota.window + AHEAD * quota.count and not 0 < settled <= now + AHEAD:
         return 0
-    return behind if behind > 0 else 0
+    return max(behind, 0)

@@ -22,9 +22,6 @@ from ..forgetting import MOST_KEYS, check_memory_keys
 from .health import Health, Report, check_on_change, check_workers
 from .outage import Outage, State
 
-_CLOSED = State.CLOSED
-"""Looked up once: every check compares with it, and a look-up in the class takes longer than the comparison."""
-
 
 class GuardedStorage:
     """Asks ``storage``, and decides in its place if it fails.
@@ -64,7 +61,7 @@ class GuardedStorage:
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         state = self._breaker.state
-        if state is _CLOSED:  # nearly always
+        if state is State.CLOSED:  # nearly always
             return self._ask(hits, check_id)
         if state is State.OPEN:
             return self._while_open(hits, check_id)
