@@ -136,7 +136,8 @@ class _OfOneRequest(HTTPException):
     refuse all clients: in another request, it is restored as ``None``, which means that the cache has nothing."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (type(self), self.__dict__ | {"response": None}, _mark_of_request())
+        state = self.__dict__ | {"response": None, "code": self.code or type(self).code}
+        return _restore, (type(self), state, _mark_of_request())
 
 
 def _restore(kind: type[_OfOneRequest], state: dict[str, Any], mark: str | None) -> _OfOneRequest | None:

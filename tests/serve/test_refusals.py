@@ -317,6 +317,21 @@ def test_exception_can_be_pickled_and_copied(limited_app: Flask) -> None:
         assert (twin.decision.id, twin.decision.reply) == (refused.decision.id, refused.decision.reply)
 
 
+def test_copy_of_a_refusal_whose_response_is_lost_refuses(limited_app: Flask) -> None:
+    service = limited_service(rules="1/minute", on_rejected=lambda _: ("slow", 202))
+
+    @limited_app.get("/")
+    def view() -> str:
+        try:
+            return service()
+        except RateLimitExceeded as refused:
+            raise pickle.loads(pickle.dumps(refused)) from None
+
+    responses = [ask(limited_app) for _ in range(2)]
+
+    assert [response.status_code for response in responses] == [200, 429]
+
+
 def test_cache_above_the_limiter_that_keeps_errors_does_not_refuse_other_clients(limited_app: Flask) -> None:
     kept: dict[str, bytes] = {}
 
