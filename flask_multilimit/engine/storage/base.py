@@ -40,7 +40,7 @@ class Storage(Protocol):
     - ``no_reply``: no answer came, or too late. The guard asks once more before it opens its breaker.
     - ``key_specific``: only checks of these keys fail. The breaker stays closed.
     - ``check_id``: the id of the check that may have been charged, if the storage has chosen it. The guard repeats the
-      check with this id, so that it is charged once.
+      check with this id, so that it is charged once. ``check_ids``: the same for each check of a batch.
     - ``remedy``: what the operator can do.
 
     A storage that wraps another one has it as its attribute ``wrapped``.
