@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from flask_multilimit import MultiLimit
 from flask_multilimit.control.watch import ControlFollower
-from flask_multilimit.declare.advice import changes
+from flask_multilimit.declare.advice import Stack
 from flask_multilimit.engine import Limiter, RedisStorage, forks, storage_from_uri, threads
 from flask_multilimit.engine.storage.redis.compiled import Shapes
 from support.clock import Clock
@@ -76,7 +76,7 @@ def _never_forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _no_changes_of_earlier_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """No function expects slots because of a change in another test."""
-    monkeypatch.setattr(changes, "may_take_slots", False)
+    monkeypatch.setattr(Stack, "overrides_may_take_slots", False)
 
 
 @pytest.fixture(scope="session")

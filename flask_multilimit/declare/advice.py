@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from itertools import takewhile
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 from flask import Flask, Request, current_app
 
@@ -44,6 +44,10 @@ _below_registered: weakref.WeakSet[Any] = weakref.WeakSet()
 class Stack:
     """All limiters declared on one function, outermost first; checked together."""
 
+    overrides_may_take_slots: ClassVar[bool] = False
+    """Whether functions that declare no slots may take some in this process. Once true, it stays true, for calls in
+    progress."""
+
     def __init__(self, where: str, declarations: tuple[Declaration, ...]) -> None:
         self.where = where
         self.declarations = declarations
@@ -51,7 +55,7 @@ class Stack:
     @functools.cached_property
     def acts_at_end(self) -> bool:
         """Whether something may be left to do when a call ends: release slots, or settle by what the function says.
-        Overrides may add to this: see :attr:`.Changes.may_take_slots`."""
+        See also :attr:`overrides_may_take_slots`."""
         return any(may_hold_slots(each.rules) or each.settle is True for each in self.declarations)
 
     @functools.cached_property
@@ -110,7 +114,7 @@ def _with_check(
         @functools.wraps(function)
         async def advised(*args: Any, **kwargs: Any) -> Any:
             covered = _covered.get()
-            if (acts_at_end or changes.may_take_slots) and twin is not None and not outermost <= covered:
+            if (acts_at_end or Stack.overrides_may_take_slots) and twin is not None and not outermost <= covered:
                 return await twin()(*args, **kwargs)
             with _covering(_check_unless_covered(stack, outermost, covered)):
                 return await target(*args, **kwargs)
@@ -120,7 +124,7 @@ def _with_check(
         @functools.wraps(function)
         def advised(*args: Any, **kwargs: Any) -> Any:
             covered = _covered.get()
-            if (acts_at_end or changes.may_take_slots) and twin is not None and not outermost <= covered:
+            if (acts_at_end or Stack.overrides_may_take_slots) and twin is not None and not outermost <= covered:
                 return twin()(*args, **kwargs)
             inside = _check_unless_covered(stack, outermost, covered)
             if not inside and not covered:  # usually; setting a variable of the context takes longer than all the rest
@@ -302,19 +306,6 @@ def holder_of_call() -> Holder | None:
 def leave_to_response() -> None:
     """Let the response hold the slots of the current call until it is closed, because this is the call of a view."""
     _call.set(None)
-
-
-class Changes:
-    """How overrides have changed what wrapped functions must do in this process."""
-
-    __slots__ = ("may_take_slots",)
-
-    def __init__(self) -> None:
-        self.may_take_slots: bool = False
-        """Whether functions that declare no slots may take some. Once true, it stays true, for calls in progress."""
-
-
-changes: Final = Changes()
 
 
 def releasing(function: Any) -> Any:

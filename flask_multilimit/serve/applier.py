@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..control.document import Document
 from ..control.store import KINDS, Store, StoreInStorage, store_for
 from ..control.watch import ControlFollower, DiskCopy
-from ..declare.advice import changes
+from ..declare.advice import Stack
 from ..engine import ConfigurationError
 from ..engine.text import SafeLogger
 from ..observe.events import ControlState
@@ -85,7 +85,7 @@ class ControlApplier:
         if document.overrides != self._in_force.plans.entries:
             overrides, unfit = fitting(document.overrides, self.plans_with)
             if any(each.may_take_slots for each in overrides):
-                changes.may_take_slots = True  # before any check can take them
+                Stack.overrides_may_take_slots = True  # before any check can take them
             self._in_force.plans = self.plans_with(overrides)
         self.left_out = frozenset(unfit)
         applied = tuple(each for each in document.entries if each.id not in unfit)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from flask import Flask, Request, Response, after_this_request, has_request_context
 
-from ..declare.advice import Stack, app_in_force, changes, gate_of_app, leave_to_response
+from ..declare.advice import Stack, app_in_force, gate_of_app, leave_to_response
 from ..declare.decorators import RateLimiter
 from ..declare.limiter import Declaration, Reaction
 from ..declare.subjects import SUBJECTS_BY_TYPE, LimitType, Resolve, Subject, current_request, request_if_any
@@ -170,7 +170,7 @@ class AppGate(AppState):
             request = request_if_any()
             self.check(self.plans.of_service(stack, request.method if request else None))
             return stack.covered
-        if stack.acts_at_end or changes.may_take_slots:
+        if stack.acts_at_end or Stack.overrides_may_take_slots:
             leave_to_response()
         if not record.admitted:  # a decorator may call the view again for the same request
             self.check(record.plan, record)
