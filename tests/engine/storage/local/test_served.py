@@ -21,11 +21,14 @@ APP = Path(__file__).with_name("app.py")
 WORKERS = 8
 
 
-def gunicorn(place: Place, *options: str) -> Program:
+def settings_of(place: Place) -> dict[str, str]:
     # A busy machine may answer late.
-    settings = {"FLASK_MULTILIMIT_STORAGE_URI": place.uri, "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10"}
+    return {"FLASK_MULTILIMIT_STORAGE_URI": place.uri, "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10"}
+
+
+def gunicorn(place: Place, *options: str) -> Program:
     arguments = ("--chdir", str(APP.parent), "--bind", "127.0.0.1:0", "--workers", str(WORKERS))
-    return Program("gunicorn", *arguments, *options, "app:app", environment=settings)
+    return Program("gunicorn", *arguments, *options, "app:app", environment=settings_of(place))
 
 
 def wait_for_all_workers(program: Program) -> None:
@@ -51,12 +54,24 @@ def test_eight_workers_together_admit_exactly_the_limit(place: Place, kind: str)
     until(place.is_deserted)
 
 
+GUNICORN = ("gunicorn", "--bind", "127.0.0.1:0", "app:app")
+UWSGI = (
+    *("uwsgi", "--http-socket", "127.0.0.1:0", "--module", "app:app", "--master", "--die-on-term"),
+    *("--min-worker-lifetime", "0"),
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [(), ("--preload",)], ids=["imported by workers", "preloaded"])
-def test_quotas_outlive_workers_that_gunicorn_replaces_however_late_the_next_request_comes(
-    place: Place, how: tuple[str, ...]
+@pytest.mark.parametrize(
+    "command",
+    [GUNICORN, (*GUNICORN, "--preload"), UWSGI, (*UWSGI, "--lazy-apps")],
+    ids=["gunicorn", "gunicorn, preloaded", "uwsgi", "uwsgi, lazy"],
+)
+def test_quotas_outlive_workers_that_a_master_replaces_however_late_the_next_request_comes(
+    place: Place, command: tuple[str, ...]
 ) -> None:
-    with gunicorn(place, "--workers", "1", "--max-requests", "60", *how) as program:
+    one_worker = ("--chdir", str(APP.parent), "--workers", "1", "--max-requests", "60")
+    with Program(*command, *one_worker, environment=settings_of(place)) as program:
         before = program.get_all(["/"] * 60)
         time.sleep(2 * LINGERS)
         after = program.get("/")
