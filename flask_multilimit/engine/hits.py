@@ -224,15 +224,8 @@ def part_of(hits: tuple[Hit, ...], places: tuple[int, ...]) -> tuple[Hit, ...]:
         return hits
     parts = memoized(hits, _no_parts)
     if places not in parts:
-        parts[places] = taken_from(hits, places)
+        parts[places] = Hits([hits[place] for place in places])
     return parts[places]
-
-
-def taken_from(hits: tuple[Hit, ...], places: Iterable[int]) -> Hits:
-    """The hits at ``places``, in an object of their own that also knows where they come from."""
-    made = Hits([hits[place] for place in places], scope=getattr(hits, "scope", None))
-    made.apply_overrides = getattr(hits, "apply_overrides", None)
-    return made
 
 
 def _no_parts(_: tuple[Hit, ...]) -> dict[tuple[int, ...], Hits]:

@@ -27,7 +27,7 @@ from redis.crc import key_slot
 
 from ...decision import Charge, Decision
 from ...errors import ConfigurationError, StorageError
-from ...hits import BanHit, Hit, bans_among, bans_of, memoized, taken_from
+from ...hits import BanHit, Hit, Hits, bans_of, memoized
 from ...reply import DELAY, Standing, joined, retry_afters, standing_of
 from ...rules import Rule
 from ..addresses import shown_storage
@@ -51,11 +51,11 @@ class Group:
     has_bans: bool
 
     @classmethod
-    def of(cls, hash_slot: int, plan: tuple[Hit, ...], places: Sequence[int]) -> Group:
-        hits = taken_from(plan, places)
-        return cls(hash_slot, hits, tuple(places), remembers_ids(hits), bool(bans_among(hits)))
+    def of(cls, hash_slot: int, plan: Sequence[Hit], places: Sequence[int]) -> Group:
+        hits = Hits([plan[place] for place in places])
+        return cls(hash_slot, hits, tuple(places), remembers_ids(hits), bool(hits.bans))
 
-    def split(self, plan: tuple[Hit, ...]) -> list[Group]:
+    def split(self, plan: Sequence[Hit]) -> list[Group]:
         """Each hit as a group of its own."""
         return [Group.of(self.hash_slot, plan, [place]) for place in self.places]
 
@@ -125,7 +125,7 @@ class ClusterStorage:
         if len(groups) > 1:
             return self._check_groups(hits, groups, check_id)
         try:
-            return self._check_one(groups[0], check_id)
+            return decision_from(hits, [(groups[0], self._check_one(groups[0], check_id))])
         except StorageError as error:
             if not groups[0].must_be_split(error):
                 raise
@@ -327,7 +327,7 @@ def groups_of(hits: tuple[Hit, ...]) -> tuple[Group, ...]:
 def decision_from(hits: tuple[Hit, ...], answers: Sequence[GroupDecision]) -> Decision:
     """One decision made of the answers of all groups, at the instant of the answer for the first hit."""
     if len(answers) == 1:
-        return answers[0][1]
+        return Decision(answers[0][1].check_id, hits, answers[0][1].reply)
     standings: dict[int, Standing] = {}
     instants: dict[int, int] = {}
     for group, answer in answers:
