@@ -146,7 +146,7 @@ def _elsewhere(gate: AppGate, begun: BansBegun | None) -> Iterator[tuple[BanBegu
 
 def bans_begun(memory: TrafficMemory, client: Client) -> Iterator[BegunBan]:
     """All bans of ``client`` by limiters that traffic still has."""
-    begun = memory.bans()
+    begun = memory.bans
     for ban in () if begun is None else begun.begun:
         parts = parts_of_key(ban.key)
         if parts is not None and _is_counted_by(client, parts):
@@ -170,7 +170,9 @@ def _subjects_of(gate: AppGate, keys: Iterable[KeyParts]) -> dict[KeyParts, Subj
     hidden = {(parts.type, parts.subject) for parts in found if re.fullmatch(DIGEST_PATTERN, parts.subject)}
     if hidden and gate.settings.traffic_subjects == "plain" and (memory := memory_of(gate)) is not None:
         with memory.looking(patient=True):
-            known = memory.refused_clients(len(hidden), lambda who: (who.type, escape_subject(who.subject)) in hidden)
+            known = memory.refusals.by_client(
+                len(hidden), lambda who: (who.type, escape_subject(who.subject)) in hidden
+            )
         values = {(who.type, escape_subject(who.subject)): who.subject for ((who, _), *_) in known}
         found |= {
             parts: Subject(parts.type, values[parts.type, parts.subject])

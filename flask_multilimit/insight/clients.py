@@ -149,7 +149,7 @@ def _types_for(gate: AppGate, value: str) -> list[str]:
     types = [name for name in gate.plans.types if name not in _NEVER_BARE and "+" not in name]
     memory = memory_of(gate)
     with nullcontext() if memory is None else memory.looking(patient=True):
-        found = [] if memory is None else memory.refused(len(types) + 1, lambda who: who.subject == value)
+        found = [] if memory is None else memory.refusals.most(len(types) + 1, lambda who: who.subject == value)
     seen = {who.type for who, _ in found} & set(types)
     return sorted(seen) if len(seen) == 1 else sorted(types)
 

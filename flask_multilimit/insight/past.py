@@ -89,12 +89,10 @@ def standing_at(
         known = "{at}: traffic is known from {since} until {now}"
         raise ConfigurationError(Phrase(known, at=local_time(at), since=since, now=local_time(memory.at)))
     plain = gate.settings.traffic_subjects == "plain"
-    found = memory.refused_at(at, wanted_in_traffic(gate.plans, client, endpoint)) if plain else []
+    found = memory.refusals.series_at(at, wanted_in_traffic(gate.plans, client, endpoint)) if plain else []
     refusals = tuple(
-        PastRefusals(
-            who.endpoint, who.rule, who.type, shown_subject(gate.plans, who.type, who.subject), amount, since, until
-        )
-        for who, amount, since, until in found
+        PastRefusals(who.endpoint, who.rule, who.type, shown_subject(gate.plans, who.type, who.subject), *series)
+        for who, series in found
     )
     bans = (each for each in bans_begun(memory, client) if endpoint in {None, each.endpoint})
     held = tuple(each for each in bans if each.began <= at < each.ended)

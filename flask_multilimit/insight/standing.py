@@ -393,11 +393,11 @@ def _refusals(
     """The refusals by rule; and as text, how often all rules together have refused in the latest series, since when."""
     if memory is None or gate.settings.traffic_subjects != "plain":
         return (), ""
-    found = memory.refused(MOST_REFUSALS, wanted_in_traffic(gate.plans, client, endpoint))
+    found = memory.refusals.most(MOST_REFUSALS, wanted_in_traffic(gate.plans, client, endpoint))
     if not found:
         return (), ""
-    amount, since, _ = memory.latest([who for who, _ in found])
-    refusals = Phrase(SINCE, time=local_time(since), n=amount)
+    latest = memory.refusals.latest([who for who, _ in found])
+    refusals = Phrase(SINCE, time=local_time(latest.since), n=latest.amount)
     return tuple(refused_subject(gate, memory, *each) for each in found), refusals
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import os
 import re
 import time
 from array import array
@@ -11,11 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import RLock
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from ..config import PREFIX
-from ..engine import ConfigurationError, StorageError
-from ..engine.forks import notify_child
+from ..engine import StorageError
 from ..engine.storage import KeepsTallies
 from ..engine.text import Phrase
 from ..observe.events import PASSED, TURNED_AWAY
@@ -261,22 +261,99 @@ class RollingSeries:
             del self._rings[name]
 
 
-class TrafficMemory:
-    """The traffic of the last hour, as this process has read it. Thread-safe; a forked child reads it anew."""
+class RefusalSeries(NamedTuple):
+    """Refusals without a pause of more than a minute."""
 
-    at: float
-    """POSIX time by the clock of the storage; 0 if nothing was read yet."""
-    milliseconds: float
-    """The time that the last round trip took."""
-    problem: StorageError | None
-    """Why newer traffic could not be read."""
-    _fresh_until: float
+    amount: int
+    since: float
+    """The first one: POSIX time, to the second where it is known, otherwise to ten."""
+    until: float
+    """The last one, to ten seconds."""
+
+
+class Refusals:
+    """Who was refused in each slice of the last hour."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        """POSIX time by the clock of the storage."""
+        self.starts: Mapping[Refused, Sequence[float]] = {}
+        """The first refusals after a pause, as far as they are known."""
+        self.slices: dict[int, dict[Refused, int]] = {}
+        """How often each subject was refused, by bucket."""
+
+    def most(self, number: int, is_wanted: Callable[[Refused], bool] | None = None) -> list[tuple[Refused, int]]:
+        """The wanted subjects that were refused most, in order, and how often."""
+        wanted = (each for each in self._totals(SLICES).items() if is_wanted is None or is_wanted(each[0]))
+        return heapq.nlargest(number, wanted, key=lambda each: each[1])
+
+    def by_client(
+        self, most: int, is_wanted: Callable[[Refused], bool], *, slices: int = SLICES
+    ) -> list[list[tuple[Refused, int]]]:
+        """For each of the subjects that were refused most, in order: what refused it, and how often."""
+        clients = dict[tuple[str, str], list[tuple[Refused, int]]]()
+        for who, amount in self._totals(slices).items():
+            if is_wanted(who):
+                clients.setdefault((who.type, who.subject), []).append((who, amount))
+        return heapq.nlargest(most, clients.values(), key=lambda rules: sum(amount for _, amount in rules))
+
+    def series_at(self, at: float, is_wanted: Callable[[Refused], bool]) -> list[tuple[Refused, RefusalSeries]]:
+        """The series of refusals in progress ``at`` a POSIX time, most first."""
+        bucket, group = bucket_at(at), [who for who in self._totals(SLICES) if is_wanted(who)]
+        series = next((each for each in self._series_of(group) if each[0] <= bucket <= each[-1]), ())
+        own = ((who, [each for each in series if who in self.slices[each]]) for who in group)
+        return sorted(((who, self._sum_of(part, [who])) for who, part in own if part), key=lambda each: -each[1].amount)
+
+    def latest(self, group: Sequence[Refused]) -> RefusalSeries:
+        """The latest series of refusals of a ``group`` together."""
+        return self._sum_of(self._series_of(group)[-1], group)
+
+    def first_in(self, bucket: int, group: Sequence[Refused]) -> float:
+        """When one of a ``group`` was first refused in a bucket that begins a series, to the second if known."""
+        known = (at for who in group for at in self.starts.get(who, ()) if bucket_at(at) == bucket)
+        return min(known, default=float(bucket * BUCKET_SECONDS))
+
+    def _totals(self, slices: int) -> Mapping[Refused, int]:
+        found = Counter[Refused]()
+        for bucket, subjects in self.slices.items():
+            if bucket > bucket_at(self.now) - slices:
+                found.update(subjects)
+        return found
+
+    def _series_of(self, group: Sequence[Refused]) -> list[list[int]]:
+        found = (bucket for bucket, subjects in self.slices.items() if not subjects.keys().isdisjoint(group))
+        return series_of(sorted(found))
+
+    def _sum_of(self, series: Sequence[int], group: Sequence[Refused]) -> RefusalSeries:
+        amount = sum(self.slices[bucket].get(who, 0) for bucket in series for who in group)
+        until = min((series[-1] + 1) * BUCKET_SECONDS, self.now)
+        return RefusalSeries(amount, self.first_in(series[0], group), until)
+
+
+class TrafficMemory:
+    """The traffic of the last hour, as this process has read it. Thread-safe."""
 
     def __init__(self, reader: TrafficReader, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.at = 0.0
+        """POSIX time by the clock of the storage; 0 if nothing was read yet."""
+        self.milliseconds = 0.0
+        """The time that the last round trip took."""
+        self.problem: StorageError | None = None
+        """Why newer traffic could not be read."""
+        self.bans: BansBegun | None = None
+        """The bans that limiters began; ``None`` if they were not read yet."""
+        self.refusals: Refusals = Refusals()
+        self.process: int = os.getpid()
         self._reader = reader
         self._clock = clock
-        self._start()
-        notify_child(self)
+        self._lock = RLock()
+        self._rolling = RollingSeries()
+        self._known: dict[int, bool] = {}
+        """The buckets that were read, and whether they change no more."""
+        self._with_checks: set[int] = set()
+        self._first = 0.0
+        """The first check of the hour: POSIX time."""
+        self._fresh_until = -float("inf")
 
     @contextmanager
     def looking(self, *, is_away: bool = False, patient: bool = False) -> Iterator[TrafficMemory]:
@@ -326,81 +403,15 @@ class TrafficMemory:
         begin = max((self.last - RECENT_SLICES + 1) * BUCKET_SECONDS, self._first)
         return sum(self.series(*name, slices=RECENT_SLICES)) / max(self.at - begin, 1.0)
 
-    def refused(self, most: int, is_wanted: Callable[[Refused], bool] | None = None) -> list[tuple[Refused, int]]:
-        """The wanted subjects that were refused most, in order, and how often."""
-        wanted = (each for each in self._refusals(SLICES).items() if is_wanted is None or is_wanted(each[0]))
-        return heapq.nlargest(most, wanted, key=lambda each: each[1])
-
-    def refused_clients(
-        self, most: int, is_wanted: Callable[[Refused], bool], *, slices: int = SLICES
-    ) -> list[list[tuple[Refused, int]]]:
-        """For each of the subjects that were refused most, in order: what refused it, and how often."""
-        clients = dict[tuple[str, str], list[tuple[Refused, int]]]()
-        for who, amount in self._refusals(slices).items():
-            if is_wanted(who):
-                clients.setdefault((who.type, who.subject), []).append((who, amount))
-        return heapq.nlargest(most, clients.values(), key=lambda rules: sum(amount for _, amount in rules))
-
-    def bans(self) -> BansBegun | None:
-        """The bans that limiters began; ``None`` if they were not read yet."""
-        return self._bans
-
-    def _refusals(self, slices: int) -> Mapping[Refused, int]:
-        found = Counter[Refused]()
-        for bucket, subjects in self._subjects.items():
-            if bucket > self.last - slices:
-                found.update(subjects)
-        return found
-
-    def refused_at(self, at: float, is_wanted: Callable[[Refused], bool]) -> list[tuple[Refused, int, float, float]]:
-        """The series of refusals in progress ``at`` a POSIX time, most first: how often, since when, until when."""
-        bucket, group = bucket_at(at), [who for who in self._refusals(SLICES) if is_wanted(who)]
-        series = next((each for each in self._series_of(group) if each[0] <= bucket <= each[-1]), ())
-        own = ((who, [each for each in series if who in self._subjects[each]]) for who in group)
-        return sorted(((who, *self._sum_of(part, [who])) for who, part in own if part), key=lambda each: -each[1])
-
-    def latest(self, group: Sequence[Refused]) -> tuple[int, float, float]:
-        """The latest series of refusals of a ``group`` together: how often, since when, until when."""
-        return self._sum_of(self._series_of(group)[-1], group)
-
-    def _series_of(self, group: Sequence[Refused]) -> list[list[int]]:
-        found = (bucket for bucket, subjects in self._subjects.items() if not subjects.keys().isdisjoint(group))
-        return series_of(sorted(found))
-
-    def _sum_of(self, series: Sequence[int], group: Sequence[Refused]) -> tuple[int, float, float]:
-        amount = sum(self._subjects[bucket].get(who, 0) for bucket in series for who in group)
-        return amount, self._second_in(series[0], group), min((series[-1] + 1) * BUCKET_SECONDS, self.at)
-
-    def _second_in(self, bucket: int, group: Sequence[Refused]) -> float:
-        """When one of a ``group`` was first refused in a bucket that begins a series, to the second if known."""
-        known = (at for who in group for at in self._starts.get(who, ()) if bucket_at(at) == bucket)
-        return min(known, default=float(bucket * BUCKET_SECONDS))
-
     # Under the lock
-
-    def _start(self) -> None:
-        """Start without any data."""
-        self._lock = RLock()
-        self._rolling = RollingSeries()
-        self._known: dict[int, bool] = {}
-        """The buckets that were read, and whether they change no more."""
-        self._subjects: dict[int, dict[Refused, int]] = {}
-        self._with_checks: set[int] = set()
-        self._first = 0.0
-        """The first check of the hour: POSIX time."""
-        self._bans: BansBegun | None = None
-        self._starts: Mapping[Refused, Sequence[float]] = {}
-        self._fresh_until = -float("inf")
-        self.at = self.milliseconds = 0.0
-        self.problem = None
 
     def _look(self, deadline: float) -> None:
         """Read slices, the newest first: all that still change, and others until the ``deadline``."""
         begin = self._clock()
-        self._bans = self._reader.bans()
-        self.at = at = self._bans.at
+        self.bans = self._reader.bans()
+        self.at = self.refusals.now = at = self.bans.at
         self.milliseconds = (self._clock() - begin) * 1000
-        self._starts = self._reader.starts()
+        self.refusals.starts = self._reader.starts()
         last, settled = bucket_at(at), bucket_at(at - SETTLED_SECONDS)
         self._forget_before(last - SLICES)
         wanted = [bucket for bucket in range(last, last - SLICES, -1) if not self._known.get(bucket, False)]
@@ -414,11 +425,11 @@ class TrafficMemory:
             now = self._clock()
             left = (deadline - now) / max((now - begin) / done, 1e-6)
             together = int(min(left, TOGETHER))
-        self._first = self._second_in(min(self._with_checks, default=last), [ANYBODY])
+        self._first = self.refusals.first_in(min(self._with_checks, default=last), [ANYBODY])
 
     def _store(self, bucket: int, counts: Counts) -> None:
         self._rolling.put(bucket, _amounts_of(counts))
-        self._subjects[bucket] = counts.refused
+        self.refusals.slices[bucket] = counts.refused
         self._with_checks.discard(bucket)
         if counts.checks:
             self._with_checks.add(bucket)
@@ -427,10 +438,7 @@ class TrafficMemory:
         """Forget what is an hour old."""
         for bucket in [bucket for bucket in self._known if bucket <= oldest]:
             self._store(bucket, Counts())
-            del self._known[bucket], self._subjects[bucket]
-
-    def _after_fork_in_child(self) -> None:
-        self._start()
+            del self._known[bucket], self.refusals.slices[bucket]
 
 
 def _amounts_of(counts: Counts) -> dict[tuple[str, ...], int]:
@@ -455,12 +463,10 @@ def _amounts_of(counts: Counts) -> dict[tuple[str, ...], int]:
 def memory_of(gate: AppGate) -> TrafficMemory | None:
     """What this process knows about the traffic of an app; ``None`` if traffic is not counted, or not kept."""
     found: TrafficMemory | None = gate.app.extensions.get(MEMORY)
-    if found is None and gate.settings.traffic:
-        try:
-            found = TrafficMemory(reader_of(gate.limiter.storage, gate.settings.key_prefix))
-        except ConfigurationError:
-            return None
-        found = gate.app.extensions.setdefault(MEMORY, found)
+    is_inherited = found is not None and found.process != os.getpid()  # a thread of the parent may hold its lock
+    if (found is None or is_inherited) and not why_not_counted(gate):
+        reader = reader_of(gate.limiter.storage, gate.settings.key_prefix)
+        found = gate.app.extensions[MEMORY] = TrafficMemory(reader)
     return found
 
 
@@ -539,7 +545,7 @@ def _with_numbers(found: Now, gate: AppGate, memory: TrafficMemory, page: int, s
     names = [name for name in amounts if name != ALL and found.q.lower() in name.lower()]
     names.sort(key=lambda name: _order(found.sort, name, amounts[name]))
     shown, paging = paged(names, page, ROWS)
-    wanted = memory.refused_clients(MOST_SUBJECTS, lambda who: endpoint in {None, who.endpoint}, slices=slices)
+    wanted = memory.refusals.by_client(MOST_SUBJECTS, lambda who: endpoint in {None, who.endpoint}, slices=slices)
     return replace(
         found,
         at=memory.at,
@@ -554,7 +560,7 @@ def _with_numbers(found: Now, gate: AppGate, memory: TrafficMemory, page: int, s
         paging=paging,
         rules=_rules(memory, endpoint, slices),
         subjects=tuple(_client(gate, memory, rules) for rules in wanted),
-        bans_in_force=_bans(memory.bans(), endpoint),
+        bans_in_force=_bans(memory.bans, endpoint),
     )
 
 
@@ -605,25 +611,15 @@ def rule_traffic(memory: TrafficMemory | None, endpoint: str, rule: str, *, slic
 
 
 def refused_subject(gate: AppGate, memory: TrafficMemory, who: Refused, amount: int) -> RefusedSubject:
-    plain = gate.settings.traffic_subjects == "plain"
-    latest, since, until = memory.latest([who])
-    return RefusedSubject(
-        type=who.type,
-        subject=who.subject,
-        shown=shown_subject(gate.plans, who.type, who.subject),
-        known=plain and not _SHORTENED.fullmatch(who.subject),
-        endpoint=who.endpoint,
-        rule=who.rule,
-        refused=amount,
-        latest=latest,
-        since=since,
-        until=until,
-    )
+    shown = shown_subject(gate.plans, who.type, who.subject)
+    known = gate.settings.traffic_subjects == "plain" and not _SHORTENED.fullmatch(who.subject)
+    latest = memory.refusals.latest([who])
+    return RefusedSubject(who.type, who.subject, shown, known, who.endpoint, who.rule, amount, *latest)
 
 
 def _client(gate: AppGate, memory: TrafficMemory, rules: Sequence[tuple[Refused, int]]) -> RefusedClient:
     rules = sorted(rules, key=lambda rule: -rule[1])
-    _, since, until = memory.latest([who for who, _ in rules])
+    _, since, until = memory.refusals.latest([who for who, _ in rules])
     shown = tuple(refused_subject(gate, memory, *rule) for rule in rules[:MOST_RULES])
     first = shown[0]
     refused = sum(amount for _, amount in rules)

@@ -106,7 +106,7 @@ def test_traffic_older_than_an_hour_is_forgotten() -> None:
     world.pass_(BUCKET_SECONDS)
 
     assert world.look().total("search", "passed") == 0
-    assert world.memory.refused(10) == []
+    assert world.memory.refusals.most(10) == []
     assert list(world.memory.names()) == []
 
 
@@ -186,13 +186,13 @@ def test_most_refused_client_has_its_latest_series() -> None:
     world.happens(some(0, 4), ago=40)
     world.happens(some(0, 4), ago=10)
 
-    refused = world.look().refused(5)
-    amount, since, _ = world.memory.latest([ADA])
+    refused = world.look().refusals.most(5)
+    amount, since, _ = world.memory.refusals.latest([ADA])
 
     assert (refused, amount) == ([(ADA, 13)], 8)
     assert world.now - 50 <= since <= world.now - 40
-    assert world.memory.refused(5, lambda who: who.endpoint == "quote") == []
-    assert world.memory.refused_clients(5, lambda _: True, slices=6) == [[(ADA, 8)]]
+    assert world.memory.refusals.most(5, lambda who: who.endpoint == "quote") == []
+    assert world.memory.refusals.by_client(5, lambda _: True, slices=6) == [[(ADA, 8)]]
 
 
 def test_ban_continues_the_series_of_the_rule_before_it() -> None:
@@ -201,11 +201,11 @@ def test_ban_continues_the_series_of_the_rule_before_it() -> None:
         world.happens(Counts(refused={ADA if ago == 200 else ban: 3}), ago=ago)
     memory = world.look()
 
-    amount, since, _ = memory.latest([ban, ADA])
-    before = memory.refused_at(world.now - 20, lambda who: who.subject == ADA.subject)
+    amount, since, _ = memory.refusals.latest([ban, ADA])
+    before = memory.refusals.series_at(world.now - 20, lambda who: who.subject == ADA.subject)
 
     assert (amount, since) == (30, bucket_at(world.now - 200) * BUCKET_SECONDS)
-    assert [(who, refused) for who, refused, *_ in before] == [(ban, 27), (ADA, 3)]
+    assert [(who, series.amount) for who, series in before] == [(ban, 27), (ADA, 3)]
 
 
 def test_first_refusal_is_known_to_the_second() -> None:
@@ -220,8 +220,8 @@ def test_first_refusal_is_known_to_the_second() -> None:
     outbox.put(some(0, 1))
     outbox.send()
 
-    ((who, amount),) = world.look().refused(1)
-    latest, since, _ = world.memory.latest([who])
+    ((who, amount),) = world.look().refusals.most(1)
+    latest, since, _ = world.memory.refusals.latest([who])
 
     assert (amount, latest, since) == (5, 2, first - 0.5)  # in the middle of its second
 
@@ -246,8 +246,8 @@ def test_long_outage_does_not_interrupt_a_series() -> None:
         world.now += 10
     outbox.send()
 
-    ((who, amount),) = world.look().refused(1)
-    latest, since, _ = world.memory.latest([who])
+    ((who, amount),) = world.look().refusals.most(1)
+    latest, since, _ = world.memory.refusals.latest([who])
 
     assert (amount, latest, since) == (990, 990, first - 0.5)
 

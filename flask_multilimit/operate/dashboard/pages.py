@@ -240,7 +240,7 @@ def subject_page() -> Response:
         most = (
             []
             if memory is None or found is not None
-            else [refused_subject(gate, memory, *each) for each in memory.refused(MOST_REFUSED)]
+            else [refused_subject(gate, memory, *each) for each in memory.refusals.most(MOST_REFUSED)]
         )
     return render(
         "subject.html",

@@ -213,7 +213,7 @@ def _by_hash(type_name: str) -> Mapping[str, str]:
     with looking(gate) as memory:
         if memory is None or gate.settings.traffic_subjects != "plain":
             return {}
-        known = memory.refused(MOST_CLIENTS, lambda who: who.type == type_name)
+        known = memory.refusals.most(MOST_CLIENTS, lambda who: who.type == type_name)
     hashes = [each.hashed for each in recordings_of(gate.app)]
     return {hashed(who.subject): who.subject for who, _ in known for hashed in hashes}
 

@@ -10,9 +10,10 @@ from flask import Flask
 from flask_multilimit import IP, Ban, rate_limiter
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage import MemoryStorage
-from flask_multilimit.insight.traffic import MEMORY
+from flask_multilimit.insight.traffic import MEMORY, memory_of
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, statuses, view
+from support.forks import forked
 
 from .conftest import ROOT, browser_of, made
 
@@ -210,6 +211,14 @@ def test_page_now_keeps_the_last_slots_while_storage_is_down() -> None:
         page = ada.get(ROOT).text
         assert "it is away" in page
         assert "<dd>2 of 5</dd>" in page
+
+
+def test_forked_child_reads_traffic_anew() -> None:
+    gate = gate_of(made())
+    of_parent = memory_of(gate)
+
+    assert memory_of(gate) is of_parent is not None
+    assert forked(lambda: memory_of(gate) not in {of_parent, None})()
 
 
 class Leaving(MemoryStorage):
