@@ -137,9 +137,7 @@ class LocalServer:
             self._leave()
 
     def is_used(self) -> bool:
-        """Whether this process or another one uses the server: it ends if none does. Does not start one."""
-        if self._descriptor is not None:
-            return True
+        """Whether a process uses the server, this one or another: it ends if none does. Does not start one."""
         try:
             directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:
