@@ -236,8 +236,8 @@ def _resources(
         if not isinstance(status.hit, BanHit):
             owner = owners[status.hit.key]
             quota = _quota(status, owner, wanted, _reset(decision, status, at), estimated=estimated)
-            if quota.retry_after is not None and (ban_ends := banned.get(id(owner), 0.0)) > quota.retry_after:
-                quota = replace(quota, retry_after=ban_ends)  # its limiter refuses until then
+            if quota.retry_after is not None:  # a limiter that has banned the client refuses until the ban ends
+                quota = replace(quota, retry_after=max(quota.retry_after, banned.get(id(owner), 0.0)))
             yield _unique(_resource_name(quota.scope, quota.methods, quota.policy), taken), quota
 
 

@@ -404,14 +404,22 @@ class TestBansListsAndOutages:
         assert ban["retry_after"] == pytest.approx(300, abs=5)
         assert "You are banned from login" in ask(app, "/rate_limit", headers=HTML).text
 
-    def test_quota_of_a_banned_client_says_when_the_ban_ends(self) -> None:
-        banning = rate_limiter(type=IP, rules="1/minute", ban=Ban(after=1, time=300))
-        app = shop(login=banning, search=rate_limiter(type=IP, rules="1/minute"))
+    @pytest.mark.parametrize(
+        ("ban", "shadow", "wait"),
+        [(300, False, 300), (30, False, 60), (300, True, 60)],
+        ids=["long", "short", "shadow"],
+    )
+    def test_quota_of_a_banned_client_says_when_both_rule_and_ban_let_it_pass(
+        self, ban: int, wait: int, *, shadow: bool
+    ) -> None:
+        banning = rate_limiter(type=IP, rules="1/minute", ban=Ban(after=1, time=ban), shadow=shadow)
+        settings = {"MULTILIMIT_SHADOW_HEADERS": True}
+        app = shop(settings=settings, login=banning, search=rate_limiter(type=IP, rules="1/minute"))
         statuses(app, "/login", "/login", "/search")
 
         waits = {each["scope"]: each["retry_after"] for each in json_of(app)["resources"].values()}
 
-        assert waits == {"login": pytest.approx(300, abs=5), "search": pytest.approx(60, abs=5)}
+        assert waits == {"login": pytest.approx(wait, abs=5), "search": pytest.approx(60, abs=5)}
 
     def test_client_banned_or_denied_by_a_list_is_refused(self, app: Flask) -> None:
         _control(app).ban("127.0.0.1", for_=60)
