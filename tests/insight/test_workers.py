@@ -14,7 +14,7 @@ from control.conftest import on_server, shop_on, soon
 from control.test_watch import GUNICORN, path_with, served
 from flask_multilimit import MultiLimit
 from flask_multilimit.insight.doctor import examine
-from flask_multilimit.insight.health import workers
+from flask_multilimit.insight.health import known_worker_count, workers
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask
 
@@ -102,17 +102,26 @@ def test_malformed_worker_in_storage_is_named_and_hides_no_other(
     on_server: str, redis_client: redis.Redis, member: bytes, named: str
 ) -> None:
     client: Any = redis_client
-    client.zadd("rate_limit:{control}:workers", {member: client.time()[0], "host:2 0 bb": client.time()[0]})
-
     shop = shop_on(on_server)
+    other = f"host:2 0 {gate_of(shop.app).applier.declared_limits()}"
+    client.zadd("rate_limit:{control}:workers", {member: client.time()[0], other: client.time()[0]})
 
     told = line(shop)
-    assert told.startswith("1 of 1 worker at version 0; limits as in this checkout: only 0; not readable: ")
+    assert told.startswith("1 of 1 worker at version 0; limits as in this checkout: yes; not readable: ")
     assert named in told
     (finding,) = (each for each in examine(gate_of(shop.app)) if each.name == "workers")
     assert finding.level == "warning"
     assert "not readable" in finding.text
     assert "{control}:workers" in str(finding.remedy)
+
+
+def test_malformed_workers_alone_are_named_and_not_counted(on_server: str, redis_client: redis.Redis) -> None:
+    client: Any = redis_client
+    client.zadd("rate_limit:{control}:workers", {b"x": client.time()[0]})
+    shop = shop_on(on_server)
+
+    assert line(shop).endswith("; not readable: 'x'")
+    assert known_worker_count(gate_of(shop.app)) != 0
 
 
 def test_worker_that_ended_before_the_clock_stepped_back_is_not_listed(
