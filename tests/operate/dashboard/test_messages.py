@@ -327,11 +327,14 @@ def test_entries_are_in_chinese_beside_limits_and_clients(app: Flask, ada: Flask
 
 
 @pytest.mark.parametrize("page", ["", "subject"])
-def test_bans_and_lists_that_refused_are_named_in_chinese(app: Flask, ada: FlaskClient, page: str) -> None:
-    control_of(app).ban("203.0.113.7", for_=60)
+@pytest.mark.parametrize(("kind", "english"), [("ban", "(banned by hand)"), ("deny", "(deny list)")])
+def test_bans_and_lists_that_refused_are_named_in_chinese(
+    app: Flask, ada: FlaskClient, page: str, kind: str, english: str
+) -> None:
+    getattr(control_of(app), kind)("203.0.113.7", for_=60)
     send_requests(app)
 
     text = ada.get(f"{ROOT}{page}", query_string={"lang": "zh", "who": "203.0.113.7"}).text
 
-    assert "手动封禁" in text
-    assert "(banned by hand)" not in text
+    assert CHINESE[english] in text
+    assert english not in text
