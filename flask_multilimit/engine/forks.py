@@ -16,10 +16,10 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from threading import Lock
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -38,28 +38,40 @@ class Locked(Copied, Protocol):
     def _lock(self) -> Any: ...
 
 
+class Lazy(Generic[T]):
+    """Calls ``make`` at the first call, and returns its result at every call. Thread-safe.
+
+    For locks and conditions that would otherwise be made at import: with ``--preload``, gunicorn's gevent worker
+    patches ``threading`` only later, after the fork.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._made: dict[str, T] = {}
+
+    def __call__(self) -> T:
+        made = self._made.get("it")
+        return made if made is not None else self._made.setdefault("it", self._make())
+
+
 class LateLock:
-    """A lock that is made when it is first used, for code that waits for I/O while it holds the lock. gevent may
-    replace locks only after a worker was forked, and a lock from before would stop all greenlets of that worker."""
+    """A lock that is made when it is first used, for code that waits for I/O while it holds the lock: one that gevent
+    did not replace would stop all greenlets of a worker."""
 
     def __init__(self) -> None:
-        self._made: dict[str, Any] = {}
+        self._lock: Lazy[Any] = Lazy(lambda: threading.Lock())  # noqa: PLW0108 - gevent may replace the class until then
 
     def acquire(self) -> bool:
-        return bool(self._lock.acquire())
+        return bool(self._lock().acquire())
 
     def release(self) -> None:
-        self._lock.release()
+        self._lock().release()
 
     def __enter__(self) -> bool:
         return self.acquire()
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-    @property
-    def _lock(self) -> Any:
-        return self._made.setdefault("lock", threading.Lock())
 
 
 _one_at_a_time = Lock()

@@ -10,12 +10,10 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from math import inf
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
-from .forks import notify_child
+from .forks import Lazy, notify_child
 from .text import SafeLogger
-
-T = TypeVar("T")
 
 NEVER = inf
 """An instant that does not come."""
@@ -23,22 +21,6 @@ RETRY_SECONDS = 1.0
 """A task that raises runs again after this time."""
 ENDING_SECONDS = 2.0
 """The longest time that the end of a process waits for a running task, which may be sending something."""
-
-
-class Lazy(Generic[T]):
-    """Calls ``make`` at the first call, and returns its result at every call. Thread-safe.
-
-    For locks and conditions that would otherwise be made at import: with ``--preload``, gunicorn's gevent worker
-    patches ``threading`` only later, after the fork.
-    """
-
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._made: dict[str, T] = {}
-
-    def __call__(self) -> T:
-        made = self._made.get("it")
-        return made if made is not None else self._made.setdefault("it", self._make())
 
 
 class Beat:

@@ -19,10 +19,10 @@ from ..declare.written import SettleByHeader
 from ..engine import ConfigurationError, Decision, Hit, StorageError
 from ..engine.algorithms.base import COUNTED
 from ..engine.errors import brief
-from ..engine.forks import notify_child
+from ..engine.forks import Lazy, notify_child
 from ..engine.slots import KEEPER
 from ..engine.text import SafeLogger
-from ..engine.threads import Beat, Lazy
+from ..engine.threads import Beat
 from ..observe.events import OTHERS, Outcome
 from ..plan.hits import Applied, AppliedLimits
 from .audience import report

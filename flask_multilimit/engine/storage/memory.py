@@ -13,12 +13,12 @@ from ..algorithms import concurrency, sliding_window
 from ..algorithms.base import AHEAD
 from ..algorithms.calendar import LINGERS
 from ..decision import Charge, Decision, decision_of
-from ..forks import lock_for_forks
+from ..forks import Lazy, lock_for_forks
 from ..hits import Hit, PlacedBan, bans_of, calendars_of, memoized, new_id
 from ..reply import ALLOWED, NOW, Reply, head, standing_of, start_of
 from ..rules import Rule
 from ..text import SafeLogger
-from ..threads import Beat, Lazy
+from ..threads import Beat
 from .base import ORIGIN, Lost, Slot, StoredKey, check_clock
 from .evaluate import decide, evaluate_and_charge, settle
 from .forgetting import MOST_KEYS, Forgetting
