@@ -7,7 +7,6 @@ path, address or name: subjects are hashed with a key. Requests only append to a
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -29,7 +28,7 @@ from .engine.forks import notify_child
 from .engine.text import SafeLogger
 from .engine.threads import Beat
 from .operate.simulate.logged import LoggedRequest, Recorded
-from .operate.simulate.recorded import FILES, Recording, line_of, recordings_of
+from .operate.simulate.recorded import Recording, Segments, line_of, recordings_of
 from .plan.sources import UNMATCHED_SCOPE
 from .serve.gate import gate_of
 from .serve.slots import holder_of_request, release_when_requests_end
@@ -40,8 +39,6 @@ PAUSE = 0.5
 """Seconds between two writes, and between two looks whether requests are wanted."""
 MOST_WAITING = 100_000
 """The most requests that wait to be written; further ones are dropped, and counted."""
-SEGMENTS = 8
-"""Files that share the allowed bytes: the oldest is deleted when there is no more room."""
 SHORT_WAIT, LONG_WAIT = 2 * PAUSE, 55.0
 """Seconds for which a line waits for the real cost and the end of a request: if the response is complete, and if it is
 a stream or a file. Readers put lines in order that are up to 60 s late."""
@@ -214,7 +211,7 @@ class Recorder:
     def _begin(self) -> None:
         self._waiting: deque[_PendingLine] = deque()
         self._writing = threading.Lock()
-        self._segment: Path | None = None
+        self._segments = Segments(self.folder, self._max_bytes)
 
     def _after_fork_in_child(self) -> None:
         """Start empty: the parent writes the requests that are waiting."""
@@ -246,33 +243,13 @@ class Recorder:
 
     def _write(self, data: bytes) -> None:
         try:
-            self._make_room(len(data))
-            segment = self._current(len(data))
-            with segment.open("ab") as file:
-                file.write(data)
+            self._segments.write(data)
             self._failing = False
         except OSError as error:
             self.dropped += data.count(b"\n")
             if not self._failing:
                 self._failing = True
                 SafeLogger(self._app.logger).error("Rate limits: requests could not be recorded: %s", error)
-
-    def _current(self, size: int) -> Path:
-        segment = self._segment
-        if segment is None or not segment.exists() or segment.stat().st_size + size > self._max_bytes // SEGMENTS:
-            segment = self.folder / f"requests-{time.time_ns() // 1000:016d}-{os.getpid()}.jsonl"
-            self._segment = segment
-        return segment
-
-    def _make_room(self, size: int) -> None:
-        segments = sorted(self.folder.glob(FILES))
-        sizes = {segment: _size_of(segment) for segment in segments}
-        used = sum(sizes.values())
-        for segment in segments:
-            if used + size <= self._max_bytes:
-                return
-            segment.unlink(missing_ok=True)
-            used -= sizes[segment]
 
 
 def _settled(record: Record) -> dict[str, int | None]:
@@ -290,10 +267,3 @@ def _settled(record: Record) -> dict[str, int | None]:
 def _is_limited(error: Any) -> bool:
     """Whether limits apply: they do not to a redirect by the router."""
     return error is None or isinstance(error, (NotFound, MethodNotAllowed))
-
-
-def _size_of(segment: Path) -> int:
-    try:
-        return segment.stat().st_size
-    except FileNotFoundError:  # another process has just deleted it, to make room
-        return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from os import SEEK_END
@@ -20,6 +21,8 @@ RECORDINGS = "multilimit_recorded"
 """Where ``app.extensions`` has what :func:`recordings_of` returns."""
 FILES = "requests-*.jsonl"
 """The files that recorders write into their folder."""
+SEGMENTS = 8
+"""Files that share the allowed bytes."""
 RECORD_UNTIL = "record-until"
 """The file in that folder whose time of modification says until when requests are wanted."""
 
@@ -59,6 +62,33 @@ def recordings_of(app: Flask) -> list[Recording]:
 def folders_of(app: Flask) -> list[Path]:
     """The folders to which recorders of ``app`` write, in any of its processes."""
     return [each.folder for each in recordings_of(app)]
+
+
+class Segments:
+    """The files that one process writes into a folder. The oldest of all files there is deleted to make room."""
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._last: Path | None = None
+
+    def write(self, lines: bytes) -> None:
+        """Append to the last file, or begin another. Raises OSError."""
+        self._make_room(len(lines))
+        path = self._last
+        if path is None or not path.exists() or path.stat().st_size + len(lines) > self._max_bytes // SEGMENTS:
+            path = self._last = self._folder / f"requests-{time.time_ns() // 1000:016d}-{os.getpid()}.jsonl"
+        with path.open("ab") as file:
+            file.write(lines)
+
+    def _make_room(self, size: int) -> None:
+        files = sorted(_files_in([self._folder]))
+        used = sum(found.st_size for _, found in files)
+        for path, found in files:
+            if used + size <= self._max_bytes:
+                return
+            path.unlink(missing_ok=True)
+            used -= found.st_size
 
 
 def line_of(request: LoggedRequest) -> str:
@@ -105,7 +135,7 @@ ACTIVE = 60 * MICROSECONDS
 def newest_files(folders: Iterable[Path], into: Path, most_bytes: int) -> tuple[list[Path], int]:
     """Copies, in the folder ``into``, of the requests that were recorded last, at most ``most_bytes``; and the instant
     since which they are complete. Each process writes its own file, so this takes the end of each file."""
-    written = sorted(_by_last_write(folders), reverse=True)
+    written = sorted(((found.st_mtime_ns // 1000, path) for path, found in _files_in(folders)), reverse=True)
     active = sum(at >= written[0][0] - ACTIVE for at, _ in written) if written else 1
     share, left, since, paths = most_bytes // active, most_bytes, 0, list[Path]()
     for at, path in written:
@@ -123,11 +153,10 @@ def newest_files(folders: Iterable[Path], into: Path, most_bytes: int) -> tuple[
     return paths, since
 
 
-def _by_last_write(folders: Iterable[Path]) -> Iterator[tuple[int, Path]]:
-    """The instant at which each file was last written to, and its path."""
+def _files_in(folders: Iterable[Path]) -> Iterator[tuple[Path, os.stat_result]]:
     for path in (path for folder in folders for path in folder.glob(FILES)):
         with suppress(FileNotFoundError):  # its recorder has just deleted it, to make room
-            yield path.stat().st_mtime_ns // 1000, path
+            yield path, path.stat()
 
 
 def _end_of(path: Path, most_bytes: int) -> tuple[bytes, bool]:

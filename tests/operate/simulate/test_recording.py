@@ -15,6 +15,7 @@ import pytest
 from flask import Flask, Response, request, stream_with_context
 
 from flask_multilimit import IP, ConfigurationError, MultiLimit, rate_limiter, recording, settle
+from flask_multilimit.operate.simulate.recorded import SEGMENTS
 from flask_multilimit.recording import Recorder
 from flask_multilimit.simulation import Report, read_logs, simulate
 from support.forks import forked
@@ -262,7 +263,7 @@ def test_recording_uses_bounded_disk_space(app: Flask, recorder: Recorder) -> No
 
     sizes = [file.stat().st_size for file in recorder.folder.iterdir()]
     assert 50_000 < sum(sizes) <= 100_000
-    assert max(sizes) <= 100_000 // recording.SEGMENTS
+    assert max(sizes) <= 100_000 // SEGMENTS
     assert len(entries(recorder)) < 2000
 
 
