@@ -154,6 +154,7 @@ class MultiLimit:
         return AppGate(
             app=app,
             settings=settings,
+            given_storage=self._storage,
             limiter=limiter,
             plans=Plans(app, sources, subjects=subjects, key_prefix=settings.key_prefix),
             subjects=subjects,

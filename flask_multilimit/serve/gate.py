@@ -52,6 +52,7 @@ class AppGate(AppState):
     raises, the limits that are not the view's own are checked then.
     """
 
+    given_storage: Any  # to MultiLimit, in place of MULTILIMIT_STORAGE_URI; None: nothing
     on_rejected: Reaction | None
     observers: Sequence[Observer] = ()
     listings: Collection[LimitsAt] = ()

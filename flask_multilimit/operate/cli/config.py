@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
-from flask import current_app
 
-from ...config import PREFIX, Settings
-from ...declare.advice import EXTENSION
+from ...config import PREFIX
 from ...declare.data import json_schema
 from ...engine.errors import brief
 from ...engine.storage.addresses import redacted
@@ -39,21 +37,20 @@ class Setting(NamedTuple):
 def config_command(as_json: bool) -> None:
     """Show the settings in force, and where each comes from. Passwords are hidden."""
     with for_people():
-        settings, storage = current_gate().settings, vars(current_app.extensions[EXTENSION]).get("_storage")
-        found = [_setting(settings, field, storage) for field in type(settings).model_fields]
+        gate = current_gate()
+        found = [_setting(gate, field) for field in type(gate.settings).model_fields]
     if as_json:
         write_json(settings=[setting._asdict() for setting in found])
         return
-    rows = [(each.name, each.value, each.source) for each in found]
-    console.write(console.columns(rows, headings=("SETTING", "VALUE", "FROM")))
+    console.write(console.columns(found, headings=("SETTING", "VALUE", "FROM")))
 
 
-def _setting(settings: Settings, field: str, storage: Any) -> Setting:
-    name, value = PREFIX + field.upper(), getattr(settings, field)
+def _setting(gate: AppGate, field: str) -> Setting:
+    settings, storage = gate.settings, gate.given_storage
+    name, value, source = PREFIX + field.upper(), getattr(settings, field), "default"
     if field == "storage_uri" and storage is not None:
         shown = redacted(storage) if isinstance(storage, str) else f"a {type(storage).__name__}"
         return Setting(name, shown, "MultiLimit(storage=...)")
-    source = "default"
     if field in settings.model_fields_set:
         source = f"environment ({ENVIRONMENT}{name})" if ENVIRONMENT + name in os.environ else "app.config"
     shown = redacted(value) if field == "storage_uri" else brief(value)
