@@ -246,13 +246,20 @@ def test_recursive_function_is_charged_once_at_every_level(limited_app: Flask, s
     assert storage.windows == [[60, 3600]] * 4
 
 
-def test_inner_limiter_is_charged_when_the_function_calls_itself(limited_app: Flask, storage: RecordingStorage) -> None:
+@pytest.mark.parametrize("between", [False, True], ids=["one wrapper", "another decorator between"])
+def test_inner_limiter_is_charged_when_the_function_calls_itself(
+    limited_app: Flask, storage: RecordingStorage, between: bool
+) -> None:
     @rate_limiter(rules="100/hour")
     def service(times: int) -> None:
         for _ in range(times):
             service(0)
 
-    outer = rate_limiter(rules="10/minute")(service)
+    @functools.wraps(service)
+    def decorated(times: int) -> None:
+        service(times)
+
+    outer = rate_limiter(rules="10/minute")(decorated if between else service)
 
     with limited_app.app_context():
         outer(2)

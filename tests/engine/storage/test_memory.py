@@ -215,14 +215,17 @@ def test_subject_that_came_back_late_is_not_forgotten_first(full: Limiter, clock
 
 
 @each_algorithm
-@pytest.mark.parametrize(("count", "cost"), [(5, 1), (7, 5)])
+@pytest.mark.parametrize(("count", "costs"), [(5, [1]), (7, [5]), (7, [1, 5])])
 def test_flood_of_subjects_does_not_lift_a_refusal(
-    full: Limiter, clock: Clock, algorithm: str, count: int, cost: int
+    full: Limiter, clock: Clock, algorithm: str, count: int, costs: list[int]
 ) -> None:
-    refused = hits(rule(algorithm, 60, count), subject="attacker", cost=cost)
+    limit = rule(algorithm, 60, count)
+    for cost in costs:
+        refused = hits(limit, subject="attacker", cost=cost)
+        full.check(refused)
     exhaust(full, refused)
 
-    flood(full, rule(algorithm, 60, count), clock)
+    flood(full, limit, clock)
 
     assert not full.check(refused).allowed
 
