@@ -100,7 +100,7 @@ def test_memory_storage_in_several_processes_is_logged_once() -> None:
         demo.get()
         log = demo.log
 
-    assert log.count("it may run several worker processes, and with ") == 1
+    assert log.count("the server may run several worker processes, and with ") == 1
     assert "MULTILIMIT_STORAGE_URI=memory://" in log
     assert "redis://localhost:6379/0" in log
 
