@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from secrets import token_hex
 from threading import Lock
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict, get_args
+from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 from ..engine import StorageError
 from ..engine.storage import Scripted, Storage
@@ -88,36 +88,11 @@ class Announced(NamedTuple):
     """The beginning of each announcement that has another shape."""
 
 
-class Store(Protocol):
-    """Keeps a document, and replaces it only if it is still the one that the writer has read. Raises
-    :class:`StorageError`."""
-
-    shared: bool
-    """Whether other processes see the document."""
-
-    @property
-    def runs(self) -> bool:
-        """Whether there may be a document: ``False`` only for ``local://`` while its server does not run."""
-
-    @property
-    def in_use(self) -> bool:
-        """Whether a document would be kept: ``False`` only for ``local://`` while no process uses its server."""
-
-    def read(self, known: str) -> StoredDocument:
-        """The document, unless its stamp is ``known``."""
-
-    def write(self, seen: str, text: str, change: Change, *, lost: str = "") -> str | None:
-        """Replace the document with the stamp ``seen``, and return the new stamp. If there is another document now,
-        write nothing, and return ``None``. ``lost`` is the stamp of a lost document that is put back."""
-
-    def history(self, most: int) -> list[Change]:
-        """The latest changes, the newest first."""
-
-
 class StoreInMemory:
-    """The store for storages in this process."""
+    """Keeps a document in this process, and replaces it only if it is still the one that the writer has read."""
 
-    shared = False
+    shared: Literal[False] = False
+    """Whether other processes see the document."""
 
     def __init__(self) -> None:
         self._stamp, self._text = NEVER_WRITTEN, ""
@@ -126,15 +101,22 @@ class StoreInMemory:
 
     @property
     def runs(self) -> bool:
+        """Whether there may be a document: ``False`` only for ``local://`` while its server does not run."""
         return True
 
-    in_use = runs
+    @property
+    def in_use(self) -> bool:
+        """Whether a document would be kept: ``False`` only for ``local://`` while no process uses its server."""
+        return True
 
     def read(self, known: str) -> StoredDocument:
+        """The document, unless its stamp is ``known``."""
         with self._lock:
             return StoredDocument(self._stamp, None if known == self._stamp else self._text, time.time())
 
     def write(self, seen: str, text: str, change: Change, *, lost: str = "") -> str | None:
+        """Replace the document with the stamp ``seen``, and return the new stamp. If there is another document now,
+        write nothing, and return ``None``. ``lost`` is the stamp of a lost document that is put back."""
         del lost  # nothing is lost before the process ends
         with self._lock:
             if self._stamp != seen:
@@ -144,14 +126,16 @@ class StoreInMemory:
             return self._stamp
 
     def history(self, most: int) -> list[Change]:
+        """The latest changes, the newest first."""
         with self._lock:
             return list(self._history)[:most]
 
 
 class StoreInStorage:
-    """The store in a shared storage: a hash for the document and a stream for the history, in one hash slot."""
+    """Does the same in a shared storage: a hash for the document and a stream for the history, in one hash slot. Raises
+    :class:`StorageError`."""
 
-    shared = True
+    shared: Literal[True] = True
 
     def __init__(self, storage: Scripted, *, prefix: str) -> None:
         self._storage = storage
@@ -219,6 +203,8 @@ class StoreInStorage:
     def _run(self, name: str, keys: Sequence[str], arguments: Sequence[str]) -> Any:
         return self._storage.run_script(_script(name), keys, [each.encode() for each in arguments])
 
+
+Store = StoreInMemory | StoreInStorage
 
 DOCUMENT = "{control}:document"
 HISTORY = "{control}:history"

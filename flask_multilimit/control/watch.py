@@ -23,17 +23,7 @@ from ..engine.forks import LateLock, notify_child
 from ..engine.text import SafeLogger
 from ..engine.threads import Beat, threads_run
 from .document import Document, document_from
-from .store import (
-    ANNOUNCE_SECONDS,
-    NEVER_WRITTEN,
-    Change,
-    Store,
-    StoredDocument,
-    StoreInStorage,
-    Worker,
-    version_of,
-    written_at,
-)
+from .store import ANNOUNCE_SECONDS, NEVER_WRITTEN, Change, Store, StoredDocument, Worker, version_of, written_at
 
 LOOK_SECONDS = (0.4, 0.6)
 """The bounds of the time between two questions, random so that not all workers ask at once. With the answer, it is less
@@ -281,7 +271,7 @@ class ControlFollower:
     def _announce(self) -> None:
         """Announce which version is in force here, every few seconds, and when it changes."""
         last, now = self._announced, time.monotonic()
-        if self._limits is None or not isinstance(self.store, StoreInStorage) or not self.in_force.read:
+        if self._limits is None or not self.store.shared or not self.in_force.read:
             return
         if last is None or now >= self._announce_at or last.version != self.version:
             name = f"{gethostname()[:LONGEST_NAME]}:{os.getpid()}"

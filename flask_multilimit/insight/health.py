@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from redis.exceptions import RedisError
 
-from ..control.store import StoreInStorage
 from ..engine import ClusterStorage, ConfigurationError, StorageError
 from ..engine.errors import brief, with_remedy
 from ..engine.hits import OnStorageError
@@ -170,7 +169,7 @@ def workers(gate: AppGate) -> Workers | None:
     or no worker has served a request."""
     applier = gate.applier
     store = applier.follower.store
-    if not (applier.enabled and isinstance(store, StoreInStorage) and store.runs):
+    if not (applier.enabled and store.shared and store.runs):
         return None
     try:
         found = store.workers()

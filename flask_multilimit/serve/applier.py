@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..control.document import Document
-from ..control.store import KINDS, Store, StoreInStorage, store_for
+from ..control.store import KINDS, Store, store_for
 from ..control.watch import ControlFollower, DiskCopy
 from ..declare.advice import Stack
 from ..engine import ConfigurationError
@@ -161,7 +161,7 @@ class ControlApplier:
 
 def _copy_of(in_force: AppState, store: Store) -> DiskCopy | None:
     path = in_force.settings.control_copy
-    if path is None or not isinstance(store, StoreInStorage):
+    if path is None or not store.shared:
         return None
     return DiskCopy(Path(in_force.app.instance_path, path), key=store.key, logger=in_force.app.logger)
 
