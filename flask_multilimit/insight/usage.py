@@ -231,7 +231,7 @@ def _resources(
 ) -> Iterator[tuple[str, Quota]]:
     taken: set[str] = set()
     estimated = decision.decided_by in FALLBACKS
-    banned = {id(owners[ban.hit.key]): ban.retry_after for ban in decision.bans if ban.holds and not ban.hit.shadow}
+    banned = {id(owners[ban.hit.key]): ban.retry_after for ban in decision.bans if not ban.hit.shadow}
     for status in decision.statuses:
         if not isinstance(status.hit, BanHit):
             owner = owners[status.hit.key]

@@ -421,6 +421,15 @@ class TestBansListsAndOutages:
 
         assert waits == {"login": pytest.approx(wait, abs=5), "search": pytest.approx(60, abs=5)}
 
+    def test_wait_for_a_slot_is_not_known(self) -> None:
+        app = shop()
+        in_view = rate_limiter(type=IP, rules="1 at once")(lambda: app.test_client().get("/rate_limit").get_json())
+        app.add_url_rule("/slow", "slow", in_view)
+
+        (slots,) = ask(app, "/slow").get_json()["resources"].values()
+
+        assert (slots["remaining"], slots["retry_after"]) == (0, None)
+
     def test_client_banned_or_denied_by_a_list_is_refused(self, app: Flask) -> None:
         _control(app).ban("127.0.0.1", for_=60)
         assert statuses(app, "/rate_limit") == [429]
