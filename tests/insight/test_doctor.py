@@ -15,7 +15,7 @@ from flask_multilimit import IP, USER, MultiLimit, exempt, rate_limiter
 from flask_multilimit.compat.flask_limiter import Limiter
 from flask_multilimit.compat.flask_limiter.util import get_remote_address
 from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
-from flask_multilimit.insight.doctor import Finding, Level, examine, examine_latency
+from flask_multilimit.insight.doctor import PROXY_HINTS, Finding, Level, examine, examine_latency
 from flask_multilimit.serve.gate import gate_of
 from support.asking import statuses, view
 from support.doubles import Instance, with_wraps, with_wrapt, without_wraps
@@ -337,6 +337,19 @@ def test_all_that_goes_by_address_needs_a_proxyfix(
     found = [each.text for each in examine(gate_of(app)) if each.name == "addresses"]
 
     assert [each.startswith(text) for each in found] == [True] * bool(text)
+
+
+def test_lists_of_addresses_behind_a_proxy_without_a_proxyfix_are_a_warning(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(next(iter(PROXY_HINTS)), "1")
+    app.config["MULTILIMIT_ALLOW"] = ["10.0.0.0/8"]
+    MultiLimit(app)
+
+    (found,) = (each for each in examine(gate_of(app)) if each.name == "addresses")
+
+    assert found.level == "warning"
+    assert found.text.endswith("All clients would be listed as the proxy is.")
 
 
 def test_user_limits_without_a_user_loader_are_wrong(app: Flask) -> None:

@@ -18,6 +18,8 @@ from flask_multilimit import (
 )
 from flask_multilimit.config import Settings
 from flask_multilimit.engine import Health, RedisStorage, StorageDenied, StorageError
+from flask_multilimit.engine.storage.layers.health import Workers
+from flask_multilimit.serve import startup
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.serve.refusal import Refusals
 from flask_multilimit.signals import limits_checked, storage_failed, storage_recovered
@@ -183,15 +185,16 @@ class TestSeveralProcessesWarning:
 
         assert self.warnings(app, caplog, multiprocess=False) == []
 
+    @pytest.mark.parametrize("count", [1, 2])
     def test_processes_of_granian_which_reports_one_are_counted(
-        self, app: Flask, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+        self, app: Flask, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, count: int
     ) -> None:
-        monkeypatch.setenv("WEB_CONCURRENCY", "2")
+        monkeypatch.setattr(startup, "count_workers", lambda: Workers(count, "the test"))
         MultiLimit(app)
 
-        (warning,) = self.warnings(app, caplog, multiprocess=False, server="Granian")
+        warnings = self.warnings(app, caplog, multiprocess=False, server="Granian")
 
-        assert "MULTILIMIT_STORAGE_URI=memory://" in warning
+        assert ["MULTILIMIT_STORAGE_URI=memory://" in each for each in warnings] == [True] * (count - 1)
 
     @pytest.mark.parametrize("setting", [{"MULTILIMIT_WORKERS": 1}, {"MULTILIMIT_ENABLED": False}])
     def test_setting_for_one_worker_or_disabled_limits_gives_no_warning(

@@ -100,8 +100,9 @@ def test_preview_of_rules_for_one_client_says_that_they_replace_all_of_its_rules
 
     assert impact.REPLACES_ALL in replaced
     assert impact.REPLACES_ALL not in multiplied
-    assert "make it a shadow first" not in replaced
-    assert "Nothing is known" not in replaced
+    assert "In the last hour" not in replaced
+    query = {**own, "what": "rules", "rules": "200/minute"}
+    assert ada.get(f"{ROOT}api/change", query_string=query).get_json()["impact"]["evidence"] == []
 
 
 def test_change_applies_to_the_next_request_and_is_in_history(app: Flask, ada: FlaskClient) -> None:
