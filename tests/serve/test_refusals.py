@@ -311,8 +311,11 @@ def exception_of(app: Flask) -> RateLimitExceeded:
 
 def test_exception_can_be_pickled_and_copied(limited_app: Flask) -> None:
     refused = exception_of(limited_app)
+    pickled = pickle.dumps(refused)
+    with limited_app.test_request_context():
+        in_request = pickle.loads(pickled)
 
-    for twin in (pickle.loads(pickle.dumps(refused)), copy.copy(refused)):
+    for twin in (pickle.loads(pickled), in_request, copy.copy(refused)):
         assert str(twin) == "429 Too Many Requests: Enough."
         assert (twin.decision.id, twin.decision.reply) == (refused.decision.id, refused.decision.reply)
 
