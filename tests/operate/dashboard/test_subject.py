@@ -271,6 +271,17 @@ def test_wait_of_a_refused_client_is_in_chinese_beside_the_time_of_its_refusals(
     assert re.search("[0-9] 秒", verdict), verdict
 
 
+def test_endpoint_in_a_verdict_with_a_time_is_escaped(app: Flask, ada: FlaskClient) -> None:
+    app.add_url_rule("/evil", "<b>evil</b>", rate_limiter(type=IP, rules="1/minute")(view()))
+    send_requests(app, path="/evil")
+
+    page = ada.get(SUBJECT, query_string=ASKED).text
+
+    (verdict,) = re.findall('class="verdict.*?</strong>', page, re.DOTALL)
+    assert "<time" in verdict
+    assert "&lt;b&gt;evil&lt;/b&gt;" in verdict
+
+
 def test_automatic_bans_can_be_searched_and_paged(banning: Flask) -> None:
     ada = banning.test_client()
     for number in range(30):
