@@ -178,7 +178,7 @@ class TestUnknownNames:
         app.config[f"MULTILIMIT_{setting}"] = [
             {"rules": "2/minute", "methods": ["PSOT"]},
             {"rules": "3/minute", "methods": ["POST"]},  # no route takes it yet
-            {"rules": "4/minute", "methods": ["PURGE", "GET"]},
+            {"rules": "4/minute", "methods": ["PURGE", "POST"]},
         ]
         app.get("/health", endpoint="health")(view())
         multilimit = MultiLimit(app, storage=storage)

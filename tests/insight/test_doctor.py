@@ -297,6 +297,17 @@ def test_change_that_matches_no_endpoint_may_be_needed_elsewhere(on_server: Shop
     assert found.remedy == f"Unless workers of another release need it: flask multilimit unset {entry.id}"
 
 
+def test_change_that_does_not_fit_here_may_be_needed_elsewhere(on_server: Shop, redis_client: redis.Redis) -> None:
+    scattered = {"type": "ip", "hash_tag": "subject"}
+    clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "send", "limit": scattered}
+    document = json.dumps({"format": 1, "entries": [clash]})
+    redis_client.hset("rate_limit:{control}:document", mapping={"stamp": "9-x", "document": document})
+
+    (found,) = (each for each in on_server.findings("control") if each.level == "wrong")
+    assert "is left out, as it does not fit the limits of this app" in found.text
+    assert found.remedy == "Unless workers of another release need it: flask multilimit unset 11111111"
+
+
 def test_forced_entry_that_exempts_everybody_is_named(on_server: Shop) -> None:
     with on_server.app.app_context():
         entry = on_server.control.allow("0.0.0.0/0", lasting=True, force=True)
