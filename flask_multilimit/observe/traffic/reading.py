@@ -8,7 +8,7 @@ import time
 from collections import Counter as Amounts
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...engine import ConfigurationError, Storage, StorageError
 from ...engine.storage import KeepsTallies
@@ -73,22 +73,24 @@ class RecentTraffic(NamedTuple):
     def checks(self, *, endpoint: str | None = None, outcomes: Iterable[Outcome] | None = None) -> tuple[int, ...]:
         """The checks in each slice, at ``endpoint`` (default: all) with one of ``outcomes`` (default: all)."""
         wanted = None if outcomes is None else frozenset(outcomes)
-        return self._series(
-            lambda counts: counts.checks,
-            lambda check: (
-                (endpoint is None or check.endpoint == endpoint) and (wanted is None or check.outcome in wanted)
-            ),
+        return tuple(
+            sum(
+                amount
+                for check, amount in counts.checks.items()
+                if endpoint in {None, check.endpoint} and (wanted is None or check.outcome in wanted)
+            )
+            for counts in self.slices
         )
 
     def rules(self, did: RuleOutcome, *, endpoint: str | None = None, rule: str | None = None) -> tuple[int, ...]:
         """The checks in each slice in which a rule did ``did``, by ``endpoint`` and ``rule`` (default: all)."""
-        return self._series(
-            lambda counts: counts.rules,
-            lambda each: (
-                each.did == did
-                and (endpoint is None or each.endpoint == endpoint)
-                and (rule is None or each.rule == rule)
-            ),
+        return tuple(
+            sum(
+                amount
+                for each, amount in counts.rules.items()
+                if each.did == did and endpoint in {None, each.endpoint} and rule in {None, each.rule}
+            )
+            for counts in self.slices
         )
 
     def top_subjects(self, most: int = 20) -> list[TopSubject]:
@@ -100,13 +102,6 @@ class RecentTraffic(NamedTuple):
         places = [place for place, counts in enumerate(self.slices) if who in counts.refused]
         since = series_of(places)[-1][0]
         return self.start + since * BUCKET_SECONDS, min(self.start + (places[-1] + 1) * BUCKET_SECONDS, self.at)
-
-    def _series(
-        self, amounts_of: Callable[[Counts], dict[Any, int]], is_wanted: Callable[[Any], bool]
-    ) -> tuple[int, ...]:
-        return tuple(
-            sum(amount for each, amount in amounts_of(counts).items() if is_wanted(each)) for counts in self.slices
-        )
 
 
 def series_of(buckets: Iterable[int]) -> list[list[int]]:
