@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from ..plan.standings import AppliedAt, require_types, standings_given
 from ..serve.gate import AppGate
 from .limits import places_of
 from .text import subject_text
-from .traffic import memory_of
+from .traffic import looking
 
 if TYPE_CHECKING:
     from ..serve.access import Listed
@@ -147,8 +146,7 @@ def _types_for(gate: AppGate, value: str) -> list[str]:
     if not value or _NOT_BARE.search(value) or value in gate.plans.types:
         return []
     types = [name for name in gate.plans.types if name not in _NEVER_BARE and "+" not in name]
-    memory = memory_of(gate)
-    with nullcontext() if memory is None else memory.looking(patient=True):
+    with looking(gate, patient=True) as memory:
         found = [] if memory is None else memory.refusals.most(len(types) + 1, lambda who: who.subject == value)
     seen = {who.type for who, _ in found} & set(types)
     return sorted(seen) if len(seen) == 1 else sorted(types)

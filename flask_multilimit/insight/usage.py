@@ -140,10 +140,9 @@ def quotas_of_client(gate: AppGate, wanted: Wanted) -> Quotas:
     """What is left for the client of the current request. Charges nothing, in one command. Raises
     :class:`StorageError` where limits say so."""
     at = time.time()
-    if not gate.settings.enabled:
-        return Quotas(at=at, state="disabled", resources={}, bans=(), unknown=(), estimated=False)
-    if gate.allows():
-        return Quotas(at=at, state="allowed", resources={}, bans=(), unknown=(), estimated=False)
+    state: State = "disabled" if not gate.settings.enabled else "allowed" if gate.allows() else "limited"
+    if state != "limited":
+        return Quotas(at=at, state=state, resources={}, bans=(), unknown=(), estimated=False)
     client_limits = _ClientLimits(gate)
     counting = [each for listed in _listed(gate, wanted) for each in client_limits.applied(listed)]
     owners = {hit.key: each for each in reversed(counting) for hit in each.applied.hits}
@@ -151,7 +150,7 @@ def quotas_of_client(gate: AppGate, wanted: Wanted) -> Quotas:
     decision = gate.limiter.peek(Hits(hits)) if hits else None
     return Quotas(
         at=at,
-        state="limited",
+        state=state,
         resources={} if decision is None else dict(_resources(decision, owners, wanted, at)),
         bans=() if decision is None else tuple(_bans(decision, owners, at)),
         unknown=tuple(client_limits.unknown),
