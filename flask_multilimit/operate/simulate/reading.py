@@ -108,19 +108,18 @@ class Logs:
     def _opened(self, path: str | Path) -> Iterator[io.BufferedReader]:
         if str(path) == STANDARD_INPUT:
             given: Any = sys.stdin.buffer
-            file = io.BufferedReader(getattr(given, "raw", given))
-        else:
+            standard_input = io.BufferedReader(getattr(given, "raw", given))
             try:
-                file = Path(path).open("rb")  # noqa: SIM115 - closed below
-            except OSError as error:
-                raise ConfigurationError(f"{path}: {error.strerror}") from error
+                yield standard_input
+            finally:
+                standard_input.detach()
+            return
         try:
+            file = Path(path).open("rb")  # noqa: SIM115 - closed below
+        except OSError as error:
+            raise ConfigurationError(f"{path}: {error.strerror}") from error
+        with file:
             yield file
-        finally:
-            if str(path) == STANDARD_INPUT:
-                file.detach()
-            else:
-                file.close()
 
 
 def read_logs(
