@@ -16,7 +16,7 @@ from werkzeug.exceptions import (
     TooManyRequests,
 )
 
-from .declare.advice import EXTENSION
+from .declare.advice import EXTENSION, app_in_force
 from .declare.decorators import exempt
 from .engine import ConfigurationError
 from .engine.text import LONGEST_QUERY
@@ -70,7 +70,7 @@ class Dashboard(Blueprint):
             name, __name__, url_prefix=url_prefix, static_folder="operate/dashboard/static", static_url_path="/static"
         )
         self._multilimit = multilimit
-        self._authenticator = Authenticator(authorize, may_change, require_served=self._serves)
+        self._authenticator = Authenticator(authorize, may_change)
         exempt(self)
         self._add_pages()
 
@@ -79,11 +79,8 @@ class Dashboard(Blueprint):
         another :class:`MultiLimit`."""
         self._authenticator.require_authorize(app)
         if EXTENSION in app.extensions:
-            self._serves(app)
+            require_served("Dashboard", app, self._multilimit)
         super().register(app, options)
-
-    def _serves(self, app: App) -> None:
-        require_served("Dashboard", app, self._multilimit)
 
     def _add_pages(self) -> None:
         self.before_request(self._begin)
@@ -120,6 +117,7 @@ class Dashboard(Blueprint):
             return
         if len(request.query_string) > LONGEST_QUERY:
             raise RequestURITooLarge
+        require_served("Dashboard", app_in_force(), self._multilimit)
         self._authenticator.begin_visit()
         if request.method == "POST":
             uploads = request.endpoint == f"{request.blueprint}.what_if"

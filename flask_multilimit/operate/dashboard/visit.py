@@ -19,7 +19,6 @@ from flask.sansio.app import App
 from itsdangerous import BadData, URLSafeTimedSerializer
 from werkzeug.exceptions import Forbidden, HTTPException, TooManyRequests
 
-from ...declare.advice import app_in_force
 from ...declare.limiter import check_callable
 from ...declare.subjects import LimitType
 from ...engine import ConfigurationError, Decision, StorageError, hits_for
@@ -60,16 +59,13 @@ def visit() -> Visit:
 class Authenticator:
     """Finds out who makes a request, and lets nobody else in."""
 
-    def __init__(
-        self, authorize: Authorize | None, may_change: MayChange | None, *, require_served: Callable[[App], None]
-    ) -> None:
+    def __init__(self, authorize: Authorize | None, may_change: MayChange | None) -> None:
         if authorize is not None:
             check_callable("authorize", authorize)
         if may_change is not None:
             check_callable("may_change", may_change, "the author")
         self._authorize = authorize
         self._may_change = may_change
-        self._require_served = require_served
 
     def require_authorize(self, app: App) -> None:
         """Raise :class:`ConfigurationError` if everybody could change limits."""
@@ -81,7 +77,6 @@ class Authenticator:
 
     def begin_visit(self) -> None:
         """Find out who visits. Raises :exc:`Forbidden` for a stranger, and what ``authorize`` raises."""
-        self._require_served(app_in_force())
         language = language_of(request, gate_in_force().settings.locale, before=request.cookies.get(LANGUAGE))
         g.multilimit_visit = Visit("", may_change=False, language=language)
         author = self._developer() if self._authorize is None else self._ask(self._authorize)
