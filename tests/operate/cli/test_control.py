@@ -398,18 +398,31 @@ def test_commands_leave_no_worker_in_the_metrics(on_server: Command, tmp_path: P
     assert [each.name for each in metrics.iterdir() if "live" in each.name] == []
 
 
-class FullDisk(StringIO):
+class Unwritable(StringIO):
+    def __init__(self, code: int) -> None:
+        super().__init__()
+        self.code = code
+
     def write(self, text: str) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), text)
+        raise OSError(self.code, os.strerror(self.code), text)
 
 
-@pytest.mark.parametrize("json", [[], ["--json"]], ids=["text", "JSON"])
-def test_output_that_cannot_be_written_is_an_error_of_one_line(on_server: Command, json: list[str]) -> None:
-    ban = ("ban", "203.0.113.7", "--for", "1h", "--yes")
+BAN = ("ban", "203.0.113.7", "--for", "1h", "--yes")
 
-    run = on_server(*ban, *json, out=FullDisk())
+
+@pytest.mark.parametrize("command", [BAN, (*BAN, "--json"), ("entries", "--export", "-")], ids=" ".join)
+def test_output_that_cannot_be_written_is_an_error_of_one_line(on_server: Command, command: tuple[str, ...]) -> None:
+    on_server(*BAN)
+
+    run = on_server(*command, out=Unwritable(errno.ENOSPC))
 
     assert run.code == 1
     told = "Error: cannot write the output: No space left on device. What the command has changed stays\n"
     assert run.err.endswith(told)
     assert "203.0.113.7" in on_server("bans").out
+
+
+def test_output_that_nobody_reads_any_more_is_no_error(on_server: Command) -> None:
+    on_server(*BAN)
+
+    assert on_server("entries", out=Unwritable(errno.EPIPE)).err == ""

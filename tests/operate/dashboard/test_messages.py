@@ -291,6 +291,13 @@ def test_slider_is_in_the_language_of_the_page(ada: FlaskClient) -> None:
     assert "60 s" not in page
 
 
+def test_title_of_a_refusal_and_remark_about_a_large_log_are_in_chinese(ada: FlaskClient) -> None:
+    ada.get(f"{ROOT}?lang=zh")
+
+    assert re.search("<title>[^<]*[\u4e00-\u9fff]", ada.post(f"{ROOT}reset").text)
+    assert re.search('data-too-large="[^"]*[\u4e00-\u9fff]', ada.get(f"{ROOT}what-if").text)
+
+
 def test_page_says_in_chinese_why_it_has_no_numbers() -> None:
     browser = browser_of("ada", made(MULTILIMIT_TRAFFIC=False))
 
