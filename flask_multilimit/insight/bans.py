@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
@@ -204,13 +203,13 @@ def _stored_bans(gate: AppGate) -> list[str]:
     return [each.key for each in stored_keys(gate, prefixes_of(gate), MOST_BAN_KEYS, containing=f":{BAN}:")]
 
 
-def began(ban: BanStatus) -> float:
-    """When a ban that holds began: POSIX time."""
-    return time.time() + ban.retry_after - length(ban.hit.rule.quota, ban.level) / 1_000_000
+def began(ban: BanStatus, now: float) -> float:
+    """When a ban that holds ``now`` began: POSIX times."""
+    return now + ban.retry_after - length(ban.hit.rule.quota, ban.level) / 1_000_000
 
 
 def _ban_by_limiter(gate: AppGate, status: BanStatus, limiter: ListedLimiter, subject: Subject) -> BanInForce:
-    since, ends_in, name = began(status), status.retry_after, limiter.planned.ban_name
+    since, ends_in, name = began(status, gate.applier.time()), status.retry_after, limiter.planned.ban_name
     return _ban_in_force(gate, subject, limiter.scope, name, since=since, ends_in=ends_in, level=status.level)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -210,9 +209,10 @@ def standing(
         sorted({each.endpoint for each in refusals} - scopes_of_endpoints(gate.app)),
         checked_by_extensions(gate, endpoint),
     )
-    state, verdict = _verdict(listed, found, elsewhere, client, in_words, problem, _with_others(places, client))
+    now, others = gate.applier.time(), _with_others(places, client)
+    state, verdict = _verdict(listed, found, elsewhere, client, in_words, problem, others, now)
     decided = [each for each in found if each.allowed is not None]
-    waits = [*map(_wait_of, decided), *(max(each.ended - gate.applier.time(), 0.0) for each in elsewhere.bans)]
+    waits = [*map(_wait_of, decided), *(max(each.ended - now, 0.0) for each in elsewhere.bans)]
     subject = client.subject
     return Standing(
         who=client.text,
@@ -287,7 +287,7 @@ def _request(place: AppliedAt, decision: Decision | None) -> RequestStanding:
         refused_for=0.0 if decision is None else decision.refused_for,
         waits_for_slot=decision is not None and decision.waits_for_slot,
         rules=tuple(rule_standing(each, owners[each.hit.key]) for each in rules if not isinstance(each.rule, BanRule)),
-        bans=() if decision is None else tuple(_ban(each, owners[each.hit.key]) for each in decision.bans),
+        bans=() if decision is None else tuple(_ban(each, owners[each.hit.key], decision.at) for each in decision.bans),
         not_asked={name: parts for name, parts in place.types.items() if name not in given},
         by_request=tuple(dict.fromkeys(place.applied.unknown)),
     )
@@ -327,7 +327,7 @@ def rule_standing(status: RuleStatus, owner: Applied) -> RuleStanding:
     )
 
 
-def _ban(ban: BanStatus, owner: Applied) -> BanStanding:
+def _ban(ban: BanStatus, owner: Applied, at: int) -> BanStanding:
     return BanStanding(
         name=ban.name,
         type=owner.subject.type,
@@ -336,7 +336,7 @@ def _ban(ban: BanStatus, owner: Applied) -> BanStanding:
         text=rule_text(ban.hit.rule),
         shadow=ban.hit.shadow,
         holds=ban.holds,
-        since=began(ban) if ban.holds else None,
+        since=began(ban, at / 1_000_000) if ban.holds else None,
         level=ban.level,
         strikes_left=ban.strikes_left,
         retry_after=finite(ban.retry_after),
@@ -487,12 +487,13 @@ def _verdict(
     refusals: str,
     problem: str,
     with_others: list[str],
+    now: float,
 ) -> tuple[State, Phrase]:
     if listed is not None:
         return _verdict_of_list(listed)
     refused = sorted((each for each in requests if each.allowed is False), key=_rank)
     if refused:
-        return _verdict_of_limits(refused, refusals)
+        return _verdict_of_limits(refused, refusals, now)
     if elsewhere.bans:
         ban, until = elsewhere.bans[0], local_time(elsewhere.bans[0].ended)
         return "banned", Phrase(BANNED, where=ban.endpoint, rule=ban.by, until=until, again="", refusals=refusals)
@@ -551,14 +552,14 @@ def _verdict_of_list(listed: ListStanding) -> tuple[State, Phrase]:
     return "denied", Phrase(DENIED, status=listed.status, where=listed.where, lasts=lasts)
 
 
-def _verdict_of_limits(refused: list[RequestStanding], refusals: str) -> tuple[State, Phrase]:
+def _verdict_of_limits(refused: list[RequestStanding], refusals: str, now: float) -> tuple[State, Phrase]:
     first = refused[0]
     where = _first_and_more(each.endpoint for each in refused)
     bans = [each for each in first.bans if each.holds and not each.shadow]
     if bans:
         ban = max(bans, key=lambda each: each.retry_after or 0.0)
         again = Phrase(AGAIN, n=ban.level + 1) if ban.level else ""
-        until = local_time(time.time() + (ban.retry_after or 0.0))
+        until = local_time(now + (ban.retry_after or 0.0))
         return "banned", Phrase(BANNED, where=where, rule=ban.name, until=until, again=again, refusals=refusals)
     rules = [each for each in first.rules if not each.allowed and not each.shadow]
     names = ", ".join(each.name for each in rules)

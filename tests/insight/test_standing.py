@@ -160,6 +160,24 @@ def test_page_of_a_client_goes_by_the_clock_of_the_server(
     gate_of(app).limiter.close()
 
 
+@pytest.mark.usefixtures("redis_client")
+@pytest.mark.parametrize("ahead", [-86_400, 86_400])
+def test_ban_is_shown_by_the_clock_of_the_server(server: Server, monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
+    app = app_on(server.url)
+    statuses(app, *["/login"] * 9, environ_base=CLIENT)
+    flush(app)
+    clock = time.time
+    monkeypatch.setattr(time, "time", lambda: clock() + ahead)
+
+    found = why(app, "203.0.113.7")
+
+    (held,) = (each for request in found.requests for each in request.bans if each.holds)
+    (listed,) = bans(gate_of(app))
+    ends: Any = found.verdict.values["until"]
+    assert [held.since, listed.since, ends.at - 600] == pytest.approx([clock()] * 3, abs=5)
+    gate_of(app).limiter.close()
+
+
 def test_ban_shared_by_endpoint_and_function_is_listed_once() -> None:
     app = app_on()
     shared = rate_limiter(type=IP, rules="1/minute", ban=BAN, scope="mail")
