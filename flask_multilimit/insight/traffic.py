@@ -275,7 +275,7 @@ class Refusals:
     """Who was refused in each slice of the last hour."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.now: float = 0.0
         """POSIX time by the clock of the storage."""
         self.starts: Mapping[Refused, Sequence[float]] = {}
         """The first refusals after a pause, as far as they are known."""
@@ -334,9 +334,9 @@ class TrafficMemory:
     """The traffic of the last hour, as this process has read it. Thread-safe."""
 
     def __init__(self, reader: TrafficReader, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.at = 0.0
+        self.at: float = 0.0
         """POSIX time by the clock of the storage; 0 if nothing was read yet."""
-        self.milliseconds = 0.0
+        self.milliseconds: float = 0.0
         """The time that the last round trip took."""
         self.problem: StorageError | None = None
         """Why newer traffic could not be read."""
