@@ -236,6 +236,10 @@ def test_log_says_that_quotas_are_gone_with_a_killed_server(place: Place, caplog
     assert f"local storage in {place.directory} ended while it was used" in message
     assert "every quota is full again" in message
     limiter.close()
+    until(place.is_deserted)
+    limiter.check(HITS)
+    assert caplog.messages == [message], "this process had left the server, so it could end"
+    limiter.close()
 
 
 def test_server_ends_although_a_process_has_the_id_of_a_master_of_an_earlier_server(place: Place) -> None:
