@@ -189,7 +189,7 @@ class TestUnknownNames:
         assert str(caught.value).startswith(told)
         assert str(caught.value).count("methods=") == 1
 
-    def test_unusual_method_of_a_limit_of_the_app_is_no_error_if_unmatched_requests_are_limited(
+    def test_unusual_method_is_no_error_if_unmatched_requests_are_limited(
         self, app: Flask, storage: RecordingStorage
     ) -> None:
         app.config["MULTILIMIT_APPLICATION_LIMITS"] = {"rules": "2/minute", "methods": ["PROPFIND"]}

@@ -134,7 +134,7 @@ def test_sentinel_thread_ends_with_its_limiter(sentinel: SentinelServer, ends: s
     until(lambda: not asking() & threads)
 
 
-def test_sentinel_is_asked_again_and_again_by_one_connection_and_by_another_when_that_is_lost(
+def test_sentinel_is_asked_by_one_connection_until_that_is_lost(
     sentinel: SentinelServer, open_limiter: Callable[..., Limiter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flask_multilimit.engine.storage.redis.sentinel.LOOK_SECONDS", 0.1)

@@ -288,7 +288,7 @@ def test_lists_of_a_few_networks_are_no_finding(shop: Callable[..., Shop]) -> No
     assert shop(MULTILIMIT_ALLOW=["10.0.0.0/8", "user:1"], MULTILIMIT_DENY=["192.0.2.0/24"]).findings("lists") == []
 
 
-def test_change_that_matches_no_endpoint_may_be_needed_elsewhere(on_server: Shop) -> None:
+def test_remedy_for_a_change_without_an_endpoint_minds_other_releases(on_server: Shop) -> None:
     with on_server.app.app_context():
         entry = on_server.control.override("next.release", times=2, lasting=True, force=True)
 
@@ -297,7 +297,7 @@ def test_change_that_matches_no_endpoint_may_be_needed_elsewhere(on_server: Shop
     assert found.remedy == f"Unless workers of another release need it: flask multilimit unset {entry.id}"
 
 
-def test_change_that_does_not_fit_here_may_be_needed_elsewhere(on_server: Shop, redis_client: redis.Redis) -> None:
+def test_remedy_for_a_change_that_does_not_fit_minds_other_releases(on_server: Shop, redis_client: redis.Redis) -> None:
     scattered = {"type": "ip", "hash_tag": "subject"}
     clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "send", "limit": scattered}
     document = json.dumps({"format": 1, "entries": [clash]})
@@ -338,7 +338,7 @@ def test_proxyfix_is_recognised(shop: Callable[..., Shop], proxies: int, level: 
     ],
     ids=["user limits", "allowed network", "both", "no address"],
 )
-def test_all_that_goes_by_address_needs_a_proxyfix(
+def test_limits_and_lists_by_address_need_a_proxyfix(
     app: Flask, settings: dict[str, Any], limited: Any, text: str
 ) -> None:
     app.config.update(settings)

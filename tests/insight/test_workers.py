@@ -133,7 +133,7 @@ def test_worker_that_ended_before_the_clock_stepped_back_is_not_listed(
     assert workers(gate_of(shop_on(on_server).app)) is None
 
 
-def test_workers_are_compared_with_the_newest_change_also_where_it_is_not_known_yet(on_server: str) -> None:
+def test_workers_are_compared_with_changes_that_this_process_has_not_seen(on_server: str) -> None:
     shop = shop_on(on_server)
     shop.statuses(1)
     soon(lambda: workers(gate_of(shop.app)) is not None)

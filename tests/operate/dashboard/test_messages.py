@@ -291,7 +291,7 @@ def test_slider_is_in_the_language_of_the_page(ada: FlaskClient) -> None:
     assert "60 s" not in page
 
 
-def test_title_of_a_refusal_and_remark_about_a_large_log_are_in_chinese(ada: FlaskClient) -> None:
+def test_title_of_a_refusal_and_limit_of_an_upload_are_in_chinese(ada: FlaskClient) -> None:
     ada.get(f"{ROOT}?lang=zh")
 
     assert re.search("<title>[^<]*[\u4e00-\u9fff]", ada.post(f"{ROOT}reset").text)

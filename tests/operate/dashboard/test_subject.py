@@ -119,7 +119,7 @@ def test_combined_subject_can_be_looked_up() -> None:
     assert about["who"] == ""
 
 
-def test_page_does_not_say_that_a_client_was_not_refused_if_traffic_is_not_known() -> None:
+def test_page_says_that_refusals_are_not_known_without_traffic() -> None:
     answers = [
         browser_of("ada", made(MULTILIMIT_TRAFFIC=counted)).get(SUBJECT, query_string=ASKED).text
         for counted in (True, False)

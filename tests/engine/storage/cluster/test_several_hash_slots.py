@@ -419,7 +419,7 @@ def test_check_many_decides_one_check_after_the_other_and_charges_each_id_once(l
     assert not limiter.check(plan).allowed
 
 
-def test_refund_of_checked_hits_finds_what_an_override_has_moved_and_gone_since(cluster: Cluster) -> None:
+def test_refund_of_checked_hits_finds_charges_that_an_ended_override_moved(cluster: Cluster) -> None:
     limiter, declared, moved = timed(cluster), Hits(hits("5/minute")), Hits(hits("3/hour"))
     moved.apply_overrides = lambda _: moved
     limiter.follow(lambda _: moved)

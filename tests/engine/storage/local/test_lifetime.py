@@ -242,7 +242,7 @@ def test_log_says_that_quotas_are_gone_with_a_killed_server(place: Place, caplog
     limiter.close()
 
 
-def test_server_ends_although_a_process_has_the_id_of_a_master_of_an_earlier_server(place: Place) -> None:
+def test_server_ends_although_a_process_has_the_id_of_an_earlier_master(place: Place) -> None:
     place.directory.mkdir(mode=0o700)
     (place.directory / "masters").write_text(f"{os.getpid()}\n")
 

@@ -67,7 +67,7 @@ UWSGI = (
     [GUNICORN, (*GUNICORN, "--preload"), UWSGI, (*UWSGI, "--lazy-apps")],
     ids=["gunicorn", "gunicorn, preloaded", "uwsgi", "uwsgi, lazy"],
 )
-def test_quotas_outlive_workers_that_a_master_replaces_however_late_the_next_request_comes(
+def test_quotas_outlive_workers_that_a_master_replaces_long_before_the_next_request(
     place: Place, command: tuple[str, ...]
 ) -> None:
     one_worker = ("--chdir", str(APP.parent), "--workers", "1", "--max-requests", "60")

@@ -91,7 +91,7 @@ def test_batch_is_charged_once_when_its_reply_is_lost(distant: Limiter, served: 
     assert [served.peek(plan).remaining for plan in plans] == [3, 4, 3]
 
 
-def test_batch_admitted_while_the_server_is_away_is_charged_once_when_only_its_replies_were_lost(
+def test_batch_admitted_in_an_outage_is_charged_once_if_only_its_replies_were_lost(
     distant: Limiter, served: Limiter, proxy: FaultProxy
 ) -> None:
     plans = [hits("5/minute", subject=subject) for subject in ("ada", "bob", "ada")]
