@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -157,7 +156,7 @@ def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: 
         counts={each: kinds[each] for each in KINDS},
         declared=declared_entries(gate),
         problem=problem,
-        at=time.time() - gate.applier.follower.age,
+        at=gate.applier.time() - gate.applier.follower.age,
         paging=paging,
     )
 

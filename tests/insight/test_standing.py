@@ -14,6 +14,7 @@ from flask import Flask, request
 from flask_multilimit import IP, USER, Ban, ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.insight.bans import bans
+from flask_multilimit.insight.changes import entries
 from flask_multilimit.insight.clients import client_from
 from flask_multilimit.insight.keys import all_keys
 from flask_multilimit.insight.past import Past, instant_of, standing_at
@@ -174,7 +175,8 @@ def test_ban_is_shown_by_the_clock_of_the_server(server: Server, monkeypatch: py
     (held,) = (each for request in found.requests for each in request.bans if each.holds)
     (listed,) = bans(gate_of(app))
     ends: Any = found.verdict.values["until"]
-    assert [held.since, listed.since, ends.at - 600] == pytest.approx([clock()] * 3, abs=5)
+    known = [held.since, listed.since, ends.at - 600, entries(gate_of(app)).at]
+    assert known == pytest.approx([clock()] * 4, abs=5)
     gate_of(app).limiter.close()
 
 
