@@ -408,14 +408,10 @@ def _change(
 
 
 def _check_texts(**texts: object) -> None:
+    """Raise :class:`ConfigurationError` unless all are text that can be stored."""
     for name, text in texts.items():
-        if not _is_text(text):
+        if not (isinstance(text, str) and is_storable(text)):
             raise ConfigurationError(f"{name}={brief(text)}: give text")
-
-
-def _is_text(value: object) -> bool:
-    """Whether ``value`` is text that can be stored."""
-    return isinstance(value, str) and is_storable(value)
 
 
 _GIVE_A_DICT = 'give a dict, such as {"kind": "deny", "who": "::1"}'

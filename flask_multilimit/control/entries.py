@@ -232,16 +232,13 @@ def too_many_listed(listings: Iterable[Listing], entry: Listing) -> str:
 
 def are_half(networks: Iterable[Network], version: int) -> bool:
     """Whether ``networks`` contain half of all addresses of this IP version, or more."""
-    return addresses_in(each for each in networks if _is_counted(each, version)) >= _MOST_LISTED[version]
+    counted = (each for each in networks if each.version == version and each.prefixlen <= _COUNTED[version])
+    return addresses_in(counted) >= _MOST_LISTED[version]
 
 
 def is_wide(who: Who) -> bool:
     """Whether ``who`` is a large part of the internet."""
     return who.network is not None and who.network.prefixlen < _WIDEST[who.network.version]
-
-
-def _is_counted(network: Network, version: int) -> bool:
-    return network.version == version and network.prefixlen <= _COUNTED[version]
 
 
 def _in_words(limit: WrittenLimiter) -> str:

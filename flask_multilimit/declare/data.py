@@ -288,10 +288,7 @@ class WrittenReserve(Written):
     def reserve(self) -> Reserve:
         return Reserve(self.parts, imported(self.priority))
 
-    @field_validator("priority")
-    @classmethod
-    def _check_imports(cls, value: Any, info: ValidationInfo) -> Any:
-        return _without_callables(value, info)
+    _check_imports = field_validator("priority")(_without_callables)
 
 
 class WrittenLimiter(Written):
@@ -380,10 +377,7 @@ class WrittenLimiter(Written):
     def _check_exempt(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(str(network_from(each)) for each in value)
 
-    @field_validator("type", "rules", "settle", *CALLABLES)
-    @classmethod
-    def _check_imports(cls, value: Any, info: ValidationInfo) -> Any:
-        return _without_callables(value, info)
+    _check_imports = field_validator("type", "rules", "settle", *CALLABLES)(_without_callables)
 
     @field_validator("type")
     @classmethod

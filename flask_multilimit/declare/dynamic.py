@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import count
 from math import inf
 from threading import Lock
@@ -152,7 +152,7 @@ class DynamicRules:
                 where,
                 "this error ends the request"
                 if fallback is None
-                else f"and for one that several clients may share, its fallback ({_listed(fallback)})",
+                else f"and for one that several clients may share, its fallback ({'; '.join(map(str, fallback))})",
                 error,
             )
             notify(rules_failed, self._app, where=where, error=error)
@@ -165,10 +165,6 @@ def _name_of(subject: Subject) -> str:
 
 def _id_of(subject: Subject) -> str | None:
     return None if subject.type == ANONYMOUS else subject.value
-
-
-def _listed(rules: Iterable[Rule]) -> str:
-    return "; ".join(map(str, rules))
 
 
 def _rules_from(given: object) -> tuple[Rule, ...]:

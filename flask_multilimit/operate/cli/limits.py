@@ -54,7 +54,10 @@ def limits_command(
     if unlimited:
         endpoints = [each for each in endpoints if not each.limits]
     if types:
-        parts = [replace(each, limits=tuple(_with_types(each.limits, types))) for each in endpoints]
+        parts = [
+            replace(each, limits=tuple(limit for limit in each.limits if types <= _types_of(limit)))
+            for each in endpoints
+        ]
         endpoints = [each for each in parts if each.limits]
     if as_json:
         unmatched = [limit for each in endpoints if not each.routes for limit in each.limits]
@@ -87,11 +90,6 @@ def _is_at(listed: EndpointLimits, endpoint: str | None, path: str | None, bluep
         and (path is None or any(fnmatchcase(route.path, path) for route in listed.routes))
         and (blueprint is None or listed.endpoint.startswith(f"{blueprint}."))
     )
-
-
-def _with_types(limits: Iterable[Limit], types: set[str]) -> Iterable[Limit]:
-    """Those that count all of ``types``, alone or with others."""
-    return (each for each in limits if types <= _types_of(each))
 
 
 def _lines(endpoints: Sequence[EndpointLimits]) -> list[str]:
