@@ -22,7 +22,7 @@ from ..engine.hits import OnStorageError, check_ban, check_cost, check_hash_tag,
 from ..engine.keys import NAME_PATTERN, HashTag
 from ..engine.rules import Rules, changed, rules_from
 from ..engine.text import plain_text
-from .subjects import RESERVED_NAMES, LimitType, SubjectType, type_name_of
+from .subjects import RESERVED_NAMES, LimitType, SubjectType, type_name_of, types_in
 from .unwrap import name_of
 from .written import SETTLE_FORMS, ChargeWhenStatus, SettleByHeader, settle_from, type_from
 
@@ -348,7 +348,7 @@ def _check_ban(declaration: Declaration) -> None:
 
 
 def _counts_everyone(type_: SubjectType) -> bool:
-    return all(part is LimitType.DEFAULT for part in (type_ if isinstance(type_, tuple) else (type_,)))
+    return all(part is LimitType.DEFAULT for part in types_in(type_))
 
 
 def _check_scope(scope: object) -> None:

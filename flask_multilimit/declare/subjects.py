@@ -117,9 +117,14 @@ Resolve = Callable[[SubjectType, str | None], Subject | None]
 SUBJECTS_BY_TYPE = 'a dict by type, such as {"api_key": "abc"}'
 
 
+def types_in(type_: SubjectType) -> tuple[SingleType, ...]:
+    """The parts of a type, or the type itself if it has none."""
+    return type_ if isinstance(type_, tuple) else (type_,)
+
+
 def type_name_of(type_: SubjectType, name: str | None) -> str:
     """The name of the type in keys and in names of rules."""
-    parts = type_ if isinstance(type_, tuple) else (type_,)
+    parts = types_in(type_)
     names = [part.value for part in parts if isinstance(part, LimitType)]
     return "+".join(names) if len(names) == len(parts) else str(name)
 

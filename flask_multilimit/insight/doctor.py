@@ -17,7 +17,7 @@ from ..config import PREFIX
 from ..control.entries import are_half
 from ..control.store import DOCUMENT, WORKERS
 from ..declare.addresses import Network, Who
-from ..declare.subjects import ANONYMOUS, LimitType
+from ..declare.subjects import ANONYMOUS, LimitType, types_in
 from ..engine import (
     Ban,
     Calendar,
@@ -258,8 +258,7 @@ def _saw_only_anonymous(gate: AppGate) -> bool:
 
 
 def _limits_by(wanted: LimitType, gate: AppGate) -> bool:
-    types = [listed.planned.declaration.type for listed in limiters_of(gate)]
-    return any(wanted in type_ if isinstance(type_, tuple) else wanted is type_ for type_ in types)
+    return any(wanted in types_in(listed.planned.declaration.type) for listed in limiters_of(gate))
 
 
 def _examine_traffic(gate: AppGate) -> Finding:

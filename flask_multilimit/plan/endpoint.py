@@ -17,7 +17,7 @@ from ..declare.advice import Stack
 from ..declare.checks import reject_scattered_keys, reject_shared_keys, would_conflict
 from ..declare.dynamic import DynamicRules, NoRules
 from ..declare.limiter import Declaration
-from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of
+from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of, types_in
 from ..engine import ConfigurationError, Hit, Rule
 from ..engine.hits import LARGEST_COST, BanHit, Hits, Origin, ban_hit, settled_hit
 from ..engine.keys import HashTag, escape_subject, stem_of, stem_of_key, stem_of_subject
@@ -200,7 +200,7 @@ class Plan:
 
     @property
     def needs_users(self) -> bool:
-        return any(_mentions(limiter.declaration.type, LimitType.USER) for limiter in self.limiters)
+        return any(LimitType.USER in types_in(limiter.declaration.type) for limiter in self.limiters)
 
     @cached_property
     def is_steady(self) -> bool:
@@ -462,10 +462,6 @@ def _suffix(limiter: PlannedLimiter, others: Sequence[PlannedLimiter], added: Co
     if limiter.declared in added and any(would_conflict(limiter.declaration, other) for other in counting):
         return ADDED
     return ""
-
-
-def _mentions(type_: Any, wanted: LimitType) -> bool:
-    return wanted in type_ if isinstance(type_, tuple) else type_ is wanted
 
 
 # Hits that no plan has made: those of tasks and scripts

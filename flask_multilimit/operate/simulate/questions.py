@@ -15,7 +15,7 @@ from flask import Flask
 
 from ...declare.data import LimitsFile, read_limits, validated
 from ...declare.limiter import check_callable
-from ...declare.subjects import LimitType, Subject, parts_of
+from ...declare.subjects import LimitType, Subject, parts_of, types_in
 from ...declare.written import HeaderType
 from ...engine import ConfigurationError
 from ...engine.errors import brief, check_iterable, check_mapping, check_text
@@ -177,8 +177,7 @@ def header_fields(plans: Iterable[Plans]) -> dict[str, str]:
     found: dict[str, str] = {}
     for limiter in (limiter for each in plans for limiter in _limiters_of(each)):
         declared = limiter.declaration
-        types = declared.type if isinstance(declared.type, tuple) else (declared.type,)
-        named = zip(parts_of(declared.type, declared.name), types, strict=True)
+        named = zip(parts_of(declared.type, declared.name), types_in(declared.type), strict=True)
         found.update({name: type_.header for name, type_ in named if isinstance(type_, HeaderType)})
     return found
 
