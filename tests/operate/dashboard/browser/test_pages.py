@@ -202,11 +202,13 @@ def test_page_now_says_that_the_visitor_is_logged_out_and_asks_no_more(
 
     with visit() as tab:
         tab.expected = "Failed to load resource"
+        tab.page.clock.install()
         tab.page.goto(shop.url)
         tab.page.route(shop.url, refuse)
 
         tab.page.get_by_text("You are no longer logged in").wait_for(timeout=SOON)
-        tab.page.wait_for_timeout(5000)
+        tab.page.clock.run_for(60_000)
+        tab.page.wait_for_timeout(500)  # in which a request would arrive
         assert len(asked) == 1
 
         tab.page.unroute(shop.url)
