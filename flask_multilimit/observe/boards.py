@@ -44,9 +44,9 @@ def _number(title: str, unit: str, text: str) -> Panel:
     return Panel(title, unit, _WIDTH // 6, text, is_number=True)
 
 
-def _total(metric: str, *matchers: str) -> str:
-    """The rate per second at all selected endpoints together, 0 if nothing was counted."""
-    return f"({_rate('', metric, *matchers)} or vector(0))"
+def _total(matcher: str) -> str:
+    """The checks per second at all selected endpoints together, 0 if nothing was counted."""
+    return f"({_rate('', 'checks_total', matcher)} or vector(0))"
 
 
 def _rate(by: str, metric: str, *matchers: str) -> str:
@@ -64,10 +64,10 @@ _RULES = ("{{endpoint}} {{rule}}", "endpoint, rule")
 _TIMES = "histogram_quantile({}, sum by (le) (rate(multilimit_check_seconds_bucket[$__rate_interval])))"
 
 NUMBERS = {
-    _number("Passed a second", "reqps", "Requests that were admitted."): _total("checks_total", _PASSES),
-    _number("Refused a second", "reqps", "Refused by a rule."): _total("checks_total", _BY_RULE),
+    _number("Passed a second", "reqps", "Requests that were admitted."): _total(_PASSES),
+    _number("Refused a second", "reqps", "Refused by a rule."): _total(_BY_RULE),
     _number("Share refused now", "percentunit", "Of all checks."): (
-        f"{_total('checks_total', _BY_RULE)} / {_rate('', 'checks_total')}"
+        f"{_total(_BY_RULE)} / {_rate('', 'checks_total')}"
     ),
     _number("Bans", "short", "In force now, including bans by hand."): (
         '(sum(max by (app, endpoint, rule) (multilimit_bans_in_force{endpoint=~"$endpoint"})) or vector(0))'

@@ -75,8 +75,8 @@ def columns(
     """Aligned lines. If the screen is too narrow, the widest cells are wrapped, unless they must stay ``whole``."""
     rows = [[visible(cell) for cell in row] for row in rows]
     sizes = sizes_of([headings, *rows] if headings else rows, indent, whole=whole)
-    lines = [style(line, dim=True) for line in _row(headings, sizes, indent)] if headings else []
-    return lines + [line for row in rows for line in _row(row, sizes, indent)]
+    lines = [style(line, dim=True) for line in aligned(headings, sizes, indent)] if headings else []
+    return lines + [line for row in rows for line in aligned(row, sizes, indent)]
 
 
 def sizes_of(rows: Sequence[Sequence[str]], indent: int = 0, *, whole: bool = False) -> list[int]:
@@ -94,13 +94,11 @@ def sizes_of(rows: Sequence[Sequence[str]], indent: int = 0, *, whole: bool = Fa
     return sizes
 
 
-def aligned(rows: Sequence[Sequence[str]], sizes: Sequence[int], indent: int) -> list[str]:
-    return [line for row in rows for line in _row([visible(cell) for cell in row], sizes, indent)]
-
-
-def _row(row: Sequence[str], sizes: Sequence[int], indent: int) -> list[str]:
+def aligned(row: Sequence[str], sizes: Sequence[int], indent: int) -> list[str]:
+    """The lines of one row."""
     cells = [
-        textwrap.wrap(cell, max(size, 1), break_on_hyphens=False) or [""] for cell, size in zip(row, sizes, strict=True)
+        textwrap.wrap(visible(cell), max(size, 1), break_on_hyphens=False) or [""]
+        for cell, size in zip(row, sizes, strict=True)
     ]
     height = max((len(cell) for cell in cells), default=0)
     padded = [

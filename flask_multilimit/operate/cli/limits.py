@@ -98,7 +98,7 @@ def _lines(endpoints: Sequence[EndpointLimits]) -> list[str]:
     titles = ("NAME", "TYPE", "RULE", "ALGORITHM", "OPTIONS")
     rows = [_row(each) for endpoint in limited for each in endpoint.limits]
     sizes = console.sizes_of([titles, *rows], indent=4)
-    lines = [console.style(line, dim=True) for line in console.aligned([titles], sizes, 4)] if rows else []
+    lines = [console.style(line, dim=True) for line in console.aligned(titles, sizes, 4)] if rows else []
     for group in _grouped(limited):
         routes = [line for endpoint in group for line in _routes(endpoint)]
         lines += ["", *routes, *_by_origin(group[0].limits, sizes)]
@@ -140,7 +140,7 @@ def _by_origin(limits: Iterable[Limit], sizes: Sequence[int]) -> list[str]:
         if each.from_ != origin:
             origin = each.from_
             lines.append(console.style(f"  from {origin}", fg="cyan"))
-        lines += console.aligned([_row(each)], sizes, 4)
+        lines += console.aligned(_row(each), sizes, 4)
     return lines
 
 
