@@ -24,9 +24,10 @@ def functions_below(function: object) -> Iterator[object]:
     innermost = function
     for innermost in wrapped_in(function):
         yield innermost
-    called = _class_attribute(innermost, "__call__")
-    if not isinstance(innermost, (type, FunctionType)) and isinstance(called, FunctionType):
-        yield from wrapped_in(called)
+    if not isinstance(innermost, (type, FunctionType)):
+        called = _class_attribute(innermost, "__call__")
+        if isinstance(called, FunctionType):
+            yield from wrapped_in(called)
 
 
 def name_of(function: object) -> str:
@@ -50,8 +51,11 @@ def full_name_of(function: object) -> str:
 
 def mark_below(target: object, mark: str) -> Any:
     """The attribute ``mark`` of the outermost of ``target`` and the functions below it that have one; or ``None``."""
-    marked = (attributes_of(function) for function in functions_below(target))
-    return next((attributes[mark] for attributes in marked if mark in attributes), None)
+    for function in functions_below(target):
+        attributes = attributes_of(function)
+        if mark in attributes:
+            return attributes[mark]
+    return None
 
 
 def held_inside(function: object) -> Iterator[object]:
@@ -112,7 +116,10 @@ def _wrapped_by(function: object) -> object | None:
 
 def _class_attribute(target: object, name: str) -> object | None:
     """An attribute of the class of ``target``, read without ``target``'s own ``__getattr__``."""
-    return next((vars(each)[name] for each in type(target).__mro__ if name in vars(each)), None)
+    for each in type(target).__mro__:
+        if name in each.__dict__:
+            return cast("object", each.__dict__[name])
+    return None
 
 
 def _innermost(function: object) -> object:
