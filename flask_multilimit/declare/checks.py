@@ -25,8 +25,9 @@ def reject_shared_keys(where: str, limiters: Iterable[tuple[Declaration, object]
     for declaration, stem in limiters:
         for rule in () if declaration.shadow else declaration.counted_rules:
             place = (stem, declaration.type_name, rule.key_part)
-            owner, other = owners.setdefault(place, (declaration, rule))
-            differing = _differing_options(declaration, rule, owner, other)
+            counted = declaration, rule
+            owner, other = first = owners.setdefault(place, counted)
+            differing = _differing_options(declaration, rule, owner, other) if first is not counted else []
             if differing:
                 what, another = ("Ban", "the ban") if rule.algorithm == BAN else ("Rule", "a rule")
                 raise ConfigurationError(

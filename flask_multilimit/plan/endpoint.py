@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
@@ -442,7 +442,7 @@ def _separated(planned: Sequence[PlannedLimiter], added: Collection[Declaration]
     """``planned``, in which some limiters that would share a key get one of their own: a shadow, because a shared
     history would lack the requests that the other limiter refuses; and one that was ``added`` and counts otherwise,
     because an override cannot give it a scope."""
-    used: Counter[tuple[str, str]] = Counter()
+    used: defaultdict[tuple[str, str], int] = defaultdict(int)
     for limiter in planned:
         others = [other for other in planned if other is not limiter and other.may_share_key(limiter)]
         suffix = _suffix(limiter, others, added)
