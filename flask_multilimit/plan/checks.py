@@ -150,13 +150,14 @@ def _registries_of(app: Flask) -> Iterator[tuple[tuple[str, str], object]]:
     """Each registry, and before it, for messages, its endpoint if it has one, and the decorator that fills it."""
     for endpoint in {rule.endpoint: None for rule in app.url_map.iter_rules()}:
         yield (endpoint, "@app.route"), [app.view_functions.get(endpoint)]
-    for attribute, decorator in _HOOKS.items():
-        yield ("", f"@app.{decorator}"), getattr(app, attribute)
+    hooks = {attribute: registry for attribute in _HOOKS if (registry := getattr(app, attribute))}
+    for attribute, registry in hooks.items():
+        yield ("", f"@app.{_HOOKS[attribute]}"), registry
     if "jinja_env" in vars(app):  # otherwise, reading the attribute would make it
         for attribute, decorator in _TEMPLATES.items():
             yield ("", f"@app.{decorator}"), getattr(app.jinja_env, attribute)
-    hooks = [each for attribute in _HOOKS for each in _functions_in(getattr(app, attribute))]
-    owners = [each.__self__ for each in hooks if isinstance(each, MethodType)]  # Dash is found in no other way
+    called = [each for registry in hooks.values() for each in _functions_in(registry)]
+    owners = [each.__self__ for each in called if isinstance(each, MethodType)]  # Dash is found in no other way
     own_package = app.import_name.partition(".")[0]
     owners = [each for each in owners if _package_of(each) != own_package]
     candidates = {id(each): each for each in (*app.extensions.values(), *vars(app).values(), *owners)}
@@ -164,7 +165,7 @@ def _registries_of(app: Flask) -> Iterator[tuple[tuple[str, str], object]]:
     for extension in extensions:
         yield ("", f"the decorator of {type(extension).__name__}"), extension
     modules = {"flask.signals", signals.__name__, *map(_package_of, extensions)} & set(sys.modules)
-    for signal in _signals_in(_NAMED_SIGNALS, *(vars(sys.modules[name]) for name in modules)):
+    for signal in _signals_with_receivers(_NAMED_SIGNALS, *(vars(sys.modules[name]) for name in modules)):
         receivers = [each() if isinstance(each, ReferenceType) else each for each in signal.receivers.values()]
         yield ("", f'the decorator of the signal "{getattr(signal, "name", "")}"'), receivers
 
@@ -179,14 +180,15 @@ def _package_of(extension: object) -> str:
     return "" if package in _NO_EXTENSIONS or not attributes_of(extension) else package
 
 
-def _signals_in(*namespaces: dict[str, Any]) -> Iterable[Signal]:
+def _signals_with_receivers(*namespaces: dict[str, Any]) -> Iterable[Signal]:
     found = [each for namespace in namespaces for each in namespace.values() if issubclass(type(each), Signal)]
-    return dict.fromkeys(found)
+    return dict.fromkeys(each for each in found if each.receivers)
 
 
 def _functions_in(registry: object) -> Iterator[object]:
     """The functions in a container or an object, the nearest first."""
-    pending, seen = deque([(registry, 0)]), set[int]()
+    pending = deque([(registry, 0)])
+    seen: set[int] = set()
     while pending and len(seen) < _MOST_VALUES:
         value, depth = pending.popleft()
         if id(value) in seen:
