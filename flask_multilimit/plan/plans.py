@@ -25,6 +25,7 @@ from .sources import (
     METHODS,
     UNMATCHED_SCOPE,
     Sources,
+    class_of,
     exemptions_of,
     methods_of_handlers,
     parts_of_view,
@@ -242,7 +243,8 @@ class Plans:
 
     def _make_for(self, endpoint: str, method: str, *, by_flask: bool = False) -> Plan:
         view = self.app.view_functions.get(endpoint)
-        parts = parts_of_view(view, method)
+        view_class = class_of(view)
+        parts = parts_of_view(view, view_class, method)
         stack = stack_on(parts)
         own = stack.declarations if stack else ()
         exempt = exemptions_of(parts)
@@ -255,7 +257,7 @@ class Plans:
             stack=None if by_flask else stack,
             early=any(route.websocket for route in self._routes_of(endpoint)),
             counted_as=scope_of(endpoint),
-            methods=methods_of_handlers(view),
+            methods=methods_of_handlers(view_class),
             exempt="configuration" in self.sources.exempt_from(endpoint, exempt),
         )
         return self._checked(made)

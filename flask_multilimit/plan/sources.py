@@ -258,12 +258,11 @@ def stack_on(parts: Iterable[Any]) -> Stack | None:
     return Stack(stacks[0].where, tuple(chain.from_iterable(stack.declarations for stack in stacks)))
 
 
-def methods_of_handlers(view: Any) -> dict[Declaration, str]:
+def methods_of_handlers(view_class: type[View] | None) -> dict[Declaration, str]:
     """The limiters on the methods of a class-based view, and for each the methods that it serves, as keys name them.
 
     Limiters with ``methods`` or a scope of their own are left out.
     """
-    view_class = _class_of(view)
     if view_class is None:
         return {}
     served: dict[Declaration, list[str]] = {}
@@ -287,19 +286,18 @@ def limited_inside_view(view: Any) -> list[str]:
 
 def exemptions_of(parts: Iterable[Any]) -> frozenset[Level]:
     """The levels that any part of a view (:func:`parts_of_view`) is exempt from."""
-    return frozenset[Level]().union(*map(exempt_levels, parts))
+    return frozenset(chain.from_iterable(map(exempt_levels, parts)))
 
 
-def parts_of_view(view: Any, method: str) -> list[Any]:
+def parts_of_view(view: Any, view_class: type[View] | None, method: str) -> list[Any]:
     """The view function; for a class-based view, all functions that a request of ``method`` passes, and the class,
     outermost first."""
-    view_class = _class_of(view)
     if view_class is None:
         return [view]
     return [view, view_class, view_class.dispatch_request, _handler(view_class, method.lower())]
 
 
-def _class_of(view: Any) -> type[View] | None:
+def class_of(view: Any) -> type[View] | None:
     """The class from which ``as_view`` made ``view``. A mock, which has every attribute, does not count as one."""
     found = (attributes_of(function).get("view_class") for function in functions_below(view))
     return next((each for each in found if isinstance(each, type) and issubclass(each, View)), None)
