@@ -314,3 +314,5 @@ TIMED_CONNECTIONS: dict[str, type[Any]] = {
     "unix": TimedUnixConnection,
 }
 """The connection for each scheme of a URI, by redis-py's name for the scheme."""
+SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
+"""The schemes of URIs that name sentinels, and the protocol of the servers behind them."""

@@ -20,10 +20,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from ...threads import Beat
 from ..addresses import Address, MalformedError, host_and_port
-from .connections import TIMED_CONNECTIONS, Deadline, TimedConnection, TimedTlsConnection
+from .connections import SENTINEL_SCHEMES, TIMED_CONNECTIONS, Deadline, TimedConnection, TimedTlsConnection
 
-SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
-"""The schemes of URIs that name sentinels, and the protocol of the servers behind them."""
 PORT = 26379
 LOOK_SECONDS = 1.0
 """The time between two questions whether there is a new primary."""

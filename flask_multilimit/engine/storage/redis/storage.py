@@ -10,7 +10,7 @@ from functools import lru_cache
 from inspect import iscoroutinefunction
 from itertools import islice
 from time import monotonic, time_ns
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 from weakref import WeakMethod
 
@@ -31,9 +31,11 @@ from .compiled import SHAPES, Compiled, KnownShape
 from .connections import Deadline
 from .failures import NONE_FREE, code_of, storage_error
 from .scripts import Script, lone_script, script_for
-from .sentinel import Primary
 from .uri import address_of, timed_client
 from .wire import command_of, wire_of
+
+if TYPE_CHECKING:
+    from .sentinel import Primary
 
 CHECK: bytes = b""
 """The mode of a plain check, neither a peek nor repeated. A missing argument means the same."""

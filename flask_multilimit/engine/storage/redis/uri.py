@@ -15,8 +15,7 @@ from redis.retry import Retry
 
 from ...errors import ConfigurationError
 from ..addresses import MalformedError, check_address, redacted
-from .connections import TIMED_CONNECTIONS, Deadline, TimedTlsConnection
-from .sentinel import SENTINEL_SCHEMES, to_primary
+from .connections import SENTINEL_SCHEMES, TIMED_CONNECTIONS, Deadline, TimedTlsConnection
 
 try:
     from redis.driver_info import DriverInfo
@@ -52,6 +51,8 @@ def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
         if scheme not in {*SENTINEL_SCHEMES, *TIMED_CONNECTIONS}:
             raise ValueError(f"its scheme must be one of {', '.join(TIMED_CONNECTIONS)}")
         if scheme in SENTINEL_SCHEMES:
+            from .sentinel import to_primary  # noqa: PLC0415 - with its threads; most URIs name a server
+
             plain, kind = to_primary(url, **common)
         else:
             _check_address_in(url)
