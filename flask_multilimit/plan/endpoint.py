@@ -324,6 +324,8 @@ class Planner:
         ``counted_as`` is the scope in the keys of declarations without one, if it is not ``scope``. ``methods`` has the
         part of keys for the methods of declarations that are on one method of a class.
         """
+        if not declarations:
+            return ()
         reject_scattered_keys(scope, serving)
         own = counted_as or scope
         names = _Names((*(each for each in declarations if each not in added), *methods))
