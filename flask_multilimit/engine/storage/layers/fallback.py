@@ -8,7 +8,6 @@ they would have come back. If the storage said nothing about a key, half of its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
@@ -36,15 +35,17 @@ UNLIMITED = 10**9
 """A count that refuses nothing."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class LastAnswer:
     """The storage's last answer about the keys of one check."""
 
-    at: int
-    """When it came, by the clock of this process."""
-    decision: Decision
-    before: Decision | None
-    """The answer before that."""
+    __slots__ = ("at", "before", "decision")
+
+    def __init__(self, at: int, decision: Decision, before: Decision | None) -> None:
+        self.at = at
+        """When it came, by the clock of this process."""
+        self.decision = decision
+        self.before = before
+        """The answer before that."""
 
 
 class Fallback:

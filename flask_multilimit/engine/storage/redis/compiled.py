@@ -23,7 +23,6 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -253,14 +252,16 @@ def _written_out(body: str, names: dict[str, str], results: str) -> str:
     return f"{results and f'local {results}'}\nrepeat\n{body}until true\n"
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class KnownShape:
     """A shape, how often it was checked, and its script."""
 
-    shape: Shape
-    checks: int = 0
-    script: Compiled | None = None
-    """``None`` until it is compiled."""
+    __slots__ = ("checks", "script", "shape")
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.checks: int = 0
+        self.script: Compiled | None = None
+        """``None`` until it is compiled."""
 
 
 class Shapes:
