@@ -210,6 +210,8 @@ def exempt_levels(target: object) -> frozenset[Level]:
     """The levels that a view or a blueprint is exempt from."""
     if isinstance(target, type):
         return cast("frozenset[Level]", getattr(target, _EXEMPT, frozenset()))
+    if isinstance(target, Blueprint):
+        return cast("frozenset[Level]", vars(target).get(_EXEMPT, frozenset()))
     return cast("frozenset[Level]", mark_below(target, _EXEMPT) or frozenset())
 
 
