@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from flask_multilimit.engine.storage.local.server import LocalServer
 from flask_multilimit.engine.storage.local.supervisor import LINGERS
 from operate.cli.conftest import Command
 from support.processes import Program
@@ -74,6 +75,7 @@ def test_quotas_outlive_workers_that_a_master_replaces_long_before_the_next_requ
     with Program(*command, *one_worker, environment=settings_of(place)) as program:
         before = program.get_all(["/"] * 60)
         time.sleep(2 * LINGERS)
+        assert LocalServer(place.directory).is_used()
         after = program.get("/")
 
         assert Counter(reply.status for reply in before) == {200: 50, 429: 10}
