@@ -176,6 +176,7 @@ def test_each_check_that_threads_get_admitted_around_an_outage_is_charged_once(w
     def ask() -> None:
         while not stop.is_set():
             admitted.append(limiter.check(hits("100000/hour")).allowed)
+            time.sleep(0.001)  # threads that only check would keep the lock from the thread that probes, for seconds
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
