@@ -92,9 +92,7 @@ NONE_FREE = "Too many connections"
 """What redis-py says if all connections of a pool are in use."""
 _NONE_FREE_IN_TIME = "No connection available."
 """What it says if that is so until a pool waits no longer."""
-_SERVER_IS_FULL = ("max number of clients reached", "Connection not ready")
-"""What the server says; and what redis-py says if it has not read that, but found something to read on a new
-connection."""
+_SERVER_IS_FULL = "max number of clients reached"
 _PROCESS_IS_FULL = "Too many open files"
 _NO_REPLY = (exceptions.TimeoutError, exceptions.ConnectionError, OSError)
 
@@ -139,7 +137,7 @@ def _remedy_of(error: Exception, *, no_reply: bool) -> str:
         return (
             "more checks run at once than max_connections in the storage URI, or of the client's pool, allows: raise it"
         )
-    if any(each in str(error) for each in _SERVER_IS_FULL):
+    if _SERVER_IS_FULL in str(error):
         return "the server has as many connections as its maxclients allows: raise it, or use fewer workers or threads"
     if _PROCESS_IS_FULL in str(error):
         return RAISE_FILES

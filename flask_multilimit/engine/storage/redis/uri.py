@@ -8,6 +8,7 @@ from inspect import signature
 from typing import Any
 from urllib.parse import urlsplit
 
+import redis
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
@@ -17,14 +18,16 @@ from ...errors import ConfigurationError
 from ..addresses import MalformedError, check_address, redacted
 from .connections import SENTINEL_SCHEMES, TIMED_CONNECTIONS, Deadline, TimedTlsConnection
 
+_DRIVER: dict[str, Any] = {}
+"""Options that tell redis-py its own version. Otherwise, it looks that up on disk for each connection, which takes
+milliseconds. It sends the version to the server, on which twemproxy hangs up; but without this greeting, redis-py does
+not read what a server with TLS 1.3, or a full one, sends first, and takes the connection for broken."""
 try:
     from redis.driver_info import DriverInfo
-except ImportError:  # before redis-py 7.2
-    _ANONYMOUS: dict[str, Any] = {"lib_name": None, "lib_version": None}
+except ImportError:  # older versions look once, when they are imported
+    pass
 else:
-    _ANONYMOUS = {"driver_info": DriverInfo(name="", lib_version="")}  # not None, for which 7.2 takes its own
-"""Options with which redis-py does not tell the server its own name and version. A proxy that does not know CLIENT
-SETINFO may close the connection, as twemproxy does."""
+    _DRIVER["driver_info"] = DriverInfo(lib_version=redis.__version__)
 
 
 def address_of(client: Any) -> str:
@@ -44,7 +47,7 @@ def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
     the URI that the user has ``given`` in its place."""
     common: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "health_check_interval": 0}
     if "lib_" not in url:
-        common |= _ANONYMOUS
+        common |= _DRIVER
     scheme = url.partition(":")[0]
     try:
         _check_credentials(url)
