@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from flask_multilimit import IP, USER, MultiLimit, rate_limiter
 from flask_multilimit.control.document import Document, document_from
+from flask_multilimit.control.store import Announced, StoreInMemory
 from flask_multilimit.serve.gate import gate_of
 from support.effort import tries
 
@@ -77,13 +78,24 @@ def commands(draw: st.DrawFn) -> list[str]:
     return [name, *(part for option in options for part in option), *flags, *yes, "--", *positional]
 
 
+class SharedStore(StoreInMemory):
+    """Says that others see what it keeps: otherwise, commands would change nothing."""
+
+    shared = True  # type: ignore[assignment]
+
+    def announce(self, *_: object) -> None: ...
+
+    def workers(self) -> Announced:
+        return Announced(0, [], [])
+
+
 def made() -> Flask:
     """The control document is in this process, but commands treat it as shared."""
     app = Flask("shop")
     MultiLimit(app, user_loader=lambda: request.headers.get("X-User"))
     app.add_url_rule("/", "show", rate_limiter(type=IP, rules="100/minute")(lambda: "ok"))
     app.add_url_rule("/mine", "mine", rate_limiter(type=USER, rules="100/minute; 1000/hour")(lambda: "ok"))
-    gate_of(app).applier.follower.store.shared = True
+    gate_of(app).applier.follower.store = SharedStore()
     return app
 
 
