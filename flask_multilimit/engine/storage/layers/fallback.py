@@ -41,10 +41,10 @@ class LastAnswer:
     __slots__ = ("at", "before", "decision")
 
     def __init__(self, at: int, decision: Decision, before: Decision | None) -> None:
-        self.at = at
+        self.at: int = at
         """When it came, by the clock of this process."""
-        self.decision = decision
-        self.before = before
+        self.decision: Decision = decision
+        self.before: Decision | None = before
         """The answer before that."""
 
 

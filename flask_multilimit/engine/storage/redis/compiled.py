@@ -258,7 +258,7 @@ class KnownShape:
     __slots__ = ("checks", "script", "shape")
 
     def __init__(self, shape: Shape) -> None:
-        self.shape = shape
+        self.shape: Shape = shape
         self.checks: int = 0
         self.script: Compiled | None = None
         """``None`` until it is compiled."""
