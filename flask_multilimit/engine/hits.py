@@ -141,7 +141,7 @@ class Hits(tuple[Hit, ...]):
             raise ConfigurationError(f"two hits have the key {twice!r}: give one rule, or different scopes or types")
         made.cache = {}
         made.scope = scope
-        made.bans = bans_among(made)
+        made.bans = _bans_among(made)
         made.leased = any(hit.rule.lease for hit in made)
         made.revisable = any(hit.origin is not None for hit in made)
         return made
@@ -241,8 +241,7 @@ class PlacedBan(NamedTuple):
     """The places of the hits that it watches."""
 
 
-def bans_among(hits: tuple[Hit, ...]) -> tuple[PlacedBan, ...]:
-    """The bans among ``hits``, in order."""
+def _bans_among(hits: tuple[Hit, ...]) -> tuple[PlacedBan, ...]:
     bans = [(place, hit) for place, hit in enumerate(hits) if isinstance(hit, BanHit)]
     if not bans:
         return ()
@@ -258,8 +257,8 @@ def bans_among(hits: tuple[Hit, ...]) -> tuple[PlacedBan, ...]:
 
 
 def bans_of(hits: tuple[Hit, ...]) -> tuple[PlacedBan, ...]:
-    """:func:`bans_among`, which :class:`Hits` know already."""
-    return hits.bans if isinstance(hits, Hits) else bans_among(hits)
+    """The bans among ``hits``, in order. :class:`Hits` know them already."""
+    return hits.bans if isinstance(hits, Hits) else _bans_among(hits)
 
 
 def calendars_of(hits: tuple[Hit, ...]) -> tuple[Periods, ...]:

@@ -14,7 +14,7 @@ from itertools import chain
 from ...algorithms import UNKNOWN
 from ...algorithms.base import encode_ban, level_of
 from ...decision import Decision
-from ...hits import BanHit, Hit, bans_among, bans_of, memoized
+from ...hits import BanHit, Hit, bans_of, memoized
 from ...periods import AROUND
 from ...reply import DELAY, Standing, at_instant, head, reset_afters, standing_of, standings_of
 from ...rules import LONGEST, Concurrent, Rule, changed
@@ -116,7 +116,7 @@ class Fallback:
 
         A ban that the storage has reported continues. No ban begins, because a share refuses sooner than its rule.
         """
-        bans: dict[str, Standing] = {ban.hit.key: self._standing_of_ban(ban.hit) for ban in bans_among(local)}
+        bans: dict[str, Standing] = {ban.hit.key: self._standing_of_ban(ban.hit) for ban in bans_of(local)}
         banned = any(bans[hit.key][1] and not hit.shadow for hit in local if hit.key in bans)
         local = without_bans(local)
         if not local:

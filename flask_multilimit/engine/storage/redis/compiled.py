@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from ...algorithms import BAN, CALENDAR, SHIPPED, SLIDING, Quota, algorithm_of
 from ...forks import notify_child
-from ...hits import Hit, bans_among
+from ...hits import Hit, bans_of
 from ...reply import frame_of
 from .scripts import library, script_of, source, source_of_algorithm, strikes
 
@@ -80,7 +80,7 @@ def shape_of(hits: tuple[Hit, ...]) -> Shape | None:
 
 
 def _shape_with_bans(hits: tuple[Hit, ...]) -> Shape | None:
-    watches = {place: tuple(each + 1 for each in watched) for place, _, watched in bans_among(hits)}
+    watches = {place: tuple(each + 1 for each in watched) for place, _, watched in bans_of(hits)}
     if any(hit.cost == 0 and place not in watches for place, hit in enumerate(hits)):
         return None
     return tuple(

@@ -22,7 +22,7 @@ from ...algorithms import concurrency
 from ...decision import Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
 from ...forks import LateLock, notify_child
-from ...hits import PEEK_ID, Hit, bans_among, calendars_of, memoized, memorize, new_id, packed_ban
+from ...hits import PEEK_ID, Hit, bans_of, calendars_of, memoized, memorize, new_id, packed_ban
 from ...reply import completed
 from ..addresses import shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
@@ -419,7 +419,7 @@ class RedisStorage:
 def _call_of(driver: str, hits: tuple[Hit, ...], boundaries: bytes) -> tuple[Script, list[bytes]]:
     """The script and its arguments up to the id, as the header of each Lua driver describes them."""
     keys = [hit.key.encode() for hit in hits]
-    packed = [*[hit.packed for hit in hits], *map(packed_ban, bans_among(hits)), boundaries]
+    packed = [*[hit.packed for hit in hits], *map(packed_ban, bans_of(hits)), boundaries]
     return script_for(driver, hits), [b"%d" % len(hits), *keys, b"".join(packed)]
 
 
