@@ -104,13 +104,6 @@ def reset_afters(reply: Reply) -> Reply:
     return reply[RESET_AFTER::FIELDS_PER_HIT]
 
 
-def at_instant(reply: Reply, now: int) -> list[int]:
-    """``reply``, as if it had been given at ``now``."""
-    moved = list(reply)
-    moved[NOW] = now
-    return moved
-
-
 def as_allowed(reply: Reply) -> list[int]:
     """``reply`` with every hit allowed and all else as it is."""
     standings = [((remaining, 0, reset_after), False) for remaining, _, reset_after in standings_of(reply)]

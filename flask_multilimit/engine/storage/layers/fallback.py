@@ -16,7 +16,7 @@ from ...algorithms.base import encode_ban, level_of
 from ...decision import Decision
 from ...hits import BanHit, Hit, bans_of, memoized
 from ...periods import AROUND
-from ...reply import DELAY, Standing, at_instant, head, reset_afters, standing_of, standings_of
+from ...reply import DELAY, Standing, head, reset_afters, standing_of, standings_of, start_of
 from ...rules import LONGEST, Concurrent, Rule, changed
 from ..base import Slot, monotonic_microseconds
 from ..forgetting import MOST_KEYS
@@ -169,7 +169,11 @@ class Fallback:
         """Renew the slots that ``local`` has taken. Return the decision that holds them now."""
         slots = [Slot(local.check_id, charge.hit) for charge in local.charges if charge.hit.rule.holds_slots]
         self._memory.renew(slots)
-        return local.replaced(reply=at_instant(local.reply, self.now()))
+        reply, elapsed = list(local.reply), self.now() - local.at
+        for place, hit in enumerate(local.hits):
+            if hit.rule.holds_slots:
+                reply[start_of(place + 1) - 1] = elapsed + hit.rule.quota.window  # its reset_after
+        return local.replaced(reply=reply)
 
     def reset(self, keys: Sequence[str]) -> None:
         """Forget ``keys`` and the storage's answers about them."""
@@ -321,12 +325,13 @@ def _full_quota(hit: Hit) -> int:
 
 def _on_share(hit: Hit, share: Rule | None) -> Hit:
     """``hit`` with its share as the rule. Without a share, a rule is asked for more than it ever admits, because rules
-    with a count of 0 cannot be declared."""
-    if share is not None:
-        return type(hit)(hit.key, share, hit.cost, hit.name, hit.shadow)
-    time = hit.rule.time
-    least = Concurrent(1, time) if hit.rule.holds_slots else Rule(time, 1, algorithm="fixed_window")
-    return Hit(hit.key, least, min(hit.needed, 1) * 2, hit.name, hit.shadow)
+    with a count of 0 cannot be declared. Its own key may have been charged when there were fewer workers."""
+    if share is None:
+        return Hit("", _LEAST, min(hit.needed, 1) * 2, shadow=hit.shadow)
+    return type(hit)(hit.key, share, hit.cost, hit.name, hit.shadow)
+
+
+_LEAST = Rule(1, 1, algorithm="fixed_window")
 
 
 def has_share(rule: Rule, workers: int) -> bool:

@@ -23,6 +23,7 @@ from flask_multilimit.engine.storage.layers.health import count_workers
 from support.bench import hits
 from support.clock import Clock
 from support.forks import forked
+from support.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -159,6 +160,22 @@ def test_workers_are_counted_again_when_an_outage_begins(monkeypatch: pytest.Mon
     limiter.close()
 
     assert (admitted, guard.health().workers.count) == (2, 5)
+
+
+def test_used_key_has_no_share_once_more_workers_than_its_limit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers_are_counted_as(monkeypatch, 1, 4)
+    storage = Shared(Clock())
+    storage.error = StorageError("it is broken")
+    limiter, plan = Limiter(GuardedStorage(storage)), hits("3/hour")
+    assert limiter.check(plan).allowed
+    storage.error = None
+    until(lambda: limiter.health().state == "working")
+    storage.error = StorageError("it is broken again")
+
+    decision = limiter.check(plan)
+    limiter.close()
+
+    assert (decision.allowed, decision.remaining, decision.retry_after) == (False, 0, 1)
 
 
 def test_workers_forked_in_an_outage_get_shares_of_the_limit_of_their_parent(

@@ -729,3 +729,21 @@ def test_refund_in_an_outage_of_an_earlier_check_is_made_after_it(workers: Worke
     workers.mend()
 
     assert [status.remaining for status in workers.storage.peek(plan).statuses] == [4, 9]
+
+
+def test_renewal_of_a_slot_in_an_outage_prolongs_no_other_charge_of_its_check(workers: Workers) -> None:
+    fixed = hits(Rule(30, 9, algorithm="fixed_window"))
+    limiter = workers.limiter
+    storage: Any = limiter.outermost
+    begin_outage(workers)
+    refunded, running = (limiter.check((*FOUR, *fixed)) for _ in range(2))
+
+    workers.clock.advance(20)
+    storage.renew([*slots_of(refunded), *slots_of(running)])
+    limiter.refund(refunded)
+    left_in_outage = limiter.peek(fixed).remaining
+    workers.clock.advance(20)
+    workers.mend()
+
+    assert left_in_outage == 8, "a refund gives back what was charged"
+    assert [workers.storage.peek(plan).remaining for plan in (FOUR, fixed)] == [3, 9], "the window has passed"
