@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import tzinfo
 from pathlib import Path
 
@@ -88,9 +87,7 @@ def simulate_command(
         requests = Stoppable(read)
         run(requests, replays)
     require_requests(read.files)
-    reports = [
-        _of_endpoint(replay.report(complete=requests.complete, files=read.files), log.endpoint) for replay in replays
-    ]
+    reports = [replay.report(complete=requests.complete, files=read.files, endpoint=log.endpoint) for replay in replays]
     named = [(name, report) for (name, _), report in zip(sets, reports, strict=True)]
     with for_people(), writing():
         if png is not None:
@@ -121,21 +118,6 @@ def _sets(app: Flask, limits: Path | None, against: Path | None) -> list[tuple[s
     """The sets of limits through which to replay, by name."""
     sets = [(str(limits) if limits else IN_FORCE, limits_of(app, limits))]
     return sets if against is None else [*sets, (str(against), limits_of(app, against))]
-
-
-def _of_endpoint(report: Report, endpoint: str | None) -> Report:
-    """The part of ``report`` about one endpoint, for the numbers that are counted by endpoint. Limits may be shared, so
-    all requests were replayed, and clients, bans and the storage are those of the whole app."""
-    if endpoint is None:
-        return report
-    endpoints = tuple(each for each in report.endpoints if each.name == endpoint)
-    rules = tuple(rule for rule in report.rules if endpoint in rule.endpoints)
-    known = {(rule.limiter, rule.name) for rule in rules if rule.is_ban}
-    bans = tuple(ban for ban in report.bans if (ban.limiter, ban.name) in known)
-    names = ["requests", "admitted", "refused", "denied", "really_refused", "now_admitted"]
-    names += [] if report.differing is None else ["differing"]
-    counts = {name: sum(getattr(each, name) for each in endpoints) for name in names}
-    return replace(report, endpoints=endpoints, rules=rules, bans=bans, outside=0, **counts)
 
 
 def _screen(report: Report, zone: tzinfo) -> list[str]:

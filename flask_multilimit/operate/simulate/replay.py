@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 
@@ -18,7 +18,7 @@ from ...engine.storage.forgetting import UNBOUNDED
 from ...plan.hits import AppliedLimits
 from .logged import MICROSECONDS, LoggedRequest
 from .reading import LogFile
-from .replay_plan import ClientPlan, ReplayedRule, ReplayPlan, ReplayPlans, Shape, Tally, charge_stands
+from .replay_plan import ClientPlan, ReplayPlan, ReplayPlans, Tally, charge_stands
 from .report import (
     WORST,
     ClientReport,
@@ -54,13 +54,10 @@ class Replay:
         self._charge_stands = cache(charge_stands)
         self._remembered: dict[object, ClientPlan] = {}
         self._clients = Clients()
-        self._refusals: Counter[tuple[Shape, tuple[int, ...]]] = Counter()
-        self._bans: defaultdict[ReplayedRule, list[str]] = defaultdict(list)
-        """The client of each ban that began."""
         self._notes: Counter[str] = Counter()
         self._first: int | None = None
         self._last: int | None = None
-        self._requests = self._checks = self._settlements = 0
+        self._checks = self._settlements = 0
         self._outside = Tally()
         self._compared = False
 
@@ -71,9 +68,8 @@ class Replay:
         if time.waiting:
             time.advance_to(at)
         time.now = self._last = at
-        if not self._requests:
+        if self._first is None:
             self._first = at
-        self._requests += 1
         plan = self._client_plan(request)
         if plan is None:
             self._outside.requests += 1
@@ -142,7 +138,7 @@ class Replay:
                 least[place] = left
         if any(decision.reply[RETRY_AFTERS]):  # of shadows
             tally.shadowed += 1
-            self._refusals[plan.shape, _refusing(decision)] += 1
+            tally.refusals[_refusing(decision)] += 1
             self._count_bans(plan, decision)
         if decision.delay and limits.longest_wait(decision) >= decision.delay:
             tally.delayed += 1
@@ -183,7 +179,7 @@ class Replay:
         tally, endpoint = plan.shape.tally, plan.shape.destination.endpoint
         tally.refused += 1
         tally.statuses[request.status] = tally.statuses.get(request.status, 0) + 1
-        self._refusals[plan.shape, _refusing(decision)] += 1
+        tally.refusals[_refusing(decision)] += 1
         self._count_bans(plan, decision)
         now = self._time.now
         client = self._clients.refuse(plan.client, now)
@@ -195,7 +191,7 @@ class Replay:
     def _count_bans(self, plan: ClientPlan, decision: Decision) -> None:
         for place, ban in zip(plan.shape.bans, decision.bans if plan.shape.bans else (), strict=True):
             if ban.begun:
-                self._bans[plan.shape.rules[place]].append(plan.client)
+                plan.shape.tally.banned.append((place, plan.client))
 
     def _compare(self, tally: Tally, request: LoggedRequest, decision: Decision | None) -> None:
         """Compare the verdict with the recorded one, and report it to the caller."""
@@ -243,30 +239,33 @@ class Replay:
 
     # The report
 
-    def report(self, *, complete: bool = True, files: Iterable[LogFile] = ()) -> Report:
-        """The report on the requests so far."""
+    def report(self, *, complete: bool = True, files: Iterable[LogFile] = (), endpoint: str | None = None) -> Report:
+        """The report on the requests so far; with ``endpoint``, on those to it. Limits may be shared, so clients,
+        commands and notes are always those of the whole app."""
         self._forget()
         plans = list(self._plans.known.values())
-        shapes = [shape for plan in plans for shape in plan.shapes]
-        known = list(dict.fromkeys(rule for plan in plans for rule in plan.rules))
-        endpoints, rules = endpoint_reports(shapes), rule_reports(shapes, known, self._refusals)
+        own = [plan for plan in plans if endpoint in {None, plan.destination.name}]
+        shapes = [shape for plan in own for shape in plan.shapes]
+        known = list(dict.fromkeys(rule for plan in own for rule in plan.rules))
+        endpoints, rules = endpoint_reports(shapes), rule_reports(shapes, known)
+        outside = self._outside if endpoint is None else Tally()
         worst = self._clients.worst()
         return Report(
-            requests=self._requests,
+            requests=outside.requests + sum(each.requests for each in endpoints),
             first=self._first,
             last=self._last,
             complete=complete,
             admitted=sum(each.admitted + each.unlimited + each.allowed for each in endpoints),
             refused=sum(each.refused for each in endpoints),
             denied=sum(each.denied for each in endpoints),
-            outside=self._outside.requests,
-            really_refused=self._outside.really_refused + sum(each.really_refused for each in endpoints),
-            now_admitted=self._outside.now_admitted + sum(each.now_admitted for each in endpoints),
+            outside=outside.requests,
+            really_refused=outside.really_refused + sum(each.really_refused for each in endpoints),
+            now_admitted=outside.now_admitted + sum(each.now_admitted for each in endpoints),
             clients=len(self._clients),
             clients_refused=len(worst),
             endpoints=endpoints,
             rules=rules,
-            bans=ban_reports(known, rules, self._bans),
+            bans=ban_reports(shapes, known, rules),
             worst=tuple(self._client_report(client) for client in worst[:WORST]),
             commands=self._checks + self._settlements + self._slots.commands,
             notes=self._all_notes(plans),

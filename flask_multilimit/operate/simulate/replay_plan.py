@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -86,6 +87,10 @@ class Tally:
     statuses: dict[int, int] = field(default_factory=dict)
     least: list[int] = field(default_factory=list)
     """The fewest units left, by the index of the hit; a negative number is 0, and says when one is free again."""
+    refusals: Counter[tuple[int, ...]] = field(default_factory=Counter)
+    """The refusals, by the indexes of the rules that refused together."""
+    banned: list[tuple[int, str]] = field(default_factory=list)
+    """The index and the client of each ban that began."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

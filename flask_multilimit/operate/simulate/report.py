@@ -168,9 +168,6 @@ class Report:
 
 # What was counted
 
-RefusedTogether = tuple[Shape, tuple[int, ...]]
-"""A shape, and the indexes of its rules that refused."""
-
 
 def endpoint_reports(shapes: Sequence[Shape]) -> tuple[EndpointReport, ...]:
     """A report of each endpoint, those that refuse most first."""
@@ -193,9 +190,7 @@ def _endpoint_report(name: str, tallies: Sequence[Tally]) -> EndpointReport:
     )
 
 
-def rule_reports(
-    shapes: Sequence[Shape], rules: Sequence[ReplayedRule], refusals: Mapping[RefusedTogether, int]
-) -> tuple[RuleReport, ...]:
+def rule_reports(shapes: Sequence[Shape], rules: Sequence[ReplayedRule]) -> tuple[RuleReport, ...]:
     """A report of each of ``rules``, in their order."""
     asked, refused, alone = Counter[ReplayedRule](), Counter[ReplayedRule](), Counter[ReplayedRule]()
     least: dict[ReplayedRule, int] = {}
@@ -205,7 +200,8 @@ def rule_reports(
             asked[rule] += shape.tally.requests
             least[rule] = min(least.get(rule, NO_LEAST), max(left, 0))
             endpoints[rule][shape.destination.name] += 0
-    for (shape, refusing), number in refusals.items():
+    refusals = ((shape, *each) for shape in shapes for each in shape.tally.refusals.items())
+    for shape, refusing, number in refusals:
         found = [shape.rules[place] for place in refusing]
         for rule in found:
             refused[rule] += number
@@ -225,11 +221,14 @@ def rule_reports(
 
 
 def ban_reports(
-    rules: Sequence[ReplayedRule], reports: Sequence[RuleReport], banned: Mapping[ReplayedRule, Sequence[str]]
+    shapes: Sequence[Shape], rules: Sequence[ReplayedRule], reports: Sequence[RuleReport]
 ) -> tuple[BanReport, ...]:
-    """A report of each of ``rules`` that is a ban. ``reports`` are those of the rules, in the same order; ``banned``
-    has the client of each ban that began."""
-    found = [(rule, report, banned.get(rule, ())) for rule, report in zip(rules, reports, strict=True)]
+    """A report of each of ``rules`` that is a ban. ``reports`` are those of the rules, in the same order."""
+    banned: dict[ReplayedRule, list[str]] = {rule: [] for rule in rules}
+    for shape in shapes:
+        for place, client in shape.tally.banned:
+            banned[shape.rules[place]].append(client)
+    found = [(rule, report, banned[rule]) for rule, report in zip(rules, reports, strict=True)]
     return tuple(
         BanReport(
             name=rule.name,

@@ -188,6 +188,30 @@ def test_simulate_counts_real_refusals_by_endpoint(on_memory: Command, log: Path
     assert really_refused() == (3, 3)
 
 
+def test_simulate_counts_a_shared_limit_at_the_chosen_endpoint_alone(on_memory: Command, log: Path) -> None:
+    written(log, [*(line(second, "/update") for second in range(5)), *(line(9, "/api/search/1") for _ in range(2))])
+    shared = {"type": "ip", "rules": "3/hour", "ban": {"after": 2, "within": 60, "time": 3600}}
+    limits = written(log.with_name("limits.json"), [json.dumps({"application_limits": shared})])
+
+    def counted(endpoint: str) -> list[int]:
+        asked = ("simulate", str(log), "--limits", str(limits), "--endpoint", endpoint, "--json")
+        (report,) = on_memory(*asked).json["reports"]
+        (rule,) = (each for each in report["rules"] if each["text"] == "3 per 3600s")
+        (ban,) = report["bans"]
+        return [rule["asked"], rule["refused"], ban["begun"], ban["clients"], ban["refused"]]
+
+    assert counted("update") == [5, 2, 1, 1, 0]
+    assert counted("api.search") == [2, 2, 0, 0, 2]
+
+
+def test_simulate_counts_requests_without_limits_as_admitted(on_memory: Command, log: Path) -> None:
+    limits = written(log.with_name("limits.json"), [json.dumps({"allow": ["203.0.113.7"]})])
+
+    for only in ((), ("--endpoint", "update"), ("--endpoint", "api.search")):
+        (report,) = on_memory("simulate", str(log), "--limits", str(limits), "--json", *only).json["reports"]
+        assert report["admitted"] + report["refused"] + report["denied"] + report["outside"] == report["requests"]
+
+
 def test_simulate_says_when_log_is_empty(on_memory: Command, tmp_path: Path) -> None:
     assert on_memory("simulate", str(written(tmp_path / "empty.log", []))).out == "No requests.\n"
 
