@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from redis.exceptions import AskError, RedisError, ResponseError
+from redis.exceptions import AskError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ...errors import StorageError
@@ -62,8 +62,8 @@ def has_no_right(error: StorageError) -> bool:
 
 
 class HashSlots:
-    """The owner of each hash slot. ``ask`` returns the answer of the server at an address to CLUSTER SLOTS. ``start``
-    are the servers to ask first.
+    """The owner of each hash slot. ``ask`` returns the answer of the server at an address to CLUSTER SLOTS, or raises
+    :class:`StorageError`. ``start`` are the servers to ask first.
 
     :meth:`owner` and :meth:`primaries` may ask servers, and raise :class:`StorageError` if none of them answers within
     ``deadline``. Thread-safe, fork-safe.
@@ -145,10 +145,10 @@ class HashSlots:
         for address in list(self._servers):
             try:
                 return self._owners_in(self._ask(address), address)
-            except (RedisError, OSError, ValueError, TypeError, IndexError) as error:  # noqa: PERF203 - to try the next
+            except (StorageError, ValueError, TypeError, IndexError) as error:  # noqa: PERF203 - to try the next
                 self._ask_last(address)
-                failure = _failure(address, error)
-                if isinstance(error, (RedisTimeoutError, OSError)):
+                failure = error if isinstance(error, StorageError) else storage_error(error)
+                if isinstance(failure.__cause__, (RedisTimeoutError, OSError)):
                     break  # no time is left; the next question starts with another server
         raise failure
 
@@ -157,7 +157,7 @@ class HashSlots:
         known = {asked: None}
         for first, last, *nodes in reply:
             addresses = [(_host(node[0]) or asked[0], int(node[1])) for node in nodes]
-            owners[first : last + 1] = addresses[:1] * (last + 1 - first)
+            owners[first : last + 1] = [addresses[0]] * (last + 1 - first)
             known |= dict.fromkeys(addresses)
         self._servers = list(known | dict.fromkeys(self._start))
         return owners
@@ -171,11 +171,3 @@ def _host(given: Any) -> str:
     """The host as text; empty if the server does not know or tell its name."""
     host = given.decode() if isinstance(given, bytes) else given or ""
     return "" if host == "?" else str(host)
-
-
-def _failure(address: Address, error: Exception) -> StorageError:
-    failure = storage_error(error)
-    failure.key_specific = False
-    if type(error) is ResponseError and "cluster support disabled" in str(error):
-        failure.remedy = f"{address[0]}:{address[1]} is not part of a cluster: use redis://host:port"
-    return failure

@@ -239,7 +239,7 @@ class Servers:
         return client
 
     def _ask_for_hash_slots(self, address: Address) -> Any:
-        return self._client_at(address).execute_command("CLUSTER", "SLOTS")
+        return self._at(address).ask(b"CLUSTER", b"SLOTS")
 
 
 class _Asking:

@@ -37,6 +37,7 @@ REMEDIES = {
     "stop-writes-on-bgsave-error to no",
     "LOADING": "the server is loading its data, and will answer once it has finished",
     "BUSY": "a script keeps the server busy: SCRIPT KILL ends it",
+    "NO_CLUSTER": "the server is not part of a cluster: use redis://host:port",
     "CLUSTERDOWN": "the cluster has lost slots: see CLUSTER INFO",
     "MASTERDOWN": "the replica has lost its primary",
     "NOREPLICAS": "the primary has too few replicas to take writes: see min-replicas-to-write",
@@ -66,6 +67,7 @@ _TEXT = (
     r"(?P<UNKNOWN>[Uu]nknown (?:Redis |server )?command)"
     r"|(?P<NOPERM>ACL failure in script|user executing the script can't)"  # Redis 7.2 and Valkey, Redis 7.0
     r"|(?P<DATABASE>DB index is out of range|SELECT is not allowed)"
+    r"|(?P<NO_CLUSTER>cluster support disabled)"
 )
 """The texts of errors without a code of the server, each in a group called after a code of this module."""
 _NO_RIGHT_TO_RUN = r"permissions to run the '([a-z|_-]{1,40})'"

@@ -247,12 +247,12 @@ class RedisStorage:
 
     def reset(self, keys: Sequence[str]) -> None:
         self._deadline.start()
-        if keys and self._wire is not None:
-            self._command(
-                self._wire.ask, command_of(b"UNLINK", *[key.encode() for key in keys]), self._deadline.started
-            )
-        elif keys:
-            self._command(self._client.execute_command, "UNLINK", *keys)
+        if keys:
+            self.ask(b"UNLINK", *[key.encode() for key in keys])
+
+    def ask(self, *command: bytes) -> Any:
+        """The server's answer to ``command``. Raises :class:`StorageError`. The caller starts the deadline."""
+        return self._command(self._send, *command)
 
     @property
     def client(self) -> Any:
@@ -318,7 +318,7 @@ class RedisStorage:
         """Check ``hits`` with the text of a compiled script."""
         keys = [hit.key.encode() for hit in hits]
         boundaries = [self._boundaries(hits)] if calendars_of(hits) else []
-        answer = self._command(self._call, b"EVAL", script.text, b"%d" % len(hits), *keys, *boundaries, check_id)
+        answer = self.ask(b"EVAL", script.text.encode(), b"%d" % len(hits), *keys, *boundaries, check_id)
         if self._is_outside(hits, answer):
             return self._ask(CHECK, hits, check_id)
         return _decision(check_id, hits, answer, script.frame)
@@ -336,17 +336,17 @@ class RedisStorage:
     def _evaluate(self, script: Script, arguments: Sequence[bytes], *, loaded: bool = True) -> Any:
         try:
             if loaded:
-                return self._call(b"EVALSHA", script.sha, *arguments)
+                return self._send(b"EVALSHA", script.sha.encode(), *arguments)
         except NoScriptError:
             pass  # not loaded yet, flushed, or a fail-over went to a server that never had it
         except (RedisError, OSError) as error:
             raise self._failure(error) from error
-        return self._command(self._call, b"EVAL", script.text, *arguments)
+        return self.ask(b"EVAL", script.text.encode(), *arguments)
 
-    def _call(self, name: bytes, script: str, *arguments: bytes) -> Any:
+    def _send(self, *command: bytes) -> Any:
         if self._wire is not None:
-            return self._wire.ask(command_of(name, script.encode(), *arguments), self._deadline.started)
-        return self._client.execute_command(name.decode(), script, *arguments)
+            return self._wire.ask(command_of(*command), self._deadline.started)
+        return self._client.execute_command(command[0].decode(), *command[1:])
 
     def _call_of(
         self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int

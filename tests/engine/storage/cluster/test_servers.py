@@ -46,7 +46,7 @@ class Client:
         self._nodes, self._address = nodes, address
 
     def execute_command(self, *command: Any) -> Any:
-        if command == ("CLUSTER", "SLOTS"):
+        if command == ("CLUSTER", b"SLOTS"):
             return [[0, 16_383, self._nodes.owner]]
         self._nodes.asked.append(self._address)
         if self._address == FIRST:
@@ -147,3 +147,11 @@ def test_server_without_a_name_in_the_reply_is_at_the_address_that_was_asked(hos
     slots = HashSlots([FIRST], lambda _: [[0, HASH_SLOTS - 1, [host, 7001]]], Deadline(None))
 
     assert slots.owner(HASH_SLOTS - 1) == ("10.0.0.1", 7001)
+
+
+def test_reply_that_leaves_out_an_owner_is_not_believed() -> None:
+    """Otherwise the owners of all further hash slots would be those of others."""
+    slots = HashSlots([FIRST], lambda _: [[0, 99], [100, HASH_SLOTS - 1, ["10.0.0.2", 7001]]], Deadline(None))
+
+    with pytest.raises(StorageError):
+        slots.owner(100)

@@ -409,6 +409,16 @@ def test_keys_of_several_hash_slots_are_reset_and_listed(cluster: Cluster, limit
     assert cluster.keys() == [plan[3].key]
 
 
+def test_owners_are_learned_again_while_checks_keep_all_connections(cluster: Cluster) -> None:
+    storage, plan = ClusterStorage.from_uri(f"{cluster.uri}?max_connections=1", timeout=10), plan_of(1, 2, 3)
+    storage.check(plan)
+
+    listed = storage.keys("rate_limit:")
+
+    assert [stored.key for stored in listed] == sorted(hit.key for hit in plan)
+    storage.close()
+
+
 def test_check_many_decides_one_check_after_the_other_and_charges_each_id_once(limiter: Limiter) -> None:
     plan, ids = plan_of(3, 3, 3), [uuid4() for _ in range(4)]
 
