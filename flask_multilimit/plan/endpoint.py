@@ -22,7 +22,6 @@ from ..engine import ConfigurationError, Hit, Rule
 from ..engine.hits import LARGEST_COST, BanHit, Hits, Origin, ban_hit, settled_hit
 from ..engine.keys import HashTag, escape_subject, stem_of, stem_of_key, stem_of_subject
 from ..engine.rules import NAME
-from ..engine.text import SafeLogger
 from .hits import REQUEST, About, Applied, AppliedLimits, RulesOf, strictest
 from .overrides import NamedRule, Overrides, SpecialSubjects, change_rules, rules_of_subject, times_as_many
 
@@ -468,8 +467,6 @@ def _suffix(limiter: PlannedLimiter, others: Sequence[PlannedLimiter], added: Co
 
 # Hits that no plan has made: those of tasks and scripts
 
-_logger = SafeLogger()
-
 
 def revised(hits: Hits, overrides: Overrides) -> Hits | None:
     """``hits`` after the ``overrides`` of the scopes that :func:`hits_for` was given; ``None`` if all are off.
@@ -512,11 +509,7 @@ def _revised(hits: tuple[Hit, ...], origin: Origin, overrides: Overrides) -> tup
         bans = [(cast("BanRule", hit.rule).ban, hit.name) for hit in hits if isinstance(hit, BanHit)]
         return strictest([*made, *(ban_hit(ban, stem, made, name) for ban, name in bans)])
     except ConfigurationError as error:
-        if origin.scope not in overrides.failed_scopes:
-            overrides.failed_scopes.add(origin.scope)
-            _logger.error(
-                'Rate limits: overrides of "%s" do not fit its checks and are ignored there: %s', origin.scope, error
-            )
+        overrides.report_unfit(origin.scope, error)
         return hits
 
 

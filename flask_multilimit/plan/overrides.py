@@ -13,12 +13,14 @@ from ..declare.limiter import Declaration
 from ..declare.subjects import ANONYMOUS, Subject, parts_in
 from ..engine import ConfigurationError, Rule
 from ..engine.rules import Calendar, calendar_in, fields_of, rule_of
+from ..engine.text import SafeLogger
 
 if TYPE_CHECKING:
     from ..control.entries import Override
     from ..declare.data import WrittenRule
 
 NamedRule = tuple[str, Rule]
+_logger = SafeLogger()
 
 
 class Overrides:
@@ -30,8 +32,7 @@ class Overrides:
         self._with_address = frozenset(("ip", "user") if anonymous_by_address else ("ip",))
         self.effective: set[str] = set()
         """Ids of the overrides that apply to anything in the plans made so far."""
-        self.failed_scopes: set[str] = set()
-        """Scopes to whose hits the overrides could not be applied."""
+        self._unfit_at = set[str]()
         self._everywhere: list[int] = []
         self._named: dict[str, list[int]] = {}
         self._patterns: list[tuple[str, int]] = []
@@ -58,6 +59,14 @@ class Overrides:
             entries = tuple(self.entries[index] for index in in_order)
             self._groups[special] = Group(entries, with_address=self._with_address)
         return self._groups[special]
+
+    def report_unfit(self, scope: str, error: ConfigurationError) -> None:
+        """Log, once, that the overrides cannot be applied to the function or the checks of ``scope``."""
+        if scope not in self._unfit_at:
+            self._unfit_at.add(scope)
+            _logger.error(
+                'Rate limits: overrides of "%s" do not fit its checks and are ignored there: %s', scope, error
+            )
 
     def limits_at(self, scope: str, *, exempt: bool = False) -> dict[Declaration, str]:
         """The limiters that only an override declares, with its id. If ``scope`` is ``exempt`` from limits that are

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -112,8 +112,7 @@ class Plans:
         )
         plans.ensure()
         for stack, made in list(self._services.items()):
-            for known in list(made):
-                plans.of_service(stack, known)
+            plans._services[stack] = {known: plans._make_service(stack, known) for known in list(made)}
         reject_mixed(plans.made)
         return plans
 
@@ -177,7 +176,8 @@ class Plans:
         known = method if method in self.unmatched_methods else ""
         plan = self._unmatched.get(known)
         if plan is None:
-            made = self._make(UNMATCHED_SCOPE, self.sources.for_unmatched(), known)
+            added = self._added(UNMATCHED_SCOPE)
+            made = self._make(UNMATCHED_SCOPE, self.sources.for_unmatched(), known, added=added)
             plan = self._unmatched[known] = self._checked(made)
         return plan
 
@@ -196,12 +196,16 @@ class Plans:
             known = method if is_known else ""  # one plan for all methods that clients invent
         plans = self._services.setdefault(stack, {})
         if known not in plans:
-            plans[known] = self._checked(self._make(stack.where, stack.declarations, known))
+            plans[known] = self._elsewhere(stack.where, lambda plans: plans._make_service(stack, known))
         return plans[known]
 
-    def of_inline(self, scope: str, options: dict[str, Any]) -> Plan:
-        """The plan of a limiter that is declared in the call that checks it."""
-        return self._make(scope, [_inline_declaration(scope, options)], None)
+    def of_inline(self, declaration: Declaration) -> Plan:
+        """The plan of a limiter that is declared in the call that checks it (:func:`inline_declaration`). Overrides add
+        no others: their subjects may not be known."""
+        scope = str(declaration.scope)
+        plan = self._elsewhere(scope, lambda plans: plans._make(scope, [declaration], None))
+        plan.cached_apply = Plan.apply_to  # it is checked once
+        return plan
 
     def fingerprint(self) -> str:
         """A digest of the limits: equal limits have equal digests in all processes."""
@@ -258,9 +262,25 @@ class Plans:
             early=any(route.websocket for route in self._routes_of(endpoint)),
             counted_as=scope_of(endpoint),
             methods=methods_of_handlers(view_class),
-            exempt="configuration" in self.sources.exempt_from(endpoint, exempt),
+            added=self._added(endpoint, exempt="configuration" in self.sources.exempt_from(endpoint, exempt)),
         )
         return self._checked(made)
+
+    def _make_service(self, stack: Stack, method: str | None) -> Plan:
+        added = self._added(stack.where, exempt=True)  # not those for "*": a task has no address
+        return self._checked(self._make(stack.where, stack.declarations, method, added=added))
+
+    def _elsewhere(self, scope: str, make: Callable[[Plans], Plan]) -> Plan:
+        """The plan of a function or a check, which is known only when it is called. Overrides that do not fit it are
+        ignored there, which is logged once."""
+        try:
+            return make(self)
+        except ConfigurationError as error:
+            if self.declared is self:
+                raise
+            plan = make(self.declared)
+            self.overrides.report_unfit(scope, error)
+            return plan
 
     def _make(
         self,
@@ -272,10 +292,10 @@ class Plans:
         stack: Stack | None = None,
         counted_as: str | None = None,
         methods: Mapping[Declaration, str] | None = None,
-        exempt: bool = False,
         early: bool = False,
+        added: Mapping[Declaration, str] | None = None,
     ) -> Plan:
-        added = self._added(scope, exempt=exempt)
+        added = added or {}
         declared = (*declarations, *added)
         serving = [each for each in declared if method is None or each.serves(method, by_flask=by_flask)]
         if added:
@@ -316,7 +336,8 @@ def _answers_options(route: Route | None) -> bool:
     return bool(getattr(route, "provide_automatic_options", False))
 
 
-def _inline_declaration(scope: str | None, options: dict[str, Any]) -> Declaration:
+def inline_declaration(scope: str | None, options: dict[str, Any]) -> Declaration:
+    """The limiter of a check of ``scope`` that is given in the call. Raises :class:`ConfigurationError`."""
     if scope is None:
         raise ConfigurationError("scope=None: name what is limited")
     if options.get("rules", ()) is None:

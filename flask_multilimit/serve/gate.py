@@ -25,6 +25,7 @@ from ..observe import traffic
 from ..observe.events import Observer, Outcome
 from ..plan.endpoint import Plan, revised
 from ..plan.hits import ENDED_REQUEST, AppliedLimits
+from ..plan.plans import inline_declaration
 from ..plan.sources import UNMATCHED_SCOPE
 from ..signals import limit_event, limits_checked, notify, request_denied, request_rejected, shadow_rejected
 from .applier import ControlApplier
@@ -269,8 +270,8 @@ class AppGate(AppState):
     def check_inline(self, scope: str, options: dict[str, Any], subject: str | None) -> tuple[Decision, AppliedLimits]:
         """Decide on a limiter that is given in the call."""
         self.startup.keep_up()
-        plan = self.plans.of_inline(scope, options)
-        applied = plan.apply(self._resolver(plan.limiters[0].declaration, subject))
+        declared = inline_declaration(scope, options)
+        applied = self.plans.of_inline(declared).apply(self._resolver(declared, subject))
         return self._decide_inline(scope, applied), applied
 
     def _resolver(self, declaration: Declaration, subject: str | None) -> Resolve:

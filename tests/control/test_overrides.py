@@ -16,6 +16,7 @@ from flask_multilimit import (
     Concurrent,
     ConfigurationError,
     MultiLimit,
+    RateLimitExceeded,
     Reserve,
     Rule,
     exempt,
@@ -225,6 +226,52 @@ class TestOtherLimits:
         with shop.app.app_context():
             shop.control.override(where, off=True, lasting=True, force=True)
             assert [send() for _ in range(3)] == ["sent"] * 3
+
+    def test_check_admits_when_its_scope_is_off(self, shop: Shop) -> None:
+        shop.control.override("mail", off=True, lasting=True, force=True)
+        with shop.app.app_context():
+            allowed = [shop.multilimit.check("1/minute", scope="mail").allowed for _ in range(3)]
+            with shop.multilimit.limit("1/minute", scope="mail", type=USER, subject="42") as decision:
+                allowed.append(decision.allowed)
+
+        assert allowed == [True] * 4
+
+    def test_limit_added_everywhere_limits_no_tasks_and_checks(self, shop: Shop) -> None:
+        @rate_limiter(rules="2/minute")
+        def send() -> str:
+            return "sent"
+
+        shop.control.override("*", limit={"type": "ip", "rules": "1/minute"}, lasting=True)
+        with shop.app.app_context():
+            assert [send() for _ in range(2)] == ["sent"] * 2
+            assert shop.multilimit.check("2/minute", scope="mail").allowed
+            decisions = [shop.multilimit.check("2/minute", scope="m", type=USER, subject="42") for _ in range(3)]
+
+        assert [each.allowed for each in decisions] == [True, True, False]
+
+    def test_function_and_check_keep_their_limits_where_overrides_do_not_fit(
+        self, shop: Shop, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @rate_limiter(rules="2/minute", reserve=Reserve({"critical": 0.5}, lambda: "critical"))
+        def send() -> bool:
+            return True
+
+        with shop.app.app_context():
+            rules = {"algorithm": "gcra", "count": 9, "time": 60}
+            shop.control.override("*", limiter="default", rules=rules, lasting=True, force=True)
+            assert [send(), send()] == [True, True]
+            with pytest.raises(RateLimitExceeded):
+                send()
+            reserve = Reserve({"critical": 0.5}, lambda: None)
+            for _ in range(2):
+                with shop.multilimit.limit("4/minute", scope="mail", reserve=reserve):
+                    pass
+            with pytest.raises(RateLimitExceeded), shop.multilimit.limit("4/minute", scope="mail", reserve=reserve):
+                pass
+
+        ignored = [each for each in caplog.messages if "do not fit its checks" in each]
+        assert len(ignored) == 2
+        assert "reserve works with" in ignored[0]
 
     @pytest.mark.parametrize("place", ["MULTILIMIT_DEFAULT_LIMITS", "MULTILIMIT_APPLICATION_LIMITS"])
     def test_override_applies_to_limits_of_settings(self, app: Flask, place: str) -> None:
