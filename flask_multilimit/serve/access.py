@@ -156,9 +156,9 @@ class _Entries:
     def of_subjects(self, subject_of: SubjectOf) -> Listed | None:
         for type_name in self.type_names:
             subject = subject_of(type_name)
-            if subject is None or (found := self._subjects.get((type_name, subject.value))) is None:
+            if subject is None or (found := self._subjects.get(subject)) is None:
                 continue
-            if (listed := self._if_in_force(found) or self._entry_for(Who(None, type_name, subject.value))) is not None:
+            if (listed := self._if_in_force(found) or self._entry_for(Who(None, *subject))) is not None:
                 return listed
         return None
 

@@ -163,6 +163,14 @@ def test_client_without_a_subject_of_a_listed_type_is_not_denied(app: Flask, sto
     assert [status_for(app, "::1"), status_for(app, "::1", headers={"X-Tenant": "acme"})] == [200, 403]
 
 
+@pytest.mark.parametrize("lists", [{"allow": ["user:203.0.113.9"]}, {"deny": ["user:203.0.113.9"]}], ids=str)
+def test_listed_user_called_like_an_address_is_no_client_at_that_address(app: Flask, lists: dict[str, Any]) -> None:
+    MultiLimit(app, user_loader=lambda: None, default_limits={"type": "user", "rules": "1/minute"}, **lists)
+    app.add_url_rule("/", "show", view())
+
+    assert [status_for(app, "203.0.113.9") for _ in range(2)] == [200, 429]
+
+
 def test_denial_of_an_address_comes_before_that_of_a_user(app: Flask) -> None:
     MultiLimit(app, user_loader=lambda: "mallory", allow=["user:boss"], deny=["user:mallory", "203.0.113.7"])
     app.register_error_handler(AccessDenied, lambda error: (str(error.listed.who), 403))
