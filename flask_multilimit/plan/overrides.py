@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..declare.addresses import Networks, Who
 from ..declare.decorators import rate_limiter
 from ..declare.limiter import Declaration
-from ..declare.subjects import ANONYMOUS, Subject, parts_in
+from ..declare.subjects import ANONYMOUS, Subject, parts_in, type_name_of, types_in
 from ..engine import ConfigurationError, Rule
 from ..engine.rules import Calendar, calendar_in, fields_of, rule_of
 from ..engine.text import SafeLogger
@@ -122,21 +122,22 @@ class Group:
         self.changes: tuple[Override, ...] = tuple(each for each in entries if each.who is None)
         """The overrides that change limiters for everybody, in their order."""
         self._for_subjects = [(each.who, each) for each in entries if each.who is not None]
-        self._special: dict[str, SpecialSubjects | None] = {}
+        self._special: dict[tuple[frozenset[str], bool], SpecialSubjects | None] = {}
 
     def special_for(self, declaration: Declaration) -> SpecialSubjects | None:
         """The overrides for some of the subjects that a limiter counts; ``None`` if there are none."""
-        type_name = declaration.type_name
-        if type_name not in self._special:
-            counted = {type_name, *type_name.split("+")}
+        type_, joined = declaration.type, declaration.type_name.split("+")
+        has_parts = isinstance(type_, tuple) or len(joined) > 1
+        counted = frozenset((*joined, *(type_name_of(part, declaration.name) for part in types_in(type_))))
+        if (counted, has_parts) not in self._special:
             has_address = not self._with_address.isdisjoint(counted)
             found = [
                 (who, each)
                 for who, each in self._for_subjects
                 if (who.type_name in counted if who.network is None else has_address)
             ]
-            self._special[type_name] = SpecialSubjects(found) if found else None
-        return self._special[type_name]
+            self._special[counted, has_parts] = SpecialSubjects(found, has_parts=has_parts) if found else None
+        return self._special[counted, has_parts]
 
 
 def change_rules(rules: Iterable[NamedRule], overrides: Sequence[Override]) -> tuple[NamedRule, ...]:
@@ -213,7 +214,9 @@ def _times(rule: Rule, times: float) -> Rule:
 class SpecialSubjects:
     """Subjects with rules of their own."""
 
-    def __init__(self, entries: Iterable[tuple[Who, Override]]) -> None:
+    def __init__(self, entries: Iterable[tuple[Who, Override]], *, has_parts: bool) -> None:
+        """``has_parts``: whether their limiters count several types together."""
+        self._has_parts = has_parts
         known = list(entries)
         self.entries: tuple[Override, ...] = tuple(each for _, each in known)
         self._subjects = {(who.type_name, who.value): each for who, each in known if who.network is None}
@@ -223,13 +226,13 @@ class SpecialSubjects:
 
     def find(self, subject: Subject) -> Override | None:
         """The override for ``subject``, or for one part of it if it has several."""
-        found = self._subjects.get((subject.type, subject.value))
-        if found is None and subject.type in {"ip", ANONYMOUS}:
+        parts = parts_in(subject.value) if self._has_parts else ()
+        return next((found for each in (subject, *parts) if (found := self._find(each)) is not None), None)
+
+    def _find(self, subject: Subject) -> Override | None:
+        if subject.type in {"ip", ANONYMOUS}:
             return self._networks.find(subject.value.partition("/")[0])
-        if found is None and "+" in subject.type:
-            parts = map(self.find, parts_in(subject.value))
-            return next((part for part in parts if part is not None), None)
-        return found
+        return self._subjects.get(subject)
 
 
 def rules_of_subject(override: Override, declaration: Declaration, rules: Iterable[NamedRule]) -> tuple[NamedRule, ...]:

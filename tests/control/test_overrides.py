@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask import Flask
+from flask import Flask, request
 
 from flask_multilimit import (
     IP,
@@ -279,6 +279,22 @@ class TestOtherLimits:
         overridden(app, None, view(), where="*", rule="each-60s", rules="2/minute")
 
         assert [ask(app).status_code for _ in range(3)] == [200, 200, 429]
+
+
+@pytest.mark.parametrize("who", ["198.51.100.0/24", "page:a"])
+def test_override_of_a_subject_applies_where_it_is_part_of_an_own_type(shop: Shop, who: str) -> None:
+    page = lambda: request.args["page"]  # noqa: E731
+    shop.app.add_url_rule("/page", "page", rate_limiter(type=(IP, page), name="page", rules="1/minute")(view()))
+    shop.app.add_url_rule("/single", "single", rate_limiter(type=page, name="single", rules="1/minute")(view()))
+    shop.app.add_url_rule("/one", "one", rate_limiter(type=(IP,), rules="1/minute")(view()))
+    shop.control.override(who=who, times=2, lasting=True)
+
+    assert shop.statuses(3, "/page?page=a") == [200, 200, 429]
+    assert shop.statuses(2, "/page?page=a", ip="203.0.113.7") == ([200, 429] if who != "page:a" else [200, 200])
+    assert shop.statuses(2, "/one") == ([200, 429] if who == "page:a" else [200, 200])
+    looks_like_parts = json.dumps([["ip", "198.51.100.7"], ["page", "a"]])
+    assert shop.statuses(2, f"/single?page={looks_like_parts}", ip="203.0.113.7") == [200, 429]
+    assert shop.statuses(2, f"/page?page={looks_like_parts}", ip="203.0.113.7") == [200, 429]
 
 
 ADDS_SLOTS = [
