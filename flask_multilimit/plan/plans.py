@@ -347,6 +347,11 @@ def inline_declaration(scope: str | None, options: dict[str, Any]) -> Declaratio
     for option in ("methods", "with_defaults"):
         if option in options:
             raise ConfigurationError(f'limiter on "{where}": {option} is for declarations; it has no meaning here')
+    if options.get("settle") is True:
+        raise ConfigurationError(
+            f'limiter on "{where}": settle=True is for declarations; here, say it of the decision: '
+            "multilimit.settle(decision, units)"
+        )
     if callable(options.get("rules")):
         raise ConfigurationError(f'limiter on "{where}": a callable for rules is for declarations; call it here')
     return rate_limiter(**options, scope=scope).at(where)

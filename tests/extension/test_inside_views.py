@@ -257,6 +257,7 @@ class TestMistakes:
             ({"cots": 1}, r"'cots' is not an option of a limiter; did you mean 'cost'\?"),
             ({"methods": ["POST"]}, 'limiter on "mail": methods is for declarations'),
             ({"with_defaults": True}, 'limiter on "mail": with_defaults is for declarations'),
+            ({"settle": True}, 'limiter on "mail": settle=True is for declarations; here, say it of the decision'),
             ({"cost": 10}, 'limiter on "mail": cost=10: .* could never admit it'),
             ({"type": lambda: "x"}, "a type of your own needs a name"),
             ({"shadow": "yes"}, 'limiter on "mail": shadow='),
