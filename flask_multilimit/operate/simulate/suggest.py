@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from array import array
 from bisect import bisect_left
@@ -538,10 +539,10 @@ def declaration(found: Suggestion, rules: Iterable[Rule]) -> str:
 
 def toml(found: Suggestion) -> str:
     """The lines of a file of limits."""
-    rules, settled = json.dumps(_text(found.proposed)), ""
+    text, settled = _text(found.proposed), ""
+    tables = ", ".join(f"{{ {_given(rule, ' = ')} }}" for rule in found.proposed)
+    rules = f"[{tables}]" if text is None or found.estimate is not None else json.dumps(text)
     if found.estimate is not None:
-        tables = ", ".join(f"{{ {_given(rule, ' = ')} }}" for rule in found.proposed)
-        rules = f"[{tables}]"
         settled = f", cost = {found.estimate}, settle = {json.dumps(_settle(found))}"
     table = f"{{ type = {json.dumps(found.type)}, rules = {rules}{settled} }}"
     return f"[limits]\n{json.dumps(found.endpoint)} = {table}" if found.endpoint else f"application_limits = {table}"
@@ -549,10 +550,11 @@ def toml(found: Suggestion) -> str:
 
 def command(found: Suggestion) -> str | None:
     """The command that tries the rules for a day, without refusing anybody. ``None`` if there is none: for rules that
-    settle, or count the requests to all endpoints together."""
-    if found.estimate is not None or found.endpoint is None:
+    settle, count the requests to all endpoints together, or have windows of parts of a second."""
+    text = _text(found.proposed)
+    if text is None or found.estimate is not None or found.endpoint is None:
         return None
-    words = ("set", found.endpoint, "--limit", _text(found.proposed), "--type", found.type, "--shadow", "--for", "1d")
+    words = ("set", found.endpoint, "--limit", text, "--type", found.type, "--shadow", "--for", "1d")
     return f"flask multilimit {shlex.join(words)}"
 
 
@@ -566,17 +568,22 @@ def _settle(found: Suggestion) -> str:
     return f"header:{name.replace('_', '-').title()}"
 
 
-def _text(rules: Iterable[Rule]) -> str:
+def _text(rules: Sequence[Rule]) -> str | None:
+    """The rules as text; ``None`` if a window is no whole number of seconds, which no text can say."""
+    if not all(isinstance(rule, Calendar) or isinstance(rule.time, int) for rule in rules):
+        return None
     units: dict[float, str] = {seconds: f"/{unit}" for unit, seconds in UNITS.items()}
 
     def written(rule: Rule) -> str:
-        return f"{rule.count}{units.get(rule.time) or f' per {rule.time:g} seconds'}"
+        return f"{rule.count}{units.get(rule.time) or f' per {rule.time} seconds'}"
 
     return "; ".join(str(rule) if isinstance(rule, Calendar) else written(rule) for rule in rules)
 
 
 def _type(name: str) -> str:
     types = [f"LimitType.{part.upper()}" for part in name.split("+") if part in _TYPES]
+    if ":" in name:
+        return f"type={json.dumps(name)}"
     if not types:
-        return f'type={name}, name="{name}"'
+        return f'type={re.sub("[^a-zA-Z0-9]", "_", name)}, name="{name}"'
     return f"type={types[0]}" if len(types) == 1 else f"type=({', '.join(types)})"

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flask_multilimit import Calendar, ConfigurationError, MultiLimit, Rule, exempt
-from flask_multilimit.declare.data import LimitsFile, parse_toml, validated
+from flask_multilimit.declare.data import LimitsFile, limiter_options, parse_toml, validated
 from flask_multilimit.engine.rules import rules_from
 from flask_multilimit.operate.simulate.logged import LoggedRequest
 from flask_multilimit.operate.simulate.questions import simulate, suggest_limits
@@ -295,6 +295,23 @@ def test_calendar_and_rate_are_proposed_in_every_form() -> None:
     )
     words = shlex.split(command(found) or "")
     assert rules_from(words[words.index("--limit") + 1]) == found.proposed
+
+
+@pytest.mark.parametrize("window", [0.5, 60, 90.0, 14 * 86_400, 30 * 86_400, "calendar day"])
+def test_pasted_limit_has_the_proposed_rules_for_any_window(window: float | str) -> None:
+    found = suggest(arrivals_of([0] * 5), window)
+
+    pasted = validated(LimitsFile, "pasted", parse_toml(toml(found)))
+    assert rules_from(limiter_options("search", pasted.limits["search"])["rules"]) == found.proposed
+    words = shlex.split(command(found) or "")
+    assert words or window == 0.5, "no text can say half a second"
+    assert not words or rules_from(words[words.index("--limit") + 1]) == found.proposed
+
+
+def test_pasted_decorator_names_a_header_type_as_decorators_do() -> None:
+    found = suggest(arrivals_of([0], who="header:X-Api-Key"), 60)
+
+    assert 'type="header:X-Api-Key", rules=' in declaration(found, found.proposed)
 
 
 def test_proposed_calendar_of_units_has_a_cost_to_settle() -> None:
