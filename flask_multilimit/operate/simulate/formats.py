@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Literal, get_args
 
 from ...engine import ConfigurationError
@@ -151,7 +152,11 @@ def expression(text: str) -> MakeReader:
     def reader(zone: tzinfo, wanted: Iterable[str]) -> Read:
         known = {field_name(name): name for name in wanted}
         fields = {group: known[field_name(group)] for group in groups if field_name(group) in known}
-        return _reader(re.compile(f"(?:{text}){_empty_groups(groups)}"), Times(zone), fields)
+        flags = re.match(r"\(\?[aiLmsux]+\)", text)  # they apply to all of it, and must come first
+        begin = flags.end() if flags else 0
+        end = "\n" if own.flags & re.VERBOSE else ""  # a comment may be last
+        pattern = f"{text[:begin]}(?:{text[begin:]}{end}){_empty_groups(groups)}"
+        return _reader(re.compile(pattern), Times(zone), fields)
 
     return reader
 
@@ -238,14 +243,14 @@ def _reader(
     no_query: str = "",
 ) -> Read:
     """``no_query`` is what the server writes behind the path if there is no query."""
-    matches, groups = pattern.match, [pattern.groupindex[role] for role in _ROLES]
+    matches, roles = pattern.match, itemgetter(*(pattern.groupindex[role] - 1 for role in _ROLES))
     instant, new = times.__call__, tuple.__new__  # as fast as can be: a log has millions of lines
 
     def read(line: str) -> LoggedRequest | None:
         match = matches(line)
         if match is None:
             return None
-        at, address, user, request, method, target, path, query, status, host, took = match.group(*groups)
+        at, address, user, request, method, target, path, query, status, host, took = roles(match.groups(""))
         try:
             arrived = instant(at)
         except (ValueError, OverflowError):

@@ -360,6 +360,21 @@ def test_custom_regular_expression_is_read() -> None:
     assert reader("nonsense") is None
 
 
+def test_group_of_a_regular_expression_may_match_nothing() -> None:
+    reader = expression(r"(?:(?P<at>\S+) )?(?P<method>[A-Z]+) (?P<target>/\S*)?(?: from (?P<address>\S+))?")(UTC, [])
+
+    assert reader("2026-11-22T03:19:27Z GET /a") == LoggedRequest(AT, "GET", "/a")
+    assert reader("2026-11-22T03:19:27Z GET ") == LoggedRequest(AT, "GET", "")
+    assert reader("GET /a") is None
+
+
+@pytest.mark.parametrize(("flags", "comment"), [("(?i)", ""), ("(?ix)", " # and the rest")])
+def test_regular_expression_may_begin_with_flags(flags: str, comment: str) -> None:
+    reader = expression(rf"{flags}(?P<at>\S+)\s(?P<method>get)\s(?P<target>\S+){comment}")(UTC, [])
+
+    assert reader("2026-11-22T03:19:27Z GET /a") == LoggedRequest(AT, "GET", "/a")
+
+
 @pytest.mark.parametrize(
     ("make", "text", "message"),
     [
