@@ -60,7 +60,8 @@ class LogFile:
     """Lines that are not in the format."""
     too_long: int = 0
     late: int = 0
-    """Requests more than :data:`HOLD` seconds behind others. They are replayed as early as possible."""
+    """Requests more than :data:`HOLD` seconds, or :data:`MOST_HELD` requests, behind others. They are replayed as early
+    as possible."""
     outside: int = 0
     """Requests before ``since`` or after ``until``."""
     broken: str = ""
@@ -222,6 +223,8 @@ class _InOrder:
         self._enough = LEAST_HELD
         """The number of held requests that makes sorting worthwhile."""
         self._newest = 0
+        self._passed_on = 0
+        """The latest instant of a request that was passed on."""
 
     def requests(self, source: io.BufferedReader) -> Iterator[LoggedRequest]:
         lines, held = _lines(source, self._file, self._logs), self._held
@@ -259,7 +262,7 @@ class _InOrder:
         if request is None or not 0 <= request[0] < LATEST:
             file.malformed += bool(line.strip()) and not line.startswith("#")
             return None
-        at, oldest = request[0], self._newest - HOLD * MICROSECONDS
+        at, oldest = request[0], max(self._newest - HOLD * MICROSECONDS, self._passed_on)
         if (since is not None and at < since) or (until is not None and at >= until):
             file.outside += 1
             return None
@@ -275,6 +278,8 @@ class _InOrder:
         held.sort(key=_at)
         due = bisect_left(held, self._newest - HOLD * MICROSECONDS, key=_at)
         due = max(due, len(held) - MOST_HELD)
+        if due:
+            self._passed_on = held[due - 1][0]
         self._file.requests += due
         yield from islice(held, due)
         del held[:due]

@@ -209,6 +209,20 @@ def test_number_of_held_lines_is_bounded(log: Path, monkeypatch: pytest.MonkeyPa
     assert len(list(stream)) == 19_999
 
 
+def test_requests_are_in_order_when_more_come_in_a_minute_than_are_held(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MOST_HELD", 10)
+    monkeypatch.setattr(reading, "LEAST_HELD", 10)
+    logs = read_logs(written(log, [*(line(second) for second in range(50)), line(5), line(49)]))
+
+    instants = [request.at for request in logs]
+
+    assert instants == sorted(instants)
+    assert len(instants) == 52
+    assert logs.files[0].late == 1
+
+
 @pytest.mark.parametrize("lines", [[line(1) + "\n"], ["x" * 1000]], ids=["requests", "one line"])
 def test_unpacked_bytes_are_read_up_to_a_maximum(tmp_path: Path, lines: list[str]) -> None:
     """Also if the compressed file is small."""
