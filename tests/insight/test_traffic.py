@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,7 +35,8 @@ class World:
         self._seconds = seconds_an_answer
         self._kept = TalliesInMemory(lambda: self.now)
         self._number = 0
-        self.memory = TrafficMemory(TrafficReader(self, PREFIX), clock=lambda: self.monotonic)
+        self.reader = TrafficReader(self, PREFIX)
+        self.memory = TrafficMemory(self.reader, clock=lambda: self.monotonic)
 
     def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
         return self._kept.tally(tallies, source=source, number=number)
@@ -108,6 +110,24 @@ def test_traffic_older_than_an_hour_is_forgotten() -> None:
     assert world.look().total("search", "passed") == 0
     assert world.memory.refusals.most(10) == []
     assert list(world.memory.names()) == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_memory_shows_what_the_storage_has_after_its_clock_was_put_back(seed: int) -> None:
+    random, world = Random(seed), World()
+    for _ in range(30):
+        world.pass_(random.choice([1, 9, 40, 300, 2000, -15, -100, -1000]))
+        for _ in range(random.randrange(3)):
+            world.happens(some(random.randrange(1, 9), random.randrange(3)), ago=random.randrange(20))
+        known, reader = world.look(), TrafficReader(world, PREFIX)
+        with TrafficMemory(reader).looking(patient=True) as anew:
+            assert known.series("search", "passed") == anew.series("search", "passed")
+            assert known.refusals.most(10) == anew.refusals.most(10)
+            assert dict.fromkeys(known.names()) == dict.fromkeys(anew.names())
+        slices = world.reader.read().slices
+        assert [sum(each.checks.values()) for each in slices] == [
+            sum(each.checks.values()) for each in reader.read().slices
+        ]
 
 
 def test_traffic_is_read_anew_after_a_day_without_looks() -> None:

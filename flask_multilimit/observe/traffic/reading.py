@@ -155,12 +155,13 @@ class TrafficReader:
         at = self.now()
         last = bucket_at(at)
         buckets = range(last + 1 - math.ceil(seconds / BUCKET_SECONDS), last + 1)
-        self._forget(at)
+        oldest, settled = bucket_at(at - LONGEST_SECONDS), bucket_at(at - SETTLED_SECONDS)
+        for bucket in self._settled.keys() - set(range(oldest, settled)):  # too old, or the clock was put back
+            del self._settled[bucket]
         missing = [bucket for bucket in buckets if bucket not in self._settled]
         found: dict[int, Counts] = {}
         for begin in range(0, len(missing), TOGETHER):
             found |= self.ask(missing[begin : begin + TOGETHER])
-        settled = bucket_at(at - SETTLED_SECONDS)
         self._settled |= {bucket: counts for bucket, counts in found.items() if bucket < settled}
         slices = tuple(found[bucket] if bucket in found else self._settled[bucket] for bucket in buckets)
         return RecentTraffic(at, float(buckets[0] * BUCKET_SECONDS), slices)
@@ -192,11 +193,6 @@ class TrafficReader:
         amounts = self._storage.tallies(keys).amounts
         middle = len(buckets)
         return {bucket: decode_counts(amounts[i], amounts[middle + i]) for i, bucket in enumerate(buckets)}
-
-    def _forget(self, at: float) -> None:
-        oldest = bucket_at(at - LONGEST_SECONDS)
-        for bucket in [bucket for bucket in self._settled if bucket < oldest]:
-            del self._settled[bucket]
 
 
 SECONDS = 5.0
