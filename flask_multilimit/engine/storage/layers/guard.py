@@ -83,7 +83,7 @@ class GuardedStorage:
         try:
             decision = self._breaker.ask_again(error, failures, start, self.wrapped.check, hits, check_id)
         except StorageError as last:
-            return self._after_failure(hits, check_id, last, failures)
+            return self._after_failure(hits, check_id or last.check_id, last, failures)
         self._remember(decision)
         return decision
 

@@ -138,6 +138,22 @@ def test_a_check_whose_reply_is_lost_is_charged_once(workers: Workers) -> None:
     assert workers.limiter.peek(hits("5/minute")).remaining == 4
 
 
+def test_a_check_that_only_its_second_attempt_may_have_charged_is_charged_once(workers: Workers) -> None:
+    storage, errors = workers.storage, [StorageError("no connection", no_reply=True)]
+    storage.loses_replies, ask = True, storage.check
+
+    def fail_once(hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        if errors:
+            raise errors.pop()
+        return ask(hits, check_id)
+
+    storage.check = fail_once  # type: ignore[method-assign]
+    workers.limiter.check(hits("5/minute"))
+    workers.mend()
+
+    assert storage.peek(hits("5/minute")).remaining == 4
+
+
 def test_pending_charges_without_a_reply_are_repeated_and_count_once(workers: Workers) -> None:
     workers.break_down()
     assert workers.admitted(hits("5/minute"), 3) == [3]
