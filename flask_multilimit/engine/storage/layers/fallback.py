@@ -16,7 +16,7 @@ from ...algorithms.base import encode_ban, level_of
 from ...decision import Decision
 from ...hits import BanHit, Hit, bans_of, memoized
 from ...periods import AROUND
-from ...reply import DELAY, Standing, head, reset_afters, standing_of, standings_of, start_of
+from ...reply import DELAY, Standing, head, reset_afters, retry_afters, standing_of, standings_of, start_of
 from ...rules import LONGEST, Concurrent, Rule, changed
 from ..base import Slot, monotonic_microseconds
 from ..forgetting import MOST_KEYS
@@ -266,14 +266,17 @@ class Fallback:
         return 2 * max(theirs, self.workers - 1)
 
     def _charge(self, key: str, share: Rule, units: int, full_at: int | None) -> None:
-        """Charge ``units``, if any, to an unused key so that they come back at ``full_at``; ``None``: charge them now,
-        which is always right for a calendar."""
+        """Charge ``units``, if any, to an unused key so that they come back at ``full_at``, or as soon after it as the
+        last units of an earlier outage let them; ``None``: charge them now, which is always right for a calendar."""
         while units > 0:
             hit = Hit(key, share, min(units, share.implementation.MAX_COST))
             if full_at is not None:
                 self._backdated_to = min(full_at - _time_to_full(share, hit.cost), self.now())
             try:
-                self._memory.check((hit,))
+                refused_for = retry_afters(self._memory.check((hit,)).reply)[0]
+                if refused_for and self._backdated_to is not None:
+                    self._backdated_to = min(self._backdated_to + refused_for, self.now())
+                    self._memory.check((hit,))
             finally:
                 self._backdated_to = None
             units -= hit.cost

@@ -293,6 +293,22 @@ def test_repeated_outages_give_no_fresh_quota(workers: Workers) -> None:
     assert admitted + workers.admitted(hits("10/minute"))[0] == 10
 
 
+def test_second_outage_gives_no_fresh_quota_when_units_that_the_first_one_counted_come_back(workers: Workers) -> None:
+    plan = hits("3/minute")
+    assert workers.admitted(plan, 2) == [2]
+    workers.clock.advance(10)
+    assert workers.admitted(plan) == [1]
+    workers.break_down()
+    assert workers.admitted(plan) == [0]
+    workers.mend()
+    workers.clock.advance(50.1)
+    assert workers.admitted(plan) == [2]
+    workers.clock.advance(10)
+    workers.break_down()
+
+    assert workers.admitted(plan) == [0]
+
+
 def test_units_that_other_workers_took_before_an_outage_are_not_admitted_again(make: Callable[..., Workers]) -> None:
     workers, plan = make(2), hits("10/minute")
     before = [limiter.check(plan).allowed for limiter in workers.limiters for _ in range(2)]
