@@ -131,6 +131,18 @@ def test_new_subject_is_counted_while_its_hash_slot_moves(limiter: Limiter, move
     assert remaining(limiter.peek(plan)) == [6] * 3
 
 
+def test_checks_that_keep_all_connections_are_counted_while_a_hash_slot_moves(cluster: Cluster, move: Move) -> None:
+    limiter = Limiter(storage_from_uri(f"{cluster.uri}?max_connections=1", timeout=10))
+    for scope in ("application", "api.update", "shop"):  # on different servers
+        limiter.check(hits("5/minute", scope=scope))
+    move.begin()
+
+    decisions = [limiter.check(PLAN) for _ in range(3)]
+
+    assert [decision.remaining for decision in decisions] == [49, 48, 47]
+    limiter.close()
+
+
 @pytest.mark.parametrize("tight", [0, 1, 2])
 def test_refusal_charges_nothing_while_a_hash_slot_moves(limiter: Limiter, move: Move, tight: int) -> None:
     rules = [rule("fixed_window", 60, 9), rule("sliding_window", 60, 9), rule("token_bucket", 60, 9)]

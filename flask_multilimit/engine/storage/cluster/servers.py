@@ -132,7 +132,6 @@ class Servers:
         self.deadline: SharedDeadline = nodes.deadline
         self._nodes = nodes
         self._clock = clock
-        self._clients: dict[Address, Any] = {}
         self._servers: dict[Address, RedisStorage] = {}
         self._hash_slots = HashSlots(nodes.start, self._ask_for_hash_slots, nodes.deadline)
 
@@ -206,7 +205,6 @@ class Servers:
     def close(self) -> None:
         while self._servers:
             self._servers.popitem()[1].close()
-        self._clients.clear()
         self._nodes.close()
 
     def _successor(self, hash_slot: int, address: Address, failure: StorageError, *, may_repeat: bool) -> Address:
@@ -223,37 +221,24 @@ class Servers:
     def _at(self, address: Address) -> RedisStorage:
         server = self._servers.get(address)
         if server is None:
-            server = self._servers.setdefault(address, self._storage_on(self._client_at(address)))
+            server = self._servers.setdefault(address, self._storage_on(self._nodes.client_at(address)))
         return server
 
     def _with_asking_at(self, address: Address) -> RedisStorage:
-        return self._storage_on(_Asking(self._client_at(address)))
+        return self._storage_on(_Asking(self._at(address)))
 
     def _storage_on(self, client: Any) -> RedisStorage:
         return RedisStorage(client, clock=self._clock, deadline=self.deadline)
-
-    def _client_at(self, address: Address) -> Any:
-        client = self._clients.get(address)
-        if client is None:
-            client = self._clients.setdefault(address, self._nodes.client_at(address))
-        return client
 
     def _ask_for_hash_slots(self, address: Address) -> Any:
         return self._at(address).ask(b"CLUSTER", b"SLOTS")
 
 
 class _Asking:
-    """Sends the commands of a :class:`RedisStorage` to a server to which a hash slot is being moved."""
+    """Sends the commands of a :class:`RedisStorage` to a ``server`` to which a hash slot is being moved."""
 
-    def __init__(self, client: Any) -> None:
-        self._client = client
+    def __init__(self, server: RedisStorage) -> None:
+        self._server = server
 
-    def execute_command(self, *command: Any) -> Any:
-        with self._client.pipeline(transaction=False) as pipeline:
-            pipeline.execute_command("ASKING")
-            pipeline.execute_command(*command)
-            replies = pipeline.execute(raise_on_error=False)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        return replies[-1]
+    def execute_command(self, name: str, *arguments: bytes) -> Any:
+        return self._server.ask_each([(b"ASKING",), (name.encode(), *arguments)])[-1]

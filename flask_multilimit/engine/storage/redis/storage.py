@@ -180,7 +180,7 @@ class RedisStorage:
             sent.add(script)
             checks.append((call[0], call[1].encode(), *arguments, id_, mode, *now))
         try:
-            replies = self._command(self._run_each, checks) if many else []
+            replies = self._command(self.ask_each, checks) if many else []
             return [
                 self._ask(mode, hits, id_) if self._is_outside(hits, reply) else _decision(id_, hits, reply)
                 for id_, hits, reply in zip(id_of_each, many, replies, strict=True)
@@ -220,7 +220,7 @@ class RedisStorage:
     def _release(self, slots: Sequence[Slot]) -> None:
         self._deadline.start()
         commands = [concurrency.release_command(hit.key.encode(), hit.cost, check_id) for check_id, hit in slots]
-        replies = self._command(self._run_each, commands)
+        replies = self._command(self.ask_each, commands)
         if any(type(reply) is not int for reply in replies):
             raise StorageError(f"the reply to a release has the wrong shape: {replies!r:.80}")
 
@@ -233,16 +233,20 @@ class RedisStorage:
         ids = b"".join([slot.check_id for slot in slots])
         self._run("renew", tuple([slot.hit for slot in slots]), b"", ids)
 
-    def _run_each(self, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
-        """The replies to ``commands``, in one round trip."""
+    def ask_each(self, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
+        """The answers to ``commands``, in one round trip. Raises the first answer that is an error, and other errors of
+        ``redis``."""
         if self._wire is not None:
             return self._wire.ask_all([command_of(*command) for command in commands], self._deadline.started)
         if len(commands) == 1 or not hasattr(self._client, "pipeline"):
-            return [self._client.execute_command(*command) for command in commands]
+            return [self._send(*command) for command in commands]
         with self._client.pipeline(transaction=False) as pipeline:
             for command in commands:
                 pipeline.execute_command(*command)
-            replies: list[Any] = pipeline.execute()
+            replies: list[Any] = pipeline.execute(raise_on_error=False)  # it would show the command, with subjects
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
         return replies
 
     def reset(self, keys: Sequence[str]) -> None:
@@ -279,7 +283,8 @@ class RedisStorage:
     def run_script(self, script: str, keys: Sequence[str], arguments: Sequence[bytes]) -> Any:
         """Run ``script``. Its reply may be long, so each step has the timeout of the sockets."""
         self._deadline.stop(limits_replies=True)
-        return self._command(self._client.execute_command, "EVAL", script, len(keys), *keys, *arguments)
+        all_arguments = [script.encode(), b"%d" % len(keys), *[key.encode() for key in keys], *arguments]
+        return self._command(self._client.execute_command, "EVAL", *all_arguments)
 
     def close(self) -> None:
         self.confirm()

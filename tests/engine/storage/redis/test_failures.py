@@ -14,14 +14,17 @@ import redis
 from redis.sentinel import MasterNotFoundError
 
 from flask_multilimit.engine import (
+    Concurrent,
     GuardedStorage,
     Limiter,
+    RedisStorage,
     StorageError,
     hits_for,
     storage_from_uri,
 )
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.errors import with_remedy
+from flask_multilimit.engine.storage.base import Slot
 from flask_multilimit.engine.storage.redis.failures import NOBODY_THERE, TOO_LATE, code_of, storage_error
 from support.bench import bare, hits, rule
 from support.proxy import FaultProxy
@@ -361,6 +364,19 @@ def test_subject_that_the_server_quotes_does_not_choose_the_code() -> None:
     quoting = "unknown command 'EVALSHA', with args beginning with: '1f2e' '1' 'rate_limit:{x}:user:READONLY'"
 
     assert code_of(redis.ResponseError(quoting)) == "UNKNOWN"
+
+
+def test_error_in_a_batch_shows_no_subject(server: Server) -> None:
+    """redis-py would put the command into the error: here a client without a wire."""
+    client = server.client(protocol=3)
+    slots = [Slot(uuid4().bytes, *hits(Concurrent(1), subject=subject)) for subject in ("ada", "bob")]
+    for slot in slots:
+        client.rpush(slot.hit.key, "not ours")
+
+    with pytest.raises(StorageError, match="WRONGTYPE") as caught:
+        RedisStorage(client).release(slots)
+
+    assert "ada" not in str(caught.value)
 
 
 def test_error_inside_a_script_is_key_specific_and_blames_no_proxy() -> None:
