@@ -115,8 +115,8 @@ class ControlApplier:
             if known.entries == wanted:
                 return known
         by_address = self._in_force.settings.anonymous_user == "ip"
-        self._latest = self._declared.changed(Overrides(wanted, anonymous_by_address=by_address))
-        return self._latest
+        made = self._latest = self._declared.changed(Overrides(wanted, anonymous_by_address=by_address))
+        return made  # another thread may have made others since
 
     def _access(self, listings: Sequence[Listing]) -> AccessLists | None:
         if not self._lists and not listings:

@@ -12,7 +12,7 @@ import pytest
 from flask_multilimit import IP, MultiLimit, rate_limiter
 from flask_multilimit.control.document import Document
 from flask_multilimit.control.entries import Listing
-from flask_multilimit.serve.applier import MOST_LOGGED
+from flask_multilimit.serve.applier import MOST_LOGGED, ControlApplier
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import control_changed
 from support.asking import ask, view
@@ -58,6 +58,18 @@ def test_changes_are_signalled_and_logged(app: Flask, multilimit: MultiLimit, ca
         f"Rate limits: worker {os.getpid()}: now in force: at show: off ({made.id} by eve): sale",
         f"Rate limits: worker {os.getpid()}: no longer in force: at show: off ({made.id} by eve): sale",
     ]
+
+
+def test_plans_are_those_asked_for_while_another_thread_previews_a_change(
+    app: Flask, multilimit: MultiLimit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applier = gate_of(app).applier
+    with app.app_context():
+        mine, other = (multilimit.control.override(where, times=2, lasting=True) for where in ("show", "*"))
+    previewed = applier.plans_with([other])
+    monkeypatch.setattr(ControlApplier, "_latest", property(lambda _: previewed, lambda *_: None), raising=False)
+
+    assert applier.plans_with([mine]).entries == (mine,)
 
 
 @pytest.mark.usefixtures("multilimit")
