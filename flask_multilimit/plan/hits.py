@@ -5,24 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from types import CoroutineType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration
 from ..declare.subjects import Subject, ask_callable
-from ..engine import Decision, Hit, Limiter, Rule
+from ..declare.unwrap import name_of
+from ..engine import ConfigurationError, Decision, Hit, Limiter, Rule
+from ..engine.errors import brief
 from ..engine.hits import BanHit, Hits
 
 RulesOf = Callable[[DynamicRules, Subject], tuple[Rule, ...] | None]
 
 
-def _ask(condition: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ARG001 - one signature for all
-    return ask_callable(condition)
+_NO_ANSWERS = (CoroutineType, FunctionType, MethodType)
+"""What a callable returns if it does not call, or await, what it should: for an ``exempt_when`` it would be true."""
+
+
+def _ask(condition: Callable[[], Any], otherwise: Any = None) -> Any:  # noqa: ARG001 - one signature for all
+    answer = ask_callable(condition)
+    if isinstance(answer, _NO_ANSWERS):
+        raise ConfigurationError(
+            f"{name_of(condition)} returned {brief(answer)}: return what a call of this returns, and nothing async"
+        )
+    return answer
 
 
 def _ask_if_possible(condition: Callable[[], Any], otherwise: Any) -> Any:
     try:
-        answer = ask_callable(condition)
+        answer = _ask(condition)
         bool(answer)  # an answer may be neither true nor false
     except Exception:
         return otherwise

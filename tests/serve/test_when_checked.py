@@ -280,6 +280,12 @@ class Undecided:
         raise TypeError("undecided")
 
 
+async def answers_later() -> bool:
+    return False
+
+
+COROUTINE = answers_later()
+COROUTINE.close()  # otherwise Python warns that nobody has awaited it
 IMPOSSIBLE = [
     pytest.param(raises, id="raises"),
     pytest.param(lambda: 2.5, id="float"),
@@ -342,7 +348,7 @@ class TestFailingCallables:
 
         assert statuses(app, "/", "/", "/") == [500, 500, 429]
 
-    @pytest.mark.parametrize("fails", [raises, Undecided])
+    @pytest.mark.parametrize("fails", [raises, Undecided, lambda: raises, lambda: COROUTINE])
     def test_failing_exempt_when_exempts_no_client(
         self, app: Flask, any_storage: Any, fails: Callable[[], Any]
     ) -> None:
