@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+import pytest
 
 from flask_multilimit.engine import Concurrent, StorageError, hits_for
 from flask_multilimit.engine.storage import Slot
@@ -17,25 +20,30 @@ if TYPE_CHECKING:
 SLOTS = [Slot(bytes([n]) * 16, HIT) for n in range(4)]
 
 
-class Server:
-    """Answers the first release when ``may_answer`` is set. If it is ``away``, it fails afterwards."""
+class Interrupted(BaseException):
+    """Raised in one thread while it waits."""
 
-    def __init__(self, *, away: bool = False) -> None:
+
+class Server:
+    """Answers the first release when ``may_answer`` is set, and raises ``then``, if given, for those afterwards."""
+
+    def __init__(self, *, then: BaseException | None = None) -> None:
         self.together = ReleaseBatcher()
         self.asked: list[list[Slot]] = []
         self.lost: list[Slot] = []
-        self.away = away
+        self.then = then
         self.may_answer = threading.Event()
 
     def release(self, slots: Sequence[Slot]) -> None:
         self.asked.append(list(slots))
         if len(self.asked) == 1:
             assert self.may_answer.wait(SECONDS)
-        elif self.away:
-            raise StorageError("away")
+        elif self.then is not None:
+            raise self.then
 
     def give_back(self, slot: Slot) -> None:
-        self.together.release([slot], lambda _: self.lost.append(slot), self.release)
+        with suppress(Interrupted):
+            self.together.release([slot], lambda _: self.lost.append(slot), self.release)
 
     def give_back_all(self) -> None:
         """The others come while the first waits for its answer."""
@@ -61,8 +69,10 @@ def test_releases_made_during_a_command_are_sent_together_in_the_next() -> None:
     assert server.lost == []
 
 
-def test_each_lost_slot_is_reported_once_by_its_own_callback() -> None:
-    server = Server(away=True)
+@pytest.mark.parametrize("error", [StorageError("away"), Interrupted()], ids=repr)
+def test_each_lost_slot_is_reported_once_by_its_own_callback(error: BaseException) -> None:
+    """Also if the thread that releases those of others is interrupted, as by ``gevent.Timeout``."""
+    server = Server(then=error)
 
     server.give_back_all()
 

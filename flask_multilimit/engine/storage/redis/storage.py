@@ -82,8 +82,15 @@ class ReleaseBatcher:
             try:
                 release([slot for each, _ in batch for slot in each])
             except StorageError as error:
-                for _, each_lost in batch:
-                    each_lost(error)
+                _report_lost(batch, error)
+            except BaseException as error:  # such as gevent.Timeout: other threads have returned, too
+                _report_lost(batch, StorageError(f"their release was interrupted: {error!r}"))
+                raise
+
+
+def _report_lost(batch: list[tuple[Sequence[Slot], Lost]], error: StorageError) -> None:
+    for _, lost in batch:
+        lost(error)
 
 
 class RedisStorage:
