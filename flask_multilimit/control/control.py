@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import blake2b
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
 from ..declare.written import InvalidData, Mistake, parse_json
@@ -188,7 +187,7 @@ class Control:
         def without(document: Document) -> Document:
             if entry not in document.entries:
                 raise ControlConflict(f"{entry} has changed in the meantime: look at the entries, and try again")
-            return document.without([id])
+            return document.without(entry)
 
         self._write(without, _change("undo", entry, author, reason))
         return entry
@@ -294,7 +293,7 @@ class Control:
         """What :meth:`undo` would do. Nothing is changed."""
         before = self._read()
         entry = _entry_with_id(before, id)
-        return Preview(entry, tuple(self._app.differences(before, before.without([id]))), "")
+        return Preview(entry, tuple(self._app.differences(before, before.without(entry))), "")
 
     def put(self, change: Preview | Override | Listing, *, seen: str | None = None, force: bool = False) -> None:
         """Put the change of a :meth:`preview` in force, if it still does what the preview showed.
@@ -351,9 +350,10 @@ class Control:
             remedy = 'for how long? Give for_, seconds or text such as "2h"; or lasting=True'
             raise InvalidData("", [Mistake("for", "", remedy)])
         self._follower.look()
-        now = self._follower.in_force.time()
+        known = self._follower.in_force
+        now, id_ = known.time(), known.document.new_id()
         until = None if for_ is None else now + seconds_of(for_)
-        fields = {**given, "id": token_hex(4), "since": now, "until": until, "reason": reason, "author": author}
+        fields = {**given, "id": id_, "since": now, "until": until, "reason": reason, "author": author}
         return entry_from({name: value for name, value in fields.items() if value is not None})
 
     def _list(self, kind: ListingKind, who: str, status: int | None, terms: Terms, *, force: bool) -> Listing:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
 from operator import attrgetter
 from secrets import token_hex
 from typing import TYPE_CHECKING, NamedTuple
@@ -67,19 +66,23 @@ class Document(NamedTuple):
     def with_distinct_ids(self, other: Document) -> Document:
         """The document with new ids for entries whose ids ``other`` has for other targets: an id must mean one
         entry."""
-        targets = {each.id: each.target for each in other.entries}
+        targets, both = {each.id: each.target for each in other.entries}, Document((*self.entries, *other.entries))
         return Document(
             tuple(
-                each.model_copy(update={"id": token_hex(4)})
+                each.model_copy(update={"id": both.new_id()})
                 if targets.get(each.id, each.target) != each.target
                 else each
                 for each in self.entries
             )
         )
 
-    def without(self, ids: Iterable[str]) -> Document:
-        ids = set(ids)
-        return Document(tuple(each for each in self.entries if each.id not in ids))
+    def new_id(self) -> str:
+        """An id that no entry has: among 100,000 random ones, two are likely to be the same."""
+        taken = {each.id for each in self.entries}
+        return next(new for new in iter(lambda: token_hex(4), "") if new not in taken)
+
+    def without(self, entry: Override | Listing) -> Document:
+        return Document(tuple(each for each in self.entries if each.id != entry.id))
 
     @property
     def overrides(self) -> tuple[Override, ...]:

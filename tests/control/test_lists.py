@@ -9,6 +9,7 @@ import pytest
 
 from control.conftest import SkewedStore, shop_on, soon
 from flask_multilimit import ConfigurationError, MultiLimit
+from flask_multilimit.control import document
 from flask_multilimit.control.control import NeedsForce
 from flask_multilimit.control.entries import Listing, entry_from
 from flask_multilimit.declare.addresses import Who
@@ -167,6 +168,18 @@ def test_subject_is_on_one_list_at_a_time(shop: Shop) -> None:
     shop.control.allow("198.51.100.7", lasting=True)
 
     assert [str(each) for each in shop.control.entries()] == ["allow 198.51.100.7"]
+
+
+def test_undone_entry_is_the_only_one_with_its_id(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100,000 entries, two would often have the same random id, and be undone together."""
+    ids = iter(["11111111", "11111111", "22222222"])
+    monkeypatch.setattr(document, "token_hex", lambda _: next(ids))
+    first = shop.control.deny("user:mallory", lasting=True)
+    second = shop.control.deny("user:eve", lasting=True)
+
+    shop.control.undo(second.id)
+
+    assert shop.control.entries() == (first,)
 
 
 @pytest.mark.parametrize("network", ["0.0.0.0/0", "::/0", "::ffff:0:0/96", "128.0.0.0/7"])
