@@ -120,7 +120,7 @@ def change_page() -> Response:
 
 def make_change() -> Response:
     """Make the change that the form proposes."""
-    _require_may_change()
+    _require_may_change(by_entry=True)
     found = changes.make(
         gate_in_force(), changes.read(request.form), force="force" in request.form, seen=request.form.get("seen")
     )
@@ -131,7 +131,7 @@ def make_change() -> Response:
 
 def undo() -> Response:
     """Undo an entry."""
-    _require_may_change()
+    _require_may_change(by_entry=True)
     try:
         entry = gate_in_force().applier.control.undo(
             request.form.get("id", ""), reason=request.form.get("reason", "").strip()[:500], author=visit().author
@@ -143,13 +143,14 @@ def undo() -> Response:
     return _redirect_to(url("lists", undone=sign_notice(str(entry)[:200])))
 
 
-def _require_may_change(*, changes_limits: bool = True) -> None:
-    """Raise :exc:`Forbidden` unless this person may change limits, and this is one of our forms."""
+def _require_may_change(*, by_entry: bool = False) -> None:
+    """Raise :exc:`Forbidden` unless this person may change limits (with ``by_entry``, by an entry that workers follow),
+    and this is one of our forms."""
     if not visit().may_change:
         raise Forbidden(MAY_NOT)
     require_own_form()
     require_few_changes(visit().author)
-    if changes_limits and not gate_in_force().applier.enabled:
+    if by_entry and not gate_in_force().applier.enabled:
         raise Forbidden(SWITCHED_OFF)
 
 
@@ -257,7 +258,7 @@ def subject_page() -> Response:
 
 def reset() -> Response:
     """Reset the quotas of a client, at one endpoint or everywhere."""
-    _require_may_change(changes_limits=False)
+    _require_may_change()
     gate, endpoint = gate_in_force(), request.form.get("endpoint") or None
     try:
         client = _client_of_form()

@@ -211,7 +211,12 @@ def test_client_on_a_list_of_the_settings_is_shown_as_allowed() -> None:
 
 @pytest.fixture
 def banning() -> Flask:
+    return app_that_bans()
+
+
+def app_that_bans(**settings: Any) -> Flask:
     app = Flask("shop")
+    app.config.update(settings)
     app.secret_key = "key"
     multilimit = MultiLimit(app)
     ban = Ban(after=2, within=60, time=600)
@@ -247,6 +252,17 @@ def test_automatic_bans_are_listed_and_lifted(banning: Flask) -> None:
     lifted = send(ada, page, ending="/unban")
     assert "Lifted: 1 bans." in ada.get(lifted.location).text
     assert "Bans that limits started" not in ada.get(f"{ROOT}lists").text
+
+
+def test_ban_by_a_limiter_is_lifted_also_when_no_change_of_limits_is_possible() -> None:
+    app = app_that_bans(MULTILIMIT_CONTROL=False)
+    ada = app.test_client()
+    send_requests(app)
+
+    lifted = send(ada, ada.get(SUBJECT, query_string=ASKED), ending="/unban")
+
+    assert "Lifted: 1 bans." in ada.get(lifted.location).text
+    assert found(ada, **ASKED)["state"] == "refused"
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
