@@ -13,7 +13,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from flask_wtf.csrf import CSRFProtect  # type: ignore[import-untyped]
 
-from flask_multilimit import IP, MultiLimit, rate_limiter
+from flask_multilimit import IP, MultiLimit, Rule, rate_limiter
 from flask_multilimit.control.store import KINDS, Change
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
@@ -90,6 +90,18 @@ def test_preview_estimates_effects_of_a_calendar_change(app: Flask, ada: FlaskCl
     more = previewed(ada, **asks, rules=f"200 per {period}").text
 
     assert "It refused 0 checks. At most that many more would have passed." in more
+
+
+def test_preview_does_not_know_what_another_algorithm_would_have_refused(app: Flask, ada: FlaskClient) -> None:
+    declared = Rule(60, 2, algorithm="token_bucket", burst=50)
+    app.add_url_rule("/burst", "burst", rate_limiter(type=IP, rules=[declared])(lambda: "ok"))
+    asks = {"endpoint": "burst", "part": "limiter:ip", "what": "rules", "for": "1h", "reason": "sale"}
+
+    page = previewed(ada, **asks, rules="4/minute").text
+
+    assert "ip-60s: 4 per 60s" in page
+    assert "How near clients came to the new one is not known." in page
+    assert "At most that many more would have passed." not in page
 
 
 def test_preview_of_rules_for_one_client_says_that_they_replace_all_of_its_rules(ada: FlaskClient) -> None:
