@@ -176,9 +176,10 @@ def _add(into: Document, extra: Mapping[str, Any], levels: int) -> None:
 
 
 def _copied(given: Any) -> Any:
-    """A copy that shares nothing: if ``given`` has one object in two places, ``deepcopy`` would keep that."""
+    """A copy that shares nothing: if ``given`` has one object in two places, ``deepcopy`` would keep that. Numbers that
+    are names, as YAML has statuses, become text."""
     if isinstance(given, Mapping):
-        return {name: _copied(value) for name, value in given.items()}
+        return {str(name) if type(name) is int else name: _copied(value) for name, value in given.items()}
     return [_copied(each) for each in given] if isinstance(given, list) else given
 
 

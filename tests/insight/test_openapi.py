@@ -125,6 +125,16 @@ def test_existing_parts_of_a_document_are_kept() -> None:
     assert "RateLimit" in found["components"]["headers"]
 
 
+def test_status_that_is_a_number_as_in_yaml_is_kept() -> None:
+    given = document()
+    given["paths"]["/items/{item_id}"]["get"]["responses"] = {200: {"description": "ok"}, 429: {"description": "Slow."}}
+
+    responses = merged(given)["paths"]["/items/{item_id}"]["get"]["responses"]
+
+    assert sorted(responses) == ["200", "429"]
+    assert responses["429"] == {"description": "Slow."}
+
+
 @pytest.mark.parametrize(
     ("version", "prefix"),
     [("3.1.0", {"servers": [{"url": "https://example.com/api/"}]}), ("2.0", {"basePath": "/api"})],
