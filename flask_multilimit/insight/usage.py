@@ -145,8 +145,10 @@ def quotas_of_client(gate: AppGate, wanted: Wanted) -> Quotas:
         return Quotas(at=at, state=state, resources={}, bans=(), unknown=(), estimated=False)
     client_limits = _ClientLimits(gate)
     counting = [each for listed in _listed(gate, wanted) for each in client_limits.applied(listed)]
-    owners = {hit.key: each for each in reversed(counting) for hit in each.applied.hits}
-    hits = strictest(hit for each in counting for hit in _wanted_hits(each, wanted))
+    owned = [(hit, each) for each in counting for hit in _wanted_hits(each, wanted)]
+    hits = strictest(hit for hit, _ in owned)
+    counted = set(hits)
+    owners = {hit.key: each for hit, each in reversed(owned) if hit in counted}
     decision = gate.limiter.peek(Hits(hits)) if hits else None
     return Quotas(
         at=at,

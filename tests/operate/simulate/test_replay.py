@@ -208,6 +208,16 @@ def test_rules_count_refusals_and_those_of_no_other_rule() -> None:
     assert (long.refused, long.least_remaining) == (0, 46)
 
 
+def test_rule_of_a_shared_key_is_that_of_the_stricter_limiter() -> None:
+    app = app_with(rate_limiter(type=IP, rules=lambda: "1/minute", name="wide", scope="calls"))
+    limits = {"limits": {"index": {"type": "ip", "rules": "2/minute", "scope": "calls"}}}
+
+    report = replayed(app, *map(at, range(3)), limits=limits, rules={"wide": "9/minute"})
+
+    asked = [(rule.text, rule.limiter, rule.refused) for rule in report.rules if rule.asked]
+    assert asked == [("2 per 60s", 'limits: limits["index"]', 1)]
+
+
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "concurrency"])
 def test_used_up_rule_has_nothing_left(algorithm: str) -> None:
     burst = 2 if "burst" in ALGORITHMS[algorithm].PARAMETERS else None

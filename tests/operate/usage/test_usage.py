@@ -131,6 +131,14 @@ class TestJson:
 
         assert {each["policy"]: each["label"] for each in found} == expected
 
+    def test_label_of_a_shared_quota_is_that_of_the_chosen_limiter(self) -> None:
+        wide = rate_limiter(type=IP, rules=lambda: "10/minute", name="wide", scope="calls")
+        strict = rate_limiter(type=IP, rules="5/minute", name="strict", scope="calls")
+
+        (found,) = json_of(shop(a=wide, b=strict, usage={"limits": {"strict": "Calls"}}))["resources"].values()
+
+        assert (found["label"], found["limit"]) == ("Calls", 5)
+
     def test_label_may_be_a_lazy_text_for_each_client(self) -> None:
         class Lazy:
             def __str__(self) -> str:
