@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from . import sliding_window
 from .base import NO_PARAMETERS, UNKNOWN, Outcome, Quota, plain_quota
-from .sliding_window import Log, charge, drop_future, recognise, reset_after
+from .sliding_window import Log
 
 PARAMETERS: frozenset[str] = NO_PARAMETERS
 
@@ -21,22 +21,10 @@ REMEMBERS_IDS = True
 INCLUDES = ("log",)
 
 quota = plain_quota
-
-__all__ = [
-    "INCLUDES",
-    "MAX_COST",
-    "PARAMETERS",
-    "REMEMBERS_IDS",
-    "charge",
-    "drop_future",
-    "evaluate",
-    "quota",
-    "recognise",
-    "release_command",
-    "renew",
-    "reset_after",
-    "settle",
-]
+charge = sliding_window.charge
+drop_future = sliding_window.drop_future
+reset_after = sliding_window.reset_after
+recognise = sliding_window.recognise
 
 
 def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:
