@@ -32,6 +32,19 @@ class StorageError(MultiLimitError):
     It is not known whether the check was charged: a request without a reply may still have been counted.
     """
 
+    remedy: str = ""
+    """What the operator can do about it, if that is known."""
+    key_specific: bool = False
+    """Whether only checks of these keys fail, for example because a key holds a value of another type. The storage
+    works otherwise, so the guard does not open its breaker."""
+    no_reply: bool = False
+    """Whether the storage did not reply at all, or not in time. Then the guard asks once more before it opens its
+    breaker."""
+    check_id: UUID | None = None
+    """The id of the check that may have been charged. A check that is repeated with this id is charged once."""
+    check_ids: Sequence[UUID] = ()
+    """The same for each check of a batch."""
+
     def __init__(
         self,
         *args: object,
@@ -42,18 +55,8 @@ class StorageError(MultiLimitError):
         check_ids: Sequence[UUID] = (),
     ) -> None:
         super().__init__(*args)
-        self.remedy = remedy
-        """What the operator can do about it, if that is known."""
-        self.key_specific = key_specific
-        """Whether only checks of these keys fail, for example because a key holds a value of another type. The storage
-        works otherwise, so the guard does not open its breaker."""
-        self.no_reply = no_reply
-        """Whether the storage did not reply at all, or not in time. Then the guard asks once more before it opens its
-        breaker."""
-        self.check_id = check_id
-        """The id of the check that may have been charged. A check that is repeated with this id is charged once."""
-        self.check_ids = check_ids
-        """The same for each check of a batch."""
+        self.remedy, self.key_specific, self.no_reply = remedy, key_specific, no_reply
+        self.check_id, self.check_ids = check_id, check_ids
 
 
 def message_of(error: Exception) -> str:

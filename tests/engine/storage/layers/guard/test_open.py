@@ -52,6 +52,17 @@ def test_policy_local_limits_like_the_storage(workers: Workers) -> None:
     assert decisions[-1].retry_after == 60
 
 
+def test_error_of_a_subclass_that_sets_no_fields_begins_an_outage(workers: Workers) -> None:
+    class BrokenError(StorageError):
+        def __init__(self, code: int) -> None:  # does not call that of its base class
+            self.code = code
+
+    workers.storage.error = BrokenError(7)
+
+    assert workers.limiter.check(hits("9/hour")).decided_by == "local"
+    assert workers.limiter.health().state == "failed"
+
+
 def test_policy_allow_admits_every_check(make: Callable[..., Workers]) -> None:
     workers = make(on_error="allow")
     workers.break_down()
