@@ -74,10 +74,14 @@ class Startup:
             notice_fork()
             with self._lock:
                 if not self.follows:
-                    self.follows = True
-                    warn_where_quotas_end_with_a_command(self._in_force)
-                    self._applier.start()
-                    self._in_force.audience.begin()
+                    self.follows = True  # first: receivers of signals may call limited functions
+                    try:
+                        warn_where_quotas_end_with_a_command(self._in_force)
+                        self._applier.start()
+                        self._in_force.audience.begin()
+                    except BaseException:
+                        self.follows = False
+                        raise
 
     def validate(self) -> None:
         """Raise :class:`ConfigurationError` for any mistake in declarations and settings of limits."""

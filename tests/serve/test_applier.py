@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flask_multilimit import IP, MultiLimit, rate_limiter
+from flask_multilimit import IP, ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.control.document import Document
 from flask_multilimit.control.entries import Listing
 from flask_multilimit.serve.applier import MOST_LOGGED, ControlApplier
@@ -70,6 +70,27 @@ def test_plans_are_those_asked_for_while_another_thread_previews_a_change(
     monkeypatch.setattr(ControlApplier, "_latest", property(lambda _: previewed, lambda *_: None), raising=False)
 
     assert applier.plans_with([mine]).entries == (mine,)
+
+
+def test_process_follows_changes_if_its_first_try_failed(
+    app: Flask, multilimit: MultiLimit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower, asked = gate_of(app).applier.follower, list[str]()
+
+    def fails(known: str) -> None:
+        asked.append(known)
+        monkeypatch.undo()
+        raise ConfigurationError("the directory of the local server is not writable")
+
+    monkeypatch.setattr(follower.store, "read", fails)
+    with app.app_context():
+        with pytest.raises(ConfigurationError):
+            multilimit.check("1/minute", scope="mail")
+        assert not gate_of(app).startup.follows
+        assert multilimit.check("1/minute", scope="mail").allowed
+
+    assert asked == [""]
+    assert gate_of(app).startup.follows
 
 
 @pytest.mark.usefixtures("multilimit")
