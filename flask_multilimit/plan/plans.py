@@ -111,8 +111,10 @@ class Plans:
             declared=self.declared,
         )
         plans.ensure()
-        for stack, made in list(self._services.items()):
-            plans._services[stack] = {known: plans._make_service(stack, known) for known in list(made)}
+        for stack in (found() for found in self._services.keyrefs()):  # other threads may add some meanwhile
+            if stack is not None:
+                made = list(self._services[stack])
+                plans._services[stack] = {known: plans._make_service(stack, known) for known in made}
         reject_mixed(plans.made)
         return plans
 

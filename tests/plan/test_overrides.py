@@ -218,3 +218,25 @@ def test_preview_shows_overrides_of_dynamic_rules(app: Flask) -> None:
 
     assert before == ("tier: rules by request",)
     assert after == ("tier: rules by request (limiter tier at show: 2 times the count)",)
+
+
+class GrowsWhileRead(dict[Any, Any]):
+    """A dict to which another thread adds a key whenever this one reads an item."""
+
+    def items(self) -> Any:
+        for item in super().items():
+            self[len(self)] = {}
+            yield item
+
+
+def test_overrides_apply_while_another_thread_calls_a_function_for_the_first_time(app: Flask) -> None:
+    multilimit = MultiLimit(app)
+    send = rate_limiter("1/minute")(view())
+    with app.app_context():
+        send()
+        services = vars(gate_of(app).plans._services)
+        services["data"] = GrowsWhileRead(services["data"])
+
+        multilimit.control.override("*", times=2, lasting=True, force=True)
+
+        send()
