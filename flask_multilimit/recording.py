@@ -122,13 +122,10 @@ class Recorder:
         self._recording = Recording(self.folder, self._hashed, on_demand)
         self._record_until = self._next_look = 0.0
         recordings_of(app).append(self._recording)
-        self._app = app
         self._gate = gate
         self._key = blake2b(secret.encode("utf-8", "surrogatepass") if isinstance(secret, str) else secret).digest()
         self._max_bytes = max_bytes
         self._attribute = f"flask_multilimit_recorded_{id(app)}"
-        # A decision in memory is dated by the monotonic clock, whose origin is arbitrary: this moves it to 1970.
-        self._offset = (time.time_ns() - time.monotonic_ns()) // 1000
         self._failing = self._closed = False
         self._beat = Beat(self._turn, name="multilimit-recorder", logger=app.logger, last=self.close)
         self._begin()
@@ -154,7 +151,7 @@ class Recorder:
 
     def close(self) -> None:
         """Write the requests that wait, and record no more."""
-        limits_checked.disconnect(self._remember_check, self._app)
+        limits_checked.disconnect(self._remember_check, self._gate.app)
         self._closed = True
         self._flush(ending=True)
         self._beat.close()
@@ -174,9 +171,9 @@ class Recorder:
             return response
         decision, subjects, began = request.__dict__.get(self._attribute, (None, {}, None))
         address = network_of(request.remote_addr or "", self._gate.settings.ipv6_prefix)
-        record, now = Records(self._app).current(), time.monotonic()
+        record, now = Records(self._gate.app).current(), time.monotonic()
         pending = _PendingLine(
-            at=time.time_ns() // 1000 if decision is None else self._since_1970(decision.at),
+            at=_time_of(decision),
             method=request.method,
             endpoint=request.endpoint,
             status=response.status_code,
@@ -202,9 +199,6 @@ class Recorder:
             self._next_look = time.monotonic() + PAUSE
             self._record_until = self._recording.record_until
         return time.time() < self._record_until
-
-    def _since_1970(self, at: int) -> int:
-        return at if abs(at - time.time_ns() // 1000) < DAY else at + self._offset
 
     # In the thread that writes
 
@@ -232,7 +226,8 @@ class Recorder:
         """One subject per type: that of several types is taken apart, but not one that merely looks like it, because a
         client may have chosen it."""
         found: dict[str, str] = {}
-        for type_, value in subjects.items():
+        for type_, given in subjects.items():
+            value = str(given)  # an extension gives any to check_hits()
             parts = self._gate.plans.parts_of(Subject(type_, value))
             found = {**dict(parts), **found} if parts else {**found, type_: value}
         found.pop(EVERYONE.type, None)
@@ -249,7 +244,14 @@ class Recorder:
             self.dropped += data.count(b"\n")
             if not self._failing:
                 self._failing = True
-                SafeLogger(self._app.logger).error("Rate limits: requests could not be recorded: %s", error)
+                SafeLogger(self._gate.app.logger).error("Rate limits: requests could not be recorded: %s", error)
+
+
+def _time_of(decision: Decision | None) -> int:
+    """Microseconds since 1970: by the clock of the storage, which all processes share, unless it is wrong or that of a
+    test."""
+    now = time.time_ns() // 1000
+    return now if decision is None or abs(decision.at - now) >= DAY else decision.at
 
 
 def _settled(record: Record) -> dict[str, int | None]:

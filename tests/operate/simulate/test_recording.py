@@ -15,8 +15,10 @@ import pytest
 from flask import Flask, Response, request, stream_with_context
 
 from flask_multilimit import IP, ConfigurationError, MultiLimit, rate_limiter, recording, settle
+from flask_multilimit.engine import hits_for
 from flask_multilimit.operate.simulate.recorded import SEGMENTS
 from flask_multilimit.recording import Recorder
+from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.simulation import Report, read_logs, simulate
 from support.forks import forked
 from support.processes import Program
@@ -241,6 +243,29 @@ def test_recording_is_replayed_with_its_real_cost(
     report = simulate(app, read_logs(*recorder.folder.iterdir()))
 
     assert (report.refused, report.differing) == (statuses.count(429), 0)
+
+
+def test_request_is_recorded_by_the_clock_of_the_machine_if_that_of_the_storage_is_wrong(
+    app: Flask, recorder: Recorder
+) -> None:
+    began = time.time_ns() // 1000
+    gate_of(app).limiter.storage.clock = lambda: began - 2 * recording.DAY  # type: ignore[attr-defined]
+
+    app.test_client().get("/")
+
+    at: Any = entries(recorder)[0]["at"]
+    assert began <= at <= time.time_ns() // 1000
+
+
+def test_subject_of_an_extension_that_is_no_text_is_recorded(app: Flask, recorder: Recorder) -> None:
+    view, subjects = "tenant", {"tenant": 42}
+    multilimit, limits = app.extensions["multilimit"], hits_for("9/minute", scope=view)
+    app.get("/tenant", endpoint=view)(lambda: str(multilimit.check_hits(limits, scope=view, subjects=subjects)))
+
+    app.test_client().get("/tenant")
+
+    recorded: Any = entries(recorder)[0]["w"]
+    assert set(recorded) == {"ip", "tenant"}
 
 
 def test_hash_of_a_subject_depends_on_the_key(app: Flask, tmp_path: Path) -> None:
