@@ -199,7 +199,8 @@ class _ClientLimits:
         return self._ask_once(who, lambda: self._gate.subjects.resolve(declared.type, declared.name))
 
     def _rules_of(self, dynamic: DynamicRules, subject: Subject) -> tuple[Rule, ...] | None:
-        return self._ask_once((id(dynamic.declaration.rules), subject), lambda: dynamic.peek(subject))
+        declared = dynamic.declaration
+        return self._ask_once((id(declared.rules), declared.fallback, subject), lambda: dynamic.peek(subject))
 
     def _ask_once(self, question: object, ask: Callable[[], T]) -> T:
         """What ``ask`` returned or raised when this ``question`` was asked first."""

@@ -391,6 +391,16 @@ class TestSubjects:
         assert "database" not in answer.text
         assert "database" in caplog.text
 
+    def test_fallback_for_failing_rules_is_shown_for_its_own_limiter_alone(self) -> None:
+        def plan() -> str:
+            raise LookupError
+
+        with_fallback = rate_limiter(type=IP, rules=plan, fallback="10/minute", name="first")
+        found = json_of(shop(a=with_fallback, b=rate_limiter(type=IP, rules=plan, name="second")))
+
+        assert list(found["resources"]) == ["a:first-60s"]
+        assert found["unknown"] == ["b:second"]
+
     def test_failing_user_loader_shows_no_quota(self, caplog: pytest.LogCaptureFixture) -> None:
         def load() -> str:
             raise LookupError("the database is away")
