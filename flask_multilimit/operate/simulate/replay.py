@@ -73,7 +73,7 @@ class Replay:
         plan = self._client_plan(request)
         if plan is None:
             self._outside.requests += 1
-            self._compare(self._outside, request, None)
+            self._compare(self._outside, request, None, admitted=True)
             return
         plan.requests += 1
         plan.shape.tally.requests += 1
@@ -127,7 +127,7 @@ class Replay:
             tally.allowed += 1
         else:
             tally.denied += 1
-        self._compare(tally, request, None)
+        self._compare(tally, request, None, admitted=plan.listed != "deny")
 
     def _admit(self, plan: ClientPlan, decision: Decision, request: LoggedRequest) -> None:
         tally, limits = plan.shape.tally, plan.limits
@@ -147,7 +147,7 @@ class Replay:
         if limits.settling:
             self._time.after(request.took or 0, partial(self._settle, plan, limits, decision, request))
         self._clients.admit(plan.client, plan.shape.destination.endpoint)
-        self._compare(tally, request, decision)
+        self._compare(tally, request, decision, admitted=True)
 
     def _settle(self, plan: ClientPlan, limits: AppliedLimits, decision: Decision, request: LoggedRequest) -> None:
         """Settle the charges that depend on the response, now that it is complete."""
@@ -186,18 +186,17 @@ class Replay:
         since = client.locked.setdefault(endpoint, now)
         wait = decision.refused_for if decision.waits_for_slot else decision.retry_after
         client.longest_lockout = max(client.longest_lockout, (now - since) / MICROSECONDS + wait)
-        self._compare(tally, request, decision)
+        self._compare(tally, request, decision, admitted=False)
 
     def _count_bans(self, plan: ClientPlan, decision: Decision) -> None:
         for place, ban in zip(plan.shape.bans, decision.bans if plan.shape.bans else (), strict=True):
             if ban.begun:
                 plan.shape.tally.banned.append((place, plan.client))
 
-    def _compare(self, tally: Tally, request: LoggedRequest, decision: Decision | None) -> None:
+    def _compare(self, tally: Tally, request: LoggedRequest, decision: Decision | None, *, admitted: bool) -> None:
         """Compare the verdict with the recorded one, and report it to the caller."""
         if request[4] != TOO_MANY_REQUESTS and request[8] is None and self._on_decision is None:  # as nearly always
             return
-        admitted = decision is None or decision.allowed
         if request.status == TOO_MANY_REQUESTS:
             tally.really_refused += 1
             tally.now_admitted += admitted

@@ -372,6 +372,15 @@ def test_lists_decide_before_limits() -> None:
     assert not report.notes
 
 
+def test_client_that_a_list_denies_is_not_admitted_now() -> None:
+    refused_then = [at(second, status=429) for second in range(3)]
+
+    report = replayed(app_with(), *refused_then, limits={"deny": ["203.0.113.7"]})
+
+    assert (report.really_refused, report.now_admitted) == (3, 0)
+    assert replayed(app_with(), *refused_then).now_admitted == 3
+
+
 def test_limits_file_replaces_lists_of_the_app() -> None:
     app = app_with(rate_limiter(type=IP, rules="1/minute"), MULTILIMIT_DENY=["203.0.113.7"])
 
