@@ -513,13 +513,13 @@ def _examine_server(client: Any, gate: AppGate, endpoints: list[Place]) -> Itera
     address = address_of(client) or "the server"
     try:
         trips = [_timed(client.ping) for _ in range(PINGS)]
-        info = client.info()
+        info, clock = client.info(), _clock(client)
     except (RedisError, OSError) as error:
         yield _not_inspectable(address, error) if code_of(error) == "NOPERM" else _unreachable(address, error)
         return
     yield _version(address, info)
     yield examine_latency(trips, gate.settings.storage_timeout)
-    yield _clock(client)
+    yield clock
     if info.get("role") == "slave":
         text = f"{address} is a replica: nothing can be charged there."
         yield Finding("role", "wrong", text, f"Point {PREFIX}STORAGE_URI at the primary.")

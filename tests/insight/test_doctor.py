@@ -429,6 +429,8 @@ OPERATOR = f"{WORKER} {RIGHTS_OF_OPERATORS}"
         (f"{OURS} {RIGHTS}", "script", "ok", "", ""),
         (f"{OURS} {RIGHTS}", "storage", "hint", "does not let this user inspect it", "+ping +info +config|get"),
         (f"{OURS} {RIGHTS} +ping +info +config|get", "storage", "ok", "", ""),
+        (f"{OPERATOR} -time", "script", "wrong", "", "The server's user needs the right +time"),
+        (f"{OPERATOR} -time", "storage", "hint", "does not let this user inspect it", ""),
         (f"{OURS} {RIGHTS}", "control", "hint", "may not read changes", RIGHTS_OF_WORKERS),
         (WORKER, "control", "ok", "", ""),
         *((f"{OPERATOR} -{each}", "rights", "hint", f"lacks +{each}: to ", "")
