@@ -5,7 +5,7 @@ second, the process refuses the same check by itself. It remembers only refusals
 is admitted.
 
 A refusal that is a strike of a ban is not remembered, because the next one is another strike, which only the storage
-can count. There are few strikes before the ban holds, and a ban is remembered like any refusal.
+can count. There are few strikes before the ban holds, and a ban is remembered like any refusal, until it ends.
 
 Three things end a refusal early: a reset, a refund, and another rule for the same key. In this process, the first two
 take effect at once, and the third makes it another check. In other processes, they take effect within the second.
@@ -121,7 +121,7 @@ class DenyCache:
             # Times have shrunk, but a rule that has refused allows only if the storage says so.
             return decision_of(new_id(), hits, aged(refusal.reply, refusal.times, now - refusal.answered), "deny_cache")
         decision = self.wrapped.check(hits)
-        if not decision.reply[ALLOWED] and decision.decided_by not in FALLBACKS and not _is_strike(decision):
+        if not decision.reply[ALLOWED] and decision.decided_by not in FALLBACKS:
             self._remember(keys, decision, asked=now)
         return decision
 
@@ -168,7 +168,7 @@ class DenyCache:
     def _remember(self, keys: tuple[str, ...], decision: Decision, *, asked: int) -> None:
         answered = self._clock()
         duration, key = _longest_refusal(decision)
-        until = asked + min(duration, self._longest)
+        until = asked + min(duration, _strikes_after(decision), self._longest)
         if answered >= until:
             return
         reply = _with_begun_bans_holding(decision)
@@ -200,12 +200,12 @@ def _keys_of(hits: tuple[Hit, ...]) -> tuple[str, ...]:
     return tuple([hit.key for hit in hits])
 
 
-def _is_strike(decision: Decision) -> bool:
-    """Whether the refusal was a strike of a ban that does not hold yet."""
+def _strikes_after(decision: Decision) -> float:
+    """The microseconds after which such a refusal is a strike of a ban that watches it: those for which the ban holds,
+    and 0 if it does not."""
     waits = retry_afters(decision.reply)
-    return any(
-        not waits[place] and any(waits[other] for other in watched) for place, _, watched in bans_of(decision.hits)
-    )
+    watching = [place for place, _, watched in bans_of(decision.hits) if any(waits[other] for other in watched)]
+    return min([waits[place] for place in watching], default=math.inf)
 
 
 def _longest_refusal(decision: Decision) -> tuple[float, str]:

@@ -75,6 +75,19 @@ def test_deny_cache_passes_on_every_strike_and_answers_during_the_ban(
     assert [decision.retry_after for decision in later] == [3599] * 5
 
 
+def test_deny_cache_passes_on_strikes_again_as_soon_as_a_ban_has_ended(
+    cached: Limiter, storage: RecordingStorage, clock: Clock
+) -> None:
+    plan = hits_for("1/minute", scope="login", subject="ada", ban=Ban(after=3, within=600, time=5))
+    refused(cached, plan, 4)
+    clock.advance(5)
+
+    decisions = refused(cached, plan, 2)
+
+    assert [decision.ban for decision in decisions] == [None, None]
+    assert strikes_left(storage, plan) == 1
+
+
 def test_refusal_from_the_deny_cache_does_not_begin_the_ban_again(cached: Limiter) -> None:
     *_, completing = refused(cached, PLAN, 3)
     later = cached.check(PLAN)
