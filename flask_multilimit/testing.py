@@ -68,7 +68,7 @@ class Clock:
 
 
 class _TrackingLimiter(Limiter):
-    """Remembers the keys that it charges or resets, so that they can be reset at the end."""
+    """Remembers the keys that it charges, strikes or resets, so that they can be reset at the end."""
 
     def __init__(self, storage: Any, **options: Any) -> None:
         super().__init__(storage, **options)
@@ -90,6 +90,8 @@ class _TrackingLimiter(Limiter):
 
     def _track(self, decision: Decision) -> Decision:
         self.touched += (charge.hit.key for charge in decision.charges)
+        if decision.violated or decision.shadowed:  # strikes, unless the ban held already
+            self.touched += (ban.hit.key for ban in decision.bans if ban.begun or not ban.holds)
         return decision
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask
 
-from flask_multilimit import ConfigurationError, MultiLimit, Rule, current_decision, rate_limiter
+from flask_multilimit import IP, Ban, ConfigurationError, MultiLimit, Rule, current_decision, rate_limiter
 from flask_multilimit.engine import Limiter, MemoryStorage, RedisStorage, hits_for
 from flask_multilimit.signals import request_rejected
 from flask_multilimit.testing import Clock, exhaust, freeze
@@ -58,6 +58,20 @@ def test_charges_during_the_freeze_are_reset_after_it(app: Flask, client: FlaskC
         assert statuses(client, "/ip", 1) == [429]
     assert statuses(client, "/ip", 3) == [200, 200, 200]
     assert statuses(client, "/bucket", 1) == [200]
+
+
+def test_ban_ends_with_the_freeze_only_if_it_began_in_it(app: Flask, client: FlaskClient) -> None:
+    for name in ("before", "within"):
+        view = rate_limiter(type=IP, name=name, rules="1/minute", ban=Ban(after=1, time=3600))(lambda: "ok")
+        app.add_url_rule(f"/{name}", name, view)
+    assert statuses(client, "/before", 2) == [200, 429]
+
+    with freeze(app):
+        assert statuses(client, "/before", 1) == [429]
+        assert statuses(client, "/within", 3) == [200, 429, 429]
+
+    assert statuses(client, "/within", 1) == [200]
+    assert int(client.get("/before").headers["Retry-After"]) > 60
 
 
 def test_waiting_limiter_advances_the_clock(client: FlaskClient, multilimit_clock: Clock) -> None:
