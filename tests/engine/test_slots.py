@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -176,24 +175,6 @@ def test_refunded_slots_are_free_and_others_held_until_the_block_ends(limiter: L
 
     assert limiter.peek(two).remaining == 1
     assert len(KEEPER) == 0
-
-
-class _InTheChild(Exception):  # noqa: N818 - nothing is wrong
-    pass
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_forked_child_that_leaves_the_block_releases_no_slot(limiter: Limiter, redis_client: redis.Redis) -> None:
-    try:
-        with limiter.slot(THREE):
-            child = os.fork()
-            if child == 0:
-                raise _InTheChild
-            os.waitpid(child, 0)
-            assert redis_client.zcard(THREE[0].key) == 1
-    except _InTheChild:
-        os._exit(0)
-    until(lambda: redis_client.zcard(THREE[0].key) == 0)
 
 
 class Renewing(MemoryStorage):

@@ -76,7 +76,7 @@ def test_example_test_of_the_page_passes(redis_client: redis.Redis) -> None:
 def test_tests_of_all_algorithms_include_an_own_algorithm_and_pass(tmp_path: Path) -> None:
     """`my_limits` is a plugin of pytest here: it registers the algorithm before tests look at the table."""
     folders = [str(TESTS / name) for name in ("contract", "engine", "operate/simulate")]
-    of_all_at_once = ["test_one_command", "test_scripts", "test_several_hash_slots"]
+    of_all_at_once = ["test_scripts", "test_several_hash_slots"]
     command = [sys.executable, "-m", "pytest", "-p", "my_limits", "-p", "no:cacheprovider", "--ignore", __file__]
     run = subprocess.run(
         [*command, *folders, "-k", " or ".join(["cooldown", *of_all_at_once])],

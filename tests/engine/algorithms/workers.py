@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
@@ -10,55 +9,19 @@ from datetime import datetime, timezone
 import redis
 
 from flask_multilimit.engine import Calendar, Limiter, RedisStorage, Rule, hits_for, storage_from_uri
-from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.reply import DELAY
 from support.clock import SECOND
 from support.compiled import CompiledStorage
-from support.rates import RATES
 
 QUEUE = Rule(1, 1000, algorithm="leaky_bucket", max_delay=60)
-
-DAY = 86_400
-
-
-def _level(algorithm: str, count: int) -> Rule:
-    takes_burst = "burst" in ALGORITHMS[algorithm].PARAMETERS
-    return Rule(DAY, count, algorithm=algorithm, burst=count if takes_burst else None)
-
-
-LEVELS = [_level(name, count) for name, count in zip(RATES, itertools.count(300, 20), strict=False)]
-"""Every algorithm, each with another count. No unit returns during a test."""
-
-TIGHTEST = min(rule.count for rule in LEVELS)
-
-mixed = tuple(
-    hit
-    for number, rule in enumerate(LEVELS)
-    for hit in hits_for(rule, scope="mixed", subject="ada", type=f"type-{number}")
-)
-"""Each for a subject of another type."""
-
-
-def patient_limiter(url: str) -> Limiter:
-    """A limiter that waits long enough for a busy machine."""
-    return Limiter(storage_from_uri(url, timeout=30))
 
 
 def queue_up(url: str, times: int) -> list[tuple[int, int]]:
     """The instant of arrival and the delay of each request, in microseconds."""
-    limiter = patient_limiter(url)
+    limiter = Limiter(storage_from_uri(url, timeout=30))  # waits long enough for a busy machine
     decisions = [limiter.check(hits_for(QUEUE, scope="queue")) for _ in range(times)]
     limiter.close()
     return [(decision.at, decision.reply[DELAY]) for decision in decisions]
-
-
-def check_mixed(url: str, threads: int, times: int) -> list[bool]:
-    """Whether each of the checks was allowed."""
-    limiter = patient_limiter(url)
-    with ThreadPoolExecutor(threads) as pool:
-        allowed = list(pool.map(lambda _: limiter.check(mixed).allowed, range(threads * times)))
-    limiter.close()
-    return allowed
 
 
 BOUNDARY = round(datetime(2026, 11, 1, tzinfo=timezone.utc).timestamp()) * SECOND

@@ -77,15 +77,3 @@ def test_each_lost_slot_is_reported_once_by_its_own_callback(error: BaseExceptio
     server.give_back_all()
 
     assert sorted(server.lost) == SLOTS[1:]
-
-
-def test_forked_child_neither_releases_slots_of_its_parent_nor_waits_for_it() -> None:
-    server = Server()
-    server.may_answer.set()
-    server.together._queue.append((SLOTS[:1], lambda _: None))
-    server.together._releasing.acquire()
-
-    server.together._after_fork_in_child()
-    server.give_back(SLOTS[1])
-
-    assert server.asked == [SLOTS[1:2]]
