@@ -28,7 +28,7 @@ from flask_multilimit.engine.decision import Charge, Decision
 from flask_multilimit.engine.slots import require_slots, slots_of
 from flask_multilimit.engine.storage import storage_from
 from flask_multilimit.engine.storage.cluster.servers import NodesOfUri
-from support.bench import bare, exhaust, hits, rule
+from support.bench import bare, hits, rule
 from support.clock import Clock
 from support.cluster import Cluster
 
@@ -508,23 +508,6 @@ def test_closed_limiter_leaves_no_connection_and_can_be_used_again(cluster: Clus
         lambda: [len(cluster.client_of(server).client_list()) for server in cluster.servers] <= before, "closing"
     )
     assert limiter.check(plan_of(5, 5, 5)).remaining == 3
-
-
-# Hash tags
-
-
-def test_hash_tag_subject_spreads_a_scope_over_the_hash_slots(limiter: Limiter) -> None:
-    plans = {
-        who: hits_for("5/minute; 9/hour", scope="api", type="ip", subject=who, hash_tag="subject")
-        for who in ("", "203.0.113.7", "203.0.113.8", "2001:db8::1", "}{", "x" * 1000)
-    }
-    for plan in plans.values():
-        assert exhaust(limiter, plan) == 5
-
-    assert all(len({key_slot(hit.key.encode()) for hit in plan}) == 1 for plan in plans.values())
-    assert len({key_slot(plan[0].key.encode()) for plan in plans.values()}) == len(plans)
-    assert plans["203.0.113.7"][0].key == "rate_limit:api:ip:{203.0.113.7}:sliding_window:60000"
-    assert plans[""][0].key == "rate_limit:api:ip:{*}:sliding_window:60000"
 
 
 # Addresses
