@@ -101,6 +101,12 @@ def read(line: str, name: str, *wanted: str) -> LoggedRequest | None:
     return format_of(name)(UTC, wanted)(line)
 
 
+def request_in(line: str, name: str, *wanted: str) -> LoggedRequest:
+    request = read(line, name, *wanted)
+    assert request is not None
+    return request
+
+
 @pytest.mark.parametrize("name", LINES)
 def test_line_of_each_format_is_read(name: str) -> None:
     line, expected = LINES[name]
@@ -134,36 +140,32 @@ def test_each_format_is_recognised_among_other_lines(name: str) -> None:
 )
 def test_duration_and_beginning_of_a_request_are_read(text: str, line: str, began: float) -> None:
     """Apache writes the time at which a request began; the others write when it ended."""
-    request = read(line, text)
+    request = request_in(line, text)
 
-    assert request is not None
     assert (request.at - AT, request.took) == (began * 1_000_000, 1_500_000)
 
 
 def test_duration_in_json_may_be_text() -> None:
     for took in ("0.250", 0.25):
-        request = read(json.dumps({**PLAIN, "request_time": took}), "json")
+        request = request_in(json.dumps({**PLAIN, "request_time": took}), "json")
 
-        assert request is not None
         assert (request.at, request.took) == (AT - 250_000, 250_000)
 
 
 def test_line_of_old_caddy_has_the_address_of_the_peer() -> None:
     asked = {name: value for name, value in CADDY["request"].items() if name != "client_ip"}  # type: ignore[attr-defined]
 
-    request = read(json.dumps({**CADDY, "request": asked}), "caddy")
+    request = request_in(json.dumps({**CADDY, "request": asked}), "caddy")
 
-    assert request is not None
     assert request.address == "10.0.0.1"
 
 
 @pytest.mark.parametrize("text", ["-", "", "1e3", "-1", "nan"])
 def test_invalid_duration_is_ignored(text: str) -> None:
-    request = read(
+    request = request_in(
         f'1.2.3.4 2026-11-22T03:19:27+00:00 "GET / H" {text}', '$remote_addr $time_iso8601 "$request" $request_time'
     )
 
-    assert request is not None
     assert (request.at, request.took) == (AT, None)
 
 
@@ -231,9 +233,8 @@ def test_no_format_is_recognised_in_other_text() -> None:
     ],
 )
 def test_format_strings_of_nginx_apache_and_gunicorn_are_read(text: str, line: str) -> None:
-    request = read(line, text, "X-Api-Key")
+    request = request_in(line, text, "X-Api-Key")
 
-    assert request is not None
     assert request.at in {AT, AT - 500_000}, (
         "a time at the end of a request is moved to its beginning where it is known"
     )
@@ -251,61 +252,53 @@ def test_format_strings_of_nginx_apache_and_gunicorn_are_read(text: str, line: s
     ],
 )
 def test_dash_of_nginx_in_place_of_a_query_is_no_part_of_the_target(text: str, path: str, target: str) -> None:
-    request = read(f"1795317567 GET {path}", text)
+    request = request_in(f"1795317567 GET {path}", text)
 
-    assert request is not None
     assert request.target == target
 
 
 @pytest.mark.parametrize(
-    ("server", "written"),
-    [("nginx", r"GET /a\x22b\x5Cc\xE9 HTTP/1.1"), ("Apache", r"GET /a\"b\\c\xe9 HTTP/1.1")],
+    "written", [r"GET /a\x22b\x5Cc\xE9 HTTP/1.1", r"GET /a\"b\\c\xe9 HTTP/1.1"], ids=["nginx", "Apache"]
 )
-def test_escapes_of_each_server_are_undone(server: str, written: str) -> None:
-    request = read(f'203.0.113.7 - - [22/Nov/2026:03:19:27 +0000] "{written}" 404 0 "-" "-"', "combined")
+def test_escapes_of_each_server_are_undone(written: str) -> None:
+    request = request_in(f'203.0.113.7 - - [22/Nov/2026:03:19:27 +0000] "{written}" 404 0 "-" "-"', "combined")
 
-    assert request is not None, server
     assert request.target == '/a"b\\c\xe9'
 
 
 @pytest.mark.parametrize("address", ["203.0.113.7", "2001:db8::1", "::1"])
 def test_address_before_a_port_keeps_its_colons(address: str) -> None:
     line = f'{address}:50443 [22/Nov/2026:03:19:27 +0000] "GET / HTTP/1.1"'
-    request = read(line, '$remote_addr:$remote_port [$time_local] "$request"')
+    request = request_in(line, '$remote_addr:$remote_port [$time_local] "$request"')
 
-    assert request is not None
     assert request.address == address
 
 
 def test_host_that_was_not_sent_is_empty() -> None:
-    request = read(
+    request = request_in(
         '203.0.113.7 - 2026-11-22T03:19:27Z "GET / HTTP/1.0"', '$remote_addr $http_host $time_iso8601 "$request"'
     )
 
-    assert request is not None
     assert request.host == ""
 
 
 def test_cookie_is_not_the_header_field_of_its_name() -> None:
     line = '203.0.113.7 [22/Nov/2026:03:19:27 +0000] "GET / HTTP/1.1" c1 h1'
-    request = read(line, '%h %t "%r" %{Key}C %{Key}i', "Key", "cookie_key")
+    request = request_in(line, '%h %t "%r" %{Key}C %{Key}i', "Key", "cookie_key")
 
-    assert request is not None
     assert request.fields == {"Key": "h1", "cookie_key": "c1"}
 
 
 def test_duration_of_more_than_a_day_in_json_is_not_in_seconds() -> None:
-    request = read(json.dumps({**PLAIN, "request_time": 250_000.0}), "json")
+    request = request_in(json.dumps({**PLAIN, "request_time": 250_000.0}), "json")
 
-    assert request is not None
     assert (request.at, request.took) == (AT, None)
 
 
 def test_first_of_two_fields_of_one_name_is_read() -> None:
     line = '203.0.113.7 [22/Nov/2026:03:19:27 +0000] "GET / HTTP/1.1" k1 k2'
-    request = read(line, '%h %t "%r" %{X-Api-Key}i %{X-Api-Key}o', "X-Api-Key")
+    request = request_in(line, '%h %t "%r" %{X-Api-Key}i %{X-Api-Key}o', "X-Api-Key")
 
-    assert request is not None
     assert request.fields == {"X-Api-Key": "k1"}
 
 
@@ -330,24 +323,21 @@ def test_object_in_place_of_a_text_in_json_is_ignored() -> None:
 def test_header_field_without_values_in_json_is_missing() -> None:
     asked: dict[str, Any] = {**CADDY["request"], "headers": {"X-Api-Key": []}}  # type: ignore[dict-item]
 
-    request = read(json.dumps({**CADDY, "request": asked}), "caddy", "X-Api-Key")
+    request = request_in(json.dumps({**CADDY, "request": asked}), "caddy", "X-Api-Key")
 
-    assert request is not None
     assert request.fields == {}
 
 
 @pytest.mark.parametrize("name", ["caddy", "traefik", "json"])
 def test_header_fields_in_json_are_read(name: str) -> None:
-    request = read(LINES[name][0], name, "x-api-key", "X-Missing")
+    request = request_in(LINES[name][0], name, "x-api-key", "X-Missing")
 
-    assert request is not None
     assert request.fields == {"x-api-key": "k1"}
 
 
 def test_field_may_be_a_path_into_json() -> None:
-    request = read(json.dumps(CADDY), "caddy", "request.tls.server_name")
+    request = request_in(json.dumps(CADDY), "caddy", "request.tls.server_name")
 
-    assert request is not None
     assert request.fields == {"request.tls.server_name": "sni.example"}
 
 
