@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from calendar import monthrange
+from collections.abc import Iterator
 from datetime import date, datetime, timedelta, timezone
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from flask_multilimit.engine.periods import AROUND, BOUNDARIES_AROUND, Periods, periods_of, zone_named
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ZONES = (
     "UTC",

@@ -6,11 +6,12 @@ import copy
 import math
 import pickle
 import re
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -20,9 +21,6 @@ from flask_multilimit.engine import Calendar, ConfigurationError, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.rules import rules_from
 from support.rates import RATES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DAY = 86_400
 LONGEST = 400 * DAY

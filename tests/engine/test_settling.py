@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from flask_multilimit import Concurrent, ConfigurationError, Rule
-from flask_multilimit.engine import Limiter, MemoryStorage, StorageError, hits_for
+from flask_multilimit.engine import Decision, Limiter, MemoryStorage, StorageError, hits_for
 from support.bench import hits, rule
 from support.clock import Clock
 from support.rates import RATES
-
-if TYPE_CHECKING:
-    from flask_multilimit.engine import Decision
 
 
 @pytest.mark.parametrize(("units", "remaining", "debt"), [(1, 9, 0), (3, 7, 0), (347, 0, 337)])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+import redis
 
 from flask_multilimit.engine import (
     Concurrent,
@@ -21,15 +23,9 @@ from flask_multilimit.engine import (
     slots,
 )
 from flask_multilimit.engine.slots import KEEPER, Keeper, require_slots
+from flask_multilimit.engine.storage import Slot
+from support.servers import Server
 from support.waiting import SECONDS, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    import redis
-
-    from flask_multilimit.engine.storage import Slot
-    from support.servers import Server
 
 THREE = hits_for(Concurrent(3), scope="reports")
 SHORT = hits_for(Concurrent(3, timeout=1), scope="short")
@@ -329,9 +325,7 @@ def test_slot_stays_free_when_the_keeper_learns_of_its_refund_after_the_renewal(
     assert len(keeper) == 0
 
 
-def test_slot_released_before_its_renewal_is_not_renewed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_slot_released_before_its_renewal_is_not_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
     now, storage = [0.0], Renewing()
     keeper = keeper_at(now, monkeypatch)
     hits = hits_for(Concurrent(1000), scope="many")

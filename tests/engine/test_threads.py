@@ -9,18 +9,15 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
-from typing import TYPE_CHECKING
 
 import pytest
 
 from flask_multilimit.engine.threads import Beat
 from support.forks import forked
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 NAME = "multilimit-test"
 PATIENCE = 10.0

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from flask import Flask
 
 from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
 from operate.cli.conftest import SHOP, Command
 from operate.dashboard.conftest import ROOT, browser_of, made
-from support.servers import Server
+from support.servers import Binary, Server
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from flask import Flask
-
-    from support.servers import Binary
 
 pytestmark = pytest.mark.slow
 

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from flask import Flask, Response, after_this_request, g, request
 from werkzeug.test import create_environ
 
-from flask_multilimit import (
-    IP,
-    USER,
-    AccessDenied,
-    ConfigurationError,
-    Decision,
-    MultiLimit,
-    rate_limiter,
-)
+from flask_multilimit import IP, USER, AccessDenied, ConfigurationError, Decision, MultiLimit, rate_limiter
 from flask_multilimit.engine import hits_for
 from flask_multilimit.signals import request_denied
 from support.asking import ask, view
-
-if TYPE_CHECKING:
-    from support.doubles import RecordingStorage
+from support.doubles import RecordingStorage
 
 
 def status_for(app: Flask, address: str | None, path: str = "/", **options: Any) -> int:

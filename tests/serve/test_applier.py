@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from flask import Flask
 
 from flask_multilimit import IP, ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.control.document import Document
@@ -16,9 +17,6 @@ from flask_multilimit.serve.applier import MOST_LOGGED, ControlApplier
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import control_changed
 from support.asking import ask, view
-
-if TYPE_CHECKING:
-    from flask import Flask
 
 
 def logged_changes(caplog: pytest.LogCaptureFixture) -> list[str]:

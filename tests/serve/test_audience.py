@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from flask import Flask, abort
+from flask.testing import FlaskClient
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
 from flask_multilimit.engine import DenyCache, Limiter, MemoryStorage, StorageError, hits_for
@@ -22,11 +24,6 @@ from flask_multilimit.serve import audience
 from flask_multilimit.signals import Event, limit_event
 from support.doubles import RecordingStorage
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from flask.testing import FlaskClient
 
 
 class RecordedEvents(list[Event]):

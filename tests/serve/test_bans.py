@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import redis
 from flask import Flask, Response, request
+from werkzeug.test import TestResponse
 
 from flask_multilimit import (
     Ban,
@@ -19,17 +22,9 @@ from flask_multilimit import (
     current_decision,
     rate_limiter,
 )
-from flask_multilimit.signals import limit_event, shadow_rejected, subject_banned
+from flask_multilimit.signals import Event, limit_event, shadow_rejected, subject_banned
 from support.asking import ask, commands, policy, statuses, view
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import redis
-    from werkzeug.test import TestResponse
-
-    from flask_multilimit.signals import Event
-    from support.clock import Clock
+from support.clock import Clock
 
 BAN = Ban(after=3, within=600, time=3600, factor=2, most=86_400)
 

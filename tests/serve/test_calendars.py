@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -20,10 +22,6 @@ from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.testing import freeze
 from flask_multilimit.usage import Usage
 from plan.written import override
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 BERLIN = Calendar(2, "month", timezone="Europe/Berlin", anchor=15)
 

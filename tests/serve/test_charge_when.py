@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from flask import Flask, Response, abort, request
@@ -11,12 +12,8 @@ from flask import Flask, Response, abort, request
 from flask_multilimit import MultiLimit, current_decision, rate_limiter
 from flask_multilimit.signals import Event, limit_event
 from support.asking import ask, statuses, view
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.clock import Clock
-    from support.cluster import Cluster
+from support.clock import Clock
+from support.cluster import Cluster
 
 
 def failed(response: Response) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from flask import Flask, render_template_string
@@ -10,9 +10,7 @@ from flask import Flask, render_template_string
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, current_decision, rate_limiter
 from flask_multilimit.engine.rules import MAX_COUNT
 from support.asking import ask
-
-if TYPE_CHECKING:
-    from support.doubles import RecordingStorage
+from support.doubles import RecordingStorage
 
 REASONS = ["disabled", "allowed by a list", "no rules for this request", "switched off by an override", "exempt now"]
 UNLIMITED = {

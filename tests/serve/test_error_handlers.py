@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import pytest
 from flask import Blueprint, Flask, abort
+from flask.testing import FlaskClient
 from werkzeug.exceptions import Forbidden, HTTPException, NotFound
 
 from flask_multilimit import (
@@ -18,14 +20,7 @@ from flask_multilimit import (
     rate_limiter,
 )
 from support.asking import ask, policy, statuses, view
-from support.doubles import limited_service
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from flask.testing import FlaskClient
-
-    from support.doubles import RecordingStorage
+from support.doubles import RecordingStorage, limited_service
 
 
 @pytest.fixture(params=[True, False], ids=["raising", "answering"])

@@ -7,12 +7,15 @@ import math
 import time
 from email.utils import parsedate_to_datetime
 from itertools import chain, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import redis
 from flask import Flask, Response, request
+from flask.testing import FlaskClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from werkzeug.test import TestResponse
 
 from flask_multilimit import ConfigurationError, Decision, LimitType, MultiLimit, RateLimitExceeded, Rule, rate_limiter
 from flask_multilimit.config import Settings
@@ -24,11 +27,6 @@ from support.asking import read_list
 from support.clock import Clock
 from support.compiled import CompiledStorage
 from support.doubles import limited_service
-
-if TYPE_CHECKING:
-    import redis
-    from flask.testing import FlaskClient
-    from werkzeug.test import TestResponse
 
 WAITS = st.one_of(st.integers(0, 3 * 10**6), st.integers(0, 10**13))
 """Microseconds."""

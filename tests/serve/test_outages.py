@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from flask import Flask
+from flask.testing import FlaskClient
 
-from flask_multilimit import (
-    LimitType,
-    MultiLimit,
-    StorageUnavailable,
-    current_decision,
-    rate_limiter,
-)
+from flask_multilimit import LimitType, MultiLimit, StorageUnavailable, current_decision, rate_limiter
 from flask_multilimit.config import Settings
 from flask_multilimit.engine import Health, RedisStorage, StorageDenied, StorageError
 from flask_multilimit.engine.storage.layers.health import Workers
@@ -23,15 +19,8 @@ from flask_multilimit.serve import startup
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.serve.refusal import Refusals
 from flask_multilimit.signals import limits_checked, storage_failed, storage_recovered
-from support.doubles import limited_service
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from flask.testing import FlaskClient
-
-    from support.doubles import RecordingStorage
-    from support.servers import Binary
+from support.doubles import RecordingStorage, limited_service
+from support.servers import Binary
 
 FAILED = "Rate limiting failed on the server. Please try again later."
 PROBLEM = (
@@ -93,10 +82,7 @@ class TestFailingStorage:
 
     @pytest.mark.parametrize("registered", [503, StorageUnavailable, StorageError])
     def test_failure_reaches_error_handlers(
-        self,
-        limited_app: Flask,
-        limited: FlaskClient,
-        registered: int | type[Exception],
+        self, limited_app: Flask, limited: FlaskClient, registered: int | type[Exception]
     ) -> None:
         limited_app.register_error_handler(registered, lambda error: (str(error.__cause__), 503))
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
 import pytest
 from flask import Flask, current_app
+from werkzeug.test import TestResponse
 
-from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter
-from flask_multilimit.engine import MemoryStorage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from uuid import UUID
-
-    from werkzeug.test import TestResponse
-
-    from flask_multilimit import Decision
-    from flask_multilimit.engine import Hit
+from flask_multilimit import Decision, LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit.engine import Hit, MemoryStorage
 
 PUBLIC = {
     "flask_multilimit": """

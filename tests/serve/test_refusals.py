@@ -7,15 +7,17 @@ import gc
 import json
 import pickle
 import weakref
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import flask_babel
 import pytest
 from flask import Flask, Request, Response, abort, jsonify, redirect, render_template_string, request
+from flask.testing import FlaskClient
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import Forbidden, HTTPException, TooManyRequests
-from werkzeug.test import create_environ, run_wsgi_app
+from werkzeug.test import TestResponse, create_environ, run_wsgi_app
 
 from flask_multilimit import (
     AccessDenied,
@@ -29,16 +31,8 @@ from flask_multilimit import (
     rate_limiter,
 )
 from support.asking import ask, policy, statuses, view
-from support.doubles import limited_service
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from flask.testing import FlaskClient
-    from werkzeug.test import TestResponse
-
-    from support.clock import Clock
-    from support.doubles import RecordingStorage
+from support.clock import Clock
+from support.doubles import RecordingStorage, limited_service
 
 BROWSERS = {
     "Firefox": "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8",

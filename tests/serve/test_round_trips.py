@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import redis
 from flask import Blueprint, Flask
 
 from flask_multilimit import Ban, LimitType, MultiLimit, exempt, rate_limiter
 from flask_multilimit.engine import RedisStorage
 from support.asking import ask, commands, statuses, view
-
-if TYPE_CHECKING:
-    import redis
-
-    from support.clock import Clock
+from support.clock import Clock
 
 ONE = ["EVALSHA"]
 

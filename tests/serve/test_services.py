@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
+import redis
 from flask import Flask, g
 from flask.cli import ScriptInfo, run_command
+from flask.testing import FlaskClient
 from werkzeug import routing
 
 from flask_multilimit import (
@@ -24,15 +27,7 @@ from flask_multilimit import (
 )
 from flask_multilimit.serve.gate import gate_of
 from support.asking import view
-from support.doubles import FOREIGN, limited_service
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import redis
-    from flask.testing import FlaskClient
-
-    from support.doubles import RecordingStorage
+from support.doubles import FOREIGN, RecordingStorage, limited_service
 
 
 @rate_limiter(rules="3/minute")
@@ -81,11 +76,7 @@ def test_function_called_by_a_view_is_charged_at_every_call(
 @pytest.mark.parametrize("service", [send_mail, limited_service(rules="3/minute")], ids=["global", "argument"])
 @pytest.mark.parametrize("takes_anything", [False, True])
 def test_function_called_by_a_limited_view_is_charged_only_when_called(
-    limited_app: Flask,
-    client: FlaskClient,
-    storage: RecordingStorage,
-    service: Callable[[], str],
-    takes_anything: bool,
+    limited_app: Flask, client: FlaskClient, storage: RecordingStorage, service: Callable[[], str], takes_anything: bool
 ) -> None:
     """The view closes over the function, as a decorator closes over what it wraps, but it only calls it."""
 

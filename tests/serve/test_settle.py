@@ -6,10 +6,12 @@ import asyncio
 import io
 import re
 import threading
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Any
 
 import pytest
 from flask import Flask, Response, abort, jsonify, request, send_file, stream_with_context
+from werkzeug.test import TestResponse
 from werkzeug.wsgi import ClosingIterator
 
 from flask_multilimit import (
@@ -27,12 +29,7 @@ from flask_multilimit import (
 from flask_multilimit.engine import Hit, StorageError, hits_for
 from flask_multilimit.signals import Event, limit_event
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from werkzeug.test import TestResponse
-
-    Asking = Callable[..., Callable[..., TestResponse]]
+Asking = Callable[..., Callable[..., TestResponse]]
 
 TOKENS = Rule(3600, 1000, algorithm="fixed_window")
 

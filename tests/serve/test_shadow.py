@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -12,11 +13,7 @@ from flask_multilimit.engine import Limiter
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import limits_checked, request_rejected, shadow_rejected
 from support.asking import ask, policy, statuses, view
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.clock import Clock
+from support.clock import Clock
 
 
 @pytest.fixture

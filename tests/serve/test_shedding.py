@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from flask import Flask, request
 from werkzeug.exceptions import HTTPException, ServiceUnavailable
+from werkzeug.test import TestResponse
 
 from flask_multilimit import IP, MultiLimit, RateLimitExceeded, Reserve, problem, rate_limiter
-
-if TYPE_CHECKING:
-    from werkzeug.test import TestResponse
 
 RESERVE = Reserve({"critical": 0.5}, lambda: request.args.get("priority"))
 REDUCED = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import pytest
+from blinker import NamedSignal
 from flask import Flask, abort, request
+from flask.testing import FlaskClient
 
 from flask_multilimit import Decision, LimitType, MultiLimit, RateLimitExceeded, rate_limiter
 from flask_multilimit.signals import limits_checked, request_rejected
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from blinker import NamedSignal
-    from flask.testing import FlaskClient
 
 
 class Sent(NamedTuple):

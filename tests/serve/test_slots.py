@@ -7,40 +7,28 @@ import gc
 import io
 import os
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from contextvars import copy_context
-from typing import IO, TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, Any
 
 import pytest
+import redis
 from flask import Flask, Response, abort, copy_current_request_context, send_file, stream_with_context
-from werkzeug.test import EnvironBuilder
+from werkzeug.test import EnvironBuilder, TestResponse
 from werkzeug.wsgi import FileWrapper
 
-from flask_multilimit import (
-    ConfigurationError,
-    MultiLimit,
-    RateLimitExceeded,
-    current_decision,
-    rate_limiter,
-)
+from flask_multilimit import ConfigurationError, MultiLimit, RateLimitExceeded, current_decision, rate_limiter
 from flask_multilimit.declare.advice import Holder, holding
-from flask_multilimit.engine import MemoryStorage, StorageError, hits_for
+from flask_multilimit.engine import Decision, MemoryStorage, StorageError, hits_for
 from flask_multilimit.engine.slots import KEEPER
+from flask_multilimit.engine.storage import Lost, Slot
 from support.calls import calls_during
 from support.doubles import with_wraps
 from support.pages import own_storage
+from support.servers import Server
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    import redis
-    from werkzeug.test import TestResponse
-
-    from flask_multilimit.engine import Decision
-    from flask_multilimit.engine.storage import Lost, Slot
-    from support.servers import Server
 
 two_at_once = rate_limiter(rules="2 at once")
 FOR_SLOTS = ("slot", "settle", "concurrency", "hold", "release")

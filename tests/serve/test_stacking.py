@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from flask import Flask, current_app, request
+from flask.testing import FlaskClient
 
 from flask_multilimit import LimitType, MultiLimit, Rule, exempt, rate_limiter
 from support.asking import view
-from support.doubles import FOREIGN, OPAQUE, OPEN, copying_attributes, limited_service, retrying
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from flask.testing import FlaskClient
-
-    from support.doubles import Decorator, RecordingStorage
+from support.doubles import (
+    FOREIGN,
+    OPAQUE,
+    OPEN,
+    Decorator,
+    RecordingStorage,
+    copying_attributes,
+    limited_service,
+    retrying,
+)
 
 
 def test_stacked_limiters_are_one_check_outermost_first(

@@ -5,18 +5,14 @@ from __future__ import annotations
 import http.client
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from support.processes import Program
+from support.servers import Server
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.servers import Server
 
 pytestmark = pytest.mark.slow
 

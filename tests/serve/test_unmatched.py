@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from flask import Blueprint, Flask, Response, abort
@@ -12,11 +13,7 @@ from werkzeug.routing import Rule as Route
 from flask_multilimit import LimitType, MultiLimit, rate_limiter
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, policy, statuses, view
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.doubles import RecordingStorage
+from support.doubles import RecordingStorage
 
 
 class TestUnmatchedRequests:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from flask import Flask
 
 from flask_multilimit import ConfigurationWarning, LimitType, MultiLimit, Rule, current_decision, rate_limiter
 from flask_multilimit.engine import Limiter, hits_for
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, statuses, view
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from flask import Flask
-
-    from support.clock import Clock
+from support.clock import Clock
 
 
 class Sleeper:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import simple_websocket  # type: ignore[import-untyped]
 
 from support.processes import Program
+from support.servers import Server
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.servers import Server
 
 pytestmark = pytest.mark.slow
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import pytest
 from flask import Blueprint, Flask, Response, abort, g, redirect, request
@@ -22,13 +23,9 @@ from flask_multilimit import (
 )
 from flask_multilimit.engine import hits_for
 from support.asking import ask, statuses, view
+from support.clock import Clock
+from support.doubles import RecordingStorage
 from support.rates import RATES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.clock import Clock
-    from support.doubles import RecordingStorage
 
 
 def login_required(function: Callable[..., Any]) -> Callable[..., Any]:

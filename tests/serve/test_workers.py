@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+import redis
 
 from flask_multilimit.engine import Limiter, storage_from_uri
 from support.bench import hits
 from support.forks import FORKS, PATIENCE, forked
 from support.processes import Program
 from support.sentinel import SERVICE, SentinelServer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import redis
-
-    from support.servers import Server
+from support.servers import Server
 
 pytestmark = pytest.mark.slow
 

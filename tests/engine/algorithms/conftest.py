@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -11,12 +10,7 @@ from flask_multilimit.engine import Limiter, MemoryStorage, RedisStorage
 from support.bench import Bench
 from support.clock import Clock
 from support.compiled import CompiledStorage
-from support.servers import find_binaries
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.servers import Binary, Servers
+from support.servers import Binary, Servers, find_binaries
 
 Fresh = Callable[[], Bench]
 """Gives an empty storage with a clock of its own."""

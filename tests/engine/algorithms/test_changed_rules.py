@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.algorithms.conftest import Fresh
 from flask_multilimit.engine import Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.algorithms.base import AHEAD
 from flask_multilimit.engine.reply import RESET_AFTER, RETRY_AFTER
-from support.bench import exhaust, hits
+from support.bench import Bench, exhaust, hits
 from support.rates import RATES
-
-if TYPE_CHECKING:
-    from engine.algorithms.conftest import Fresh
-    from support.bench import Bench
 
 COUNTERS = ["sliding_window", "fixed_window", "sliding_window_counter"]
 BUCKETS = ["token_bucket", "leaky_bucket"]

@@ -7,20 +7,15 @@ import random
 from fractions import Fraction
 from importlib.resources import files
 from math import ceil, floor
-from typing import TYPE_CHECKING
 
 import pytest
+import redis
 
 from engine.algorithms.oracles import DEFINED
 from engine.algorithms.test_oracles import Model, assert_answers_as_the_oracles
 from flask_multilimit.engine import ConfigurationError, Rule
 from flask_multilimit.engine.reply import RESET_AFTER
-from support.bench import hits
-
-if TYPE_CHECKING:
-    import redis
-
-    from support.bench import Bench
+from support.bench import Bench, hits
 
 pytestmark = pytest.mark.slow
 

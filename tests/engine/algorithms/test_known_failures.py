@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from flask_multilimit.engine import Rule
+from support.bench import Bench
 from support.clock import microseconds
 from support.folders import ROOT
-
-if TYPE_CHECKING:
-    from support.bench import Bench
 
 SCRIPT = ROOT / "benchmarks" / "estimate_error.py"
 COUNT = 100

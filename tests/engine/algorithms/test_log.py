@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import pytest
+import redis
 
 from flask_multilimit.engine import Limiter, RedisStorage, Rule, hits_for
 from flask_multilimit.engine.algorithms.base import AHEAD
 from flask_multilimit.engine.algorithms.sliding_window import TRIM
+from flask_multilimit.engine.hits import Hits
 from support.clock import SECOND, Clock
 from support.compiled import CompiledStorage
-
-if TYPE_CHECKING:
-    import redis
-
-    from flask_multilimit.engine.hits import Hits
 
 WINDOW = 60 * SECOND
 LENGTHS = (0, 1, 24, 25, 128, 129)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engine.algorithms.conftest import Fresh
 from engine.algorithms.oracles import ORACLES, Answer, Oracle, answer, oracle_for
 from flask_multilimit.engine import Decision, Hit, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.reply import DELAY, RESET_AFTER, RETRY_AFTER, standings_of
-
-if TYPE_CHECKING:
-    from engine.algorithms.conftest import Fresh
-    from support.bench import Bench
+from support.bench import Bench
 
 pytestmark = pytest.mark.slow
 

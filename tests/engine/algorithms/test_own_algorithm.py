@@ -7,24 +7,18 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+import redis
 
 from flask_multilimit.engine import Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.storage.redis import scripts, storage
 from flask_multilimit.engine.storage.redis.compiled import COMPILE_AFTER, Shapes
-from support.bench import bare, hits
+from support.bench import Bench, bare, hits
 from support.folders import DOCS, ROOT, TESTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import redis
-
-    from support.bench import Bench
 
 PAGE = DOCS / "how-to" / "own-algorithm.md"
 FILE = re.compile(r"^```\{code-block\} \w+\n:caption: (?P<name>\S+)\n\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from flask_multilimit.engine import ConfigurationError, Rule
-from support.bench import hits
+from support.bench import Bench, hits
 from support.rates import RATES
-
-if TYPE_CHECKING:
-    from support.bench import Bench
 
 TAKERS = {
     "burst": {"token_bucket", "leaky_bucket", "gcra"},

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import pytest
 from flask import Flask
@@ -15,14 +15,9 @@ from engine.algorithms import workers
 from flask_multilimit import MultiLimit, Rule, current_decision, rate_limiter
 from flask_multilimit.engine import Limiter, MemoryStorage
 from flask_multilimit.serve.gate import gate_of
-from support.bench import exhaust, hits
+from support.bench import Bench, exhaust, hits
 from support.clock import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.bench import Bench
-    from support.servers import Server
+from support.servers import Server
 
 EVERY_HALF_SECOND = Rule(1, 2, algorithm="leaky_bucket", max_delay=2)
 

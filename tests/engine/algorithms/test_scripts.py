@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain, combinations
-from typing import TYPE_CHECKING
 
 import pytest
+import redis
 
-from flask_multilimit.engine import Rule
+from flask_multilimit.engine import Hit, Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.storage.redis import scripts
 from support.bench import bare, hits, rule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import redis
-
-    from flask_multilimit.engine import Hit
 
 SUBSETS = [
     frozenset(names)

@@ -5,16 +5,13 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from flask_multilimit.engine import Rule
-from support.bench import hits
+from support.bench import Bench, hits
 from support.clock import microseconds
-
-if TYPE_CHECKING:
-    from support.bench import Bench
 
 US = 0.000_001
 

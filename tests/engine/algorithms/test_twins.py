@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+from uuid import UUID
 
 import pytest
+import redis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from flask_multilimit.engine import Ban, Concurrent, Limiter, MemoryStorage, RedisStorage, Rule, hits_for
+from flask_multilimit.engine import Ban, Concurrent, Decision, Hit, Limiter, MemoryStorage, RedisStorage, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.reply import NOW, reset_afters, retry_afters
 from flask_multilimit.engine.storage.redis.compiled import shape_of
@@ -18,14 +21,6 @@ from support.clock import Clock
 from support.compiled import CompiledStorage
 from support.oracle import Oracle
 from support.rates import RATES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from uuid import UUID
-
-    import redis
-
-    from flask_multilimit.engine import Decision, Hit
 
 pytestmark = pytest.mark.slow
 

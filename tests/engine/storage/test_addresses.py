@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
@@ -12,9 +13,6 @@ from flask_multilimit import MultiLimit
 from flask_multilimit.config import Settings
 from flask_multilimit.engine import ConfigurationError, Limiter, RedisStorage, storage_from_uri
 from flask_multilimit.engine.storage import SCHEMES, ClusterStorage, MemoryStorage, storage_from
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SECRET = "hunter2"
 

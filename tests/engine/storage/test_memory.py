@@ -6,8 +6,9 @@ import logging
 import random
 import sys
 import tracemalloc
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -17,17 +18,13 @@ from flask_multilimit import MultiLimit
 from flask_multilimit.engine import Ban, Concurrent, Layers, Limiter, MemoryStorage, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.hits import Hit, Hits
+from flask_multilimit.engine.rules import Rules
 from flask_multilimit.engine.storage.forgetting import MOST_LOOKS, Forgetting
 from flask_multilimit.serve.gate import gate_of
 from support.bench import exhaust, hits, rule
 from support.clock import Clock
 from support.rates import RATES
 from support.waiting import SECONDS, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from flask_multilimit.engine.rules import Rules
 
 MANY = 5_000
 MINUTE = Rule(60, 5)

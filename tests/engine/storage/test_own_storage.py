@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +14,6 @@ from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import Limiter, StorageError, hits_for, storage_from_uri
 from flask_multilimit.engine.storage import SCHEMES
 from support.pages import files_on
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 FILES = files_on("how-to/own-storage.md")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,9 +12,6 @@ from flask_multilimit.engine import Concurrent, StorageError, hits_for
 from flask_multilimit.engine.storage import Slot
 from flask_multilimit.engine.storage.redis.storage import ReleaseBatcher
 from support.waiting import SECONDS, until
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 (HIT,) = hits_for(Concurrent(9), scope="reports")
 SLOTS = [Slot(bytes([n]) * 16, HIT) for n in range(4)]

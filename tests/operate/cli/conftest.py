@@ -8,24 +8,20 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from flask import Flask
 from flask.cli import ScriptInfo
+from flask.testing import FlaskClient
 
 from flask_multilimit.serve.gate import gate_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from flask import Flask
-    from flask.testing import FlaskClient
-
-    from support.servers import Server
+from support.servers import Server
 
 SHOP = Path(__file__).with_name("shop.py")
 ADDRESS = {"REMOTE_ADDR": "203.0.113.7"}

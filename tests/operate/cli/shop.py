@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from flask import Blueprint, Flask, request
 
 from flask_multilimit import IP, USER, Ban, MultiLimit, Rule, exempt, rate_limiter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 app = Flask("shop")
 app.config.from_mapping(

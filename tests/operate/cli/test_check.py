@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from flask import Flask, request
+from flask.testing import FlaskClient
 
 from flask_multilimit import DEFAULT, IP, USER, LimitType, MultiLimit, rate_limiter
 from flask_multilimit.engine import Limiter, hits_for
 from operate.cli.conftest import ADDRESS, Command, call
 from support.asking import view
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from flask.testing import FlaskClient
 
 REPORTS = """
 from flask import Flask

@@ -8,19 +8,15 @@ import os
 import time
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NoReturn
 
 import pytest
+import redis
+from flask.testing import FlaskClient
 
 from flask_multilimit.operate.cli.base import user_name
 from flask_multilimit.serve.gate import gate_of
 from operate.cli.conftest import Command, call
-
-if TYPE_CHECKING:
-    from typing import NoReturn
-
-    import redis
-    from flask.testing import FlaskClient
 
 
 def wait_for_status(shop: FlaskClient, path: str, status: int) -> None:

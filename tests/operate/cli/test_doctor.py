@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from operate.cli.conftest import SHOP, Command
-from support.servers import Server
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from support.servers import Binary
+from support.servers import Binary, Server
 
 PASSWORD = "hunter2"
 

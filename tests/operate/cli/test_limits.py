@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from flask.testing import FlaskClient
 
 from operate.cli.conftest import Command
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from flask.testing import FlaskClient
 
 SCREEN = """\
     NAME             TYPE     RULE             ALGORITHM       OPTIONS

@@ -9,11 +9,11 @@ import pty
 import select
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+import redis
 import yaml  # type: ignore[import-untyped]
-from flask import request
+from flask import Flask, request
 from flask_babel.speaklater import LazyString
 
 from flask_multilimit import MultiLimit
@@ -22,10 +22,6 @@ from flask_multilimit.engine import RedisStorage
 from flask_multilimit.observe.traffic import Check, Counts, Refused, RuleCount
 from flask_multilimit.observe.traffic.flushing import Outbox
 from operate.cli.conftest import SHOP, Command
-
-if TYPE_CHECKING:
-    import redis
-    from flask import Flask
 
 
 @pytest.fixture

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+import redis
+from flask.testing import FlaskClient
 
 from flask_multilimit.operate.cli.base import user_name
 from operate.cli.conftest import Command, call
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import redis
-    from flask.testing import FlaskClient
-
-    from support.servers import Server
+from support.servers import Server
 
 FREE = """
 from flask import Flask

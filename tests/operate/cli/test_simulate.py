@@ -10,16 +10,12 @@ import pty
 import re
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from operate.cli.conftest import Command
 from operate.simulate.lines import SECOND, START_AT, line, written
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from operate.cli.conftest import Command
 
 
 @pytest.fixture

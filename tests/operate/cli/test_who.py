@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from flask.testing import FlaskClient
 
 from operate.cli.conftest import Command, call
-
-if TYPE_CHECKING:
-    from flask.testing import FlaskClient
 
 
 @pytest.mark.parametrize("address", ["203.0.113.7:50001", "[::ffff:203.0.113.7]:50001", "::ffff:203.0.113.7"])

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from flask import Flask, request
+from flask.testing import FlaskClient
 
 from flask_multilimit import IP, USER, MultiLimit, rate_limiter
+from flask_multilimit.control import Control
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.serve.gate import gate_of
 from support.asking import view
-
-if TYPE_CHECKING:
-    from flask.testing import FlaskClient
-
-    from flask_multilimit.control import Control
 
 ROOT = "/multilimit/"
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from flask.testing import FlaskClient
-    from werkzeug.test import TestResponse
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
 
 
 class _Forms(HTMLParser):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from flask import Flask, Response, abort, redirect, request
+from flask.testing import FlaskClient
 from werkzeug.exceptions import ServiceUnavailable
 from werkzeug.test import create_environ, run_wsgi_app
 
@@ -16,9 +17,6 @@ from flask_multilimit.engine import ConfigurationError
 from .conftest import ROOT, browser_of, control_of, made
 from .forms import send
 from .test_changes import RULE, confirm
-
-if TYPE_CHECKING:
-    from flask.testing import FlaskClient
 
 
 def test_authorized_visitors_see_the_page_with_their_name(app: Flask) -> None:

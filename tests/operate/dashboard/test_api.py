@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from flask.testing import FlaskClient
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
@@ -13,17 +16,9 @@ from flask_multilimit import IP, Ban, rate_limiter
 from flask_multilimit.operate.dashboard.api import OPERATIONS
 from flask_multilimit.recording import Recorder
 from support.asking import view
-from support.servers import Server
+from support.servers import Binary, Server
 
 from .conftest import ROOT, browser_of, control_of, made
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from flask.testing import FlaskClient
-
-    from support.servers import Binary
 
 API = ROOT + "api/"
 ASKED: dict[str, list[str]] = {

@@ -6,12 +6,14 @@ import json
 import re
 from collections.abc import Callable
 from html import unescape
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from flask_wtf.csrf import CSRFProtect  # type: ignore[import-untyped]
+from werkzeug.test import TestResponse
 
 from flask_multilimit import IP, MultiLimit, Rule, rate_limiter
 from flask_multilimit.control.store import KINDS, Change
@@ -21,17 +23,10 @@ from flask_multilimit.engine.storage import MemoryStorage
 from flask_multilimit.insight import impact
 from flask_multilimit.serve.gate import gate_of
 from support.asking import statuses
-from support.servers import Server
+from support.servers import Binary, Server
 
 from .conftest import ROOT, browser_of, control_of, made
 from .forms import forms_of, send
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from werkzeug.test import TestResponse
-
-    from support.servers import Binary
 
 CHANGE = f"{ROOT}change"
 RULE = {"endpoint": "show", "part": "rule:ip-60s", "what": "rules", "rules": "4/minute", "for": "1h", "reason": "sale"}

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from flask import Flask
+from flask.testing import FlaskClient
 
 from flask_multilimit import IP, rate_limiter
 
 from .conftest import ROOT, browser_of, control_of, made
 from .test_now import send_requests
-
-if TYPE_CHECKING:
-    from flask import Flask
-    from flask.testing import FlaskClient
 
 
 def limits(browser: FlaskClient, query: str = "") -> Any:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from babel.messages.mofile import read_mo
 from babel.messages.pofile import read_po
+from flask import Flask
+from flask.testing import FlaskClient
 from jinja2 import Environment, nodes
 
 from flask_multilimit.engine import rules
@@ -24,12 +26,6 @@ from flask_multilimit.operate.dashboard.shell import phrase_in, rule_in
 from .conftest import ROOT, browser_of, control_of, made
 from .test_now import send_requests
 from .test_what_if_page import LOG, upload
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from flask import Flask
-    from flask.testing import FlaskClient
 
 FOLDER = Path(next(iter(dashboard.__path__)))
 PACKAGE = FOLDER.parent.parent

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from flask import Flask
+from flask.testing import FlaskClient
 
 from flask_multilimit import IP, Ban, rate_limiter
 from flask_multilimit.engine import StorageError
-from flask_multilimit.engine.storage import MemoryStorage
+from flask_multilimit.engine.storage import MemoryStorage, StoredKey
 from flask_multilimit.insight.traffic import MEMORY, memory_of
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, statuses, view
 from support.forks import forked
 
 from .conftest import ROOT, browser_of, made
-
-if TYPE_CHECKING:
-    from flask.testing import FlaskClient
-
-    from flask_multilimit.engine.storage import StoredKey
 
 
 def flush_traffic(app: Flask) -> None:

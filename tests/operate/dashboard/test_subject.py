@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from html import unescape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
 
 from flask_multilimit import IP, USER, Ban, MultiLimit, rate_limiter
 from flask_multilimit.control import Control, Who
@@ -19,10 +21,6 @@ from support.asking import statuses, view
 from .conftest import ROOT, browser_of, control_of, made
 from .forms import forms_of, send
 from .test_now import send_requests
-
-if TYPE_CHECKING:
-    from flask.testing import FlaskClient
-    from werkzeug.test import TestResponse
 
 SUBJECT = f"{ROOT}subject"
 CLIENT, ASKED = {"REMOTE_ADDR": "203.0.113.7"}, {"who": "203.0.113.7"}

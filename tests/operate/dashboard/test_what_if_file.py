@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from fractions import Fraction
 from html import unescape
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
 from flask_multilimit.operate.dashboard.whatif import MOST_NAMED, WhatIf, file_of, what_if
 from flask_multilimit.operate.simulate.suggest import Arrivals, suggest_for, traffic_of
 from support.browser import NARROW, WIDE, chromium, tab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from playwright.sync_api import Browser
 
 SECOND = 1_000_000
 EVIL = "</script><script>alert(1)</script><b>"

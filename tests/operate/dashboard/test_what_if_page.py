@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from flask import Flask
+from flask.testing import FlaskClient
 from werkzeug.datastructures import FileStorage
-from werkzeug.test import encode_multipart
+from werkzeug.test import TestResponse, encode_multipart
 
 from flask_multilimit.operate.dashboard import whatif
 from flask_multilimit.operate.dashboard.whatif import MOST_UPLOADED
@@ -17,13 +20,6 @@ from flask_multilimit.recording import Recorder
 from .conftest import ROOT, browser_of, made
 from .test_now import send_requests
 from .test_what_if import BUSY, TRAFFIC, line
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from flask import Flask
-    from flask.testing import FlaskClient
-    from werkzeug.test import TestResponse
 
 PAGE = ROOT + "what-if"
 LOG = "".join(f"{each}\n" for each in TRAFFIC).replace("/search", "/open").encode()

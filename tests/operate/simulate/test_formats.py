@@ -15,14 +15,7 @@ from hypothesis import strategies as st
 
 from flask_multilimit import ConfigurationError
 from flask_multilimit.operate.simulate.formats import FORMATS, MakeReader, expression, format_of, recognised
-from flask_multilimit.operate.simulate.logged import (
-    LoggedRequest,
-    NoRequestError,
-    Recorded,
-    Times,
-    field_name,
-    moment,
-)
+from flask_multilimit.operate.simulate.logged import LoggedRequest, NoRequestError, Recorded, Times, field_name, moment
 from flask_multilimit.operate.simulate.recorded import line_of
 
 UTC = timezone.utc

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +14,6 @@ from flask_multilimit.operate.simulate.reading import Logs
 from flask_multilimit.operate.simulate.recorded import NAME, line_of, newest_files
 
 from .lines import SECOND, START_AT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

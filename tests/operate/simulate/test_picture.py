@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from flask import Flask
@@ -13,10 +14,6 @@ from flask_multilimit import IP, ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.operate.simulate.picture import draw, draw_reports
 from flask_multilimit.operate.simulate.suggest import Arrivals, suggest_for, traffic_of
 from flask_multilimit.simulation import LoggedRequest, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 SECOND = 1_000_000
 BEGIN_AND_SIZE = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"

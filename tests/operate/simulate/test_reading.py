@@ -7,7 +7,7 @@ import io
 import random
 import sys
 from datetime import timezone
-from typing import TYPE_CHECKING
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -17,9 +17,6 @@ from flask_multilimit.operate.simulate import reading
 from flask_multilimit.operate.simulate.reading import Logs, read_logs
 
 from .lines import SECOND, START_AT, line, written
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 UTC = timezone.utc
 DAY = 86_400

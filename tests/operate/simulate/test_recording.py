@@ -8,8 +8,10 @@ import os
 import random
 import re
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from flask import Flask, Response, request, stream_with_context
@@ -22,15 +24,10 @@ from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.simulation import Report, read_logs, simulate
 from support.forks import forked
 from support.processes import Program
+from support.servers import Server
 from support.waiting import until
 
 from .recorded_app import make_app
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from support.servers import Server
 
 THREADS = 4
 EACH = 150

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from flask import Blueprint, Flask, request
@@ -35,10 +37,6 @@ from flask_multilimit.operate.simulate.resolving import user_of
 from flask_multilimit.serve.gate import gate_of
 
 from .lines import SECOND, START_AT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 class Clock:

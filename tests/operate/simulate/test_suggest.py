@@ -7,10 +7,10 @@ import shlex
 from collections import Counter
 from datetime import datetime
 from fractions import Fraction
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import pytest
+import redis
 from flask import Flask
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,11 +38,7 @@ from flask_multilimit.operate.simulate.suggest import (
     traffic_of,
 )
 from support.oracle import Charge, Window
-
-if TYPE_CHECKING:
-    import redis
-
-    from support.servers import Server
+from support.servers import Server
 
 SECOND = 1_000_000
 

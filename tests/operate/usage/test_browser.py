@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from threading import Thread
-from typing import TYPE_CHECKING
 
 import pytest
 from flask import Flask
+from playwright.sync_api import Browser
 from werkzeug.serving import make_server
 
 from flask_multilimit import IP, Ban, MultiLimit, rate_limiter
 from flask_multilimit.usage import Usage
 from support.asking import statuses, view
 from support.browser import WIDE, chromium, tab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.slow
 PHONE = (390, 844)

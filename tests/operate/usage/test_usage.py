@@ -7,11 +7,12 @@ import logging
 import re
 from datetime import datetime
 from html import unescape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urljoin
 
 import jsonschema
 import pytest
+import redis
 from flask import Blueprint, Flask, abort, request
 
 from flask_multilimit import IP, USER, Ban, Calendar, ConfigurationError, MultiLimit, rate_limiter
@@ -21,11 +22,7 @@ from flask_multilimit.signals import limit_event, limits_checked
 from flask_multilimit.testing import Clock
 from flask_multilimit.usage import Usage
 from support.asking import ask, commands, statuses, view
-
-if TYPE_CHECKING:
-    import redis
-
-    from support.clock import Clock as ServerClock
+from support.clock import Clock as ServerClock
 
 HTML = {"Accept": "text/html"}
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flask import Flask, Response, request, send_file, stream_with_context
 
 from flask_multilimit import MultiLimit, Rule, rate_limiter, settle
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 app = Flask(__name__)
 multilimit = MultiLimit(app, storage=os.environ["STORAGE_URI"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -16,9 +16,7 @@ from flask_multilimit.engine import ClusterStorage
 from flask_multilimit.engine.keys import auxiliary_key, without_subject
 from flask_multilimit.serve.gate import gate_of
 from operate.cli.conftest import SHOP, Command, Run
-
-if TYPE_CHECKING:
-    from support.cluster import Cluster
+from support.cluster import Cluster
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from redis.crc import key_slot
@@ -18,6 +18,7 @@ from flask_multilimit.engine import (
     ClusterStorage,
     Concurrent,
     GuardedStorage,
+    Hit,
     Hits,
     Limiter,
     MemoryStorage,
@@ -31,12 +32,7 @@ from flask_multilimit.engine.storage.cluster.servers import NodesOfUri
 from support.bench import bare, hits, rule
 from support.clock import Clock
 from support.cluster import Cluster
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from flask_multilimit.engine import Hit
-    from support.servers import Binary, Server
+from support.servers import Binary, Server
 
 SCOPES = ("application", "api.update", "shop")
 """In different hash slots, on different servers."""
@@ -481,9 +477,7 @@ def test_limiter_works_with_a_given_cluster_client_and_leaves_it_open(
 
 
 @pytest.mark.slow
-def test_a_client_that_remaps_addresses_reaches_the_servers(
-    server_binaries: dict[str, Binary],
-) -> None:
+def test_a_client_that_remaps_addresses_reaches_the_servers(server_binaries: dict[str, Binary]) -> None:
     """Also servers that it learns of by a redirection."""
     inside = [("inside.example", 7000 + n) for n in range(3)]
     plan = plan_of(9, 9, 9)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from flask_multilimit.engine import (
     Ban,
+    Decision,
     DenyCache,
     GuardedStorage,
+    Hit,
     Hits,
     LeasingStorage,
     Limiter,
@@ -21,11 +23,6 @@ from flask_multilimit.engine import (
 from support.clock import Clock
 from support.doubles import RecordingStorage
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from flask_multilimit.engine import Decision, Hit
 
 BAN = Ban(after=3, within=600, time=3600)
 PLAN = hits_for("1/minute", scope="login", subject="ada", ban=BAN)

@@ -4,36 +4,33 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flask_multilimit.engine import (
+    Decision,
     DenyCache,
     GuardedStorage,
+    Hit,
     Limiter,
     MemoryStorage,
     Rule,
     StorageError,
     hits_for,
 )
-from flask_multilimit.engine.decision import FALLBACKS
+from flask_multilimit.engine.decision import FALLBACKS, Charge
 from flask_multilimit.engine.storage.layers import deny_cache
 from support.bench import hits, rule
 from support.clock import SECOND, Clock
 from support.forks import forked
 from support.rates import RATES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from uuid import UUID
-
-    from flask_multilimit.engine import Decision, Hit
-    from flask_multilimit.engine.decision import Charge
 
 
 class RecordingMemory(MemoryStorage):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+import redis
 from flask import Flask
+from werkzeug.test import TestResponse
 
 from flask_multilimit import ConfigurationError, MultiLimit, Rule, rate_limiter
 from flask_multilimit.engine import DenyCache, GuardedStorage, RedisStorage
@@ -14,15 +17,8 @@ from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import limits_checked, request_rejected, shadow_rejected
 from flask_multilimit.testing import freeze, reset
 from support.asking import ask, commands, statuses, view
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import redis
-    from werkzeug.test import TestResponse
-
-    from support.clock import Clock
-    from support.servers import Server
+from support.clock import Clock
+from support.servers import Server
 
 BOUND = 10.0
 """Seconds: long enough for the slowest machine."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+import redis
 
 from flask_multilimit.engine import (
     Concurrent,
@@ -27,13 +29,7 @@ from flask_multilimit.engine.storage import layers_of
 from support.bench import hits
 from support.clock import Clock
 from support.doubles import RecordingStorage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import redis
-
-    from support.servers import Server
+from support.servers import Server
 
 NO_SERVER = "redis://127.0.0.1:1"
 

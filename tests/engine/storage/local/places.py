@@ -8,13 +8,11 @@ import re
 import signal
 import subprocess
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
 from engine.storage.local import users
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-    from pathlib import Path
 
 PATIENCE = 20.0
 """Seconds in which a process begins or ends, also on a busy machine."""

@@ -6,13 +6,10 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from random import Random
-from typing import TYPE_CHECKING
 
+from engine.storage.local.places import Place, User
 from engine.storage.local.users import MANY
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from engine.storage.local.places import Place, User
 
 LANES = 3
 ROUNDS = 3

@@ -8,20 +8,16 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import pytest
 
 from engine.storage.local.places import PATIENCE, Place, User, kill
 from engine.storage.local.users import HITS
 from flask_multilimit.engine import Limiter, StorageError, storage_from_uri
+from support.servers import Binary
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.servers import Binary
 
 
 def test_processes_share_their_quotas_exactly(place: Place) -> None:

@@ -8,14 +8,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from engine.storage.local.places import Place
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from engine.storage.local.places import Place
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only here /proc tells who waits for what")
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from engine.storage.local.places import Place
 from flask_multilimit.engine.storage.local.server import LocalServer
 from flask_multilimit.engine.storage.local.supervisor import LINGERS
 from operate.cli.conftest import Command
 from support.processes import Program
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from engine.storage.local.places import Place
 
 APP = Path(__file__).with_name("app.py")
 WORKERS = 8

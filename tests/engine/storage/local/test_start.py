@@ -6,13 +6,14 @@ import contextlib
 import errno
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from flask import Flask
 
+from engine.storage.local.places import Place
 from engine.storage.local.users import HITS, MANY
 from flask_multilimit import MultiLimit, current_decision, rate_limiter
 from flask_multilimit.engine import ConfigurationError, GuardedStorage, Layers, Limiter, StorageError, storage_from_uri
@@ -20,11 +21,6 @@ from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.storage.local import server as local_server
 from flask_multilimit.engine.storage.local import storage as local
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from engine.storage.local.places import Place
 
 NOBODY = 65_534
 
@@ -166,9 +162,7 @@ def test_missing_extra_of_local_storage_is_an_error_with_its_remedy(monkeypatch:
         storage_from_uri("local://")
 
 
-def test_missing_temporary_directory_is_an_error_with_its_remedy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_missing_temporary_directory_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A container whose file system is read-only."""
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: ["/nowhere"])

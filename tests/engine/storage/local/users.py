@@ -6,13 +6,11 @@ import contextlib
 import os
 import random
 import time
+from multiprocessing.connection import Connection
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flask_multilimit.engine import GuardedStorage, Limiter, StorageError, hits_for, storage_from_uri
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
 
 HITS = hits_for("50/hour", scope="all", subject="everyone")
 MANY = hits_for("1000000/hour", scope="many", subject="everyone")

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
+import redis
 
 from flask_multilimit.engine import Limiter
 from support.bench import bare
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import redis
-
-    from support.servers import Server
+from support.servers import Server
 
 
 @pytest.fixture

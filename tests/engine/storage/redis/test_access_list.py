@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
+import redis
 from redis.crc import key_slot
 
-from flask_multilimit.engine import (
-    Ban,
-    GuardedStorage,
-    Limiter,
-    RedisStorage,
-    StorageError,
-    hits_for,
-    storage_from_uri,
-)
+from flask_multilimit.engine import Ban, GuardedStorage, Limiter, RedisStorage, StorageError, hits_for, storage_from_uri
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.storage.redis.failures import (
     REMEDIES,
@@ -28,18 +21,12 @@ from flask_multilimit.engine.storage.redis.failures import (
 )
 from support.bench import bare, hits, rule
 from support.clock import Clock
+from support.cluster import Cluster
 from support.folders import DOCS
+from support.servers import Server
 from support.waiting import until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import redis
-
-    from support.cluster import Cluster
-    from support.servers import Server
-
-    Allow = Callable[[str], RedisStorage]
+Allow = Callable[[str], RedisStorage]
 
 PAGE = DOCS / "how-to" / "redis-access.md"
 USER = ["limiter", "on", ">PASSWORD", "~rate_limit:*"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,11 +13,7 @@ from flask_multilimit.engine import Concurrent, Hit, Limiter, RedisStorage, Stor
 from flask_multilimit.engine.storage import Slot
 from support.bench import hits
 from support.liar import Liar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.servers import Server
+from support.servers import Server
 
 PATIENCE = 5.0
 """Seconds, on a busy machine. To free the memory of an announced reply would take longer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import redis
@@ -14,9 +14,7 @@ from flask_multilimit.engine import Calendar, Limiter, RedisStorage, Rule, Stora
 from flask_multilimit.engine.storage.redis.compiled import COMPILE_AFTER, compiled, shape_of
 from flask_multilimit.engine.storage.redis.scripts import script
 from support.clock import SECOND
-
-if TYPE_CHECKING:
-    from support.servers import Server
+from support.servers import Server
 
 pytestmark = pytest.mark.usefixtures("redis_client")
 

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Iterator
 from math import inf
-from typing import TYPE_CHECKING
 
 import pytest
+import redis
 
-from flask_multilimit.engine import Ban, Limiter, RedisStorage, Rule, hits_for
+from flask_multilimit.engine import Ban, Hit, Limiter, RedisStorage, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.reply import completed, frame_of
 from flask_multilimit.engine.storage.redis import compiled as compiling
 from flask_multilimit.engine.storage.redis import storage
-from flask_multilimit.engine.storage.redis.compiled import MOST_HITS, WRITTEN_OUT, Shapes, compiled, shape_of
+from flask_multilimit.engine.storage.redis.compiled import (
+    MOST_HITS,
+    WRITTEN_OUT,
+    Compiled,
+    Shape,
+    Shapes,
+    compiled,
+    shape_of,
+)
 from flask_multilimit.engine.storage.redis.scripts import source_of_algorithm
 from flask_multilimit.engine.storage.redis.wire import command_of
 from support.bench import hits, rule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import redis
-
-    from flask_multilimit.engine import Hit
-    from flask_multilimit.engine.storage.redis.compiled import Compiled, Shape
 
 
 @pytest.fixture

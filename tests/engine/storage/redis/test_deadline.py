@@ -10,8 +10,9 @@ import struct
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import pytest
 import redis
@@ -26,13 +27,7 @@ from flask_multilimit.engine.storage.redis.connections import (
     TimedUnixConnection,
 )
 from flask_multilimit.engine.storage.redis.wire import Wire, command_of, wire_of
-from support.servers import Server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-
-    from support.servers import Binary
+from support.servers import Binary, Server
 
 
 @pytest.fixture

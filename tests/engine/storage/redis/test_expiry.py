@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
+import redis
 
-from flask_multilimit.engine import Limiter, RedisStorage
+from flask_multilimit.engine import Hit, Limiter, RedisStorage
 from flask_multilimit.engine.algorithms.sliding_window import TRIM
 from support.asking import commands
 from support.bench import Bench, dies_at, exhaust, hits, rule
 from support.clock import Clock
 from support.rates import RATES
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import redis
-
-    from flask_multilimit.engine import Hit
 
 GONE = -2
 OLD = 100_000

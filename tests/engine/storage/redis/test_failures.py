@@ -6,7 +6,8 @@ import contextlib
 import re
 import time
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -29,13 +30,8 @@ from flask_multilimit.engine.storage.redis.failures import NOBODY_THERE, TOO_LAT
 from support.bench import bare, hits, rule
 from support.proxy import FaultProxy
 from support.rates import RATES
-from support.servers import Server
+from support.servers import Binary, Server
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.servers import Binary
 
 
 @pytest.fixture

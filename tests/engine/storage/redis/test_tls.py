@@ -9,7 +9,8 @@ import socket
 import ssl
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import trustme
@@ -20,13 +21,8 @@ from flask_multilimit.engine.storage.redis.failures import NOBODY_THERE
 from support.bench import bare, hits
 from support.cluster import Cluster
 from support.sentinel import SERVICE, SentinelServer
+from support.servers import Binary, Server
 from support.tls import Certificates, free_port, tls_proxy, tls_server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from support.servers import Binary, Server
 
 
 @pytest.fixture(scope="module")

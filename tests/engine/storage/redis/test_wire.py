@@ -6,7 +6,8 @@ import gc
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -20,12 +21,8 @@ from flask_multilimit.engine.storage.redis.connections import Deadline
 from flask_multilimit.engine.storage.redis.wire import Wire, _SocketLine, command_of, wire_of
 from support.bench import bare
 from support.forks import forked
+from support.servers import Server
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.servers import Server
 
 
 @pytest.fixture

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
+from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 
 from support.browser import Tab, chromium, tab
 from support.processes import Program
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from playwright.sync_api import Browser
-
-    from support.servers import Server
+from support.servers import Server
 
 WORKERS = 3
 SOON = 15_000

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from .conftest import Shop, Visit
+from .conftest import Shop, Visit
 
 
 class Elsewhere(NamedTuple):

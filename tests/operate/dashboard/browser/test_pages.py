@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from playwright.sync_api import Route
 
 from support.browser import NARROW, WIDE
 
-from .conftest import SOON
+from .conftest import SOON, Shop, Visit
 from .served import EVIL
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from playwright.sync_api import Route
-
-    from .conftest import Shop, Visit
 
 PAGES = {
     "now": "",

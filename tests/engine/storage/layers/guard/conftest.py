@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from engine.storage.layers.guard.workers import Workers
+from flask_multilimit.engine.hits import OnStorageError
 from support.bench import hits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from flask_multilimit.engine.hits import OnStorageError
 
 
 @pytest.fixture

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from engine.storage.layers.guard.workers import FOUR, Shared, Workers, loses_the_first_reply
-from flask_multilimit.engine import (
-    ConfigurationError,
-    GuardedStorage,
-    Limiter,
-    StorageError,
-)
+from flask_multilimit.engine import ConfigurationError, GuardedStorage, Limiter, StorageError
 from flask_multilimit.engine.decision import FALLBACKS
 from support.bench import hits
 from support.clock import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def test_check_without_a_reply_is_repeated_and_charged_once(workers: Workers) -> None:

@@ -5,28 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from gunicorn.config import Config
 from gunicorn.workers.sync import SyncWorker
 
 from engine.storage.layers.guard.workers import Shared
-from flask_multilimit.engine import (
-    GuardedStorage,
-    Limiter,
-    MemoryStorage,
-    StorageError,
-)
+from flask_multilimit.engine import GuardedStorage, Limiter, MemoryStorage, StorageError
 from flask_multilimit.engine.storage.layers.health import count_workers
 from support.bench import hits
 from support.clock import Clock
 from support.forks import forked
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -178,9 +170,7 @@ def test_used_key_has_no_share_once_more_workers_than_its_limit_are_counted(monk
     assert (decision.allowed, decision.remaining, decision.retry_after) == (False, 0, 1)
 
 
-def test_workers_forked_in_an_outage_get_shares_of_the_limit_of_their_parent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_workers_forked_in_an_outage_get_shares_of_the_limit_of_their_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with gunicorn --preload and an app that uses its limiter when it is imported."""
     workers_are_counted_as(monkeypatch, 1, 4)
     storage = Shared(Clock())

@@ -7,7 +7,9 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 
@@ -18,11 +20,6 @@ from flask_multilimit.engine.storage import Slot
 from flask_multilimit.engine.storage.local.server import LocalServer
 from flask_multilimit.engine.storage.redis.storage import ReleaseBatcher
 from support.bench import hits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from contextlib import AbstractContextManager
-    from pathlib import Path
 
 
 @pytest.fixture

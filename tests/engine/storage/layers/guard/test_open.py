@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -26,18 +26,13 @@ from flask_multilimit.engine import (
 )
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.decision import FALLBACKS
-from flask_multilimit.engine.hits import Hits
+from flask_multilimit.engine.hits import Hits, OnStorageError
 from flask_multilimit.engine.slots import slots_of
 from flask_multilimit.engine.storage.layers.fallback import Fallback
 from support.bench import hits, rule
 from support.clock import Clock
 from support.rates import RATES
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from flask_multilimit.engine.hits import OnStorageError
 
 
 def test_policy_local_limits_like_the_storage(workers: Workers) -> None:
@@ -389,9 +384,7 @@ def test_slot_that_is_released_twice_is_freed_once(workers: Workers, outage: int
     assert workers.admitted(FOUR, 5) == [2]
 
 
-def test_slots_taken_before_an_outage_count_in_the_share_of_their_worker(
-    make: Callable[..., Workers],
-) -> None:
+def test_slots_taken_before_an_outage_count_in_the_share_of_their_worker(make: Callable[..., Workers]) -> None:
     workers = make(2)
     work = Work(workers, 2)
     begin_outage(workers)

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -21,28 +23,13 @@ from engine.storage.layers.guard.workers import (
     exit_code_of_child,
     loses_the_first_reply,
 )
-from flask_multilimit.engine import (
-    Decision,
-    Hit,
-    Limiter,
-    MemoryStorage,
-    Rule,
-    StorageDenied,
-    StorageError,
-    hits_for,
-)
+from flask_multilimit.engine import Decision, Hit, Limiter, MemoryStorage, Rule, StorageDenied, StorageError, hits_for
 from flask_multilimit.engine.decision import FALLBACKS
+from flask_multilimit.engine.hits import OnStorageError
 from flask_multilimit.engine.slots import slots_of
 from support.bench import hits, rule
 from support.rates import RATES
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from uuid import UUID
-
-    from flask_multilimit.engine.hits import OnStorageError
-
 
 # Charges and settlements
 
@@ -261,9 +248,7 @@ def test_used_up_share_refuses_a_check_without_an_estimate(make: Callable[..., W
         assert [limiter.check(plan).allowed for limiter in workers.limiters] == [False, False]
 
 
-def test_units_beyond_the_estimate_of_a_long_stream_are_charged_after_an_outage(
-    workers: Workers,
-) -> None:
+def test_units_beyond_the_estimate_of_a_long_stream_are_charged_after_an_outage(workers: Workers) -> None:
     limiter, plan = workers.limiter, hits("9/minute")
     workers.break_down()
     decision = limiter.check(plan)

@@ -6,7 +6,9 @@ import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
 
 from flask_multilimit.engine import (
     Concurrent,
@@ -18,20 +20,13 @@ from flask_multilimit.engine import (
     MemoryStorage,
     StorageError,
 )
-from flask_multilimit.engine.decision import FALLBACKS
+from flask_multilimit.engine.decision import FALLBACKS, Charge
+from flask_multilimit.engine.hits import OnStorageError
 from flask_multilimit.engine.slots import slots_of
+from flask_multilimit.engine.storage import Lost, Slot
 from support.bench import hits
 from support.clock import Clock
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from uuid import UUID
-
-    from flask_multilimit.engine.decision import Charge
-    from flask_multilimit.engine.hits import OnStorageError
-    from flask_multilimit.engine.storage import Lost, Slot
-
 
 SECONDS = 20
 """That a child may take: then it is stuck."""

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from uuid import UUID
 
-from flask_multilimit.engine import LeasingStorage, Limiter, MemoryStorage, StorageError
+from flask_multilimit.engine import Decision, Hit, LeasingStorage, Limiter, MemoryStorage, Rule, StorageError
+from flask_multilimit.engine.decision import Charge
 from support.clock import Clock, microseconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from uuid import UUID
-
-    from flask_multilimit.engine import Decision, Hit, Rule
-    from flask_multilimit.engine.decision import Charge
 
 ORIGIN = 77_000_000_000
 """How far the clock of a process is from that of the storage: neither knows the other's."""

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.storage.layers.leases.fleet import Fleet, Process, most_in_any_window
-from flask_multilimit.engine import Decision, Rule, hits_for
+from flask_multilimit.engine import Decision, Hit, Rule, hits_for
 from support.clock import microseconds
-
-if TYPE_CHECKING:
-    from flask_multilimit.engine import Hit
 
 SLIDING = Rule(10, 12, lease=5)
 FIXED = Rule(10, 12, lease=5, algorithm="fixed_window")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
 
 from engine.storage.layers.leases.fleet import Fleet, Process
 from flask_multilimit.engine import (
+    Decision,
     GuardedStorage,
+    Hit,
     LeasingStorage,
     Limiter,
     MemoryStorage,
@@ -24,11 +26,6 @@ from flask_multilimit.engine.storage.layers.leases import MOST_LEASES
 from support.clock import SECOND, microseconds
 from support.forks import forked
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from flask_multilimit.engine import Decision, Hit
 
 LEASED = Rule(60, 100, lease=10)
 FIXED = Rule(60, 100, lease=10, algorithm="fixed_window")
@@ -467,9 +464,7 @@ def guarded() -> Iterator[tuple[Fleet, list[Limiter]]]:
         limiter.close()
 
 
-def test_process_in_an_outage_admits_its_lease_and_its_share_of_the_rest(
-    guarded: tuple[Fleet, list[Limiter]],
-) -> None:
+def test_process_in_an_outage_admits_its_lease_and_its_share_of_the_rest(guarded: tuple[Fleet, list[Limiter]]) -> None:
     fleet, limiters = guarded
     fleet.break_down()
     spent = 4 * (RAMP + 1)

@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import redis
 from flask import Flask
 
 from engine.storage.layers.leases import worker
@@ -17,13 +19,7 @@ from flask_multilimit.engine import LeasingStorage, Limiter, RedisStorage, hits_
 from support.asking import ask, commands
 from support.bench import bare
 from support.forks import FORKS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import redis
-
-    from support.servers import Server
+from support.servers import Server
 
 pytestmark = pytest.mark.slow
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from uuid import UUID
 
 import pytest
 
-from flask_multilimit.engine import DenyCache, LeasingStorage, MemoryStorage, Rule, hits_for
+from flask_multilimit.engine import Decision, DenyCache, Hit, LeasingStorage, MemoryStorage, Rule, hits_for
 from flask_multilimit.engine.storage import with_leases
 from support.clock import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from uuid import UUID
-
-    from flask_multilimit.engine import Decision, Hit
 
 LEASED = hits_for(Rule(60, 8, lease=8), scope="leased")
 BOTH = hits_for([Rule(60, 8, lease=8), Rule(30, 4)], scope="both")
