@@ -9,12 +9,13 @@ from urllib.parse import unquote_to_bytes
 
 from ..control.entries import Listing, Override
 from ..declare.subjects import LimitType, Subject
-from ..engine import BanStatus, ConfigurationError, StorageError
+from ..engine import Ban, BanStatus, ConfigurationError, StorageError
 from ..engine.algorithms import BAN
 from ..engine.algorithms.ban import length
 from ..engine.bans import BanRule
 from ..engine.hits import BanHit, Hit
 from ..engine.keys import DIGEST_PATTERN, KeyParts, escape_subject, parts_of_key
+from ..engine.rules import LONGEST
 from ..engine.storage import Inspectable, KeepsTallies
 from ..engine.text import Phrase
 from ..observe.traffic import BansBegun, reader_of
@@ -239,14 +240,18 @@ def unban(gate: AppGate, client: Client, *, reason: str = "", author: str = "", 
 
 
 def _ban_keys(gate: AppGate, client: Client) -> list[str]:
-    """The keys of its bans. Those of functions and checks include strikes that have not led to a ban yet."""
-    held = {hit.key: hit for hit in hits_of_client(gate, client) if isinstance(hit, BanHit)}
-    bans = [ban for decision in peek_many(gate, held.values()) for ban in decision.bans]
-    found = [ban.hit.key for ban in bans if ban.holds and not ban.hit.shadow]
+    """The keys of its bans. Those of functions and checks include bans that have ended, but would make the next one
+    longer."""
+    hits = {hit.key: hit for hit in hits_of_client(gate, client) if isinstance(hit, BanHit)}
     if client.given and isinstance(gate.limiter.storage, Inspectable):
         elsewhere = keys_of(gate, client.given, containing=f":{BAN}:")
-        found += [key for key in elsewhere if key not in held]
-    return found
+        hits = {key: BanHit(key, _LONGEST.rule, cost=0, name="elsewhere") for key in elsewhere} | hits
+    bans = [ban for decision in peek_many(gate, hits.values()) for ban in decision.bans]
+    return [ban.hit.key for ban in bans if ban.holds and not ban.hit.shadow]
+
+
+_LONGEST = Ban(time=LONGEST, factor=1, most=LONGEST)
+"""A ban that still holds whenever a key has one that is remembered, whoever declared it."""
 
 
 def reset(gate: AppGate, client: Client, endpoint: str | None = None) -> int:

@@ -197,6 +197,15 @@ def test_ban_shared_by_endpoint_and_function_is_listed_once() -> None:
         assert [(each.who, each.endpoint) for each in bans(gate_of(app))] == [("203.0.113.7", "mail")]
 
 
+def test_unban_lifts_no_strikes_of_a_limited_function() -> None:
+    app = app_with_a_service(BAN)
+    assert statuses(app, *["/mail"] * 2, environ_base=CLIENT) == [200, 429]
+
+    assert "Nothing to lift" in command(app, "unban", "203.0.113.7", "--yes")
+    assert statuses(app, "/mail", environ_base=CLIENT) == [429]
+    assert command(app, "unban", "203.0.113.7", "--yes") == "Lifted: 1 ban started by limiters.\n"
+
+
 @pytest.mark.parametrize("traffic", [True, False])
 def test_only_bans_in_force_are_listed_and_no_shadow_ban(*, traffic: bool) -> None:
     app = app_on(traffic=traffic)
