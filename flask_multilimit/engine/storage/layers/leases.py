@@ -429,7 +429,7 @@ def _grant_of(
 
 def _decide_here(hits: tuple[Hit, ...], spent: dict[int, _Lease], now: int) -> Decision:
     """Allow ``hits`` without asking the storage."""
-    grant = spent[0].grant
+    grant = next(iter(spent.values())).grant
     assert grant is not None
     at = grant.earliest(now)
     reply = head(at)

@@ -146,8 +146,11 @@ def leased(count: int = 20, *more: Rule, lease: int = 10) -> tuple[Hit, ...]:
     return hits_for([Rule(60, count, lease=lease), *more], scope="api", subject="ada", ban=BAN)
 
 
-def test_lease_saves_checks_of_the_storage_for_a_rule_with_a_ban(leasing: Limiter, storage: RecordingStorage) -> None:
-    decisions = [leasing.check(leased()) for _ in range(15)]
+@pytest.mark.parametrize("plan", [leased(), Hits(reversed(leased()))], ids=["rule first", "ban first"])
+def test_lease_saves_checks_of_the_storage_for_a_rule_with_a_ban(
+    leasing: Limiter, storage: RecordingStorage, plan: tuple[Hit, ...]
+) -> None:
+    decisions = [leasing.check(plan) for _ in range(15)]
 
     assert all(decision.allowed for decision in decisions)
     assert len(storage.checks) == 4
