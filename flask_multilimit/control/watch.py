@@ -212,12 +212,12 @@ class ControlFollower:
                 "Rate limits: the control document was deleted: no change is in force any more (there were: %d)",
                 len(ours.entries),
             )
+        if self.problem is not self._partial_failure:
+            self.problem = None
+        self._apply(document, found.now)  # first: if it raises, the next question tries again
         self.in_force = InForce(found.stamp, document, found.now, read, found.run)
         if self._copy is not None:
             self._copy.write(found.stamp, found.run, found.text or "")
-        if self.problem is not self._partial_failure:
-            self.problem = None
-        self._apply(document, found.now)
 
     def _put_back(self, document: Document, found: StoredDocument) -> None:
         """Write ``document``, which the server has lost, unless another process has done so. The next question reads
@@ -233,7 +233,6 @@ class ControlFollower:
         started, current = time.monotonic(), document.at(now)
         self._next_end, self._applied_at = current.next_end, now
         if current is not self._applied:
-            self._applied = current
             try:
                 self._take(current)
             except ConfigurationError as error:
@@ -242,6 +241,7 @@ class ControlFollower:
             else:
                 if self.problem is self._partial_failure:
                     self.problem = None
+            self._applied = current
         # With thousands of entries, one may end between any two questions.
         self._next_pruning = time.monotonic() + PRUNING_PAUSE * (time.monotonic() - started)
 

@@ -16,6 +16,7 @@ import pytest
 
 from control.conftest import shop_on, soon
 from flask_multilimit.control import ControlConflict
+from flask_multilimit.control.document import Document
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
 from flask_multilimit.plan.changes import ChangeValidator
@@ -70,6 +71,27 @@ def test_requests_send_no_command_for_changes(on_server: str, redis_client: redi
         assert shop.statuses(1, ip="192.0.2.7") == [403]
 
     assert seen == ["EVALSHA"]
+
+
+def test_change_that_could_not_be_applied_is_applied_at_the_next_look(on_server: str) -> None:
+    shop_on(on_server).control.deny("198.51.100.7", lasting=True)
+    follower = gate_of(shop_on(on_server).app).applier.follower
+    taken = list[Document]()
+
+    def take(document: Document) -> None:
+        taken.append(document)
+        if len(taken) == 1:
+            raise RuntimeError("an own algorithm has failed")
+
+    follower._take = take
+    with pytest.raises(RuntimeError):
+        follower.look()
+    assert follower.version == 0
+    follower.look()
+    follower.look()
+
+    assert len(taken) == 2
+    assert follower.version == 1
 
 
 def test_app_with_control_disabled_ignores_changes(on_server: str) -> None:
