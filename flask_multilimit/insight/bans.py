@@ -120,14 +120,15 @@ def _by_limiters(gate: AppGate) -> list[BanInForce]:
         for status in decision.bans
         if status.holds and (parts := parts_of_key(status.hit.key)) is not None
     }
-    elsewhere = {parts: (ban, ends_in) for ban, parts, ends_in in _elsewhere(gate, begun)}
-    subjects = _subjects_of(gate, [*held, *elsewhere])
-    found = [_ban_by_limiter(gate, status, limiters[parts], subjects[parts]) for parts, status in held.items()]
-    found += [
-        _ban_in_force(gate, subjects[parts], ban.endpoint, ban.rule, since=ban.began, ends_in=ends_in)
-        for parts, (ban, ends_in) in elsewhere.items()
+    now = gate.applier.time()
+    found = [
+        (parts, limiters[parts].scope, limiters[parts].planned.ban_name, began(each, now), each.retry_after, each.level)
+        for parts, each in held.items()
     ]
-    return sorted(found, key=lambda each: each.ends_in or 0.0)
+    found += [(parts, ban.endpoint, ban.rule, ban.began, ends_in, 0) for ban, parts, ends_in in _elsewhere(gate, begun)]
+    subjects = _subjects_of(gate, [each[0] for each in found])
+    in_force = [_ban_in_force(gate, subjects[each[0]], *each[1:]) for each in found]
+    return sorted(in_force, key=lambda each: each.ends_in or 0.0)
 
 
 def _elsewhere(gate: AppGate, begun: BansBegun | None) -> Iterator[tuple[BanBegun, KeyParts, float]]:
@@ -209,13 +210,8 @@ def began(ban: BanStatus, now: float) -> float:
     return now + ban.retry_after - length(ban.hit.rule.quota, ban.level) / 1_000_000
 
 
-def _ban_by_limiter(gate: AppGate, status: BanStatus, limiter: ListedLimiter, subject: Subject) -> BanInForce:
-    since, ends_in, name = began(status, gate.applier.time()), status.retry_after, limiter.planned.ban_name
-    return _ban_in_force(gate, subject, limiter.scope, name, since=since, ends_in=ends_in, level=status.level)
-
-
 def _ban_in_force(
-    gate: AppGate, subject: Subject, endpoint: str, name: str, *, since: float, ends_in: float, level: int = 0
+    gate: AppGate, subject: Subject, endpoint: str, name: str, since: float, ends_in: float, level: int
 ) -> BanInForce:
     who = subject.value if subject.type == LimitType.IP.value else ":".join(subject)
     shown = shown_subject(gate.plans, *subject) if gate.plans.parts_of(subject) else who

@@ -149,12 +149,13 @@ def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: 
     shown, paging = paged(wanted, page, rows)
     idle, left_out = _idle(gate, shown), gate.applier.left_out
     kinds = Counter(each.kind for each in document.entries)
+    listed = () if gate.access is None else gate.access.declared
     return Entries(
         kind=kind,
         q=q,
         entries=tuple(entry_of(each, idle=each.id in idle, left_out=each.id in left_out) for each in shown),
         counts={each: kinds[each] for each in KINDS},
-        declared=declared_entries(gate),
+        declared=tuple(DeclaredEntry(each.action, f"{each.action} {each.who}", each.where) for each in listed),
         problem=problem,
         at=gate.applier.time() - gate.applier.follower.age,
         paging=paging,
@@ -173,11 +174,6 @@ def _idle(gate: AppGate, entries: Iterable[Override | Listing]) -> set[str]:
     effective = gate.plans.overrides.effective
     overrides = (each for each in entries if isinstance(each, Override))
     return {each.id for each in overrides if each.id not in effective and each in gate.plans.entries}
-
-
-def declared_entries(gate: AppGate) -> tuple[DeclaredEntry, ...]:
-    listed = () if gate.access is None else gate.access.declared
-    return tuple(DeclaredEntry(each.action, f"{each.action} {each.who}", each.where) for each in listed)
 
 
 def history(gate: AppGate, *, q: str = "", page: int = 1, rows: int = 50, most: int = MOST_HISTORY) -> History:

@@ -604,11 +604,11 @@ def _rules(memory: TrafficMemory, endpoint: str | None, slices: int) -> tuple[Ru
     return tuple(counted[:MOST_RULES])
 
 
-def rule_traffic(memory: TrafficMemory | None, endpoint: str, rule: str, *, slices: int = SLICES) -> RuleTraffic:
-    """What one rule did; nothing if ``memory`` is ``None``."""
+def rule_traffic(memory: TrafficMemory, endpoint: str, rule: str, *, slices: int = SLICES) -> RuleTraffic:
+    """What one rule did."""
     kinds = ("refuses", "near", "shadows", "bans", "returned", "added")
     name = counted_name(endpoint), counted_name(rule)
-    amounts = [0 if memory is None else memory.total(*name, kind, slices=slices) for kind in kinds]
+    amounts = [memory.total(*name, kind, slices=slices) for kind in kinds]
     return RuleTraffic(endpoint, rule, *amounts)
 
 

@@ -152,7 +152,7 @@ class TrafficReader:
     def read(self, seconds: float = LONGEST_SECONDS) -> RecentTraffic:
         """The last ``seconds``, at most an hour. Raises :class:`StorageError`."""
         seconds = min(max(seconds, BUCKET_SECONDS), LONGEST_SECONDS)
-        at = self.now()
+        at = self._storage.tallies([self._places.source("nobody")]).at
         last = bucket_at(at)
         buckets = range(last + 1 - math.ceil(seconds / BUCKET_SECONDS), last + 1)
         oldest, settled = bucket_at(at - LONGEST_SECONDS), bucket_at(at - SETTLED_SECONDS)
@@ -165,10 +165,6 @@ class TrafficReader:
         self._settled |= {bucket: counts for bucket, counts in found.items() if bucket < settled}
         slices = tuple(found[bucket] if bucket in found else self._settled[bucket] for bucket in buckets)
         return RecentTraffic(at, float(buckets[0] * BUCKET_SECONDS), slices)
-
-    def now(self) -> float:
-        """POSIX time by the clock of the storage. Raises :class:`StorageError`."""
-        return self._storage.tallies([self._places.source("nobody")]).at
 
     def bans(self) -> BansBegun:
         """The bans that the app's limiters began, unless they are forgotten. Raises :class:`StorageError`."""
