@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from ..control.store import is_control
 from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Subject
@@ -15,7 +16,7 @@ from ..engine import ConfigurationError, Decision, Hit, Limiter, Rule, StorageEr
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
 from ..engine.hits import BanHit
-from ..engine.keys import DIGEST_PATTERN, escape_subject, hash_tag_of, parts_of_key, scope_of_stem
+from ..engine.keys import DIGEST_PATTERN, escape_subject, parts_of_key, scope_of_stem
 from ..engine.rules import CONCURRENCY, MAX_COUNT
 from ..engine.storage import Inspectable, StoredKey
 from ..observe.traffic.counts import is_traffic
@@ -250,11 +251,7 @@ def _used(gate: AppGate, hits: list[Hit]) -> Iterator[tuple[str, int]]:
 
 
 def peek_many(gate: AppGate, hits: Iterable[Hit]) -> Iterator[Decision]:
-    """Peek at ``hits`` of any slots of a cluster, many in one round trip. Raises :class:`StorageError`."""
-    limiter = Limiter(gate.limiter.storage)
-    by_slot: dict[str, list[Hit]] = {}
-    for hit in hits:
-        by_slot.setdefault(hash_tag_of(hit.key), []).append(hit)
-    for together in by_slot.values():
-        for start in range(0, len(together), PEEKED_TOGETHER):
-            yield limiter.peek(together[start : start + PEEKED_TOGETHER])
+    """Peek at ``hits``, many in one round trip. Raises :class:`StorageError`."""
+    limiter, wanted = Limiter(gate.limiter.storage), iter(hits)
+    while together := list(islice(wanted, PEEKED_TOGETHER)):
+        yield limiter.peek(together)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Flask
@@ -11,6 +11,7 @@ from flask_multilimit import IP, MultiLimit, rate_limiter
 from flask_multilimit.insight import keys as keys_room
 from flask_multilimit.insight.keys import SlotsInUse, keys, slots_in_use, stored_keys
 from flask_multilimit.serve.gate import gate_of
+from support.calls import calls_during
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,3 +85,17 @@ def test_slots_are_found_among_many_other_keys(
 
 def test_no_slots_are_listed_when_keys_cannot_be() -> None:
     assert slots_in_use(gate_of(app_on("memory://"))) == []
+
+
+def test_keys_of_many_endpoints_are_peeked_at_together() -> None:
+    app = Flask("shop")
+    MultiLimit(app, default_limits={"type": IP, "rules": "9/minute"})
+    for number in range(120):
+        app.add_url_rule(f"/{number}", f"view_{number}", lambda: "ok")
+        app.test_client().get(f"/{number}")
+    gate, found = gate_of(app), list[Any]()
+
+    called = calls_during(lambda: found.extend(keys(gate, stored_keys(gate, ["rate_limit:"]))))
+
+    assert [each.used for each in found] == [1] * 120
+    assert called.count("engine/limiter.py:peek") == 3
