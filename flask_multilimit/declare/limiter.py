@@ -207,15 +207,13 @@ def takes_subject(give_rules: Callable[..., Any]) -> bool:
     except (TypeError, ValueError):
         return False  # some built-in callables have no signature
     named = signature.parameters.get("subject")
-    return (named is not None and named.kind is named.POSITIONAL_OR_KEYWORD) or not _can_bind(signature)
-
-
-def _can_bind(signature: inspect.Signature, *arguments: str) -> bool:
+    if named is not None and named.kind is named.POSITIONAL_OR_KEYWORD:
+        return True
     try:
-        signature.bind(*arguments)
+        signature.bind()
     except TypeError:
-        return False
-    return True
+        return True
+    return False
 
 
 def may_hold_slots(rules: Iterable[Rule] | GiveRules) -> bool:

@@ -105,11 +105,18 @@ class AppliedLimits:
     failure: BaseException | None
     """Why the hits of a limiter are not known, if nothing applies in their place: to be raised after the check."""
 
-    def __init__(self, limiters: Iterable[Applied], scope: str = "", failure: BaseException | None = None) -> None:
+    def __init__(
+        self,
+        limiters: Iterable[Applied],
+        scope: str = "",
+        failure: BaseException | None = None,
+        made: Hits | None = None,
+    ) -> None:
+        """``made``: the hits, if no limiter has made them."""
         self.limiters = limiters = tuple(limiters)
         self.failure = failure
-        hits = hits_of(limiters)
-        self.hits = Hits(hits, scope=scope) if hits else ()
+        hits = made or hits_of(limiters)
+        self.hits = made or (Hits(hits, scope=scope) if hits else ())
         self.has_bans = any(isinstance(hit, BanHit) for hit in hits)
         self.holds_slots = any(hit.rule.holds_slots for hit in hits)
         self.may_wait = any(each.declaration.wait for each in limiters)
@@ -132,13 +139,8 @@ class AppliedLimits:
         if known is not None and known[:2] == (scope, subjects):
             latest: AppliedLimits = known[2]
             return latest
-        made = cls.__new__(cls)
-        made.limiters = tuple(Applied(_ELSEWHERE, Subject(*subject), hits) for subject in subjects.items())
-        made.failure = None
         hits.scope = scope
-        made.hits, made.settling, made.may_wait, made.has_answers = hits, (), False, False
-        made.may_give_back = made.holds_slots = any(hit.rule.holds_slots for hit in hits)
-        made.has_bans = any(isinstance(hit, BanHit) for hit in hits)
+        made = cls([Applied(_ELSEWHERE, Subject(*subject), hits) for subject in subjects.items()], made=hits)
         hits.cache[cls] = (scope, dict(subjects), made)
         return made
 

@@ -13,7 +13,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 from uuid import uuid4
 
-from flask import Flask, Request
+from flask import Flask
 from markupsafe import escape
 from werkzeug.datastructures import Headers, LanguageAccept, MIMEAccept
 from werkzeug.exceptions import Forbidden, HTTPException, ServiceUnavailable, TooManyRequests
@@ -168,25 +168,17 @@ class RateLimitExceeded(_OfOneRequest, TooManyRequests, MultiLimitError):  # noq
         self._messages = messages
 
     def get_response(self, environ: Any = None, scope: dict[str, Any] | None = None) -> Response:  # noqa: ARG002
+        return self.answer(environ, Response)
+
+    def answer(self, environ: Any, response_class: Callable[..., Response]) -> Response:
+        """The response to a request, of a class such as that of the app."""
         if self.response is not None:
             return cast("Response", self.response)
-        body, fields = self._body_and_fields(environ)
-        return Response(body, status=self.code, headers=fields)
-
-    def answer(self, request: Request, response_class: Callable[..., Response]) -> Response:
-        """The response to ``request`` that Flask would make from :meth:`get_response`, of the app's own class."""
-        if self.response is not None:
-            return cast("Response", self.response)
-        body, fields = self._body_and_fields(request.environ)
-        self.with_traceback(None)  # its frames refer to the exception: each refusal would leave a reference cycle
-        headers = Headers()
-        for name, value in fields:  # Headers(fields) takes twice as long
-            headers.add(name, value)
-        return response_class([body], self.code, headers)
-
-    def _body_and_fields(self, environ: Any) -> tuple[bytes, list[tuple[str, str]]]:
         body, content_type = self._body(environ)
-        return body, [("Content-Type", content_type), ("Content-Length", str(len(body))), VARY]
+        headers = Headers()
+        for name, value in (("Content-Type", content_type), ("Content-Length", str(len(body))), VARY):
+            headers.add(name, value)  # Headers(fields) takes twice as long
+        return response_class([body], self.code, headers)
 
     def _body(self, environ: Any) -> tuple[bytes, str]:
         chosen = negotiate(environ)
@@ -461,7 +453,8 @@ def _wrap_handling(app: Flask, handle: Callable[..., Any]) -> Callable[..., Any]
                 raise
             answer = _answer_to(handle, context, refusal)
         if type(answer) is RateLimitExceeded:  # Flask would run it as a WSGI application, which takes longer
-            return answer.answer(current_request(), app.response_class)
+            answer.with_traceback(None)  # its frames refer to the exception: each refusal would leave a reference cycle
+            return answer.answer(current_request().environ, app.response_class)
         return answer
 
     return handle_user_exception
