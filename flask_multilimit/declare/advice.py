@@ -379,13 +379,15 @@ async def _await_and_end(coroutine: CoroutineType[Any, Any, Any], holder: Holder
         holder.end()
 
 
-class _HoldingGenerator(Generator[Any, Any, Any]):
+class _Holding:
     """A generator that holds slots until it ends: that is always an exception, ``StopIteration`` included."""
 
-    def __init__(self, generator: GeneratorType[Any, Any, Any], holder: Holder) -> None:
+    def __init__(self, generator: Any, holder: Holder) -> None:
         self._generator = generator
         self._holder = holder
 
+
+class _HoldingGenerator(_Holding, Generator[Any, Any, Any]):
     def send(self, value: Any) -> Any:
         with _holding_until_raised(self._holder):
             return self._generator.send(value)
@@ -402,13 +404,7 @@ class _HoldingGenerator(Generator[Any, Any, Any]):
             self._holder.end()
 
 
-class _HoldingAsyncGenerator(AsyncGenerator[Any, Any]):
-    """The same for an async generator."""
-
-    def __init__(self, generator: AsyncGeneratorType[Any, Any], holder: Holder) -> None:
-        self._generator = generator
-        self._holder = holder
-
+class _HoldingAsyncGenerator(_Holding, AsyncGenerator[Any, Any]):
     async def asend(self, value: Any) -> Any:
         with _holding_until_raised(self._holder):
             return await self._generator.asend(value)

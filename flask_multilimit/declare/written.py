@@ -65,12 +65,11 @@ class ChargeWhenStatus(_Callable):
                 "response"
             )
         super().__init__(f"charge_when={list(several)}")
-        self._codes = frozenset(status for status in several if isinstance(status, int))
-        self._classes = frozenset(int(status[0]) for status in several if isinstance(status, str))
+        self._statuses = frozenset(several)
 
     def __call__(self, response: Any) -> bool:
         status: int = response.status_code
-        return status in self._codes or status // 100 in self._classes
+        return status in self._statuses or f"{status // 100}xx" in self._statuses
 
 
 class SettleByHeader(_Callable):

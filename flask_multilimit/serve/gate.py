@@ -104,9 +104,7 @@ class AppGate(AppState):
                 try:
                     answer = dispatch(*arguments)
                 except Exception:
-                    record = self._records.current()
-                    if record is not None and not record.checked:
-                        self._end_early(record)
+                    self._end_early(self._records.current())
                     raise
                 record = self._records.current()
                 if record is not None and not record.checked:
