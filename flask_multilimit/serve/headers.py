@@ -22,7 +22,7 @@ from werkzeug.wrappers import Response
 from ..config import Settings
 from ..engine import Calendar, Decision, Hit, Rule
 from ..engine.algorithms import BAN, EVENLY, SLIDING, Quota
-from ..engine.hits import memoized, part_of
+from ..engine.hits import Hits, memoized, part_of
 from ..engine.reply import ALLOWED, standings_of, start_of
 
 Standing = tuple[int, int, int]
@@ -130,7 +130,9 @@ def _shown(decisions: Sequence[Decision], *, with_shadows: bool) -> tuple[tuple[
     )
     if not places:
         return (), ()
-    return part_of(hits, places), [_ban_until_end(hits[place], standings[place]) for place in places]
+    # Merged hits are no Hits: two of them may have one key, that of a scope which a view shares with a function.
+    shown = part_of(hits, places) if isinstance(hits, Hits) else tuple([hits[place] for place in places])
+    return shown, [_ban_until_end(hits[place], standings[place]) for place in places]
 
 
 def _may_be_hidden(hits: tuple[Hit, ...]) -> bool:

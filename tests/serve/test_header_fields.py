@@ -17,7 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
-from flask_multilimit import ConfigurationError, Decision, LimitType, MultiLimit, RateLimitExceeded, Rule, rate_limiter
+from flask_multilimit import (
+    Ban,
+    ConfigurationError,
+    Decision,
+    LimitType,
+    MultiLimit,
+    RateLimitExceeded,
+    Rule,
+    rate_limiter,
+)
 from flask_multilimit.config import Settings
 from flask_multilimit.engine import Hit, Limiter, MemoryStorage, RedisStorage, hits_for
 from flask_multilimit.engine.hits import Hits
@@ -95,6 +104,24 @@ def test_function_called_several_times_is_shown_once_with_its_last_status(
         ("mail-60s", {"r": 95, "t": 57}),
     ]
     assert [name for name, _ in read_list(response.headers["RateLimit-Policy"])] == ["default-3600s", "mail-60s"]
+
+
+@pytest.mark.parametrize("options", [{"shadow": True}, {"ban": Ban()}], ids=["shadow", "ban"])
+def test_quota_that_a_view_shares_with_a_function_is_shown_under_both_names(
+    limited_app: Flask, client: FlaskClient, options: dict[str, Any]
+) -> None:
+    service = limited_service(rules="4/minute", scope="sent", type=LimitType.IP, name="mail")
+
+    @limited_app.get("/")
+    @rate_limiter("9/hour", type=LimitType.IP, name="other", **options)
+    @rate_limiter("4/minute", scope="sent", type=LimitType.IP, name="mine")
+    def view() -> str:
+        service()
+        return "ok"
+
+    shown = dict(read_list(client.get("/").headers["RateLimit"]))
+
+    assert (shown["mine-60s"]["r"], shown["mail-60s"]["r"]) == (3, 2)
 
 
 def test_tightest_of_several_quotas_with_one_name_is_shown(limited_app: Flask, client: FlaskClient) -> None:
