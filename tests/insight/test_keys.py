@@ -92,6 +92,7 @@ def test_keys_of_many_endpoints_are_peeked_at_together() -> None:
     MultiLimit(app, default_limits={"type": IP, "rules": "9/minute"})
     for number in range(120):
         app.add_url_rule(f"/{number}", f"view_{number}", lambda: "ok")
+    for number in range(120):
         app.test_client().get(f"/{number}")
     gate, found = gate_of(app), list[Any]()
 
