@@ -146,11 +146,7 @@ class Networks(Generic[T]):
         for (version, first, prefixlen), value in networks:
             keys[version].append(first << 8 | prefixlen)
             values[version].append(value)
-        self._size = len(keys[4]) + len(keys[6])
         self._segments = {version: _segments(keys[version], values[version], bits=_BITS[version]) for version in keys}
-
-    def __len__(self) -> int:
-        return self._size
 
     def find(self, address: str) -> T | None:
         """The value of the smallest network around ``address``; ``None`` if there is none, or it is not an address."""

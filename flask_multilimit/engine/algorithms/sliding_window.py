@@ -53,12 +53,6 @@ class Log:
         self.room: int = 0
         self.known_until: int = 0
 
-    def __len__(self) -> int:
-        return len(self.entries) // _PER_ENTRY - self.head
-
-    def __bool__(self) -> bool:
-        return True
-
     @property
     def end(self) -> int:
         """The index after the last entry."""

@@ -255,8 +255,6 @@ class _Limiter:
 
     @cached_property
     def without_slots(self) -> _Limiter:
-        if not self.has_slots:
-            return self
         rules = tuple((name, rule) for name, rule in self.planned.rules if not rule.holds_slots)
         return _Limiter(replace(self.planned, rules=rules), self._cost, self._priority)
 
