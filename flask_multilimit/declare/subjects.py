@@ -15,7 +15,7 @@ from uuid import UUID
 from flask import Flask, Request, has_request_context, request
 
 from ..engine import ConfigurationError
-from ..engine.errors import brief, check_bool, check_mapping
+from ..engine.errors import brief
 from ..engine.text import LONGEST_ADDRESS, plain_text
 from .addresses import network_of
 from .unwrap import name_of
@@ -114,9 +114,6 @@ Resolve = Callable[[SubjectType, str | None], Subject | None]
 """The subject of a type; the second argument is the name of the limiter. ``None``: the limiter does not apply."""
 
 
-SUBJECTS_BY_TYPE = 'a dict by type, such as {"api_key": "abc"}'
-
-
 def types_in(type_: SubjectType) -> tuple[SingleType, ...]:
     """The parts of a type, or the type itself if it has none."""
     return type_ if isinstance(type_, tuple) else (type_,)
@@ -155,16 +152,13 @@ def subjects_given(
     ip: str | IPv4Address | IPv6Address | None = None,
     user: str | int | UUID | None = None,
     everyone: bool = False,
-    subjects: Mapping[str, str | int | UUID | None] | None = None,
+    subjects: Mapping[str, str],
 ) -> dict[str, str]:
     """The subjects in the arguments of a function, by type. Raises :class:`ConfigurationError` for what is no id."""
-    check_bool("everyone", everyone)
-    if subjects is not None:
-        check_mapping("subjects", subjects, SUBJECTS_BY_TYPE)
     address = str(ip) if isinstance(ip, (IPv4Address, IPv6Address)) else ip
     if not isinstance(address, (str, NoneType)):
         raise ConfigurationError(f'ip={brief(address)}: give the address as text, such as "203.0.113.7"')
-    named = [*(subjects or {}).items(), (LimitType.IP.value, address), (LimitType.USER.value, user)]
+    named = [*subjects.items(), (LimitType.IP.value, address), (LimitType.USER.value, user)]
     given = {name: _given_id(name, value) for name, value in named if value is not None}
     if everyone:
         given[EVERYONE.type] = EVERYONE.value

@@ -14,7 +14,7 @@ from flask import Flask, Request, Response, after_this_request, has_request_cont
 from ..declare.advice import Stack, app_in_force, gate_of_app, leave_to_response
 from ..declare.decorators import RateLimiter
 from ..declare.limiter import Declaration, Reaction
-from ..declare.subjects import SUBJECTS_BY_TYPE, LimitType, Resolve, Subject, current_request, request_if_any
+from ..declare.subjects import LimitType, Resolve, Subject, current_request, request_if_any
 from ..engine import ConfigurationError, Decision, Hit, StorageDenied, StorageError
 from ..engine.algorithms import BAN
 from ..engine.errors import brief, check_mapping
@@ -288,7 +288,7 @@ class AppGate(AppState):
             raise ConfigurationError(f"hits={brief(hits)}: give what hits_for(...) returns, or Hits([...])")
         if not isinstance(scope, str):
             raise ConfigurationError(f"scope={brief(scope)}: name what is limited, as text")
-        check_mapping("subjects", subjects, SUBJECTS_BY_TYPE)
+        check_mapping("subjects", subjects, 'a dict by type, such as {"api_key": "abc"}')
         changed = self.limiter.with_overrides(hits)
         applied = AppliedLimits.of_hits(changed or hits, subjects, scope)
         return decide_unlimited(applied.hits) if changed is None else self._decide_inline(scope, applied)

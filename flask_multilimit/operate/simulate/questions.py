@@ -109,8 +109,7 @@ def run(requests: Iterable[LoggedRequest], replays: Sequence[Replay]) -> None:
 def _rare_garbage_collection() -> Iterator[None]:
     """Let the garbage collector of this process run less often for a while: it takes a third of a replay's time."""
     before = gc.get_threshold()
-    if before[0]:  # otherwise the collector is off
-        gc.set_threshold(max(before[0], COLLECT_AFTER), 50, 100)
+    gc.set_threshold(max(before[0], COLLECT_AFTER), 50, 100)
     try:
         yield
     finally:
