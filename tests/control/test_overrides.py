@@ -50,6 +50,7 @@ CHANGES: dict[str, tuple[str | None, dict[str, Any], dict[str, str], int, dict[s
     "dynamic rule": ("tier", {"rule": "tier-60s", "rules": "3/minute"}, {"path": "/tier"}, 3, {}),
     "limiters of a type": ("api.mine", {"limiter": "user", "rules": "1/minute"}, USER_42, 1, {}),
     "limiter with dynamic rules": ("tier", {"limiter": "tier", "times": 2}, {"path": "/tier"}, 4, {}),
+    "fixed rules for dynamic ones": ("tier", {"limiter": "tier", "rules": "3/minute"}, {"path": "/tier"}, 3, {}),
     "added limiter": ("open", {"limit": {"type": "ip", "rules": "1/minute"}}, {"path": "/open"}, 1, {}),
     "user": (None, {"who": "user:42", "times": 2}, USER_42, 4, {"path": "/mine", "user": "7"}),
     "user of a combined type": (None, {"who": "user:42", "times": 2}, {"path": "/both", "user": "42"}, 4, {}),

@@ -21,6 +21,7 @@ from werkzeug.test import TestResponse, create_environ, run_wsgi_app
 
 from flask_multilimit import (
     AccessDenied,
+    Concurrent,
     Decision,
     LimitType,
     MultiLimit,
@@ -153,6 +154,18 @@ def test_text_and_html_say_how_long_to_wait(limited: FlaskClient, clock: Clock, 
 
     for accept in ("text/plain", "text/html"):
         assert f"You can try again in {text}" in limited.get("/", headers={"Accept": accept}).text
+
+
+@pytest.mark.parametrize("accept", ["text/plain", "text/html"])
+def test_text_and_html_say_that_a_request_in_progress_must_finish(
+    limited_app: Flask, client: FlaskClient, accept: str
+) -> None:
+    @limited_app.get("/")
+    @rate_limiter(rules=Concurrent(1))
+    def view() -> str:
+        return limited_app.test_client().get("/", headers={"Accept": accept}).text
+
+    assert "You can try again when a request in progress has finished." in client.get("/").text
 
 
 @pytest.mark.parametrize(

@@ -244,8 +244,9 @@ class Parts:
         lambda parts: map(bytes.upper, parts),
         lambda parts: ClosingIterator(Parts(parts), lambda: None),
         lambda parts: ClosingIterator(ClosingIterator(parts)),
+        lambda parts: ClosingIterator(map(bytes.upper, parts)),
     ],
-    ids=["generator", "iterator", "map", "closing", "closing-twice"],
+    ids=["generator", "iterator", "map", "closing", "closing-twice", "nothing to close"],
 )
 def test_stream_with_content_length_is_settled_after_it_is_sent(
     app: Flask, wrap: Callable[..., Any], status: int, *, direct_passthrough: bool

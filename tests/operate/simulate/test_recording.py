@@ -364,6 +364,19 @@ def test_recording_can_be_replayed_through_other_limits(app: Flask, recorder: Re
     assert (report.refused, report.differing) == (4, 4)
 
 
+def test_replay_of_a_recording_notes_that_it_leaves_out_lists(app: Flask, recorder: Recorder) -> None:
+    app.test_client().get("/")
+    recorder.flush()
+    gate_of(app).applier.control.deny("127.0.0.1", lasting=True)
+
+    report = simulate(app, read_logs(*recorder.folder.iterdir()))
+
+    assert report.denied == 0
+    assert [(note.text, note.requests) for note in report.notes] == [
+        ("allow and deny lists: not replayed for what was recorded, as its subjects are hashed", 1)
+    ]
+
+
 class TestOnDemand:
     """A recorder that ``flask multilimit record`` starts and stops."""
 

@@ -109,8 +109,9 @@ def test_workers_are_counted_on_windows_where_gunicorn_is_installed_but_cannot_r
     assert not count_workers(environment={}, arguments=["serve"], proc=tmp_path).certain
 
 
-def test_unknown_number_of_workers_is_assumed_to_exceed_the_cores(tmp_path: Path) -> None:
-    workers = count_workers(environment={}, arguments=["serve"], proc=tmp_path)
+@pytest.mark.parametrize("arguments", [["serve"], []], ids=["other command", "embedded Python without arguments"])
+def test_unknown_number_of_workers_is_assumed_to_exceed_the_cores(tmp_path: Path, arguments: list[str]) -> None:
+    workers = count_workers(environment={}, arguments=arguments, proc=tmp_path)
 
     assert workers.count > (os.cpu_count() or 1)
     assert not workers.certain
