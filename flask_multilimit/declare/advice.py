@@ -396,13 +396,6 @@ class _HoldingGenerator(_Holding, Generator[Any, Any, Any]):
         with _holding_until_raised(self._holder):
             return self._generator.throw(*error)
 
-    def close(self) -> None:
-        try:
-            with holding(self._holder):
-                self._generator.close()
-        finally:
-            self._holder.end()
-
 
 class _HoldingAsyncGenerator(_Holding, AsyncGenerator[Any, Any]):
     async def asend(self, value: Any) -> Any:
@@ -413,7 +406,7 @@ class _HoldingAsyncGenerator(_Holding, AsyncGenerator[Any, Any]):
         with _holding_until_raised(self._holder):
             return await self._generator.athrow(*error)
 
-    async def aclose(self) -> None:
+    async def aclose(self) -> None:  # the inherited one would raise if the generator has ended
         try:
             with holding(self._holder):
                 await self._generator.aclose()

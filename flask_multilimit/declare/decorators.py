@@ -208,10 +208,8 @@ def _exempted(target: T, levels: frozenset[Level]) -> T:
 
 def exempt_levels(target: object) -> frozenset[Level]:
     """The levels that a view or a blueprint is exempt from."""
-    if isinstance(target, type):
+    if isinstance(target, (type, Blueprint)):
         return cast("frozenset[Level]", getattr(target, _EXEMPT, frozenset()))
-    if isinstance(target, Blueprint):
-        return cast("frozenset[Level]", vars(target).get(_EXEMPT, frozenset()))
     return cast("frozenset[Level]", mark_below(target, _EXEMPT) or frozenset())
 
 

@@ -453,7 +453,6 @@ class Reserve:
     def check_rules(self, rules: Iterable[Rule]) -> None:
         """Raise :class:`ConfigurationError` unless a part of each of ``rules`` is left for all requests."""
         for rule in rules:
-            reject_buckets(rule)
             if not _units_left(rule.count, self._reserved_above(None)):
                 left = f"leaves nothing of Rule({rule}) for others; reserve less, or raise its count"
                 raise ConfigurationError(f"reserve={brief(self.parts)} {left}")

@@ -243,8 +243,7 @@ class Subjects:
 
     def fixed(self, type_name: str, subject: object) -> Resolve:
         """A resolver that always returns ``subject``, an id of the type called ``type_name``."""
-        value = _given_id("subject", subject)
-        fixed = Subject(type_name, network_of(value, self._ipv6_prefix) if type_name == "ip" else value)
+        fixed = self._subject_in(type_name, {type_name: _given_id("subject", subject)})
         return lambda type_, name: fixed  # noqa: ARG005
 
     def _subject_in(self, called: str, subjects: Mapping[str, str], *, as_: str | None = None) -> Subject | None:

@@ -185,13 +185,12 @@ def merged(rule: Rule, written: str | WrittenRule) -> Rule:
 
 def _replaced(rule: Rule, given: dict[str, Any]) -> Rule:
     kept = {name: value for name, value in fields_of(rule).items() if name not in given}
-    if isinstance(rule, Calendar):
-        if given.get("period", rule.period) != rule.period:
-            kept["anchor"] = given.get("anchor")
-        if not given.keys() <= kept.keys() | {"count", "period", "timezone", "anchor", "name"}:
-            kept = {name: kept[name] for name in ("count", "name") if name in kept}
-    elif "period" in given:
+    was_calendar = isinstance(rule, Calendar)
+    if ("period" in given or (was_calendar and given.keys() <= fields_of(rule).keys())) != was_calendar:
         kept = {name: kept[name] for name in ("count", "name") if name in kept}
+    elif isinstance(rule, Calendar):
+        if given.get("period", rule.period) != rule.period:
+            kept["anchor"] = None
     elif given.get("algorithm", rule.algorithm) != rule.algorithm:
         kept = {name: kept.get(name) for name in ("count", "time", "name") if name not in given}
     return rule_of({**kept, **given})

@@ -163,6 +163,7 @@ class TestAsyncGenerators:
             for _ in range(drawn):
                 await anext(generator)
             await generator.aclose()
+            await generator.aclose()  # as often as one likes
 
         self.run(ask)
 
