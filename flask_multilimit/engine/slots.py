@@ -20,7 +20,7 @@ from .hits import PEEK_ID, Hit, from_fields, memoized
 from .reply import ALLOWED
 from .storage import Confirms, KeepsSlots, Slot, Storage, layers_of
 from .text import SafeLogger
-from .threads import Beat
+from .threads import Beat, collects_garbage
 
 RENEWALS = 3
 """How often a slot is renewed within its timeout: two renewals may fail."""
@@ -128,6 +128,9 @@ class Keeper:
         held = self._held.pop(decision.check_id, None)
         if held is None:
             return False
+        if collects_garbage():  # a generator that was dropped: this thread may hold the lock of the storage
+            self._release_later(held, held.slots)
+            return True
         storage = held.storage
         try:
             storage.release(held.slots, held)
@@ -163,14 +166,13 @@ class Keeper:
         held = self._held.get(decision.check_id)
         if held is None:
             return
-        slots, now = held.slots, self._clock()
+        slots = held.slots
         if still_held := tuple(slot for slot in slots if slot.hit.key not in keys):
             held.slots = still_held
         else:
             self._held.pop(decision.check_id, None)
-        if now >= held.due:  # a renewal may have taken them again after the refund
-            self._schedule_release(held, [slot for slot in slots if slot.hit.key in keys], now)
-            self.beat.wake(now)
+        if self._clock() >= held.due:  # a renewal may have taken them again after the refund
+            self._release_later(held, [slot for slot in slots if slot.hit.key in keys])
 
     def forget_all(self, storage: Storage) -> None:
         """Neither renew nor release slots of ``storage`` any more, because it was closed."""
@@ -198,15 +200,16 @@ class Keeper:
 
     def retry_release(self, held: _Held, error: StorageError) -> None:
         """Release the slots of ``held`` again at once, in the thread: ``error`` may have prevented their release."""
-        now = self._clock()
-        self._warn(held, error, now)
-        self._schedule_release(held, held.slots, now)
-        self.beat.wake(now)
+        self._warn(held, error, self._clock())
+        self._release_later(held, held.slots)
 
-    def _schedule_release(self, held: _Held, slots: Iterable[Slot], now: float) -> None:
+    def _release_later(self, held: _Held, slots: Iterable[Slot]) -> None:
+        """Release ``slots`` of ``held`` at once, in the thread."""
+        now = self._clock()
         scheduled = self._unreleased.get(held.check_id)
         all_slots = (*slots, *(scheduled.slots if scheduled is not None else ()))
         self._unreleased[held.check_id] = _Unreleased(held.storage, all_slots, now, now + held.timeout)
+        self.beat.wake(now)
 
     def _warn(self, held: _Held, error: StorageError, now: float) -> None:
         """Warn once for all releases that fail together, with a connection or with the server."""
@@ -284,7 +287,7 @@ class Keeper:
         for held, slots in sent:
             kept = held.slots if held.check_id in self._held else ()
             if kept is not slots and (gone := [slot for slot in slots if slot not in kept]):
-                self._schedule_release(held, gone, self._clock())
+                self._release_later(held, gone)
 
     def _record_failures(self, failures: list[tuple[list[_Held], Exception]], now: float) -> None:
         """Log the renewals of one round that failed in one line, unless all of them failed the last time, too. Schedule

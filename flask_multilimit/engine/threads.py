@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import sys
 import threading
@@ -221,6 +222,28 @@ def _register_finalizer() -> None:
 
 
 _children = _Children()
+
+
+# Garbage
+
+_collecting: set[int] = set()
+"""The thread that collects garbage now, if one does."""
+
+
+def collects_garbage() -> bool:
+    """Whether this thread collects garbage. That happens at any point of any code, perhaps while the thread holds a
+    lock that the end of a dropped object needs."""
+    return bool(_collecting) and threading.get_ident() in _collecting
+
+
+def _note_collection(phase: str, _: object) -> None:
+    if phase == "start":
+        _collecting.add(threading.get_ident())
+    else:
+        _collecting.clear()
+
+
+gc.callbacks.append(_note_collection)
 
 
 # uWSGI

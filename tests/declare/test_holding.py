@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import pytest
 from flask import Flask
 
 from flask_multilimit import MultiLimit, RateLimitExceeded, rate_limiter
+from flask_multilimit.declare.advice import Holder
 from flask_multilimit.engine.slots import KEEPER
 from support.waiting import until
 
@@ -190,6 +192,28 @@ def test_coroutine_that_is_never_awaited_releases_its_slot() -> None:
         gc.collect()
 
     until(lambda: len(KEEPER) == 0)
+
+
+@pytest.mark.usefixtures("app")
+def test_dropped_generator_settles_and_releases_in_another_thread_when_garbage_is_collected() -> None:
+    ends = list[threading.Thread]()
+
+    def export() -> Generator[None, None, None]:
+        holder = Holder()
+        holder.at_end.append(lambda: ends.append(threading.current_thread()))
+        try:
+            yield
+        finally:
+            holder.end()
+
+    cycle: list[Any] = [export()]
+    next(cycle[0])
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+
+    until(lambda: bool(ends))
+    assert ends != [threading.current_thread()], "this one may hold the lock of a storage"
 
 
 @pytest.mark.usefixtures("app")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from flask_multilimit.engine import (
 )
 from flask_multilimit.engine.slots import KEEPER, Keeper, require_slots
 from flask_multilimit.engine.storage import Slot
+from flask_multilimit.engine.storage.base import monotonic_microseconds
 from support.servers import Server
 from support.waiting import SECONDS, until
 
@@ -83,6 +85,35 @@ def test_only_one_of_several_threads_enters_a_shared_slot_block(limiter: Limiter
 
     assert sorted(told) == ["entered", "refused", "refused"]
     until(lambda: limiter.peek(THREE).remaining == 3)
+
+
+def test_slot_of_a_dropped_generator_is_released_if_garbage_is_collected_inside_of_the_lock() -> None:
+    storage = MemoryStorage(lambda: gc.collect() * 0 + monotonic_microseconds())
+    limiter = Limiter(storage)
+
+    def export() -> Iterator[None]:
+        with limiter.slot(THREE):
+            yield
+
+    def drop() -> None:
+        generator = export()
+        next(generator)
+        cycle: list[Any] = [generator]
+        cycle.append(cycle)
+
+    gc.disable()
+    try:
+        drop()
+        assert len(KEEPER) == 1
+        checking = threading.Thread(target=limiter.check, args=[SHORT], daemon=True)
+        checking.start()
+        checking.join(SECONDS)
+    finally:
+        gc.enable()
+
+    assert not checking.is_alive()
+    until(lambda: limiter.peek(THREE).remaining == 3)
+    assert len(KEEPER) == 0
 
 
 def test_slots_released_by_many_threads_at_once_are_all_free(limiter: Limiter) -> None:
