@@ -120,8 +120,7 @@ class Dashboard(Blueprint):
         require_served("Dashboard", app_in_force(), self._multilimit)
         self._authenticator.begin_visit()
         if request.method == "POST":
-            uploads = request.endpoint == f"{request.blueprint}.what_if"
-            if uploads:
+            if request.endpoint == f"{request.blueprint}.what_if":  # it uploads logs
                 require_small_body(LARGEST_FORM + whatif.MOST_UPLOADED, whatif.TOO_LARGE)
             else:
                 require_small_body(LARGEST_FORM, "This form is too large.")

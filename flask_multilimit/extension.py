@@ -22,11 +22,7 @@ from .engine.errors import brief, check_iterable
 from .engine.hits import Hits, OnStorageError
 from .engine.limiter import decide_unlimited
 from .engine.rules import Rules
-from .engine.storage import (
-    Health,
-    Layers,
-    storage_from,
-)
+from .engine.storage import Health, Layers, storage_from
 from .observe.events import Observer
 from .operate.command_line import Commands
 from .plan.hits import ASKER, Applied, hits_of

@@ -42,12 +42,7 @@ class _Following:
     def __init__(self, store: Store, logger: logging.Logger | None) -> None:
         self._overrides = Overrides()
         self._watching = False
-        self._follower = ControlFollower(
-            store,
-            take=self._take,
-            report=_ignore,
-            logger=logger,
-        )
+        self._follower = ControlFollower(store, take=self._take, report=_ignore, logger=logger)
         notify_child(self)
 
     def apply_overrides(self, hits: Hits) -> Hits | None:

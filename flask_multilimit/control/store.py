@@ -93,21 +93,15 @@ class StoreInMemory:
 
     shared: Literal[False] = False
     """Whether other processes see the document."""
+    runs: bool = True
+    """Whether there may be a document: ``False`` only for ``local://`` while its server does not run."""
+    in_use: bool = True
+    """Whether a document would be kept: ``False`` only for ``local://`` while no process uses its server."""
 
     def __init__(self) -> None:
         self._stamp, self._text = NEVER_WRITTEN, ""
         self._history: deque[Change] = deque(maxlen=MOST_CHANGES)
         self._lock = Lock()
-
-    @property
-    def runs(self) -> bool:
-        """Whether there may be a document: ``False`` only for ``local://`` while its server does not run."""
-        return True
-
-    @property
-    def in_use(self) -> bool:
-        """Whether a document would be kept: ``False`` only for ``local://`` while no process uses its server."""
-        return True
 
     def read(self, known: str) -> StoredDocument:
         """The document, unless its stamp is ``known``."""

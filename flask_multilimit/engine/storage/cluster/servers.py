@@ -130,18 +130,13 @@ class Servers:
 
     def __init__(self, nodes: Nodes, *, clock: Callable[[], int] | None) -> None:
         self.deadline: SharedDeadline = nodes.deadline
+        self.clock: Callable[[], int] | None = clock
         self._nodes = nodes
-        self._clock = clock
         self._servers: dict[Address, RedisStorage] = {}
         self._hash_slots = HashSlots(nodes.start, self._ask_for_hash_slots, nodes.deadline)
 
-    @property
-    def clock(self) -> Callable[[], int] | None:
-        return self._clock
-
-    @clock.setter
-    def clock(self, clock: Callable[[], int] | None) -> None:
-        self._clock = clock
+    def use_clock(self, clock: Callable[[], int] | None) -> None:
+        self.clock = clock
         for server in self._servers.values():
             server.clock = clock
 
@@ -152,7 +147,7 @@ class Servers:
         address, only_once = self._hash_slots.owner(hash_slot), False
         for _ in range(MOST_SERVERS):
             try:
-                return question(self._with_asking_at(address) if only_once else self._at(address), failed_id)
+                return question(self._asking(address) if only_once else self._at(address), failed_id)
             except StorageError as error:
                 failure, failed_id = error, error.check_id or failed_id
             redirection = redirection_of(failure, address)
@@ -224,11 +219,11 @@ class Servers:
             server = self._servers.setdefault(address, self._storage_on(self._nodes.client_at(address)))
         return server
 
-    def _with_asking_at(self, address: Address) -> RedisStorage:
+    def _asking(self, address: Address) -> RedisStorage:
         return self._storage_on(_Asking(self._at(address)))
 
     def _storage_on(self, client: Any) -> RedisStorage:
-        return RedisStorage(client, clock=self._clock, deadline=self.deadline)
+        return RedisStorage(client, clock=self.clock, deadline=self.deadline)
 
     def _ask_for_hash_slots(self, address: Address) -> Any:
         return self._at(address).ask(b"CLUSTER", b"SLOTS")

@@ -112,7 +112,7 @@ class ClusterStorage:
 
     @clock.setter
     def clock(self, clock: Callable[[], int] | None) -> None:
-        self._servers.clock = clock
+        self._servers.use_clock(clock)
 
     @property
     def clients(self) -> list[Any]:

@@ -163,7 +163,11 @@ class RedisStorage:
             return self._ask(CHECK, hits, new)
         except (RedisError, OSError, StorageError) as error:
             self._deadline.start(started)
-            return self._ask_again(error, hits, new)
+            try:
+                return self._ask_again(error, hits, new)
+            except StorageError as failure:
+                failure.check_id = UUID(bytes=new)
+                raise
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         self._deadline.start()
@@ -294,8 +298,8 @@ class RedisStorage:
         return self._command(self._client.execute_command, "EVAL", *all_arguments)
 
     def close(self) -> None:
-        self.confirm()
         if self._wire is not None:
+            self._wire.confirm()
             self._wire.close()
         if self._owns_client:
             self._client.close()
@@ -315,13 +319,8 @@ class RedisStorage:
             raise error if isinstance(error, StorageError) else self._failure(error) from error
         except StorageError as failure:
             if type(failure.__cause__) is not RedisConnectionError or not remembers_ids(hits):
-                failure.check_id = UUID(bytes=check_id)
                 raise
-        try:
-            return self._ask(b"repeat", hits, check_id)
-        except StorageError as failure:
-            failure.check_id = UUID(bytes=check_id)
-            raise
+        return self._ask(b"repeat", hits, check_id)
 
     def _ask(self, mode: bytes, hits: tuple[Hit, ...], check_id: bytes, *, loaded: bool = True) -> Decision:
         return _decision(check_id, hits, self._run("check", hits, mode, check_id, loaded=loaded))
