@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from ..control.entries import Listing, Override
 from ..declare.addresses import Network, Networks, Who
 from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Subject, parts_by_type
-from ..engine import BanStatus, Decision, Limiter, RuleStatus, StorageError
+from ..engine import BanStatus, Decision, Hit, Limiter, RuleStatus, StorageError
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
 from ..engine.periods import Period
@@ -123,6 +123,12 @@ class RequestStanding(Described):
         return any(each.used for each in own) or any(each.reset_after for each in self.bans)
 
     @property
+    def lets_everyone_pass(self) -> bool:
+        """Whether only limits decide that everyone shares, and none refuses."""
+        counted = {each.type for each in self.rules} | {each.type for each in self.bans}
+        return self.allowed is True and not self.by_request and counted == {EVERYONE.type}
+
+    @property
     def matters(self) -> bool:
         """Whether it refuses, or something is used."""
         return self.allowed is False or self.is_used
@@ -197,10 +203,11 @@ def standing(
 ) -> Standing:
     """Where ``client`` stands at ``endpoint``, or everywhere; ``rows`` of its requests. Charges nothing. Raises
     :class:`ConfigurationError` if there is no such endpoint."""
-    places = applied_to(gate, client, endpoint, method)
+    with_shared = replace(client, given={**client.given, EVERYONE.type: EVERYONE.value}) if client.given else client
+    places = applied_to(gate, with_shared, endpoint, method)
     found, problem = _requests(gate, places, everywhere=endpoint is None)
     if endpoint is None:
-        found.sort(key=_rank)
+        found = sorted((each for each in found if not each.lets_everyone_pass), key=_rank)
     shown, paging = paged(found, page, rows or max(len(found), 1))
     listed = _list_standing(listed_of(gate, client))
     refusals, in_words = _refusals(gate, memory, client, endpoint)
@@ -249,13 +256,16 @@ def _requests(gate: AppGate, places: list[AppliedAt], *, everywhere: bool) -> tu
     """As :func:`requests_of`. If the storage fails, ``everywhere`` returns what it answered before, and the error."""
     limiter = Limiter(gate.limiter.storage)  # without layers, which answer for this process only
     found: list[RequestStanding] = []
+    known: dict[tuple[Hit, ...], Decision] = {}
     try:
         for each in places:
             if everywhere and not each.applied.limiters:
                 continue
             if everywhere or _is_of_interest(each, places):
                 hits = each.applied.hits
-                found.append(_request(each, limiter.peek(hits) if hits else None))
+                if hits and hits not in known:  # endpoints that only share a limit have the same
+                    known[hits] = limiter.peek(hits)
+                found.append(_request(each, known.get(hits)))
     except StorageError as error:
         if not everywhere:
             raise
@@ -514,7 +524,8 @@ def _verdict_unrefused(client: Client, requests: list[RequestStanding], with_oth
         return "unknown", Phrase(DIGEST)
     if not client.given:
         return "unlimited", Phrase(NETWORK)
-    counted = any(each.rules for each in requests)
+    shared = EVERYONE.type if EVERYONE.type not in client.given else None
+    counted = any(rule.type != shared for each in requests for rule in each.rules)
     if client.given.keys() == {EVERYONE.type} and (types := _joined(each.not_asked for each in requests)):
         sentence = Phrase(PASSES_SHARED if counted else NO_SUBJECT, types=types)
         return ("passes" if counted else "unknown"), sentence

@@ -6,13 +6,16 @@ import json
 import re
 import time
 from datetime import datetime
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Flask, request
 
-from flask_multilimit import IP, USER, Ban, ConfigurationError, MultiLimit, rate_limiter
+from flask_multilimit import IP, USER, Ban, ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
 from flask_multilimit.dashboard import Dashboard
+from flask_multilimit.engine import MemoryStorage
+from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.insight.bans import bans
 from flask_multilimit.insight.changes import entries
 from flask_multilimit.insight.clients import client_from
@@ -24,6 +27,7 @@ from flask_multilimit.insight.traffic import looking, now
 from flask_multilimit.observe.traffic import reader_of
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, statuses, view
+from support.clock import Clock
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -114,6 +118,53 @@ def app_with_a_service(ban: Ban | None, storage: Any = "memory://") -> Flask:
     app.add_url_rule("/mail", "mail", mail)
     app.add_url_rule("/invite", "invite", invite)
     return app
+
+
+def test_why_names_a_limit_that_everyone_shares_where_it_refuses() -> None:
+    app = app_on()
+    app.add_url_rule("/sale", "sale", rate_limiter(rules="2/minute")(view()))
+    assert why(app, "203.0.113.7", "sale").state == "unlimited"
+    assert "sale" not in {each.endpoint for each in why(app, "203.0.113.7").requests}
+    assert statuses(app, *["/sale"] * 3, environ_base={"REMOTE_ADDR": "192.0.2.1"}) == [200, 200, 429]
+
+    found = why(app, "203.0.113.7")
+
+    assert (found.state, found.allowed) == ("refused", False)
+    assert found.verdict.startswith("refused at sale by default-60s, for ")
+    assert found.lift == ("flask multilimit reset sale --everyone",)
+    command(app, *found.lift[0].split()[2:], "--yes")
+    assert why(app, "203.0.113.7").state == "passes"
+
+
+@pytest.mark.filterwarnings("ignore::flask_multilimit.ConfigurationWarning")
+@pytest.mark.parametrize("seed", range(8))
+def test_standing_says_what_the_next_request_gets(seed: int) -> None:
+    random, clock = Random(seed), Clock()
+    app = Flask("shop")
+    limits = MultiLimit(app, storage=MemoryStorage(clock=clock), user_loader=lambda: request.headers.get("X-User"))
+    for name in ("a", "b", "c"):
+        limited = view()
+        for type_ in random.sample([IP, USER, LimitType.DEFAULT, (USER, IP)], 2):
+            rules = Rule(random.choice([10, 60]), random.randrange(1, 4), algorithm=random.choice([*ALGORITHMS][:5]))
+            ban = None if type_ is LimitType.DEFAULT else random.choice([None, Ban(after=2, within=60, time=100)])
+            scope, methods = random.choice([None, "shared"]), random.choice([None, ["GET"]])
+            limited = rate_limiter(type=type_, rules=rules, ban=ban, scope=scope, methods=methods)(limited)
+        app.add_url_rule(f"/{name}", name, limited, methods=["GET", "POST"])
+    for _ in range(60):
+        clock.advance(random.choice([0, 0, 0.1, 3, 20]))
+        name, method, ip = (
+            random.choice("abc"),
+            random.choice(["GET", "POST"]),
+            random.choice(["192.0.2.1", "192.0.2.2"]),
+        )
+        user = random.choice([None, "ada"])
+        with app.app_context():
+            here = limits.standing(ip=ip, user=user, endpoint=name, method=method)
+            everywhere = limits.standing(ip=ip, user=user)
+        asked: dict[str, Any] = {"REMOTE_ADDR": ip, **({"HTTP_X_USER": user} if user else {})}
+        status = app.test_client().open(f"/{name}", method=method, environ_base=asked).status_code
+        assert (here.allowed is not False) == (status == 200), here.verdict
+        assert status == 200 or everywhere.allowed is False, everywhere.verdict
 
 
 def test_bans_of_limited_functions_and_checks_are_listed_and_lifted() -> None:
