@@ -303,7 +303,8 @@ class Planner:
     overrides: Overrides
     """The overrides in the plans, and which of them had an effect when the plans were made."""
     dynamic: MutableMapping[Hashable, DynamicRules]
-    """The rules by request of each limiter at its endpoint, which remember the last good ones."""
+    """The rules by request of each limiter at its endpoint, which remember the last good ones; as long as a plan has
+    them, because functions with limits may be made for each request."""
 
     def limiters_at(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from flask import Flask, Request
 from werkzeug.routing import RequestRedirect
@@ -63,7 +63,7 @@ class Plans:
         self.sources = sources
         self.overrides: Overrides = Overrides() if overrides is None else overrides
         self.planner: Planner = Planner(
-            app, key_prefix, self.overrides, {} if declared is None else declared.planner.dynamic
+            app, key_prefix, self.overrides, WeakValueDictionary() if declared is None else declared.planner.dynamic
         )
         self.subjects = subjects
         self._cached_apply = make_cached_apply()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import pytest
 from flask import Blueprint, Flask, request
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import rules_failed
 from support.asking import ask, statuses, view
 
@@ -437,6 +439,20 @@ def test_failures_for_many_invented_subjects_send_few_signals(limited: Flask, fa
 
 
 CUSTOMERS = {"key-of-ann": "free", "key-of-bob": "gold"}
+
+
+def test_nothing_is_kept_of_a_limited_function_that_is_gone(app: Flask) -> None:
+    MultiLimit(app)
+
+    def serve() -> Any:
+        send: Any = rate_limiter(rules=lambda: "9/minute")(lambda: "sent")
+        return send()
+
+    app.add_url_rule("/", "show", serve)
+    assert [ask(app).text for _ in range(5)] == ["sent"] * 5
+    gc.collect()
+
+    assert len(gate_of(app).plans.planner.dynamic) == 0
 
 
 class TestCallableWithSubject:
