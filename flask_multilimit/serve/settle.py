@@ -40,7 +40,7 @@ class Settlement:
         self._in_force = in_force
         self._records = records
         self._releases_slots = False
-        self._warned: set[Declaration] = set()
+        self._warned = set[str]()
         self._ended = deque[Callable[[], None]](maxlen=MOST_ENDED)
         self._beat = Lazy(lambda: Beat(self._settle_ended, name="multilimit-settle", last=self._settle_ended))
         notify_child(self)
@@ -133,10 +133,10 @@ class Settlement:
         self._ended.clear()
 
     def _warn_if_capped(self, declaration: Declaration, hits: Iterable[Hit], units: int) -> None:
-        """Warn, once for each limiter, if its rule cannot charge as many ``units``."""
+        """Warn, once for each place of limiters, if a rule cannot charge as many ``units``."""
         capped = next((hit.rule for hit in hits if units > hit.rule.implementation.MAX_COST), None)
-        if capped is not None and declaration not in self._warned:
-            self._warned.add(declaration)
+        if capped is not None and declaration.where not in self._warned:
+            self._warned.add(declaration.where)
             most = capped.implementation.MAX_COST
             SafeLogger(self._in_force.app.logger).warning(
                 'Rate limits: a request to the limiter on "%s" took %d units, and %s charges at most %d; give its rule '

@@ -793,3 +793,18 @@ def test_exempt_and_allowed_requests_are_not_settled(app: Flask, asking: Asking)
     with app.app_context():
         app.extensions["multilimit"].control.allow("127.0.0.1", lasting=True)
     assert "RateLimit" not in get(500).headers
+
+
+def test_check_in_a_view_that_its_algorithm_cannot_settle_is_warned_of_once(
+    app: Flask, caplog: pytest.LogCaptureFixture
+) -> None:
+    multilimit = app.extensions["multilimit"]
+
+    @app.get("/")
+    def show() -> str:
+        with multilimit.limit("20000/minute", scope="export", settle=lambda _: 15_000):
+            return "ok"
+
+    assert [app.test_client().get("/").status_code for _ in range(2)] == [200, 200]
+    (warning,) = [each for each in caplog.messages if "charges at most" in each]
+    assert 'the limiter on "export" took 15000 units, and sliding_window charges at most 10000' in warning
