@@ -173,7 +173,7 @@ def _idle(gate: AppGate, entries: Iterable[Override | Listing]) -> set[str]:
     """The entries that match nothing in the app."""
     effective = gate.plans.overrides.effective
     overrides = (each for each in entries if isinstance(each, Override))
-    return {each.id for each in overrides if each.id not in effective and each in gate.plans.entries}
+    return {each.id for each in overrides if each.id not in effective and each in gate.plans.overrides.entries}
 
 
 def history(gate: AppGate, *, q: str = "", page: int = 1, rows: int = 50, most: int = MOST_HISTORY) -> History:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from flask import Flask, Request
@@ -32,9 +32,6 @@ from .sources import (
     scope_of,
     stack_on,
 )
-
-if TYPE_CHECKING:
-    from ..control.entries import Override
 
 _REDIRECT = Plan(UNMATCHED_SCOPE, None, ())
 """The plan of a request that the router redirects: free, unless something else answers it before."""
@@ -72,17 +69,12 @@ class Plans:
         self._unmatched: dict[str, Plan] = {}
         self._services: WeakKeyDictionary[Stack, dict[str | None, Plan]] = WeakKeyDictionary()
 
-    @property
-    def entries(self) -> tuple[Override, ...]:
-        """The overrides in these plans."""
-        return self.overrides.entries
-
     # Build
 
     def build(self) -> None:
         """Make the plan of every endpoint. Raises :class:`ConfigurationError` for any mistake in a declaration that
         applies to one. With overrides, this does not check the plans: they were checked without overrides before."""
-        if self.entries:
+        if self.overrides:
             self.ensure()
             return
         reject_misplaced(self.app)
@@ -253,7 +245,7 @@ class Plans:
         parts = parts_of_view(view, view_class, method)
         stack = stack_on(parts)
         own = stack.declarations if stack else ()
-        exempt = exemptions_of(parts)
+        exempt = self.sources.exempt_from(endpoint, exemptions_of(parts))
         others = self.sources.for_endpoint(endpoint, method, own=own, exempt=exempt, by_flask=by_flask)
         made = self._make(
             endpoint,
@@ -264,7 +256,7 @@ class Plans:
             early=any(route.websocket for route in self._routes_of(endpoint)),
             counted_as=scope_of(endpoint),
             methods=methods_of_handlers(view_class),
-            added=self._added(endpoint, exempt="configuration" in self.sources.exempt_from(endpoint, exempt)),
+            added=self._added(endpoint, exempt="configuration" in exempt),
         )
         return self._checked(made)
 

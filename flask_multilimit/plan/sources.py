@@ -104,12 +104,9 @@ class Sources(NamedTuple):
         """The limits that apply to ``endpoint`` besides its ``own``, from those of the whole app to those of the
         endpoint.
 
-        ``exempt`` are the levels that its view is exempt from; ``by_flask`` as for :meth:`.Declaration.serves`.
+        ``exempt`` as from :meth:`exempt_from`; ``by_flask`` as for :meth:`.Declaration.serves`.
         """
-        if any(self._matches(name, endpoint) for name, _ in self.exempt):
-            exempt = LEVELS
         blueprint = self._blueprint_limits(endpoint, exempt)
-        exempt = self._with_blueprints(endpoint, exempt)
         configured = () if "configuration" in exempt else self._configured_for(endpoint)
         serving = [each for each in (*own, *configured, *blueprint) if each.serves(method, by_flask=by_flask)]
         wants_defaults = not serving or any(declaration.with_defaults for declaration in serving)
@@ -118,9 +115,11 @@ class Sources(NamedTuple):
         return (*application, *blueprint, *configured, *default)
 
     def exempt_from(self, endpoint: str, of_view: frozenset[Level]) -> frozenset[Level]:
-        """The levels that ``endpoint`` is exempt from: by the settings, by its view, or by a blueprint."""
-        named = any(self._matches(name, endpoint) for name, _ in self.exempt)
-        return LEVELS if named else self._with_blueprints(endpoint, of_view)
+        """The levels that ``endpoint`` is exempt from: by the settings, its view, or a blueprint. A blueprint that
+        is exempt from limits of blueprints keeps its own limits, and drops those of the blueprints around it."""
+        if any(self._matches(name, endpoint) for name, _ in self.exempt):
+            return LEVELS
+        return of_view.union(*(exempt_levels(each) - {"blueprint"} for each in self._blueprints_of(endpoint)))
 
     def for_unmatched(self) -> tuple[Declaration, ...]:
         """The limits of requests without an endpoint. Those of the app apply only if there are limits for such
@@ -173,17 +172,13 @@ class Sources(NamedTuple):
         )
 
     def _blueprint_limits(self, endpoint: str, exempt: frozenset[Level]) -> tuple[Declaration, ...]:
-        """The limits of blueprints. A blueprint that is exempt from this level keeps its own limits, and drops those of
-        the blueprints around it."""
+        """The limits of blueprints."""
         limits: list[Declaration] = []
         for blueprint in self._blueprints_of(endpoint):
             if "blueprint" in exempt_levels(blueprint):
                 limits.clear()
             limits += limits_of_blueprint(blueprint)
         return () if "blueprint" in exempt else tuple(limits)
-
-    def _with_blueprints(self, endpoint: str, exempt: frozenset[Level]) -> frozenset[Level]:
-        return exempt.union(*(exempt_levels(each) for each in self._blueprints_of(endpoint)))
 
     def _blueprints_of(self, endpoint: str) -> list[Any]:
         """The blueprints around the endpoint, outermost first."""

@@ -82,7 +82,7 @@ class ControlApplier:
         app: they are left out, and the others and the lists apply."""
         self._in_force.access = self._access(document.listings)
         unfit: dict[str, ConfigurationError] = {}
-        if document.overrides != self._in_force.plans.entries:
+        if document.overrides != self._in_force.plans.overrides.entries:
             overrides, unfit = fitting(document.overrides, self.plans_with)
             if any(each.may_take_slots for each in overrides):
                 Stack.overrides_may_take_slots = True  # before any check can take them
@@ -112,7 +112,7 @@ class ControlApplier:
         if not wanted:
             return self._declared
         for known in (self._in_force.plans, self._latest):  # a preview needs the same plans several times
-            if known.entries == wanted:
+            if known.overrides.entries == wanted:
                 return known
         by_address = self._in_force.settings.anonymous_user == "ip"
         made = self._latest = self._declared.changed(Overrides(wanted, anonymous_by_address=by_address))

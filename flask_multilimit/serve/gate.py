@@ -269,18 +269,15 @@ class AppGate(AppState):
         """Decide on a limiter that is given in the call."""
         self.startup.keep_up()
         declared = inline_declaration(scope, options)
-        applied = self.plans.of_inline(declared).apply(self._resolver(declared, subject))
-        return self._decide_inline(scope, applied), applied
-
-    def _resolver(self, declaration: Declaration, subject: str | None) -> Resolve:
+        resolve: Resolve = self.subjects.resolve
         if subject is not None:
-            return self.subjects.fixed(declaration.type_name, subject)
-        if declaration.type is not LimitType.DEFAULT and not has_request_context():
+            resolve = self.subjects.fixed(declared.type_name, subject)
+        elif declared.type is not LimitType.DEFAULT and not has_request_context():
             raise ConfigurationError(
-                f'limiter on "{declaration.where}": the {declaration.type_name} is unknown outside of a request; '
-                "pass subject="
+                f'limiter on "{scope}": the {declared.type_name} is unknown outside of a request; pass subject='
             )
-        return self.subjects.resolve
+        applied = self.plans.of_inline(declared).apply(resolve)
+        return self._decide_inline(scope, applied), applied
 
     def check_hits(self, hits: Hits, scope: str, subjects: Mapping[str, str]) -> Decision:
         """Decide on hits that no limiter of the app has made."""

@@ -67,7 +67,7 @@ def test_plans_are_those_asked_for_while_another_thread_previews_a_change(
     previewed = applier.plans_with([other])
     monkeypatch.setattr(ControlApplier, "_latest", property(lambda _: previewed, lambda *_: None), raising=False)
 
-    assert applier.plans_with([mine]).entries == (mine,)
+    assert applier.plans_with([mine]).overrides.entries == (mine,)
 
 
 def test_process_follows_changes_if_its_first_try_failed(
