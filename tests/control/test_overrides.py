@@ -351,7 +351,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"endpoint": "show", "rule": "ip-61s", "rules": "2/second"},
-        "such a limit; the rules of show are ip-60s",
+        r"such a limit; the rules of show are ip-60s\. A function",
     ),
     (
         {"endpoint": "jobs", "rule": "ip-60s", "rules": "2/second"},

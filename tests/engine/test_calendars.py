@@ -70,6 +70,7 @@ def test_error_names_tzdata_when_the_system_has_no_time_zones() -> None:
         ("7 / calendar week  from sunday", Calendar(7, "week", anchor=7)),
         ("7/calendar month in Europe/Berlin", Calendar(7, "month", timezone="Europe/Berlin")),
         ("7 per calendar year from 04-06 in UTC", Calendar(7, "year", anchor="04-06")),
+        ("7 per calendar year from 01-31", Calendar(7, "year", anchor="01-31")),
     ],
     ids=str,
 )
@@ -84,6 +85,7 @@ def test_calendar_can_be_written_as_text(text: str, same: Calendar) -> None:
         *("5 per calendar day from 2", "5 per calendar month from 32", "5 per calendar month from Monday"),
         *("5 per calendar month in", "5 per calendar month in Berlin", "5 per calendar month in UTC from 2"),
         *("5 per calendar week from 8", "5 per minute in UTC", "5 per calendar month from ²"),
+        *(f"5 per calendar year from {day}" for day in ("00-10", "13-01", "02-30", "04-31", "01-00")),
     ],
 )
 def test_malformed_calendar_text_is_an_error(text: str) -> None:

@@ -51,6 +51,20 @@ def test_charge_is_settled_only_once_even_at_its_own_cost(units: int) -> None:
     assert [*settled, limiter.peek(plan).remaining] == [10 - units] * 3
 
 
+def test_only_the_latest_checks_are_remembered_as_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the memory of a process would grow with each settlement."""
+    monkeypatch.setattr("flask_multilimit.engine.limiter.MOST_SETTLEMENTS", 2)
+    limiter, plan = Limiter(MemoryStorage(Clock())), hits(Rule(60, 10, algorithm="fixed_window"), cost=2)
+    decisions = [limiter.check(plan) for _ in range(3)]
+    for decision in decisions:
+        limiter.settle(decision, 1)
+
+    limiter.refund(decisions[2])
+    assert limiter.peek(plan).remaining == 7
+    limiter.refund(decisions[0])
+    assert limiter.peek(plan).remaining > 7
+
+
 def test_settling_some_hits_leaves_other_quotas_of_the_check_unchanged() -> None:
     limiter, tokens, requests = Limiter(), hits("100/hour", scope="tokens"), hits("10/minute", scope="requests")
 

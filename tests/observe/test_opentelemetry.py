@@ -136,6 +136,10 @@ def test_round_trips_are_spans_when_switched_on(
     *trips, request = spans.get_finished_spans()
     assert {span.name for span in trips} == {"multilimit.check"}
     assert len(trips) == 4
+    assert [dict(span.attributes or {}) for span in trips] == [
+        {"multilimit.endpoint": "view", "multilimit.outcome": outcome}
+        for outcome in ("allowed", "allowed", "allowed", "refused")
+    ]
     assert all(span.parent is not None and request.context is not None for span in trips)
     assert all(span.parent.span_id == request.context.span_id for span in trips if span.parent and request.context)
     assert all((span.end_time or 0) > (span.start_time or 0) for span in trips)

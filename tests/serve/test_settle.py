@@ -377,6 +377,7 @@ def test_settle_callable_that_fails_or_returns_no_units_leaves_the_estimate(
     response = serve(app, lambda: "ok", settle=returns)()
 
     assert (response.status_code, left(app)) == (200, 900)
+    assert ["settle of the limiter" in each for each in caplog.messages] == [True] * lines
     assert ["so the estimate stands" in each for each in caplog.messages] == [True] * lines
 
 

@@ -12,6 +12,7 @@ import redis
 
 from flask_multilimit.engine import Ban, Hit, Limiter, RedisStorage, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.hits import Hits
 from flask_multilimit.engine.reply import completed, frame_of
 from flask_multilimit.engine.storage.redis import compiled as compiling
 from flask_multilimit.engine.storage.redis import storage
@@ -151,10 +152,22 @@ def test_compiled_script_is_sent_again_after_the_server_lost_it_and_charges_once
 # Which plans have a compiled script
 
 
-def test_a_plan_that_charges_nothing_or_is_too_long_has_no_compiled_script() -> None:
-    assert shape_of(hits("5/minute", cost=0)) is None
-    assert shape_of(hits_for("1/minute", scope="s", ban=Ban(), cost=0)) is None
-    assert shape_of(hits([Rule(n, 5) for n in range(1, MOST_HITS + 2)])) is None
+@pytest.mark.parametrize(
+    ("plan", "remaining"),
+    [
+        (hits("5/minute", cost=0), [5, 5]),
+        (hits_for("5/minute", scope="s", ban=Ban(), cost=0), [5, 5]),
+        (hits([Rule(n, 5) for n in range(1, MOST_HITS + 2)]), [4, 3]),
+    ],
+    ids=["charges nothing", "charges nothing, with a ban", "too long"],
+)
+def test_a_plan_that_charges_nothing_or_is_too_long_is_checked_by_the_generic_script(
+    client: redis.Redis, plan: Hits, remaining: list[int]
+) -> None:
+    limiter = Limiter(RedisStorage(client))
+
+    assert [limiter.check(plan).remaining for _ in remaining] == remaining
+    assert shape_of(plan) is None
     assert shape_of(hits([Rule(n, 5) for n in range(1, MOST_HITS + 1)])) is not None
 
 
