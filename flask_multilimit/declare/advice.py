@@ -208,7 +208,7 @@ def limiter_above(function: object) -> str | None:
     for below in wrapped_in(function):
         with suppress(TypeError):  # it cannot be hashed or weakly referenced
             if below in _limited and below not in _below_registered:
-                return None if below is not function and declared_on(function) else _limited[below]
+                return _limited[below]
         if isinstance(below, (functools.partial, MethodType)):
             break  # other objects may share what they call
     return None

@@ -182,7 +182,7 @@ def _traceback(error: BaseException) -> str:
     each: BaseException | None = error
     while each is not None and each not in chain:
         chain.append(each)
-        each = each.__cause__ if each.__cause__ is not None or each.__suppress_context__ else each.__context__
+        each = each.__cause__ if each.__suppress_context__ else each.__context__
     return "\n\n".join(map(_one_traceback, reversed(chain)))
 
 

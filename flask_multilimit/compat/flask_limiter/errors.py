@@ -16,7 +16,7 @@ class RateLimitExceeded(TooManyRequests):
     def __init__(
         self, limit: RuntimeLimit, response: Response | None = None, *, decision: Decision | None = None
     ) -> None:
-        super().__init__(description=limit.message(), response=response)
+        super().__init__(description=limit.message())
         self.limit = limit
         """The limit that refuses."""
         self.response: Response | None = response
