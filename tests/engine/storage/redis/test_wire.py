@@ -66,6 +66,14 @@ def test_a_reply_that_comes_after_a_time_out_is_never_read(server: Server) -> No
     assert ask(wire, b"ECHO", b"mine") == b"mine"
 
 
+def test_client_without_a_timeout_waits_for_a_reply(server: Server) -> None:
+    wire = wire_of(server.client(socket_timeout=None), Deadline(None))
+    assert wire is not None
+
+    assert ask(wire, b"BLPOP", b"nothing", b"0.1") is None
+    wire.close()
+
+
 def test_a_reply_that_comes_after_an_interrupt_is_never_read(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     ask(wire, b"PING")
     line = wire._idle.pop()
