@@ -263,6 +263,17 @@ def test_ban_by_a_limiter_is_lifted_also_when_no_change_of_limits_is_possible() 
     assert found(ada, **ASKED)["state"] == "refused"
 
 
+def test_page_offers_no_reset_of_a_quota_that_everyone_shares() -> None:
+    app = app_that_bans(MULTILIMIT_APPLICATION_LIMITS="1/minute")
+    ada = app.test_client()
+    assert statuses(app, *["/"] * 2, environ_base={"REMOTE_ADDR": "192.0.2.1"}) == [200, 429]
+
+    page = ada.get(SUBJECT, query_string=ASKED)
+
+    assert " by application-60s, for " in page.text
+    assert [each["action"] for each in forms_of(page.text) if each["action"].endswith("/reset")] == []
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_times_in_the_verdict_are_for_the_clock_of_the_reader(banning: Flask, language: str) -> None:
     ada = banning.test_client()
