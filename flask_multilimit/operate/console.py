@@ -79,6 +79,11 @@ def columns(
     return lines + [line for row in rows for line in aligned(row, sizes, indent)]
 
 
+def table(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> list[str]:
+    """An empty line and aligned lines; nothing without rows."""
+    return ["", *columns(rows, headings=headings)] if rows else []
+
+
 def sizes_of(rows: Sequence[Sequence[str]], indent: int = 0, *, whole: bool = False) -> list[int]:
     """The width of each column, which several tables can share. Words are broken only where nothing else helps."""
     columns = list(zip(*rows, strict=True))

@@ -116,8 +116,7 @@ def _check_lines(found: Standing) -> list[str]:
 
 def _table(request: RequestStanding) -> list[str]:
     rows = [_row(each) for each in request.rules] + [_row_of_ban(each) for each in request.bans]
-    headings = ("NAME", "SUBJECT", "RULE", "LEFT", "REFUSED FOR", "RESETS IN")
-    return ["", *console.columns(rows, headings=headings)] if rows else []
+    return console.table(rows, ("NAME", "SUBJECT", "RULE", "LEFT", "REFUSED FOR", "RESETS IN"))
 
 
 _WAITS_FOR_SLOT = "Nobody knows when: a slot becomes free when a request that holds one ends."
@@ -184,9 +183,8 @@ def _why_lines(found: Standing) -> list[str]:
     color = {"banned": "red", "denied": "red", "refused": "red", "unknown": "yellow"}.get(found.state, "green")
     lines = [f"{console.style(found.who or found.shown, bold=True)}{counted}"]
     lines += [console.style(line, fg=color) for line in console.paragraph(found.verdict)]
-    if found.entries:
-        rows = [(each.id, each.text, each.author, each.reason) for each in found.entries]
-        lines += ["", *console.columns(rows, headings=("ENTRY", "CHANGE", "BY", "REASON"))]
+    rows = [(each.id, each.text, each.author, each.reason) for each in found.entries]
+    lines += console.table(rows, ("ENTRY", "CHANGE", "BY", "REASON"))
     touched = [each for each in found.requests if each.matters]
     for each in touched[:MOST_SHOWN]:
         title = console.style(f"{each.endpoint} {', '.join(each.methods)}", bold=True)
@@ -212,7 +210,7 @@ def _past_lines(found: Past) -> list[str]:
 
 def _bans(bans: Sequence[BegunBan]) -> list[str]:
     rows = [(each.by, each.endpoint, local_time(each.began), local_time(each.ended)) for each in bans]
-    return ["", *console.columns(rows, headings=("BAN", "ENDPOINT", "BEGAN", "ENDS"))] if rows else []
+    return console.table(rows, ("BAN", "ENDPOINT", "BEGAN", "ENDS"))
 
 
 def _refusals(found: Standing | Past) -> list[str]:
@@ -229,4 +227,4 @@ def _refusals(found: Standing | Past) -> list[str]:
         )
         for each in found.refusals[:MOST_SHOWN]
     ]
-    return ["", *console.columns(rows, headings=headings)] if rows else []
+    return console.table(rows, headings)

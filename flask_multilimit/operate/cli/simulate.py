@@ -157,10 +157,6 @@ def _summary(report: Report) -> list[str]:
     return lines
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return ["", *console.columns(rows, headings=headings)] if rows else []
-
-
 def _endpoints(report: Report) -> list[str]:
     rows = [
         (
@@ -183,7 +179,7 @@ def _endpoints(report: Report) -> list[str]:
         )
         for each in report.endpoints
     ]
-    return _table(("ENDPOINT", "REQUESTS", "REFUSED", "THEIR REAL STATUS", ""), rows)
+    return console.table(rows, ("ENDPOINT", "REQUESTS", "REFUSED", "THEIR REAL STATUS", ""))
 
 
 def _rules(report: Report) -> list[str]:
@@ -192,7 +188,7 @@ def _rules(report: Report) -> list[str]:
         for rule in report.rules
         if not rule.is_ban
     ]
-    return _table(("RULE", "FROM", "AT MOST", "ASKED", "REFUSED", "ALONE", ""), rows)
+    return console.table(rows, ("RULE", "FROM", "AT MOST", "ASKED", "REFUSED", "ALONE", ""))
 
 
 def _bans(report: Report) -> list[str]:
@@ -204,7 +200,7 @@ def _bans(report: Report) -> list[str]:
         )
         for ban in report.bans
     ]
-    return _table(("BAN", "FROM", "", "BANS", "CLIENTS", "REFUSED MEANWHILE", ""), rows)
+    return console.table(rows, ("BAN", "FROM", "", "BANS", "CLIENTS", "REFUSED MEANWHILE", ""))
 
 
 def _remark(rule: RuleReport) -> str:
@@ -225,7 +221,7 @@ def _worst(report: Report, zone: tzinfo) -> list[str]:
         )
         for each in report.worst
     ]
-    return _table(("CLIENT", "REQUESTS", "REFUSED", "FIRST", "LONGEST LOCK-OUT"), rows)
+    return console.table(rows, ("CLIENT", "REQUESTS", "REFUSED", "FIRST", "LONGEST LOCK-OUT"))
 
 
 def _comparison(names: Sequence[str], reports: Sequence[Report]) -> list[str]:
@@ -242,4 +238,4 @@ def _comparison(names: Sequence[str], reports: Sequence[Report]) -> list[str]:
         ("share refused", "", *(percent(each.share_refused) for each in reports)),
     ]
     headings = ("REFUSED", "OF", *(name.upper() if name == IN_FORCE else name for name in names))
-    return [*_table(headings, [*rows, *totals]), *_rules(reports[1]), *_bans(reports[1])]
+    return [*console.table([*rows, *totals], headings), *_rules(reports[1]), *_bans(reports[1])]

@@ -23,7 +23,7 @@ from ...engine.rules import Rules
 from ...engine.text import Phrase
 from ...plan.endpoint import PlannedLimiter
 from ...plan.plans import Plans
-from ...plan.sources import Source, Sources
+from ...plan.sources import Sources
 from ...plan.standings import require_endpoint
 from ...serve.access import AccessLists, declared_lists
 from ...serve.gate import AppGate, gate_of
@@ -158,17 +158,14 @@ def limits_of(app: Flask, limits: Limits | None = None) -> LimitSet:
     if limits is None:
         gate.plans.build()
         return LimitSet(gate.plans, gate.access)
-    written = [_source_of(limits)]
+    if isinstance(limits, (str, Path)):
+        written = [(f"{Path(limits).name}: ", read_limits(Path(limits)))]
+    else:
+        written = [("limits: ", validated(LimitsFile, "limits", limits))]
     plans = Plans(app, Sources.of(app, written), subjects=gate.subjects, key_prefix=gate.settings.key_prefix)
     plans.require_known_names()
     plans.build()
     return LimitSet(plans, declared_lists(written))
-
-
-def _source_of(limits: Limits) -> Source:
-    if isinstance(limits, (str, Path)):
-        return f"{Path(limits).name}: ", read_limits(Path(limits))
-    return "limits: ", validated(LimitsFile, "limits", limits)
 
 
 def header_fields(plans: Iterable[Plans]) -> dict[str, str]:

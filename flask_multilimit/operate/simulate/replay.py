@@ -18,13 +18,12 @@ from ...engine.storage.forgetting import UNBOUNDED
 from ...plan.hits import AppliedLimits
 from .logged import MICROSECONDS, LoggedRequest
 from .reading import LogFile
-from .replay_plan import ClientPlan, ReplayPlan, ReplayPlans, Tally, charge_stands
+from .replay_plan import ClientPlan, ReplayPlan, ReplayPlans, Tally, charge_stands, real_cost_in
 from .report import (
     WORST,
     ClientReport,
     Clients,
     Note,
-    RefusedClient,
     Report,
     ban_reports,
     endpoint_reports,
@@ -170,7 +169,7 @@ class Replay:
             if stands is None:
                 self._notes[f"charge_when of {declared.where}: the status alone does not say; charged"] += 1
             return 0 if stands is False else None
-        units = self._plans.replacements.real_cost(declared, request)
+        units = real_cost_in(request, self._plans.replacements.cost_field or declared.shown_name)
         if units is None:
             self._notes[f"settle of {declared.where}: the log does not say the real cost; the estimate stands"] += 1
         return units
@@ -244,7 +243,7 @@ class Replay:
         self._forget()
         plans = list(self._plans.known.values())
         own = [plan for plan in plans if endpoint in {None, plan.destination.name}]
-        shapes = [shape for plan in own for shape in plan.shapes]
+        shapes = [shape for plan in own for shape in plan.shapes.values()]
         known = list(dict.fromkeys(rule for plan in own for rule in plan.rules))
         endpoints, rules = endpoint_reports(shapes), rule_reports(shapes, known)
         outside = self._outside if endpoint is None else Tally()
@@ -265,7 +264,12 @@ class Replay:
             endpoints=endpoints,
             rules=rules,
             bans=ban_reports(shapes, known, rules),
-            worst=tuple(self._client_report(client) for client in worst[:WORST]),
+            worst=tuple(
+                ClientReport(
+                    each.name, self._clients.requests_of(each.name), each.times, each.first, each.longest_lockout
+                )
+                for each in worst[:WORST]
+            ),
             commands=self._checks + self._settlements + self._slots.commands,
             notes=self._all_notes(plans),
             files=tuple(files),
@@ -274,15 +278,11 @@ class Replay:
             refused_names=frozenset(client.name for client in worst),
         )
 
-    def _client_report(self, client: RefusedClient) -> ClientReport:
-        requests = self._clients.requests_of(client.name)
-        return ClientReport(client.name, requests, client.times, client.first, client.longest_lockout)
-
     def _all_notes(self, plans: Iterable[ReplayPlan]) -> tuple[Note, ...]:
         notes = self._notes.copy()
         for plan in plans:
             for note in plan.notes:
-                notes[note] += sum(shape.tally.requests for shape in plan.shapes)
+                notes[note] += sum(shape.tally.requests for shape in plan.shapes.values())
         return tuple(Note(text, number) for text, number in notes.most_common())
 
 

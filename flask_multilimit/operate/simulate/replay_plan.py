@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -49,10 +49,6 @@ class Replacements:
     """The priority of all requests, which replaces a callable."""
     cost_field: str = ""
     """The field of the log with the real cost of a request; in a recording, the name of a limiter."""
-
-    def real_cost(self, declared: Declaration, request: LoggedRequest) -> int | None:
-        """What ``declared`` is settled at for ``request``; ``None`` if the log does not tell."""
-        return real_cost_in(request, self.cost_field or declared.shown_name)
 
 
 def real_cost_in(request: LoggedRequest, field: str) -> int | None:
@@ -150,7 +146,8 @@ class ReplayPlan:
         limiters = self._limiters_of(plans.limits)
         self._limiters = [_Limiter(*known) for each in limiters if (known := self._replayable(each)) is not None]
         self._types = {limiter.type: limiter for limiter in self._limiters}
-        self._shapes: dict[tuple[ReplayedRule, ...], Shape] = {}
+        self.shapes: dict[tuple[ReplayedRule, ...], Shape] = {}
+        """By the rules that are checked."""
         self.rules: list[ReplayedRule] = [
             rule
             for limiter in self._limiters
@@ -188,15 +185,11 @@ class ReplayPlan:
     def _plan(self, client: str, counting: Sequence[tuple[_Limiter, Subject]], missing: tuple[str, ...]) -> ClientPlan:
         limits = AppliedLimits(limiter.applied_to(subject) for limiter, subject in counting)
         rules = _rules_of(limits)
-        if rules not in self._shapes:
+        if rules not in self.shapes:
             bans = tuple(place for place, rule in enumerate(rules) if rule.is_ban)
-            self._shapes[rules] = Shape(self.destination, rules, bans, Tally(least=[NO_LEAST] * len(rules)))
+            self.shapes[rules] = Shape(self.destination, rules, bans, Tally(least=[NO_LEAST] * len(rules)))
             self.rules += rules
-        return ClientPlan(client, self._shapes[rules], limits, missing)
-
-    @property
-    def shapes(self) -> Iterable[Shape]:
-        return self._shapes.values()
+        return ClientPlan(client, self.shapes[rules], limits, missing)
 
     def _replayable(self, limiter: PlannedLimiter) -> tuple[PlannedLimiter, int, str | None] | None:
         """The limiter with values in place of its callables, its cost, and the priority of its requests; ``None`` if
