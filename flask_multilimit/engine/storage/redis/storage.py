@@ -401,12 +401,13 @@ class RedisStorage:
         return start, frame
 
     def _command(self, command: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return command(*arguments)
-        except (RedisError, OSError) as error:
-            if str(error) == NONE_FREE and self._wire is not None and self._wire.make_room():
-                return self._command(command, *arguments)
-            raise self._failure(error) from error
+        until = min(monotonic(), self._deadline.started) + (self._deadline.seconds or 0)
+        while True:
+            try:
+                return command(*arguments)
+            except (RedisError, OSError) as error:  # noqa: PERF203 - to try again
+                if str(error) != NONE_FREE or self._wire is None or not self._wire.make_room(until):
+                    raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> StorageError:
         """The error to raise from ``error``. If the server is lost, close all idle connections to it, because otherwise

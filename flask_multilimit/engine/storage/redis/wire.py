@@ -145,10 +145,14 @@ class Wire:
             else:
                 self._idle.append(line)
 
-    def make_room(self) -> bool:
-        """Give one idle connection back to the pool, so that a command of the client can use it. Return whether there
-        was one."""
-        return _give_back_one(self._pool, self._idle)
+    def make_room(self, until: float) -> bool:
+        """Give one idle connection back to the pool, so that a command of the client can use it, as soon as there is
+        one. Return ``False`` if there is none ``until`` then, by ``time.monotonic``."""
+        while not _give_back_one(self._pool, self._idle):
+            if monotonic() >= until:
+                return False
+            sleep(_WAIT_SECONDS)
+        return True
 
     def close(self) -> None:
         """Give all connections back to the pool."""

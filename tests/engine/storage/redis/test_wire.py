@@ -218,6 +218,19 @@ def test_closing_leaves_a_client_of_the_caller_open(redis_client: redis.Redis, m
     assert closed == []
 
 
+def test_script_waits_for_a_connection_while_checks_use_all(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a busy process would not learn of bans."""
+    storage = RedisStorage.from_url(f"{server.url}?max_connections=1", timeout=10)
+    storage.check(hits_for("5/minute", scope="busy"))
+    assert storage._wire is not None
+    idle = storage._wire._idle
+    in_use = idle.pop()
+    monkeypatch.setattr(wire_module, "sleep", lambda _: idle.append(in_use))
+
+    assert storage.run_script("return 1", ["x"], []) == 1
+    storage.close()
+
+
 def test_dropped_limiter_returns_connections_even_while_the_pool_is_locked(server: Server) -> None:
     client = server.client(max_connections=1)
     client.connection_pool._lock = threading.Lock()  # type: ignore[assignment]  # as older redis-py has it
