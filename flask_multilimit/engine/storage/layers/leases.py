@@ -331,7 +331,7 @@ class LeasingStorage:
             asked_at = self._clock()
             answer = self.wrapped.check(question.hits_to_ask())
             if oversized := question.oversized(answer):
-                self._refund_share(answer)
+                self._give_back([(answer.check_id, charge) for charge in answer.charges])  # to its share, by a guard
                 for i in oversized:
                     del question.costs[i]
                 answer = self.wrapped.check(question.hits_to_ask(), _id_of_strikes(question, answer))
@@ -343,17 +343,11 @@ class LeasingStorage:
             self._release(question, charged=answer.allowed)
             return self._merge(question, answer, asked_at)
 
-    def _give_back(self, leftovers: Sequence[tuple[bytes, Charge]]) -> None:
-        """Refund ``leftovers``. If the storage fails, they count until they leave their window."""
-        for check_id, charge in leftovers:
+    def _give_back(self, charges: Sequence[tuple[bytes, Charge]]) -> None:
+        """Refund charges of checks. If the storage fails, they count until they leave their window."""
+        for check_id, charge in charges:
             with suppress(StorageError):
                 self.wrapped.settle(UUID(bytes=check_id), (charge,))
-
-    def _refund_share(self, answer: Decision) -> None:
-        """Refund what a guard has charged to this process's share in place of the storage."""
-        if answer.charges:
-            with suppress(StorageError):
-                self.wrapped.settle(answer.id, answer.charges)
 
     def _release(self, question: _Question, *, charged: bool) -> None:
         """End the question. If nothing was charged, put back what the leases have paid. The caller holds the lock."""
