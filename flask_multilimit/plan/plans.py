@@ -67,6 +67,8 @@ class Plans:
         self._endpoints: dict[tuple[str, str], Plan] = {}
         self._options: dict[tuple[str, bool], Plan] = {}
         self._unmatched: dict[str, Plan] = {}
+        self._types: dict[str, SubjectType] = {}
+        self._types_of = -1
         self._services: WeakKeyDictionary[Stack, dict[str | None, Plan]] = WeakKeyDictionary()
 
     # Build
@@ -212,14 +214,19 @@ class Plans:
         """The methods that the routes of ``endpoint`` take, sorted."""
         return sorted({method for rule in self._routes_of(endpoint) for method in rule.methods or METHODS})
 
-    @cached_property
+    @property
     def types(self) -> Mapping[str, SubjectType]:
         """The types by name: those that every app has, and those of limiters of endpoints."""
+        if self._types_of == len(self._endpoints) + len(self._unmatched):
+            return self._types
+        self.ensure()  # a check may come before the first request, even before an endpoint is added
+        number = len(self._endpoints) + len(self._unmatched)
         found: dict[str, SubjectType] = {LimitType.IP.value: LimitType.IP}
         if self.subjects.knows_users:
             found[LimitType.USER.value] = LimitType.USER
         for declared in (limiter.declaration for plan in self.made for limiter in plan.limiters):
             found.setdefault(declared.type_name, declared.type)
+        self._types, self._types_of = found, number
         return found
 
     def parts_of(self, subject: Subject) -> tuple[Subject, ...]:

@@ -153,6 +153,29 @@ def test_client_without_a_subject_of_a_listed_type_is_not_denied(app: Flask, sto
     assert [status_for(app, "::1"), status_for(app, "::1", headers={"X-Tenant": "acme"})] == [200, 403]
 
 
+def test_subject_is_denied_although_a_check_came_before_the_first_request(app: Flask) -> None:
+    multilimit = MultiLimit(app, deny=["tenant:acme"])
+    app.add_url_rule("/free", "free", view())
+    by_tenant = rate_limiter(type=lambda: request.headers.get("X-Tenant"), name="tenant", rules="9/minute")
+    app.add_url_rule("/", "show", by_tenant(view()))
+
+    with app.test_request_context("/free"):
+        multilimit.check("9/minute", scope="mail")
+    with app.test_request_context("/free", headers={"X-Tenant": "acme"}), pytest.raises(AccessDenied):
+        multilimit.check("9/minute", scope="mail")
+    assert status_for(app, "::1", headers={"X-Tenant": "acme"}) == 403
+
+
+def test_subject_is_denied_at_an_endpoint_added_after_a_check(app: Flask) -> None:
+    multilimit = MultiLimit(app, deny=["tenant:acme"])
+    with app.test_request_context("/"):
+        assert multilimit.check("9/minute", scope="mail").allowed
+    by_tenant = rate_limiter(type=lambda: request.headers.get("X-Tenant"), name="tenant", rules="9/minute")
+    app.add_url_rule("/", "show", by_tenant(view()))
+
+    assert status_for(app, "::1", headers={"X-Tenant": "acme"}) == 403
+
+
 @pytest.mark.parametrize("lists", [{"allow": ["user:203.0.113.9"]}, {"deny": ["user:203.0.113.9"]}], ids=str)
 def test_listed_user_called_like_an_address_is_no_client_at_that_address(app: Flask, lists: dict[str, Any]) -> None:
     MultiLimit(app, user_loader=lambda: None, default_limits={"type": "user", "rules": "1/minute"}, **lists)
