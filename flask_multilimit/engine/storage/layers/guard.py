@@ -109,10 +109,9 @@ class GuardedStorage:
                 decisions = self.wrapped.check_many(many, ids)
             except StorageError as error:
                 ids = ids or error.check_ids or None  # so that no check is charged twice
-                each_id = ids or each_id
                 decisions = self._breaker.ask_again(error, failures, start, self.wrapped.check_many, many, ids)
         except StorageError as last:
-            return [self._after_failure(hits, id_, last, failures) for hits, id_ in zip(many, each_id, strict=True)]
+            return self._after_failures(many, ids or last.check_ids or each_id, last, failures)
         for decision in decisions:
             self._remember(decision)
         return decisions
@@ -161,6 +160,20 @@ class GuardedStorage:
     ) -> Decision:
         self._outage.record_failure(hits, error, failures)
         return self._decide(hits, (check_id or uuid4()).bytes, error, charging=True, may_be_charged=True)
+
+    def _after_failures(
+        self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID | None], error: StorageError, failures: int
+    ) -> list[Decision]:
+        """The same for each check of a batch, even if one raises: what the others have charged is refunded, too."""
+        decisions, errors = list[Decision](), list[StorageError]()
+        for hits, check_id in zip(many, ids, strict=True):
+            try:
+                decisions.append(self._after_failure(hits, check_id, error, failures))
+            except StorageError as raised:  # noqa: PERF203 - one failure must not stop the others
+                errors.append(raised)
+        if errors:
+            raise errors[0]
+        return decisions
 
     def _while_open(self, hits: tuple[Hit, ...], check_id: UUID | None) -> Decision:
         self._outage.recover()

@@ -327,6 +327,27 @@ def test_denied_check_whose_reply_was_lost_refunds_no_unit(make: Callable[..., W
     assert workers.storage.peek(plan).remaining == left
 
 
+@pytest.mark.parametrize("policy", ["deny", "raise"])
+def test_batch_that_is_denied_after_its_replies_were_lost_refunds_each_check(
+    make: Callable[..., Workers], policy: OnStorageError
+) -> None:
+    workers = make(on_error=policy)
+    storage, plans = workers.storage, [hits("9/hour"), hits("1 at once", subject="bob")]
+    charge = storage.check_many
+
+    def lose(many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        decided = charge(many, ids)
+        raise StorageError("the replies were lost", check_ids=[decision.id for decision in decided])
+
+    storage.check_many = lose  # type: ignore[method-assign]
+    with pytest.raises(StorageError):
+        workers.limiter.check_many(plans)
+    storage.check_many = charge  # type: ignore[method-assign]
+    workers.mend()
+
+    assert [storage.peek(plan).remaining for plan in plans] == [9, 1]
+
+
 # Half open
 
 
