@@ -46,9 +46,9 @@ def charge(state: State | None, quota: Quota, cost: int, now: int, seen: State, 
 
 def reset_after(state: State | None, quota: Quota, now: int, seen: State) -> int:
     _, _, end, after = _around(quota, now)
-    start, used, before = seen
+    start, used, _ = seen
     if start >= end:
-        return after - now if used else end - now if before else 0
+        return (after if used else end) - now
     return end - now if used else 0
 
 

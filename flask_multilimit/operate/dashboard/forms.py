@@ -42,8 +42,8 @@ def decode_field(text: str) -> str:
     """The text of a field that :func:`encode_field` or a person has filled in."""
     if text.startswith('"'):
         with suppress(ValueError):
-            found = json.loads(text)
-            return found if isinstance(found, str) and encode_field(found) == text else text
+            found: str = json.loads(text)
+            return found if encode_field(found) == text else text
     return text
 
 
