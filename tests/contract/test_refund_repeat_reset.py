@@ -59,6 +59,17 @@ def test_window_emptied_by_a_refund_starts_again(bench: Bench) -> None:
     assert bench.limiter.check(plan).reset_after == 20
 
 
+def test_refund_in_the_next_window_returns_all_units(bench: Bench) -> None:
+    plan = hits(rule("sliding_window_counter", 10, 5), cost=3)
+    charged = bench.limiter.check(plan)
+    bench.clock.advance(10)
+    assert bench.limiter.check(hits(rule("sliding_window_counter", 10, 5))).remaining == 1
+
+    bench.limiter.refund(charged)
+
+    assert bench.limiter.peek(plan).remaining == 4
+
+
 def test_part_of_a_charge_can_be_refunded(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm), cost=5)
     (charge,) = (decision := bench.limiter.check(plan)).charges

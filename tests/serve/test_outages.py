@@ -14,6 +14,7 @@ from flask.testing import FlaskClient
 from flask_multilimit import LimitType, MultiLimit, StorageUnavailable, current_decision, rate_limiter
 from flask_multilimit.config import Settings
 from flask_multilimit.engine import Health, RedisStorage, StorageDenied, StorageError
+from flask_multilimit.engine.storage.layers import outage
 from flask_multilimit.engine.storage.layers.health import Workers
 from flask_multilimit.serve import startup
 from flask_multilimit.serve.gate import gate_of
@@ -192,12 +193,24 @@ class TestSeveralProcessesWarning:
 
         assert self.warnings(app, caplog) == []
 
-    def test_processes_with_shared_storage_are_not_warned_of(
-        self, limited_app: Flask, caplog: pytest.LogCaptureFixture, storage: RecordingStorage
+    @pytest.mark.parametrize("certain", [True, False])
+    def test_processes_with_shared_storage_are_warned_of_if_their_number_is_unknown(
+        self,
+        limited_app: Flask,
+        caplog: pytest.LogCaptureFixture,
+        storage: RecordingStorage,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        certain: bool,
     ) -> None:
+        workers = Workers(5, "the number of CPUs", certain=certain)
+        monkeypatch.setattr(outage, "count_workers", lambda _: workers)
         assert storage.shared
         assert RedisStorage.shared
-        assert self.warnings(limited_app, caplog) == []
+
+        warnings = self.warnings(limited_app, caplog)
+
+        assert ["each of them admits 1/5 of every limit" in each for each in warnings] == [True] * (not certain)
 
 
 @pytest.fixture

@@ -74,6 +74,18 @@ def test_new_subjects_do_not_pile_up_in_memory(
     assert most <= 2 * 400 + 2
 
 
+def test_expired_charges_of_a_busy_subject_do_not_pile_up_in_memory(
+    limiter: Limiter, storage: MemoryStorage, clock: Clock
+) -> None:
+    plan = hits(rule("sliding_window", 10, 100))
+    for _ in range(5_000):
+        limiter.check(plan)
+        clock.advance(0.1)
+
+    (log,) = storage._states.values()
+    assert len(log.entries) <= 2 * 3 * 100 + 3
+
+
 @each_algorithm
 def test_keys_of_long_windows_do_not_keep_those_of_short_windows(
     limiter: Limiter, storage: MemoryStorage, clock: Clock, algorithm: str

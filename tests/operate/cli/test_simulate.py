@@ -81,16 +81,18 @@ def test_simulate_applies_lists_of_a_limits_file(on_memory: Command, log: Path, 
     assert re.search(r"^api.search +4 +4 denied by lists$", out, re.MULTILINE)
 
 
-def test_simulate_replays_bans(on_memory: Command, log: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("shadow", "remark"), [(False, ""), (True, " +shadow")], ids=["in earnest", "shadow"])
+def test_simulate_replays_bans(on_memory: Command, log: Path, tmp_path: Path, shadow: bool, remark: str) -> None:
+    limited = {"type": "ip", "rules": "1/hour", "ban": {"after": 1, "time": 60}, "shadow": shadow}
     limits = tmp_path / "limits.json"
-    limits.write_text('{"limits": {"api.search": {"type": "ip", "rules": "1/hour", "ban": {"after": 1, "time": 60}}}}')
+    limits.write_text(json.dumps({"limits": {"api.search": limited}}))
 
     given = ("--limits", str(limits), "--endpoint", "api.search")
     out = on_memory("simulate", str(log), *given, columns=180).out
     (report,) = on_memory("simulate", "--json", str(log), *given).json["reports"]
 
     assert re.search(r"^BAN +FROM +BANS +CLIENTS +REFUSED MEANWHILE$", out, re.MULTILINE)
-    assert re.search(r"^ip-ban +\S.*ban of 60 s after 1 refusal in 600 s.* 1 +1 +2$", out, re.MULTILINE)
+    assert re.search(rf"^ip-ban +\S.*ban of 60 s after 1 refusal in 600 s.* 1 +1 +2{remark}$", out, re.MULTILINE)
     (ban,) = report["bans"]
     assert (ban["begun"], ban["clients"], ban["refused"]) == (1, 1, 2)
 

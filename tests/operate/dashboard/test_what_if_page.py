@@ -89,6 +89,12 @@ def test_page_without_recorded_traffic_is_no_error(app: Flask, ada: FlaskClient,
     assert "no requests to learn from" in page.text
 
 
+def test_page_suggests_the_endpoints_of_the_app_but_not_its_own(ada: FlaskClient) -> None:
+    suggested = re.findall('<option value="([^"]+)">', ada.get(PAGE).text)
+
+    assert sorted(suggested) == ["api.mine", "open", "show", "static"]
+
+
 def test_page_without_a_recorder_says_how_to_add_one(ada: FlaskClient) -> None:
     assert "Recorder(app, " in ada.get(PAGE).text
     assert api_answer(ada, "").get_json() is None
