@@ -17,7 +17,7 @@ from ..declare.advice import Stack
 from ..declare.checks import reject_scattered_keys, reject_shared_keys, would_conflict
 from ..declare.dynamic import DynamicRules, NoRules
 from ..declare.limiter import Declaration
-from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of, types_in
+from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of
 from ..engine import ConfigurationError, Hit, Rule
 from ..engine.hits import LARGEST_COST, BanHit, Hits, Origin, ban_hit, settled_hit
 from ..engine.keys import HashTag, escape_subject, stem_of, stem_of_key, stem_of_subject
@@ -178,10 +178,6 @@ class Plan:
     def declarations(self) -> frozenset[Declaration]:
         return frozenset(limiter.declaration for limiter in self.limiters)
 
-    def is_reached_by(self, stack: Stack) -> bool:
-        """Whether the decorators of ``stack`` are those of the view."""
-        return self.stack is not None and self.stack.declarations[0] is stack.declarations[0]
-
     @property
     def types(self) -> dict[str, tuple[str, ...]]:
         """The names of the types that limit here, with the names of their parts."""
@@ -196,10 +192,6 @@ class Plan:
         own = self.stack.covered
         limiters = tuple(each for each in self.limiters if each.declared not in own)
         return Plan(self.scope, None, limiters, cached_apply=self.cached_apply)
-
-    @property
-    def needs_users(self) -> bool:
-        return any(LimitType.USER in types_in(limiter.declaration.type) for limiter in self.limiters)
 
     @cached_property
     def is_steady(self) -> bool:

@@ -15,7 +15,7 @@ from werkzeug.routing import Rule as Route
 from ..declare.advice import Stack
 from ..declare.decorators import rate_limiter
 from ..declare.limiter import Declaration, reject_unknown_options
-from ..declare.subjects import LimitType, Subject, Subjects, SubjectType, parts_by_type
+from ..declare.subjects import LimitType, Subject, Subjects, SubjectType, parts_by_type, types_in
 from ..engine import ConfigurationError
 from ..engine.text import Phrase
 from .checks import reject_accidental_sharing, reject_late, reject_misplaced, reject_mixed, reject_unserved
@@ -172,7 +172,7 @@ class Plans:
         known = method if method in self.unmatched_methods else ""
         plan = self._unmatched.get(known)
         if plan is None:
-            added = self._added(UNMATCHED_SCOPE)
+            added = self.overrides.limits_at(UNMATCHED_SCOPE)
             made = self._make(UNMATCHED_SCOPE, self.sources.for_unmatched(), known, added=added)
             plan = self._unmatched[known] = self._checked(made)
         return plan
@@ -181,7 +181,7 @@ class Plans:
     def unmatched_methods(self) -> frozenset[str]:
         """The methods that have plans of their own if no route matches, including those that a limiter names. All
         others share one plan."""
-        declared = (*self.sources.for_unmatched(), *self._added(UNMATCHED_SCOPE))
+        declared = (*self.sources.for_unmatched(), *self.overrides.limits_at(UNMATCHED_SCOPE))
         return METHODS.union(*(each.methods or () for each in declared))
 
     def of_service(self, stack: Stack, method: str | None) -> Plan:
@@ -263,12 +263,12 @@ class Plans:
             early=any(route.websocket for route in self._routes_of(endpoint)),
             counted_as=scope_of(endpoint),
             methods=methods_of_handlers(view_class),
-            added=self._added(endpoint, exempt="configuration" in exempt),
+            added=self.overrides.limits_at(endpoint, exempt="configuration" in exempt),
         )
         return self._checked(made)
 
     def _make_service(self, stack: Stack, method: str | None) -> Plan:
-        added = self._added(stack.where, exempt=True)  # not those for "*": a task has no address
+        added = self.overrides.limits_at(stack.where, exempt=True)  # not those for "*": a task has no address
         return self._checked(self._make(stack.where, stack.declarations, method, added=added))
 
     def _elsewhere(self, scope: str, make: Callable[[Plans], Plan]) -> Plan:
@@ -308,13 +308,9 @@ class Plans:
 
     def _checked(self, plan: Plan) -> Plan:
         """``plan``. Raises :class:`ConfigurationError` if it limits users and the app does not say who they are."""
-        if plan.needs_users:
+        if any(LimitType.USER in types_in(limiter.declaration.type) for limiter in plan.limiters):
             self.subjects.require_users(plan.scope)
         return plan
-
-    def _added(self, scope: str, *, exempt: bool = False) -> Mapping[Declaration, str]:
-        """The limiters that only an override declares, with its id."""
-        return self.overrides.limits_at(scope, exempt=exempt) if self.overrides else {}
 
     def _routes_of(self, endpoint: str) -> list[Route]:
         """The routes of ``endpoint``; none if it belongs to another app, whose request this may be."""

@@ -99,6 +99,8 @@ class AccessLists:
         self._allowed, self._denied = _Entries(allowed, resolve), _Entries(denied, resolve)
         self.type_names: frozenset[str] = self._allowed.type_names | self._denied.type_names
         """Types whose subjects are listed."""
+        self.allows_subjects: bool = bool(self._allowed.type_names)
+        """Whether any subject is allowed: it may come from a denied address."""
 
     def of_client(self, address: str, subject_of: SubjectOf) -> Listed | None:
         """The entry that applies to a client. Allow entries come before deny entries, and addresses before subjects."""
@@ -120,11 +122,6 @@ class AccessLists:
     def of_subjects(self, subject_of: SubjectOf) -> Listed | None:
         """The entry that applies to the subjects of a request."""
         return self._allowed.of_subjects(subject_of) or self._denied.of_subjects(subject_of)
-
-    @property
-    def allows_subjects(self) -> bool:
-        """Whether any subject is allowed: it may come from a denied address."""
-        return bool(self._allowed.type_names)
 
 
 class _Entries:

@@ -165,7 +165,8 @@ class AppGate(AppState):
         record = self._records.current()
         if record is None or record.plan is NO_PLAN:
             record = self._open_record()
-        if record is None or (record.plan.stack is not stack and not record.plan.is_reached_by(stack)):
+        own = None if record is None else record.plan.stack
+        if record is None or own is None or own.declarations[0] is not stack.declarations[0]:
             self.startup.keep_up()
             request = request_if_any()
             self.check(self.plans.of_service(stack, request.method if request else None))
@@ -175,7 +176,7 @@ class AppGate(AppState):
         if not record.admitted:  # a decorator may call the view again for the same request
             self.check(record.plan, record)
         # Declarations for other methods are covered as well: they do not apply.
-        return (record.plan.stack or stack).covered
+        return own.covered
 
     def check(self, plan: Plan, record: Record | None = None) -> None:
         """Check ``plan``. Raises :exc:`RateLimitExceeded`, :exc:`AccessDenied`, :exc:`StorageUnavailable`.

@@ -68,7 +68,8 @@ def _fields(
             found.append(("Cache-Control", "no-store"))  # caches may store other statuses by default, for all clients
         wait = _retry_after(refusal, settings) if is_refusal else None
         if wait is not None:
-            found.append(("Retry-After", _written_wait(wait, settings)))
+            in_seconds = settings.retry_after == "seconds"
+            found.append(("Retry-After", str(wait) if in_seconds else http_date(math.ceil(time.time()) + wait)))
     dialects = DIALECTS[settings.headers]
     if not dialects or (refusal is None and settings.headers_on != "always"):
         return found
@@ -105,10 +106,6 @@ def _retry_after(decision: Decision, settings: Settings) -> int | None:
     if math.isinf(retry_after) and decision.waits_for_slot:
         retry_after = max(decision.refused_for, settings.slot_retry_after)
     return math.ceil(retry_after) if math.isfinite(retry_after) else None
-
-
-def _written_wait(seconds: int, settings: Settings) -> str:
-    return str(seconds) if settings.retry_after == "seconds" else http_date(math.ceil(time.time()) + seconds)
 
 
 # What to show
