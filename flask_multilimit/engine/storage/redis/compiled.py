@@ -280,11 +280,6 @@ class Shapes:
         self._compiling = threading.Lock()
         notify_child(self)
 
-    @property
-    def compiled(self) -> int:
-        """The number of shapes that are compiled."""
-        return len(self._compiled)
-
     def of(self, hits: tuple[Hit, ...]) -> KnownShape | None:
         """The shape of ``hits``, with what is known about it; ``None`` if they always use the generic script."""
         shape = shape_of(hits)

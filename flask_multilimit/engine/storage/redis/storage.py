@@ -27,7 +27,7 @@ from ...reply import completed
 from ..addresses import shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
 from ..tallies import Tallies, Tally, arguments_of, seconds_of, tallies_of
-from .compiled import SHAPES, Compiled, KnownShape
+from .compiled import SHAPES, KnownShape
 from .connections import Deadline
 from .failures import NONE_FREE, code_of, storage_error
 from .scripts import Script, lone_script, script_for
@@ -312,42 +312,40 @@ class RedisStorage:
         try:
             if isinstance(error, NoScriptError):
                 self._deadline.start()  # the server has answered: the next question gets its full time
-                known = SHAPES.of(hits)
-                if known is not None and known.script is not None:
-                    return self._load(known.script, hits, check_id)
-                return self._ask(CHECK, hits, check_id, loaded=False)
+                return self._load(hits, check_id)
             raise error if isinstance(error, StorageError) else self._failure(error) from error
         except StorageError as failure:
             if type(failure.__cause__) is not RedisConnectionError or not remembers_ids(hits):
                 raise
         return self._ask(b"repeat", hits, check_id)
 
-    def _ask(self, mode: bytes, hits: tuple[Hit, ...], check_id: bytes, *, loaded: bool = True) -> Decision:
-        return _decision(check_id, hits, self._run("check", hits, mode, check_id, loaded=loaded))
+    def _ask(self, mode: bytes, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
+        return _decision(check_id, hits, self._run("check", hits, mode, check_id))
 
-    def _load(self, script: Compiled, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
-        """Check ``hits`` with the text of a compiled script."""
-        keys = [hit.key.encode() for hit in hits]
-        boundaries = [self._boundaries(hits)] if calendars_of(hits) else []
-        answer = self.ask(b"EVAL", script.text.encode(), b"%d" % len(hits), *keys, *boundaries, check_id)
+    def _load(self, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
+        """Check ``hits`` with the text of their script."""
+        known, (script, arguments) = SHAPES.of(hits), self._call_of("check", hits, CHECK, check_id)
+        text, frame = script.text, None
+        if known is not None and known.script is not None:
+            text, _, frame = known.script
+            boundaries = [self._boundaries(hits)] if calendars_of(hits) else []
+            arguments = [b"%d" % len(hits), *[hit.key.encode() for hit in hits], *boundaries, check_id]
+        answer = self.ask(b"EVAL", text.encode(), *arguments)
         if self._is_outside(hits, answer):
             return self._ask(CHECK, hits, check_id)
-        return _decision(check_id, hits, answer, script.frame)
+        return _decision(check_id, hits, answer, frame)
 
-    def _run(
-        self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int, loaded: bool = True
-    ) -> Any:
+    def _run(self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int) -> Any:
         script, arguments = self._call_of(driver, hits, mode, check_id, *more)
-        answer = self._evaluate(script, arguments, loaded=loaded)
+        answer = self._evaluate(script, arguments)
         if self._is_outside(hits, answer):
             script, arguments = self._call_of(driver, hits, mode, check_id, *more)
             answer = self._evaluate(script, arguments)
         return answer
 
-    def _evaluate(self, script: Script, arguments: Sequence[bytes], *, loaded: bool = True) -> Any:
+    def _evaluate(self, script: Script, arguments: Sequence[bytes]) -> Any:
         try:
-            if loaded:
-                return self._send(b"EVALSHA", script.sha.encode(), *arguments)
+            return self._send(b"EVALSHA", script.sha.encode(), *arguments)
         except NoScriptError:
             pass  # not loaded yet, flushed, or a fail-over went to a server that never had it
         except (RedisError, OSError) as error:
