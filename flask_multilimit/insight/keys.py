@@ -211,10 +211,12 @@ def _subjects(gate: AppGate, given: Mapping[str, str]) -> Iterator[Subject]:
 
 
 def rules_by_keys(gate: AppGate) -> dict[RuleOfKeys, tuple[Rule, ListedLimiter]]:
-    """Each rule that endpoints declare, with its limiter, by what its keys have in common."""
+    """Each rule that endpoints declare, with its limiter, by what its keys have in common. Of limiters that share keys,
+    one that is no shadow comes first."""
+    limiters = sorted(limiters_of(gate), key=lambda each: not each.planned.declaration.shadow)  # later ones replace
     return {
         (listed.planned.stem, type_name, rule.key_part): (rule, listed)
-        for listed in limiters_of(gate)
+        for listed in limiters
         for type_name in _types_in_keys(listed.planned.declaration.type_name)
         for rule in listed.planned.declaration.counted_rules
     }

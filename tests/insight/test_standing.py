@@ -248,6 +248,20 @@ def test_ban_shared_by_endpoint_and_function_is_listed_once() -> None:
         assert [(each.who, each.endpoint) for each in bans(gate_of(app))] == [("203.0.113.7", "mail")]
 
 
+def test_ban_is_listed_when_another_endpoint_shares_it_as_a_shadow() -> None:
+    app = app_on()
+    refusing, trial = (
+        rate_limiter(type=IP, rules="1/minute", ban=BAN, scope="mail", shadow=shadow) for shadow in (False, True)
+    )
+    app.add_url_rule("/mail", "mail", refusing(view()))
+    app.add_url_rule("/mails", "mails", trial(view()))
+    assert statuses(app, *["/mail"] * 3, environ_base=CLIENT) == [200, 429, 429]
+    flush(app)
+
+    with app.app_context():
+        assert [(each.who, each.endpoint) for each in bans(gate_of(app))] == [("203.0.113.7", "mail")]
+
+
 def test_unban_lifts_no_strikes_of_a_limited_function() -> None:
     app = app_with_a_service(BAN)
     assert statuses(app, *["/mail"] * 2, environ_base=CLIENT) == [200, 429]
