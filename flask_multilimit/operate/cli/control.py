@@ -365,7 +365,7 @@ def entries_command(export: str | None, imported: BinaryIO | None, reason: str, 
 
 
 def _export(text: str, file: str) -> None:
-    """Write ``text`` to ``file``. If that fails, the file keeps its content."""
+    """Write ``text`` to ``file``. If that fails, the file keeps its content. Nobody else than before can read it."""
     if file == "-":
         console.write_text(text)
         return
@@ -373,6 +373,8 @@ def _export(text: str, file: str) -> None:
     special = path.exists() and not path.is_file()  # such as a pipe, which cannot be replaced
     temporary = None if special else path.resolve().with_name(f"{path.name}.{token_hex(4)}")
     try:
+        if temporary is not None and path.exists():
+            temporary.touch(path.stat().st_mode & 0o777)
         (temporary or path).write_text(text, encoding="utf-8")
         if temporary is not None:
             temporary.replace(path.resolve())

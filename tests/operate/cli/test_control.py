@@ -277,6 +277,14 @@ class TestExportAndImport:
         assert pipe.is_fifo()
         os.close(reader)
 
+    def test_export_keeps_secret_from_whom_the_old_file_was(self, on_server: Command, tmp_path: Path) -> None:
+        file = tmp_path / "entries.json"
+        file.touch(0o600)
+
+        assert on_server("entries", "--export", str(file)).code == 0
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert json.loads(file.read_text())["entries"] == []
+
     def test_export_follows_a_symlink(self, on_server: Command, tmp_path: Path) -> None:
         file, link = tmp_path / "entries.json", tmp_path / "latest"
         link.symlink_to(file)
