@@ -270,16 +270,20 @@ class Holder:
         self.decisions.append(decision)
         return not self.ended
 
+    def release(self) -> None:
+        """Release the slots."""
+        decisions, self.decisions = self.decisions, []
+        if decisions:
+            KEEPER.release_all(decisions)
+
     def end(self) -> None:
         """Release the slots, and call :attr:`at_end`: in another thread if a dropped generator or coroutine ends."""
         self.ended = True
         if collects_garbage():
             KEEPER.call_soon(self.end)
             return
-        decisions, self.decisions = self.decisions, []
         at_end, self.at_end = self.at_end, []
-        if decisions:
-            KEEPER.release_all(decisions)
+        self.release()
         for act in at_end:
             act()
 

@@ -1,5 +1,5 @@
-"""The slots of a request, which it holds from the check until the response is closed: after the last byte, or when the
-client disconnects.
+"""The slots of a request, which it holds from the check until the last byte of the response, or until that is closed
+because the client disconnects.
 
 To close a response, the server calls ``close()`` of its body. If the server got no body (the view raised, or a
 websocket took the connection over), the slots are released when the request is torn down. In tests, this also goes for
@@ -149,7 +149,8 @@ def _release_on_close(body: Any, slots: RequestHolder) -> bool:
 
 
 class _HoldingBody:
-    """A body that releases slots when it is closed, or dropped without being closed, as by test clients."""
+    """A body that releases slots after its last part, or when it is closed, or dropped without being closed, as by
+    test clients."""
 
     _slots: RequestHolder | None = None
 
@@ -162,7 +163,12 @@ class _HoldingBody:
         return self
 
     def __next__(self) -> bytes:
-        return next(self._parts)
+        try:
+            return next(self._parts)
+        except StopIteration:  # the client may have it all, but a2wsgi closes later, and asgiref never does
+            if self._slots is not None:
+                self._slots.release()
+            raise
 
     def close(self) -> None:
         try:
