@@ -22,7 +22,7 @@ from werkzeug.wrappers import Response
 
 from ..config import Settings
 from ..declare.limiter import Message, Reaction
-from ..declare.subjects import current_request, request_if_any
+from ..declare.subjects import ask_callable, current_request, request_if_any
 from ..engine import Calendar, ConfigurationError, Decision, MultiLimitError, Rule, StorageDenied, StorageError
 from ..engine.algorithms import BAN
 from ..engine.errors import brief
@@ -377,7 +377,7 @@ class Refusals:
 
     def _response_of(self, code: int, react: Reaction, decision: Decision) -> Response | None:
         """The answer of ``react``, with status ``code`` unless it gives one: Flask's default would be 200."""
-        answer = react(decision)
+        answer = ask_callable(react, decision)
         if answer is None:
             return None
         response = self._app.make_response(answer)
@@ -410,7 +410,7 @@ class Refusals:
 
 def _text_of(message: Message, decision: Decision) -> str:
     """The text of ``message``, empty for the default. Raises ``UnicodeError`` for text that cannot be sent."""
-    given = message(decision) if callable(message) else message
+    given = ask_callable(message, decision) if callable(message) else message
     text = str(given) if given else ""
     text.encode()
     return text

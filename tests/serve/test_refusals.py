@@ -637,6 +637,25 @@ class TestOnRejected:
         assert_default(refuse(app))
         assert "Rate limits: on_rejected failed; the client gets the default refusal" in caplog.text
 
+    @pytest.mark.parametrize("option", ["on_rejected", "message"])
+    def test_callback_that_calls_what_it_limits_is_asked_once(
+        self, app: Flask, storage: RecordingStorage, caplog: pytest.LogCaptureFixture, option: str
+    ) -> None:
+        MultiLimit(app, storage=storage)
+        decisions: list[Decision] = []
+
+        def callback(decision: Decision) -> Any:
+            decisions.append(decision)
+            return serve()
+
+        serve = limited_service(rules="1/minute", **{option: callback})
+        app.add_url_rule("/", "show", lambda: serve())  # noqa: PLW0108 - as a view, it would have the limits itself
+
+        assert statuses(app, "/", "/") == [200, 429]
+        assert len(decisions) == 1
+        assert f"{option} failed; the client gets the default refusal" in caplog.text
+        assert "calls itself: it calls a function, or makes a check, whose limit calls it" in caplog.text
+
     @pytest.mark.parametrize("level", ["limiter", "app"])
     @pytest.mark.parametrize(
         "answer",
