@@ -90,8 +90,7 @@ class Declaration:
                 given["rules"] = rules_from(given["rules"])
             if "type" in given:
                 given["type"], name = type_from(given["type"])
-                if name is not None:
-                    given.setdefault("name", name)
+                given.setdefault("name", name)
             if "fallback" in given:
                 given["fallback"] = rules_from(given["fallback"])
             if "charge_when" in given and not callable(given["charge_when"]):

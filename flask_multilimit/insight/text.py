@@ -119,11 +119,11 @@ def options_of(declared: Declaration, methods: tuple[str, ...] | None) -> list[s
     options = [
         (f"only {', '.join(methods or ())}", methods is not None),
         (f"scope {declared.scope}", declared.scope is not None),
-        (declared.ban and f"bans for {ban_text(declared.ban)}", declared.ban is not None),
+        ("" if declared.ban is None else f"bans for {ban_text(declared.ban)}", declared.ban),
         ("slot by subject", declared.hash_tag == "subject"),
         ("cost by request" if callable(declared.cost) else f"cost {declared.cost}", declared.cost != 1),
         (f"waits {duration(declared.wait)}", declared.wait),
         (", ".join(conditions), conditions),
         (f"key {declared.key}", declared.key is not None),
     ]
-    return [text for text, holds in options if text and holds]
+    return [text for text, holds in options if holds]
