@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from uuid import UUID
+from uuid import RFC_4122
 
 import pytest
 
@@ -136,7 +136,7 @@ def test_every_check_has_its_own_id(bench: Bench) -> None:
     ids = {bench.limiter.check(hits()).id for _ in range(10)}
 
     assert len(ids) == 10
-    assert all(isinstance(check_id, UUID) for check_id in ids)
+    assert {(each.version, each.variant) for each in ids} == {(4, RFC_4122)}
 
 
 # Peek, and cost 0

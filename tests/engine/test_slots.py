@@ -159,6 +159,15 @@ def test_slot_released_before_the_limiter_closes_is_free(limiter: Limiter, redis
     assert len(KEEPER) == 0
 
 
+def test_slot_that_was_refunded_is_not_held(limiter: Limiter, redis_client: redis.Redis) -> None:
+    refunded = limiter.refund(limiter.check(THREE))
+
+    limiter.hold(refunded)
+
+    assert redis_client.zcard(THREE[0].key) == 0
+    assert len(KEEPER) == 0
+
+
 def test_leaving_a_slot_block_does_not_wait_for_the_server(
     limiter: Limiter, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from flask.testing import FlaskClient
 
 from flask_multilimit.operate.cli.base import user_name
 from flask_multilimit.serve.gate import gate_of
-from operate.cli.conftest import Command, call
+from operate.cli.conftest import SHOP, Command, call
 
 
 def wait_for_status(shop: FlaskClient, path: str, status: int) -> None:
@@ -152,6 +152,18 @@ def test_denying_everyone_asks_twice_and_scripts_need_force(on_server: Command) 
     assert on_server("entries", "--json").json["entries"] == []
 
     assert on_server("deny", "0.0.0.0/0", "--lasting", "--yes", "--force").code == 0
+
+
+def test_change_that_concerns_few_clients_asks_once(on_server: Command) -> None:
+    assert on_server("deny", "203.0.113.9", "--lasting", answer="y\n").code == 0
+
+
+@pytest.mark.parametrize("command", ["entries", "history"])
+def test_list_that_the_storage_does_not_give_is_an_error(command: str) -> None:
+    run = Command(SHOP, "redis://127.0.0.1:1")(command)
+
+    assert (run.code, run.out) == (1, "")
+    assert "Connection refused" in run.err_on_one_line
 
 
 @pytest.mark.parametrize(
