@@ -72,7 +72,7 @@ def examine(gate: AppGate) -> Iterator[Finding]:
     """Look at everything, in the order in which problems are best fixed."""
     try:
         gate.startup.check_declarations()
-        endpoints = [place for place in places_of(gate) if place.is_endpoint]
+        endpoints = [place for place in places_of(gate) if place.routes]
     except ConfigurationError as error:
         endpoints = []
         yield Finding("declarations", "wrong", str(error), "Correct the declaration. Until then, requests fail.")

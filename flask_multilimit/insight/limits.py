@@ -277,14 +277,11 @@ class Place:
 
     name: str
     routes: tuple[Route, ...]
+    """None for the requests without a route."""
     limiters: tuple[ListedLimiter, ...]
     exempt: bool
     of_extensions: bool = False
     """Whether other extensions check some of the limiters."""
-
-    @property
-    def is_endpoint(self) -> bool:
-        return bool(self.routes)
 
     @property
     def has_files(self) -> bool:

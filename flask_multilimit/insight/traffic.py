@@ -438,7 +438,7 @@ class TrafficMemory:
 
     def _forget_all_but(self, buckets: range) -> None:
         """Forget what is an hour old, and what lies in the future since the clock was put back."""
-        for bucket in self._known.keys() - set(buckets):
+        for bucket in self._known.keys() - buckets:
             self._store(bucket, Counts())
             del self._known[bucket], self.refusals.slices[bucket]
 

@@ -240,7 +240,8 @@ def _resources(
             quota = _quota(status, owner, wanted, _reset(decision, status, at), estimated=estimated)
             if quota.retry_after is not None:  # a limiter that has banned the client refuses until the ban ends
                 quota = replace(quota, retry_after=max(quota.retry_after, banned.get(id(owner), 0.0)))
-            yield _unique(_resource_name(quota.scope, quota.methods, quota.policy), taken), quota
+            name = f"{quota.scope}:{quota.policy}"
+            yield _unique(name if quota.methods is None else f"{','.join(quota.methods)} {name}", taken), quota
 
 
 def _quota(status: RuleStatus, owner: _Counting, wanted: Wanted, reset: int, *, estimated: bool) -> Quota:
@@ -277,10 +278,6 @@ def _bans(decision: Decision, owners: Mapping[str, _Counting], at: float) -> Ite
         if ban.holds and not ban.hit.shadow:
             scope = owners[ban.hit.key].listed.scope
             yield BannedFrom(ban.name, scope, math.ceil(at + ban.retry_after), ban.retry_after)
-
-
-def _resource_name(scope: str, methods: tuple[str, ...] | None, policy: str) -> str:
-    return f"{scope}:{policy}" if methods is None else f"{','.join(methods)} {scope}:{policy}"
 
 
 def _unique(wanted: str, taken: set[str]) -> str:

@@ -156,7 +156,7 @@ class TrafficReader:
         last = bucket_at(at)
         buckets = range(last + 1 - math.ceil(seconds / BUCKET_SECONDS), last + 1)
         oldest, settled = bucket_at(at - LONGEST_SECONDS), bucket_at(at - SETTLED_SECONDS)
-        for bucket in self._settled.keys() - set(range(oldest, settled)):  # too old, or the clock was put back
+        for bucket in self._settled.keys() - range(oldest, settled):  # too old, or the clock was put back
             del self._settled[bucket]
         missing = [bucket for bucket in buckets if bucket not in self._settled]
         found: dict[int, Counts] = {}
