@@ -7,9 +7,11 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from ..control.control import seconds_of
+from ..declare.subjects import EVERYONE
 from ..engine import ConfigurationError
 from ..engine.errors import brief
 from ..engine.text import Phrase
+from ..observe.traffic import Refused
 from ..observe.traffic.counts import BUCKET_SECONDS
 from ..observe.traffic.reading import LONGEST_SECONDS
 from ..serve.gate import AppGate
@@ -52,7 +54,7 @@ class Past(Described):
     bans: tuple[BegunBan, ...]
     """Those in force then."""
     refusals: tuple[PastRefusals, ...]
-    """Those in progress then."""
+    """Those in progress then, last those by limits that everyone shares."""
 
 
 def instant_of(text: str, time: float) -> float:
@@ -89,7 +91,12 @@ def standing_at(
         known = "{at}: traffic is known from {since} until {now}"
         raise ConfigurationError(Phrase(known, at=local_time(at), since=since, now=local_time(memory.at)))
     plain = gate.settings.traffic_subjects == "plain"
-    found = memory.refusals.series_at(at, wanted_in_traffic(gate.plans, client, endpoint)) if plain else []
+    is_own = wanted_in_traffic(gate.plans, client, endpoint)
+
+    def is_shared(who: Refused) -> bool:
+        return bool(client.given) and who.type == EVERYONE.type and endpoint in {None, who.endpoint}
+
+    found = [each for wanted in (is_own, is_shared) for each in memory.refusals.series_at(at, wanted)] if plain else []
     refusals = tuple(
         PastRefusals(who.endpoint, who.rule, who.type, shown_subject(gate.plans, who.type, who.subject), *series)
         for who, series in found

@@ -718,6 +718,19 @@ def test_time_before_the_last_hour_is_an_error() -> None:
         past(app, "203.0.113.7", time.time() - 3700)
 
 
+def test_past_standing_shows_what_a_limit_refused_that_everyone_shares() -> None:
+    app = app_on()
+    app.add_url_rule("/sale", "sale", rate_limiter(rules="1/minute")(view()))
+    statuses(app, *["/sale"] * 3, environ_base=CLIENT)
+    flush(app)
+
+    then = past(app, "192.0.2.1", time.time())
+
+    assert (then.state, [(each.shown, each.refused) for each in then.refusals]) == ("refused", [("everyone", 2)])
+    assert " it was refused at sale by default-60s; refusals from " in then.verdict
+    assert past(app, "192.0.2.1", time.time(), endpoint="login").state == "passes"
+
+
 def test_why_page_and_api_agree_about_the_past() -> None:
     app = app_on()
     statuses(app, *["/login"] * 5, environ_base=CLIENT)
