@@ -150,6 +150,11 @@ def _remedy_of(error: Exception, *, no_reply: bool) -> str:
     return TOO_LATE if late else NOBODY_THERE
 
 
+def is_full(error: Exception) -> bool:
+    """Whether there can be no further connection, while those that are open go on."""
+    return any(text in str(error) for text in (NONE_FREE, _NONE_FREE_IN_TIME, _SERVER_IS_FULL, _PROCESS_IS_FULL))
+
+
 def code_of(error: Exception) -> str:
     """The server's code for ``error``, or the reason that TLS gives; empty if there is none, for example without an
     answer.

@@ -16,7 +16,6 @@ from weakref import WeakMethod
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ...algorithms import concurrency
 from ...decision import Charge, Decision, decision_of
@@ -29,7 +28,7 @@ from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
 from ..tallies import Tallies, Tally, arguments_of, seconds_of, tallies_of
 from .compiled import SHAPES, KnownShape
 from .connections import Deadline
-from .failures import NONE_FREE, code_of, storage_error
+from .failures import NONE_FREE, code_of, is_full, storage_error
 from .scripts import Script, lone_script, script_for
 from .uri import address_of, timed_client
 from .wire import command_of, wire_of
@@ -41,9 +40,6 @@ CHECK: bytes = b""
 """The mode of a plain check, neither a peek nor repeated. A missing argument means the same."""
 SERVER_CLOCK: bytes = b""
 """In place of an instant: the script reads the server's own clock."""
-
-_SERVER_LOST = (RedisConnectionError, RedisTimeoutError, OSError)
-"""Errors after which another server may have replaced this one."""
 
 PACKED_BOUNDARIES = 48
 """The length of the packed boundaries of one calendar, in bytes."""
@@ -409,11 +405,11 @@ class RedisStorage:
 
     def _failure(self, error: Exception) -> StorageError:
         """The error to raise from ``error``. If the server is lost, close all idle connections to it, because otherwise
-        each of them would have to fail by itself."""
-        is_replica = code_of(error) == "READONLY"
-        if is_replica or isinstance(error, _SERVER_LOST):
+        each of them would have to fail by itself. A server that only refuses another connection is not lost."""
+        failure, is_replica = storage_error(error, address_of(self._client)), code_of(error) == "READONLY"
+        if is_replica or (failure.no_reply and not is_full(error)):
             self._leave_server(is_replica=is_replica)
-        return storage_error(error, address_of(self._client))
+        return failure
 
     def _leave_server(self, *, is_replica: bool = False) -> None:
         """Close idle connections to the server. A client of the user keeps its own, unless they lead to a replica: a

@@ -15,7 +15,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from flask_multilimit.engine import RedisStorage, StorageError, hits_for
+from flask_multilimit.engine import RedisStorage, Rule, StorageError, hits_for
 from flask_multilimit.engine.storage.redis import wire as wire_module
 from flask_multilimit.engine.storage.redis.connections import Deadline
 from flask_multilimit.engine.storage.redis.wire import Wire, _SocketLine, command_of, wire_of
@@ -228,6 +228,38 @@ def test_script_waits_for_a_connection_while_checks_use_all(server: Server, monk
     monkeypatch.setattr(wire_module, "sleep", lambda _: idle.append(in_use))
 
     assert storage.run_script("return 1", ["x"], []) == 1
+    storage.close()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        redis.ConnectionError("max number of clients reached"),
+        redis.ConnectionError("Error 24 connecting to localhost:6379. Too many open files."),
+        redis.AuthenticationError("WRONGPASS invalid username-password pair or user is disabled."),
+    ],
+    ids=str,
+)
+def test_connection_that_is_refused_costs_no_other_one(
+    server: Server, monkeypatch: pytest.MonkeyPatch, error: redis.ConnectionError
+) -> None:
+    storage = RedisStorage.from_url(server.url, timeout=10)
+    plan = hits_for(Rule(60, 50, algorithm="fixed_window"), scope="full")
+    storage.check(plan)
+    assert storage._wire is not None
+    idle = storage._wire._idle
+    in_use = idle.pop()
+
+    def refuse(*_: Any) -> None:
+        idle.append(in_use)
+        raise error
+
+    monkeypatch.setattr(storage.client.connection_pool, "get_connection", refuse)
+    with pytest.raises(StorageError):
+        storage.check(plan)
+
+    assert storage.check(plan).allowed
+    assert idle == [in_use]
     storage.close()
 
 
