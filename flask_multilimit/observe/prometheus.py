@@ -7,10 +7,10 @@ processes share them (``PROMETHEUS_MULTIPROC_DIR``), a scrape shows the others a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from math import isnan
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_iterable, is_number
@@ -119,7 +119,7 @@ class PrometheusMetrics(MetricsObserver):
             ("app", *reading.labels),
             namespace=self.namespace,
             registry=None,
-            multiprocess_mode=_MODES[READINGS[reading].over_processes],
+            multiprocess_mode=f"live{READINGS[reading].over_processes}",  # type: ignore[arg-type]  # one of its modes
         )
         self._register(gauge)
         return gauge
@@ -127,13 +127,6 @@ class PrometheusMetrics(MetricsObserver):
     def _register(self, metric: Collector) -> None:
         self._registry.register(metric)
         self._registered.append(metric)
-
-
-_MODES: Final[Mapping[str, Literal["livemax", "livemin", "livesum"]]] = {
-    "max": "livemax",
-    "min": "livemin",
-    "sum": "livesum",
-}
 
 
 def _name_of(metric: Measured) -> str:

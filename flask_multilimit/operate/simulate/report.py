@@ -230,16 +230,7 @@ def ban_reports(
             banned[shape.rules[place]].append(client)
     found = [(rule, report, banned[rule]) for rule, report in zip(rules, reports, strict=True)]
     return tuple(
-        BanReport(
-            name=rule.name,
-            limiter=rule.limiter,
-            type=rule.type,
-            text=rule.text,
-            shadow=rule.shadow,
-            begun=len(clients),
-            clients=len(set(clients)),
-            refused=report.refused - len(clients),
-        )
+        BanReport(*rule[:5], begun=len(clients), clients=len(set(clients)), refused=report.refused - len(clients))
         for rule, report, clients in found
         if rule.is_ban
     )
