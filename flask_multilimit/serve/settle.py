@@ -29,6 +29,9 @@ from .audience import report
 from .slots import holder_of_request, is_sent_by_server, release_when_requests_end
 from .state import AppState, Record, Records
 
+MOST_OPEN = 1000
+"""The most charges of a request that wait for its response, which a websocket never has: it may live for days. If there
+are more, the estimates of the oldest stand, except that of the view."""
 MOST_ENDED = 10_000
 """The most streams that wait to be settled after their end. If there are more, the estimate of the oldest stands."""
 
@@ -58,7 +61,8 @@ class Settlement:
         by_function = [] if holder is None else [each for each in limiters if each.declaration.settle is True]
         by_response = [each for each in limiters if each not in by_function]
         if by_response:
-            record.open_charges = (*record.open_charges, (decision, by_response))
+            charges = (*record.open_charges, (decision, by_response))
+            record.open_charges = charges if len(charges) <= MOST_OPEN else (charges[0], *charges[2:])
         if holder is not None and by_function:
             holder.bill = bill = Bill()
             bill.open_charges = ((decision, by_function),)

@@ -27,6 +27,7 @@ from flask_multilimit import (
     settle,
 )
 from flask_multilimit.engine import Hit, StorageError, hits_for
+from flask_multilimit.serve.settle import MOST_OPEN
 from flask_multilimit.signals import Event, limit_event
 
 Asking = Callable[..., Callable[..., TestResponse]]
@@ -809,3 +810,15 @@ def test_check_in_a_view_that_its_algorithm_cannot_settle_is_warned_of_once(
     assert [app.test_client().get("/").status_code for _ in range(2)] == [200, 200]
     (warning,) = [each for each in caplog.messages if "charges at most" in each]
     assert 'the limiter on "export" took 15000 units, and sliding_window charges at most 10000' in warning
+
+
+def test_request_keeps_a_bounded_number_of_charges_until_its_response(app: Flask) -> None:
+    send: Any = rate_limiter("5000/minute", charge_when=[500])(lambda: "sent")
+    get = serve(app, lambda: [send() for _ in range(MOST_OPEN + 5)], charge_when=[500])
+
+    app.add_url_rule("/look", "look", lambda: f"{send()}: {current_decision.remaining}")
+
+    assert get().status_code == 200
+
+    assert left(app) == 1000
+    assert app.test_client().get("/look").text == f"sent: {5000 - 6 - 1}"
