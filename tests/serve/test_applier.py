@@ -119,20 +119,12 @@ def test_process_that_serves_no_requests_logs_no_changes(
 @pytest.mark.parametrize(
     ("options", "settings", "warnings"),
     [
-        ({b"master": True}, {}, (True, True)),
-        ({b"enable-threads": True}, {}, (False, False)),
-        ({"enable-threads": b"false"}, {}, (True, True)),
-        ({b"threads": b"4"}, {}, (False, False)),
-        ({}, {"MULTILIMIT_TRAFFIC": False}, (False, True)),
-        ({}, {"MULTILIMIT_ENABLED": False}, (False, True)),
-    ],
-    ids=[
-        "other option",
-        "threads enabled",
-        "threads disabled",
-        "several threads",
-        "no traffic to flush",
-        "limits disabled",
+        pytest.param({b"master": True}, {}, (True, True), id="other option"),
+        pytest.param({b"enable-threads": True}, {}, (False, False), id="threads enabled"),
+        pytest.param({"enable-threads": b"false"}, {}, (True, True), id="threads disabled"),
+        pytest.param({b"threads": b"4"}, {}, (False, False), id="several threads"),
+        pytest.param({}, {"MULTILIMIT_TRAFFIC": False}, (False, True), id="no traffic to flush"),
+        pytest.param({}, {"MULTILIMIT_ENABLED": False}, (False, True), id="limits disabled"),
     ],
 )
 def test_log_warns_when_uwsgi_runs_without_threads(

@@ -24,24 +24,16 @@ from support.waiting import until
 @pytest.mark.parametrize(
     ("arguments", "environment", "expected"),
     [
-        (["/usr/bin/gunicorn", "-w", "4", "app:app"], {}, 4),
-        (["gunicorn", "-w4", "app:app"], {}, 4),
-        (["gunicorn", "--workers=4", "-k", "gthread", "app:app"], {}, 4),
-        (["/x/gunicorn/__main__.py", "--workers", "4"], {}, 4),
-        (["gunicorn", "app:app"], {"WEB_CONCURRENCY": "3"}, 3),
-        (["gunicorn", "app:app"], {"GUNICORN_CMD_ARGS": "--bind=[::]:80 --workers=5"}, 5),
-        (["gunicorn", "-w", "2", "app:app"], {"WEB_CONCURRENCY": "3"}, 3),
-        (["celery", "-w", "4"], {"UWSGI_PROCESSES": "6"}, 6),
-    ],
-    ids=[
-        "-w 4",
-        "-w4",
-        "--workers=4",
-        "--workers 4",
-        "WEB_CONCURRENCY",
-        "GUNICORN_CMD_ARGS",
-        "-w beside WEB_CONCURRENCY",
-        "UWSGI_PROCESSES",
+        pytest.param(["/usr/bin/gunicorn", "-w", "4", "app:app"], {}, 4, id="-w 4"),
+        pytest.param(["gunicorn", "-w4", "app:app"], {}, 4, id="-w4"),
+        pytest.param(["gunicorn", "--workers=4", "-k", "gthread", "app:app"], {}, 4, id="--workers=4"),
+        pytest.param(["/x/gunicorn/__main__.py", "--workers", "4"], {}, 4, id="--workers 4"),
+        pytest.param(["gunicorn", "app:app"], {"WEB_CONCURRENCY": "3"}, 3, id="WEB_CONCURRENCY"),
+        pytest.param(
+            ["gunicorn", "app:app"], {"GUNICORN_CMD_ARGS": "--bind=[::]:80 --workers=5"}, 5, id="GUNICORN_CMD_ARGS"
+        ),
+        pytest.param(["gunicorn", "-w", "2", "app:app"], {"WEB_CONCURRENCY": "3"}, 3, id="-w beside WEB_CONCURRENCY"),
+        pytest.param(["celery", "-w", "4"], {"UWSGI_PROCESSES": "6"}, 6, id="UWSGI_PROCESSES"),
     ],
 )
 def test_number_of_workers_is_read_from_command_line_and_environment(
