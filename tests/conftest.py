@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import redis
 from flask import Flask
+from flask.testing import FlaskClient
 from hypothesis import HealthCheck, settings
 
 from flask_multilimit import MultiLimit
@@ -19,13 +22,6 @@ from support.doubles import RecordingStorage
 from support.folders import TESTS
 from support.rates import RATES
 from support.servers import ENVIRONMENT_VARIABLE, Binary, Server, Servers, find_binaries
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import redis
-    from flask.testing import FlaskClient
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")  # no property depends on how busy the machine is

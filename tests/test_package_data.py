@@ -8,13 +8,10 @@ import subprocess
 import sys
 from configparser import ConfigParser
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import flask_multilimit
 from support.folders import ROOT
-
-if TYPE_CHECKING:
-    from support.servers import Server
+from support.servers import Server
 
 PACKAGE = Path(flask_multilimit.__file__).parent
 FILES = sorted(path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix not in {".py", ".pyc"})

@@ -5,17 +5,15 @@ from __future__ import annotations
 import io
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unicodedata import category
 
 from flask import Flask, request
+from flask.testing import FlaskClient
 
 from flask_multilimit import IP, USER, Ban, MultiLimit, rate_limiter
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.serve.gate import gate_of
-
-if TYPE_CHECKING:
-    from flask.testing import FlaskClient
 
 SECRET = {"SECRET_KEY": "key of the tests", "MULTILIMIT_LOG": "subjects"}
 

@@ -14,11 +14,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pytest
 from flask import request
+from flask.testing import FlaskClient
 
 from attack.house import House, control_characters_in, house
 from flask_multilimit import IP, Rule, rate_limiter
@@ -27,11 +28,7 @@ from flask_multilimit.operate import console
 from flask_multilimit.operate.command_line import COMMANDS
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.simulation import LoggedRequest, simulate
-
-if TYPE_CHECKING:
-    from flask.testing import FlaskClient
-
-    from support.servers import Server
+from support.servers import Server
 
 QUICK, SLOW = 400, int(os.environ.get("MULTILIMIT_ATTACKS", "5000"))
 MOST = 3

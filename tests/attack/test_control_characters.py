@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -12,12 +13,7 @@ from attack.house import House, control_characters_in, house
 from flask_multilimit.compat.flask_limiter import Limiter as Bridge
 from flask_multilimit.engine import ConfigurationError, StorageError
 from flask_multilimit.operate.command_line import COMMANDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from support.servers import Server
+from support.servers import Server
 
 EVIL = "\nFORGED\r\x1b[2J\x1b[8m\x9b2J\x85FORGED\u2028FORGED\u202e\u2066\u200b"
 ENDPOINT = f"pay{EVIL}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from flask import Flask, request
+from flask.testing import FlaskClient
 from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.test import encode_multipart
 
@@ -18,11 +20,6 @@ from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.declare.data import read_limits
 from flask_multilimit.engine import MemoryStorage, hits_for
 from flask_multilimit.operate.command_line import COMMANDS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from flask.testing import FlaskClient
 
 LONG = "a1 " * 333_334
 SHORT = 20_000

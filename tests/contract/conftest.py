@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,17 +10,11 @@ from flask_multilimit.engine import ClusterStorage, Limiter, MemoryStorage, Redi
 from flask_multilimit.engine.storage.cluster.servers import NodesOfUri
 from support.bench import Bench
 from support.clock import Clock
+from support.cluster import Cluster
 from support.compiled import CompiledStorage
 from support.effort import slow
 from support.pages import own_storage
-from support.servers import find_binaries
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.cluster import Cluster
-    from support.servers import Binary, Servers
-
+from support.servers import Binary, Servers, find_binaries
 
 OWN_STORAGE = own_storage()
 """The storage of the page "Write your own storage"."""

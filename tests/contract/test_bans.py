@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 
-from flask_multilimit.engine import Ban, Concurrent, Hits, Rule, hits_for
-from flask_multilimit.engine.rules import REFUSE_ALL
-
-if TYPE_CHECKING:
-    from flask_multilimit.engine import Decision, Hit
-    from flask_multilimit.engine.rules import Rules
-    from support.bench import Bench
+from flask_multilimit.engine import Ban, Concurrent, Decision, Hit, Hits, Rule, hits_for
+from flask_multilimit.engine.rules import REFUSE_ALL, Rules
+from support.bench import Bench
 
 BAN = Ban(after=3, within=600, time=3600, factor=2, most=86_400)
 

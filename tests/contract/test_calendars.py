@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
+
+import redis
 
 from flask_multilimit.engine import Ban, Calendar, Concurrent, Limiter, MemoryStorage, RedisStorage, Rule, hits_for
 from support.bench import Bench, hits
 from support.clock import SECOND, Clock
 from support.compiled import CompiledStorage
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import redis
 
 BERLIN = ZoneInfo("Europe/Berlin")
 MONTH = Calendar(3, "month", timezone="Europe/Berlin", anchor=15)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -15,10 +16,6 @@ from flask_multilimit.engine.algorithms import SLIDING
 from support.bench import Bench, bare, hits
 from support.clock import SECOND
 from support.rates import RATES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 NOW = 1_750_000_003_141_592
 

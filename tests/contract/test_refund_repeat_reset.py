@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 
 from flask_multilimit.engine import Decision
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from support.bench import exhaust, hits, rule
+from support.bench import Bench, exhaust, hits, rule
 from support.clock import microseconds
 from support.rates import RATES
-
-if TYPE_CHECKING:
-    from support.bench import Bench
 
 REMEMBERING = [name for name, twin in ALGORITHMS.items() if twin.REMEMBERS_IDS]
 """Algorithms that keep the ids of checks, and so recognise a repeated one."""

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from flask_multilimit import Concurrent, Rule
-from flask_multilimit.engine import hits_for
+from flask_multilimit.engine import Decision, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS, EVENLY
-from support.bench import exhaust, hits, rule
-
-if TYPE_CHECKING:
-    from flask_multilimit.engine import Decision
-    from flask_multilimit.engine.hits import Hits
-    from support.bench import Bench
+from flask_multilimit.engine.hits import Hits
+from support.bench import Bench, exhaust, hits, rule
 
 REMEMBERING = [name for name, twin in ALGORITHMS.items() if twin.REMEMBERS_IDS and name != "concurrency"]
 

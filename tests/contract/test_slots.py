@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flask_multilimit import Concurrent, ConfigurationError, Rule
+from flask_multilimit import Concurrent, ConfigurationError, Decision, Rule
 from flask_multilimit.engine import Limiter
 from flask_multilimit.engine.slots import slots_of
 from flask_multilimit.engine.storage import Inspectable, KeepsSlots
-from support.bench import hits
+from support.bench import Bench, hits
 from support.clock import SECOND
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from flask_multilimit import Decision
-    from support.bench import Bench
 
 TIMEOUT = 60
 THREE = hits(Concurrent(3, TIMEOUT))

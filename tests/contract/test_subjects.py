@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
 
 import pytest
 from redis.crc import key_slot
 
-from flask_multilimit.engine import ConfigurationError, hits_for
-from support.bench import exhaust, hits, rule
+from flask_multilimit.engine import ConfigurationError, Hit, hits_for
+from support.bench import Bench, exhaust, hits, rule
 from support.rates import RATES
-
-if TYPE_CHECKING:
-    from flask_multilimit.engine import Hit
-    from support.bench import Bench
 
 LONG = "x" * 10_240
 SUBJECTS = [

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterator
+from typing import cast
 
 import pytest
+import redis
 
 from flask_multilimit.engine import ClusterStorage, MemoryStorage, StorageError
 from flask_multilimit.engine.storage import KeepsTallies, Tally
 from flask_multilimit.engine.storage.cluster.servers import NodesOfUri
 from flask_multilimit.engine.storage.redis.storage import RedisStorage
 from flask_multilimit.engine.storage.tallies import SOURCE_SECONDS, TalliesInMemory, seconds_of, tallies_of
-from support.servers import find_binaries
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import redis
-
-    from support.cluster import Cluster
-    from support.servers import Binary, Server, Servers
+from support.cluster import Cluster
+from support.servers import Binary, Server, Servers, find_binaries
 
 FIRST, SECOND = "rate_limit:{*traffic}:counts:1", "rate_limit:{*traffic}:counts:2"
 SOURCE = "rate_limit:{*traffic}:from:abc"

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
+from flask_multilimit.engine import Hit
 from flask_multilimit.engine.algorithms.base import AHEAD
-from support.bench import exhaust, hits, rule
+from support.bench import Bench, exhaust, hits, rule
 from support.clock import SECOND, microseconds
 from support.effort import slow
-
-if TYPE_CHECKING:
-    from flask_multilimit.engine import Hit
-    from support.bench import Bench
 
 DAY = 86_400
 WINDOWS = [0.001, slow(0.007), 10, 400 * DAY]

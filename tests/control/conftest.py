@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import redis
 from flask import Flask, g, request
 
 from flask_multilimit import IP, USER, MultiLimit, rate_limiter
 from flask_multilimit.control.control import Control
 from flask_multilimit.control.store import StoredDocument, StoreInMemory
 from support.asking import ask, view
+from support.servers import Server
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import redis
-
-    from support.servers import Server
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,20 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from control.conftest import shop_on, soon
+from control.conftest import Shop, shop_on, soon
 from flask_multilimit.serve.gate import gate_of
-from support.servers import Server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from control.conftest import Shop
-    from support.servers import Binary
+from support.servers import Binary, Server
 
 CLIENT = "198.51.100.7"
 

@@ -5,24 +5,20 @@ from __future__ import annotations
 import json
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.conftest import SkewedStore, shop_on, soon
+from control.conftest import Shop, SkewedStore, shop_on, soon
 from flask_multilimit import ConfigurationError
 from flask_multilimit.control.control import NeedsForce, seconds_of
 from flask_multilimit.control.document import Document, document_from
 from flask_multilimit.control.entries import entry_from
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import control_changed, control_failed
-
-if TYPE_CHECKING:
-    import redis
-
-    from control.conftest import Shop
 
 KEY = "rate_limit:{control}:document"
 ENTRY = {"id": "0" * 8, "since": 1.0, "kind": "deny", "who": "203.0.113.7"}

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import redis
 
-from control.conftest import shop_on, soon
+from control.conftest import Shop, shop_on, soon
 from flask_multilimit import Ban, ConfigurationError
 from flask_multilimit.control import follow_control
 from flask_multilimit.engine import Hits, Limiter, hits_for
 from support.asking import commands
-
-if TYPE_CHECKING:
-    import redis
-
-    from control.conftest import Shop
 
 
 def mail(subject: str = "42", *, rules: str = "2/minute", **options: Any) -> Hits:

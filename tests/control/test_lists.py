@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from flask import Flask
 
-from control.conftest import SkewedStore, shop_on, soon
+from control.conftest import Shop, SkewedStore, shop_on, soon
 from flask_multilimit import ConfigurationError, MultiLimit
 from flask_multilimit.control import document
 from flask_multilimit.control.control import NeedsForce
@@ -16,13 +18,6 @@ from flask_multilimit.declare.addresses import Who
 from flask_multilimit.declare.subjects import Subject
 from flask_multilimit.serve.access import AccessLists, Listed, listing_resolver
 from flask_multilimit.serve.gate import gate_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from flask import Flask
-
-    from control.conftest import Shop
 
 
 def test_allowed_network_is_not_limited(shop: Shop) -> None:

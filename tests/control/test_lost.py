@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from control.conftest import shop_on, soon
+from control.conftest import Shop, shop_on, soon
 from flask_multilimit.control.store import version_of, written_at
 from flask_multilimit.serve.gate import gate_of
-from support.servers import Server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from control.conftest import Shop
-    from support.servers import Binary
+from support.servers import Binary, Server
 
 CLIENT = "198.51.100.7"
 DOCUMENT = "rate_limit:{control}:document"

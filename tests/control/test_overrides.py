@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from flask import Flask, request
 
+from control.conftest import Shop
 from flask_multilimit import (
     IP,
     USER,
@@ -27,11 +29,6 @@ from flask_multilimit.insight.changes import entries
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.usage import Usage
 from support.asking import ask, policy, statuses, view
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from control.conftest import Shop
 
 
 def overridden(

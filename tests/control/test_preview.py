@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from control.conftest import shop_on
+from control.conftest import Shop, shop_on
 from flask_multilimit.control import ControlConflict, Difference, InvalidData, NeedsForce
-
-if TYPE_CHECKING:
-    from control.conftest import Shop
 
 OVERRIDE = {"kind": "override", "endpoint": "show", "rule": "ip-60s", "rules": "9/minute"}
 

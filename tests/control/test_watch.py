@@ -8,13 +8,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import redis
 
-from control.conftest import shop_on, soon
+from control.conftest import Shop, shop_on, soon
 from flask_multilimit.control import ControlConflict
 from flask_multilimit.control.document import Document
 from flask_multilimit.engine import StorageError
@@ -22,19 +24,11 @@ from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPE
 from flask_multilimit.plan.changes import ChangeValidator
 from flask_multilimit.serve.gate import gate_of
 from support.asking import commands
+from support.cluster import Cluster
 from support.folders import DOCS
 from support.forks import FORKS, PATIENCE, forked
 from support.processes import Program
-from support.servers import Server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import redis
-
-    from control.conftest import Shop
-    from support.cluster import Cluster
-    from support.servers import Binary
+from support.servers import Binary, Server
 
 
 def denies(shop: Shop) -> bool:
@@ -101,9 +95,7 @@ def test_app_with_control_disabled_ignores_changes(on_server: str) -> None:
 
 
 @pytest.mark.slow
-def test_last_document_stays_in_force_in_an_outage_then_the_newest(
-    server_binaries: dict[str, Binary],
-) -> None:
+def test_last_document_stays_in_force_in_an_outage_then_the_newest(server_binaries: dict[str, Binary]) -> None:
     with Server(next(iter(server_binaries.values())), tcp=True) as server:
         shop = shop_on(server.tcp_url)
         shop.control.deny("198.51.100.7", lasting=True)

@@ -6,7 +6,8 @@ import json
 import sys
 from contextlib import suppress
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -26,9 +27,6 @@ from flask_multilimit.declare.data import (
 )
 from flask_multilimit.declare.limiter import OPTIONS, Declaration
 from flask_multilimit.engine.algorithms import ALGORITHMS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def tier() -> str:

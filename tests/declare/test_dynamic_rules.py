@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
+from collections.abc import Callable, Iterator
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from flask import Blueprint, Flask, request
@@ -14,12 +15,8 @@ from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, ra
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import rules_failed
 from support.asking import ask, statuses, view
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.doubles import RecordingStorage
-    from support.servers import Server
+from support.doubles import RecordingStorage
+from support.servers import Server
 
 PLANS: dict[str, Any] = {"free": "1/minute", "gold": "3/minute; 100/hour", "staff": None, "closed": 0}
 

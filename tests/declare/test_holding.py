@@ -6,7 +6,8 @@ import asyncio
 import gc
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -15,9 +16,6 @@ from flask_multilimit import MultiLimit, RateLimitExceeded, rate_limiter
 from flask_multilimit.declare.advice import Holder
 from flask_multilimit.engine.slots import KEEPER
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 
 one_at_once = rate_limiter(rules="1 at once", scope="export")
 

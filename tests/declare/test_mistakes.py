@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from flask import Blueprint, Flask
@@ -12,9 +12,7 @@ from werkzeug.routing import Rule as Route
 
 from flask_multilimit import Ban, ConfigurationError, LimitType, MultiLimit, Rule, exempt, rate_limiter
 from support.asking import ask, view
-
-if TYPE_CHECKING:
-    from support.doubles import RecordingStorage
+from support.doubles import RecordingStorage
 
 
 async def later(*_: Any) -> bool:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from enum import Enum
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from flask import Flask, request
+from flask.testing import FlaskClient
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
-
-if TYPE_CHECKING:
-    from flask.testing import FlaskClient
-
-    from support.doubles import RecordingStorage
+from support.doubles import RecordingStorage
 
 
 def limit(app: Flask, path: str = "/", **options: Any) -> None:

@@ -6,7 +6,7 @@ import math
 import re
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 from unittest.mock import AsyncMock
 
 import pytest
@@ -14,6 +14,7 @@ import redis.asyncio
 from click.testing import CliRunner
 from flask import Blueprint, Flask
 from flask.cli import FlaskGroup
+from flask.testing import FlaskClient
 
 from flask_multilimit import (
     IP,
@@ -29,9 +30,6 @@ from flask_multilimit import (
 from flask_multilimit.config import Settings
 from flask_multilimit.engine.storage import SCHEMES
 from flask_multilimit.serve.gate import gate_of
-
-if TYPE_CHECKING:
-    from flask.testing import FlaskClient
 
 
 def view() -> str:
@@ -53,9 +51,7 @@ def _flask_cli(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_flask_cli")
 @pytest.mark.parametrize("options", [[], ["--debugger"], ["--reload"]], ids=" ".join)
-def test_flask_run_refuses_to_start_with_a_limit_for_an_unknown_endpoint(
-    options: list[str],
-) -> None:
+def test_flask_run_refuses_to_start_with_a_limit_for_an_unknown_endpoint(options: list[str]) -> None:
     answer = CliRunner().invoke(FlaskGroup(create_app=app_with_unknown_name), ["run", *options])
 
     assert isinstance(answer.exception, ConfigurationError)

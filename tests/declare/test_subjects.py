@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import tracemalloc
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from flask import Flask, request
@@ -17,12 +17,8 @@ from flask_multilimit import ConfigurationError, LimitType, MultiLimit, rate_lim
 from flask_multilimit.declare.subjects import EVERYONE, Subject, parts_in, subjects_from
 from flask_multilimit.engine import MemoryStorage
 from support.asking import ask, statuses, view
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.clock import Clock
-    from support.doubles import RecordingStorage
+from support.clock import Clock
+from support.doubles import RecordingStorage
 
 
 def api_key() -> str | None:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import pytest
 from flask import Flask, request
+from flask.testing import FlaskClient
 from werkzeug.local import LocalProxy
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 import flask_multilimit
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
 from flask_multilimit.declare.addresses import network_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from flask.testing import FlaskClient
-
-    from support.doubles import RecordingStorage
+from support.doubles import RecordingStorage
 
 
 def limit(app: Flask, **options: Any) -> FlaskClient:

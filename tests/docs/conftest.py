@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 from blinker import NamedSignal
 
 from docs.snippets import FIRST, run_example
@@ -15,15 +18,8 @@ from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.storage import SCHEMES
 from flask_multilimit.serve.gate import gate_of
 from support.folders import ROOT
+from support.servers import Server
 from support.tls import Certificates
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    import redis
-
-    from support.servers import Server
 
 SIGNALS = [each for each in vars(signals).values() if isinstance(each, NamedSignal)]
 

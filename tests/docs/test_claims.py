@@ -8,28 +8,24 @@ import io
 import json
 import re
 import warnings
+from collections.abc import Callable
 from difflib import ndiff
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import redis
 from flask import Flask
+from flask.testing import FlaskClient
 
 import flask_multilimit
 from docs.snippets import blocks_of
 from flask_multilimit import IP, ConfigurationWarning, Rule, rate_limiter
 from support.asking import ask
 from support.folders import ROOT
+from support.servers import Server
 from support.tls import Certificates, tls_server
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import redis
-    from flask.testing import FlaskClient
-
-    from support.servers import Server
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 
 def statuses(app: Flask, path: str, times: int, **options: Any) -> list[int]:

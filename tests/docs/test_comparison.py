@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.metadata
 import re
 import runpy
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Barrier, BrokenBarrierError
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import redis
@@ -17,12 +18,7 @@ from flask_limiter import Limiter
 
 from flask_multilimit import IP, MultiLimit, rate_limiter
 from support.folders import ROOT
-from support.servers import Server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.servers import Binary
+from support.servers import Binary, Server
 
 MEASURING = runpy.run_path(str(ROOT / "benchmarks" / "all_or_nothing.py"))
 CALLS, EACH, EVERYONE, EXPECTED = (MEASURING[name] for name in ("CALLS", "EACH", "EVERYONE", "EXPECTED"))

@@ -7,8 +7,9 @@ import base64
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -21,10 +22,7 @@ from flask_multilimit import MultiLimit
 from flask_multilimit.dashboard import Dashboard
 from support.asking import ask
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    Run = Callable[..., dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 
 def statuses(app: Flask, path: str, times: int, headers: Mapping[str, str]) -> list[int]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
 
 from flask_multilimit import ConfigurationError, rate_limiter
 from support.folders import DOCS
-
-if TYPE_CHECKING:
-    from flask.testing import FlaskClient
-    from werkzeug.test import TestResponse
 
 PAGE = DOCS / "how-to" / "flask-limiter-by-hand.md"
 OPTIONS = DOCS / "reference" / "flask-limiter.md"

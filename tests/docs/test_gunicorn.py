@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +15,6 @@ from docs.snippets import blocks_of
 from support.folders import ROOT
 from support.processes import Program
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SHOP = """
 from flask import Flask

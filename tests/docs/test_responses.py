@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from werkzeug.test import TestResponse
 
 from support.folders import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from werkzeug.test import TestResponse
 
 SHOWN = [
     # page, example, path (behind a method that is not GET), calls before the one that is shown

@@ -10,22 +10,18 @@ import re
 import shlex
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
+from flask import Flask
 
 from support.folders import ROOT
 from support.processes import Program
+from support.servers import Server
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import redis
-    from flask import Flask
-
-    from support.servers import Server
 
 pytestmark = pytest.mark.slow
 

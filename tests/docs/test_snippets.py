@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from docs.snippets import PAGES, Block, blocks_of, examples_of
 from flask_multilimit.declare.data import LimitsFile, parse_toml, validated
 from support.folders import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 EXAMPLES = [(str(page.relative_to(ROOT)), example) for page in PAGES for example in examples_of(page)]
 LANGUAGES = {

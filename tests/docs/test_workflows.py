@@ -6,16 +6,14 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 
 from support.folders import ROOT
 from support.folders import TESTS as TESTS_FOLDER
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WORKFLOWS = ROOT / ".github" / "workflows"
 TESTS = (WORKFLOWS / "tests.yml").read_text()

@@ -10,22 +10,17 @@ import re
 import runpy
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterator
+from typing import cast
 
 import pytest
+import redis
+from flask import Flask
 
 from flask_multilimit.testing import exhaust, freeze
 from support.folders import EXAMPLES
-from support.processes import Program, gunicorn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import redis
-    from flask import Flask
-
-    from support.processes import Reply
-    from support.servers import Server
+from support.processes import Program, Reply, gunicorn
+from support.servers import Server
 
 WORKERS = 4
 TRIES = 5

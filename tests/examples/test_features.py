@@ -12,30 +12,26 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import pytest
+from flask import Flask
+from flask.testing import FlaskClient
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 from werkzeug.security import check_password_hash, generate_password_hash
 from werkzeug.serving import make_server
+from werkzeug.test import TestResponse
 
 from flask_multilimit.testing import freeze
 from support import waiting
 from support.asking import ask
 from support.folders import EXAMPLES, ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from types import ModuleType
-
-    from flask import Flask
-    from flask.testing import FlaskClient
-    from werkzeug.test import TestResponse
-
-    from support.servers import Server
+from support.servers import Server
 
 
 class Client:

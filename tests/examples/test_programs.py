@@ -9,17 +9,13 @@ import sys
 import time
 from hashlib import blake2b
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from support.folders import DOCS, EXAMPLES, ROOT
 from support.processes import flask_run
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from support.servers import Server
+from support.servers import Server
 
 
 def test_every_example_says_how_to_run_it() -> None:

@@ -9,17 +9,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from docs.snippets import blocks_of
+from docs.snippets import Block, blocks_of
 from support.folders import DOCS, EXAMPLES, ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from docs.snippets import Block
 
 FOLDER = EXAMPLES / "what_if"
 PAGE = DOCS / "choose-a-limit.md"

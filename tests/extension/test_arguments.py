@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -12,13 +13,8 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, exempt, rate_limiter
 from flask_multilimit.engine import hits_for
 from support.asking import ask, statuses, view
+from support.clock import Clock
 from support.doubles import RecordingStorage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.clock import Clock
-
 
 HITS = hits_for("5/minute", scope="mail")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 from weakref import ref
 
 import pytest
@@ -17,12 +18,8 @@ from flask_multilimit.serve.gate import gate_of
 from support.asking import statuses, view
 from support.clock import Clock
 from support.doubles import RecordingStorage
+from support.servers import Server
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.servers import Server
 
 UNREACHABLE = "redis://127.0.0.1:1"
 

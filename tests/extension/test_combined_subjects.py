@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import pytest
+from click.testing import Result
 from flask import Flask, request
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, rate_limiter
 from flask_multilimit.testing import exhaust
 from support.asking import statuses, view
-
-if TYPE_CHECKING:
-    from click.testing import Result
-
-    from support.doubles import RecordingStorage
+from support.doubles import RecordingStorage
 
 
 def document() -> str:

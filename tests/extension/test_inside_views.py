@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from flask import Flask, request
@@ -19,10 +19,8 @@ from flask_multilimit import (
 )
 from flask_multilimit.signals import limits_checked
 from support.asking import ask, policy, statuses, view
-
-if TYPE_CHECKING:
-    from support.clock import Clock
-    from support.doubles import RecordingStorage
+from support.clock import Clock
+from support.doubles import RecordingStorage
 
 
 @pytest.fixture

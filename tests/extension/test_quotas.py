@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
+import redis
 from flask import Flask, request
 from flask.views import MethodView
 from redis import ConnectionPool, Redis, UnixDomainSocketConnection
@@ -13,11 +14,7 @@ from flask_multilimit import ConfigurationError, LimitType, MultiLimit, current_
 from flask_multilimit.engine import Limiter, RedisStorage, hits_for
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, commands, statuses, view
-
-if TYPE_CHECKING:
-    import redis
-
-    from support.servers import Server
+from support.servers import Server
 
 
 class CountingConnection(UnixDomainSocketConnection):

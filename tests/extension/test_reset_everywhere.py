@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import redis
 from flask import Flask, request
 
 from flask_multilimit import IP, USER, ConfigurationError, MultiLimit, rate_limiter
 from support.asking import ask
-
-if TYPE_CHECKING:
-    import redis
-
-    from support.servers import Server
+from support.servers import Server
 
 LONG = "a user whose name is so long that a key has only a digest of it " * 2
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from flask import Blueprint
+from flask import Blueprint, Flask
 from werkzeug.routing import Rule as Route
 
 from flask_multilimit import ConfigurationError, ConfigurationWarning, LimitType, MultiLimit, rate_limiter
@@ -15,11 +15,7 @@ from flask_multilimit.compat.flask_limiter import Limiter
 from flask_multilimit.compat.flask_limiter.util import get_remote_address
 from flask_multilimit.testing import enabled
 from support.asking import ask, statuses, view
-
-if TYPE_CHECKING:
-    from flask import Flask
-
-    from support.doubles import RecordingStorage
+from support.doubles import RecordingStorage
 
 STALE = 'MULTILIMIT_LIMITS["old_name"]: no endpoint or blueprint is called "old_name" or matches it'
 

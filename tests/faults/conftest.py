@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from flask_multilimit.engine import GuardedStorage, Health, Limiter, storage_from_uri
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.servers import Binary
+from support.servers import Binary
 
 
 @pytest.fixture(scope="module")

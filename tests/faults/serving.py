@@ -6,19 +6,14 @@ import contextlib
 import itertools
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from faults.world import World, new_world
+from faults.world import Fault, World, new_world
 from support.processes import Program
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from faults.world import Fault
-    from support.servers import Binary
+from support.servers import Binary
 
 HERE = Path(__file__).parent
 LIMIT = 60

@@ -8,24 +8,20 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
 from redis.crc import key_slot
 
-from flask_multilimit.engine import Decision, GuardedStorage, Limiter, StorageError, storage_from_uri
+from flask_multilimit.engine import Decision, GuardedStorage, Hit, Limiter, StorageError, storage_from_uri
 from flask_multilimit.engine.decision import FALLBACKS
 from support.bench import hits, rule
 from support.cluster import Cluster
 from support.forks import forked
 from support.liar import Liar
 from support.rates import RATES
-
-if TYPE_CHECKING:
-    from flask_multilimit.engine import Hit
-    from support.servers import Binary
+from support.servers import Binary
 
 PLAN = hits("50/minute; 500/hour; 5000/day", scope="api")
 """Its keys are in one hash slot."""

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pytest
+from typing_extensions import Self
 
 from control.conftest import Shop, shop_on
 from flask_multilimit.engine import StorageError
 from support.proxy import FaultProxy
 from support.sentinel import Trio
-from support.servers import Server
+from support.servers import Binary, Server
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from typing_extensions import Self
-
-    from support.servers import Binary
 
 pytestmark = pytest.mark.slow
 

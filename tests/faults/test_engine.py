@@ -5,27 +5,16 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from faults.world import FAULTS, Fault, World, new_world
-from flask_multilimit.engine import (
-    GuardedStorage,
-    Health,
-    Limiter,
-    RedisStorage,
-    Rule,
-    StorageError,
-)
+from flask_multilimit.engine import GuardedStorage, Health, Limiter, RedisStorage, Rule, StorageError
+from flask_multilimit.engine.hits import OnStorageError
 from support.bench import hits
+from support.servers import Binary
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from flask_multilimit.engine.hits import OnStorageError
-    from support.servers import Binary
 
 LIMIT = "10/minute"
 FIRST = 2.0

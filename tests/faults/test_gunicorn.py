@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from faults.serving import BEFORE, CLIENTS, LIMIT, Service, serving
 from faults.world import FAULTS, Fault
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.servers import Binary
+from support.servers import Binary
 
 UNDER_LOAD = {"SIGSTOP", "SIGKILL, restart", "REPLICAOF (READONLY)", "blackhole", "replies a byte at a time"}
 

@@ -6,7 +6,8 @@ import logging
 import re
 import socket
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -18,12 +19,7 @@ from flask_multilimit.serve.gate import gate_of
 from operate.cli.conftest import SHOP, Command
 from support.bench import hits
 from support.sentinel import SERVICE, SentinelServer
-from support.servers import Server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.servers import Binary
+from support.servers import Binary, Server
 
 PASSWORD = "hunter2@hunter3/hunter4?hunter5#hunter6:hunter7"
 QUOTED = quote(PASSWORD, safe="")

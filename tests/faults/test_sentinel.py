@@ -7,34 +7,22 @@ import gc
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
+from typing_extensions import Self
 
-from flask_multilimit.engine import (
-    Concurrent,
-    ConfigurationError,
-    Health,
-    Limiter,
-    StorageError,
-    storage_from_uri,
-)
+from flask_multilimit.engine import Concurrent, ConfigurationError, Health, Limiter, StorageError, storage_from_uri
 from flask_multilimit.engine.decision import FALLBACKS
 from support.bench import bare, hits, rule
 from support.sentinel import SERVICE, SentinelServer, Trio
-from support.servers import Server
+from support.servers import Binary, Server
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import redis
-    from typing_extensions import Self
-
-    from support.servers import Binary
 
 THREADS = 8
 SECRETS = {"password": "hunter2", "sentinel": "corr/ct@horse"}

@@ -7,24 +7,18 @@ import itertools
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from faults.world import FAULTS, Fault, World
-from support.processes import gunicorn
+from support.processes import Program, gunicorn
 from support.proxy import FaultProxy
-from support.servers import Server
+from support.servers import Binary, Server
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.processes import Program
-    from support.servers import Binary
 
 pytestmark = pytest.mark.slow
 

@@ -7,16 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import redis
 
 from support.proxy import FaultProxy
-from support.servers import Server
+from support.servers import Binary, Server
 from support.waiting import until
-
-if TYPE_CHECKING:
-    import redis
-
-    from support.servers import Binary
 
 PAUSE_MILLISECONDS = 1500
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from click.testing import Result
 from flask import Flask, request
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +14,6 @@ from flask_multilimit.control.document import Document, document_from
 from flask_multilimit.control.store import Announced, StoreInMemory
 from flask_multilimit.serve.gate import gate_of
 from support.effort import tries
-
-if TYPE_CHECKING:
-    from click.testing import Result
 
 HOSTILE = [
     *(

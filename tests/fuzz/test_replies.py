@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from flask import Flask
@@ -15,9 +15,6 @@ from flask_multilimit.engine import Limiter, RedisStorage, StorageError
 from support.bench import hits
 from support.effort import tries
 from support.liar import Liar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TIMEOUT = 0.05
 PATIENCE = 5.0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -19,9 +20,6 @@ from flask_multilimit.declare.limiter import OPTIONS
 from flask_multilimit.engine import storage_from_uri
 from flask_multilimit.engine.rules import rules_from
 from support.effort import tries
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SECRET = "correcthorse"
 FIELDS = ("time", "count", "algorithm", "burst", "max_delay", "name")

@@ -9,22 +9,18 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
 from flask import Blueprint, Flask, request
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flask_multilimit import MultiLimit, exempt, rate_limiter
+from flask_multilimit import Decision, MultiLimit, exempt, rate_limiter
+from flask_multilimit.engine import Hit
 from support.clock import Clock
 from support.doubles import Instance, RecordingStorage, UpdatedInstance, retrying, with_wraps, with_wrapt, without_wraps
 from support.effort import tries
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from flask_multilimit import Decision
-    from flask_multilimit.engine import Hit
 
 View = Callable[..., Any]
 Decorator = Callable[[View], View]

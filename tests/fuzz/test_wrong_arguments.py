@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from datetime import timezone
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import redis
@@ -47,10 +49,6 @@ from flask_multilimit.observe.opentelemetry import OpenTelemetryObserver
 from flask_multilimit.observe.prometheus import PrometheusMetrics
 from flask_multilimit.recording import Recorder
 from flask_multilimit.simulation import LoggedRequest, assert_admits, read_logs, simulate, suggest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 class Thing:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import pytest
 
 from flask_multilimit.engine.storage.redis import compiled as compiling
 from flask_multilimit.engine.storage.redis import scripts, storage
-from flask_multilimit.engine.storage.redis.compiled import Shapes, compiled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
-
-    from flask_multilimit.engine.storage.redis.compiled import Compiled, Shape
+from flask_multilimit.engine.storage.redis.compiled import Compiled, Shape, Shapes, compiled
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,11 @@ The instant of a refund is unknown: it took effect between its call and its retu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from history.model import World
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from history.operations import Operation
+from history.operations import Operation
 
 FOR_EVER = 2**63
 JITTER = 10_000

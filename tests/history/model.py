@@ -5,19 +5,14 @@ Worlds are values: to try another order of operations, continue from an earlier 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
-from flask_multilimit.engine.algorithms import ALGORITHMS, SLIDING
+from flask_multilimit.engine import Hit
+from flask_multilimit.engine.algorithms import ALGORITHMS, SLIDING, Quota
 from flask_multilimit.engine.algorithms.base import AHEAD
+from history.operations import Operation
 from support.oracle import Charge, Window
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from flask_multilimit.engine import Hit
-    from flask_multilimit.engine.algorithms import Quota
-    from history.operations import Operation
-
 
 Charges = tuple[Charge, ...]
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from flask_multilimit.engine import Hit
+from flask_multilimit.engine.decision import Charge
 from flask_multilimit.engine.reply import NOW, retry_afters
-
-if TYPE_CHECKING:
-    from flask_multilimit.engine import Hit
-    from flask_multilimit.engine.decision import Charge
 
 
 @dataclass(frozen=True, slots=True)

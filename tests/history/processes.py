@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import random
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from multiprocessing.synchronize import Barrier
+from typing import Any
+
+import redis
 
 from history.broken import KINDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
-    from multiprocessing.synchronize import Barrier
-
-    import redis
-
-    from support.servers import Server
+from support.servers import Server
 
 PATIENCE = 120
 

@@ -14,24 +14,18 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
 
 import pytest
 
-from flask_multilimit.engine import Concurrent, Limiter, Rule, hits_for, storage_from_uri
+from flask_multilimit.engine import Concurrent, Hit, Limiter, Rule, hits_for, storage_from_uri
 from flask_multilimit.engine.algorithms import concurrency
 from flask_multilimit.engine.storage.redis import storage
-from history.broken import scripts_of_this_process
+from history.broken import Defect, scripts_of_this_process
 from history.processes import by_threads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from multiprocessing.synchronize import Barrier
-    from pathlib import Path
-
-    from flask_multilimit.engine import Hit
-    from history.broken import Defect
 
 COUNT, TIMEOUT = 6, 1
 LONGEST_WORK = 0.01

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import pytest
 
 from flask_multilimit.engine.reply import retry_afters
 from history import worker
-from history.broken import COMPILED_ONLY, DEFECTS, GENERIC_ONLY, JITTERING_CLOCK
+from history.broken import COMPILED_ONLY, DEFECTS, GENERIC_ONLY, JITTERING_CLOCK, Defect
 from history.checker import why_impossible
+from history.operations import Operation
 from history.processes import Processes, processes_on, results_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from history.broken import Defect
-    from history.operations import Operation
-    from support.servers import Server
+from support.servers import Server
 
 PROCESSES = 3
 THREADS = 4

@@ -5,24 +5,20 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 
 from flask_multilimit.engine import Concurrent, Limiter, hits_for, storage_from_uri
 from history import slots
 from history.broken import Defect
 from history.processes import PATIENCE, Processes, processes_on, results_of
 from history.slots import COUNT, TIMEOUT, Work, violations
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from concurrent.futures import Future
-    from pathlib import Path
-
-    import redis
-
-    from support.servers import Server
+from support.servers import Server
 
 pytestmark = pytest.mark.slow
 

@@ -7,18 +7,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
-from flask_multilimit.engine import Limiter, Rule, hits_for, storage_from_uri
+from flask_multilimit.engine import Decision, Limiter, Rule, hits_for, storage_from_uri
 from flask_multilimit.engine.hits import Hits
-from history.broken import scripts_of_this_process
+from history.broken import Defect, scripts_of_this_process
 from history.operations import Operation
 from history.processes import by_threads
-
-if TYPE_CHECKING:
-    from flask_multilimit.engine import Decision
-    from history.broken import Defect
 
 LIMITS = {
     "own": Rule(0.05, 8),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 from flask import Blueprint, Flask, request
 from flask.views import MethodView
 from werkzeug.middleware.proxy_fix import ProxyFix
@@ -18,18 +21,10 @@ from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPE
 from flask_multilimit.insight.doctor import PROXY_HINTS, Finding, Level, examine, examine_latency
 from flask_multilimit.serve.gate import gate_of
 from support.asking import statuses, view
+from support.cluster import Cluster
 from support.doubles import Instance, with_wraps, with_wrapt, without_wraps
 from support.sentinel import SERVICE, SentinelServer
-from support.servers import Server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    import redis
-
-    from support.cluster import Cluster
-    from support.servers import Binary
+from support.servers import Binary, Server
 
 LIMITER = rate_limiter(type=IP, rules="5/minute")
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from flask import request
+import redis
+from flask import Flask, request
 from flask.views import MethodView
 from werkzeug.routing import Rule as Route
 
 from flask_multilimit import IP, MultiLimit, rate_limiter
+from flask_multilimit.control.control import Control
 from flask_multilimit.engine import RedisStorage
 from flask_multilimit.insight.doctor import examine
 from flask_multilimit.insight.keys import SlotsInUse, keys, prefixes_of, slots_in_use, stored_keys
 from flask_multilimit.insight.limits import Limit, endpoint_limits, places_of
 from flask_multilimit.serve.gate import AppGate, gate_of
 from support.asking import statuses, view
-
-if TYPE_CHECKING:
-    import redis
-    from flask import Flask
-
-    from flask_multilimit.control.control import Control
 
 
 def control_of(app: Flask) -> Control:

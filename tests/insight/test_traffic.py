@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 
 from flask_multilimit.engine import StorageError
-from flask_multilimit.engine.storage.tallies import TalliesInMemory
+from flask_multilimit.engine.storage.tallies import Tallies, TalliesInMemory, Tally
 from flask_multilimit.insight.traffic import ALL, SLICES, TrafficMemory
 from flask_multilimit.observe.traffic import Check, Counts, Refused, RuleCount, TrafficReader
 from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, Places, bucket_at, tallies_of
 from flask_multilimit.observe.traffic.flushing import Outbox
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from flask_multilimit.engine.storage.tallies import Tallies, Tally
 
 PREFIX = "rate_limit:"
 ADA = Refused("search", "ip-60s", "ip", "203.0.113.7")

@@ -5,25 +5,20 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 from flask import Flask
 
-from control.conftest import on_server, shop_on, soon
+from control.conftest import Shop, on_server, shop_on, soon
 from control.test_watch import GUNICORN, path_with, served
 from flask_multilimit import MultiLimit
 from flask_multilimit.insight.doctor import examine
 from flask_multilimit.insight.health import known_worker_count, workers
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import redis
-
-    from control.conftest import Shop
 
 __all__ = ["on_server"]
 

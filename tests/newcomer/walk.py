@@ -19,18 +19,15 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import redis
 
 from docs.snippets import NOWHERE, Block, blocks_of
 from support.servers import Server, find_binaries
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 QUOTE = "curl -i http://127.0.0.1:5000/quote"
 SECONDS = 20.0

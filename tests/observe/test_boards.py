@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
@@ -16,9 +17,6 @@ from flask_multilimit.observe.boards import PANELS, alerts, dashboard
 from flask_multilimit.observe.prometheus import PrometheusMetrics
 from support.folders import DOCS
 from support.processes import program
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 REGISTRY = CollectorRegistry()
 PrometheusMetrics(registry=REGISTRY)

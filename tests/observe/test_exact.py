@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+import redis
 from flask import Flask
 
 from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter
@@ -23,11 +24,6 @@ from support.forks import FORKS
 from support.processes import Program
 from support.servers import Server, find_binaries
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import redis
 
 HERE = Path(__file__).parent
 PATIENCE = 60.0

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from flask import Flask
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
@@ -19,9 +20,6 @@ from flask_multilimit.observe.prometheus import PrometheusMetrics
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import Event
 from support.folders import DOCS
-
-if TYPE_CHECKING:
-    from flask import Flask
 
 REAL = ("ok", {"X-Units": "5"})
 Series = tuple[str, frozenset[tuple[str, str]]]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from flask import Flask
+from flask.testing import FlaskClient
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_open_metrics
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,13 +19,9 @@ from flask_multilimit.observe.prometheus import PrometheusMetrics
 from flask_multilimit.observe.traffic import flushing
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import Event
+from support.doubles import RecordingStorage
 from support.forks import forked
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from flask.testing import FlaskClient
-
-    from support.doubles import RecordingStorage
 
 
 @pytest.fixture

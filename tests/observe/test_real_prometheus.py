@@ -10,24 +10,20 @@ import signal
 import subprocess
 import urllib.parse
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import redis
 
 from flask_multilimit.engine import RedisStorage
 from flask_multilimit.observe.boards import PANELS, alerts
 from flask_multilimit.observe.traffic import TrafficReader
 from support import waiting
 from support.processes import Program, program
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import redis
-
-    from support.servers import Server
+from support.servers import Server
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, multiprocess
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROCESS = """
 import sys

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
+import redis
 
 from flask_multilimit.engine import Limiter, Rule, hits_for
 from flask_multilimit.engine.hits import Hits
 from support.asking import commands
 from support.rates import RATES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import redis
 
 MANY = 10**6
 

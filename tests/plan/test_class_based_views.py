@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import functools
 import warnings
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 from unittest.mock import MagicMock
 
 import pytest
@@ -15,6 +16,7 @@ from flask.views import MethodView, View
 from flask_multilimit import MultiLimit, rate_limiter
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, policy, statuses
+from support.doubles import RecordingStorage
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # these packages use deprecated functions
@@ -22,11 +24,6 @@ with warnings.catch_warnings():
     import flask_restful
     import flask_restx
     import flask_smorest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.doubles import RecordingStorage
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:(flask_|apispec|webargs|marshmallow|jsonschema).*")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import pytest
 from flask import Blueprint, Flask
@@ -11,9 +11,7 @@ from flask.views import MethodView
 from flask_multilimit import ConfigurationError, MultiLimit, exempt, rate_limiter
 from flask_multilimit.engine.keys import MAX_KEY, MAX_PREFIX, HashTag, stem_of, stem_of_subject
 from support.asking import ask, statuses, view
-
-if TYPE_CHECKING:
-    from support.doubles import RecordingStorage
+from support.doubles import RecordingStorage
 
 BOTH = ["GET", "POST"]
 BY_METHOD = [{"rules": "10/minute", "methods": ["GET"]}, {"rules": "1/minute", "methods": ["POST"]}]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from flask import Blueprint, Flask
@@ -10,9 +10,7 @@ from flask.views import MethodView
 
 from flask_multilimit import IP, ConfigurationWarning, MultiLimit, Rule, rate_limiter
 from support.asking import ask, policy, statuses, view
-
-if TYPE_CHECKING:
-    from support.doubles import RecordingStorage
+from support.doubles import RecordingStorage
 
 STRICT: dict[str, Any] = {"type": IP, "rules": "2/minute"}
 LOOSE: dict[str, Any] = {"type": IP, "rules": "60/minute"}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from flask import Flask
 
 from flask_multilimit import IP, Ban, Concurrent, ConfigurationError, MultiLimit, Rule, rate_limiter
+from flask_multilimit.control.entries import Override
 from flask_multilimit.declare.addresses import Who
 from flask_multilimit.declare.data import WrittenRule
 from flask_multilimit.declare.subjects import Subject
@@ -19,13 +22,6 @@ from flask_multilimit.plan.overrides import SpecialSubjects, change_rules, fitti
 from flask_multilimit.serve.gate import gate_of
 from plan.written import override, overrides
 from support.asking import view
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from flask import Flask
-
-    from flask_multilimit.control.entries import Override
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import gc
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import flask
 import pytest
@@ -18,14 +19,10 @@ from flask_multilimit import IP, ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.signals import limits_checked
 from support.asking import ask, statuses, view
+from support.clock import Clock
 from support.doubles import OPEN
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.clock import Clock
-
-    Decorator = Callable[[Callable[..., Any]], Any]
+Decorator = Callable[[Callable[..., Any]], Any]
 
 
 def registering_blueprint(app: Flask, register: Callable[[Blueprint], Decorator]) -> Decorator:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from flask import Blueprint, Flask
@@ -11,13 +13,8 @@ from flask.views import MethodView, View
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, exempt, rate_limiter
 from support.asking import ask, policy, statuses, view
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from support.clock import Clock
-    from support.doubles import RecordingStorage
+from support.clock import Clock
+from support.doubles import RecordingStorage
 
 
 def windows(storage: RecordingStorage) -> list[list[float]]:

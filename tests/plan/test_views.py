@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import TYPE_CHECKING
 
 import pytest
 from flask import Flask
+from flask.testing import FlaskClient
 
 from flask_multilimit import ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.engine import MemoryStorage
 from support.asking import statuses
+from support.clock import Clock
 from support.doubles import RecordingStorage
-
-if TYPE_CHECKING:
-    from flask.testing import FlaskClient
-
-    from support.clock import Clock
 
 
 def test_view_with_two_endpoints_has_a_quota_for_each(

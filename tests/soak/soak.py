@@ -12,17 +12,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import linear_regression, median
-from typing import TYPE_CHECKING
+
+import redis
 
 from flask_multilimit.control.store import is_control
 from flask_multilimit.observe.traffic.counts import is_traffic
 from support.processes import REPLY_SECONDS, Program
-from support.servers import Server
-
-if TYPE_CHECKING:
-    import redis
-
-    from support.servers import Binary
+from support.servers import Binary, Server
 
 HERE = Path(__file__).parent
 THREADS = 4

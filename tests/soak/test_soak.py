@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
 from flask_multilimit.engine.storage.layers import deny_cache, fallback
 from soak.soak import CLIENTS, MEGABYTE, THREADS, Soaked, soak
-
-if TYPE_CHECKING:
-    from support.servers import Binary
+from support.servers import Binary
 
 SECONDS = float(os.environ.get("MULTILIMIT_SOAK_SECONDS", "10"))
 REMEMBERED = 2 * fallback.REMEMBERED + deny_cache.REMEMBERED

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import http_sf
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import redis
-    from flask import Flask
-    from werkzeug.test import TestResponse
+import redis
+from flask import Flask
+from werkzeug.test import TestResponse
 
 
 def view() -> Callable[[], str]:

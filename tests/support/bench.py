@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import redis
 from redis.cluster import RedisCluster
 from redis.exceptions import ResponseError
 
 from flask_multilimit.engine import Hit, Limiter, RedisStorage, Rule, hits_for
+from flask_multilimit.engine.rules import Rules
 from flask_multilimit.engine.storage import storage_from
 from flask_multilimit.engine.storage.schemes import DEFAULT_TIMEOUT
-
-if TYPE_CHECKING:
-    import redis
-
-    from flask_multilimit.engine.rules import Rules
-    from support.clock import Clock
+from support.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)

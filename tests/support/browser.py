@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from axe_playwright_python.base import AXE_FILE_PATH
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 
 from support.processes import program
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = (

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import flask_multilimit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PACKAGE = Path(flask_multilimit.__file__).parent
 

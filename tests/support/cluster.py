@@ -6,16 +6,14 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import redis
 from redis.cluster import ClusterNode, RedisCluster
 from redis.crc import key_slot
+from typing_extensions import Self
 
 from support.servers import POLL_SECONDS, Binary, Server, ServerError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 SLOTS = 16_384
 FORM_SECONDS = 30.0

@@ -6,18 +6,13 @@ In production a process compiles only scripts of frequent checks, and always use
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
-from flask_multilimit.engine import Decision, RedisStorage
+from flask_multilimit.engine import Decision, Hit, RedisStorage
 from flask_multilimit.engine.hits import calendars_of, new_id
 from flask_multilimit.engine.reply import completed
-from flask_multilimit.engine.storage.redis.compiled import can_be_compiled, compiled, shape_of
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from flask_multilimit.engine import Hit
-    from flask_multilimit.engine.storage.redis.compiled import Compiled, Shape
+from flask_multilimit.engine.storage.redis.compiled import Compiled, Shape, can_be_compiled, compiled, shape_of
 
 
 @lru_cache(maxsize=4096)

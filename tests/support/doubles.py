@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
 
 import wrapt
 
-from flask_multilimit import rate_limiter
-from flask_multilimit.engine import MemoryStorage, StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from uuid import UUID
-
-    from flask_multilimit import Decision
-    from flask_multilimit.engine import Hit
-    from support.clock import Clock
+from flask_multilimit import Decision, rate_limiter
+from flask_multilimit.engine import Hit, MemoryStorage, StorageError
+from support.clock import Clock
 
 
 class RecordingStorage(MemoryStorage):

@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flask import Flask, request
+from werkzeug.test import TestResponse
 
 from flask_multilimit import testing
-
-if TYPE_CHECKING:
-    from werkzeug.test import TestResponse
 
 THEIRS = "flask_limiter"
 OURS = "flask_multilimit.compat.flask_limiter"

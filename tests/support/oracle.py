@@ -6,15 +6,12 @@ the layout of a reply. :class:`Window` is the definition: every oracle and every
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
 
+from flask_multilimit.engine import Decision, Hit
 from flask_multilimit.engine.reply import ALLOWED, joined
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from uuid import UUID
-
-    from flask_multilimit.engine import Decision, Hit
 
 NEVER = -1
 

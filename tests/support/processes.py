@@ -11,20 +11,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPMessage
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
+from typing_extensions import Self
 
 from support.folders import EXAMPLES, ROOT
 from support.servers import Monitored
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from http.client import HTTPMessage
-
-    from typing_extensions import Self
 
 ADDRESS = re.compile(
     r"(?:(?:Listening at:|Running on|Serving on) http://|uwsgi socket \d+ bound to TCP address |"

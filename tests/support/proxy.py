@@ -8,10 +8,8 @@ import socket
 import struct
 import threading
 import time
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from typing_extensions import Self
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 COMMAND = re.compile(rb"^\*\d+\r$", re.MULTILINE)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from support.servers import Server
+from typing_extensions import Self
+
+from support.servers import Binary, Server
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from typing_extensions import Self
-
-    from support.servers import Binary
 
 SERVICE = "limits"
 DOWN_AFTER_MILLISECONDS = 2000

@@ -14,18 +14,15 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from typing_extensions import Self
+from typing_extensions import Self
 
 ENVIRONMENT_VARIABLE = "MULTILIMIT_TEST_SERVER"
 PACKAGED_BINARIES = {

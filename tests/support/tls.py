@@ -6,17 +6,12 @@ import contextlib
 import socket
 import ssl
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import trustme
 
-from support.servers import Server, ServerError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from support.servers import Binary
+from support.servers import Binary, Server, ServerError
 
 
 class Certificates:

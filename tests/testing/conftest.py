@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from flask import Flask, request
+from flask.testing import FlaskClient
 
 from flask_multilimit import IP, USER, MultiLimit, Rule, rate_limiter
 from flask_multilimit.serve.gate import gate_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from flask.testing import FlaskClient
 
 collect_ignore = ["userproject"]
 

@@ -5,22 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from flask import Flask
+from flask.testing import FlaskClient
 
 from flask_multilimit import IP, Ban, ConfigurationError, MultiLimit, Rule, current_decision, rate_limiter
 from flask_multilimit.engine import Limiter, MemoryStorage, RedisStorage, hits_for
 from flask_multilimit.signals import request_rejected
 from flask_multilimit.testing import Clock, exhaust, freeze
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from flask.testing import FlaskClient
-
-    from support.servers import Server
+from support.servers import Server
 
 
 def statuses(client: FlaskClient, path: str, times: int) -> list[int]:

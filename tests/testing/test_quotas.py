@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from flask import Flask
+from flask.testing import FlaskClient
 
 from flask_multilimit import Ban, ConfigurationError, LimitType, rate_limiter
+from flask_multilimit.declare.subjects import Named
 from flask_multilimit.testing import enabled, exhaust, reset
 from testing.conftest import make_app
-
-if TYPE_CHECKING:
-    from flask import Flask
-    from flask.testing import FlaskClient
-
-    from flask_multilimit.declare.subjects import Named
 
 
 def test_exhaust_refuses_the_next_request_without_calling_the_view(app: Flask, client: FlaskClient) -> None:

@@ -10,15 +10,12 @@ import tarfile
 from collections import Counter
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from support.folders import ROOT
+from support.servers import Server
 from upgrade.worker import COUNT
-
-if TYPE_CHECKING:
-    from support.servers import Server
 
 pytestmark = pytest.mark.slow
 

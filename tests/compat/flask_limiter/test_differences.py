@@ -83,9 +83,7 @@ def test_first_request_warns_of_differences_that_affect_the_app(
     assert named_at_start(caplog, declare, **options) == named
 
 
-def test_unknown_settings_are_logged_with_the_nearest_known_name(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_unknown_settings_are_logged_with_the_nearest_known_name(caplog: pytest.LogCaptureFixture) -> None:
     app = Flask("shop")
     app.config.update(RATELIMIT_STORAGE_URL="memory://", RATELIMIT_GUEST_USER="60 per minute")  # the latter by Invenio
     Limiter(get_remote_address, app=app)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import redis
 from flask import Flask, Response, abort, request
 from flask.views import MethodView
 from werkzeug.test import EnvironBuilder
@@ -17,11 +18,7 @@ from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.signals import Event, limit_event, limits_checked, request_rejected, subject_banned
 from flask_multilimit.usage import Usage
 from support.asking import commands
-
-if TYPE_CHECKING:
-    import redis
-
-    from support.servers import Server
+from support.servers import Server
 
 
 @pytest.fixture

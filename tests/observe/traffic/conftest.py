@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from flask_multilimit.engine import Limiter, MemoryStorage, StorageError, hits_for
+from flask_multilimit.engine import Hit, Limiter, MemoryStorage, StorageError, hits_for
+from flask_multilimit.engine.storage import KeepsTallies, Tallies, Tally
 from flask_multilimit.engine.storage.tallies import TalliesInMemory
 from flask_multilimit.observe.events import event_of, outcome_of
-from flask_multilimit.observe.traffic import TrafficReader
+from flask_multilimit.observe.traffic import Counts, TrafficReader
 from flask_multilimit.observe.traffic.flushing import Outbox
 from flask_multilimit.signals import Event
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from flask_multilimit.engine import Hit
-    from flask_multilimit.engine.storage import KeepsTallies, Tallies, Tally
-    from flask_multilimit.observe.traffic import Counts
 
 PREFIX = "rate_limit:"
 

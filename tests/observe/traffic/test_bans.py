@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
+import redis
 
 from flask_multilimit.engine import RedisStorage, StorageError
 from flask_multilimit.observe.traffic import Check, Counts, Refused, TrafficReader
@@ -13,14 +14,7 @@ from flask_multilimit.observe.traffic import counts as table
 from flask_multilimit.observe.traffic.counting import BAN_LIST, DENY_LIST
 from flask_multilimit.observe.traffic.counts import LIVES_SECONDS, BanBegun
 from flask_multilimit.observe.traffic.reading import SECONDS, TrafficWatch, top_shares
-from observe.traffic.conftest import PREFIX, Sender, outbox_to
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import redis
-
-    from observe.traffic.conftest import Keeper
+from observe.traffic.conftest import PREFIX, Keeper, Sender, outbox_to
 
 DAY = 86_400
 

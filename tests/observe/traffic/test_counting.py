@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from flask_multilimit import Ban
-from flask_multilimit.engine import Limiter, MemoryStorage, hits_for
+from flask_multilimit.engine import Hit, Limiter, MemoryStorage, hits_for
 from flask_multilimit.observe.events import OTHERS, ByList, hits_near_limit, is_near_limit, outcome_of
 from flask_multilimit.observe.traffic import Check, Refused, RuleCount, counting
 from flask_multilimit.observe.traffic.counting import MOST_SENT, Counter
 from flask_multilimit.observe.traffic.counts import LONGEST_SUBJECT
 from flask_multilimit.signals import Event
+from observe.traffic.conftest import Limiting
 from support.forks import forked
-
-if TYPE_CHECKING:
-    from flask_multilimit.engine import Hit
-    from observe.traffic.conftest import Limiting
 
 
 @pytest.fixture

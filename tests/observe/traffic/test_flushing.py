@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from flask_multilimit.engine import StorageError
 from flask_multilimit.observe.traffic import Check, Counts, Refused, TrafficReader
 from flask_multilimit.observe.traffic.counting import MOST_SENT
 from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, LIVES_SECONDS, is_traffic
-from flask_multilimit.observe.traffic.flushing import MOST_WAITING, as_stored
-from observe.traffic.conftest import PREFIX, outbox_to
+from flask_multilimit.observe.traffic.flushing import MOST_WAITING, Outbox, as_stored
+from observe.traffic.conftest import PREFIX, Keeper, outbox_to
 from support.forks import forked
-
-if TYPE_CHECKING:
-    from flask_multilimit.observe.traffic.flushing import Outbox
-    from observe.traffic.conftest import Keeper
 
 
 def some(amount: int = 1, endpoint: str = "view") -> Counts:

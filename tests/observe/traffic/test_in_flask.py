@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import redis
 from flask import Flask
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, current_decision, rate_limiter
@@ -13,13 +14,9 @@ from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.observe.traffic import Check, RecentTraffic, RuleCount, flushing, reader_of
 from flask_multilimit.observe.traffic.flushing import Traffic
 from flask_multilimit.serve.gate import gate_of
+from support.doubles import RecordingStorage
+from support.servers import Server
 from support.waiting import until
-
-if TYPE_CHECKING:
-    import redis
-
-    from support.doubles import RecordingStorage
-    from support.servers import Server
 
 
 def make(app: Flask, **options: Any) -> MultiLimit:

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from flask_multilimit import ConfigurationError
 from flask_multilimit.engine import MemoryStorage
-from flask_multilimit.observe.traffic import (
-    Check,
-    Counts,
-    Refused,
-    RuleCount,
-    TrafficReader,
-    reader_of,
-)
+from flask_multilimit.observe.traffic import Check, Counts, Refused, RuleCount, TrafficReader, reader_of
 from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, Places
-from observe.traffic.conftest import PREFIX, Sender
-
-if TYPE_CHECKING:
-    from observe.traffic.conftest import Keeper
+from observe.traffic.conftest import PREFIX, Keeper, Sender
 
 
 def refused(subject: str, amount: int = 1) -> Counts:
