@@ -33,11 +33,6 @@ each_algorithm = pytest.mark.parametrize("algorithm", RATES)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def storage(clock: Clock) -> MemoryStorage:
     return MemoryStorage(clock)
 

@@ -28,16 +28,6 @@ BAN = Ban(after=3, within=600, time=3600)
 PLAN = hits_for("1/minute", scope="login", subject="ada", ban=BAN)
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def storage(clock: Clock) -> RecordingStorage:
-    return RecordingStorage(clock)
-
-
 def refused(limiter: Limiter, wanted: tuple[Hit, ...], times: int) -> list[Decision]:
     """Use up the quota, and be refused so many times."""
     while (decision := limiter.check(wanted)).allowed:

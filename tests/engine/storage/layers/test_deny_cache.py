@@ -98,11 +98,6 @@ class Bench(NamedTuple):
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def bench(clock: Clock) -> Bench:
     storage = RecordingMemory(clock)
     cache = DenyCache(storage, seconds=10, clock=clock)
