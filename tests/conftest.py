@@ -58,9 +58,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_compiled_scripts_of_earlier_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test sends the scripts that it would send if it ran alone."""
-    monkeypatch.setattr("flask_multilimit.engine.storage.redis.storage.SHAPES", Shapes())
+def learning(monkeypatch: pytest.MonkeyPatch) -> Shapes:
+    """What the process of the test has compiled: nothing yet, so that it sends the scripts that it would send alone."""
+    fresh = Shapes()
+    monkeypatch.setattr("flask_multilimit.engine.storage.redis.storage.SHAPES", fresh)
+    return fresh
 
 
 @pytest.fixture

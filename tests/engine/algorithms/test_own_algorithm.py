@@ -15,7 +15,7 @@ import redis
 
 from flask_multilimit.engine import Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from flask_multilimit.engine.storage.redis import scripts, storage
+from flask_multilimit.engine.storage.redis import scripts
 from flask_multilimit.engine.storage.redis.compiled import COMPILE_AFTER, Shapes
 from support.bench import Bench, bare, hits
 from support.folders import DOCS, ROOT, TESTS
@@ -39,13 +39,6 @@ def _page_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     scripts.script.cache_clear()
     for name in MODULES:
         sys.modules.pop(name, None)
-
-
-@pytest.fixture
-def learning(monkeypatch: pytest.MonkeyPatch) -> Shapes:
-    fresh = Shapes()
-    monkeypatch.setattr(storage, "SHAPES", fresh)
-    return fresh
 
 
 def cooldown(time: float = 10, count: int = 3) -> Rule:

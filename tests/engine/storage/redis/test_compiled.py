@@ -15,7 +15,6 @@ from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.hits import Hits
 from flask_multilimit.engine.reply import completed, frame_of
 from flask_multilimit.engine.storage.redis import compiled as compiling
-from flask_multilimit.engine.storage.redis import storage
 from flask_multilimit.engine.storage.redis.compiled import (
     MOST_HITS,
     WRITTEN_OUT,
@@ -35,14 +34,6 @@ def client(redis_client: redis.Redis) -> Iterator[redis.Redis]:
     redis_client.script_flush()
     yield redis_client
     redis_client.script_flush()
-
-
-@pytest.fixture
-def learning(monkeypatch: pytest.MonkeyPatch) -> Shapes:
-    """A process that has compiled nothing yet."""
-    fresh = Shapes()
-    monkeypatch.setattr(storage, "SHAPES", fresh)
-    return fresh
 
 
 def script_of(wanted: tuple[Hit, ...]) -> Compiled:
@@ -135,7 +126,6 @@ def test_number_of_shapes_that_are_counted_is_bounded(monkeypatch: pytest.Monkey
     assert len(learning._counted) == 5
 
 
-@pytest.mark.usefixtures("learning")
 def test_compiled_script_is_sent_again_after_the_server_lost_it_and_charges_once(client: redis.Redis) -> None:
     limiter, plan = Limiter(RedisStorage(client)), hits("1000/minute")
     for _ in range(compiling.COMPILE_AFTER + 1):
@@ -212,7 +202,6 @@ def test_longest_compiled_script_runs_within_the_local_names_that_lua_allows(
 # The compiled script
 
 
-@pytest.mark.usefixtures("learning")
 def test_compiled_check_sends_only_its_keys_and_its_id(client: redis.Redis) -> None:
     limiter, plan = Limiter(RedisStorage(client)), hits("1000/minute")
     for _ in range(compiling.COMPILE_AFTER + 1):
