@@ -22,6 +22,7 @@ from flask_multilimit.observe.events import (
 )
 from flask_multilimit.serve import audience
 from flask_multilimit.signals import Event, limit_event
+from support.asking import heard
 from support.doubles import RecordingStorage
 from support.waiting import until
 
@@ -248,16 +249,12 @@ def test_limit_event_signal_sends_each_event_of_the_app(
     app.config["MULTILIMIT_TRAFFIC"] = traffic
     MultiLimit(app, storage=storage)
     app.add_url_rule("/", "view", rate_limiter(charge_when=lambda _: False)(lambda: "ok"))
-    heard: list[tuple[object, Event]] = []
 
-    def receiver(sender: object, event: Event) -> None:
-        heard.append((sender, event))
-
-    with limit_event.connected_to(receiver):
+    with heard(app, limit_event) as signals:
         app.test_client().get("/")
 
-    assert [(sender, event.outcome) for sender, event in heard] == [(app, "allowed"), (app, "refunded")]
-    assert heard[0][1].seconds > 0
+    assert [told["event"].outcome for _, told in signals] == ["allowed", "refunded"]
+    assert signals[0][1]["event"].seconds > 0
 
 
 def test_observer_that_raises_is_logged_once_a_minute_and_the_request_goes_on(

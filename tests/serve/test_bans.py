@@ -22,8 +22,8 @@ from flask_multilimit import (
     current_decision,
     rate_limiter,
 )
-from flask_multilimit.signals import Event, limit_event, shadow_rejected, subject_banned
-from support.asking import ask, commands, policy, statuses, view
+from flask_multilimit.signals import limit_event, shadow_rejected, subject_banned
+from support.asking import ask, commands, heard, policy, statuses, view
 from support.clock import Clock
 
 BAN = Ban(after=3, within=600, time=3600, factor=2, most=86_400)
@@ -228,23 +228,18 @@ def test_ban_that_does_not_hold_leaves_current_decision_unchanged(app: Flask, an
 
 
 @pytest.fixture
-def signalled(app: Flask) -> Iterator[list[dict[str, Any]]]:
-    told: list[dict[str, Any]] = []
-
-    def receive(_app: Flask, **arguments: Any) -> None:
-        told.append(arguments)
-
-    with subject_banned.connected_to(receive, app):
-        yield told
+def signalled(app: Flask) -> Iterator[list[tuple[str, Any]]]:
+    with heard(app, subject_banned) as signalled:
+        yield signalled
 
 
-def test_ban_is_signalled_once_when_it_begins(app: Flask, any_storage: Any, signalled: list[dict[str, Any]]) -> None:
+def test_ban_is_signalled_once_when_it_begins(app: Flask, any_storage: Any, signalled: list[tuple[str, Any]]) -> None:
     limited(app, any_storage, name="login")
     banned(app)
     for _ in range(5):
         ask(app)
 
-    [told] = signalled
+    [(_, told)] = signalled
 
     decision = told.pop("decision")
     assert 3590 <= told.pop("until") - time.time() <= 3600
@@ -253,28 +248,24 @@ def test_ban_is_signalled_once_when_it_begins(app: Flask, any_storage: Any, sign
 
 
 def test_repeated_ban_signals_its_level_and_lasts_longer(
-    app: Flask, any_storage: Any, signalled: list[dict[str, Any]], clock: Clock
+    app: Flask, any_storage: Any, signalled: list[tuple[str, Any]], clock: Clock
 ) -> None:
     limited(app, any_storage)
     banned(app)
     clock.advance(3600)
     response = banned(app)
 
-    assert [told["level"] for told in signalled] == [0, 1]
+    assert [told["level"] for _, told in signalled] == [0, 1]
     assert response.headers["Retry-After"] == "7200"
 
 
 def test_events_distinguish_refused_from_banned(app: Flask, any_storage: Any) -> None:
-    events: list[Event] = []
-
-    def receive(_app: Flask, event: Event) -> None:
-        events.append(event)
-
     limited(app, any_storage)
-    with limit_event.connected_to(receive, app):
+    with heard(app, limit_event) as signals:
         banned(app)
         ask(app)
 
+    events = [told["event"] for _, told in signals]
     assert [event.outcome for event in events] == ["allowed", "allowed", "refused", "refused", "banned", "banned"]
     assert events[-1].rules == ("ip-60s", "ip-ban")
     assert events[-1].refusals[-1][:] == ("ip-ban", "ip", "127.0.0.1")
@@ -310,24 +301,20 @@ def test_each_ban_is_one_log_line(
 
 
 def test_shadow_limiter_bans_no_client_and_signals_bans_it_would_begin(
-    app: Flask, any_storage: Any, signalled: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+    app: Flask, any_storage: Any, signalled: list[tuple[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[list[str]] = []
-
-    def receive(_app: Flask, decision: Decision, **_: Any) -> None:
-        told.append([status.name for status in decision.shadowed])
-
     limited(app, any_storage, shadow=True)
-    with shadow_rejected.connected_to(receive, app), caplog.at_level(logging.INFO):
+    with heard(app, shadow_rejected) as signals, caplog.at_level(logging.INFO):
         assert statuses(app, *["/"] * 6) == [200] * 6
 
-    assert told == [["ip-60s"], ["ip-60s"], ["ip-60s", "ip-ban"], ["ip-60s", "ip-ban"]]
+    shadowed = [[status.name for status in told["decision"].shadowed] for _, told in signals]
+    assert shadowed == [["ip-60s"], ["ip-60s"], ["ip-60s", "ip-ban"], ["ip-60s", "ip-ban"]]
     assert signalled == []
     assert "Rate limits: banned" not in caplog.text
 
 
 def test_ban_of_a_shadow_that_begins_with_a_real_one_is_not_signalled(
-    app: Flask, any_storage: Any, signalled: list[dict[str, Any]]
+    app: Flask, any_storage: Any, signalled: list[tuple[str, Any]]
 ) -> None:
     MultiLimit(app, storage=any_storage)
     shadow = rate_limiter(type=lambda: "x", name="trial", rules="2/minute", ban=BAN, shadow=True)
@@ -336,7 +323,7 @@ def test_ban_of_a_shadow_that_begins_with_a_real_one_is_not_signalled(
 
     banned(app)
 
-    assert [each["limiter"] for each in signalled] == ["ip"]
+    assert [told["limiter"] for _, told in signalled] == ["ip"]
 
 
 # Limits of all kinds

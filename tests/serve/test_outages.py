@@ -20,6 +20,7 @@ from flask_multilimit.serve import startup
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.serve.refusal import Refusals
 from flask_multilimit.signals import limits_checked, storage_failed, storage_recovered
+from support.asking import heard
 from support.doubles import RecordingStorage, limited_service
 from support.servers import Binary
 
@@ -100,13 +101,8 @@ class TestFailingStorage:
 
         assert "it is broken" in str(raised.value.__cause__)
 
-    def test_failure_sends_no_limits_checked_signal(self, limited: FlaskClient) -> None:
-        signals: list[object] = []
-
-        def receiver(sender: object, **_: object) -> None:
-            signals.append(sender)
-
-        with limits_checked.connected_to(receiver):
+    def test_failure_sends_no_limits_checked_signal(self, limited_app: Flask, limited: FlaskClient) -> None:
+        with heard(limited_app, limits_checked) as signals:
             status = limited.get("/").status_code
 
         assert (status, signals) == (503, [])
@@ -291,17 +287,12 @@ def test_outage_is_logged_and_signalled_once(
     make: Callable[..., Flask], storage: RecordingStorage, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make()
-    signals: list[tuple[Flask, str]] = []
-
-    def receiver(sender: Flask, health: Health) -> None:
-        signals.append((sender, str(health.error)))
-
     storage.broken = True
-    with caplog.at_level(logging.INFO), storage_failed.connected_to(receiver):
+    with caplog.at_level(logging.INFO), heard(app, storage_failed) as signals:
         for _ in range(4):
             app.test_client().get("/")
 
-    assert signals == [(app, "the rate limit storage gave no answer: it is broken")]
+    assert [str(told["health"].error) for _, told in signals] == ["the rate limit storage gave no answer: it is broken"]
     assert [record.name for record in caplog.records] == [app.logger.name]
     assert "storage failed (key rate_limit:{view}): " in caplog.text
     assert "it is broken; meanwhile: this process" in caplog.text

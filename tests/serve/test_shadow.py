@@ -12,31 +12,23 @@ from flask_multilimit import Decision, LimitType, MultiLimit, current_decision, 
 from flask_multilimit.engine import Limiter
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import limits_checked, request_rejected, shadow_rejected
-from support.asking import ask, policy, statuses, view
+from support.asking import ask, heard, policy, statuses, view
 from support.clock import Clock
 
 
 @pytest.fixture
-def sent(app: Flask) -> Iterator[list[tuple[str, list[str]]]]:
-    """The name of each signal that was sent, and the shadows that would have refused."""
-    found: list[tuple[str, list[str]]] = []
+def sent(app: Flask) -> Iterator[list[tuple[str, Any]]]:
+    with heard(app, limits_checked, request_rejected, shadow_rejected) as sent:
+        yield sent
 
-    def receiver_of(name: str) -> Any:
-        def receive(_app: Flask, *, decision: Decision, **_: Any) -> None:
-            found.append((name, [status.name for status in decision.shadowed]))
 
-        return receive
-
-    receivers = {signal: receiver_of(signal.name) for signal in (limits_checked, request_rejected, shadow_rejected)}
-    for signal, receiver in receivers.items():
-        signal.connect(receiver, app)
-    yield found
-    for signal, receiver in receivers.items():
-        signal.disconnect(receiver, app)
+def shadowed(sent: list[tuple[str, Any]]) -> list[tuple[str, list[str]]]:
+    """The name of each signal, and the shadows that would have refused."""
+    return [(name, [status.name for status in told["decision"].shadowed]) for name, told in sent]
 
 
 def test_shadow_is_signalled_when_it_would_have_refused(
-    app: Flask, any_storage: Any, sent: list[tuple[str, list[str]]], clock: Clock
+    app: Flask, any_storage: Any, sent: list[tuple[str, Any]], clock: Clock
 ) -> None:
     MultiLimit(app, storage=any_storage)
     app.add_url_rule("/", "view", rate_limiter(rules="1/minute", shadow=True, name="trial")(view()))
@@ -45,7 +37,7 @@ def test_shadow_is_signalled_when_it_would_have_refused(
         clock.advance(seconds)
         ask(app)
 
-    assert sent == [
+    assert shadowed(sent) == [
         ("limits-checked", []),
         ("limits-checked", ["trial-60s"]),
         ("shadow-rejected", ["trial-60s"]),
@@ -92,7 +84,7 @@ def test_shadow_is_in_header_fields_only_when_configured(app: Flask, any_storage
     assert ask(other, "/alone").headers["RateLimit"] == '"default-60s";r=0;t=60'
 
 
-def test_shadows_in_settings_never_refuse(app: Flask, any_storage: Any, sent: list[tuple[str, list[str]]]) -> None:
+def test_shadows_in_settings_never_refuse(app: Flask, any_storage: Any, sent: list[tuple[str, Any]]) -> None:
     shadow = {"rules": "1/minute", "shadow": True}
     app.config |= {"MULTILIMIT_LIMITS": {"view": {**shadow, "rules": "1/hour"}}, "MULTILIMIT_SHADOW_HEADERS": True}
     MultiLimit(app, storage=any_storage, application_limits=shadow, unmatched_limits=shadow)
@@ -100,7 +92,7 @@ def test_shadows_in_settings_never_refuse(app: Flask, any_storage: Any, sent: li
 
     assert statuses(app, "/", "/") == [200, 200]
     assert statuses(app, "/no", "/no") == [404, 404]
-    assert ("shadow-rejected", ["application-60s", "default-3600s"]) in sent
+    assert ("shadow-rejected", ["application-60s", "default-3600s"]) in shadowed(sent)
 
 
 def test_shadow_does_not_wait_or_call_on_rejected(app: Flask, any_storage: Any) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import http_sf
 import redis
+from blinker import NamedSignal
 from flask import Flask
 from werkzeug.test import TestResponse
 
@@ -39,6 +40,20 @@ def read_list(field: str) -> list[tuple[str, dict[str, Any]]]:
     found: Any = http_sf.parse(field.encode(), tltype="list")
     assert all(type(name) is str for name, _ in found)
     return [(name, dict(parameters)) for name, parameters in found]
+
+
+@contextmanager
+def heard(app: Flask, *signals: NamedSignal) -> Iterator[list[tuple[str, Any]]]:
+    """The signals of ``app`` that are sent in the block, in order: the name of each, and its arguments by name."""
+    found: list[tuple[str, Any]] = []
+
+    def receiver_of(signal: NamedSignal) -> Callable[..., None]:
+        return lambda _, **arguments: found.append((signal.name, arguments))
+
+    with ExitStack() as connected:
+        for signal in signals:
+            connected.enter_context(signal.connected_to(receiver_of(signal), app))
+        yield found
 
 
 @contextmanager

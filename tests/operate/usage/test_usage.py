@@ -21,7 +21,7 @@ from flask_multilimit.engine import MemoryStorage, RedisStorage
 from flask_multilimit.signals import limit_event, limits_checked
 from flask_multilimit.testing import Clock
 from flask_multilimit.usage import Usage
-from support.asking import ask, commands, statuses, view
+from support.asking import ask, commands, heard, statuses, view
 from support.clock import Clock as ServerClock
 
 HTML = {"Accept": "text/html"}
@@ -177,13 +177,8 @@ class TestJson:
 class TestAsking:
     def test_usage_charges_nothing_and_sends_no_signals(self, app: Flask) -> None:
         assert statuses(app, "/search", "/search", "/search") == [200, 200, 429]
-        seen: list[Any] = []
-
-        def see(_: object, **told: Any) -> None:
-            seen.append(told)
-
         before = json_of(app)["resources"]["api.search:ip-60s"]
-        with limits_checked.connected_to(see), limit_event.connected_to(see):
+        with heard(app, limits_checked, limit_event) as seen:
             client = app.test_client()
             assert {client.get("/rate_limit").status_code for _ in range(200)} == {200}
         after = json_of(app)["resources"]["api.search:ip-60s"]

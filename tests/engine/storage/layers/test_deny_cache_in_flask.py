@@ -16,7 +16,7 @@ from flask_multilimit.engine.storage import layers_of
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import limits_checked, request_rejected, shadow_rejected
 from flask_multilimit.testing import freeze, reset
-from support.asking import ask, commands, statuses, view
+from support.asking import ask, commands, heard, statuses, view
 from support.clock import Clock
 from support.servers import Server
 
@@ -96,21 +96,13 @@ def test_cached_refusal_sends_the_same_signals_as_any_refusal(limited: Flask, re
         "/trial", "trial", rate_limiter(rules="1/hour", shadow=True)(rate_limiter(rules="1/day")(view()))
     )
     statuses(limited, "/trial", "/trial")
-    seen: list[tuple[str, bool, Any]] = []
 
-    def listen(name: str) -> Any:
-        return lambda sender, decision, endpoint, subjects: seen.append((name, decision.allowed, endpoint))  # noqa: ARG005
-
-    listeners = {signal: listen(signal.name) for signal in (limits_checked, request_rejected, shadow_rejected)}
-    for signal, listener in listeners.items():
-        signal.connect(listener, limited)
-    with commands(redis_client) as sent:
+    with heard(limited, limits_checked, request_rejected, shadow_rejected) as told, commands(redis_client) as sent:
         statuses(limited, "/trial")
-    for signal, listener in listeners.items():
-        signal.disconnect(listener, limited)
 
     assert sent == []
-    assert seen == [(signal.name, False, "trial") for signal in (limits_checked, shadow_rejected, request_rejected)]
+    assert [name for name, _ in told] == ["limits-checked", "shadow-rejected", "request-rejected"]
+    assert {(each["decision"].allowed, each["endpoint"]) for _, each in told} == {(False, "trial")}
 
 
 # The test kit
