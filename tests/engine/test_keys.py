@@ -25,14 +25,6 @@ HASH_TAGS: tuple[HashTag, ...] = get_args(HashTag)
 any_text = st.text(st.characters(codec=None), max_size=80) | st.text("ab{}:%*\0\n é😀\ud800", max_size=80)
 
 
-@given(any_text, st.integers(0, 3), st.sampled_from(["%", "*", "{", "}", ":", "\0", "a"]))
-def test_texts_that_differ_in_one_character_escape_differently(text: str, place: int, inserted: str) -> None:
-    other = text[:place] + inserted + text[place:]
-
-    assert escape_subject(text) != escape_subject(other)
-    assert escape_scope(text) != escape_scope(other)
-
-
 @given(any_text)
 def test_escaped_text_changes_when_it_is_escaped_again(text: str) -> None:
     """Unless there was nothing to escape. So the escaped text of one subject is never the name of another."""

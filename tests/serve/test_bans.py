@@ -15,7 +15,6 @@ from werkzeug.test import TestResponse
 from flask_multilimit import (
     Ban,
     ConfigurationError,
-    Decision,
     LimitType,
     MultiLimit,
     Rule,
@@ -114,17 +113,6 @@ def test_charge_when_bans_only_clients_with_failed_logins(app: Flask, any_storag
     assert {response.status_code for response in honest} == {200}
     assert [response.status_code for response in guesses] == [401, 401, 429, 429, 429, 429]
     assert [response.headers.get("Retry-After") for response in guesses[2:]] == ["60", "60", "3600", "3600"]
-
-
-def test_message_of_a_limiter_can_mention_the_ban(app: Flask, any_storage: Any) -> None:
-    def message(decision: Decision) -> str:
-        return "Come back later." if decision.ban is None else f"Banned for {decision.ban.retry_after:g} s."
-
-    limited(app, any_storage, message=message)
-
-    response = banned(app)
-
-    assert "Banned for 3600 s." in response.get_data(as_text=True)
 
 
 # Responses

@@ -22,7 +22,6 @@ from flask_multilimit.serve.refusal import Refusals
 from flask_multilimit.signals import limits_checked, storage_failed, storage_recovered
 from support.asking import heard
 from support.doubles import RecordingStorage, limited_service
-from support.servers import Binary
 
 FAILED = "Rate limiting failed on the server. Please try again later."
 PROBLEM = (
@@ -114,15 +113,6 @@ class TestFailingStorage:
 
     def test_unlimited_view_still_answers(self, limited: FlaskClient) -> None:
         assert limited.get("/free").text == "free"
-
-    def test_missing_server_is_503(self, app: Flask, server_binaries: dict[str, Binary]) -> None:
-        del server_binaries
-        app.config["MULTILIMIT_ON_STORAGE_ERROR"] = "deny"
-        MultiLimit(app, storage="unix:///nowhere/at/all.sock")
-        app.add_url_rule("/", "view", rate_limiter()(lambda: "ok"))
-
-        assert app.test_client().get("/").status_code == 503
-        gate_of(app).limiter.close()
 
 
 class TestDisabledLimits:

@@ -132,16 +132,6 @@ def test_header_fields_during_a_debt_show_when_the_next_unit_is_free(app: Flask)
     assert [field.partition(";")[2] for field in fields] == ["r=0;t=4594", "r=0;t=3172"]
 
 
-@pytest.mark.parametrize("cost", [0, 100])
-def test_request_takes_one_slot_for_any_estimate(app: Flask, cost: int) -> None:
-    def view() -> str:
-        return str([status.remaining for status in current_decision.statuses])
-
-    get = serve(app, view, rules=[Concurrent(2), TOKENS], cost=cost, settle=True)
-
-    assert get().text == f"[1, {1000 - cost}]"
-
-
 def test_last_settle_of_a_view_counts(app: Flask) -> None:
     get = serve(app, settling_at(7, 250), settle=True)
 

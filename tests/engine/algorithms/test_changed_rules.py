@@ -44,15 +44,6 @@ def test_changed_count_of_a_bucket_keeps_its_reset_after(bench: Bench, algorithm
     assert (halved.remaining, halved.reset_after) == (2, 6)
 
 
-@pytest.mark.parametrize("algorithm", RATES)
-def test_check_of_cost_0_is_allowed_when_a_lowered_count_is_exceeded(bench: Bench, algorithm: str) -> None:
-    bench.limiter.check(hits(Rule(10, 10, algorithm=algorithm, burst=10 if algorithm == "gcra" else None), cost=7))
-
-    lowered = hits(Rule(10, 3, algorithm=algorithm, burst=3 if algorithm == "gcra" else None), cost=0)
-
-    assert bench.limiter.check(lowered).allowed
-
-
 @pytest.mark.parametrize("algorithm", BUCKETS)
 def test_a_fraction_of_a_microsecond_does_not_grow_when_the_count_is_lowered(bench: Bench, algorithm: str) -> None:
     """It is stored in parts of a microsecond: 10**9 of them under the old count, one under the new."""
@@ -102,22 +93,6 @@ def test_leaky_bucket_keeps_its_level_when_it_becomes_a_queue(bench: Bench) -> N
     exhaust(bench.limiter, hits(bucket("leaky_bucket", count=10, burst=4)))
 
     assert bench.limiter.check(hits(bucket("leaky_bucket", count=10, max_delay=9))).delay == 4
-
-
-# Algorithm and window
-
-
-@pytest.mark.parametrize("after", RATES)
-@pytest.mark.parametrize("before", RATES)
-def test_each_algorithm_keeps_its_own_history_when_a_rule_switches_between_them(
-    bench: Bench, before: str, after: str
-) -> None:
-    first, second = (hits(Rule(10, 5, algorithm=name, burst=5 if name == "gcra" else None)) for name in (before, after))
-    exhaust(bench.limiter, first)
-
-    assert bench.limiter.peek(second).remaining == (5 if before != after else 0)
-    exhaust(bench.limiter, second)
-    assert not bench.limiter.check(first).allowed
 
 
 # Random changes

@@ -97,15 +97,3 @@ def test_cooldown_admits_as_described_on_the_page(bench: Bench) -> None:
         admitted.append(bench.limiter.check(plan).allowed)
 
     assert admitted == [True, True, True, False, False, True, True]
-
-
-@pytest.mark.parametrize("other", ALGORITHMS)
-def test_an_own_algorithm_is_all_or_nothing_with_every_other(bench: Bench, other: str) -> None:
-    tight = hits(Rule(20, 1, algorithm=other))
-    loose = hits(cooldown())
-    bench.limiter.check(tight + loose)
-    stored = bench.stored()
-
-    assert not bench.limiter.check(loose + tight).allowed
-    assert bench.stored() == stored
-    assert bench.limiter.peek(loose).remaining == 2

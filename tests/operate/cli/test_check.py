@@ -308,17 +308,6 @@ def test_check_says_when_rules_depend_on_the_request(on_server: Command) -> None
     assert asked["by_request"] == ["api_key"]
 
 
-def test_check_reads_memory_storage_of_its_own_process() -> None:
-    app = Flask("shop")
-    MultiLimit(app)
-    app.get("/", endpoint="view")(rate_limiter(rules="1/hour")(lambda: "ok"))
-    assert app.test_client().get("/").status_code == 200
-
-    result = app.test_cli_runner().invoke(args=["multilimit", "check", "view"])
-
-    assert result.output.startswith("view GET  a request would be refused, for ")
-
-
 @pytest.mark.parametrize(
     ("declared", "arguments", "state", "verdict"),
     [

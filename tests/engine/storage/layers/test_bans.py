@@ -75,14 +75,18 @@ def test_deny_cache_passes_on_strikes_again_as_soon_as_a_ban_has_ended(
     assert strikes_left(storage, plan) == 1
 
 
-def test_refusal_from_the_deny_cache_does_not_begin_the_ban_again(cached: Limiter) -> None:
-    *_, completing = refused(cached, PLAN, 3)
-    later = cached.check(PLAN)
+def test_ban_that_the_deny_cache_answers_keeps_its_level_and_does_not_begin_again(
+    cached: Limiter, clock: Clock
+) -> None:
+    plan = hits_for("1/minute", scope="login", subject="ada", ban=Ban(after=3, within=600, time=5))
+    refused(cached, plan, 3)
+    clock.advance(5)
+    *_, completing = refused(cached, plan, 3)
 
-    assert completing.ban is not None
-    assert later.ban is not None
-    assert (completing.ban.begun, later.ban.begun) == (True, False)
-    assert (completing.ban.level, later.ban.level) == (0, 0)
+    later = cached.check(plan)
+
+    assert later.decided_by == "deny_cache"
+    assert [(ban.level, ban.begun) for ban in (completing.ban, later.ban) if ban] == [(1, True), (1, False)]
 
 
 def test_deny_cache_asks_again_after_its_time_whether_a_ban_still_holds(
@@ -94,14 +98,6 @@ def test_deny_cache_asks_again_after_its_time_whether_a_ban_still_holds(
     clock.advance(9.9)
     assert not cached.check(PLAN).allowed
     clock.advance(0.1)
-
-    assert cached.check(PLAN).allowed
-
-
-def test_reset_through_the_deny_cache_ends_a_ban_at_once(cached: Limiter) -> None:
-    refused(cached, PLAN, 3)
-
-    cached.reset(PLAN)
 
     assert cached.check(PLAN).allowed
 

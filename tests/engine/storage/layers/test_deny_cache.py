@@ -145,16 +145,6 @@ def test_each_cached_refusal_has_its_own_id_and_no_charges(bench: Bench) -> None
     assert [decision.charges for decision in decisions] == [(), (), ()]
 
 
-def test_cached_refusal_does_not_change_the_reply_of_the_first(bench: Bench) -> None:
-    wanted = hits()
-    first = bench.refused(wanted)
-    before = list(first.reply)
-    bench.clock.advance(3)
-    bench.limiter.check(wanted)
-
-    assert list(first.reply) == before
-
-
 def test_cached_refusal_still_names_the_rule_with_the_shorter_wait(bench: Bench) -> None:
     wanted = hits("2 per 3 seconds; 2 per 9 seconds")
     bench.refused(wanted)
@@ -281,13 +271,6 @@ def test_refusal_by_a_full_queue_is_cached_until_there_is_room(bench: Bench) -> 
     assert bench.limiter.check(wanted).delay == 0
     bench.clock.advance(wait)
     assert bench.limiter.check(wanted).delay == 3
-
-
-def test_admitted_check_is_not_cached(bench: Bench) -> None:
-    wanted = hits()
-
-    assert bench.commands_during(lambda: [bench.limiter.check(wanted) for _ in range(5)]) == ["check"] * 5
-    assert len(bench.cache) == 0
 
 
 def test_refusal_by_the_fallback_is_not_cached(bench: Bench) -> None:
@@ -504,15 +487,6 @@ def test_forked_child_can_use_the_cache_although_its_lock_was_held_at_the_fork(b
     with bench.cache._lock:
         of_child = forked(check_and_reset)
     assert of_child()
-
-
-def test_limiter_finds_storage_and_guard_below_the_deny_cache(bench: Bench) -> None:
-    guard = GuardedStorage(bench.storage, workers=3)
-    limiter = Limiter(DenyCache(guard))
-
-    assert limiter.storage is bench.storage
-    assert limiter.health() == guard.health()
-    limiter.close()
 
 
 # The same answers with and without the cache

@@ -52,31 +52,6 @@ def seen_by_client(response: TestResponse) -> tuple[Any, ...]:
     return response.status_code, fields, response.get_data()
 
 
-def test_repeated_refusals_send_no_command_to_the_server(limited: Flask, redis_client: redis.Redis) -> None:
-    assert statuses(limited, "/", "/", "/") == [200, 200, 429]
-
-    with commands(redis_client) as seen:
-        again = statuses(limited, *["/"] * 10)
-
-    assert again == [429] * 10
-    assert seen == []
-
-
-def test_each_refusal_sends_a_command_when_the_deny_cache_is_off(
-    app: Flask, server: Server, redis_client: redis.Redis
-) -> None:
-    app.config |= {"MULTILIMIT_DENY_CACHE": 0, "MULTILIMIT_STORAGE_URI": server.url}
-    MultiLimit(app)
-    app.add_url_rule("/", "index", rate_limiter(rules="1/hour")(view()))
-    statuses(app, "/", "/")
-
-    with commands(redis_client) as seen:
-        assert statuses(app, "/", "/") == [429, 429]
-
-    assert seen == ["EVALSHA"] * 2
-    gate_of(app).limiter.close()
-
-
 def test_cached_refusal_gives_the_same_response_as_the_first(timed: Flask, redis_client: redis.Redis) -> None:
     accept = {"Accept": "application/json"}
     statuses(timed, "/", "/")

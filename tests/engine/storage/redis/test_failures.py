@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 import traceback
@@ -156,18 +155,6 @@ def test_lost_reply_is_an_error_if_only_a_shadow_rule_keeps_ids(
         distant.check(shadow + counted)
 
     assert served.peek(counted).remaining == 4
-
-
-def test_caller_can_repeat_a_check_with_its_own_id_without_a_second_charge(
-    distant: Limiter, served: Limiter, proxy: FaultProxy
-) -> None:
-    plan, check_id = hits("5/minute"), uuid4()
-    proxy.begin("lost reply", once=True)
-    with contextlib.suppress(StorageError):
-        distant.check(plan, check_id=check_id)
-
-    assert distant.check(plan, check_id=check_id).allowed
-    assert served.peek(plan).remaining == 4
 
 
 def test_connection_killed_between_two_checks_is_replaced_without_an_error(

@@ -89,15 +89,6 @@ def test_a_reply_that_comes_after_an_interrupt_is_never_read(wire: Wire, monkeyp
     assert ask(wire, b"ECHO", b"mine") == b"mine"
 
 
-def test_connection_closed_by_the_server_is_replaced_before_a_command_is_sent(
-    wire: Wire, redis_client: redis.Redis
-) -> None:
-    ask(wire, b"PING")
-    redis_client.client_kill_filter(_type="normal", skipme=True)
-
-    assert ask(wire, b"ECHO", b"mine") == b"mine"
-
-
 def test_an_error_on_one_connection_closes_all_idle_ones(wire: Wire, redis_client: redis.Redis) -> None:
     line = take_idle_connection(wire)
     ask(wire, b"PING")

@@ -315,14 +315,6 @@ def test_second_outage_gives_no_fresh_quota_when_units_that_the_first_one_counte
     assert workers.admitted(plan) == [0]
 
 
-def test_units_that_other_workers_took_before_an_outage_are_not_admitted_again(make: Callable[..., Workers]) -> None:
-    workers, plan = make(2), hits("10/minute")
-    before = [limiter.check(plan).allowed for limiter in workers.limiters for _ in range(2)]
-    workers.break_down()
-
-    assert sum(before) + sum(workers.admitted(plan)) <= 10
-
-
 @pytest.mark.parametrize("kind", [Hits, tuple], ids=["Hits", "plain tuple"])
 def test_units_that_other_workers_took_between_two_replies_reduce_the_share(
     make: Callable[..., Workers], kind: Callable[[Iterable[Hit]], tuple[Hit, ...]]
