@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from uuid import RFC_4122
 
 import pytest
 
-from flask_multilimit.engine import ConfigurationError, Rule
+from flask_multilimit.engine import ConfigurationError, Hit, Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from support.bench import hits, rule
+from support.bench import Bench, hits, rule
 from support.clock import microseconds
 from support.rates import RATES
-
-if TYPE_CHECKING:
-    from flask_multilimit.engine import Hit
-    from support.bench import Bench
 
 ROOMY = 1000
 

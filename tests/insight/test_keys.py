@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import redis
 from flask import Flask
 
 from flask_multilimit import IP, MultiLimit, rate_limiter
@@ -12,13 +14,7 @@ from flask_multilimit.insight import keys as keys_room
 from flask_multilimit.insight.keys import SlotsInUse, keys, slots_in_use, stored_keys
 from flask_multilimit.serve.gate import gate_of
 from support.calls import calls_during
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import redis
-
-    from support.servers import Server
+from support.servers import Server
 
 
 def app_on(storage: str) -> Flask:

@@ -7,9 +7,10 @@ import re
 import time
 from datetime import datetime
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import redis
 from flask import Flask, request
 
 from flask_multilimit import IP, USER, Ban, ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
@@ -28,12 +29,8 @@ from flask_multilimit.observe.traffic import reader_of
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, statuses, view
 from support.clock import Clock
+from support.servers import Server
 from support.waiting import until
-
-if TYPE_CHECKING:
-    import redis
-
-    from support.servers import Server
 
 CLIENT = {"REMOTE_ADDR": "203.0.113.7"}
 BAN = Ban(after=2, within=60, time=600)
