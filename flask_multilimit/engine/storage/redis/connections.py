@@ -34,8 +34,9 @@ _HEADER = 24
 """The bytes of a line that can matter: a type and a number."""
 _WITH_ELEMENTS = b"*~>%|"
 _WITH_TEXT = b"$!="
-_SHOW_A_CERTIFICATE = (
-    "if the server requires a certificate, name one that it accepts: ssl_certfile and ssl_keyfile in the storage URI"
+_CLOSED_AFTER_HANDSHAKE = (
+    "if the server requires a certificate, name one that it accepts: ssl_certfile and ssl_keyfile in the storage URI; "
+    "if a proxy such as stunnel answers in its place, start the server behind it"
 )
 
 
@@ -286,14 +287,14 @@ class TimedTlsConnection(Timed, _TlsInTime):
         self._handshake_done = False
 
     def connect(self) -> None:
-        """Connect. If that fails after the handshake, suggest a client certificate: the server checks that only then,
-        and its error is often lost."""
+        """Connect. If that fails after the handshake, say what may be wrong: the server checks a client certificate
+        only then, and its error is often lost; and a TLS proxy notices only then that no server is behind it."""
         self._handshake_done = False
         try:
             super().connect()
         except RedisConnectionError as error:
             if self._handshake_done:
-                error.remedy = _SHOW_A_CERTIFICATE  # type: ignore[attr-defined]
+                error.remedy = _CLOSED_AFTER_HANDSHAKE  # type: ignore[attr-defined]
             raise
 
     def _connect(self) -> TimedSocket:

@@ -138,6 +138,15 @@ def test_remedy_is_to_start_the_server_when_it_has_stopped(any_server: Server, c
     limiter.close()
 
 
+def test_remedy_is_to_start_the_server_behind_a_tls_proxy_if_it_has_stopped(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    in_tls = free_port()
+    with tls_proxy(in_tls, str(tmp_path / "nobody"), certificates):
+        error = error_of(f"rediss://localhost:{in_tls}/0?{certificates.query()}")
+    assert "start the server behind it" in error.remedy
+
+
 def test_a_certificate_of_an_unknown_authority_is_refused(
     port: int, certificates: Certificates, tmp_path: Path
 ) -> None:
