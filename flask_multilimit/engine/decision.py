@@ -237,7 +237,10 @@ class Decision(_Fields):
         if hit.key not in self.settled:
             return status
         units = self.settled[hit.key]
-        left = status.remaining + hit.cost - units
+        remaining = status.remaining
+        if hit.rule.algorithm in EVENLY:  # below 0 if a queue had fewer places than this check has units
+            remaining = standing_of(self.reply, self.hits.index(hit))[0]
+        left = remaining + hit.cost - units
         reset_after = 0.0 if left >= hit.rule.quota.burst else status.reset_after
         if units > hit.cost:
             before = round(status.reset_after * _MICROSECONDS) or _until_next_period(hit.rule.quota, self.at)
@@ -327,7 +330,7 @@ def _full_after(quota: Quota, left: int, algorithm: str, before: int) -> int:
     if quota.periods is not None:
         return before
     if algorithm in EVENLY:
-        return max((quota.burst - left) * quota.window // quota.count, before)
+        return max(-((left - quota.burst) * quota.window // quota.count), before)
     if algorithm == "fixed_window":
         return before or quota.window
     if algorithm == "sliding_window_counter":

@@ -6,8 +6,9 @@ A reply is a flat list of integers, as the scripts return it; times are microsec
 
 ``allowed`` is 1 or 0. ``delay`` is how long the request waits in a queue; in a refusal, how long it would wait. A
 ``retry_after`` of 0 says that the hit allows, :data:`.NEVER` that waiting does not help, :data:`.UNKNOWN` that the time
-is not known. A ``remaining`` below 0 is a debt, or the level of a ban (:func:`.encode_ban`), or, where a charge took
-the last unit of a sliding window, minus the microseconds until the next unit comes back.
+is not known. A ``remaining`` below 0 is a debt, or the level of a ban (:func:`.encode_ban`), or the units for which a
+queue had no place when it admitted this check, or, where a charge took the last unit of a sliding window, minus the
+microseconds until the next unit comes back.
 
 If a check is allowed, a script compiled for a plan may leave out what the plan determines. Its answer then has ``now``
 and each ``remaining``, which are every third number; a *frame* has the others.

@@ -184,13 +184,15 @@ def _effective_window(hit: Hit, standing: Standing) -> int:
     - A period of the calendar: until it ends, if any of it was used.
     """
     (remaining, retry_after, reset_after), quota = standing, hit.rule.quota
-    if retry_after or (remaining < 0 and hit.needed):
-        return retry_after or -remaining
+    if retry_after:
+        return retry_after
     if remaining > 0 and hit.rule.algorithm in PACED:
         return -(-remaining * quota.window // quota.count)
-    if isinstance(hit.rule, Calendar):
-        return reset_after
-    return _next_after(quota, reset_after) if hit.rule.algorithm in EVENLY else reset_after or quota.window
+    if hit.rule.algorithm in EVENLY:
+        return _next_after(quota, reset_after)
+    if remaining < 0 and hit.needed:
+        return -remaining
+    return reset_after if isinstance(hit.rule, Calendar) else reset_after or quota.window
 
 
 def _next_after(quota: Quota, reset_after: int) -> int:

@@ -94,6 +94,17 @@ def test_debt_in_a_queue_leaves_no_place(bench: Bench) -> None:
     assert (status.remaining, status.debt) == (0, 30 - plan[0].rule.quota.burst)
 
 
+@pytest.mark.parametrize("units", [0, 1, 2, 7])
+def test_settlement_in_a_queue_shows_its_places_and_no_earlier_end_than_it_has(bench: Bench, units: int) -> None:
+    plan = hits(Rule(10, 3, algorithm="leaky_bucket", max_delay=2), cost=2)
+    settled = bench.limiter.settle(bench.limiter.check(plan), units)
+
+    later = bench.limiter.peek(hits(plan[0].rule))
+
+    assert settled.remaining == later.remaining
+    assert settled.reset_after >= later.reset_after
+
+
 def test_cost_0_passes_during_a_debt(bench: Bench, algorithm: str) -> None:
     plan = rule(algorithm, 10, 5)
     settle(bench, bench.limiter.check(hits(plan)), 12)

@@ -361,6 +361,16 @@ def test_when_nothing_is_left_t_is_the_first_second_at_which_a_request_passes(ru
     assert (too_early, client.get("/").status_code) == (429, 200)
 
 
+def test_queue_that_admits_more_units_than_it_has_places_for_says_when_the_next_request_passes(clock: Clock) -> None:
+    client = serve(clock, Rule(60, 3, algorithm="leaky_bucket", max_delay=10), cost=2)
+
+    assert items(client.get("/"), "RateLimit") == {"default-60s": {"r": 0, "t": 30}}
+    clock.advance(29)
+    assert client.get("/").status_code == 429
+    clock.advance(1)
+    assert client.get("/").status_code == 200
+
+
 def test_client_that_waits_t_gets_units_as_soon_as_they_return(clock: Clock) -> None:
     client = serve(clock, Rule(20, 10))
     for _ in range(5):
