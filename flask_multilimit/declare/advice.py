@@ -240,11 +240,9 @@ class Bill:
     @property
     def real_costs(self) -> dict[str, int]:
         """What the work really cost, as it says itself, by the name of the limiter. Made when it first says so."""
-        try:
-            return self._real_costs
-        except AttributeError:
+        if not hasattr(self, "_real_costs"):
             self._real_costs: dict[str, int] = {}
-            return self._real_costs
+        return self._real_costs
 
 
 class Holder:

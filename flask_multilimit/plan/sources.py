@@ -164,12 +164,8 @@ class Sources(NamedTuple):
         return set[str]().union(*filter(None, taken)) if all(taken) else set()
 
     def _configured_for(self, endpoint: str) -> tuple[Declaration, ...]:
-        return tuple(
-            declaration
-            for name, declarations in self.configured
-            if self._matches(name, endpoint)
-            for declaration in declarations
-        )
+        found = (declarations for name, declarations in self.configured if self._matches(name, endpoint))
+        return tuple(chain.from_iterable(found))
 
     def _blueprint_limits(self, endpoint: str, exempt: frozenset[Level]) -> tuple[Declaration, ...]:
         """The limits of blueprints."""

@@ -13,7 +13,6 @@ from ..declare.subjects import ANONYMOUS, LimitType, Resolve, Subject
 from ..engine import ConfigurationError, Rule
 from ..engine.errors import brief
 from ..engine.text import Phrase
-from .endpoint import Plan
 from .hits import SOMEBODY, About, AppliedLimits
 from .plans import Plans, reject_unknown_type
 from .sources import UNMATCHED_SCOPE, class_of, exemptions_of, parts_of_view
@@ -36,17 +35,13 @@ def is_unmatched(plans: Plans, endpoint: str) -> bool:
     return endpoint == UNMATCHED_SCOPE and endpoint not in plans.app.view_functions
 
 
-def plan_at(plans: Plans, endpoint: str, method: str) -> Plan:
-    """The plan of ``endpoint``, also of requests without a route."""
-    return plans.of_unmatched(method) if is_unmatched(plans, endpoint) else plans.of_endpoint(endpoint, method)
-
-
 def standings_at(plans: Plans, endpoint: str, method: str | None, resolve: Resolve, about: About) -> list[AppliedAt]:
     """The limiters that apply at ``endpoint`` to the subjects that ``resolve`` knows, regardless of conditions and
     costs that depend on the request; without a ``method``, for each method that the endpoint takes."""
     found: dict[tuple[object, ...], AppliedAt] = {}
+    unmatched = is_unmatched(plans, endpoint)
     for method_ in methods_for(plans, endpoint, method):
-        plan = plan_at(plans, endpoint, method_)
+        plan = plans.of_unmatched(method_) if unmatched else plans.of_endpoint(endpoint, method_)
         applied = plan.apply(resolve, about)
         key = (applied.hits, applied.unknown)
         same = found.get(key, AppliedAt(endpoint, (), applied, {}))
