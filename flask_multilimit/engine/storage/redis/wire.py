@@ -30,7 +30,7 @@ from typing import Any
 from redis import Redis
 from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import InvalidResponse, NoScriptError, RedisError
+from redis.exceptions import InvalidResponse, NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.utils import HIREDIS_AVAILABLE
 
@@ -91,8 +91,9 @@ class Wire:
         With ``check_open``, it first checks whether the server has closed the connection. Otherwise, a closed
         connection leads to a ``ConnectionError``, so the caller must be able to repeat the command safely.
 
-        Raises redis-py's errors. After an error, this connection and all idle ones are not used again: no caller may
-        read a reply that was meant for another, or stay with a server that is gone or has become a replica.
+        Raises redis-py's errors. After an error, unless it concerns only the keys of ``command``, this connection and
+        all idle ones are not used again: no caller may read a reply that was meant for another, or stay with a server
+        that is gone or has become a replica.
         """
         try:
             line = self._idle.pop()  # the one used last
@@ -108,7 +109,7 @@ class Wire:
                 raise _as_redis_error(error) from error
             raise
         if isinstance(reply, Exception):
-            if isinstance(reply, NoScriptError):
+            if isinstance(reply, NoScriptError) or self._explain(reply).key_specific:
                 self._idle.append(line)
             else:
                 self._drop(line)
@@ -332,7 +333,7 @@ class _Line:
         self.connection.send_packed_command((command,))
         try:
             return self.connection.read_response()
-        except NoScriptError as error:
+        except ResponseError as error:
             return error
 
     def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
