@@ -139,7 +139,7 @@ def differences(before: Plans, after: Plans) -> list[Difference]:
     for endpoint, method, old_plan, plan in _pairs(before, after):
         old, new = old_plan.described, plan.described
         if old != new:
-            found.setdefault((endpoint, old, new), set()).add(method or "others")
+            found.setdefault((endpoint, old, new), set()).add(method)
     return [Difference(endpoint, tuple(sorted(methods)), old, new) for (endpoint, old, new), methods in found.items()]
 
 
