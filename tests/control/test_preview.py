@@ -8,6 +8,8 @@ import pytest
 
 from control.conftest import Shop, shop_on
 from flask_multilimit.control import ControlConflict, Difference, InvalidData, NeedsForce
+from flask_multilimit.insight.changes import entries
+from flask_multilimit.serve.gate import gate_of
 
 OVERRIDE = {"kind": "override", "endpoint": "show", "rule": "ip-60s", "rules": "9/minute"}
 
@@ -124,6 +126,7 @@ def test_denials_that_add_up_to_half_of_all_addresses_need_force(shop: Shop) -> 
 
     with pytest.raises(NeedsForce, match="half of all IPv4 addresses"):
         shop.control.deny("127.0.0.0/8", lasting=True)
+    shop.control.allow("127.0.0.0/8", lasting=True)
     shop.control.deny("127.0.0.1", lasting=True)
     shop.control.deny("2001:db8::/32", lasting=True)
 
@@ -132,6 +135,18 @@ def test_denials_that_add_up_to_half_of_all_addresses_need_force(shop: Shop) -> 
 def both(on_server: str) -> tuple[Shop, Shop]:
     """Two processes of the app, each with an operator."""
     return shop_on(on_server), shop_on(on_server)
+
+
+def test_change_that_a_process_has_not_applied_yet_is_not_reported_as_idle(both: tuple[Shop, Shop]) -> None:
+    ann, bob = both
+    ann.statuses(1)
+    bob.control.override("show", rule="ip-60s", rules="50/minute", lasting=True)
+    ann_gate = gate_of(ann.app)
+    assert ann_gate.plans.overrides.entries == ()
+
+    (entry,) = entries(ann_gate).entries
+
+    assert not entry.idle
 
 
 class TestTwoOperators:
