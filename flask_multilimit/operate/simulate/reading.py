@@ -32,6 +32,8 @@ MOST_HELD = 100_000
 """The most lines that wait to be sorted. For a moment, there may be twice as many."""
 LATEST = 10**17
 """Microseconds since 1970, in the year 5138. Lines with later instants are malformed, so no screen has to show them."""
+LONGEST = 7 * 86_400 * MICROSECONDS
+"""The longest time that a request can have taken. A replay would renew the slots of others for years."""
 _DAMAGED = (OSError, EOFError, zlib.error)
 _at = itemgetter(0)
 
@@ -268,9 +270,10 @@ class _InOrder:
             return None
         if at < oldest:
             file.late += 1
-            return request._replace(at=oldest)
+            request = request._replace(at=oldest)
         self._newest = max(self._newest, at)
-        return request
+        took = request[9]
+        return request if took is None or 0 <= took <= LONGEST else request._replace(took=None)
 
     def _due(self) -> Iterator[LoggedRequest]:
         """The held requests that no earlier one can precede any more."""

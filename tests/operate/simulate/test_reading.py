@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import random
 import sys
 from datetime import timezone
@@ -146,6 +147,14 @@ def test_impossible_instant_is_a_malformed_line(log: Path, at: int) -> None:
 
     assert seconds(logs) == [0]
     assert logs.files[0].malformed == 1
+
+
+@pytest.mark.parametrize("nanoseconds", [-1_000_000, 10**18])
+def test_impossible_duration_is_not_known(log: Path, nanoseconds: int) -> None:
+    one = {"StartUTC": "2026-11-22T00:00:00Z", "RequestMethod": "GET", "RequestPath": "/", "Duration": nanoseconds}
+    written(log, map(json.dumps, [one, {**one, "Duration": 2_000_000}]))
+
+    assert [request.took for request in read_logs(log)] == [None, 2000]
 
 
 @pytest.mark.parametrize("size", [70_000, 1_000_000, 3_000_000])
