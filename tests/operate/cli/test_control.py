@@ -179,6 +179,7 @@ def test_list_that_the_storage_does_not_give_is_an_error(command: str) -> None:
         ("deny user:\udc80 --lasting", "this is not valid Unicode, so it cannot be stored"),
         ("set api.items --who user:\udc80 --times 2 --lasting", "this is not valid Unicode, so it cannot be stored"),
         ("unset 12345678", "nothing is changed, so there is nothing to undo"),
+        ("unset", "Give an ID, or what was changed"),
     ],
 )
 def test_invalid_change_is_an_error_and_stores_nothing(on_server: Command, command: str, message: str) -> None:
@@ -313,6 +314,14 @@ class TestExportAndImport:
         run = on_server("entries", "--import", str(file), "--json")
 
         assert run.json == {"schema": 2, "imported": 1, "changed": True}
+
+    def test_export_and_import_together_are_an_error(self, on_server: Command, tmp_path: Path) -> None:
+        (file := tmp_path / "entries.json").write_text('{"format": 1, "entries": []}')
+
+        run = on_server("entries", "--export", "-", "--import", str(file))
+
+        assert (run.code, run.out) == (2, "")
+        assert "--export and --import: give only one of them." in run.err_on_one_line
 
     @pytest.mark.parametrize("content", ["", "[", "[]", "null", "\0"])
     def test_import_of_another_file_is_an_error_and_stores_nothing(
