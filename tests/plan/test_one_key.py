@@ -77,6 +77,13 @@ def test_stricter_count_decides_with_every_algorithm(app: Flask, storage: Record
     assert [[hit.rule.count for hit in hits] for hits in storage.checks] == [[1]] * 2
 
 
+def test_warning_about_two_equal_rules_names_one_of_them() -> None:
+    with pytest.warns(ConfigurationWarning, match="can never refuse") as told:
+        rate_limiter(type=IP, rules="5/minute")(rate_limiter(type=IP, rules="5/minute")(view()))
+
+    assert len(told) == 1
+
+
 def test_limiters_with_equal_charge_when_are_one_limiter(app: Flask, storage: RecordingStorage) -> None:
     app.config["MULTILIMIT_LIMITS"] = {"*": {"type": "ip", "rules": "9/minute", "charge_when": "4xx"}}
     app.add_url_rule("/", "view", rate_limiter(type=IP, rules="2/minute", charge_when="4xx")(view()))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from flask_multilimit.operate.cli.logs import percent
 from operate.cli.conftest import Command
 from operate.simulate.lines import SECOND, START_AT, line, written
 
@@ -79,6 +80,14 @@ def test_simulate_applies_lists_of_a_limits_file(on_memory: Command, log: Path, 
     assert "denied by lists   4 (26.7 %)\n" in out
     assert re.search(r"^update +10 +10 allowed by lists$", out, re.MULTILINE)
     assert re.search(r"^api.search +4 +4 denied by lists$", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0, "0.00 %"), (0.00009, "< 0.01 %"), (0.0001, "0.01 %"), (0.0999, "9.99 %"), (0.1, "10.0 %"), (1, "100.0 %")],
+)
+def test_share_is_shown_in_percent(share: float, text: str) -> None:
+    assert percent(share) == text
 
 
 @pytest.mark.parametrize(("shadow", "remark"), [(False, ""), (True, " +shadow")], ids=["in earnest", "shadow"])
