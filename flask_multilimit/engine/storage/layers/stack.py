@@ -75,11 +75,11 @@ class Layers:
 
 
 def with_leases(storage: Storage) -> Storage:
-    """``storage`` with a :class:`LeasingStorage` in its place among the layers, unless it has one, is not shared, or
-    has a deny cache that is not the outermost layer."""
+    """``storage`` with a :class:`LeasingStorage` in its place among the layers, unless it has one, or has a deny
+    cache that is not the outermost layer."""
     leasing_storage, deny_cache = load("LeasingStorage"), load("DenyCache")
     outermost: Any = storage
-    if not storage.shared or _has(leasing_storage, storage):
+    if _has(leasing_storage, storage):
         return storage
     clock = _clock_of(storage)
     if isinstance(storage, deny_cache):
