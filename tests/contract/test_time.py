@@ -138,6 +138,20 @@ def test_small_clock_step_back_keeps_charges_and_lengthens_waits_by_the_step(
 
 
 @stepping_back
+@pytest.mark.parametrize("refused", [False, True])
+def test_clock_step_back_forgets_only_charges_far_in_the_future(bench: Bench, *, refused: bool) -> None:
+    plan, now = hits(rule("sliding_window", 60, 9), scope="plan"), bench.clock.now
+    full = hits(rule("fixed_window", 60, 1), scope="full", cost=2 if refused else 1)
+    for charged_at in (now - AHEAD // 2, now, now + AHEAD, now + AHEAD + 1, now + SECOND):
+        bench.clock.now = charged_at
+        bench.limiter.check(plan)
+    bench.clock.now = now
+
+    assert bench.limiter.check(full + plan).allowed != refused
+    assert bench.limiter.peek(plan).remaining == 9 - 3 - (not refused)
+
+
+@stepping_back
 def test_charges_before_and_after_a_small_step_back_both_count(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, 10, 5))
     bench.limiter.check(hits(rule(algorithm, 10, 5), cost=2))
