@@ -85,7 +85,7 @@ class Routes:
         """The path within the app; ``None`` if it lies outside."""
         path = unquote(target.partition("#")[0], errors="replace")
         root = self._script_name
-        if not path.startswith("/") or (root and path != root and not path.startswith(f"{root}/")):
+        if not path.startswith("/") or (path != root and not path.startswith(f"{root}/")):
             return None
         return path[len(root) :] or "/"
 
