@@ -115,6 +115,7 @@ def test_copied_calendar_is_equal_and_has_the_same_key(calendar: Calendar) -> No
             calendar.key_part,
             repr(calendar),
         )
+    assert calendar not in [None, str(calendar), Rule(3600, 5)]
     more = changed(calendar, count=6)
     assert more != calendar
     assert more.key_part == calendar.key_part
