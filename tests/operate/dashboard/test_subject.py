@@ -128,10 +128,11 @@ def test_page_says_that_refusals_are_not_known_without_traffic() -> None:
 
 
 @pytest.mark.parametrize("who", ["user", "default:", "1.2.3.4/99", ":::", "a+b:c"])
-def test_malformed_client_is_a_400_with_examples(ada: FlaskClient, who: str) -> None:
+def test_malformed_client_is_a_400_with_examples_and_stays_in_the_field(ada: FlaskClient, who: str) -> None:
     page = ada.get(SUBJECT, query_string={"who": who})
 
     assert page.status_code == 400
+    assert f'name="who" value="{who}"' in page.text
     assert "give a network such as" in page.text
 
 
