@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from math import inf, isfinite
 from threading import Lock
 from typing import Any, cast
@@ -30,6 +31,7 @@ from .storage import (
     storage_from,
     with_leases,
 )
+from .threads import collects_garbage
 
 MOST_SETTLEMENTS = 10_000
 """The most checks whose settlements a limiter remembers. Beyond that, it forgets the oldest."""
@@ -209,7 +211,7 @@ class Limiter:
         is charged at most 10,000 units. Raises :class:`ConfigurationError` unless ``units`` is a whole number from 0 to
         10**9, and for rules with a lease that are not settled at 0; :class:`StorageError` if the storage gave no
         answer: then the charge stays as it was, or is settled, but never settled twice. Returns the decision after the
-        settlement.
+        settlement. Called while garbage is collected, by a generator that was dropped, it lets a thread settle soon.
         """
         require_decision(decision)
         check_units(units)
@@ -236,6 +238,9 @@ class Limiter:
         ]
         for charge in charges:
             _check_lease(charge)
+        if collects_garbage():  # a generator that was dropped: this thread may hold a lock that this needs
+            KEEPER.call_soon(partial(self.settle_each, decision, units))
+            return decision.after_settlement({charge.hit.key: charge.units for charge in charges})
         before, after = self._settled.add(decision.check_id, {charge.hit.key: charge.units for charge in charges})
         charges = [charge for charge in charges if charge.hit.key not in before]
         if changed := [charge for charge in charges if charge.units != charge.hit.cost]:

@@ -94,7 +94,7 @@ class Keeper:
         self._unreleased: dict[bytes, _Unreleased] = {}
         self._unconfirmed: dict[int, KeepsSlots] = {}
         self._renewing: int | None = None  # id() of the storage whose answer to a renewal is awaited
-        self._soon: deque[Callable[[], None]] = deque()
+        self._soon: deque[Callable[[], object]] = deque()
         self._silent_until = 0.0
         self._lingers = False
 
@@ -185,9 +185,9 @@ class Keeper:
                 if each.storage is storage:
                     by_check.pop(check_id, None)
 
-    def call_soon(self, release: Callable[[], None]) -> None:
-        """Call ``release`` soon, in the thread. If it raises, that is logged."""
-        self._soon.append(release)
+    def call_soon(self, end: Callable[[], object]) -> None:
+        """Call ``end``, which releases slots or settles charges, soon, in the thread. If it raises, that is logged."""
+        self._soon.append(end)
         self.beat.wake(self._clock())
 
     def __len__(self) -> int:
@@ -361,11 +361,14 @@ def _if_unexpected(error: Exception) -> Exception | None:
     return None if isinstance(error, StorageError) else error
 
 
-def _call_and_log(release: Callable[[], None]) -> None:
+def _call_and_log(end: Callable[[], object]) -> None:
     try:
-        release()
-    except Exception:  # a bug in a storage: after a StorageError, a release is repeated
-        _logger.exception("Rate limits: slots could not be released. They expire after their timeout.")
+        end()
+    except Exception:  # a StorageError of a settlement, or a bug in a storage: a release that fails is repeated
+        _logger.exception(
+            "Rate limits: slots could not be released, or charges not be settled. Slots expire after their timeout; "
+            "charges stay as they were, or are settled."
+        )
 
 
 def _confirm(storage: Storage) -> None:

@@ -87,16 +87,12 @@ def test_only_one_of_several_threads_enters_a_shared_slot_block(limiter: Limiter
     until(lambda: limiter.peek(THREE).remaining == 3)
 
 
-def test_slot_of_a_dropped_generator_is_released_if_garbage_is_collected_inside_of_the_lock() -> None:
-    storage = MemoryStorage(lambda: gc.collect() * 0 + monotonic_microseconds())
-    limiter = Limiter(storage)
-
-    def export() -> Iterator[None]:
-        with limiter.slot(THREE):
-            yield
+def check_while_garbage_is_collected(export: Callable[[Limiter], Iterator[None]]) -> Limiter:
+    """Make a check in whose lock the generator of ``export``, which was dropped in a cycle, is collected."""
+    limiter = Limiter(MemoryStorage(lambda: gc.collect() * 0 + monotonic_microseconds()))
 
     def drop() -> None:
-        generator = export()
+        generator = export(limiter)
         next(generator)
         cycle: list[Any] = [generator]
         cycle.append(cycle)
@@ -104,16 +100,40 @@ def test_slot_of_a_dropped_generator_is_released_if_garbage_is_collected_inside_
     gc.disable()
     try:
         drop()
-        assert len(KEEPER) == 1
         checking = threading.Thread(target=limiter.check, args=[SHORT], daemon=True)
         checking.start()
         checking.join(SECONDS)
     finally:
         gc.enable()
+    assert not checking.is_alive(), "it waits for a lock that it holds itself"
+    return limiter
 
-    assert not checking.is_alive()
+
+def test_slot_of_a_dropped_generator_is_released_if_garbage_is_collected_inside_of_the_lock() -> None:
+    def export(limiter: Limiter) -> Iterator[None]:
+        with limiter.slot(THREE):
+            yield
+
+    limiter = check_while_garbage_is_collected(export)
+
     until(lambda: limiter.peek(THREE).remaining == 3)
     assert len(KEEPER) == 0
+
+
+def test_charge_of_a_dropped_generator_is_settled_if_garbage_is_collected_inside_of_the_lock() -> None:
+    hits, settled = hits_for("10/minute", scope="tokens", cost=5), list[Decision]()
+
+    def export(limiter: Limiter) -> Iterator[None]:
+        decision = limiter.check(hits)
+        try:
+            yield
+        finally:
+            settled.append(limiter.settle(decision, 2))
+
+    limiter = check_while_garbage_is_collected(export)
+
+    assert settled[0].remaining == 8
+    until(lambda: limiter.peek(hits).remaining == 8)
 
 
 def test_slots_released_by_many_threads_at_once_are_all_free(limiter: Limiter) -> None:
