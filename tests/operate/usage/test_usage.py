@@ -475,6 +475,15 @@ class TestBansListsAndOutages:
         assert (answer.status_code, answer.headers["Cache-Control"]) == (503, "no-store")
         assert answer.headers["Retry-After"] == "1"
 
+    def test_wrong_multilimit_that_comes_after_the_page_is_an_error_at_its_first_request(self) -> None:
+        app = Flask("shop")
+        app.testing = True
+        app.register_blueprint(Usage(MultiLimit(), url_prefix="/usage"))
+        MultiLimit(app)
+
+        with pytest.raises(ConfigurationError, match="its Usage was given"):
+            app.test_client().get("/usage")
+
     def test_wrong_multilimit_or_url_prefix_is_an_error(self) -> None:
         app = made()
         with pytest.raises(ConfigurationError, match="its Usage was given"):
