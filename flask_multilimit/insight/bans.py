@@ -251,13 +251,19 @@ _LONGEST = Ban(time=LONGEST, factor=1, most=LONGEST)
 
 
 def reset(gate: AppGate, client: Client, endpoint: str | None = None) -> int:
-    """Reset the quotas of ``client`` at ``endpoint``, or at all endpoints; return their number. Raises
+    """Reset the quotas of ``client`` at ``endpoint``, or at all endpoints; return how many were used. Raises
     :class:`StorageError`, and :class:`ConfigurationError` if no limit counts this client."""
     hits: list[Hit] = hits_of_client(gate, client, endpoint)
     if not hits:
         raise ConfigurationError(Phrase("no limit counts {who}, so nothing was reset", who=client.shown))
+    used = set[str]()
+    for decision in peek_many(gate, hits):
+        used |= {each.hit.key for each in decision.bans if each.reset_after}
+        used |= {
+            each.hit.key for each in decision.statuses if each.reset_after or each.remaining < each.rule.quota.burst
+        }
     gate.reset(hits)
-    return len(hits)
+    return len(used)
 
 
 def add_to_history(gate: AppGate, what: str, entry: str, *, reason: str = "", author: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import shutil
 import sys
@@ -24,6 +25,7 @@ MOST_ROWS = 10
 """The most rows of each table."""
 _SHORTEST = 6
 """The fewest columns of a cell."""
+_QUIT = frozenset(b"qQ\x03\x1b")
 _ALTERNATE, _BACK = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -74,15 +76,18 @@ def _show_live(gate: AppGate, found: Now) -> None:
             drawn = "".join(f"{console.styled(line)}{_CLEAR_LINE}\r\n" for line in lines)
             sys.stdout.write(_HOME + drawn + _CLEAR_BELOW + console.styled(console.style("q: quit", dim=True)))
             sys.stdout.flush()
-            if _pressed_key() in {"q", "Q", "\x03", "\x1b"}:
+            if _wants_to_quit():
                 return
             found = now(gate, minutes=found.minutes, patient=True)
 
 
-def _pressed_key() -> str:
-    """The key that is pressed before the next refresh, if any."""
+def _wants_to_quit() -> bool:
+    """Whether a key that quits is pressed before the next refresh, or the terminal is gone."""
     readable, _, _ = select.select([sys.stdin], [], [], REFRESH_SECONDS)
-    return sys.stdin.read(1) if readable else ""
+    if not readable:
+        return False
+    keys = os.read(sys.stdin.fileno(), 1024)  # stdin itself would keep further keys, which select() does not see
+    return not keys or not _QUIT.isdisjoint(keys)
 
 
 @contextlib.contextmanager

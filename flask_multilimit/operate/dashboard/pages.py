@@ -265,7 +265,10 @@ def reset() -> Response:
         number = bans.reset(gate, client, endpoint)
     except (ConfigurationError, StorageError) as error:
         return _not_possible(error)
-    _add_to_history("reset", f"{client.text or client.shown} {f'at {endpoint}' if endpoint else 'at all endpoints'}")
+    if number:
+        _add_to_history(
+            "reset", f"{client.text or client.shown} {f'at {endpoint}' if endpoint else 'at all endpoints'}"
+        )
     return _redirect_to(_subject_url(done=sign_notice(str(number))))
 
 

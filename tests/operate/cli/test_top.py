@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import time
+import tty
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +28,7 @@ from flask_multilimit.insight.traffic import (
     Series,
 )
 from flask_multilimit.insight.values import Paging
-from flask_multilimit.operate.cli.top import screen
+from flask_multilimit.operate.cli.top import _wants_to_quit, screen
 
 STORAGE = StorageState(
     name="RedisStorage", address="redis://localhost:6379/0", shared=True, guarded=True, milliseconds=0.42
@@ -150,3 +153,17 @@ def test_one_line_shows_how_many_workers_are_up_to_date(columns: int) -> None:
     assert any(
         "1 of 2 workers at version 2; limits as in this checkout: only 1"[: columns - 1] in each for each in shown
     )
+
+
+def test_key_that_quits_counts_also_behind_other_keys_and_when_the_terminal_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal, end = pty.openpty()
+    tty.setcbreak(end)
+    with os.fdopen(end) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        for keys, quits in ((b"x", False), (b"xq", True), (b"x", False), (b"\x1b", True)):
+            os.write(terminal, keys)
+            assert _wants_to_quit() is quits
+        os.close(terminal)
+        assert _wants_to_quit()

@@ -159,7 +159,7 @@ def test_client_with_unusual_characters_can_be_reset_and_banned(app: Flask, ada:
     assert statuses(app, *["/mine"] * 3, environ_base=as_user) == [200, 200, 429]
     page = ada.get(SUBJECT, query_string={"type": "user", "value": user})
 
-    assert "Reset: 2 quotas." in ada.get(reset(ada, page).location).text
+    assert "Quotas reset: 2." in ada.get(reset(ada, page).location).text
     assert statuses(app, "/mine", environ_base=as_user) == [200]
     preview = send(ada, ada.get(_link(page.text, "Ban")), ending="/change", reason="scraper")
     assert send(ada, preview, ending="/change", method="post").status_code == 303
@@ -249,7 +249,7 @@ def test_automatic_bans_are_listed_and_lifted(banning: Flask) -> None:
     assert "Bans that limits started" in page.text
     assert send(ada, page, ending="/unban", who="203.0.113.7 or so").status_code == 409
     lifted = send(ada, page, ending="/unban")
-    assert "Lifted: 1 bans." in ada.get(lifted.location).text
+    assert "Bans lifted: 1." in ada.get(lifted.location).text
     assert "Bans that limits started" not in ada.get(f"{ROOT}lists").text
 
 
@@ -260,7 +260,7 @@ def test_ban_by_a_limiter_is_lifted_also_when_no_change_of_limits_is_possible() 
 
     lifted = send(ada, ada.get(SUBJECT, query_string=ASKED), ending="/unban")
 
-    assert "Lifted: 1 bans." in ada.get(lifted.location).text
+    assert "Bans lifted: 1." in ada.get(lifted.location).text
     assert found(ada, **ASKED)["state"] == "refused"
 
 
@@ -336,10 +336,21 @@ def test_reset_of_all_quotas_is_in_history(app: Flask, ada: FlaskClient) -> None
     answer = reset(ada, ada.get(SUBJECT, query_string=ASKED))
 
     assert answer.status_code == 303
-    assert "Reset: 3 quotas." in ada.get(answer.location).text
+    assert "Quotas reset: 1." in ada.get(answer.location).text
     assert statuses(app, "/", "/", "/", environ_base=CLIENT) == [200, 200, 429]
     (change,) = ada.get(f"{ROOT}api/history").get_json()["changes"]
     assert (change["what"], change["entry"], change["author"]) == ("reset", "203.0.113.7 at all endpoints", "ada")
+
+
+def test_reset_counts_used_quotas_only_and_is_in_history_only_if_there_were_any(app: Flask, ada: FlaskClient) -> None:
+    statuses(app, "/", "/mine", environ_base=CLIENT)
+    page = ada.get(SUBJECT, query_string=ASKED)
+
+    first, second = (ada.get(reset(ada, page, endpoint="").location).text for _ in range(2))
+
+    assert "Quotas reset: 3." in first
+    assert "Quotas reset: 0." in second
+    assert len(ada.get(f"{ROOT}api/history").get_json()["changes"]) == 1
 
 
 def test_reset_succeeds_when_history_cannot_be_written(
