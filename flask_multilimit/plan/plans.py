@@ -220,11 +220,13 @@ class Plans:
         if self._types_of == len(self._endpoints) + len(self._unmatched):
             return self._types
         self.ensure()  # a check may come before the first request, even before an endpoint is added
+        self.declared.ensure()  # lists hold although overrides switch all limiters of a type off
         number = len(self._endpoints) + len(self._unmatched)
         found: dict[str, SubjectType] = {LimitType.IP.value: LimitType.IP}
         if self.subjects.knows_users:
             found[LimitType.USER.value] = LimitType.USER
-        for declared in (limiter.declaration for plan in self.made for limiter in plan.limiters):
+        made = (*self.declared.made, *self.made)
+        for declared in (limiter.declaration for plan in made for limiter in plan.limiters):
             found.setdefault(declared.type_name, declared.type)
         self._types, self._types_of = found, number
         return found

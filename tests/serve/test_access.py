@@ -176,6 +176,16 @@ def test_subject_is_denied_at_an_endpoint_added_after_a_check(app: Flask) -> Non
     assert status_for(app, "::1", headers={"X-Tenant": "acme"}) == 403
 
 
+def test_subject_is_denied_although_all_limits_that_count_its_type_are_off(app: Flask) -> None:
+    multilimit = MultiLimit(app, deny=["tenant:acme"])
+    by_tenant = rate_limiter(type=lambda: request.headers.get("X-Tenant"), name="tenant", rules="9/minute")
+    app.add_url_rule("/", "show", by_tenant(view()))
+    with app.app_context():
+        multilimit.control.override("*", off=True, lasting=True, force=True)
+
+    assert status_for(app, "::1", headers={"X-Tenant": "acme"}) == 403
+
+
 @pytest.mark.parametrize("lists", [{"allow": ["user:203.0.113.9"]}, {"deny": ["user:203.0.113.9"]}], ids=str)
 def test_listed_user_called_like_an_address_is_no_client_at_that_address(app: Flask, lists: dict[str, Any]) -> None:
     MultiLimit(app, user_loader=lambda: None, default_limits={"type": "user", "rules": "1/minute"}, **lists)
