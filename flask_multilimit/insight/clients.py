@@ -233,14 +233,14 @@ def listed_of(gate: AppGate, client: Client) -> Listed | None:
     lists = gate.access
     if lists is None or not client.given:
         return None
-    resolve, types = gate.subjects.given(client.given), gate.plans.types
+    resolve = gate.subjects.given(client.given)
 
-    def subject_of(type_name: str) -> Subject | None:
+    def subjects_of(type_name: str) -> Iterator[Subject]:
         if type_name in client.given:
-            return Subject(type_name, client.given[type_name])
-        return resolve(types[type_name], type_name) if type_name in types else None
+            yield Subject(type_name, client.given[type_name])
+        yield from gate.plans.subjects_called(type_name, resolve)
 
-    return lists.of_client(client.address, subject_of)
+    return lists.of_client(client.address, subjects_of)
 
 
 def in_traffic(client: Client) -> dict[str, str]:

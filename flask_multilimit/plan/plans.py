@@ -15,7 +15,7 @@ from werkzeug.routing import Rule as Route
 from ..declare.advice import Stack
 from ..declare.decorators import rate_limiter
 from ..declare.limiter import Declaration, reject_unknown_options
-from ..declare.subjects import LimitType, Subject, Subjects, SubjectType, parts_by_type, types_in
+from ..declare.subjects import LimitType, Resolve, Subject, Subjects, SubjectType, parts_by_type, types_in
 from ..engine import ConfigurationError
 from ..engine.text import Phrase
 from .checks import reject_accidental_sharing, reject_late, reject_misplaced, reject_mixed, reject_unserved
@@ -234,6 +234,16 @@ class Plans:
     def parts_of(self, subject: Subject) -> tuple[Subject, ...]:
         """The parts of a subject, if its type has several here."""
         return parts_by_type(self.types.get(subject.type), subject.value)
+
+    def subjects_called(self, name: str, resolve: Resolve) -> tuple[Subject, ...]:
+        """The subjects that an entry of a list means by a type of this ``name``: the one of this type, and if that has
+        several parts, the part that has the same name."""
+        type_ = self.types.get(name)
+        subject = None if type_ is None else resolve(type_, name)
+        if subject is None:
+            return ()
+        own = [part for part in parts_by_type(type_, subject.value) if part.type == name]
+        return (subject, *own) if len(own) == 1 else (subject,)
 
     def require_type(self, name: str) -> None:
         """Raise :class:`ConfigurationError` unless a limiter has a type of this name."""

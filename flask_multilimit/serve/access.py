@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 Status = Literal[403, 429]
 Action = Literal["allow", "deny"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
-SubjectOf = Callable[[str], "Subject | None"]
-"""The subject of a request, by the name of its type."""
+SubjectsOf = Callable[[str], Iterable[Subject]]
+"""The subjects of a request that an entry may mean, by the name of their type."""
 
 
 class Listed(NamedTuple):
@@ -102,12 +103,12 @@ class AccessLists:
         self.allows_subjects: bool = bool(self._allowed.type_names)
         """Whether any subject is allowed: it may come from a denied address."""
 
-    def of_client(self, address: str, subject_of: SubjectOf) -> Listed | None:
+    def of_client(self, address: str, subjects_of: SubjectsOf) -> Listed | None:
         """The entry that applies to a client. Allow entries come before deny entries, and addresses before subjects."""
         by_address = self.of_address(address)
         if by_address is not None and by_address.action == "allow":
             return by_address
-        by_subjects = self.of_subjects(subject_of)
+        by_subjects = self.of_subjects(subjects_of)
         if by_address is not None and (by_subjects is None or by_subjects.action == "deny"):
             return by_address
         return by_subjects
@@ -119,9 +120,9 @@ class AccessLists:
             return None
         return self._allowed.at(number) or self._denied.at(number)
 
-    def of_subjects(self, subject_of: SubjectOf) -> Listed | None:
+    def of_subjects(self, subjects_of: SubjectsOf) -> Listed | None:
         """The entry that applies to the subjects of a request."""
-        return self._allowed.of_subjects(subject_of) or self._denied.of_subjects(subject_of)
+        return self._allowed.of_subjects(subjects_of) or self._denied.of_subjects(subjects_of)
 
 
 class _Entries:
@@ -150,10 +151,10 @@ class _Entries:
             return None
         return self._if_in_force(found) or self._around(number)
 
-    def of_subjects(self, subject_of: SubjectOf) -> Listed | None:
-        for type_name in self.type_names:
-            subject = subject_of(type_name)
-            if subject is None or (found := self._subjects.get(subject)) is None:
+    def of_subjects(self, subjects_of: SubjectsOf) -> Listed | None:
+        for subject in chain.from_iterable(map(subjects_of, self.type_names)):
+            found = self._subjects.get(subject)
+            if found is None:
                 continue
             if (listed := self._if_in_force(found) or self._entry_for(Who(None, *subject))) is not None:
                 return listed

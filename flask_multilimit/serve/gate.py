@@ -357,8 +357,9 @@ class AccessCheck:
 
     def _ask_lists(self, lists: AccessLists, record: Record, *, ended: bool) -> Access:
         subjects = self._in_force.subjects
-        subject_of = partial(self._subject_of, subjects.resolve_if_found if ended else subjects.resolve)
-        listed = lists.of_client(current_request().remote_addr or "", subject_of)
+        resolve = subjects.resolve_if_found if ended else subjects.resolve
+        subjects_of = partial(self._in_force.plans.subjects_called, resolve=resolve)
+        listed = lists.of_client(current_request().remote_addr or "", subjects_of)
         if listed is None:
             return "limited"
         if listed.action == "deny":
@@ -384,10 +385,6 @@ class AccessCheck:
     @staticmethod
     def _endpoint() -> str:
         return current_request().endpoint or UNMATCHED_SCOPE
-
-    def _subject_of(self, resolve: Resolve, type_name: str) -> Subject | None:
-        type_ = self._in_force.plans.types.get(type_name)
-        return None if type_ is None else resolve(type_, type_name)
 
 
 def _own_answer(refusal: RateLimitExceeded) -> object:

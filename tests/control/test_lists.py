@@ -80,7 +80,7 @@ class TestExpiredEntries:
         address = "2001:db8::7" if ":db8:" in last else "203.0.113.9"
 
         def found() -> Listed:
-            listed = lists.of_client(address, lambda name: Subject(name, "evil"))
+            listed = lists.of_client(address, lambda name: [Subject(name, "evil")])
             assert listed is not None
             return listed
 
@@ -106,7 +106,7 @@ def test_entry_about_an_address_comes_before_one_about_its_user() -> None:
     live = [listing("deny", who, until=None) for who in ("user:evil", "203.0.113.0/24")]
     lists = AccessLists(live=live, resolve=listing_resolver(lambda: 1.0, 403))
 
-    found = lists.of_client("203.0.113.9", lambda name: Subject(name, "evil"))
+    found = lists.of_client("203.0.113.9", lambda name: [Subject(name, "evil")])
 
     assert found is not None
     assert str(found.who) == "203.0.113.0/24"

@@ -145,6 +145,29 @@ def test_lists_match_subjects_of_a_custom_type_by_its_name(app: Flask, storage: 
     assert asked == {"acme": [403, 403], "ours": [200, 200], "x": [200, 429]}
 
 
+def test_lists_match_the_part_that_has_the_name_of_a_type_of_several(app: Flask) -> None:
+    MultiLimit(app, deny=["tenant:acme"], allow=["tenant:ours"])
+    together = rate_limiter(type=(lambda: request.headers["X-Tenant"], IP), name="tenant", rules="1/minute")
+    app.add_url_rule("/", "show", together(view()))
+
+    asked = {
+        tenant: [status_for(app, "::1", headers={"X-Tenant": tenant}) for _ in range(2)]
+        for tenant in ("acme", "ours", "x")
+    }
+
+    assert asked == {"acme": [403, 403], "ours": [200, 200], "x": [200, 429]}
+
+
+def test_list_frees_no_client_whose_other_part_looks_like_the_allowed_one(app: Flask) -> None:
+    MultiLimit(app, allow=["tenant:ours"])
+    parts = (lambda: request.headers["X-Tenant"], lambda: request.args["chosen"])
+    app.add_url_rule("/", "show", rate_limiter(type=parts, name="tenant", rules="1/minute")(view()))
+
+    statuses = [status_for(app, "::1", "/?chosen=ours", headers={"X-Tenant": "x"}) for _ in range(2)]
+
+    assert statuses == [200, 429]
+
+
 def test_client_without_a_subject_of_a_listed_type_is_not_denied(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, deny=["tenant:acme"])
     by_tenant = rate_limiter(type=lambda: request.headers.get("X-Tenant"), name="tenant", rules="1/minute")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal
 from urllib.parse import unquote
 
@@ -13,7 +13,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 from werkzeug.routing import MapAdapter
 from werkzeug.test import EnvironBuilder
 
-from ...declare.subjects import ANONYMOUS, EVERYONE, LimitType, Resolve, Subject
+from ...declare.subjects import ANONYMOUS, EVERYONE, LimitType, Resolve
 from ...engine.errors import check_mapping, check_text
 from ...plan.plans import Plans
 from ...serve.access import AccessLists, Action
@@ -167,8 +167,7 @@ class ClientLists:
 
     def __init__(self, access: AccessLists, plans: Plans, finder: SubjectFinder) -> None:
         self._access = access
-        self._types = {name: plans.types[name] for name in access.type_names if name in plans.types}
-        self._subjects = plans.subjects
+        self._plans = plans
         self._missing = tuple(
             f"entries of lists for {name!r}: the log does not say it; name a field (--subject {name}=FIELD)"
             for name in sorted(access.type_names)
@@ -179,13 +178,8 @@ class ClientLists:
         """The list that the client of ``request`` is on; ``None`` if it is on none, so limits apply."""
         if request.recorded is not None:
             return None
-        resolve = self._subjects.given(subjects)
-
-        def subject_of(type_name: str) -> Subject | None:
-            type_ = self._types.get(type_name)
-            return None if type_ is None else resolve(type_, type_name)
-
-        listed = self._access.of_client(subjects[IP], subject_of)
+        subjects_of = partial(self._plans.subjects_called, resolve=self._plans.subjects.given(subjects))
+        listed = self._access.of_client(subjects[IP], subjects_of)
         return None if listed is None else listed.action
 
     def missing(self, request: LoggedRequest) -> tuple[str, ...]:
