@@ -143,9 +143,9 @@ class Places:
         known = self._known.get(where)
         if known is None or known.version != self._registry.version:
             at = Destination(where[0], request.blueprint, request.method)
-            known = self.before_view(at) if name is None else self.at_function(at, name)
-            if name is not None and known.is_inside:
+            if name is not None and self._is_inside(at, name):  # before the limits are looked up: they depend on it
                 self._registry.learn(at.endpoint, name)
+            known = self.before_view(at) if name is None else self.at_function(at, name)
             if len(self._known) >= MOST_REMEMBERED:  # clients may invent methods, and request_identifier names
                 self._known.clear()
             self._known[where] = known
@@ -186,8 +186,12 @@ class Places:
             own=own or self._registry.limits_of(name),
             around=self._of_blueprint(at.blueprint),
             wants_default=not self.exemption(at) & ExemptionScope.DEFAULT,
-            is_inside=bool(own) or view_name(self._app, at.endpoint) not in {name, ""},
+            is_inside=bool(own) or self._is_inside(at, name),
         )
+
+    def _is_inside(self, at: Destination, name: str) -> bool:
+        """Whether the decorated function ``name`` is not the view itself."""
+        return view_name(self._app, at.endpoint) not in {name, ""}
 
     def _place(self, at: Destination, **more: Any) -> Place:
         registry, settings = self._registry, self._settings

@@ -519,6 +519,12 @@ def functions_in_the_view_of_a_limited_blueprint(s: Shop) -> None:
     s.limiter.limit("2/minute")(shop)
 
 
+@asked("/*3", default_limits=["2/minute"])
+def functions_beside_default_limits_in_an_exempt_view(s: Shop) -> None:
+    send = _function(s, "send", "9/minute", override_defaults=False)
+    s.app.get("/")(s.limiter.exempt(named("index", lambda: send())))
+
+
 @asked("/*3")
 def functions_made_at_each_request(s: Shop) -> None:
     s.app.get("/")(lambda: _function(s, "inner", "2/minute")())
