@@ -80,9 +80,6 @@ class _TrackingLimiter(Limiter):
     def check_many(self, many: Iterable[Iterable[Hit]]) -> list[Decision]:
         return [self._track(decision) for decision in super().check_many(many)]
 
-    def wait(self, decision: Decision, *, timeout: float) -> Decision:
-        return self._track(super().wait(decision, timeout=timeout))
-
     def reset(self, hits: Iterable[Hit | str]) -> None:
         given = list(hits)
         super().reset(given)

@@ -175,11 +175,16 @@ class Limiter:
         decision, which is refused or has a ``delay`` left if the time was not enough. A ``timeout`` of 0 or less does
         not wait, ``math.inf`` waits as long as it takes.
         """
-        return self.wait(self.check(hits), timeout=timeout)
+        hits = hits if isinstance(hits, Hits) else Hits(hits)
+        return self._wait(self.check(hits), hits, timeout)
 
     def wait(self, decision: Decision, *, timeout: float) -> Decision:
         """As :meth:`acquire`, after a first check whose ``decision`` is given."""
         require_decision(decision)
+        return self._wait(decision, decision.hits, timeout)
+
+    def _wait(self, decision: Decision, hits: tuple[Hit, ...], timeout: float) -> Decision:
+        """:meth:`wait`, with the ``hits`` of the first check before overrides, which may be others at the next one."""
         _check_timeout(timeout)
         deadline = self._monotonic() + timeout
         pauses = _pauses()
@@ -190,7 +195,7 @@ class Limiter:
             if not isfinite(pause) or pause > left or left <= 0:
                 break
             self._sleep(pause)
-            decision = self.check(decision.hits)
+            decision = self.check(hits)
         if decision.delay and self._monotonic() + decision.delay <= deadline:
             self._sleep(decision.delay)
         return decision

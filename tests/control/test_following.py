@@ -81,6 +81,21 @@ def test_override_keeps_used_units_and_undo_restores_the_count(shop: Shop) -> No
         assert limiter.peek(hits).statuses[0].rule.count == 2
 
 
+def test_acquire_goes_on_by_the_limits_in_force_when_an_override_is_undone_while_it_waits(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = shop.control.override("mail", limiter="user", rules="1/hour", lasting=True, force=True)
+
+    with shop.app.app_context():
+        limiter = shop.multilimit.limiter
+        monkeypatch.setattr(limiter, "_sleep", lambda _: shop.control.undo(entry.id))
+        limiter.check(mail())
+        decision = limiter.acquire(mail(), timeout=3600)
+
+    assert decision.allowed
+    assert [str(status.rule) for status in decision.statuses] == ["2 per 60s"]
+
+
 def test_check_many_admits_checks_whose_limit_is_off(shop: Shop) -> None:
     shop.control.override("mail", rule="user-60s", off=True, lasting=True, force=True)
     sms = hits_for("1/minute", scope="sms", subject="42", type="user")
