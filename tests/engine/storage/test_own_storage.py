@@ -68,6 +68,27 @@ def test_two_storages_share_the_file_and_expired_rows_are_deleted(tmp_path: Path
     assert [key for (key,) in rows] == ["rate_limit:{y}:default::sliding_window:60000"]
 
 
+@pytest.mark.parametrize("units", [0, 2, 9])
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_row_of_a_settled_charge_is_deleted_when_it_no_longer_counts(units: int, *, is_reset: bool) -> None:
+    now = 1_000_000
+    limiter = Limiter(module_of_page("sqlite_storage").SqliteStorage(":memory:", lambda: now))
+    hits = hits_for("5/minute", scope="x", cost=5)
+
+    decision = limiter.check(hits)
+    if is_reset:
+        limiter.reset(hits)
+    now += 30_000_000
+    limiter.settle(decision, units)
+
+    now += 31_000_000
+    assert limiter.peek(hits).remaining == (5 - max(units - 5, 0))
+    now += 60_000_000
+    limiter.check(hits_for("1/minute", scope="y"))
+    rows = limiter.storage._db.execute("SELECT key FROM quotas").fetchall()  # type: ignore[attr-defined]
+    assert [key for (key,) in rows] == ["rate_limit:{y}:default::sliding_window:60000"]
+
+
 def test_locked_database_is_a_storage_error_without_a_reply(tmp_path: Path) -> None:
     make = module_of_page("sqlite_storage").SqliteStorage
     holding, waiting = make(tmp_path / "quotas.db"), make(tmp_path / "quotas.db")
