@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from . import sliding_window
 from .base import NO_PARAMETERS, UNKNOWN, Outcome, Quota, plain_quota
-from .sliding_window import Log
+from .sliding_window import Log, charge, drop_future, recognise, reset_after
 
 PARAMETERS: frozenset[str] = NO_PARAMETERS
 
@@ -21,10 +21,23 @@ REMEMBERS_IDS = True
 INCLUDES = ("log",)
 
 quota = plain_quota
-charge = sliding_window.charge
-drop_future = sliding_window.drop_future
-reset_after = sliding_window.reset_after
-recognise = sliding_window.recognise
+
+# Not assignments (charge = sliding_window.charge): type checkers of users could infer other types for these.
+__all__ = [
+    "INCLUDES",
+    "MAX_COST",
+    "PARAMETERS",
+    "REMEMBERS_IDS",
+    "charge",
+    "drop_future",
+    "evaluate",
+    "quota",
+    "recognise",
+    "release_command",
+    "renew",
+    "reset_after",
+    "settle",
+]
 
 
 def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:

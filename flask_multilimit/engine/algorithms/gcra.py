@@ -6,20 +6,30 @@ Without ``burst`` it is 1: units are evenly spaced, never two at once. (ITU-T I.
 
 from __future__ import annotations
 
-from . import rate
 from .base import COUNTED, Quota, recognise_nothing
+from .rate import charge, drop_future, evaluate, reset_after, settle
 
 PARAMETERS = frozenset({"burst"})
 MAX_COST = COUNTED
 REMEMBERS_IDS = False
 INCLUDES = ("numbers", "span", "rate")
 
-charge = rate.charge
-drop_future = rate.drop_future
-evaluate = rate.evaluate
-reset_after = rate.reset_after
-settle = rate.settle
 recognise = recognise_nothing
+
+# Not assignments (charge = rate.charge): type checkers of users could infer other types for these.
+__all__ = [
+    "INCLUDES",
+    "MAX_COST",
+    "PARAMETERS",
+    "REMEMBERS_IDS",
+    "charge",
+    "drop_future",
+    "evaluate",
+    "quota",
+    "recognise",
+    "reset_after",
+    "settle",
+]
 
 
 def quota(window: int, count: int, burst: int | None, max_delay: int | None) -> Quota:
