@@ -5,7 +5,8 @@ second, the process refuses the same check by itself. It remembers only refusals
 is admitted.
 
 A refusal that is a strike of a ban is not remembered, because the next one is another strike, which only the storage
-can count. There are few strikes before the ban holds, and a ban is remembered like any refusal, until it ends.
+can count. There are few strikes before the ban holds, and a ban is remembered like any refusal, until it ends. If
+other checks use up a rule that the ban watches while a refusal by another rule is remembered, its strikes begin later.
 
 Three things end a refusal early: a reset, a refund, and another rule for the same key. In this process, the first two
 take effect at once, and the third makes it another check. In other processes, they take effect within the second.

@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import cast
 from uuid import UUID, uuid4
 
@@ -102,7 +104,7 @@ class GuardedStorage:
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
         each_id: Sequence[UUID | None] = ids or [None] * len(many)
         if self._breaker.state is not State.CLOSED:
-            return [self.check(hits, id_) for hits, id_ in zip(many, each_id, strict=True)]
+            return self._each(self.check, many, each_id)
         failures, start = self._breaker.failures, time.monotonic()
         try:
             try:
@@ -111,7 +113,8 @@ class GuardedStorage:
                 ids = ids or error.check_ids or None  # so that no check is charged twice
                 decisions = self._breaker.ask_again(error, failures, start, self.wrapped.check_many, many, ids)
         except StorageError as last:
-            return self._after_failures(many, ids or last.check_ids or each_id, last, failures)
+            decide = partial(self._after_failure, error=last, failures=failures)
+            return self._each(decide, many, ids or last.check_ids or each_id)
         for decision in decisions:
             self._remember(decision)
         return decisions
@@ -161,19 +164,26 @@ class GuardedStorage:
         self._outage.record_failure(hits, error, failures)
         return self._decide(hits, (check_id or uuid4()).bytes, error, charging=True, may_be_charged=True)
 
-    def _after_failures(
-        self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID | None], error: StorageError, failures: int
+    def _each(
+        self,
+        decide: Callable[[tuple[Hit, ...], UUID | None], Decision],
+        many: Sequence[tuple[Hit, ...]],
+        ids: Sequence[UUID | None],
     ) -> list[Decision]:
-        """The same for each check of a batch, even if one raises: what the others have charged is refunded, too."""
+        """``decide`` each check of a batch, even if one raises. Then refund what the others have charged, and raise."""
         decisions, errors = list[Decision](), list[StorageError]()
         for hits, check_id in zip(many, ids, strict=True):
             try:
-                decisions.append(self._after_failure(hits, check_id, error, failures))
+                decisions.append(decide(hits, check_id))
             except StorageError as raised:  # noqa: PERF203 - one failure must not stop the others
                 errors.append(raised)
-        if errors:
-            raise errors[0]
-        return decisions
+        if not errors:
+            return decisions
+        for decision in decisions:
+            if charges := decision.charges:
+                with suppress(StorageError):
+                    self.settle(decision.id, charges)
+        raise errors[0]
 
     def _while_open(self, hits: tuple[Hit, ...], check_id: UUID | None) -> Decision:
         self._outage.recover()

@@ -153,6 +153,26 @@ def test_check_many_in_an_outage_decides_one_check_after_the_other(workers: Work
     assert [decision.allowed for decision in workers.limiter.check_many(plans)] == [True, True, False]
 
 
+@pytest.mark.parametrize("breaker", ["closed", "open"])
+@pytest.mark.parametrize("policy", ["deny", "raise"])
+def test_batch_in_an_outage_charges_nothing_if_one_of_its_checks_raises(
+    workers: Workers, policy: OnStorageError, breaker: str
+) -> None:
+    if breaker == "open":
+        begin_outage(workers)
+    workers.break_down()
+    ada, slot = hits("2/minute", subject="ada"), hits("2 at once", subject="ada")
+    plans = [ada, slot, hits_for("1/minute", scope="x", on_storage_error=policy), ada]
+
+    for _ in range(3):
+        with pytest.raises(StorageError):
+            workers.limiter.check_many(plans)
+
+    assert [workers.limiter.peek(plan).remaining for plan in (ada, slot)] == [2, 2]
+    workers.mend()
+    assert [workers.storage.peek(plan).remaining for plan in (ada, slot)] == [2, 2]
+
+
 # The share of a worker
 
 
