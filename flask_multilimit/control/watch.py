@@ -231,7 +231,6 @@ class ControlFollower:
     def _apply(self, document: Document, now: float) -> None:
         """Put the entries of ``document`` in force that have not ended by ``now``."""
         started, current = time.monotonic(), document.at(now)
-        self._next_end, self._applied_at = current.next_end, now
         if current is not self._applied:
             try:
                 self._take(current)
@@ -242,6 +241,7 @@ class ControlFollower:
                 if self.problem is self._partial_failure:
                     self.problem = None
             self._applied = current
+        self._next_end, self._applied_at = current.next_end, now  # last: if it raises, the next question tries again
         # With thousands of entries, one may end between any two questions.
         self._next_pruning = time.monotonic() + PRUNING_PAUSE * (time.monotonic() - started)
 

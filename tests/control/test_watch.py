@@ -88,6 +88,27 @@ def test_change_that_could_not_be_applied_is_applied_at_the_next_look(on_server:
     assert follower.version == 1
 
 
+def test_end_of_a_change_that_could_not_be_applied_is_applied_at_the_next_look(on_server: str) -> None:
+    shop_on(on_server).control.deny("198.51.100.7", for_="1h")
+    follower = gate_of(shop_on(on_server).app).applier.follower
+    follower.look()
+    end, taken = follower.in_force.document.entries[0].until, list[Document]()
+    assert end is not None
+
+    def take(document: Document) -> None:
+        taken.append(document)
+        if len(taken) == 1:
+            raise RuntimeError("an own algorithm has failed")
+
+    follower._take, follower._next_pruning = take, 0.0
+    with pytest.raises(RuntimeError):
+        follower._prune(end)
+    follower._prune(end)
+    follower._prune(end)
+
+    assert [document.entries for document in taken] == [(), ()]
+
+
 def test_app_with_control_disabled_ignores_changes(on_server: str) -> None:
     shop_on(on_server).control.deny("198.51.100.7", lasting=True)
 
