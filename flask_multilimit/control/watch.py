@@ -117,8 +117,15 @@ class ControlFollower:
         self.look()
         if self._has_no_answer and not self._reported_missing:
             self._warn_of_missing_answer()
+        self.keep_following()
+
+    def keep_following(self) -> bool:
+        """Start the thread that follows the store, unless it runs. Return whether it runs, or there is nothing to
+        follow."""
         if not self._beat.running and (self.store.shared or self.in_force.document.next_end is not None):
             self._follow()
+            return self._beat.running
+        return True
 
     def look(self) -> None:
         """Ask the store once, unless it does not run: then it is empty, and the question would start it."""

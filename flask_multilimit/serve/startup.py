@@ -52,7 +52,8 @@ class Startup:
                 self._check()
                 self.checked = True
         self.keep_up()
-        self.finished = not in_master_of_uwsgi()  # its workers would inherit True
+        # Workers of uWSGI would inherit True from their master.
+        self.finished = self._applier.keep_following() and not in_master_of_uwsgi()
 
     def _check(self) -> None:
         try:

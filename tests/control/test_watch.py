@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -107,6 +108,22 @@ def test_end_of_a_change_that_could_not_be_applied_is_applied_at_the_next_look(o
     follower._prune(end)
 
     assert [document.entries for document in taken] == [(), ()]
+
+
+def test_process_that_could_start_no_thread_at_its_first_request_follows_changes_later(
+    on_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    shop = shop_on(on_server)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        assert not denies(shop)
+    assert not denies(shop)
+    shop_on(on_server).control.deny("198.51.100.7", lasting=True)
+
+    soon(lambda: denies(shop))
 
 
 def test_app_with_control_disabled_ignores_changes(on_server: str) -> None:
