@@ -15,13 +15,16 @@ from threading import RLock
 from typing import Any, Literal, NamedTuple, get_args
 
 from ..config import PREFIX
+from ..declare.subjects import ANONYMOUS, LimitType
 from ..engine import StorageError
+from ..engine.keys import parts_of_key
 from ..engine.storage import KeepsTallies
 from ..engine.text import Phrase
 from ..observe.events import PASSED, TURNED_AWAY
 from ..observe.traffic import BansBegun, Counts, Refused, TrafficReader, reader_of
-from ..observe.traffic.counts import ANYBODY, BUCKET_SECONDS, LONGEST_SUBJECT, bucket_at, counted_name
+from ..observe.traffic.counts import ANYBODY, BUCKET_SECONDS, LONGEST_SUBJECT, BanBegun, bucket_at, counted_name
 from ..observe.traffic.reading import LONGEST_SECONDS, SETTLED_SECONDS, TOGETHER, series_of
+from ..plan.sources import scopes_of_endpoints
 from ..serve.gate import AppGate
 from .changes import ChangesInForce, changes_in_force
 from .health import StorageState, Workers, storage_state, workers
@@ -562,7 +565,7 @@ def _with_numbers(found: Now, gate: AppGate, memory: TrafficMemory, page: int, s
         paging=paging,
         rules=_rules(memory, endpoint, slices),
         subjects=tuple(_client(gate, memory, rules) for rules in wanted),
-        bans_in_force=_bans(memory.bans, endpoint),
+        bans_in_force=_bans(gate, memory.bans, endpoint),
     )
 
 
@@ -628,8 +631,30 @@ def _client(gate: AppGate, memory: TrafficMemory, rules: Sequence[tuple[Refused,
     return RefusedClient(first.type, first.subject, first.shown, first.known, refused, since, until, shown)
 
 
-def _bans(begun: BansBegun | None, endpoint: str | None) -> tuple[BansBegunInForce, ...]:
+def _bans(gate: AppGate, begun: BansBegun | None, endpoint: str | None) -> tuple[BansBegunInForce, ...]:
     """The most frequent first."""
-    held = {} if begun is None else begun.in_force()
+    held = {} if begun is None or not begun.begun else _refusing(gate, begun).in_force()
     found = [BansBegunInForce(*name, amount) for name, amount in held.items() if endpoint in {None, name[0]}]
     return tuple(sorted(found, key=lambda each: (-each.amount, each.endpoint, each.rule)))
+
+
+def _refusing(gate: AppGate, begun: BansBegun) -> BansBegun:
+    """Without the bans at endpoints where a change has switched off their limiter, or made it a shadow: they refuse
+    nobody meanwhile."""
+    gate.plans.ensure()
+    limiters = (each for plan in gate.plans.made for each in plan.limiters if not each.declaration.shadow)
+    rules = {
+        (each.stem, each.declaration.type_name, rule.key_part)
+        for each in limiters
+        for rule in each.declaration.counted_rules
+    }
+    places = scopes_of_endpoints(gate.app)
+
+    def refuses(ban: BanBegun) -> bool:
+        parts = parts_of_key(ban.key)
+        if ban.endpoint not in places or parts is None:
+            return True
+        type_name = LimitType.USER.value if parts.type == ANONYMOUS else parts.type
+        return (parts.stem, type_name, parts.rule) in rules
+
+    return begun._replace(begun=list(filter(refuses, begun.begun)))

@@ -291,6 +291,24 @@ def test_only_bans_in_force_are_listed_and_no_shadow_ban(*, traffic: bool) -> No
     assert command(app, "unban", "203.0.113.7", "--yes") == "Lifted: 1 ban started by limiters.\n"
 
 
+@pytest.mark.parametrize("change", ["off", "shadow"])
+def test_no_ban_is_in_force_while_its_limiter_is_off_or_a_shadow(change: str) -> None:
+    app = app_on()
+    gate = gate_of(app)
+    control = gate.applier.control
+    statuses(app, *["/login", "/nowhere"] * 5, environ_base=CLIENT)
+    flush(app)
+    assert (len(bans(gate)), [each.amount for each in now(gate, patient=True).bans_in_force]) == (2, [1, 1])
+
+    changed = {"kind": "override", "endpoint": "login", change: True}
+    control.put(control.preview(changed, for_="1h", reason="it bans customers", author="ada"), force=True)
+    gate.applier.look()
+
+    assert statuses(app, "/login", environ_base=CLIENT) == [200]
+    assert [each.endpoint for each in bans(gate)] == ["unmatched"]
+    assert [each.endpoint for each in now(gate, patient=True).bans_in_force] == ["unmatched"]
+
+
 def test_why_names_functions_and_checks_that_refused_the_client() -> None:
     app = app_with_a_service(None)
     statuses(app, *["/mail", "/invite"] * 2, environ_base=CLIENT)
