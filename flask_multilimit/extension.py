@@ -187,8 +187,8 @@ class MultiLimit:
             would be another subject.
 
         The other parameters are those of :func:`rate_limiter`. Header fields and signals report it like any check.
-        Slots of :class:`.Concurrent` rules are held until the response is closed, or the limited function that makes
-        the check ends; elsewhere, or after that, until :meth:`release` or for their timeout. Returns the
+        Slots of :class:`.Concurrent` rules are held until the response ends, or the limited function that makes the
+        check ends; elsewhere, or after that, until :meth:`release` or for their timeout. Returns the
         :class:`Decision`, whether or not it is ``allowed``; see :meth:`limit`.
         """
         options = {
@@ -351,7 +351,7 @@ class MultiLimit:
         return self.settle(decision, 0, hits)
 
     def release(self, decision: Decision) -> None:
-        """Give back the slots that ``decision`` holds by :class:`.Concurrent` rules, before the response is closed. See
+        """Give back the slots that ``decision`` holds by :class:`.Concurrent` rules, before the response ends. See
         :meth:`Limiter.release`."""
         require_decision(decision)
         gate_in_force().limiter.release(decision)

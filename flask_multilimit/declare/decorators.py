@@ -134,7 +134,7 @@ def rate_limiter(
         the callable fails, the charge stands.
     :param settle: what the request really cost, which replaces the estimate, ``cost``: a callable of the response that
         returns units, or ``None`` if the estimate stands; ``"header:X-Tokens"`` for a field of the response, which
-        clients do not see; or ``True`` if the view says it with :func:`settle`. A stream is settled when it is closed.
+        clients do not see; or ``True`` if the view says it with :func:`settle`. A stream is settled at its end.
     :param settle_header: ``"keep"`` leaves the field in the response, so clients see it.
     :param unit: for header fields, what the rules count, if not requests: ``"content-bytes"``, ``"tokens"``.
     :param shadow: evaluate, count and signal, but never refuse: to try a limit in production.

@@ -184,9 +184,9 @@ class Concurrent(Rule):
     """At most ``count`` units in progress at any instant: a slot is taken when the check passes, and released when
     the work is done.
 
-    A view's work is done when its response is closed, after the last byte of a stream or when the server notices that
-    the client has hung up; a function's, or that of ``with multilimit.limit(...)``, when it ends. Work that lasts
-    longer than ``timeout`` renews its slots in the background.
+    A view's work is done after the last byte of its response, or when the server notices that the client has hung up;
+    a function's, or that of ``with multilimit.limit(...)``, when it ends. Work that lasts longer than ``timeout``
+    renews its slots in the background.
 
     When it refuses, it is not known for how long: ``retry_after`` is ``inf``, and ``waits_for_slot`` is true.
 

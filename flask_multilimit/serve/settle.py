@@ -197,9 +197,9 @@ def settle(units: int, *, name: str | None = None) -> None:
     """Say what this request really costs, or this call of a limited function that is not a view, for its limiter with
     ``settle=True``: ``settle(model.tokens)``.
 
-    The last call before the response is closed, or the function ends, counts; without one, the estimate stands. In a
-    stream, the request must still be there: wrap its generator in ``stream_with_context``. Where no limiter settles now
-    (switched off, exempt, on an allow list), nothing happens.
+    The last call before the response or the function ends counts; without one, the estimate stands. In a stream, the
+    request must still be there: wrap its generator in ``stream_with_context``. Where no limiter settles now (switched
+    off, exempt, on an allow list), nothing happens.
 
     :param units: a whole number, 0 or more; more than 10**9 count as 10**9.
     :param name: which limiter, by its ``name`` or its type, if several settle by what the view says.
