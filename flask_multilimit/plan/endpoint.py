@@ -373,7 +373,7 @@ def _changed(scope: str, limiter: PlannedLimiter, overrides: Overrides) -> Plann
     changed = replace(limiter, special=group.special_for(declared), changed_from=declared)
     if changed.special is not None:
         overrides.effective.update(each.id for each in changed.special.entries)
-    for each in group.changes:
+    for each in group.changes_of(declared):
         if each.limiter is not None and each.limiter not in {declared.name, declared.type_name}:
             continue
         if each.rule is not None:

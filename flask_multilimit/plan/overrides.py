@@ -74,7 +74,7 @@ class Overrides:
         if not self.entries:
             return {}
         return {
-            rate_limiter(**each.limit.options).at(f"override {each.id}"): each.id
+            rate_limiter(**each.limit.options).at(_where_added(each)): each.id
             for each in self.at(scope).changes
             if each.limit is not None and (not exempt or each.endpoint == scope)
         }
@@ -115,6 +115,11 @@ def _names_of(scope: str) -> Iterator[str]:
         at = scope.find(".", at + 1)
 
 
+def _where_added(override: Override) -> str:
+    """Where the limiter that ``override`` adds was declared."""
+    return f"override {override.id}"
+
+
 class Group:
     """The overrides that apply to a scope."""
 
@@ -125,6 +130,11 @@ class Group:
         """The overrides that change limiters for everybody, in their order."""
         self._for_subjects = [(each.who, each) for each in entries if each.who is not None]
         self._special: dict[tuple[frozenset[str], bool], SpecialSubjects | None] = {}
+
+    def changes_of(self, declaration: Declaration) -> tuple[Override, ...]:
+        """Those of :attr:`changes` that may concern a limiter: if an override has added it, only the later ones."""
+        places = [each.limit and _where_added(each) for each in self.changes]
+        return self.changes[places.index(declaration.where) + 1 :] if declaration.where in places else self.changes
 
     def special_for(self, declaration: Declaration) -> SpecialSubjects | None:
         """The overrides for some of the subjects that a limiter counts; ``None`` if there are none."""

@@ -474,7 +474,16 @@ def test_added_limiter_and_factor_at_one_endpoint_are_separate_entries(shop: Sho
     shop.control.override("show", limit={"type": "ip", "rules": "1/minute"}, lasting=True)
 
     assert len(shop.control.entries()) == 2
-    assert shop.statuses(3) == [200, 200, 429]  # the factor applies to the additional limiter too
+
+
+@pytest.mark.parametrize("change", [{"times": 2}, {"off": True}, {"shadow": True}, {"limiter": "ip", "shadow": True}])
+def test_added_limiter_is_changed_by_later_changes_alone(shop: Shop, change: dict[str, Any]) -> None:
+    shop.control.override("show", lasting=True, **change)
+    shop.control.override("show", limit={"type": "ip", "rules": "1/minute"}, lasting=True)
+
+    assert shop.statuses(2) == [200, 429]
+    shop.control.override("show", lasting=True, **change)
+    assert shop.statuses(1) == [200]
 
 
 @pytest.mark.parametrize(
