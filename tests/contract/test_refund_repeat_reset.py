@@ -244,6 +244,19 @@ def test_id_is_remembered_until_the_last_microsecond_of_its_window(bench: Bench,
     assert bench.limiter.peek(plan).reset_after == 10
 
 
+def test_check_that_has_left_its_window_is_charged_when_repeated_though_units_of_its_settlement_count(
+    bench: Bench,
+) -> None:
+    plan = hits(rule("sliding_window", 10, 9), cost=2)
+    first = bench.limiter.check(plan)
+    bench.clock.advance(12)
+    bench.limiter.settle(first, 3)
+
+    repeated = bench.limiter.check(plan, check_id=first.id)
+
+    assert repeated.remaining == bench.limiter.peek(plan).remaining == 6
+
+
 @keeps_ids
 def test_refunded_check_is_charged_when_repeated(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm))

@@ -34,6 +34,8 @@ _entry = struct.Struct("q16s").pack
 """An instant and a check id, as the array keeps them."""
 _PER_ENTRY = 3
 """Numbers in the array for each entry: one for the instant, two for the id."""
+_COMPLEMENT = bytes(255 - byte for byte in range(256))
+"""Translates the id of a check to the id of what it was settled at beyond its cost, which no check has."""
 
 
 class Log:
@@ -88,9 +90,9 @@ class Log:
             end += 1
         return end - begin
 
-    def total(self, check_id: bytes, start: int) -> int:
-        """How many entries of ``check_id`` there are from ``start`` on, adjacent or not."""
-        return memoryview(self.entries)[start * _PER_ENTRY :].tobytes().count(check_id)
+    def total(self, check_id: bytes) -> int:
+        """How many entries of ``check_id`` there are, adjacent or not."""
+        return memoryview(self.entries)[self.head * _PER_ENTRY :].tobytes().count(check_id)
 
     def remove(self, check_id: bytes, cost: int, start: int, stop: int) -> None:
         """Take out the first entry of ``check_id``, and those that follow it in a row, at most ``cost`` entries."""
@@ -268,14 +270,12 @@ def settle(log: Log | None, quota: Quota, cost: int, units: int, until: int, now
     if log is None and units <= cost:
         return None
     log, at = Log(quota) if log is None else log, until - quota.window
-    first, later = log.after(at - 1, log.head), log.after(at, log.head)
-    is_there = log.find(check_id, first, later) >= 0
     if units > cost:
-        after_charge = log.count(check_id, later, log.end)
-        if log.total(check_id, first if is_there else log.head) <= cost and after_charge != units - cost:
-            log.add(log.after(now, log.head), now, check_id, units - cost)
+        excess = check_id.translate(_COMPLEMENT)
+        log.add(log.after(now, log.head), now, excess, units - cost - log.total(excess))
     elif units < cost:
-        if not is_there:
+        first, later = log.after(at - 1, log.head), log.after(at, log.head)
+        if log.find(check_id, first, later) < 0:
             first, later = log.head, log.end
         log.remove(check_id, min(log.count(check_id, first, later), cost) - units, first, later)
     return log
