@@ -8,29 +8,24 @@ import pytest
 
 from flask_multilimit.engine import ClusterStorage, Limiter, MemoryStorage, RedisStorage
 from flask_multilimit.engine.storage.cluster.servers import NodesOfUri
+from flask_multilimit.engine.storage.redis.compiled import COMPILE_AFTER
 from support.bench import Bench
 from support.clock import Clock
 from support.cluster import Cluster
-from support.compiled import CompiledStorage
 from support.effort import slow
 from support.pages import own_storage
+from support.server_clock import ServerClock, scripts_read_clock_of_test
 from support.servers import Binary, Servers, find_binaries
 
 OWN_STORAGE = own_storage()
 """The storage of the page "Write your own storage"."""
 
 
-@pytest.fixture
-def clock() -> Clock:
-    """A clock that starts at a time that is no whole second."""
-    return Clock()
-
-
 @pytest.fixture(params=["memory", slow("own"), slow("cluster"), "compiled", *find_binaries()])
-def bench(
-    request: pytest.FixtureRequest, clock: Clock, server_binaries: dict[str, Binary], servers: Servers
-) -> Iterator[Bench]:
-    """Each storage in turn, empty, with the clock of the test."""
+def bench(request: pytest.FixtureRequest, server_binaries: dict[str, Binary], servers: Servers) -> Iterator[Bench]:
+    """Each storage in turn, empty, with a clock of the test. On a server, all is as in production but the time that
+    scripts read: "compiled" is a process that compiles every check, the others one that has just started."""
+    clock = Clock()
     if request.param == "memory":
         yield Bench(Limiter(MemoryStorage(clock)), clock, None)
         return
@@ -45,8 +40,8 @@ def bench(
         yield Bench(Limiter(storage), clock, cluster.shared_client)
         storage.close()
         return
-    kind = CompiledStorage if request.param == "compiled" else RedisStorage
     binary = server_binaries.get(request.param) or next(iter(server_binaries.values()))
     client = servers.running(binary).shared_client()
     client.flushall()
-    yield Bench(Limiter(kind(client, clock=clock)), clock, client)
+    with scripts_read_clock_of_test(compile_after=0 if request.param == "compiled" else COMPILE_AFTER):
+        yield Bench(Limiter(RedisStorage(client)), ServerClock(client), client)

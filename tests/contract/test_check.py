@@ -55,6 +55,16 @@ def test_allowed_check_charges_every_hit_its_own_cost(bench: Bench, algorithm: s
     assert left == [hit.rule.count - hit.cost for hit in plan]
 
 
+def test_check_of_thirty_rules_charges_all_or_nothing(bench: Bench) -> None:
+    """More than a compiled script can have."""
+    plan = hits([Rule(60 + i, 30 - i % 28) for i in range(30)])
+
+    decisions = [bench.limiter.check(plan) for _ in range(4)]
+
+    assert [decision.allowed for decision in decisions] == [True] * 3 + [False]
+    assert [status.remaining for status in decisions[-1].statuses] == [hit.rule.count - 3 for hit in plan]
+
+
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_refused_check_changes_no_state(bench: Bench, algorithm: str, position: int) -> None:
     plan = list(one_of_each(tight="") + hits("100/hour", scope="x") + hits("100/day", scope="y"))

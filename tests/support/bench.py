@@ -14,6 +14,7 @@ from flask_multilimit.engine.rules import Rules
 from flask_multilimit.engine.storage import storage_from
 from flask_multilimit.engine.storage.schemes import DEFAULT_TIMEOUT
 from support.clock import Clock
+from support.server_clock import CLOCK_KEY
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,13 @@ class Bench:
             return {}
         if isinstance(self.limiter.storage, RedisStorage):
             self.limiter.storage.confirm()  # it sends releases by another connection, and does not wait for replies
-        keys = client.scan_iter()
         if isinstance(client, RedisCluster):
-            return {key: (client.dump(key), 0) for key in keys}
-        return {key: (client.dump(key), dies_at(client, key)) for key in keys}
+            return {key: (client.dump(key), 0) for key in self.keys()}
+        return {key: (client.dump(key), dies_at(client, key)) for key in self.keys()}
+
+    def keys(self) -> list[bytes]:
+        """The keys of limits on the server or the cluster; none in memory."""
+        return [] if self.client is None else [key for key in self.client.scan_iter() if key != CLOCK_KEY]
 
 
 def dies_at(client: redis.Redis, key: str | bytes) -> int:

@@ -11,15 +11,28 @@ def microseconds(seconds: float) -> int:
 
 
 class Clock:
-    """Microseconds that pass only in ``advance``; they do not start at a whole second. Counts how often it is read."""
+    """Microseconds that pass only in ``advance``; they do not start at a whole second."""
 
     def __init__(self, now: int = 1_750_000_003_141_592) -> None:
+        self._reads = 0
         self.now = now
-        self.reads = 0
+
+    @property
+    def now(self) -> int:
+        return self._now
+
+    @now.setter
+    def now(self, now: int) -> None:
+        self._now = now
+
+    @property
+    def reads(self) -> int:
+        """How often it was read."""
+        return self._reads
 
     def __call__(self) -> int:
-        self.reads += 1
-        return self.now
+        self._reads += 1
+        return self._now
 
     def advance(self, seconds: float) -> None:
         self.now += microseconds(seconds)

@@ -1,0 +1,78 @@
+"""A server whose scripts read the clock of a test in place of TIME, for storages that are otherwise as in production.
+
+``RedisStorage(client, clock=...)`` sends the time with each check, on a path of its own. A storage without a clock asks
+by the ``Wire``, with packed commands that hits memoize, and compiles the scripts of frequent checks. This module
+replaces one word in the prelude of the scripts, so that a test advances the clock of such a storage, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import pytest
+import redis
+
+from flask_multilimit.engine.storage.redis import compiled, scripts, storage
+from flask_multilimit.engine.storage.redis.compiled import COMPILE_AFTER, Shapes
+from support.clock import Clock
+
+CLOCK_KEY = b"the clock of the test"
+GIVEN_TIME = "ARGV[4]"
+TIME_OF_TEST = f"call('GETRANGE', '{CLOCK_KEY.decode()}', 0, -1)"
+"""Lua that reads the clock by a command that no script of the package has."""
+
+
+class ServerClock(Clock):
+    """A clock that scripts read on the server of ``client``, within :func:`scripts_read_clock_of_test`."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        super().__init__()
+        self._reads_before = self._all_reads()
+
+    @property
+    def now(self) -> int:
+        return self._now
+
+    @now.setter
+    def now(self, now: int) -> None:
+        self._now = now
+        self._client.set(CLOCK_KEY, now)
+
+    @property
+    def reads(self) -> int:
+        return self._all_reads() - self._reads_before
+
+    def _all_reads(self) -> int:
+        counts: Any = self._client.info("commandstats")
+        return int(counts.get("cmdstat_getrange", {"calls": 0})["calls"])
+
+
+@contextmanager
+def scripts_read_clock_of_test(*, compile_after: float = COMPILE_AFTER) -> Iterator[None]:
+    """Meanwhile the scripts of this process read the time of a :class:`ServerClock`. A shape is compiled after
+    ``compile_after`` checks, as in a process that has just started."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scripts, "source", _source)
+        patch.setattr(scripts, "script", _script)
+        patch.setattr(compiled, "source", _source)
+        patch.setattr(storage, "SHAPES", Shapes(compile_after))
+        yield
+
+
+def _read_of_test(text: str) -> str:
+    assert text.count(GIVEN_TIME) == 1
+    return text.replace(GIVEN_TIME, TIME_OF_TEST)
+
+
+_whole_source = scripts.source
+_script = cache(scripts.script.__wrapped__)
+
+
+@cache
+def _source(name: str) -> str:
+    text = _whole_source(name)
+    return _read_of_test(text) if name == "prelude" else text
