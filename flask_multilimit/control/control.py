@@ -144,7 +144,8 @@ class Control:
         :param times: a factor for the count and the burst.
         :param shadow: whether the limits only count, and never refuse.
         :param off: switch the limits off.
-        :param limit: an additional limiter, as data: ``"10/minute"``, ``{"type": "ip", "rules": "10/minute"}``.
+        :param limit: an additional limiter, as data: ``"10/minute"``, ``{"type": "ip", "rules": "10/minute"}``. Checks
+            in views get none.
         :param force: make the change even if it leaves less than a hundredth of what is declared, lets pass 1,000 times
             as much, or switches all limits off.
         """

@@ -148,8 +148,12 @@ def replay_of(
             raise ConfigurationError(f"no endpoint and no limiter is called {name!r}")
     headers = header_fields([plans])
     finder = SubjectFinder({**headers, **subjects}, headers.keys() - subjects.keys())
-    lists = None if limits.access is None else ClientLists(limits.access, plans, finder)
-    return Replay(ReplayPlans(plans, finder, replacements, lists), Routes(app, script_name), on_decision)
+    plans_of_clients = ReplayPlans(plans, finder, replacements, _lists_of(limits, finder))
+    return Replay(plans_of_clients, Routes(app, script_name), on_decision)
+
+
+def _lists_of(limits: LimitSet, finder: SubjectFinder) -> ClientLists | None:
+    return None if limits.access is None else ClientLists(limits.access, limits.plans, finder)
 
 
 def limits_of(app: Flask, limits: Limits | None = None) -> LimitSet:
@@ -190,15 +194,19 @@ def arrivals_of(
     most_subjects: int | None = None,
 ) -> Arrivals:
     """When each subject of ``type`` made its requests: those that a limit of ``endpoint``, or of the whole app, would
-    count; until there are ``most_subjects``. With a ``cost_field``, only requests of which it tells the real cost."""
+    count, of clients that are on no list now; until there are ``most_subjects``. With a ``cost_field``, only requests
+    of which it tells the real cost."""
     gate = gate_of(app)
     if endpoint is not None:
         require_endpoint(gate.plans, endpoint)
     is_counted = cache(partial(_is_counted, _plans_with_probe(app, endpoint), endpoint))
     routes, finder = Routes(app, script_name), SubjectFinder(subjects or {})
     subject_of, arrivals = _subject_function(gate, type, finder), Arrivals(type, endpoint, cost_field)
+    lists = _lists_of(LimitSet(gate.plans, gate.access), finder)
     for request in logged_requests(requests):
         if not is_counted(routes.destination_of(request)):
+            continue
+        if lists is not None and lists.of(request, finder.subjects_of(request)) is not None:
             continue
         subject, units = subject_of(request), real_cost_in(request, cost_field) if cost_field else None
         if cost_field and units is None:

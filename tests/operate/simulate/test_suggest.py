@@ -237,6 +237,18 @@ def test_suggest_ignores_requests_that_no_limit_would_count() -> None:
     assert learned_from == [1, 1, 2]
 
 
+def test_suggest_ignores_clients_on_lists() -> None:
+    app = Flask("shop")
+    MultiLimit(app, user_loader=lambda: None, allow=["10.0.0.0/8", "user:monitor"], deny=["203.0.113.7"])
+    app.add_url_rule("/search", "search", lambda: "ok")
+    clients = [("10.0.0.1", None), ("192.0.2.1", "monitor"), ("203.0.113.7", None), ("192.0.2.1", "ann")]
+    requests = [LoggedRequest.of(0, "GET", "/search", address=address, user=user) for address, user in clients]
+
+    learned_from = [suggest_limits(app, requests, endpoint=each).requests for each in ("search", None)]
+
+    assert learned_from == [1, 1]
+
+
 HOUR = 3600 * SECOND
 ABOUT_DAYS = st.lists(st.integers(0, 24 * 90), min_size=1, max_size=30).map(
     lambda hours: sorted(1_774_000_000 * SECOND + hour * HOUR for hour in hours)
