@@ -158,9 +158,8 @@ class ControlFollower:
     def _apply_copy(self, copy: DiskCopy) -> None:
         """Apply the copy until the store answers, by the clock of this machine."""
         copied = copy.read()
-        if copied is not None:
+        if copied is not None and self._apply(copied.document, time.time()):
             self.in_force = copied
-            self._apply(copied.document, time.time())
 
     @property
     def _has_no_answer(self) -> bool:
@@ -221,7 +220,8 @@ class ControlFollower:
             )
         if self.problem is not self._partial_failure:
             self.problem = None
-        self._apply(document, found.now)  # first: if it raises, the next question tries again
+        if not self._apply(document, found.now):
+            return
         self.in_force = InForce(found.stamp, document, found.now, read, found.run)
         if self._copy is not None:
             self._copy.write(found.stamp, found.run, found.text or "")
@@ -235,30 +235,35 @@ class ControlFollower:
         if self.store.write(found.stamp, document.dump(), change, lost=self.in_force.stamp) is not None:
             self._logger.warning("Rate limits: worker %d put back %s: %s", os.getpid(), what, REASON_OF_LOSS)
 
-    def _apply(self, document: Document, now: float) -> None:
-        """Put the entries of ``document`` in force that have not ended by ``now``."""
+    def _apply(self, document: Document, now: float) -> bool:
+        """Put the entries of ``document`` in force that have not ended by ``now``. Return ``False`` if code of the app
+        raised: the next question tries again."""
         started, current = time.monotonic(), document.at(now)
         if current is not self._applied:
             try:
                 self._take(current)
-            except ConfigurationError as error:
+            except Exception as error:
                 self._partial_failure = error
                 self._fail(error, "not all of the newest control document is in force")
+                if not isinstance(error, ConfigurationError):
+                    return False
             else:
                 if self.problem is self._partial_failure:
                     self.problem = None
             self._applied = current
-        self._next_end, self._applied_at = current.next_end, now  # last: if it raises, the next question tries again
+        self._next_end, self._applied_at = current.next_end, now
         # With thousands of entries, one may end between any two questions.
         self._next_pruning = time.monotonic() + PRUNING_PAUSE * (time.monotonic() - started)
+        return True
 
     def _fail(
         self, error: Exception, what: str = "cannot apply the newest control document; the previous one stays in force"
     ) -> None:
-        if str(error) == str(self.problem):
+        known, self.problem = self.problem, error
+        if str(error) == str(known):
             return
-        self.problem = error
-        self._logger.error("Rate limits: %s: %s", what, with_remedy(error))
+        own = None if isinstance(error, (StorageError, ConfigurationError)) else error
+        self._logger.error("Rate limits: %s: %s", what, with_remedy(error), error=own)
         self._report(error)
 
     def _follow(self) -> None:

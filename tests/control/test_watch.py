@@ -20,6 +20,7 @@ import redis
 from control.conftest import Shop, shop_on, soon
 from flask_multilimit.control import ControlConflict
 from flask_multilimit.control.document import Document
+from flask_multilimit.control.store import StoreInStorage
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
 from flask_multilimit.plan.changes import ChangeValidator
@@ -68,46 +69,57 @@ def test_requests_send_no_command_for_changes(on_server: str, redis_client: redi
     assert seen == ["EVALSHA"]
 
 
-def test_change_that_could_not_be_applied_is_applied_at_the_next_look(on_server: str) -> None:
+class FailsTwice:
+    """In place of what applies a document: code of the app raises twice."""
+
+    def __init__(self) -> None:
+        self.taken: list[Document] = []
+
+    def __call__(self, document: Document) -> None:
+        self.taken.append(document)
+        if len(self.taken) <= 2:
+            raise RuntimeError("an own algorithm has failed")
+
+
+def test_change_that_code_of_the_app_refuses_is_reported_once_and_tried_again(
+    on_server: str, caplog: pytest.LogCaptureFixture
+) -> None:
     shop_on(on_server).control.deny("198.51.100.7", lasting=True)
     follower = gate_of(shop_on(on_server).app).applier.follower
-    taken = list[Document]()
+    follower._take = take = FailsTwice()
 
-    def take(document: Document) -> None:
-        taken.append(document)
-        if len(taken) == 1:
-            raise RuntimeError("an own algorithm has failed")
-
-    follower._take = take
-    with pytest.raises(RuntimeError):
+    seen = []
+    for _ in range(4):
         follower.look()
-    assert follower.version == 0
-    follower.look()
-    follower.look()
+        seen.append((follower.version, str(follower.problem)))
 
-    assert len(taken) == 2
-    assert follower.version == 1
+    assert seen == [(0, "an own algorithm has failed")] * 2 + [(1, "None")] * 2
+    assert len(take.taken) == 3
+    assert [each.exc_info is not None for each in caplog.records if "own algorithm" in each.getMessage()] == [True]
 
 
-def test_end_of_a_change_that_could_not_be_applied_is_applied_at_the_next_look(on_server: str) -> None:
-    shop_on(on_server).control.deny("198.51.100.7", for_="1h")
+def test_worker_announces_the_version_in_force_while_code_of_the_app_refuses_a_newer_one(on_server: str) -> None:
+    shop_on(on_server).control.deny("198.51.100.7", lasting=True)
     follower = gate_of(shop_on(on_server).app).applier.follower
-    follower.look()
-    end, taken = follower.in_force.document.entries[0].until, list[Document]()
-    assert end is not None
+    follower._take, follower._limits = FailsTwice(), lambda: "limits"
 
-    def take(document: Document) -> None:
-        taken.append(document)
-        if len(taken) == 1:
-            raise RuntimeError("an own algorithm has failed")
+    follower._look_again()
 
-    follower._take, follower._next_pruning = take, 0.0
-    with pytest.raises(RuntimeError):
-        follower._prune(end)
-    follower._prune(end)
-    follower._prune(end)
+    assert isinstance(follower.store, StoreInStorage)
+    assert [each.version for each in follower.store.workers().workers] == [0]
 
-    assert [document.entries for document in taken] == [(), ()]
+
+def test_entry_whose_end_code_of_the_app_refuses_ends_at_the_next_look(on_server: str) -> None:
+    shop = shop_on(on_server)
+    shop.control.deny("198.51.100.7", for_="1h")
+    follower = gate_of(shop.app).applier.follower
+    follower._take = take = FailsTwice()
+    later, follower._next_pruning = follower.in_force.now + 3601, 0.0
+
+    for _ in range(4):
+        follower._prune(later)
+
+    assert [len(each.entries) for each in take.taken] == [0, 0, 0]
 
 
 def test_process_that_could_start_no_thread_at_its_first_request_follows_changes_later(
