@@ -97,6 +97,23 @@ def test_moved_hash_slot_is_found_and_remembered(limiter: Limiter, move: Move) -
     assert move.cluster.client_of(move.source).info("errorstats") == refused_there
 
 
+def test_hash_slot_that_moves_costs_no_connection(limiter: Limiter, move: Move) -> None:
+    """Otherwise each check of a new client would make all others connect again, as long as the move takes."""
+
+    def connections() -> int:
+        return int(move.cluster.client_of(move.source).info("stats")["total_connections_received"])
+
+    limiter.check(PLAN)
+    move.begin()
+    move.key(PLAN[0])
+    before = connections()
+
+    for _ in range(3):
+        limiter.check(PLAN)
+
+    assert connections() == before
+
+
 @pytest.mark.parametrize("moved", [(), (0,), (1, 2), (0, 1, 2)], ids=str)
 def test_checks_during_a_hash_slot_move_are_counted_once(limiter: Limiter, move: Move, moved: tuple[int, ...]) -> None:
     limiter.check(PLAN)

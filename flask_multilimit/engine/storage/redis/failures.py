@@ -61,6 +61,8 @@ NOBODY_THERE = "start the server, or correct the storage URI"
 
 KEY_SPECIFIC = frozenset({"WRONGTYPE", "CROSSSLOT"})
 """Codes of errors that concern only the keys of the check, not the server."""
+ELSEWHERE = frozenset({"ASK", "MOVED", "TRYAGAIN"})
+"""Codes by which a server of a cluster says that another one has the keys, or some of them."""
 
 _CODE = rf"\b({'|'.join(code for code in REMEDIES if code not in {'UNKNOWN', 'DATABASE', 'ERR'})})\b"
 _TEXT = (
