@@ -68,7 +68,7 @@ class Plans:
         self._options: dict[tuple[str, bool], Plan] = {}
         self._unmatched: dict[str, Plan] = {}
         self._types: dict[str, SubjectType] = {}
-        self._types_of = -1
+        self._types_of: tuple[int, bool] | None = None
         self._services: WeakKeyDictionary[Stack, dict[str | None, Plan]] = WeakKeyDictionary()
 
     # Build
@@ -217,19 +217,24 @@ class Plans:
     @property
     def types(self) -> Mapping[str, SubjectType]:
         """The types by name: those that every app has, and those of limiters of endpoints."""
-        if self._types_of == len(self._endpoints) + len(self._unmatched):
+        if self._types_of == self._sources_of_types:
             return self._types
         self.ensure()  # a check may come before the first request, even before an endpoint is added
         self.declared.ensure()  # lists hold although overrides switch all limiters of a type off
-        number = len(self._endpoints) + len(self._unmatched)
+        _, knows_users = sources = self._sources_of_types
         found: dict[str, SubjectType] = {LimitType.IP.value: LimitType.IP}
-        if self.subjects.knows_users:
+        if knows_users:
             found[LimitType.USER.value] = LimitType.USER
         made = (*self.declared.made, *self.made)
         for declared in (limiter.declaration for plan in made for limiter in plan.limiters):
             found.setdefault(declared.type_name, declared.type)
-        self._types, self._types_of = found, number
+        self._types, self._types_of = found, sources
         return found
+
+    @property
+    def _sources_of_types(self) -> tuple[int, bool]:
+        """The number of plans, and whether the app can tell users: the types are found again when these change."""
+        return len(self._endpoints) + len(self._unmatched), self.subjects.knows_users
 
     def parts_of(self, subject: Subject) -> tuple[Subject, ...]:
         """The parts of a subject, if its type has several here."""

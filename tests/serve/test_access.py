@@ -199,6 +199,17 @@ def test_subject_is_denied_at_an_endpoint_added_after_a_check(app: Flask) -> Non
     assert status_for(app, "::1", headers={"X-Tenant": "acme"}) == 403
 
 
+def test_user_is_denied_although_a_check_came_before_the_user_loader(app: Flask) -> None:
+    multilimit = MultiLimit(app, deny=["user:mallory"])
+    app.add_url_rule("/", "show", view())
+    with app.test_request_context("/"):
+        multilimit.check("9/minute", scope="mail")
+
+    multilimit.user_loader(lambda: "mallory")
+
+    assert status_for(app, "::1") == 403
+
+
 def test_subject_is_denied_although_all_limits_that_count_its_type_are_off(app: Flask) -> None:
     multilimit = MultiLimit(app, deny=["tenant:acme"])
     by_tenant = rate_limiter(type=lambda: request.headers.get("X-Tenant"), name="tenant", rules="9/minute")
