@@ -309,6 +309,14 @@ def parts_in(value: str) -> tuple[Subject, ...]:
     return tuple(Subject(*each) for each in found) if is_whole else ()
 
 
+def parts_with_names(value: str) -> tuple[Subject, ...]:
+    """The parts in ``value`` that the names of their types tell apart. Several callables all have the name of their
+    limiter, and a client may choose one part so that it looks like another."""
+    parts = parts_in(value)
+    names = [part.type for part in parts]
+    return tuple(part for part in parts if names.count(part.type) == 1)
+
+
 def parts_by_type(type_: SubjectType | None, value: str) -> tuple[Subject, ...]:
     """The parts of a subject of ``type_`` if that has several. None of any other: a client may have chosen text that
     looks like parts."""

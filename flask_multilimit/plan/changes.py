@@ -106,7 +106,7 @@ class ChangeValidator:
         if not who.type_name:
             return
         try:
-            self._declared.require_type(who.type_name)
+            self._declared.require_type(who)
         except ConfigurationError as error:
             raise InvalidData("", [Mistake("who", str(who), message_of(error))]) from None
 

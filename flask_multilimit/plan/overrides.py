@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..declare.addresses import Networks, Who
 from ..declare.decorators import rate_limiter
 from ..declare.limiter import Declaration
-from ..declare.subjects import ANONYMOUS, Subject, parts_in, type_name_of, types_in
+from ..declare.subjects import ANONYMOUS, Subject, parts_with_names, type_name_of, types_in
 from ..engine import ConfigurationError, Rule
 from ..engine.rules import Calendar, calendar_in, fields_of, rule_of
 from ..engine.text import SafeLogger
@@ -237,7 +237,7 @@ class SpecialSubjects:
 
     def find(self, subject: Subject) -> Override | None:
         """The override for ``subject``, or for one part of it if it has several."""
-        parts = parts_in(subject.value) if self._has_parts else ()
+        parts = parts_with_names(subject.value) if self._has_parts else ()
         return next((found for each in (subject, *parts) if (found := self._find(each)) is not None), None)
 
     def _find(self, subject: Subject) -> Override | None:

@@ -12,10 +12,22 @@ from flask import Flask, Request
 from werkzeug.routing import RequestRedirect
 from werkzeug.routing import Rule as Route
 
+from ..declare.addresses import Who
 from ..declare.advice import Stack
 from ..declare.decorators import rate_limiter
 from ..declare.limiter import Declaration, reject_unknown_options
-from ..declare.subjects import LimitType, Resolve, Subject, Subjects, SubjectType, parts_by_type, types_in
+from ..declare.subjects import (
+    LimitType,
+    Resolve,
+    Subject,
+    Subjects,
+    SubjectType,
+    parts_by_type,
+    parts_in,
+    parts_with_names,
+    type_name_of,
+    types_in,
+)
 from ..engine import ConfigurationError
 from ..engine.text import Phrase
 from .checks import reject_accidental_sharing, reject_late, reject_misplaced, reject_mixed, reject_unserved
@@ -247,13 +259,18 @@ class Plans:
         subject = None if type_ is None else resolve(type_, name)
         if subject is None:
             return ()
-        own = [part for part in parts_by_type(type_, subject.value) if part.type == name]
-        return (subject, *own) if len(own) == 1 else (subject,)
+        parts = parts_with_names(subject.value) if isinstance(type_, tuple) else ()
+        return (subject, *(part for part in parts if part.type == name))
 
-    def require_type(self, name: str) -> None:
-        """Raise :class:`ConfigurationError` unless a limiter has a type of this name."""
-        self.ensure()
+    def require_type(self, who: Who) -> None:
+        """Raise :class:`ConfigurationError` unless a limiter has a type of the name in ``who``, and that says whom it
+        means."""
+        name = who.type_name
         reject_unknown_type(name, self.types)
+        names = [type_name_of(part, name) for part in types_in(self.types[name])]
+        if names.count(name) > 1 and not parts_in(who.value):
+            several = "several parts of a subject are called {name}; give all of them, as `flask multilimit bans` does"
+            raise ConfigurationError(Phrase(several, name=repr(name)))
 
     # Make one
 

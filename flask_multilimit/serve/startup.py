@@ -118,7 +118,7 @@ class Startup:
                 state.subjects.require_users(listed.where)
             elif listed.who.type_name:
                 try:
-                    state.plans.require_type(listed.who.type_name)
+                    state.plans.require_type(listed.who)
                 except ConfigurationError as error:
                     raise ConfigurationError(f'{listed.where}: "{listed.who}": {error}') from None
 

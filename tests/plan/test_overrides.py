@@ -56,6 +56,7 @@ ANN, NET, SMALL = (override(who=who, times=2) for who in ("user:ann", "203.0.113
         (Subject("user+ip", json.dumps([["user", "bob"], ["ip", "203.0.113.9"]])), NET),
         (Subject("user+ip", json.dumps([["user", "bob"], ["ip", "198.51.100.7"]])), None),
         (Subject("user", json.dumps([["user", "ann"], ["ip", "203.0.113.9"]])), None),
+        (Subject("user+user", json.dumps([["user", "bob"], ["user", "ann"]])), None),  # of two callables
     ],
     ids=str,
 )
