@@ -226,21 +226,19 @@ _children = _Children()
 
 # Garbage
 
-_collecting: set[int] = set()
-"""The thread that collects garbage now, if one does."""
+_collector = 0
+"""The thread that collects garbage now; 0: none does."""
 
 
 def collects_garbage() -> bool:
     """Whether this thread collects garbage. That happens at any point of any code, perhaps while the thread holds a
     lock that the end of a dropped object needs."""
-    return bool(_collecting) and threading.get_ident() in _collecting
+    return _collector != 0 and _collector == threading.get_ident()
 
 
 def _note_collection(phase: str, _: object) -> None:
-    if phase == "start":
-        _collecting.add(threading.get_ident())
-    else:
-        _collecting.clear()
+    global _collector
+    _collector = threading.get_ident() if phase == "start" else 0
 
 
 gc.callbacks.append(_note_collection)

@@ -66,7 +66,8 @@ class GuardedStorage:
         if state is State.CLOSED:  # nearly always
             return self._ask(hits, check_id)
         if state is State.OPEN:
-            return self._while_open(hits, check_id)
+            self._outage.recover()
+            return self._decide(hits, (check_id or uuid4()).bytes, self._breaker.latest_error(), charging=True)
         return self._while_returning(hits, check_id)
 
     def _ask(self, hits: tuple[Hit, ...], check_id: UUID | None) -> Decision:
@@ -184,10 +185,6 @@ class GuardedStorage:
                 with suppress(StorageError):
                     self.settle(decision.id, charges)
         raise errors[0]
-
-    def _while_open(self, hits: tuple[Hit, ...], check_id: UUID | None) -> Decision:
-        self._outage.recover()
-        return self._decide(hits, (check_id or uuid4()).bytes, self._breaker.latest_error(), charging=True)
 
     def _while_returning(self, hits: tuple[Hit, ...], check_id: UUID | None) -> Decision:
         """Decide while the storage answers, but is not yet charged for all that this and other processes have admitted:
