@@ -206,6 +206,18 @@ def test_repeated_settlement_without_an_estimate_counts_once(bench: Bench, algor
     assert bench.limiter.peek(without_estimate(algorithm)).remaining == 2
 
 
+@pytest.mark.parametrize("cost", [0, 2])
+def test_repeated_check_is_settled_again_when_its_first_settlement_no_longer_counts(bench: Bench, cost: int) -> None:
+    plan = hits_for(rule("sliding_window", 10, 9), scope="api", subject="ada", cost=cost, settle=True)
+    first = bench.limiter.check(plan)
+    bench.limiter.settle(first, 5)
+    bench.clock.advance(10)
+
+    bench.limiter.settle(bench.limiter.check(plan, check_id=first.id), 5)
+
+    assert bench.limiter.peek(plan).remaining == 4
+
+
 def test_hits_with_and_without_an_estimate_are_charged_all_or_nothing(bench: Bench) -> None:
     spent, other = rule("fixed_window", count=1), rule("sliding_window", 60, 9)
     exhaust(bench.limiter, hits(spent))

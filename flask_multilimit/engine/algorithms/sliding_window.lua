@@ -100,9 +100,14 @@ algorithms.sliding_window = {
 
       recognise = recognise_in_log,
 
-      -- By their members, units are given back and charged once, however often this runs.
+      -- By their members, units are given back and charged once, however often this runs. Those of an earlier charge
+      -- under this id that no longer count are charged again.
       settle = function(hit, units, until_, now, id)
-        local more, at = units > hit.cost, string.format(whole, now)
+        local more, at, how = units > hit.cost, string.format(whole, now), 'NX'
+        local before = more and call('ZSCORE', hit.key, hit.cost == 0 and id or id .. hit.cost + 1)
+        if before and tonumber(before) <= now - hit.window then
+          how = 'CH'
+        end
         for from = math.min(units, hit.cost) + 1, math.max(units, hit.cost), 2000 do
           local members = {}
           for n = from, math.min(from + 1999, math.max(units, hit.cost)) do
@@ -112,7 +117,7 @@ algorithms.sliding_window = {
             members[#members + 1] = n == 1 and id or id .. n
           end
           if more then
-            call('ZADD', hit.key, 'NX', unpack(members))
+            call('ZADD', hit.key, how, unpack(members))
           else
             call('ZREM', hit.key, unpack(members))
           end

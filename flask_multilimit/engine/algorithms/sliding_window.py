@@ -90,9 +90,9 @@ class Log:
             end += 1
         return end - begin
 
-    def total(self, check_id: bytes) -> int:
-        """How many entries of ``check_id`` there are, adjacent or not."""
-        return memoryview(self.entries)[self.head * _PER_ENTRY :].tobytes().count(check_id)
+    def total(self, check_id: bytes, start: int) -> int:
+        """How many entries of ``check_id`` there are from ``start`` on, adjacent or not."""
+        return memoryview(self.entries)[start * _PER_ENTRY :].tobytes().count(check_id)
 
     def remove(self, check_id: bytes, cost: int, start: int, stop: int) -> None:
         """Take out the first entry of ``check_id``, and those that follow it in a row, at most ``cost`` entries."""
@@ -272,7 +272,8 @@ def settle(log: Log | None, quota: Quota, cost: int, units: int, until: int, now
     log, at = Log(quota) if log is None else log, until - quota.window
     if units > cost:
         excess = check_id.translate(_COMPLEMENT)
-        log.add(log.after(now, log.head), now, excess, units - cost - log.total(excess))
+        charged = log.total(excess, log.after(now - quota.window, log.head))
+        log.add(log.after(now, log.head), now, excess, units - cost - charged)
     elif units < cost:
         first, later = log.after(at - 1, log.head), log.after(at, log.head)
         if log.find(check_id, first, later) < 0:
