@@ -237,7 +237,7 @@ def collects_garbage() -> bool:
 
 
 def _note_collection(phase: str, _: object) -> None:
-    global _collector
+    global _collector  # noqa: PLW0603 - one of the interpreter, as its garbage collector is
     _collector = threading.get_ident() if phase == "start" else 0
 
 
