@@ -83,12 +83,14 @@ class Log:
     def count(self, check_id: bytes, start: int, stop: int) -> int:
         """How many entries of ``check_id`` there are in a row, from its first one on."""
         begin = self.find(check_id, start, stop)
-        if begin < 0:
-            return 0
+        return 0 if begin < 0 else self._end_of_row(begin, stop) - begin
+
+    def _end_of_row(self, begin: int, stop: int) -> int:
+        """The index after the entries in a row that have the id of the one at ``begin``."""
         numbers, end = self.entries[begin * _PER_ENTRY + 1 : (begin + 1) * _PER_ENTRY], begin + 1
         while end < stop and self.entries[end * _PER_ENTRY + 1 : (end + 1) * _PER_ENTRY] == numbers:
             end += 1
-        return end - begin
+        return end
 
     def total(self, check_id: bytes, start: int) -> int:
         """How many entries of ``check_id`` there are from ``start`` on, adjacent or not."""
@@ -99,7 +101,7 @@ class Log:
         begin = self.find(check_id, start, stop)
         if begin >= 0 and cost > 0:
             self.known_until = 0
-            self._cut(begin, begin + self.count(check_id, begin, min(stop, begin + cost)))
+            self._cut(begin, self._end_of_row(begin, min(stop, begin + cost)))
 
     def drop_first(self, number: int) -> None:
         self.head += number
