@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
@@ -152,12 +151,12 @@ class _Entries:
         return self._if_in_force(found) or self._around(number)
 
     def of_subjects(self, subjects_of: SubjectsOf) -> Listed | None:
-        for subject in chain.from_iterable(map(subjects_of, self.type_names)):
-            found = self._subjects.get(subject)
-            if found is None:
-                continue
-            if (listed := self._if_in_force(found) or self._entry_for(Who(None, *subject))) is not None:
-                return listed
+        for type_name in self.type_names:
+            for subject in subjects_of(type_name):
+                if (found := self._subjects.get(subject)) is None:
+                    continue
+                if (listed := self._if_in_force(found) or self._entry_for(Who(None, *subject))) is not None:
+                    return listed
         return None
 
     # Only if the entry that decides has just ended, because these look at all entries
