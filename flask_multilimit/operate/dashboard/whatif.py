@@ -253,7 +253,7 @@ def _answer(form: WhatIfForm, logs: Logs, source: str, by_hash: Mapping[str, str
 
 
 def _in_force(form: WhatIfForm, wanted: Rule) -> set[int]:
-    """The counts of rules of this type and window that apply to the endpoint now."""
+    """The counts of rules of this type and window that apply to the endpoint now, without shadows."""
     plans = gate_in_force().plans
     methods = plans.methods_of(form.endpoint) if form.endpoint else ()
     return {
@@ -262,7 +262,7 @@ def _in_force(form: WhatIfForm, wanted: Rule) -> set[int]:
         for limiter in plans.of_endpoint(form.endpoint, method).limiters
         for _, rule in limiter.rules
         if type_name_of(limiter.declaration.type, limiter.declaration.name) == form.type
-        and not rule.holds_slots
+        and not (rule.holds_slots or limiter.declaration.shadow)
         and name_of(rule) == name_of(wanted)
     }
 

@@ -74,7 +74,10 @@ def test_clients_with_equal_peaks_are_sorted_by_name(app: Flask) -> None:
     assert [each.name for each in answer.busiest] == sorted(names)
 
 
-def test_counts_say_why_they_are_shown(app: Flask) -> None:
+def test_counts_say_why_they_are_shown_and_a_shadow_is_not_in_force(app: Flask) -> None:
+    trial = rate_limiter(type=IP, rules="11/minute", shadow=True)
+    app.view_functions["search"] = trial(app.view_functions["search"])
+
     answer = asked(app, *TRAFFIC, endpoint="search", count="10", refuse_at_most="60%")
 
     why = {each.count: each.why for each in answer.counts if each.why}
