@@ -115,15 +115,14 @@ def _by_limiters(gate: AppGate) -> list[BanInForce]:
             limiters[parts] = limiter
             hits.append(BanHit(key, rule, cost=0, name="declared"))
     held = {
-        parts: status
+        parts: (status, began(status, decision.at / 1_000_000))
         for decision in peek_many(gate, hits)
         for status in decision.bans
         if status.holds and (parts := parts_of_key(status.hit.key)) is not None
     }
-    now = gate.applier.time()
     found = [
-        (parts, limiters[parts].scope, limiters[parts].planned.ban_name, began(each, now), each.retry_after, each.level)
-        for parts, each in held.items()
+        (parts, limiters[parts].scope, limiters[parts].planned.ban_name, since, each.retry_after, each.level)
+        for parts, (each, since) in held.items()
     ]
     found += [(parts, ban.endpoint, ban.rule, ban.began, ends_in, 0) for ban, parts, ends_in in _elsewhere(gate, begun)]
     subjects = _subjects_of(gate, [each[0] for each in found])

@@ -493,6 +493,19 @@ def test_every_ban_in_force_is_listed_with_client_and_origin(shared: str, traffi
     gate_of(app).limiter.close()
 
 
+def test_ban_began_when_the_clock_of_the_server_says_also_without_control(any_storage: Any, clock: Clock) -> None:
+    app = Flask("shop")
+    app.config.update(MULTILIMIT_CONTROL=False, MULTILIMIT_TRAFFIC=False)
+    MultiLimit(app, storage=any_storage)
+    app.add_url_rule("/login", "login", rate_limiter(type=IP, rules="2/minute", ban=BAN)(view()))
+    statuses(app, *["/login"] * 5, environ_base=CLIENT)
+
+    with app.app_context():
+        (ban,) = bans(gate_of(app))
+
+    assert ban.since == clock() / 1_000_000 == why(app, "203.0.113.7").requests[0].bans[0].since
+
+
 def test_lifted_ban_leaves_the_list_and_a_new_one_counts_once(shared: str) -> None:
     app = app_on(shared)
     gate = gate_of(app)
