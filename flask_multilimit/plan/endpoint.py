@@ -184,6 +184,11 @@ class Plan:
         declared = (limiter.declaration for limiter in self.limiters)
         return {each.type_name: parts_of(each.type, each.name) for each in declared}
 
+    def type_called(self, name: str) -> SubjectType | None:
+        """The type of this ``name`` that limits here."""
+        types = (limiter.declaration.type for limiter in self.limiters if limiter.declaration.type_name == name)
+        return next(types, None)
+
     @cached_property
     def without_view(self) -> Plan:
         """The plan without the decorators of the view."""

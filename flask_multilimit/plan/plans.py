@@ -252,10 +252,10 @@ class Plans:
         """The parts of a subject, if its type has several here."""
         return parts_by_type(self.types.get(subject.type), subject.value)
 
-    def subjects_called(self, name: str, resolve: Resolve) -> tuple[Subject, ...]:
-        """The subjects that an entry of a list means by a type of this ``name``: the one of this type, and if that has
-        several parts, the part that has the same name."""
-        type_ = self.types.get(name)
+    def subjects_called(self, name: str, resolve: Resolve, plan: Plan | None = None) -> tuple[Subject, ...]:
+        """The subjects that an entry of a list means by a type of this ``name``: the one of this type, which ``plan``
+        may know better, and if that has several parts, the part that has the same name."""
+        type_ = (plan and plan.type_called(name)) or self.types.get(name)
         subject = None if type_ is None else resolve(type_, name)
         if subject is None:
             return ()

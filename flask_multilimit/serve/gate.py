@@ -358,7 +358,7 @@ class AccessCheck:
     def _ask_lists(self, lists: AccessLists, record: Record, *, ended: bool) -> Access:
         subjects = self._in_force.subjects
         resolve = subjects.resolve_if_found if ended else subjects.resolve
-        subjects_of = partial(self._in_force.plans.subjects_called, resolve=resolve)
+        subjects_of = partial(self._subjects_called, resolve=resolve, plan=record.plan)
         listed = lists.of_client(current_request().remote_addr or "", subjects_of)
         if listed is None:
             return "limited"
@@ -367,6 +367,16 @@ class AccessCheck:
         if record.plan.limiters or record.plan is NO_PLAN:  # without limits, being listed makes no difference
             report("allow_listed", self._in_force.audience, endpoint=self._endpoint(), decided_by="list")
         return "allowed"
+
+    def _subjects_called(self, name: str, resolve: Resolve, plan: Plan) -> tuple[Subject, ...]:
+        """As :meth:`.Plans.subjects_called`. A callable type may fail where no limiter counts it: it means nobody
+        there."""
+        try:
+            return self._in_force.plans.subjects_called(name, resolve, plan)
+        except Exception:
+            if name == LimitType.USER.value or plan.type_called(name) is not None:
+                raise
+            return ()
 
     def _deny(self, listed: Listed) -> NoReturn:
         outcome: Outcome = "banned" if listed.banned else "denied"

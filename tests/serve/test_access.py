@@ -158,6 +158,36 @@ def test_lists_match_the_part_that_has_the_name_of_a_type_of_several(app: Flask)
     assert asked == {"acme": [403, 403], "ours": [200, 200], "x": [200, 429]}
 
 
+@pytest.mark.parametrize("path", ["/", "/missing"])
+def test_list_of_a_type_that_fails_elsewhere_leaves_other_endpoints_alone(app: Flask, path: str) -> None:
+    MultiLimit(app, deny=["page:secret"])
+    by_page = rate_limiter(type=lambda: request.view_args["name"], name="page", rules="9/minute")  # type: ignore[index]
+    app.add_url_rule("/pages/<name>", "page", by_page(view()))
+    app.add_url_rule("/", "show", view())
+
+    assert status_for(app, "::1", path) == (404 if path == "/missing" else 200)
+    assert status_for(app, "::1", "/pages/secret") == 403
+
+
+def test_failing_type_with_a_list_fails_where_a_limiter_counts_it(app: Flask) -> None:
+    MultiLimit(app, deny=["page:secret"])
+    by_page = rate_limiter(type=lambda: request.headers["X-Page"], name="page", rules="9/minute")
+    app.add_url_rule("/", "show", by_page(view()))
+
+    with pytest.raises(KeyError):
+        status_for(app, "::1")
+
+
+def test_lists_ask_the_type_of_the_limiter_that_counts_it_at_the_endpoint(app: Flask) -> None:
+    MultiLimit(app, deny=["page:secret"])
+    for field in ("first", "second"):
+        by_page = rate_limiter(type=lambda field=field: request.args.get(field), name="page", rules="9/minute")
+        app.add_url_rule(f"/{field}", field, by_page(view()))
+
+    assert [status_for(app, "::1", f"/{field}?{field}=secret") for field in ("first", "second")] == [403, 403]
+    assert status_for(app, "::1", "/first?second=secret") == 200
+
+
 def test_entry_that_several_parts_of_a_subject_could_mean_is_an_error(app: Flask) -> None:
     MultiLimit(app, allow=["tenant:ours"])
     parts = (lambda: request.headers["X-Tenant"], lambda: request.args["chosen"])
