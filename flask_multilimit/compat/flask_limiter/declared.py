@@ -125,7 +125,7 @@ class Limit:
         for name in ("key_function", "exempt_when", "deduct_when", "on_breach"):
             check(name, getattr(self, name), callable, "a callable")
         check("error_message", self.error_message, lambda given: callable(given) or is_text(given), "text")
-        check("cost", self.cost, _is_cost, "a whole number, or a callable that returns one")
+        check("cost", self.cost, _is_cost, "a whole number of 0 or more, or a callable that returns one")
         check("methods", self.methods, is_list, "a list")
         check("meta_limits", self.meta_limits, is_list, "a list")
         methods = tuple(self.methods or ())
@@ -254,7 +254,7 @@ def is_list(given: object) -> bool:
 
 
 def _is_cost(given: object) -> bool:
-    return callable(given) or type(given) is int
+    return callable(given) or (type(given) is int and given >= 0)
 
 
 def name_of(function: object) -> str:

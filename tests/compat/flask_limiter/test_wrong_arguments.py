@@ -40,6 +40,11 @@ def test_wrong_argument_of_a_limit_is_an_error_that_names_it(argument: str, nons
         Limiter(key).limit("5/minute", **{argument: nonsense})
 
 
+def test_cost_below_zero_is_an_error_where_it_is_declared() -> None:
+    with pytest.raises(ConfigurationError, match="cost=-1: give a whole number of 0 or more"):
+        Limiter(key).limit("5/minute", cost=-1)
+
+
 def test_methods_of_a_limit_must_be_text() -> None:
     methods: Any = [5]
 
