@@ -138,7 +138,8 @@ class Keeper:
             held(error)
         else:
             if id(storage) not in self._unconfirmed:
-                self._confirm_soon(storage)
+                self._unconfirmed[id(storage)] = storage
+                self.beat.wake(self._clock() + CONFIRM_SECONDS)
         return True
 
     def release_all(self, decisions: list[Decision]) -> None:
@@ -194,13 +195,20 @@ class Keeper:
         """The number of checks whose slots are held, or could not be released yet."""
         return len(self._held) + len(self._unreleased)
 
-    def _confirm_soon(self, storage: KeepsSlots) -> None:
-        self._unconfirmed[id(storage)] = storage
-        self.beat.wake(self._clock() + CONFIRM_SECONDS)
-
     def retry_release(self, held: _Held, error: StorageError) -> None:
-        """Release the slots of ``held`` again at once, in the thread: ``error`` may have prevented their release."""
-        self._warn(held, error, self._clock())
+        """Release the slots of ``held`` again at once, in the thread: ``error`` may have prevented their release. Warn
+        once for all releases that fail together, with a connection or with the server."""
+        now = self._clock()
+        if now >= self._silent_until:
+            self._silent_until = now + SILENT_SECONDS
+            _logger.warning(
+                "Rate limits: slots of %s could not be released: %s. Trying again; they expire in at most %d s. "
+                "Other slots that cannot be released in the next %d s are not logged.",
+                held.slots[0].hit.key,
+                error,
+                held.timeout,
+                SILENT_SECONDS,
+            )
         self._release_later(held, held.slots)
 
     def _release_later(self, held: _Held, slots: Iterable[Slot]) -> None:
@@ -210,20 +218,6 @@ class Keeper:
         all_slots = (*slots, *(scheduled.slots if scheduled is not None else ()))
         self._unreleased[held.check_id] = _Unreleased(held.storage, all_slots, now, now + held.timeout)
         self.beat.wake(now)
-
-    def _warn(self, held: _Held, error: StorageError, now: float) -> None:
-        """Warn once for all releases that fail together, with a connection or with the server."""
-        if now < self._silent_until:
-            return
-        self._silent_until = now + SILENT_SECONDS
-        _logger.warning(
-            "Rate limits: slots of %s could not be released: %s. Trying again; they expire in at most %d s. "
-            "Other slots that cannot be released in the next %d s are not logged.",
-            held.slots[0].hit.key,
-            error,
-            held.timeout,
-            SILENT_SECONDS,
-        )
 
     # The thread
 

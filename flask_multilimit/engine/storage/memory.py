@@ -105,9 +105,8 @@ class MemoryStorage:
             return decide(hits, self._states, self._now_for(hits), charging=False, decided_by="memory")
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
-        if ids is None:
-            return [self.check(hits) for hits in many]
-        return [self.check(hits, id_) for hits, id_ in zip(many, ids, strict=True)]
+        each_id: Sequence[UUID | None] = ids or [None] * len(many)
+        return [self.check(hits, id_) for hits, id_ in zip(many, each_id, strict=True)]
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         with self._lock:
