@@ -23,8 +23,9 @@ from support.folders import TESTS
 from support.rates import RATES
 from support.servers import ENVIRONMENT_VARIABLE, Binary, Server, Servers, find_binaries
 
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")  # no property depends on how busy the machine is
+IGNORED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("patient", deadline=None, suppress_health_check=IGNORED)
+settings.load_profile("patient")  # no property depends on how busy the machine is; examples empty their storage
 
 BINARIES = find_binaries()
 SLOW_FOLDERS = [

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from math import inf
 from zoneinfo import ZoneInfo
 
+import pytest
 import redis
 
 from flask_multilimit.engine import Ban, Calendar, Concurrent, Limiter, MemoryStorage, RedisStorage, Rule, hits_for
 from support.bench import Bench, hits
 from support.clock import SECOND, Clock
-from support.compiled import CompiledStorage
+from support.server_clock import ServerClock, scripts_read_clock_of_test
 
 BERLIN = ZoneInfo("Europe/Berlin")
 MONTH = Calendar(3, "month", timezone="Europe/Berlin", anchor=15)
@@ -232,37 +234,47 @@ class BruteForce:
         return max(self.rule.count - sum(units for charged, units in self.charges if charged == period), 0)
 
 
-def test_memory_and_server_agree_with_brute_force_to_the_microsecond(redis_client: redis.Redis) -> None:
+@pytest.fixture(params=[inf, 0], ids=["generic", "compiled"])
+def memory_and_server(request: pytest.FixtureRequest, redis_client: redis.Redis) -> Iterator[list[Bench]]:
+    """Memory, and a server on which all is as in production but the time that scripts read."""
+    clock = Clock()
+    with scripts_read_clock_of_test(compile_after=request.param):
+        yield [
+            Bench(Limiter(MemoryStorage(clock)), clock, None),
+            Bench(Limiter(RedisStorage(redis_client)), ServerClock(redis_client), redis_client),
+        ]
+
+
+def test_memory_and_server_agree_with_brute_force_to_the_microsecond(memory_and_server: list[Bench]) -> None:
     rng = random.Random(27)
     rules: Sequence[Calendar] = (
         Calendar(7, "hour", timezone="Australia/Lord_Howe"),
         Calendar(9, "day", timezone="Europe/Berlin"),
         Calendar(40, "month", timezone="Pacific/Apia", anchor=28),
     )
-    clock = Clock(at("2011-10-28", ZoneInfo("UTC")))
-    limiters = [Limiter(MemoryStorage(clock))]
-    limiters += [Limiter(kind(redis_client, clock=clock)) for kind in (RedisStorage, CompiledStorage)]
-    models = [[BruteForce(rule) for rule in rules] for _ in limiters]
+    now = at("2011-10-28", ZoneInfo("UTC"))
+    models = [[BruteForce(rule) for rule in rules] for _ in memory_and_server]
     for _ in range(1_500):
         wait = rng.choice([0, 0, 1, rng.randrange(20 * 60 * SECOND), 4 * HOUR])
-        for which, (limiter, model) in enumerate(zip(limiters, models, strict=True)):
-            wanted = hits(rules, scope=f"s{which}", cost=1 + clock.now % 3)
-            decision = limiter.check(wanted)
-            left = [each.remaining(clock.now) for each in model]
+        for which, (bench, model) in enumerate(zip(memory_and_server, models, strict=True)):
+            bench.clock.now = now
+            wanted = hits(rules, scope=f"s{which}", cost=1 + now % 3)
+            decision = bench.limiter.check(wanted)
+            left = [each.remaining(now) for each in model]
             allowed = all(wanted[0].cost <= each for each in left)
             assert decision.allowed == allowed
             for each, before, status in zip(model, left, decision.statuses, strict=True):
                 if allowed:
-                    each.charges.append((each.period(clock.now), wanted[0].cost))
+                    each.charges.append((each.period(now), wanted[0].cost))
                 assert status.remaining == before - allowed * wanted[0].cost
                 if not status.allowed:
-                    boundary = clock.now + round(status.retry_after * SECOND)
-                    assert each.period(boundary - 1) == each.period(clock.now) != each.period(boundary)
+                    boundary = now + round(status.retry_after * SECOND)
+                    assert each.period(boundary - 1) == each.period(now) != each.period(boundary)
             if which == 0:
                 first = decision
             assert list(decision.reply) == list(first.reply)
             if allowed and first.at % 5 == 0:
-                limiter.settle(decision, clock.now % 4)
+                bench.limiter.settle(decision, now % 4)
                 for each in model:
-                    each.charges[-1] = (each.charges[-1][0], clock.now % 4)
-        clock.now += wait
+                    each.charges[-1] = (each.charges[-1][0], now % 4)
+        now += wait

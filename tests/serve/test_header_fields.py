@@ -7,6 +7,7 @@ import math
 import time
 from email.utils import parsedate_to_datetime
 from itertools import chain, product
+from math import inf
 from typing import Any
 
 import pytest
@@ -28,14 +29,14 @@ from flask_multilimit import (
     rate_limiter,
 )
 from flask_multilimit.config import Settings
-from flask_multilimit.engine import Hit, Limiter, MemoryStorage, RedisStorage, hits_for
+from flask_multilimit.engine import Hit, Limiter, MemoryStorage, RedisStorage, Storage, hits_for
 from flask_multilimit.engine.hits import Hits
 from flask_multilimit.engine.reply import head
 from flask_multilimit.serve.headers import DIALECTS, describe
 from support.asking import read_list
 from support.clock import Clock
-from support.compiled import CompiledStorage
 from support.doubles import limited_service
+from support.server_clock import ServerClock, scripts_read_clock_of_test
 
 WAITS = st.one_of(st.integers(0, 3 * 10**6), st.integers(0, 10**13))
 """Microseconds."""
@@ -386,22 +387,29 @@ def test_client_that_waits_t_gets_units_as_soon_as_they_return(clock: Clock) -> 
 
 
 @pytest.mark.parametrize("how", ALGORITHMS, ids=lambda how: "-".join(map(str, how.values())))
-@pytest.mark.parametrize("kind", [RedisStorage, CompiledStorage])
+@pytest.mark.parametrize("compile_after", [inf, 0], ids=["generic", "compiled"])
 def test_fields_are_the_same_on_a_server_as_in_memory(
-    redis_client: redis.Redis, kind: type[RedisStorage], how: dict[str, Any]
+    redis_client: redis.Redis, compile_after: float, how: dict[str, Any]
 ) -> None:
+    clock = Clock()
+    on: list[tuple[Storage, Clock]] = [
+        (MemoryStorage(clock), clock),
+        (RedisStorage(redis_client), ServerClock(redis_client)),
+    ]
     answers = []
-    for storage in (MemoryStorage(clock=Clock()), kind(redis_client, clock=Clock())):
-        app = Flask("shop")
-        MultiLimit(app, storage=storage)
-        app.add_url_rule("/", "view", rate_limiter(rules=[Rule(10, 3, **how), Rule(7, 2)])(lambda: "ok"))
-        client = app.test_client()
-        fields = []
-        for step in (0, 1.5, 3, 2.5, 4):
-            fields.append(client.get("/").headers["RateLimit"])
-            storage.clock.advance(step)  # type: ignore[union-attr]
-        answers.append(fields)
-        storage.close()
+    with scripts_read_clock_of_test(compile_after=compile_after):
+        for storage, clock in on:
+            app = Flask("shop")
+            app.config["MULTILIMIT_DENY_CACHE"] = 0  # it has a clock of its own
+            MultiLimit(app, storage=storage)
+            app.add_url_rule("/", "view", rate_limiter(rules=[Rule(10, 3, **how), Rule(7, 2)])(lambda: "ok"))
+            client = app.test_client()
+            fields = []
+            for step in (0, 1.5, 3, 2.5, 4):
+                fields.append(client.get("/").headers["RateLimit"])
+                clock.advance(step)
+            answers.append(fields)
+            storage.close()
 
     assert answers[0] == answers[1]
 

@@ -21,6 +21,7 @@ from support.clock import Clock
 
 CLOCK_KEY = b"the clock of the test"
 GIVEN_TIME = "ARGV[4]"
+"""What the prelude reads first, in no other place of a script."""
 TIME_OF_TEST = f"call('GETRANGE', '{CLOCK_KEY.decode()}', 0, -1)"
 """Lua that reads the clock by a command that no script of the package has."""
 
@@ -52,27 +53,17 @@ class ServerClock(Clock):
 
 
 @contextmanager
-def scripts_read_clock_of_test(*, compile_after: float = COMPILE_AFTER) -> Iterator[None]:
-    """Meanwhile the scripts of this process read the time of a :class:`ServerClock`. A shape is compiled after
-    ``compile_after`` checks, as in a process that has just started."""
+def scripts_read_clock_of_test(*, compile_after: float = COMPILE_AFTER, time: str = TIME_OF_TEST) -> Iterator[None]:
+    """Meanwhile the scripts of this process read the time of a :class:`ServerClock`, or other Lua. A shape is compiled
+    after ``compile_after`` checks, as in a process that has just started."""
+    whole_source = scripts.source
+
+    def source(name: str) -> str:
+        return whole_source(name).replace(GIVEN_TIME, time)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scripts, "source", _source)
-        patch.setattr(scripts, "script", _script)
-        patch.setattr(compiled, "source", _source)
+        patch.setattr(scripts, "source", source)
+        patch.setattr(scripts, "script", cache(scripts.script.__wrapped__))
+        patch.setattr(compiled, "source", source)
         patch.setattr(storage, "SHAPES", Shapes(compile_after))
         yield
-
-
-def _read_of_test(text: str) -> str:
-    assert text.count(GIVEN_TIME) == 1
-    return text.replace(GIVEN_TIME, TIME_OF_TEST)
-
-
-_whole_source = scripts.source
-_script = cache(scripts.script.__wrapped__)
-
-
-@cache
-def _source(name: str) -> str:
-    text = _whole_source(name)
-    return _read_of_test(text) if name == "prelude" else text

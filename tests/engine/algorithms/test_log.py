@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from math import inf
 
 import pytest
 import redis
@@ -12,7 +13,7 @@ from flask_multilimit.engine.algorithms.base import AHEAD
 from flask_multilimit.engine.algorithms.sliding_window import TRIM
 from flask_multilimit.engine.hits import Hits
 from support.clock import SECOND, Clock
-from support.compiled import CompiledStorage
+from support.server_clock import ServerClock, scripts_read_clock_of_test
 
 WINDOW = 60 * SECOND
 LENGTHS = (0, 1, 24, 25, 128, 129)
@@ -27,29 +28,29 @@ def plan_with_room(live: int, cost: int = 1) -> Hits:
 
 
 def fill(client: redis.Redis, key: str, instants: list[int]) -> None:
-    client.flushdb()
+    client.delete(key)
     if instants:
         client.zadd(key, {os.urandom(16): at for at in instants})
 
 
-@pytest.mark.parametrize("kind", [RedisStorage, CompiledStorage])
+@pytest.mark.parametrize("compile_after", [inf, 0], ids=["generic", "compiled"])
 @pytest.mark.parametrize("future", OUTSIDE)
 @pytest.mark.parametrize("expired", OUTSIDE)
 @pytest.mark.parametrize("live", LENGTHS)
 def test_sliding_window_log_of_any_length_is_counted_exactly(
-    redis_client: redis.Redis, kind: type[RedisStorage], live: int, expired: int, future: int
+    redis_client: redis.Redis, compile_after: float, live: int, expired: int, future: int
 ) -> None:
-    clock = Clock()
-    limiter = Limiter(kind(redis_client, clock=clock))
+    limiter, clock = Limiter(RedisStorage(redis_client)), ServerClock(redis_client)
     begin, end = clock.now - WINDOW, clock.now + AHEAD
     within = [begin + 1, *range(begin + 100, begin + 100 + live - 2), end][:live]
     key = plan_with_room(live)[0].key
     fill(redis_client, key, [*(begin - i for i in range(expired)), *within, *(end + 1 + i for i in range(future))])
 
-    peeked = limiter.peek(plan_with_room(live)).statuses[0]
-    refused = limiter.check(plan_with_room(live, cost=ROOM + 1)).statuses[0]
-    left_by_refusal = redis_client.zcard(key)
-    admitted = limiter.check(plan_with_room(live)).statuses[0]
+    with scripts_read_clock_of_test(compile_after=compile_after):
+        peeked = limiter.peek(plan_with_room(live)).statuses[0]
+        refused = limiter.check(plan_with_room(live, cost=ROOM + 1)).statuses[0]
+        left_by_refusal = redis_client.zcard(key)
+        admitted = limiter.check(plan_with_room(live)).statuses[0]
 
     wait = (within[0] if live else clock.now) - begin
     reset_after = (within[-1] - begin if live else 0) / SECOND

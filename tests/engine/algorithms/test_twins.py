@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -16,11 +17,10 @@ from hypothesis import strategies as st
 from flask_multilimit.engine import Ban, Concurrent, Decision, Hit, Limiter, MemoryStorage, RedisStorage, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.reply import NOW, reset_afters, retry_afters
-from flask_multilimit.engine.storage.redis.compiled import shape_of
 from support.clock import Clock
-from support.compiled import CompiledStorage
 from support.oracle import Oracle
 from support.rates import RATES
+from support.server_clock import ServerClock, scripts_read_clock_of_test
 
 pytestmark = pytest.mark.slow
 
@@ -131,7 +131,8 @@ def step(*, back: bool) -> st.SearchStrategy[Advance | Ask | Again]:
 
 @dataclass
 class History:
-    """Plays the same steps to all limiters, and to the oracle if there is one, and compares every reply."""
+    """Plays the same steps to all limiters, and to the oracle if there is one, and compares every reply. The first
+    limiter gives each check its id."""
 
     plan: list[Rule]
     changed: list[Rule]
@@ -184,14 +185,7 @@ class History:
             return
         first, *others = self.limiters
         decision = first.check(hits)
-        self._note(hits, [decision, *(self._with_same_id(other, hits, decision) for other in others)])
-
-    @staticmethod
-    def _with_same_id(limiter: Limiter, hits: tuple[Hit, ...], decision: Decision) -> Decision:
-        if isinstance(limiter.storage, CompiledStorage) and shape_of(hits) is not None:
-            limiter.storage.next_id = decision.check_id
-            return limiter.check(hits)
-        return limiter.check(hits, check_id=decision.id)
+        self._note(hits, [decision, *(other.check(hits, check_id=decision.id) for other in others)])
 
     def _again(self, step: Again) -> None:
         decisions = self.decisions[step.which % len(self.decisions)]
@@ -254,17 +248,18 @@ class Game:
     def play(
         self,
         client: redis.Redis,
-        kind: type[RedisStorage],
+        compile_after: float,
         oracle: Oracle | None = None,
         bans: tuple[Ban | None, Ban | None] = (None, None),
         *,
         shadow: bool = False,
     ) -> None:
         client.flushall()
-        clock = Clock()
-        limiters = [Limiter(MemoryStorage(clock)), Limiter(kind(client, clock=clock))]
+        clock = ServerClock(client)
+        limiters = [Limiter(RedisStorage(client)), Limiter(MemoryStorage(clock))]
         try:
-            History(self.plan, self.changed, clock, limiters, oracle, bans=bans, shadow=shadow).play(self.steps)
+            with scripts_read_clock_of_test(compile_after=compile_after):
+                History(self.plan, self.changed, clock, limiters, oracle, bans=bans, shadow=shadow).play(self.steps)
         finally:
             for limiter in limiters:
                 limiter.close()
@@ -275,16 +270,16 @@ def games(plans: st.SearchStrategy[list[Rule]], *, back: bool = False) -> st.Sea
     return st.builds(Game, plans, st.lists(counts(), min_size=6, max_size=6), steps)
 
 
-each_script = pytest.mark.parametrize("kind", [RedisStorage, CompiledStorage], ids=["generic", "compiled"])
+each_script = pytest.mark.parametrize("compile_after", [inf, 0], ids=["generic", "compiled"])
 
 
 @each_script
 @histories
 @given(games(plans(list(ALGORITHMS))))
 def test_python_and_lua_give_the_same_replies_to_any_history(
-    redis_client: redis.Redis, kind: type[RedisStorage], game: Game
+    redis_client: redis.Redis, compile_after: float, game: Game
 ) -> None:
-    game.play(redis_client, kind)
+    game.play(redis_client, compile_after)
 
 
 @pytest.mark.usefixtures("_never_forgetting")
@@ -292,9 +287,9 @@ def test_python_and_lua_give_the_same_replies_to_any_history(
 @histories
 @given(games(plans(list(ALGORITHMS)), back=True))
 def test_python_and_lua_give_the_same_replies_when_the_clock_steps_back(
-    redis_client: redis.Redis, kind: type[RedisStorage], game: Game
+    redis_client: redis.Redis, compile_after: float, game: Game
 ) -> None:
-    game.play(redis_client, kind)
+    game.play(redis_client, compile_after)
 
 
 @each_script
@@ -302,18 +297,16 @@ def test_python_and_lua_give_the_same_replies_when_the_clock_steps_back(
 @settings(histories, max_examples=60)
 @given(data=st.data())
 def test_python_and_lua_of_each_algorithm_give_the_same_replies(
-    redis_client: redis.Redis, kind: type[RedisStorage], algorithm: str, data: st.DataObject
+    redis_client: redis.Redis, compile_after: float, algorithm: str, data: st.DataObject
 ) -> None:
-    data.draw(games(plans([algorithm]))).play(redis_client, kind)
+    data.draw(games(plans([algorithm]))).play(redis_client, compile_after)
 
 
 @each_script
 @histories
 @given(games(plans(["sliding_window"])))
-def test_sliding_window_agrees_with_brute_force(
-    redis_client: redis.Redis, kind: type[RedisStorage], game: Game
-) -> None:
-    game.play(redis_client, kind, Oracle())
+def test_sliding_window_agrees_with_brute_force(redis_client: redis.Redis, compile_after: float, game: Game) -> None:
+    game.play(redis_client, compile_after, Oracle())
 
 
 small_plans = st.lists(st.integers(1, 3), min_size=1, max_size=2).map(
@@ -326,9 +319,9 @@ small_plans = st.lists(st.integers(1, 3), min_size=1, max_size=2).map(
 @histories
 @given(games(small_plans | plans(list(ALGORITHMS))), bans(), st.booleans())
 def test_python_and_lua_of_bans_give_the_same_replies(
-    redis_client: redis.Redis, kind: type[RedisStorage], game: Game, ban: Ban, shadow: bool
+    redis_client: redis.Redis, compile_after: float, game: Game, ban: Ban, shadow: bool
 ) -> None:
-    game.play(redis_client, kind, bans=(ban, ban), shadow=shadow)
+    game.play(redis_client, compile_after, bans=(ban, ban), shadow=shadow)
 
 
 @pytest.mark.usefixtures("_never_forgetting")
@@ -336,8 +329,8 @@ def test_python_and_lua_of_bans_give_the_same_replies(
 @histories
 @given(games(small_plans) | games(small_plans, back=True), bans(), bans())
 def test_python_and_lua_of_bans_give_the_same_replies_when_bans_and_clock_change(
-    redis_client: redis.Redis, kind: type[RedisStorage], game: Game, ban: Ban, changed: Ban
+    redis_client: redis.Redis, compile_after: float, game: Game, ban: Ban, changed: Ban
 ) -> None:
     other = Ban(changed.after, ban.within, changed.time, changed.factor, changed.most)  # of the same key
 
-    game.play(redis_client, kind, bans=(ban, other))
+    game.play(redis_client, compile_after, bans=(ban, other))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
+from math import inf
 
 import redis
 
 from flask_multilimit.engine import Calendar, Limiter, RedisStorage, Rule, hits_for, storage_from_uri
 from flask_multilimit.engine.reply import DELAY
 from support.clock import SECOND
-from support.compiled import CompiledStorage
+from support.server_clock import scripts_read_clock_of_test
 
 QUEUE = Rule(1, 1000, algorithm="leaky_bucket", max_delay=60)
 
@@ -28,20 +28,20 @@ BOUNDARY = round(datetime(2026, 11, 1, tzinfo=timezone.utc).timestamp()) * SECON
 COUNT = 60
 
 
-def admitted(place: tuple[int, int, bool]) -> list[int]:
-    """The instants of admitted checks, in four threads whose clocks step over the boundary of a calendar. ``place``
-    is the port, a seed, and whether to use compiled scripts."""
-    port, seed, compiled_scripts = place
+def admitted(place: tuple[int, bool]) -> list[int]:
+    """The instants of admitted checks, in four threads, with a clock that jumps over the boundary of a calendar.
+    ``place`` is the port, and whether to use compiled scripts."""
+    port, compiled_scripts = place
 
-    def thread(number: int) -> list[int]:
-        rng = random.Random(f"{seed} {number}")
-        kind = CompiledStorage if compiled_scripts else RedisStorage
+    def thread(_: int) -> list[int]:
         client = redis.Redis(port=port)
-        limiter = Limiter(kind(client, clock=lambda: BOUNDARY + rng.randrange(-5 * SECOND, 5 * SECOND)))
+        limiter = Limiter(RedisStorage(client))
         hits = hits_for(Calendar(COUNT, "month"), scope="boundary", subject="ada")
         found = [decision.at for _ in range(60) if (decision := limiter.check(hits)).allowed]
         client.close()
         return found
 
-    with ThreadPoolExecutor(4) as threads:
+    time = f"{BOUNDARY - 5 * SECOND} + call('TIME')[2] * 7919 % {10 * SECOND}"
+    compile_after = 0 if compiled_scripts else inf
+    with scripts_read_clock_of_test(compile_after=compile_after, time=time), ThreadPoolExecutor(4) as threads:
         return [at for each in threads.map(thread, range(4)) for at in each]

@@ -94,9 +94,9 @@ def can_be_compiled(shape: Shape) -> bool:
     return all(algorithm_of(each.algorithm) in SHIPPED for each in shape)
 
 
-def compiled(shape: Shape, *, clocked: bool = False) -> Compiled:
+def compiled(shape: Shape) -> Compiled:
     """The script of ``shape``, which :func:`can_be_compiled`. KEYS are the keys of the hits. ARGV are the boundaries of
-    calendars, if there are calendars; the id of the check; and if ``clocked``, for tests, the time in microseconds."""
+    calendars, if there are calendars; and the id of the check."""
     hits = [_Hit(i, shaped) for i, shaped in enumerate(shape, 1)]
     calendars = [f"h{hit.i}" for hit in hits if hit.name == CALENDAR]
     id_place = 2 if calendars else 1
@@ -109,7 +109,7 @@ def compiled(shape: Shape, *, clocked: bool = False) -> Compiled:
         answer = ["now", *(f"r{hit.i}-{hit.shaped.cost}" for hit in hits)]
     text, sha = script_of(
         [
-            source("prelude").replace("ARGV[4]", f"ARGV[{id_place + 1}]" if clocked else "nil"),
+            source("prelude").replace("ARGV[4]", "nil"),
             f"local id = ARGV[{id_place}]\n",
             *library({hit.name for hit in hits if not hit.is_written_out}),
             *(f"local k{hit.i} = KEYS[{hit.i}]\n" for hit in hits),
