@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -134,6 +134,8 @@ class Answer:
     """Seconds since the epoch."""
     reported: int | None = None
     """How many of the limits apps and clients see; ``None``: all."""
+    refund: Callable[..., Decision] | None = None
+    """Refunds it if the fallback in memory has answered."""
 
     @property
     def allowed(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from flask import Flask, Request, Response, has_app_context
 from werkzeug.http import http_date, parse_date
 
-from flask_multilimit import ConfigurationError, Decision, MultiLimit
+from flask_multilimit import ConfigurationError, MultiLimit
 from flask_multilimit.engine import Hit, StorageError
 from flask_multilimit.engine import Limiter as Engine
 from flask_multilimit.engine.text import SafeLogger
@@ -140,6 +140,7 @@ class InForce:
         answer = self._answer(question, place, progress)
         if answer is None:
             return
+        question = answer.question  # that of the fallback may be another
         progress.answer = answer if question.limits or not answer.allowed else None
         if place.is_before:
             progress.before = answer
@@ -201,14 +202,16 @@ class InForce:
         progress.counted |= frozenset(limits)
         fallback = Place(place.destination, place.version)
         question = self._question_with(fallback, limits)
-        return None if question.hits is None else Answer(question, memory.check(question.hits), time.time())
+        if question.hits is None:
+            return None
+        return Answer(question, memory.check(question.hits), time.time(), refund=memory.refund)
 
     # Refusals
 
     def _refusal(self, answer: Answer, place: Place, progress: Progress) -> RateLimitExceeded:
         before = progress.before
         if before is not None and before is not answer and not place.is_inside:
-            before.decision = self.give_back(before.decision)
+            self._give_back(before)
         of_meta = answer.of_meta()
         if of_meta is None:
             return self._exceeded(answer, progress)
@@ -257,20 +260,20 @@ class InForce:
             given = (limit.declared.deduct_when for limit, *_ in answer.question.limits)
             unwanted = answer.unwanted(accepts is None or bool(accepts(response)) for accepts in given)
             if unwanted:
-                answer.decision = self.give_back(answer.decision, unwanted)
+                self._give_back(answer, unwanted)
         if self.limiter.enabled and self.settings.headers_enabled and (shown := progress.view_rate_limit) is not None:
             self._add_headers(response, shown)
 
-    def give_back(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
-        """Refund ``hits``, and return the decision after that."""
+    def _give_back(self, answer: Answer, hits: Iterable[Hit] | None = None) -> None:
+        """Refund ``hits``, or all, where they were charged."""
+        refund = answer.refund or self._multilimit.refund
         try:
-            return self._multilimit.refund(decision, hits)
+            answer.decision = refund(answer.decision, hits)
         except StorageError as error:
             # The verdict does not change, and the charge counts until it leaves its window.
             SafeLogger(self.app.logger).error(
-                "Rate limits: could not refund what the check %s charged: %s", decision.id, error
+                "Rate limits: could not refund what the check %s charged: %s", answer.decision.id, error
             )
-            return decision
 
     def _add_headers(self, response: Response, shown: RequestLimit) -> None:
         """Add header fields about ``shown``. A ``Retry-After`` that the view has set is never made earlier."""

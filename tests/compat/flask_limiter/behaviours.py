@@ -1306,12 +1306,12 @@ def limits_of_the_application_on_the_command_line(lib: Library) -> str:
 # Outages
 
 
-def _outage(lib: Library, **options: Any) -> str:
+def _outage(lib: Library, asks: str = "/*3", **options: Any) -> str:
     app = lib.app(MULTILIMIT_WORKERS=1)
     nobody = "redis://127.0.0.1:1"
     s = Shop(lib, app, lib.names.Limiter(lib.util.get_remote_address, app=app, storage_uri=nobody, **options))
     s.limited("/", "2/minute")
-    return s.codes("/*3")
+    return s.codes(asks)
 
 
 def an_outage(lib: Library) -> str:
@@ -1335,6 +1335,12 @@ def a_refused_client_during_an_outage(lib: Library) -> str:
 
 def an_outage_with_a_fallback(lib: Library) -> str:
     return _outage(lib, in_memory_fallback_enabled=True)
+
+
+def deduct_when_of_a_limit_in_memory(lib: Library) -> str:
+    options = {"key_function": lib.util.get_remote_address, "deduct_when": lambda response: response.status_code == 401}
+    failed = lib.names.Limit("2/minute", **options)
+    return _outage(lib, "/*3 /?status=401*2 /", in_memory_fallback=[failed])
 
 
 def outage_with_limits_in_memory(lib: Library) -> str:
