@@ -25,7 +25,7 @@ from .endpoint import Plan
 def reject_unserved(plans: Mapping[tuple[str, str], Plan]) -> None:
     """Raise :class:`ConfigurationError` for a decorator that would limit nothing, because no route of its view takes
     any of its ``methods``. ``plans`` are those of all endpoints, by endpoint and method."""
-    serving = frozenset[Declaration]().union(*(plan.declarations for plan in plans.values()))
+    serving = {limiter.declaration for plan in plans.values() for limiter in plan.limiters}
     for (endpoint, _), plan in plans.items():
         for declared in plan.stack.declarations if plan.stack else ():
             if declared not in serving:

@@ -175,10 +175,6 @@ class Plan:
         return tuple(text for limiter in self.limiters for text in limiter.described)
 
     @property
-    def declarations(self) -> frozenset[Declaration]:
-        return frozenset(limiter.declaration for limiter in self.limiters)
-
-    @property
     def types(self) -> dict[str, tuple[str, ...]]:
         """The names of the types that limit here, with the names of their parts."""
         declared = (limiter.declaration for limiter in self.limiters)

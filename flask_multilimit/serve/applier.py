@@ -72,10 +72,6 @@ class ControlApplier:
             self._logs = True
             self.follower.start(limits=self.declared_limits)
 
-    def keep_following(self) -> bool:
-        """Follow changes, unless no thread can be started now. Return whether that succeeded."""
-        return not self.enabled or self.follower.keep_following()
-
     def look(self) -> None:
         """Apply the current document once, without log lines: for commands, which print for themselves."""
         if self.enabled:

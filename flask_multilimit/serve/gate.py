@@ -37,7 +37,6 @@ from .startup import Startup, validate_when_flask_run_has_loaded
 from .state import NO_PLAN, NOT_ASKED, Access, AppState, Record, Records
 
 if TYPE_CHECKING:
-    from ..declare.addresses import Who
     from .access import AccessLists, Listed
 
 LimitsAt = Callable[[Flask, str], Mapping[str, Iterable[RateLimiter]]]
@@ -365,7 +364,8 @@ class AccessCheck:
         if listed.action == "deny":
             self._deny(listed)
         if record.plan.limiters or record.plan is NO_PLAN:  # without limits, being listed makes no difference
-            report("allow_listed", self._in_force.audience, endpoint=self._endpoint(), decided_by="list")
+            endpoint = current_request().endpoint or UNMATCHED_SCOPE
+            report("allow_listed", self._in_force.audience, endpoint=endpoint, decided_by="list")
         return "allowed"
 
     def _subjects_called(self, name: str, resolve: Resolve, plan: Plan) -> tuple[Subject, ...]:
@@ -380,21 +380,15 @@ class AccessCheck:
 
     def _deny(self, listed: Listed) -> NoReturn:
         outcome: Outcome = "banned" if listed.banned else "denied"
-        who = self._subject_of_entry(listed.who)
-        report(outcome, self._in_force.audience, endpoint=self._endpoint(), decided_by="list", who=who)
-        notify(request_denied, self._in_force.app, listed=listed, endpoint=current_request().endpoint)
+        endpoint = current_request().endpoint
+        who: Subject | None = Subject(listed.who.type_name, listed.who.value)
+        if listed.who.network is not None:
+            who = self._in_force.subjects.resolve(LimitType.IP, None)
+        shown = endpoint or UNMATCHED_SCOPE
+        report(outcome, self._in_force.audience, endpoint=shown, decided_by="list", who=who)
+        notify(request_denied, self._in_force.app, listed=listed, endpoint=endpoint)
         after_this_request(_keep_from_caches)
         raise self._refusals.denied(listed, self._in_force.settings)
-
-    def _subject_of_entry(self, who: Who) -> Subject | None:
-        """The subject of an entry; for a network, the address of the client."""
-        if who.network is None:
-            return Subject(who.type_name, who.value)
-        return self._in_force.subjects.resolve(LimitType.IP, None)
-
-    @staticmethod
-    def _endpoint() -> str:
-        return current_request().endpoint or UNMATCHED_SCOPE
 
 
 def _own_answer(refusal: RateLimitExceeded) -> object:

@@ -52,8 +52,8 @@ class Startup:
                 self._check()
                 self.checked = True
         self.keep_up()
-        # Workers of uWSGI would inherit True from their master.
-        self.finished = self._applier.keep_following() and not in_master_of_uwsgi()
+        follows = not self._applier.enabled or self._applier.follower.keep_following()
+        self.finished = follows and not in_master_of_uwsgi()  # its workers would inherit True
 
     def _check(self) -> None:
         try:
