@@ -149,8 +149,8 @@ def _release_on_close(body: Any, slots: RequestHolder) -> bool:
 
 
 class _HoldingBody:
-    """A body that releases slots after its last part, or when it is closed, or dropped without being closed, as by
-    test clients."""
+    """A body that releases slots after its last part, when it raises or is closed, or if it is dropped without being
+    closed, as by test clients."""
 
     _slots: RequestHolder | None = None
 
@@ -165,7 +165,7 @@ class _HoldingBody:
     def __next__(self) -> bytes:
         try:
             return next(self._parts)
-        except StopIteration:  # the client may have it all, but a2wsgi closes later, and asgiref never does
+        except BaseException:  # also StopIteration: the body has ended, but a2wsgi closes it later, and asgiref never
             if self._slots is not None:
                 self._slots.release()
             raise

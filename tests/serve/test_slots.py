@@ -112,6 +112,16 @@ def test_slot_is_released_by_an_adapter_that_never_closes_a_response(app: Flask,
     assert in_use(app, "index") == 0
 
 
+def test_stream_that_raises_releases_its_slot_although_nobody_closes_it(app: Flask) -> None:
+    app.add_url_rule("/", "index", two_at_once(lambda: (_raise() for _ in "a")))
+
+    body = app.wsgi_app(EnvironBuilder().get_environ(), lambda *_: lambda _: None)
+    with pytest.raises(RuntimeError, match="broken"):
+        list(body)
+
+    assert in_use(app, "index") == 0
+
+
 def _raise() -> str:
     raise RuntimeError("broken")
 
