@@ -108,7 +108,8 @@ def _by_hand(gate: AppGate) -> Iterator[BanInForce]:
 def _by_limiters(gate: AppGate) -> list[BanInForce]:
     begun, limiters = _begun(gate), dict[KeyParts, ListedLimiter]()
     hits, declared = list[Hit](), rules_by_keys(gate)
-    for key in _stored_bans(gate) if begun is None else begun.latest:
+    stored = stored_keys(gate, prefixes_of(gate), MOST_BAN_KEYS, containing=f":{BAN}:") if begun is None else ()
+    for key in [each.key for each in stored] if begun is None else begun.latest:
         parts = parts_of_key(key)
         rule, limiter = (parts and declared.get((parts.stem, parts.type, parts.rule))) or (None, None)
         if parts and limiter and isinstance(rule, BanRule) and not limiter.planned.declaration.shadow:
@@ -197,11 +198,6 @@ def _begun(gate: AppGate) -> BansBegun | None:
     if not (gate.settings.traffic and isinstance(storage, KeepsTallies)):
         return None
     return reader_of(storage, gate.settings.key_prefix).bans()
-
-
-def _stored_bans(gate: AppGate) -> list[str]:
-    """The keys of bans and strikes that the storage finds among all its keys. Raises :class:`StorageError`."""
-    return [each.key for each in stored_keys(gate, prefixes_of(gate), MOST_BAN_KEYS, containing=f":{BAN}:")]
 
 
 def began(ban: BanStatus, now: float) -> float:
