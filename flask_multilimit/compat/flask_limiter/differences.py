@@ -51,6 +51,7 @@ DIFFERENCES: dict[str, Callable[[InForce], bool]] = {
     ),
     "charge first": lambda state: any(each.deduct_when is not None for each in _limits_of(state)),
     "outages": lambda state: not state.settings.is_in_memory and not state.settings.swallow_errors,
+    "fallback limits": lambda state: bool(state.settings.in_memory_fallback),
     "headers of the check": lambda state: state.settings.headers_enabled,
     "edge of a moving window": lambda state: state.settings.algorithm == "sliding_window",
     "reset of a moving window": lambda state: (

@@ -1337,6 +1337,15 @@ def an_outage_with_a_fallback(lib: Library) -> str:
     return _outage(lib, in_memory_fallback_enabled=True)
 
 
+def limits_in_memory_at_a_view_without_limits(lib: Library) -> str:
+    app = lib.app()
+    options: dict[str, Any] = {"storage_uri": "redis://127.0.0.1:1", "in_memory_fallback": ["2/minute"]}
+    s = Shop(lib, app, lib.names.Limiter(lib.util.get_remote_address, app=app, **options))
+    s.limited("/limited", "9/minute")
+    s.view("/free")
+    return s.codes("/limited /free*3")
+
+
 def deduct_when_of_a_limit_in_memory(lib: Library) -> str:
     options = {"key_function": lib.util.get_remote_address, "deduct_when": lambda response: response.status_code == 401}
     failed = lib.names.Limit("2/minute", **options)

@@ -85,6 +85,7 @@ SEEN: dict[str, tuple[str, str, str]] = {
         "limits: 50 per 1 day | limits:  | clear: 50 per 1 day",
         "limits: 50 per 1 day | limits: 50 per 1 day | clear: 50 per 1 day",
     ),
+    "limits_in_memory_at_a_view_without_limits": ("fallback limits", "200 | 200 200 429", "200 | 200 200 200"),
     "an_outage": ("outages", "500 500 500", "200 200 429"),
     "callable_that_never_returns_a_limit": ("mistakes in text", "200 429", "500 500"),
     "limits_of_the_same_text": ("limits of the same text", "200 200 429", "200 200 200"),

@@ -57,6 +57,7 @@ def one_function(app: Flask, limiter: Limiter) -> None:
         (one_view("9/day;5/hour"), {}, "all or nothing, headers of the check"),
         (one_view(), {"application_limits": ["9/day"]}, "all or nothing, headers of the check"),
         (one_view("9/day", cost=2), {}, "all or nothing, headers of the check"),
+        (one_view("9/day"), {"in_memory_fallback": ["9/day"]}, "fallback limits, headers of the check"),
         (one_function, {}, "callables that fail, headers of the check"),
         (one_view("9/day", deduct_when=bool), {}, "charge first, headers of the check"),
         (one_view("9/day", meta_limits=["5/hour"]), {}, "headers of the check, end of a meta limit"),
