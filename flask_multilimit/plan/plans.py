@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any
@@ -205,6 +206,9 @@ class Plans:
         plans = self._services.setdefault(stack, {})
         if known not in plans:
             plans[known] = self._elsewhere(stack.where, lambda plans: plans._make_service(stack, known))
+            if self.declared is not self:  # these keep the rules by request when overrides change
+                with suppress(ConfigurationError):
+                    self.declared.of_service(stack, method)
         return plans[known]
 
     def of_inline(self, declaration: Declaration) -> Plan:

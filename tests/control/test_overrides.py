@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import Callable
 from typing import Any
@@ -293,6 +294,22 @@ def test_override_of_a_subject_applies_where_it_is_part_of_an_own_type(shop: Sho
     looks_like_parts = json.dumps([["ip", "198.51.100.7"], ["page", "a"]])
     assert shop.statuses(2, f"/single?page={looks_like_parts}", ip="203.0.113.7") == [200, 429]
     assert shop.statuses(2, f"/page?page={looks_like_parts}", ip="203.0.113.7") == [200, 429]
+
+
+def test_function_first_called_while_overrides_apply_keeps_its_last_good_rules_when_they_change(shop: Shop) -> None:
+    given: list[str] = ["5/minute"]
+    by_request = rate_limiter(type=lambda: "a", name="task", rules=lambda subject: given[0])  # noqa: ARG005
+    task: Callable[[], str] = by_request(lambda: "done")
+    shop.control.override("show", times=2, lasting=True)
+    with shop.app.app_context():
+        task()
+
+    shop.control.override("show", times=3, lasting=True)
+    gc.collect()
+    given.clear()
+
+    with shop.app.app_context():
+        assert task() == "done"
 
 
 ADDS_SLOTS = [
