@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 from uuid import UUID
 
@@ -186,3 +188,16 @@ def test_multilimit_accepts_current_app(app: Flask, storage: RecordingStorage) -
     app.get("/", endpoint="view")(view())
 
     assert statuses(app, "/", "/") == [200, 429]
+
+
+def test_configured_storage_timeout_is_the_time_that_a_silent_server_gets(app: Flask) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        app.config.update(MULTILIMIT_STORAGE_URI=f"redis://127.0.0.1:{port}", MULTILIMIT_STORAGE_TIMEOUT=0.6)
+        MultiLimit(app, limits={"index": "5/minute"})
+        app.add_url_rule("/", "index", view())
+
+        began = monotonic()
+        assert ask(app).status_code == 200  # decided by this process
+
+    assert monotonic() - began >= 0.5

@@ -197,6 +197,7 @@ class TestUnknownNames:
     def test_method_of_a_route_that_takes_any_method_is_no_error(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_LIMITS"] = {"dav": {"rules": "1/minute", "methods": ["PROPFIND"]}}
         app.url_map.add(Route("/dav", endpoint="dav"))
+        app.url_map.add(Route("/files", endpoint="dav", methods=["GET"]))
         app.endpoint("dav")(view())
         MultiLimit(app, storage=storage).validate(app)
 

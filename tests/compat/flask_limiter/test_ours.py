@@ -468,6 +468,16 @@ def test_observers_count_refusals_by_meta_limits_as_banned(app: Flask, meta_limi
     assert told == ["index banned", "free banned", " banned"]
 
 
+def test_key_of_a_meta_limit_expires_when_it_ends(app: Flask, server: Server, redis_client: redis.Redis) -> None:
+    limiter = Limiter(get_remote_address, app=app, storage_uri=server.url, meta_limits=["2/hour"])
+    app.get("/", endpoint="index")(limiter.limit("1/minute")(named("v17")))
+
+    assert codes(app, 4) == [200, 429, 429, 429]
+
+    (key,) = redis_client.scan_iter("*:ban:*")
+    assert 3500 < redis_client.ttl(key) <= 3600
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "192.0.2.1"])
 def test_meta_limit_needs_no_extra_storage_command(
     app: Flask, server: Server, redis_client: redis.Redis, address: str

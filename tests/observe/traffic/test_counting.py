@@ -122,6 +122,21 @@ def test_ban_is_counted_once_when_it_begins(counter: Counter) -> None:
     }
 
 
+def test_shadow_ban_that_begins_with_another_ban_is_not_counted(counter: Counter) -> None:
+    ban = Ban(after=1, within=60, time=600)
+    plan = hits_for("1/hour", scope="login", ban=ban) + hits_for("1/hour", scope="trial", ban=ban, shadow=True)
+    limiter = Limiter(MemoryStorage())
+    limiter.check(plan)
+
+    decision = limiter.check(plan)
+    counter.count("login", outcome_of(decision, 0.0), "memory", decision, [Counted(("default", ""), plan)])
+
+    assert [status.begun for status in decision.bans] == [True, True]
+    counts = counter.take()
+    assert sum(amount for each, amount in counts.rules.items() if each.did == "bans") == 1
+    assert [begun.key for begun in counts.begun] == [decision.bans[0].hit.key]
+
+
 def test_subjects_denied_by_a_list_count_as_refused(counter: Counter) -> None:
     for _ in range(2):
         counter.count("a", "denied", "list", None, (ByList(("ip", "203.0.113.7")),))
