@@ -72,10 +72,6 @@ class Question(NamedTuple):
         """Whether the charge depends on the response."""
         return any(each.limit.declared.deduct_when is not None for each in self.limits)
 
-    def of_meta(self, number: int) -> Question:
-        """The question about one of the meta limits alone."""
-        return self._replace(limits=(self.metas[number],), keys=(self.bans[number],))
-
 
 def _add(hits: dict[str, Hit], hit: Hit) -> str:
     """Add ``hit`` to ``hits``, and return its key."""
@@ -161,7 +157,8 @@ class Answer:
         for number, key in enumerate(self.question.bans):
             status = self._statuses.get(key)
             if status is not None and not status.allowed and not status.hit.shadow and key not in begun:
-                return Answer(self.question.of_meta(number), self.decision, self.at)
+                question = self.question._replace(limits=(self.question.metas[number],), keys=(key,))
+                return Answer(question, self.decision, self.at)
         return None
 
     def item(self, number: int) -> RateLimitItem:

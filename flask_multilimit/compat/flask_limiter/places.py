@@ -154,7 +154,8 @@ class Places:
     def of_with(self, request: Request, location: str, limit: Limit) -> Place:
         """The place of a ``with`` statement, whose limit may differ each time."""
         at = Destination(self.endpoint(), request.blueprint, request.method)
-        self._registry.enter(at.endpoint, location, limit)
+        self._registry.decorated[location] = {limit: None}
+        self._registry.learn(at.endpoint, location)
         return self.at_function(at, location, own=(limit,))
 
     def before_view(self, at: Destination) -> Place:

@@ -39,11 +39,6 @@ class Registry:
             self.decorated.setdefault(name, {})[limit] = None
             self.version += 1
 
-    def enter(self, endpoint: str, location: str, limit: Limit) -> None:
-        """Set the limit of a ``with`` statement, which may differ each time."""
-        self.decorated[location] = {limit: None}
-        self.learn(endpoint, location)
-
     def limit_blueprint(self, name: str, limit: Limit) -> None:
         self.blueprints.setdefault(name, {})[limit] = None
         self.version += 1
