@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from ..control.control import Difference, Preview
 from ..control.entries import Listing, Override
+from ..engine.text import Phrase
 from ..observe.events import NEAR_LIMIT
 from ..serve.gate import AppGate
 from .changes import Entry, entry_of
+from .clients import client_from, listed_of
 from .health import forgets_changes, known_worker_count
 from .traffic import TrafficMemory, looking, rule_traffic
 from .values import Described
@@ -32,6 +34,7 @@ REPLACES_ALL = (
     "These rules replace all rules for this client at these endpoints, also those by the hour or the month. To raise "
     "its counts and keep the rest, multiply them."
 )
+ALLOWED = "The client stays allowed: {where} comes first."
 MOST_SENTENCES = 50
 """The most sentences about one change."""
 
@@ -94,6 +97,10 @@ def _notes(gate: AppGate, preview: Preview) -> Iterable[str]:
     network = entry.who.network if isinstance(entry, Listing) and entry.kind != "allow" else None
     if network is not None and network.version == 6 and network.prefixlen > gate.settings.ipv6_prefix:
         yield PART_OF_CLIENT
+    if entry.kind != "allow" and entry.who is not None:
+        listed = listed_of(gate, client_from(gate, str(entry.who)))
+        if listed is not None and listed.action == "allow":
+            yield Phrase(ALLOWED, where=listed.where)
     if preview.entry.until is None and forgets_changes(gate):
         yield FORGETFUL
     changed = (text for each in preview.endpoints for text in _by_name(_differing(each).after).values())

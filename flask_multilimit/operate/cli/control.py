@@ -177,6 +177,7 @@ def _change(given: Mapping[str, Any], *, for_: str | None, lasting: bool, force:
         control = applier.control
         if not control.in_use:
             raise ConfigurationError(_NOT_IN_USE)
+        applier.look()
         preview = control.preview(given, for_=for_, lasting=lasting, reason=action.reason, author=action.author)
         found = impact(gate_of(current_app), preview)
         if not action.as_json:

@@ -119,6 +119,21 @@ def test_ban_and_deny_of_one_ipv6_address_warn_of_the_others(on_server: Command)
     assert not warns("ban", "203.0.113.7")
 
 
+def test_ban_deny_and_override_of_an_allowed_client_say_that_it_stays_allowed(on_server: Command) -> None:
+    def warns(*command: str) -> bool:
+        run = on_server(*command, "--for", "1h", "--dry-run")
+        return f"The client stays allowed: allow {allowed} comes first." in run.out_on_one_line
+
+    run = on_server("allow", "203.0.113.0/24", "--for", "1h", "--yes", "--json")
+    allowed = run.json["entry"]["id"]
+
+    assert warns("ban", "203.0.113.7")
+    assert warns("deny", "203.0.113.7")
+    assert warns("set", "*", "--who", "203.0.113.7", "--times", "2")
+    assert not warns("allow", "203.0.113.7")
+    assert not warns("ban", "198.51.100.7")
+
+
 def test_lasting_change_warns_when_server_keeps_nothing_on_disk(on_server: Command, redis_client: redis.Redis) -> None:
     forgets = "The server keeps nothing on disk."
 
