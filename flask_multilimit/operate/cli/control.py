@@ -375,7 +375,7 @@ def _export(text: str, file: str) -> None:
     temporary = None if special else path.resolve().with_name(f"{path.name}.{token_hex(4)}")
     try:
         if temporary is not None and path.exists():
-            temporary.touch(path.stat().st_mode & 0o777)
+            temporary.touch(path.stat().st_mode & 0o777 | 0o200)
         (temporary or path).write_text(text, encoding="utf-8")
         if temporary is not None:
             temporary.replace(path.resolve())

@@ -305,9 +305,12 @@ class TestExportAndImport:
         assert pipe.is_fifo()
         os.close(reader)
 
-    def test_export_keeps_secret_from_whom_the_old_file_was(self, on_server: Command, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("mode", [0o600, 0o400])
+    def test_export_keeps_secret_from_whom_the_old_file_was(
+        self, on_server: Command, tmp_path: Path, mode: int
+    ) -> None:
         file = tmp_path / "entries.json"
-        file.touch(0o600)
+        file.touch(mode)
 
         assert on_server("entries", "--export", str(file)).code == 0
         assert file.stat().st_mode & 0o777 == 0o600
