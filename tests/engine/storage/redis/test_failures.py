@@ -6,6 +6,7 @@ import re
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 from uuid import uuid4
 
@@ -27,6 +28,7 @@ from flask_multilimit.engine.errors import with_remedy
 from flask_multilimit.engine.storage.base import Slot
 from flask_multilimit.engine.storage.redis.failures import NOBODY_THERE, TOO_LATE, code_of, storage_error
 from support.bench import bare, hits, rule
+from support.liar import Liar
 from support.proxy import FaultProxy
 from support.rates import RATES
 from support.servers import Binary, Server
@@ -409,3 +411,17 @@ def test_remedy_names_the_limit_of_open_files_that_is_reached() -> None:
     error = storage_error(redis.ConnectionError("Error 24 connecting to 127.0.0.1:6379. Too many open files."))
 
     assert "ulimit -n" in error.remedy
+
+
+def test_check_whose_reply_is_malformed_is_not_sent_again() -> None:
+    """The server may have charged it."""
+    commands: list[bytes] = []
+
+    def answer(command: bytes) -> Iterator[bytes]:
+        commands.append(command)
+        yield b"*2\r\n:1\r\n:1\r\n"
+
+    with Liar(answer) as liar, closing(bare(liar.url, timeout=10)) as limiter, pytest.raises(StorageError):
+        limiter.check(hits())
+
+    assert sum(b"EVAL" in command for command in commands) == 1
