@@ -17,12 +17,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from typing_extensions import Self
+
+if TYPE_CHECKING:  # the walk through the tutorial has no packages but redis
+    from typing_extensions import Self
 
 ENVIRONMENT_VARIABLE = "MULTILIMIT_TEST_SERVER"
 PACKAGED_BINARIES = {
