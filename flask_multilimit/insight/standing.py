@@ -287,7 +287,7 @@ def _with_others(places: Iterable[AppliedAt], client: Client) -> list[str]:
 
 def _request(place: AppliedAt, decision: Decision | None) -> RequestStanding:
     given = {each.declaration.type_name for each in place.applied.limiters}
-    owners = {hit.key: each for each in place.applied.limiters for hit in each.hits if hit in place.applied.hits}
+    owners = place.applied.owners
     rules = () if decision is None else decision.statuses
     return RequestStanding(
         endpoint=place.endpoint,

@@ -131,6 +131,12 @@ class AppliedLimits:
         """The names of the limiters whose rules are not known."""
         return tuple(each.declaration.shown_name for each in self.limiters if not each.known)
 
+    @property
+    def owners(self) -> dict[str, Applied]:
+        """The limiter of each hit, by its key. Of several that share a key, the first whose hit counts."""
+        owned = ((hit, each) for each in reversed(self.limiters) for hit in each.hits)
+        return {hit.key: each for hit, each in owned if hit in self.hits}
+
     @classmethod
     def of_hits(cls, hits: Hits, subjects: Mapping[str, str], scope: str) -> AppliedLimits:
         """The limits for hits that no limiter of the app has made; ``subjects`` says who is counted, by type. ``hits``

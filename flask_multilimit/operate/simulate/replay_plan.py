@@ -257,10 +257,8 @@ class _Limiter:
 
 
 def _rules_of(limits: AppliedLimits) -> tuple[ReplayedRule, ...]:
-    """The rules of the hits. Two limiters that share a key have one hit, that of the stricter one."""
-    owned = ((hit, each.declaration) for each in reversed(limits.limiters) for hit in each.hits)
-    declared = {hit.key: by for hit, by in owned if hit in limits.hits}
-    owned = ((hit, declared[hit.key]) for hit in limits.hits)
+    owners = limits.owners
+    owned = ((hit, owners[hit.key].declaration) for hit in limits.hits)
     return tuple(
         ReplayedRule(hit.name, by.where, by.type_name, str(hit.rule), hit.shadow, isinstance(hit, BanHit))
         for hit, by in owned
