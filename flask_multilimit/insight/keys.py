@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from ..control.store import is_control
-from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Subject
+from ..declare.subjects import EVERYONE, LimitType, Subject
 from ..engine import ConfigurationError, Decision, Hit, Limiter, Rule, StorageError
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
@@ -214,16 +214,7 @@ def rules_by_keys(gate: AppGate) -> dict[RuleOfKeys, tuple[Rule, ListedLimiter]]
     """Each rule that endpoints declare, with its limiter, by what its keys have in common. Of limiters that share keys,
     one that is no shadow comes first."""
     limiters = sorted(limiters_of(gate), key=lambda each: not each.planned.declaration.shadow)  # later ones replace
-    return {
-        (listed.planned.stem, type_name, rule.key_part): (rule, listed)
-        for listed in limiters
-        for type_name in _types_in_keys(listed.planned.declaration.type_name)
-        for rule in listed.planned.declaration.counted_rules
-    }
-
-
-def _types_in_keys(type_name: str) -> tuple[str, ...]:
-    return (type_name, ANONYMOUS) if type_name == LimitType.USER.value else (type_name,)
+    return {keys: (rule, listed) for listed in limiters for keys, rule in listed.planned.rules_by_keys.items()}
 
 
 def _hit_of(key: str, rules: Mapping[RuleOfKeys, Rule]) -> Hit | None:

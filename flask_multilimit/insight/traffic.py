@@ -15,7 +15,6 @@ from threading import RLock
 from typing import Any, Literal, NamedTuple, get_args
 
 from ..config import PREFIX
-from ..declare.subjects import ANONYMOUS, LimitType
 from ..engine import StorageError
 from ..engine.keys import parts_of_key
 from ..engine.storage import KeepsTallies
@@ -643,18 +642,13 @@ def _refusing(gate: AppGate, begun: BansBegun) -> BansBegun:
     nobody meanwhile."""
     gate.plans.ensure()
     limiters = (each for plan in gate.plans.made for each in plan.limiters if not each.declaration.shadow)
-    rules = {
-        (each.stem, each.declaration.type_name, rule.key_part)
-        for each in limiters
-        for rule in each.declaration.counted_rules
-    }
+    rules = {keys for each in limiters for keys in each.rules_by_keys}
     places = scopes_of_endpoints(gate.app)
 
     def refuses(ban: BanBegun) -> bool:
         parts = parts_of_key(ban.key)
         if ban.endpoint not in places or parts is None:
             return True
-        type_name = LimitType.USER.value if parts.type == ANONYMOUS else parts.type
-        return (parts.stem, type_name, parts.rule) in rules
+        return (parts.stem, parts.type, parts.rule) in rules
 
     return begun._replace(begun=list(filter(refuses, begun.begun)))

@@ -17,7 +17,7 @@ from ..declare.advice import Stack
 from ..declare.checks import reject_scattered_keys, reject_shared_keys, would_conflict
 from ..declare.dynamic import DynamicRules, NoRules
 from ..declare.limiter import Declaration
-from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of
+from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of
 from ..engine import ConfigurationError, Hit, Rule
 from ..engine.hits import LARGEST_COST, BanHit, Hits, Origin, ban_hit, settled_hit
 from ..engine.keys import HashTag, escape_subject, stem_of, stem_of_key, stem_of_subject
@@ -82,6 +82,15 @@ class PlannedLimiter:
         if self.special is not None:
             texts += [f"{declared.type_name}: {each}" for each in self.special.entries]
         return texts
+
+    @property
+    def rules_by_keys(self) -> dict[tuple[str, str, str], Rule]:
+        """Its declared rules, by what the keys of each have in common: the stem, the type and the rule
+        (:class:`.KeyParts`)."""
+        type_name = self.declaration.type_name
+        types = (type_name, ANONYMOUS) if type_name == LimitType.USER.value else (type_name,)
+        rules = self.declaration.counted_rules
+        return {(self.stem, type_, rule.key_part): rule for type_ in types for rule in rules}
 
     def may_share_key(self, other: PlannedLimiter) -> bool:
         """Whether a rule of both may count in one key."""
