@@ -24,6 +24,10 @@ class Clock:
     @now.setter
     def now(self, now: int) -> None:
         self._now = now
+        self.set(now)
+
+    def set(self, now: int) -> None:
+        """Called with each new time."""
 
     @property
     def reads(self) -> int:

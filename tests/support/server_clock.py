@@ -34,13 +34,7 @@ class ServerClock(Clock):
         super().__init__()
         self._reads_before = self._all_reads()
 
-    @property
-    def now(self) -> int:
-        return self._now
-
-    @now.setter
-    def now(self, now: int) -> None:
-        self._now = now
+    def set(self, now: int) -> None:
         self._client.set(CLOCK_KEY, now)
 
     @property
