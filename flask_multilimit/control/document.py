@@ -79,7 +79,9 @@ class Document(NamedTuple):
     def new_id(self) -> str:
         """An id that no entry has: among 100,000 random ones, two are likely to be the same."""
         taken = {each.id for each in self.entries}
-        return next(new for new in iter(lambda: token_hex(4), "") if new not in taken)
+        while (new := token_hex(4)) in taken:
+            pass
+        return new
 
     def without(self, entry: Override | Listing) -> Document:
         return Document(tuple(each for each in self.entries if each.id != entry.id))

@@ -242,7 +242,7 @@ def _ban_keys(gate: AppGate, client: Client) -> list[str]:
 
 
 _LONGEST = Ban(time=LONGEST, factor=1, most=LONGEST)
-"""A ban that still holds whenever a key has one that is remembered, whoever declared it."""
+"""In place of a ban whose declaration is not known: it holds as long as the storage remembers that one began."""
 
 
 def reset(gate: AppGate, client: Client, endpoint: str | None = None) -> int:
