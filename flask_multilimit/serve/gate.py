@@ -30,7 +30,7 @@ from ..plan.sources import UNMATCHED_SCOPE
 from ..signals import limit_event, limits_checked, notify, request_denied, request_rejected, shadow_rejected
 from .applier import ControlApplier
 from .audience import AppAudience, check_and_report, key_of, report, report_bans, send_signals
-from .headers import describe
+from .headers import describe, unshared
 from .refusal import AccessDenied, RateLimitExceeded, Refusals, answer_refusals
 from .settle import Settlement, require_response
 from .startup import Startup, validate_when_flask_run_has_loaded
@@ -114,7 +114,7 @@ class AppGate(AppState):
 
         @functools.wraps(process)
         def process_response(*arguments: Any) -> Response:
-            response = process(*arguments)
+            response = unshared(process(*arguments))
             record = self._records.current()
             if record is not None and record.decisions:
                 if record.open_charges:

@@ -11,9 +11,10 @@ import base64
 import math
 import time
 from collections.abc import Iterable, Sequence
+from copy import copy
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from werkzeug.datastructures import Headers
 from werkzeug.http import http_date
@@ -27,6 +28,7 @@ from ..engine.reply import ALLOWED, standings_of, start_of
 
 Standing = tuple[int, int, int]
 Fields = Iterable[tuple[str, str]]
+R = TypeVar("R", bound=Response)
 
 CONCURRENT_REQUESTS: Final = "concurrent-requests"
 """Quota unit of draft-ietf-httpapi-ratelimit-headers for requests in progress."""
@@ -46,6 +48,23 @@ class Extras(NamedTuple):
     """The key for partition keys; empty: none are sent."""
 
 
+_ADDED = "multilimit_added"
+"""The attribute of a response with the fields that were added to it."""
+
+
+def unshared(response: R) -> R:
+    """``response``, or a copy without the fields of another request, if it has answered one: a view may return the same
+    object again and again, also while another thread sends it."""
+    added: list[tuple[str, str]] = []
+    if response.__dict__.setdefault(_ADDED, added) is added:
+        return response
+    own = copy(response)
+    fields = list(Headers(response.headers))
+    own.headers = Headers([each for each in fields if each not in response.__dict__[_ADDED]])
+    own.__dict__[_ADDED] = added
+    return own
+
+
 def describe(response: Response, decisions: Sequence[Decision], settings: Settings, secret: bytes = b"") -> None:
     """Add the header fields for all limits that were checked for the request."""
     headers: object = response.headers
@@ -54,7 +73,9 @@ def describe(response: Response, decisions: Sequence[Decision], settings: Settin
     fields = None
     if settings.headers == "draft-11" and len(decisions) == 1 and not secret:
         fields = draft_11_fast(decisions[0], settings)
-    _put(response.headers, fields or _fields(decisions, settings, response, secret))
+    fields = fields or _fields(decisions, settings, response, secret)
+    response.__dict__[_ADDED] = fields  # first: another thread may copy the response meanwhile
+    _put(response.headers, fields)
 
 
 def _fields(

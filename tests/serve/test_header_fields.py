@@ -69,6 +69,39 @@ def test_retry_after_can_be_a_date(app: Flask) -> None:
     assert response.retry_after is not None, "werkzeug can read it"
 
 
+def test_response_object_that_a_view_returns_again_shows_no_fields_of_another_client(limited_app: Flask) -> None:
+    kept = Response("ok", headers={"Cache-Control": "max-age=60"})
+    limited_app.add_url_rule("/", "view", rate_limiter(type=LimitType.IP, rules="9/minute")(lambda: kept))
+    limited_app.add_url_rule("/free", "free", lambda: kept)
+
+    def fields_of(path: str, address: str) -> Response:
+        with limited_app.test_request_context(path, environ_overrides={"REMOTE_ADDR": address}):
+            return limited_app.full_dispatch_request()
+
+    first, again, other, free = (
+        fields_of(path, ip)
+        for path, ip in [("/", "10.0.0.1"), ("/", "10.0.0.1"), ("/", "10.0.0.2"), ("/free", "10.0.0.3")]
+    )
+
+    assert [each.headers["RateLimit"].partition(";t")[0] for each in (first, again, other)] == [
+        '"ip-60s";r=8',
+        '"ip-60s";r=7',
+        '"ip-60s";r=8',
+    ], "each is that of its request, also while another one is sent"
+    assert "RateLimit" not in free.headers
+    assert free.headers["Cache-Control"] == "max-age=60"
+
+
+def test_refusal_that_an_error_handler_returns_again_shows_no_wait_of_another_client(limited_app: Flask) -> None:
+    kept = Response("wait", 429)
+    limited_app.register_error_handler(429, lambda _: kept)
+    client = limit(limited_app, rules="1/minute", cost=lambda: int(request.args["cost"]))
+
+    waits = [client.get(f"/?cost={cost}").headers.get("Retry-After") for cost in (1, 1, 2)]
+
+    assert waits == [None, "60", None], "waiting does not help the last one, which costs more than the limit"
+
+
 @pytest.mark.parametrize("setting", DIALECTS)
 def test_fields_of_a_dialect_replace_fields_set_by_the_view(app: Flask, setting: str) -> None:
     app.config["MULTILIMIT_HEADERS"] = setting
