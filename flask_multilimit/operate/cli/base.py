@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import getpass
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv6Network, ip_address
@@ -32,12 +32,21 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 
 def command(name: str, *, short_help: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """A command of ``flask multilimit``, which runs in the app's context."""
+    """A command of ``flask multilimit``, which runs in the app's context. Its errors are one line without a
+    traceback."""
 
     def decorated(function: Callable[..., Any]) -> click.Command:
-        return click.command(name, short_help=short_help)(with_appcontext(function))
+        return click.command(name, short_help=short_help)(with_appcontext(_for_people()(function)))
 
     return decorated
+
+
+@contextmanager
+def _for_people() -> Iterator[None]:
+    try:
+        yield
+    except MultiLimitError as error:
+        raise click.ClickException(with_remedy(error)) from error
 
 
 def current_gate() -> AppGate:
@@ -46,19 +55,19 @@ def current_gate() -> AppGate:
     return gate_of(current_app)
 
 
-@contextmanager
-def for_people() -> Iterator[None]:
-    """Show errors as one line instead of a traceback."""
-    try:
-        yield
-    except MultiLimitError as error:
-        raise click.ClickException(with_remedy(error)) from error
-
-
-def write_json(value: object = None, **fields: Any) -> None:
-    """Write the fields of a value of insight, and ``fields``, whose values may be such values too."""
+def show(lines: Callable[[], Iterable[str]], value: object = None, **fields: Any) -> None:
+    """Write what a command found: ``lines`` for people; with ``--json``, the fields of a value of insight, and
+    ``fields``, whose values may be such values too."""
+    if not wants_json():
+        console.write(lines())
+        return
     whole = {} if value is None else value_as_json(value)
     console.write_json({"schema": SCHEMA, **whole, **{name: _plain(each) for name, each in fields.items()}})
+
+
+def wants_json() -> bool:
+    """Whether the command that runs was given ``--json``."""
+    return bool(click.get_current_context().meta.get(_JSON))
 
 
 def _plain(value: Any) -> Any:
@@ -108,7 +117,17 @@ def pairs_option(name: str, metavar: str, text: str, *parameters: str, may_be_em
     return click.option(name, *parameters, multiple=True, callback=pairs, metavar=metavar, help=text)
 
 
-as_json: Callable[[C], C] = click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
+_JSON = f"{__name__}.json"
+
+
+def _note_json(context: click.Context, parameter: click.Parameter, given: bool) -> None:  # noqa: ARG001
+    context.meta[_JSON] = given
+
+
+as_json: Callable[[C], C] = click.option(
+    "--json", is_flag=True, expose_value=False, callback=_note_json, help="Write JSON for programs."
+)
+"""The option ``--json``, which :func:`show` obeys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +138,6 @@ class Action:
     author: str
     dry_run: bool
     yes: bool
-    as_json: bool
 
 
 action_options: Callable[[C], C] = gathered(
@@ -132,6 +150,13 @@ action_options: Callable[[C], C] = gathered(
     as_json,
 )
 """The options of every command that changes something, which gets them as ``action``."""
+
+
+def shared_gate() -> AppGate:
+    """The gate of the app, if commands can see its quotas. Raises :class:`ConfigurationError`."""
+    gate = current_gate()
+    require_shared_storage(gate)
+    return gate
 
 
 def require_shared_storage(gate: AppGate) -> None:

@@ -19,11 +19,11 @@ from .base import (
     client_options,
     command,
     current_gate,
-    for_people,
     options_for,
     require_counted,
     require_shared_storage,
-    write_json,
+    shared_gate,
+    show,
 )
 
 MOST_SHOWN = 10
@@ -35,12 +35,7 @@ MOST_SHOWN = 10
 @client_options
 @as_json
 def check_command(
-    endpoint: str,
-    method: str | None,
-    ip: str | None,
-    user: str | None,
-    subjects: dict[str, str],
-    as_json: bool,
+    endpoint: str, method: str | None, ip: str | None, user: str | None, subjects: dict[str, str]
 ) -> None:
     """Show where a subject stands at ENDPOINT, and whether its requests would pass. Charges nothing.
 
@@ -48,16 +43,11 @@ def check_command(
     shares are always included, because they decide too. This command makes no request: it assumes that every limiter
     applies, and that a cost which depends on the request is 1.
     """
-    given = subjects_given(ip=ip, user=user, everyone=True, subjects=subjects)
-    with for_people():
-        gate = current_gate()
-        require_counted(gate, given)
-        found = standing(gate, Client(given), endpoint=endpoint, method=method)
-        require_shared_storage(gate)
-    if as_json:
-        write_json(found)
-        return
-    console.write(_check_lines(found))
+    given, gate = subjects_given(ip=ip, user=user, everyone=True, subjects=subjects), current_gate()
+    require_counted(gate, given)
+    found = standing(gate, Client(given), endpoint=endpoint, method=method)
+    require_shared_storage(gate)
+    show(lambda: _check_lines(found), found)
 
 
 @command("why", short_help="Show why a client is refused, and what lifts it.")
@@ -65,7 +55,7 @@ def check_command(
 @click.option("--endpoint", metavar="ENDPOINT", help='Only there; "unmatched": requests without a route.')
 @click.option("--at", metavar="TIME", help="An earlier time: 5m (ago), 03:12, or ISO 8601.")
 @as_json
-def why_command(who: str, endpoint: str | None, at: str | None, as_json: bool) -> None:
+def why_command(who: str, endpoint: str | None, at: str | None) -> None:
     """Show why WHO is refused, and what lifts it: lists, bans, limits, and what was refused in the last hour.
 
     WHO is an address, a network, or a subject with its type, such as user:42. A value alone is enough if only
@@ -74,20 +64,16 @@ def why_command(who: str, endpoint: str | None, at: str | None, as_json: bool) -
     With --at, show where WHO stood at a time of the last hour, as far as the counted traffic shows: which bans
     held, when they began and ended, and what was being refused.
     """
-    with for_people():
-        gate = current_gate()
-        require_shared_storage(gate)
-        client = client_from(gate, who)
-        instant = None if at is None else instant_of(at, gate.applier.time())
-        with looking(gate, patient=True) as memory:
-            if instant is None:
-                found: Standing | Past = standing(gate, client, memory, endpoint=endpoint)
-            else:
-                found = standing_at(gate, client, memory, instant, endpoint=endpoint)
-    if as_json:
-        write_json(found)
-        return
-    console.write(_past_lines(found) if isinstance(found, Past) else _why_lines(found))
+    gate = shared_gate()
+    client = client_from(gate, who)
+    instant = None if at is None else instant_of(at, gate.applier.time())
+    with looking(gate, patient=True) as memory:
+        if instant is None:
+            now = standing(gate, client, memory, endpoint=endpoint)
+            show(lambda: _why_lines(now), now)
+        else:
+            past = standing_at(gate, client, memory, instant, endpoint=endpoint)
+            show(lambda: _past_lines(past), past)
 
 
 # What check shows

@@ -17,7 +17,7 @@ from ...observe.boards import alerts, dashboard
 from ...observe.metrics import NAMESPACE
 from ...serve.gate import AppGate
 from .. import console
-from .base import as_json, command, current_gate, for_people, write_json
+from .base import as_json, command, current_gate, show
 
 ENVIRONMENT = "FLASK_"
 """The prefix that ``app.config.from_prefixed_env()`` reads."""
@@ -34,15 +34,14 @@ class Setting(NamedTuple):
 
 @command("config", short_help="Show the settings in force, and where each comes from.")
 @as_json
-def config_command(as_json: bool) -> None:
+def config_command() -> None:
     """Show the settings in force, and where each comes from. Passwords are hidden."""
-    with for_people():
-        gate = current_gate()
-        found = [_setting(gate, field) for field in type(gate.settings).model_fields]
-    if as_json:
-        write_json(settings=[setting._asdict() for setting in found])
-        return
-    console.write(console.columns(found, headings=("SETTING", "VALUE", "FROM")))
+    gate = current_gate()
+    found = [_setting(gate, field) for field in type(gate.settings).model_fields]
+    show(
+        lambda: console.columns(found, headings=("SETTING", "VALUE", "FROM")),
+        settings=[setting._asdict() for setting in found],
+    )
 
 
 def _setting(gate: AppGate, field: str) -> Setting:
@@ -80,12 +79,10 @@ def alerts_command(namespace: str, own: bool) -> None:
 
     Save them, and name the file under rule_files in prometheus.yml.
     """
-    with for_people():
-        endpoints = _limited_endpoints(current_gate()) if own else []
-        if own and not endpoints:
-            raise click.ClickException("This app limits no endpoint.")
-        rules = alerts(namespace, endpoints)
-    console.write(rules.rstrip("\n").split("\n"))
+    endpoints = _limited_endpoints(current_gate()) if own else []
+    if own and not endpoints:
+        raise click.ClickException("This app limits no endpoint.")
+    console.write(alerts(namespace, endpoints).rstrip("\n").split("\n"))
 
 
 @command("grafana", short_help="Print a Grafana dashboard.")
@@ -95,9 +92,8 @@ def grafana_command(namespace: str) -> None:
 
     Save it, and import it in Grafana under Dashboards > New > Import.
     """
-    with for_people():
-        gate = current_gate()
-        board = dashboard(_limited_endpoints(gate), namespace=namespace, title=f"Rate limits of {gate.app.name}")
+    gate = current_gate()
+    board = dashboard(_limited_endpoints(gate), namespace=namespace, title=f"Rate limits of {gate.app.name}")
     console.write(board.rstrip("\n").split("\n"))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, BinaryIO
@@ -12,12 +13,13 @@ import click
 from flask import current_app
 
 from ...config import PREFIX
+from ...control.control import Preview
 from ...control.entries import Listing, Override
 from ...control.store import MOST_ENTRIES
 from ...control.watch import LONGEST_COPY
 from ...engine import ConfigurationError
 from ...engine.rules import rules_in
-from ...insight.bans import Lifted, add_to_history, bans, unban
+from ...insight.bans import BanInForce, Lifted, add_to_history, bans, unban
 from ...insight.changes import Entry, PastChange, entries, history
 from ...insight.clients import client_from
 from ...insight.impact import Impact, impact
@@ -31,12 +33,11 @@ from .base import (
     action_options,
     as_json,
     command,
-    current_gate,
-    decorate,
-    for_people,
-    require_shared_storage,
+    gathered,
+    shared_gate,
+    show,
     user_name,
-    write_json,
+    wants_json,
 )
 
 MOST_NAMED = 10
@@ -66,73 +67,60 @@ def _applier() -> ControlApplier:
     return applier
 
 
-def change_options(command: C) -> C:
-    """The options of every change."""
-    return decorate(
-        command,
-        click.option("--for", "for_", metavar="TIME", help="How long the change lasts: 90s, 15m, 2h, 1d."),
-        click.option("--lasting", is_flag=True, help="Keep the change until someone undoes it; not for bans."),
-        click.option(
-            "--force", is_flag=True, help="Confirm a change that locks out nearly everybody, or applies to nothing."
-        ),
-        action_options,
-    )
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How to put something in force: the values of :func:`change_options`."""
+
+    for_: str | None
+    lasting: bool
+    force: bool
+    action: Action
+
+
+change_options: Callable[[C], C] = gathered(
+    "change",
+    Change,
+    click.option("--for", "for_", metavar="TIME", help="How long the change lasts: 90s, 15m, 2h, 1d."),
+    click.option("--lasting", is_flag=True, help="Keep the change until someone undoes it; not for bans."),
+    click.option(
+        "--force", is_flag=True, help="Confirm a change that locks out nearly everybody, or applies to nothing."
+    ),
+    action_options,
+)
+"""The options of every change, which a command gets as ``change``."""
 
 
 @command("set", short_help="Change a limit while the app runs.")
 @click.argument("endpoint", required=False)
 @click.argument("rule", required=False)
-@click.argument("rules", required=False)
+@click.argument("new_rules", metavar="[RULES]", required=False)
 @click.option("--limiter", metavar="NAME", help="Limiters with this name or type, instead of a RULE.")
 @click.option("--who", metavar="WHO", help="Limits that count a subject (user:42) or network, instead of a RULE.")
-@click.option("--rules", "given_rules", metavar="TEXT", help="The new rules, for --limiter and --who.")
+@click.option("--rules", metavar="TEXT", help="The new rules, for --limiter and --who.")
 @click.option("--times", type=float, help="Multiply the count and the burst.")
 @click.option("--shadow/--no-shadow", default=None, help="Count, but never refuse; or refuse again.")
 @click.option("--off", is_flag=True, help="Switch the limits off.")
 @click.option("--limit", metavar="TEXT", help="Add this limit to ENDPOINT; see --type.")
 @click.option("--type", "type_", metavar="TYPE", default="default", help="The type of --limit: ip, user, default, ...")
 @change_options
-def set_command(
-    endpoint: str | None,
-    rule: str | None,
-    rules: str | None,
-    limiter: str | None,
-    who: str | None,
-    given_rules: str | None,
-    times: float | None,
-    shadow: bool | None,
-    off: bool,
-    limit: str | None,
-    type_: str,
-    **options: Any,
-) -> None:
+def set_command(change: Change, new_rules: str | None, limit: str | None, type_: str, **given: Any) -> None:
     """Change the limits at ENDPOINT: an endpoint, a blueprint, a pattern such as "api.*", or "*" for all.
 
     RULE is the name of a rule in header fields, and RULES replace it: set api.search ip-60s 200/minute --for 2h.
     Units that are used stay used.
     """
-    given = {
-        "kind": "override",
-        "endpoint": endpoint,
-        "rule": rule,
-        "limiter": limiter,
-        "who": who,
-        "rules": rules or given_rules,
-        "times": times,
-        "shadow": shadow if limit is None else None,
-        "off": off,
-        "limit": None if limit is None else {"type": type_, "rules": limit, **({"shadow": True} if shadow else {})},
-    }
-    filled_in = {
-        name: value for name, value in given.items() if value is not None and (value is not False or name == "shadow")
-    }
-    if filled_in.keys() == {"kind", "endpoint", "rule"} and _are_rules(str(rule)):
-        new, command = shlex.quote(str(rule)), f"flask multilimit set {shlex.quote(str(endpoint))}"
+    given["rules"] = new_rules or given["rules"]
+    if limit is not None:
+        shadow = {"shadow": True} if given.pop("shadow") else {}
+        given["limit"] = {"type": type_, "rules": limit, **shadow}
+    said = {name for name, value in given.items() if value is not None and (value or name != "off")}
+    if said == {"endpoint", "rule"} and _are_rules(given["rule"]):
+        new, command = shlex.quote(given["rule"]), f"flask multilimit set {shlex.quote(given['endpoint'])}"
         raise click.UsageError(
             f"{new} is where the name of a RULE belongs. To replace a rule: {command} RULE {new}. "
             f"To add a limit: {command} --limit {new} --type {type_}. `flask multilimit limits` lists the rules"
         )
-    _change(filled_in, **options)
+    _change({"kind": "override", **given}, change)
 
 
 def _are_rules(text: str) -> bool:
@@ -145,9 +133,9 @@ def _are_rules(text: str) -> bool:
 @command("allow", short_help="Never limit a network or a subject.")
 @click.argument("who")
 @change_options
-def allow_command(who: str, **options: Any) -> None:
+def allow_command(who: str, change: Change) -> None:
     """Never limit WHO: an address, a network, or a subject with its type, such as user:42."""
-    _change({"kind": "allow", "who": who}, **options)
+    _change({"kind": "allow", "who": who}, change)
 
 
 @command("deny", short_help="Refuse a network or a subject before any limit.")
@@ -156,39 +144,48 @@ def allow_command(who: str, **options: Any) -> None:
     "--status", type=click.Choice(["403", "429"]), help=f"The status of refusals; default: {PREFIX}DENY_STATUS."
 )
 @change_options
-def deny_command(who: str, status: str | None, **options: Any) -> None:
+def deny_command(who: str, status: str | None, change: Change) -> None:
     """Refuse WHO before any limit is checked: an address, a network, or a subject with its type, such as user:42."""
-    _change({"kind": "deny", "who": who, "status": None if status is None else int(status)}, **options)
+    _change({"kind": "deny", "who": who, "status": None if status is None else int(status)}, change)
 
 
 @command("ban", short_help="Refuse a network or a subject for a time, with 429.")
 @click.argument("who")
 @change_options
-def ban_command(who: str, **options: Any) -> None:
+def ban_command(who: str, change: Change) -> None:
     """Refuse WHO for a time, with 429 and Retry-After: an address, a network, or a subject such as user:42."""
-    _change({"kind": "ban", "who": who}, **options)
+    _change({"kind": "ban", "who": who}, change)
 
 
-def _change(given: Mapping[str, Any], *, for_: str | None, lasting: bool, force: bool, action: Action) -> None:
-    if (for_ is None) == (not lasting):
+def _change(given: Mapping[str, Any], change: Change) -> None:
+    if (change.for_ is None) == (not change.lasting):
         raise click.UsageError("Say how long it lasts: --for 2h, or --lasting.")
-    with for_people():
-        applier = _applier()
-        control = applier.control
-        if not control.in_use:
-            raise ConfigurationError(_NOT_IN_USE)
-        applier.look()
-        preview = control.preview(given, for_=for_, lasting=lasting, reason=action.reason, author=action.author)
-        found = impact(gate_of(current_app), preview)
-        if not action.as_json:
-            console.write(_impact_lines(found, applier.time()), err=not action.dry_run)
-        if not action.dry_run:
-            _confirm(preview.warning, yes=action.yes, force=force)
-            control.put(preview, force=True)
-    if action.as_json:
-        write_json(found, changed=not action.dry_run)
-    elif not action.dry_run:
-        console.echo(f"In force within a second. To undo it: flask multilimit unset {preview.entry.id}")
+    applier, action = _applier(), change.action
+    control = applier.control
+    if not control.in_use:
+        raise ConfigurationError(_NOT_IN_USE)
+    applier.look()
+    preview = control.preview(
+        given, for_=change.for_, lasting=change.lasting, reason=action.reason, author=action.author
+    )
+
+    def put() -> None:
+        _confirm(preview.warning, yes=action.yes, force=change.force)
+        control.put(preview, force=True)
+
+    undo = f"flask multilimit unset {preview.entry.id}"
+    _carry_out(preview, put, action, f"In force within a second. To undo it: {undo}")
+
+
+def _carry_out(preview: Preview, change: Callable[[], None], action: Action, done: str) -> None:
+    """Show what a change would do, and make it, which may ask first."""
+    gate = gate_of(current_app)
+    found = impact(gate, preview)
+    if not wants_json():
+        console.write(_impact_lines(found, gate.applier.time()), err=not action.dry_run)
+    if not action.dry_run:
+        change()
+    show(lambda: [] if action.dry_run else [done], found, changed=not action.dry_run)
 
 
 def _confirm(warning: str, *, yes: bool, force: bool) -> None:
@@ -211,21 +208,16 @@ def unset_command(what: tuple[str, ...], limiter: str | None, who: str | None, a
     `ban`. What was declared applies again."""
     if len(what) > 2 or not (what or who):
         raise click.UsageError("Give an ID, or what was changed: ENDPOINT RULE, or WHO.")
-    with for_people():
-        applier = _applier()
-        applier.look()
-        id_ = _id_of(applier.control.entries(), what, limiter=limiter, who=who)
-        found = impact(gate_of(current_app), applier.control.preview_undo(id_))
-        if not action.as_json:
-            console.write(_impact_lines(found, applier.time()), err=not action.dry_run)
-        if not action.dry_run:
-            if not action.yes:
-                console.confirm("Undo this?", abort=True, err=True)
-            applier.control.undo(id_, reason=action.reason, author=action.author)
-    if action.as_json:
-        write_json(found, changed=not action.dry_run)
-    elif not action.dry_run:
-        console.echo("Undone in all workers within a second.")
+    applier = _applier()
+    applier.look()
+    id_ = _id_of(applier.control.entries(), what, limiter=limiter, who=who)
+
+    def undo() -> None:
+        if not action.yes:
+            console.confirm("Undo this?", abort=True, err=True)
+        applier.control.undo(id_, reason=action.reason, author=action.author)
+
+    _carry_out(applier.control.preview_undo(id_), undo, action, "Undone in all workers within a second.")
 
 
 def _id_of(in_force: Sequence[Override | Listing], what: Sequence[str], *, limiter: str | None, who: str | None) -> str:
@@ -260,26 +252,25 @@ def unban_command(who: str, action: Action) -> None:
 
     WHO is an address, or a subject with its type, such as user:42. Quotas stay as they are; see `reset`.
     """
-    with for_people():
-        gate = current_gate()
-        require_shared_storage(gate)
-        client = client_from(gate, who)
-        found = unban(gate, client, dry_run=True)
-        if not (action.dry_run or action.yes or not (found.entries or found.keys)):
-            console.write(_lifted_lines(found), err=True)
-            console.confirm("Lift them?", abort=True, err=True)
-        if not action.dry_run:
-            found = unban(gate, client, reason=action.reason, author=action.author)
-            options = {"reason": action.reason, "author": action.author}
-            if found.keys and (problem := add_to_history(gate, "unban", found.who, **options)):
-                console.echo(f"Lifted, but the history does not show it: {problem}", err=True)
-    if action.as_json:
-        write_json(found, changed=not action.dry_run and bool(found.entries or found.keys))
-        return
-    console.write(_lifted_lines(found, done="Would lift" if action.dry_run else "Lifted"))
+    gate = shared_gate()
+    client = client_from(gate, who)
+    found = unban(gate, client, dry_run=True)
+    if not (action.dry_run or action.yes or not (found.entries or found.keys)):
+        console.write(_lifted_lines(found, "Lift"), err=True)
+        console.confirm("Lift them?", abort=True, err=True)
+    if not action.dry_run:
+        reason, author = action.reason, action.author
+        found = unban(gate, client, reason=reason, author=author)
+        if found.keys and (problem := add_to_history(gate, "unban", found.who, reason=reason, author=author)):
+            console.echo(f"Lifted, but the history does not show it: {problem}", err=True)
+    show(
+        lambda: _lifted_lines(found, "Would lift" if action.dry_run else "Lifted"),
+        found,
+        changed=not action.dry_run and bool(found.entries or found.keys),
+    )
 
 
-def _lifted_lines(found: Lifted, *, done: str = "Lift") -> list[str]:
+def _lifted_lines(found: Lifted, done: str) -> list[str]:
     if not (found.entries or found.keys):
         return [f"Nothing to lift: no ban of {found.who} is in force."]
     begun = [f"{plural(len(found.keys), 'ban')} started by limiters"] if found.keys else []
@@ -288,21 +279,18 @@ def _lifted_lines(found: Lifted, *, done: str = "Lift") -> list[str]:
 
 @command("bans", short_help="List every ban in force.")
 @as_json
-def bans_command(as_json: bool) -> None:
+def bans_command() -> None:
     """List every ban in force: those set by people, and those started by limiters.
 
     Bans by limiters are found in the counted traffic; with MULTILIMIT_TRAFFIC=False, by SCAN.
     """
-    with for_people():
-        gate = current_gate()
-        require_shared_storage(gate)
-        found = bans(gate)
-    if as_json:
-        write_json(bans=found)
-        return
+    found = bans(shared_gate())
+    show(lambda: _ban_lines(found), bans=found)
+
+
+def _ban_lines(found: Sequence[BanInForce]) -> list[str]:
     if not found:
-        console.echo("Nobody is banned.")
-        return
+        return ["Nobody is banned."]
     rows = [
         (
             each.who,
@@ -315,7 +303,7 @@ def bans_command(as_json: bool) -> None:
         )
         for each in found
     ]
-    console.write(console.columns(rows, headings=("WHO", "BY", "ENDPOINT", "SINCE", "ENDS IN", "REPETITION", "REASON")))
+    return console.columns(rows, headings=("WHO", "BY", "ENDPOINT", "SINCE", "ENDS IN", "REPETITION", "REASON"))
 
 
 @command("entries", short_help="List the changes in force.")
@@ -326,43 +314,35 @@ def bans_command(as_json: bool) -> None:
 @click.option("--reason", default="", help="The reason for the import, for the history.")
 @click.option("--force", is_flag=True, help="Confirm an import that locks out or exempts nearly everybody.")
 @as_json
-def entries_command(export: str | None, imported: BinaryIO | None, reason: str, force: bool, as_json: bool) -> None:
+def entries_command(export: str | None, imported: BinaryIO | None, reason: str, force: bool) -> None:
     """List the overrides, allow and deny entries and bans in force; or export them, or import entries from a file.
 
     An entry of the file replaces the one for the same limit or client; all others stay.
     """
     if export is not None and imported is not None:
         raise click.UsageError("--export and --import: give only one of them.")
-    with for_people():
-        applier = _applier()
-        if export is not None:
-            _export(applier.control.export_entries() + "\n", export)
-            return
-        if imported is not None:
-            _import(applier, imported, reason=reason, force=force, as_json=as_json)
-            return
-        applier.look()
-        found = entries(gate_of(current_app), rows=MOST_ENTRIES)
-        if found.problem:
-            raise ConfigurationError(found.problem)
-    if as_json:
-        write_json(entries=found.entries, declared=found.declared)
+    applier = _applier()
+    if export is not None:
+        _export(applier.control.export_entries() + "\n", export)
         return
-    if not found.entries:
-        console.echo("No changes: all limits are as declared.")
+    if imported is not None:
+        _import(applier, imported, reason=reason, force=force)
         return
-    now = applier.time()
+    applier.look()
+    found = entries(gate_of(current_app), rows=MOST_ENTRIES)
+    if found.problem:
+        raise ConfigurationError(found.problem)
+    show(lambda: _entry_lines(found.entries, applier.time()), entries=found.entries, declared=found.declared)
+
+
+def _entry_lines(found: Sequence[Entry], now: float) -> list[str]:
+    if not found:
+        return ["No changes: all limits are as declared."]
     rows = [
-        (
-            each.id,
-            f"{each.text}{_does_not_apply(each)}",
-            _until(each, now),
-            each.author,
-            each.reason,
-        )
-        for each in reversed(found.entries)
+        (each.id, f"{each.text}{_does_not_apply(each)}", _until(each, now), each.author, each.reason)
+        for each in reversed(found)
     ]
-    console.write(console.columns(rows, headings=("ID", "CHANGE", "ENDS IN", "BY", "REASON")))
+    return console.columns(rows, headings=("ID", "CHANGE", "ENDS IN", "BY", "REASON"))
 
 
 def _export(text: str, file: str) -> None:
@@ -387,13 +367,12 @@ def _export(text: str, file: str) -> None:
     console.echo(f"Exported to {file}.", err=True)
 
 
-def _import(applier: ControlApplier, file: BinaryIO, *, reason: str, force: bool, as_json: bool) -> None:
+def _import(applier: ControlApplier, file: BinaryIO, *, reason: str, force: bool) -> None:
     if not applier.control.in_use:
         raise ConfigurationError(_NOT_IN_USE)
     made = applier.control.import_entries(file.read(LONGEST_COPY), reason=reason, author=user_name(), force=force)
     console.echo(f"In force within a second: {plural(len(made), 'entry', 'entries')} of {file.name}.", err=True)
-    if as_json:
-        write_json(imported=len(made), changed=bool(made))
+    show(list, imported=len(made), changed=bool(made))
 
 
 @command("history", short_help="List the latest changes and resets.")
@@ -401,21 +380,20 @@ def _import(applier: ControlApplier, file: BinaryIO, *, reason: str, force: bool
     "--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of changes to list."
 )
 @as_json
-def history_command(most: int, as_json: bool) -> None:
+def history_command(most: int) -> None:
     """List the latest changes and resets, the newest first, with who made them and why."""
-    with for_people():
-        _applier()
-        found = history(gate_of(current_app), most=most, rows=most)
-        if found.problem:
-            raise ConfigurationError(found.problem)
-    if as_json:
-        write_json(changes=found.changes)
-        return
-    if not found.changes:
-        console.echo("Nothing has been changed yet.")
-        return
-    rows = [(f"{instant(each.at):%Y-%m-%d %H:%M:%S}", each.author, _past(each), each.reason) for each in found.changes]
-    console.write(console.columns(rows, headings=("WHEN (UTC)", "BY", "CHANGE", "REASON")))
+    _applier()
+    found = history(gate_of(current_app), most=most, rows=most)
+    if found.problem:
+        raise ConfigurationError(found.problem)
+    show(lambda: _history_lines(found.changes), changes=found.changes)
+
+
+def _history_lines(changes: Sequence[PastChange]) -> list[str]:
+    if not changes:
+        return ["Nothing has been changed yet."]
+    rows = [(f"{instant(each.at):%Y-%m-%d %H:%M:%S}", each.author, _past(each), each.reason) for each in changes]
+    return console.columns(rows, headings=("WHEN (UTC)", "BY", "CHANGE", "REASON"))
 
 
 def _past(change: PastChange) -> str:

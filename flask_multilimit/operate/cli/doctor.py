@@ -9,24 +9,21 @@ import click
 from ...insight.doctor import Finding, Level, examine
 from ...insight.text import plural
 from .. import console
-from .base import as_json, command, current_gate, write_json
+from .base import as_json, command, current_gate, show, wants_json
 
 
 @command("doctor", short_help="Find problems, and say how to fix them.")
 @as_json
-def doctor_command(as_json: bool) -> None:
+def doctor_command() -> None:
     """Find problems with limits and storage, and say how to fix them. The exit code is 1 if something is wrong."""
     findings = []
     for finding in examine(current_gate()):
         findings.append(finding)
-        if not as_json:
+        if not wants_json():
             console.write(_finding_lines(finding))
     wrong = sum(finding.level == "wrong" for finding in findings)
     warnings = sum(finding.level == "warning" for finding in findings)
-    if as_json:
-        write_json(healthy=not wrong, findings=findings)
-    else:
-        console.write(["", _summary(wrong, warnings)])
+    show(lambda: ["", _summary(wrong, warnings)], healthy=not wrong, findings=findings)
     if wrong:
         raise click.exceptions.Exit(1)
 

@@ -13,7 +13,7 @@ from ...engine import ConfigurationError
 from ...insight.limits import EndpointLimits, Limit, endpoint_limits, places_of
 from ...insight.text import plural
 from .. import console
-from .base import as_json, command, current_gate, for_people, write_json
+from .base import as_json, command, current_gate, show
 
 
 @command("limits", short_help="List endpoints with their limits.")
@@ -29,12 +29,7 @@ from .base import as_json, command, current_gate, for_people, write_json
 @click.option("--unlimited", is_flag=True, help="Only endpoints without limits.")
 @as_json
 def limits_command(
-    endpoint: str | None,
-    path: str | None,
-    blueprint: str | None,
-    type_name: str | None,
-    unlimited: bool,
-    as_json: bool,
+    endpoint: str | None, path: str | None, blueprint: str | None, type_name: str | None, unlimited: bool
 ) -> None:
     """List endpoints with their limits, and where each limit was declared.
 
@@ -43,13 +38,12 @@ def limits_command(
     if unlimited and type_name is not None:
         raise click.UsageError("--unlimited lists endpoints without limits, --type those with a limiter: give one.")
     types = set[str]() if type_name is None else {_TYPES.get(each.upper(), each) for each in type_name.split("+")}
-    with for_people():
-        gate = current_gate()
-        listed = [endpoint_limits(gate, place) for place in places_of(gate)]
-        if blueprint is not None and blueprint not in gate.app.blueprints:
-            known = ", ".join(sorted(gate.app.blueprints)) or "none"
-            raise ConfigurationError(f'no blueprint is called "{blueprint}"; the app has {known}')
-        _require_known(types, (limit for each in listed for limit in each.limits))
+    gate = current_gate()
+    listed = [endpoint_limits(gate, place) for place in places_of(gate)]
+    if blueprint is not None and blueprint not in gate.app.blueprints:
+        known = ", ".join(sorted(gate.app.blueprints)) or "none"
+        raise ConfigurationError(f'no blueprint is called "{blueprint}"; the app has {known}')
+    _require_known(types, (limit for each in listed for limit in each.limits))
     endpoints = [each for each in listed if _is_at(each, endpoint, path, blueprint)]
     if unlimited:
         endpoints = [each for each in endpoints if not each.limits]
@@ -59,11 +53,11 @@ def limits_command(
             for each in endpoints
         ]
         endpoints = [each for each in parts if each.limits]
-    if as_json:
-        unmatched = [limit for each in endpoints if not each.routes for limit in each.limits]
-        write_json(endpoints=[each for each in endpoints if each.routes], unmatched=unmatched)
-        return
-    console.write(_lines(endpoints) or ["No endpoint matches."])
+    show(
+        lambda: _lines(endpoints) or ["No endpoint matches."],
+        endpoints=[each for each in endpoints if each.routes],
+        unmatched=[limit for each in endpoints if not each.routes for limit in each.limits],
+    )
 
 
 _TYPES = {name: type_.value for name, type_ in LimitType.__members__.items()}

@@ -25,7 +25,7 @@ from ..simulate.formats import expression, format_of
 from ..simulate.logged import MICROSECONDS, LoggedRequest, moment
 from ..simulate.reading import STANDARD_INPUT, LogFile, Logs
 from ..simulate.recorded import FILES, folders_of, recordings_of
-from .base import command, for_people, gathered, pairs_option
+from .base import command, gathered, pairs_option
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -203,8 +203,7 @@ def record_command(for_: str, stop: bool) -> None:
     recordings = recordings_of(app_in_force())
     if not recordings:
         raise click.ClickException('this app has no Recorder: add Recorder(app, "recorded", on_demand=True) to it')
-    with for_people():
-        until = time.time() if stop else time.time() + seconds_of(for_)
+    until = time.time() if stop else time.time() + seconds_of(for_)
     for recording in recordings:
         if not recording.on_demand:
             console.echo(f"{recording.folder}: records all the time; for a time only: Recorder(..., on_demand=True)")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import click
 
@@ -26,15 +27,18 @@ from .base import (
     client_options,
     command,
     current_gate,
-    for_people,
     options_for,
     require_counted,
     require_shared_storage,
-    write_json,
+    shared_gate,
+    show,
+    wants_json,
 )
 
 MOST_SHOWN = 20
 """The most keys that are listed before they are reset."""
+
+Quota = RuleStanding | BanStanding
 
 
 @command("reset", short_help="Reset the quotas of a subject.")
@@ -63,14 +67,13 @@ def reset_command(
     given = subjects_given(ip=ip, user=user, everyone=everyone, subjects=subjects)
     _require_one_place(endpoint, method, given, everywhere=everywhere, everything=everything)
     what = f"{_subjects_text(given)} {_place(endpoint, method)}" if given else "all quotas of all subjects"
-    with for_people():
-        gate = current_gate()
-        require_counted(gate, given)
-        if endpoint is not None:
-            _reset_at(gate, endpoint, method, given, what, action)
-        else:
-            require_shared_storage(gate)
-            _reset_keys(gate, all_keys(gate) if everything else keys_of(gate, given), what, action)
+    gate = current_gate()
+    require_counted(gate, given)
+    if endpoint is not None:
+        _reset_at(gate, endpoint, method, given, what, action)
+    else:
+        require_shared_storage(gate)
+        _reset_keys(gate, all_keys(gate) if everything else keys_of(gate, given), what, action)
 
 
 def _require_one_place(
@@ -115,7 +118,7 @@ def _reset_at(
     require_shared_storage(gate)
     requests = requests_of(gate, places)
     by_request = ", ".join(dict.fromkeys(name for each in requests for name in each.by_request))
-    quotas: dict[str, RuleStanding | BanStanding] = {}
+    quotas: dict[str, Quota] = {}
     for each in requests:
         quotas |= {rule.key: rule for rule in each.rules} | {ban.key: ban for ban in each.bans}
     if not quotas:
@@ -127,17 +130,21 @@ def _reset_at(
     full = [each for each in quotas.values() if not _is_used(each)]
     rows = [(each.name, each.shown, each.text) for each in quotas.values()]
     _reset(gate, list(quotas), console.columns(rows, indent=2), what if used else "", action)
-    if action.as_json:
-        found = {"reset": list(map(_as_json, used)), "full_already": list(map(_as_json, full))}
-        write_json(endpoint=endpoint, changed=not action.dry_run and bool(used), **found)
-        return
-    reset_names = dict.fromkeys(each.name for each in used)
-    full_names = [each.name for each in full if each.name not in reset_names]
-    for label, names in ((_done_text(action), reset_names), ("Full already", dict.fromkeys(full_names))):
-        if names:
-            console.echo(f"{label}: {', '.join(names)}.")
-    if by_request:
-        console.write(console.paragraph(_OTHER_RULES.format(names=by_request)))
+    show(
+        lambda: _reset_lines(used, full, by_request, action),
+        endpoint=endpoint,
+        changed=not action.dry_run and bool(used),
+        reset=[{"name": each.name, "key": each.key} for each in used],
+        full_already=[{"name": each.name, "key": each.key} for each in full],
+    )
+
+
+def _reset_lines(used: Sequence[Quota], full: Sequence[Quota], by_request: str, action: Action) -> list[str]:
+    names = dict.fromkeys(each.name for each in used)
+    full_names = dict.fromkeys(each.name for each in full if each.name not in names)
+    lines = [f"{_done_text(action)}: {', '.join(names)}."] if names else []
+    lines += [f"Full already: {', '.join(full_names)}."] if full_names else []
+    return lines + (console.paragraph(_OTHER_RULES.format(names=by_request)) if by_request else [])
 
 
 def _reset_keys(gate: AppGate, found: list[str], what: str, action: Action) -> None:
@@ -145,19 +152,15 @@ def _reset_keys(gate: AppGate, found: list[str], what: str, action: Action) -> N
     more = [f"  and {len(found) - MOST_SHOWN} more"] if len(found) > MOST_SHOWN else []
     if found:
         _reset(gate, found, [*lines, *more], what, action)
-    if action.as_json:
-        write_json(endpoint=None, changed=not action.dry_run and bool(found), keys=found)
-    elif not found:
-        console.echo("Nothing to reset: nothing is used.")
-    else:
-        console.echo(f"{_done_text(action)}: {plural(len(found), 'quota')}.")
+    done = f"{_done_text(action)}: {plural(len(found), 'quota')}." if found else "Nothing to reset: nothing is used."
+    show(lambda: [done], endpoint=None, changed=not action.dry_run and bool(found), keys=found)
 
 
 def _reset(gate: AppGate, found: list[str], shown: Iterable[str], what: str, action: Action) -> None:
     """Reset these keys. The history then shows ``what`` they are; if that is empty, because nothing was used, it does
     not."""
     if action.dry_run:
-        if not action.as_json:
+        if not wants_json():
             console.write(shown)
         return
     if not action.yes:
@@ -178,12 +181,8 @@ _OTHER_RULES = (
 )
 
 
-def _is_used(quota: RuleStanding | BanStanding) -> bool:
+def _is_used(quota: Quota) -> bool:
     return bool(quota.reset_after or (isinstance(quota, RuleStanding) and quota.used))
-
-
-def _as_json(quota: RuleStanding | BanStanding) -> dict[str, str]:
-    return {"name": quota.name, "key": quota.key}
 
 
 def _storable(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
@@ -203,23 +202,18 @@ def _storable(context: click.Context, option: click.Parameter, text: str | None)
     "--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Maximum number of keys to list."
 )
 @as_json
-def keys_command(prefix: str | None, limit: int, as_json: bool) -> None:
+def keys_command(prefix: str | None, limit: int) -> None:
     """List the keys in storage, with the units used and the time until they expire.
 
     This uses SCAN, which does not block the server. USED is "?" when the rule of a key is unknown (it was changed, or
     is not declared on a view) and its algorithm does not count units.
     """
-    with for_people():
-        gate = current_gate()
-        require_shared_storage(gate)
-        prefixes = prefixes_of(gate) if prefix is None else (prefix,)
-        stored = stored_keys(gate, prefixes, limit + 1)
-        found = keys(gate, stored[:limit])
-    truncated = len(stored) > limit
-    if as_json:
-        write_json(prefixes=prefixes, keys=found, truncated=truncated)
-        return
-    console.write(_key_lines(found, prefixes, truncated=truncated))
+    gate = shared_gate()
+    prefixes = prefixes_of(gate) if prefix is None else (prefix,)
+    stored = stored_keys(gate, prefixes, limit + 1)
+    found, truncated = keys(gate, stored[:limit]), len(stored) > limit
+    lines = partial(_key_lines, found, prefixes, truncated=truncated)
+    show(lines, prefixes=prefixes, keys=found, truncated=truncated)
 
 
 def _key_lines(found: list[Key], prefixes: tuple[str, ...], *, truncated: bool) -> list[str]:

@@ -7,17 +7,16 @@ from datetime import tzinfo
 from pathlib import Path
 
 import click
-from flask import Flask
 
 from ...declare.advice import app_in_force
 from ...insight.text import duration, plural
 from ...plan.standings import require_endpoint
 from .. import console
 from ..simulate.picture import draw_reports
-from ..simulate.questions import LimitSet, header_fields, limits_of, replay_of, run
+from ..simulate.questions import header_fields, limits_of, replay_of, run
 from ..simulate.replay_plan import Replacements
 from ..simulate.report import Report, RuleReport
-from .base import as_json, command, current_gate, for_people, pairs_option, write_json
+from .base import as_json, command, current_gate, pairs_option, show
 from .logs import (
     LogOptions,
     Stoppable,
@@ -64,7 +63,6 @@ def simulate_command(
     priority: dict[str, str],
     cost_field: str,
     png: Path | None,
-    as_json: bool,
 ) -> None:
     """Replay the requests of access logs through the limits of the app, by the times in the log.
 
@@ -74,50 +72,41 @@ def simulate_command(
     app = app_in_force()
     costs = {name: _units(units) for name, units in cost.items()}
     replacements = Replacements(costs, rules, priority, cost_field)
-    with for_people():
-        current_gate()  # applies the changes made while the app runs
-        sets = _sets(app, limits, against)
-        if log.endpoint is not None:
-            require_endpoint(sets[0][1].plans, log.endpoint)
-        replays = [
-            replay_of(app, limits=each, subjects=log.subject, replacements=replacements, script_name=log.script_name)
-            for _, each in sets
-        ]
-        read = log.open_logs(*header_fields(each.plans for _, each in sets).values(), cost_field)
-        requests = Stoppable(read)
-        run(requests, replays)
+    current_gate()  # applies the changes made while the app runs
+    sets = [(str(limits) if limits else IN_FORCE, limits_of(app, limits))]
+    if against is not None:
+        sets.append((str(against), limits_of(app, against)))
+    if log.endpoint is not None:
+        require_endpoint(sets[0][1].plans, log.endpoint)
+    replays = [
+        replay_of(app, limits=each, subjects=log.subject, replacements=replacements, script_name=log.script_name)
+        for _, each in sets
+    ]
+    read = log.open_logs(*header_fields(each.plans for _, each in sets).values(), cost_field)
+    requests = Stoppable(read)
+    run(requests, replays)
     require_requests(read.files)
     reports = [replay.report(complete=requests.complete, files=read.files, endpoint=log.endpoint) for replay in replays]
     named = [(name, report) for (name, _), report in zip(sets, reports, strict=True)]
-    with for_people(), writing():
-        if png is not None:
-            part = "" if log.endpoint is None else f"; requests to {log.endpoint!r}"
+    if png is not None:
+        part = "" if log.endpoint is None else f"; requests to {log.endpoint!r}"
+        with writing():
             draw_reports([(f"{name}{part}", report) for name, report in named], png)
-    if as_json:
-        write_json(reports=[{"limits": name, **report.as_json()} for name, report in named])
-    else:
-        _write_screens(named, log.zone, part=log.endpoint is not None)
+    show(
+        lambda: _screens(named, log.zone, part=log.endpoint is not None),
+        reports=[{"limits": name, **report.as_json()} for name, report in named],
+    )
 
 
-def _write_screens(named: Sequence[tuple[str, Report]], zone: tzinfo, *, part: bool) -> None:
-    """Write the screens of one report, or two. ``part``: they are about one endpoint."""
-    reports = [report for _, report in named]
-    console.write(_screen(reports[0], zone))
+def _screens(named: Sequence[tuple[str, Report]], zone: tzinfo, *, part: bool) -> list[str]:
+    """One report, or two and their comparison. ``part``: they are about one endpoint."""
+    lines = _screen(named[0][1], zone)
     if part:
-        console.write(
-            [
-                "",
-                *console.paragraph("Clients and storage commands are those of the whole app: limits may be shared."),
-            ]
-        )
-    if len(reports) == 2:
-        console.write(_comparison([name for name, _ in named], reports))
+        lines += ["", *console.paragraph(_WHOLE_APP)]
+    return lines if len(named) == 1 else lines + _comparison(named)
 
 
-def _sets(app: Flask, limits: Path | None, against: Path | None) -> list[tuple[str, LimitSet]]:
-    """The sets of limits through which to replay, by name."""
-    sets = [(str(limits) if limits else IN_FORCE, limits_of(app, limits))]
-    return sets if against is None else [*sets, (str(against), limits_of(app, against))]
+_WHOLE_APP = "Clients and storage commands are those of the whole app: limits may be shared."
 
 
 def _screen(report: Report, zone: tzinfo) -> list[str]:
@@ -224,8 +213,9 @@ def _worst(report: Report, zone: tzinfo) -> list[str]:
     return console.table(rows, ("CLIENT", "REQUESTS", "REFUSED", "FIRST", "LONGEST LOCK-OUT"))
 
 
-def _comparison(names: Sequence[str], reports: Sequence[Report]) -> list[str]:
+def _comparison(named: Sequence[tuple[str, Report]]) -> list[str]:
     """The reports side by side."""
+    names, reports = zip(*named, strict=True)
     refused = {each.name: each.refused for each in reports[1].endpoints}
     rows = [
         (each.name, f"{each.requests:,}", f"{each.refused:,}", f"{refused.get(each.name, 0):,}")

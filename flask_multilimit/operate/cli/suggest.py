@@ -15,7 +15,7 @@ from ..simulate.picture import draw
 from ..simulate.questions import arrivals_of, share_from
 from ..simulate.suggest import Choice, Gap, Suggestion, Traffic, declaration, suggest_for, toml, traffic_of
 from ..simulate.suggest import command as command_to_try
-from .base import as_json, command, for_people, write_json
+from .base import as_json, command, show
 from .logs import (
     FILE,
     LogOptions,
@@ -65,7 +65,6 @@ def suggest_command(
     cost_field: str,
     html: Path | None,
     png: Path | None,
-    as_json: bool,
 ) -> None:
     """Find the most requests that each subject makes in any window, and the smallest counts that refuse at most the
     given share.
@@ -76,39 +75,38 @@ def suggest_command(
     app = app_in_force()
     if cost_field and (html or png):
         raise click.UsageError("--html and --png show requests, not units: leave out --cost-field")
-    with for_people():
-        at_most = share_from(refuse_at_most)
-        read = log.open_logs(cost_field)
-        requests = Stoppable(read)
-        arrivals = arrivals_of(
-            app,
-            requests,
-            type=type_,
-            endpoint=log.endpoint,
-            subjects=log.subject,
-            cost_field=cost_field,
-            script_name=log.script_name,
-        )
-        require_requests(read.files)
-        traffic = traffic_of(arrivals, windows)
-        found = suggest_for(traffic, at_most)
-        with writing():
-            if html is not None:
-                source = ", ".join(map(str, read.paths))
-                html.write_text(_page(found, traffic, source, refuse_at_most), encoding="utf-8")
-            if png is not None:
-                draw(found, traffic, png)
-    if as_json:
-        paste = {
+    at_most = share_from(refuse_at_most)
+    read = log.open_logs(cost_field)
+    requests = Stoppable(read)
+    arrivals = arrivals_of(
+        app,
+        requests,
+        type=type_,
+        endpoint=log.endpoint,
+        subjects=log.subject,
+        cost_field=cost_field,
+        script_name=log.script_name,
+    )
+    require_requests(read.files)
+    traffic = traffic_of(arrivals, windows)
+    found = suggest_for(traffic, at_most)
+    with writing():
+        if html is not None:
+            source = ", ".join(map(str, read.paths))
+            html.write_text(_page(found, traffic, source, refuse_at_most), encoding="utf-8")
+        if png is not None:
+            draw(found, traffic, png)
+    stopped = console.style("Stopped: this covers the requests until then.", fg="yellow", bold=True)
+    show(
+        lambda: [*([] if requests.complete else [stopped]), *_screen(found, log.zone), *file_lines(read.files)],
+        suggestion=found.as_json(),
+        paste={
             "decorator": declaration(found, found.proposed),
             "toml": toml(found),
             "command": command_to_try(found),
-        }
-        write_json(suggestion=found.as_json(), paste=paste, complete=requests.complete)
-        return
-    if not requests.complete:
-        console.write([console.style("Stopped: this covers the requests until then.", fg="yellow", bold=True)])
-    console.write([*_screen(found, log.zone), *file_lines(read.files)])
+        },
+        complete=requests.complete,
+    )
 
 
 def _page(found: Suggestion, traffic: Traffic, source: str, refuse_at_most: str) -> str:

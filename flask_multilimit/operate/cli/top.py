@@ -18,7 +18,7 @@ from ...insight.text import duration, local_time, plural, rate
 from ...insight.traffic import EndpointTraffic, Now, RefusedClient, RuleTraffic, now
 from ...serve.gate import AppGate
 from .. import console
-from .base import as_json, command, current_gate, for_people, require_shared_storage, write_json
+from .base import as_json, command, shared_gate, show, wants_json
 
 REFRESH_SECONDS = 1.0
 MOST_ROWS = 10
@@ -36,7 +36,7 @@ _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 )
 @click.option("--once", is_flag=True, help="Show one screen and exit.")
 @as_json
-def top_command(minutes: int, once: bool, as_json: bool) -> None:
+def top_command(minutes: int, once: bool) -> None:
     """Show who is refused now, where, and by which rule. Press q to quit. If the output is not a terminal, this shows
     one screen and ends.
 
@@ -45,26 +45,25 @@ def top_command(minutes: int, once: bool, as_json: bool) -> None:
     (SHADOW); and the subjects that are refused most. It also shows how many bans by limiters are in force
     (`flask multilimit bans` lists them), and the slots of Concurrent rules in use now, wherever they were taken.
     """
-    with for_people():
-        gate = current_gate()
-        require_shared_storage(gate)
-        live = not (once or as_json) and sys.stdout.isatty() and sys.stdin.isatty()
-        found = now(gate, minutes=minutes, patient=True)
-        if not found.counted:
-            raise click.ClickException(found.why_not)
-        if live:
-            _show_live(gate, found)
-            return
-        if found.storage.state == "failed":
-            raise click.ClickException(found.storage.error)
-        slots = slots_now(gate)
+    gate = shared_gate()
+    live = not (once or wants_json()) and sys.stdout.isatty() and sys.stdin.isatty()
+    found = now(gate, minutes=minutes, patient=True)
+    if not found.counted:
+        raise click.ClickException(found.why_not)
+    if live:
+        _show_live(gate, found)
+        return
+    if found.storage.state == "failed":
+        raise click.ClickException(found.storage.error)
+    slots = slots_now(gate)
     if slots.problem:
         console.echo(f"Slots in use are not known: {slots.problem}", err=True)
-    if as_json:
-        write_json(found, slots=slots.slots)
-    else:
-        size = shutil.get_terminal_size((80, 24))
-        console.write(screen(found, slots.slots, app=gate.app.name, columns=size.columns, rows=60))
+    columns = shutil.get_terminal_size((80, 24)).columns
+    show(
+        lambda: screen(found, slots.slots, app=gate.app.name, columns=columns, rows=60),
+        found,
+        slots=slots.slots,
+    )
 
 
 def _show_live(gate: AppGate, found: Now) -> None:
