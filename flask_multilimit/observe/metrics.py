@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
-from ..engine import ConfigurationError, Health
+from ..engine import ConfigurationError
 from ..engine.forks import lock_for_forks
-from .events import AFTERWARDS, BREAKER_STATES, NOT_CHECKED, OTHERS, ControlState, Event, ObservedApp
+from .events import AFTERWARDS, BREAKER_STATES, NOT_CHECKED, OTHERS, Event, ObservedApp
 from .traffic.counting import Counter
 from .traffic.counts import Counts, RuleOutcome
 
@@ -40,21 +40,6 @@ CHECK_TIME: Final = "Time that a check of rate limits takes, without time spent 
 """The description of the histogram, whose name differs between Prometheus and OpenTelemetry."""
 
 
-class Snapshot(NamedTuple):
-    """The state of an app at one moment."""
-
-    health: Health
-    leases: int
-    control: ControlState | None
-    bans: Mapping[Any, int]
-    """By endpoint and name."""
-    top_shares: Mapping[str, float]
-
-    @classmethod
-    def of(cls, app: ObservedApp) -> Snapshot:
-        return cls(app.health(), app.leases(), app.control(), app.bans() or {}, app.top_shares())
-
-
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A metric."""
@@ -67,115 +52,95 @@ class Measured:
     """Its description."""
     labels: Values = ()
     """The names of its labels: first endpoint and rule, if it has these. Never subjects."""
-
-
-AmountsOf = Callable[[Counts], Iterable[tuple[Values, int]]]
-"""Returns the amounts to add to a metric, by the values of its labels."""
-
-
-class Reading(NamedTuple):
-    """How a metric of an app is read."""
-
-    over_processes: Literal["max", "min", "sum"]
+    over_processes: Literal["max", "min", "sum"] = "sum"
     """How the values of several processes of an app are combined."""
-    of: Callable[[Snapshot], Mapping[Values, float]]
-    """Returns its value now, by the values of its labels; empty if the app does not know it."""
 
 
-def _checks(counts: Counts) -> Iterable[tuple[Values, int]]:
-    return ((each, amount) for each, amount in counts.checks.items() if each.outcome not in AFTERWARDS)
+def _by_name(*metrics: Measured) -> Mapping[str, Measured]:
+    return {each.name: each for each in metrics}
 
 
-def _refunds(counts: Counts) -> Iterable[tuple[Values, int]]:
-    return (((each.endpoint,), amount) for each, amount in counts.checks.items() if each.outcome == "refunded")
-
-
-def _of_rules(did: RuleOutcome) -> AmountsOf:
-    return lambda counts: (
-        ((each.endpoint, each.rule), amount) for each, amount in counts.rules.items() if each.did == did
-    )
-
-
-def _settled_units(counts: Counts) -> Iterable[tuple[Values, int]]:
-    return (
-        ((each.endpoint, each.rule, each.did), amount)
-        for each, amount in counts.rules.items()
-        if each.did in {"returned", "added"}
-    )
-
-
-def _of_app(value: Callable[[Snapshot], float]) -> Callable[[Snapshot], Mapping[Values, float]]:
-    return lambda app: {(): value(app)}
-
-
-def _breaker(app: Snapshot) -> Mapping[Values, float]:
-    return {(state,): int(app.health.breaker == state) for state in BREAKER_STATES}
-
-
-def _of_control(value: Callable[[ControlState], float]) -> Callable[[Snapshot], Mapping[Values, float]]:
-    return lambda app: {} if app.control is None else {(): value(app.control)}
-
-
-def _entries(app: Snapshot) -> Mapping[Values, float]:
-    return {} if app.control is None else {(kind,): amount for kind, amount in app.control.entries.items()}
-
-
-def _top_shares(app: Snapshot) -> Mapping[Values, float]:
-    return {(endpoint,): share for endpoint, share in app.top_shares.items()}
-
-
-COUNTS: Final[Mapping[Measured, AmountsOf]] = {
-    Measured("checks", "{check}", "Checks of rate limits, by outcome and by who decided.", OF_CHECK): _checks,
-    Measured("refunds", "{check}", "Checks whose charges were given back.", ("endpoint",)): _refunds,
-    Measured("refusals", "{check}", "Refusals, by each rule that refuses.", OF_RULE): _of_rules("refuses"),
+COUNTS: Final[Mapping[str, Measured]] = _by_name(
+    Measured("checks", "{check}", "Checks of rate limits, by outcome and by who decided.", OF_CHECK),
+    Measured("refunds", "{check}", "Checks whose charges were given back.", ("endpoint",)),
+    Measured("refusals", "{check}", "Refusals, by each rule that refuses.", OF_RULE),
     Measured(
         "shadow_refusals", "{check}", "Checks that a rule would have refused if its limiter were no shadow.", OF_RULE
-    ): _of_rules("shadows"),
+    ),
     Measured(
         "near_limit", "{check}", "Checks that a rule let pass with more than 80 percent of its quota used.", OF_RULE
-    ): _of_rules("near"),
+    ),
     Measured(
         "settled_units", "{unit}", "Units that settling returned, or added to the estimate.", (*OF_RULE, "direction")
-    ): _settled_units,
-    Measured("bans", "{ban}", "Bans that limiters started.", OF_RULE): _of_rules("bans"),
-}
-"""The metrics that only grow, and the amounts to add."""
-READINGS: Final[Mapping[Measured, Reading]] = {
-    Measured("storage.up", "1", "Whether the storage of an app answers."): Reading(
-        "min", _of_app(lambda app: int(app.health.state == "working"))
+    ),
+    Measured("bans", "{ban}", "Bans that limiters started.", OF_RULE),
+)
+"""The metrics that only grow, by name; :func:`increments` has the amounts to add."""
+READINGS: Final[Mapping[str, Measured]] = _by_name(
+    Measured("storage.up", "1", "Whether the storage of an app answers.", over_processes="min"),
+    Measured("storage.breaker", "{process}", "Processes of an app, by the state of their breaker.", ("state",)),
+    Measured("pending_charges", "{check}", "Checks admitted in an outage that are to be charged to the storage."),
+    Measured("fallback_keys", "{key}", "Keys that processes count by themselves in place of the storage."),
+    Measured("leases", "{lease}", "Quotas from which processes have taken units in advance."),
+    Measured(
+        "control.version",
+        "{change}",
+        "How often limits were changed at run time, as far as processes know.",
+        over_processes="min",
     ),
     Measured(
-        "storage.breaker", "{process}", "Processes of an app, by the state of their breaker.", ("state",)
-    ): Reading("sum", _breaker),
-    Measured(
-        "pending_charges", "{check}", "Checks admitted in an outage that are to be charged to the storage."
-    ): Reading("sum", _of_app(lambda app: app.health.pending)),
-    Measured("fallback_keys", "{key}", "Keys that processes count by themselves in place of the storage."): Reading(
-        "sum", _of_app(lambda app: app.health.fallback_keys)
-    ),
-    Measured("leases", "{lease}", "Quotas from which processes have taken units in advance."): Reading(
-        "sum", _of_app(lambda app: app.leases)
+        "control.age", "s", "Time since a process last looked for changes and got an answer.", over_processes="max"
     ),
     Measured(
-        "control.version", "{change}", "How often limits were changed at run time, as far as processes know."
-    ): Reading("min", _of_control(lambda control: control.version)),
-    Measured("control.age", "s", "Time since a process last looked for changes and got an answer."): Reading(
-        "max", _of_control(lambda control: control.age)
+        "control.entries", "{entry}", "Overrides, allow and deny entries, and bans by hand, in force.", ("kind",), "max"
     ),
-    Measured(
-        "control.entries", "{entry}", "Overrides, allow and deny entries, and bans by hand, in force.", ("kind",)
-    ): Reading("max", _entries),
-    Measured("bans_in_force", "{ban}", "Bans in force that limiters started, in any process.", OF_RULE): Reading(
-        "max", lambda app: app.bans
-    ),
+    Measured("bans_in_force", "{ban}", "Bans in force that limiters started, in any process.", OF_RULE, "max"),
     Measured(
         "top_subject_share",
         "1",
         "Share of the most refused subject in all refusals of the last five minutes.",
         ("endpoint",),
-    ): Reading("max", _top_shares),
+        "max",
+    ),
+)
+"""The metrics that go up and down, by name; :func:`readings_of` has their values. Each app has its own."""
+_BY_RULE_OUTCOME: Final[Mapping[RuleOutcome, str]] = {
+    "refuses": "refusals",
+    "shadows": "shadow_refusals",
+    "near": "near_limit",
+    "bans": "bans",
+    "returned": "settled_units",
+    "added": "settled_units",
 }
-"""The metrics that go up and down. Each app has its own."""
+
+
+def increments(counts: Counts) -> Iterator[tuple[str, Values, int]]:
+    """The amounts to add for ``counts``, each with the name of its metric and the values of the labels."""
+    for check, amount in counts.checks.items():
+        if check.outcome == "refunded":
+            yield "refunds", (check.endpoint,), amount
+        elif check.outcome not in AFTERWARDS:
+            yield "checks", check, amount
+    for rule, amount in counts.rules.items():
+        name = _BY_RULE_OUTCOME[rule.did]
+        yield name, rule if name == "settled_units" else rule[:2], amount
+
+
+def readings_of(app: ObservedApp) -> dict[str, Mapping[Any, float]]:
+    """What ``app`` shows now: by metric, by the values of the labels. A metric that the app does not know is empty."""
+    health, control = app.health(), app.control()
+    return {
+        "storage.up": {(): int(health.state == "working")},
+        "storage.breaker": {(state,): int(health.breaker == state) for state in BREAKER_STATES},
+        "pending_charges": {(): health.pending},
+        "fallback_keys": {(): health.fallback_keys},
+        "leases": {(): app.leases()},
+        "control.version": {(): control.version} if control else {},
+        "control.age": {(): control.age} if control else {},
+        "control.entries": {(kind,): amount for kind, amount in control.entries.items()} if control else {},
+        "bans_in_force": app.bans() or {},
+        "top_subject_share": {(endpoint,): share for endpoint, share in app.top_shares().items()},
+    }
 
 
 class MetricsObserver(ABC):
@@ -207,9 +172,8 @@ class MetricsObserver(ABC):
         """Update the metrics. Return whether they may change again without an event."""
         with self._lock:
             counts = self._counter.take()
-            for count, amounts_of in COUNTS.items():
-                for values, amount in amounts_of(counts):
-                    self._add(count, self._bound(count, values), amount)
+            for name, values, amount in increments(counts):
+                self._add(name, self._bound(COUNTS[name], values), amount)
             for decided_by, times in tuple(self._times.items()):
                 for _ in range(len(times)):
                     self._record(decided_by, times.popleft())
@@ -217,8 +181,8 @@ class MetricsObserver(ABC):
             return any(changing)
 
     @abstractmethod
-    def _add(self, count: Measured, values: Values, amount: int) -> None:
-        """Add ``amount`` to the series of ``count`` with these labels."""
+    def _add(self, count: str, values: Values, amount: int) -> None:
+        """Add ``amount`` to the series of the metric ``count`` with these labels."""
 
     @abstractmethod
     def _record(self, decided_by: str, seconds: float) -> None:
@@ -228,13 +192,13 @@ class MetricsObserver(ABC):
         """Set the readings of an app. Return whether they may change again without an event."""
         return False
 
-    def _amounts(self, reading: Measured, state: Snapshot) -> dict[Values, float]:
-        """The value of ``reading`` now, with bounded labels."""
-        amounts: dict[Values, float] = {}
-        for values, amount in READINGS[reading].of(state).items():
-            bounded = self._bound(reading, values)
-            amounts[bounded] = amounts.get(bounded, 0) + amount
-        return amounts
+    def _bounded(self, reading: str, amounts: Mapping[Values, float]) -> dict[Values, float]:
+        """``amounts`` of the metric ``reading``, with bounded labels."""
+        bounded: dict[Values, float] = {}
+        for values, amount in amounts.items():
+            shown = self._bound(READINGS[reading], values)
+            bounded[shown] = bounded.get(shown, 0) + amount
+        return bounded
 
     def _bound(self, metric: Measured, values: Values) -> Values:
         """``values``, with ``(others)`` for endpoints and rules that are new after :data:`MOST_NAMES`."""

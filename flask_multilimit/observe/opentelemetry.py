@@ -12,15 +12,7 @@ from functools import partial
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool
 from .events import AFTERWARDS, Event
-from .metrics import (
-    CHECK_TIME,
-    COUNTS,
-    READINGS,
-    Measured,
-    MetricsObserver,
-    Snapshot,
-    Values,
-)
+from .metrics import CHECK_TIME, COUNTS, READINGS, Measured, MetricsObserver, Values, readings_of
 
 try:
     from opentelemetry import metrics, trace
@@ -78,8 +70,8 @@ class OpenTelemetryObserver(MetricsObserver):
         if self._tracer is not None and event.decided_by == "storage" and event.decision is not None:
             self._trace(event)
 
-    def _add(self, count: Measured, values: Values, amount: int) -> None:
-        self._counts[count.name].add(amount, _attributes(count, values))
+    def _add(self, count: str, values: Values, amount: int) -> None:
+        self._counts[count].add(amount, _attributes(COUNTS[count], values))
 
     def _record(self, decided_by: str, seconds: float) -> None:
         self._seconds.record(seconds, {"multilimit.decided_by": decided_by})
@@ -101,8 +93,8 @@ class OpenTelemetryObserver(MetricsObserver):
 
     def _make_counters(self, meter: Meter) -> None:
         self._counts = {
-            each.name: meter.create_counter(f"multilimit.{each.name}", unit=each.unit, description=each.text)
-            for each in COUNTS
+            name: meter.create_counter(f"multilimit.{name}", unit=each.unit, description=each.text)
+            for name, each in COUNTS.items()
         }
         self._seconds = meter.create_histogram(
             "multilimit.check.duration",
@@ -114,16 +106,16 @@ class OpenTelemetryObserver(MetricsObserver):
     def _make_observables(self, meter: Meter) -> None:
         """Make instruments that ask the app when metrics are collected. If values of several processes must be added
         up, the instrument is no gauge."""
-        for each, reading in READINGS.items():
-            add_up = reading.over_processes == "sum"
+        for name, each in READINGS.items():
+            add_up = each.over_processes == "sum"
             make = meter.create_observable_up_down_counter if add_up else meter.create_observable_gauge
-            make(f"multilimit.{each.name}", [partial(self._observe, each)], unit=each.unit, description=each.text)
+            make(f"multilimit.{name}", [partial(self._observe, name)], unit=each.unit, description=each.text)
 
-    def _observe(self, reading: Measured, _: CallbackOptions) -> Iterable[Observation]:
+    def _observe(self, reading: str, _: CallbackOptions) -> Iterable[Observation]:
         with self._lock:
-            amounts = [(app, self._amounts(reading, Snapshot.of(app))) for app in self._apps]
+            amounts = [(app, self._bounded(reading, readings_of(app)[reading])) for app in self._apps]
         return [
-            Observation(amount, {"multilimit.app": app.name, **_attributes(reading, values)})
+            Observation(amount, {"multilimit.app": app.name, **_attributes(READINGS[reading], values)})
             for app, of_app in amounts
             for values, amount in of_app.items()
         ]

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from math import isnan
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_iterable, is_number
@@ -22,9 +22,9 @@ from .metrics import (
     READINGS,
     Measured,
     MetricsObserver,
-    Snapshot,
     Values,
     check_namespace,
+    readings_of,
 )
 
 try:
@@ -35,6 +35,7 @@ except ModuleNotFoundError as _missing:
         "PrometheusMetrics needs prometheus_client: pip install 'flask-multilimit[prometheus]'"
     ) from _missing
 
+C = TypeVar("C", bound=Collector)
 SECONDS: Final[tuple[float, ...]] = (
     *(0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005),
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
@@ -75,58 +76,55 @@ class PrometheusMetrics(MetricsObserver):
                 f"PrometheusMetrics(namespace={namespace!r}): {error}. Give one object to all apps, or each a namespace"
             ) from error
 
-    def _add(self, count: Measured, values: Values, amount: int) -> None:
-        self._counts[count.name].labels(*values).inc(amount)
+    def _add(self, count: str, values: Values, amount: int) -> None:
+        self._counts[count].labels(*values).inc(amount)
 
     def _record(self, decided_by: str, seconds: float) -> None:
         self._seconds.labels(decided_by).observe(seconds)
 
     def _set_readings(self, watched: ObservedApp) -> bool:
-        state = Snapshot.of(watched)
-        for reading, gauge in self._readings:
-            shown = self._shown.setdefault((watched.name, reading.name), set())
-            amounts = {**dict.fromkeys(shown, 0), **self._amounts(reading, state)}
+        readings = readings_of(watched)
+        for name, gauge in self._gauges.items():
+            shown = self._shown.setdefault((watched.name, name), set())
+            amounts = {**dict.fromkeys(shown, 0), **self._bounded(name, readings[name])}
             for values, amount in amounts.items():
                 gauge.labels(watched.name, *values).set(amount)
             shown.update(amounts)
-        return state.health.state != "working" or bool(state.health.fallback_keys)
+        return not readings["storage.up"][()] or readings["fallback_keys"][()] > 0
 
     # The metrics
 
     def _make_metrics(self, buckets: Sequence[float]) -> None:
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             self._register(_Flusher(self.flush))  # before the metrics: they are collected in this order
-        self._counts = {each.name: self._counter_of(each) for each in COUNTS}
-        self._make_histogram(buckets)
-        self._readings = [(each, self._gauge(each)) for each in READINGS]
-
-    def _make_histogram(self, buckets: Sequence[float]) -> None:
-        self._seconds = Histogram(
-            "check_seconds", CHECK_TIME, ["decided_by"], namespace=self.namespace, registry=None, buckets=buckets
+        self._counts = {
+            name: self._register(
+                Counter(_name_of(each), each.text, each.labels, namespace=self.namespace, registry=None)
+            )
+            for name, each in COUNTS.items()
+        }
+        self._seconds = self._register(
+            Histogram(
+                "check_seconds", CHECK_TIME, ["decided_by"], namespace=self.namespace, registry=None, buckets=buckets
+            )
         )
-        self._register(self._seconds)
-
-    def _counter_of(self, count: Measured) -> Counter:
-        counter = Counter(_name_of(count), count.text, count.labels, namespace=self.namespace, registry=None)
-        self._register(counter)
-        return counter
+        self._gauges = {name: self._register(self._gauge(each)) for name, each in READINGS.items()}
 
     def _gauge(self, reading: Measured) -> Gauge:
         """A gauge with the label ``app``. Without labels, it would show 0 before the process knows the value."""
-        gauge = Gauge(
+        return Gauge(
             _name_of(reading),
             reading.text,
             ("app", *reading.labels),
             namespace=self.namespace,
             registry=None,
-            multiprocess_mode=f"live{READINGS[reading].over_processes}",  # type: ignore[arg-type]  # one of its modes
+            multiprocess_mode=f"live{reading.over_processes}",  # type: ignore[arg-type]  # one of its modes
         )
-        self._register(gauge)
-        return gauge
 
-    def _register(self, metric: Collector) -> None:
+    def _register(self, metric: C) -> C:
         self._registry.register(metric)
         self._registered.append(metric)
+        return metric
 
 
 def _name_of(metric: Measured) -> str:

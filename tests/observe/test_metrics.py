@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 
 from flask_multilimit import Ban, LimitType, MultiLimit, rate_limiter
-from flask_multilimit.observe.metrics import COUNTS, READINGS, Measured
+from flask_multilimit.observe.metrics import COUNTS, READINGS
 from flask_multilimit.observe.opentelemetry import OpenTelemetryObserver
 from flask_multilimit.observe.prometheus import PrometheusMetrics
 from flask_multilimit.serve.gate import gate_of
@@ -77,12 +77,12 @@ def test_prometheus_and_opentelemetry_export_the_same_numbers(
 
     one, other = of_prometheus(registry), of_opentelemetry(reader)
 
-    assert {name for name, _ in one} == {shown(each) for each in (*COUNTS, *READINGS)}
+    assert {name for name, _ in one} == {shown(name) for name in (*COUNTS, *READINGS)}
     assert without_clock(one) == without_clock(other)
 
 
-def shown(metric: Measured) -> str:
-    return metric.name.replace(".", "_")
+def shown(metric: str) -> str:
+    return metric.replace(".", "_")
 
 
 def without_clock(values: dict[Series, float]) -> dict[Series, float]:
@@ -99,10 +99,10 @@ def test_every_metric_is_documented_for_both_libraries() -> None:
         re.MULTILINE,
     )
 
-    assert set(prometheus) == {shown(each) for each in (*COUNTS, *READINGS)}
+    assert set(prometheus) == {shown(name) for name in (*COUNTS, *READINGS)}
     assert {(name, unit, re.sub(r"`multilimit\.(\w+)`", r"\1", labels)) for name, unit, labels in opentelemetry} == {
-        *((each.name, each.unit, ", ".join(each.labels)) for each in COUNTS),
-        *((each.name, each.unit, ", ".join(("app", *each.labels))) for each in READINGS),
+        *((each.name, each.unit, ", ".join(each.labels)) for each in COUNTS.values()),
+        *((each.name, each.unit, ", ".join(("app", *each.labels))) for each in READINGS.values()),
     }
 
 
