@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -12,7 +12,6 @@ from .metrics import NAMESPACE, check_namespace
 
 _DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _WIDTH = 24
-_HEIGHT = 8
 
 
 class Query(NamedTuple):
@@ -33,10 +32,6 @@ class Panel(NamedTuple):
     """Its description."""
     is_number: bool = False
     """Whether it shows one number, the present value, and no lines."""
-
-    @property
-    def height(self) -> int:
-        return _HEIGHT // 2 if self.is_number else _HEIGHT
 
 
 def _number(title: str, unit: str, text: str) -> Panel:
@@ -152,6 +147,7 @@ def alerts(namespace: str = NAMESPACE, endpoints: Sequence[str] = ()) -> str:
 def dashboard(endpoints: Sequence[str] = (), *, namespace: str = NAMESPACE, title: str = "Rate limits") -> str:
     """The dashboard as JSON to import into Grafana. Its menu offers ``endpoints``, or without these, all endpoints that
     Prometheus knows."""
+    datasource = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"}
     board = {
         "title": title,
         "uid": None,
@@ -160,63 +156,49 @@ def dashboard(endpoints: Sequence[str] = (), *, namespace: str = NAMESPACE, titl
         "editable": True,
         "refresh": "10s",
         "time": {"from": "now-1h", "to": "now"},
-        "templating": {"list": [_datasource_variable(), _endpoint_variable(endpoints, namespace)]},
-        "panels": _panels(namespace),
+        "templating": {"list": [datasource, _endpoint_variable(endpoints, namespace)]},
+        "panels": list(_panels(namespace)),
     }
     return json.dumps(board, indent=2, ensure_ascii=False) + "\n"
 
 
-def _panels(namespace: str) -> list[dict[str, Any]]:
-    panels, x, y, below = [], 0, 0, 0
+def _panels(namespace: str) -> Iterator[dict[str, Any]]:
+    x, y, below = 0, 0, 0
     for number, (panel, queries) in enumerate(PANELS.items(), 1):
+        height = 4 if panel.is_number else 8
         if x + panel.columns > _WIDTH:
             x, y = 0, below
-        place = {"x": x, "y": y, "w": panel.columns, "h": panel.height}
-        panels.append({"id": number, "gridPos": place, **_panel(panel, queries, namespace)})
-        x, below = x + panel.columns, y + panel.height
-    return panels
-
-
-def _panel(panel: Panel, queries: Iterable[Query], namespace: str) -> dict[str, Any]:
-    targets = [
-        {
-            "refId": "ABC"[place],
+        yield {
+            "id": number,
+            "gridPos": {"x": x, "y": y, "w": panel.columns, "h": height},
+            "type": "stat" if panel.is_number else "timeseries",
+            "title": panel.title,
+            "description": panel.text,
             "datasource": _DATASOURCE,
-            "expr": _in_namespace(expression, namespace),
-            "legendFormat": legend,
+            "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+            "targets": [
+                {
+                    "refId": "ABC"[place],
+                    "datasource": _DATASOURCE,
+                    "expr": _in_namespace(expression, namespace),
+                    "legendFormat": legend,
+                }
+                for place, (expression, legend) in enumerate(queries)
+            ],
         }
-        for place, (expression, legend) in enumerate(queries)
-    ]
-    return {
-        "type": "stat" if panel.is_number else "timeseries",
-        "title": panel.title,
-        "description": panel.text,
-        "datasource": _DATASOURCE,
-        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
-        "targets": targets,
-    }
-
-
-def _datasource_variable() -> dict[str, Any]:
-    return {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"}
+        x, below = x + panel.columns, y + height
 
 
 def _endpoint_variable(endpoints: Sequence[str], namespace: str) -> dict[str, Any]:
-    common = {"name": "endpoint", "label": "Endpoint", "includeAll": True, "multi": True, "allValue": ".*"}
     everything = {"text": "All", "value": "$__all", "selected": True}
+    common = {"name": "endpoint", "label": "Endpoint", "includeAll": True, "multi": True, "allValue": ".*"}
+    common |= {"current": everything}
     if not endpoints:
         query = _in_namespace("label_values(multilimit_checks_total, endpoint)", namespace)
-        return {
-            **common,
-            "type": "query",
-            "datasource": _DATASOURCE,
-            "query": query,
-            "refresh": 2,
-            "current": everything,
-        }
+        return {**common, "type": "query", "datasource": _DATASOURCE, "query": query, "refresh": 2}
     options = [everything, *({"text": name, "value": name, "selected": False} for name in endpoints)]
     query = ",".join(name.replace(",", "\\,") for name in endpoints)
-    return {**common, "type": "custom", "query": query, "options": options, "current": everything}
+    return {**common, "type": "custom", "query": query, "options": options}
 
 
 def _in_namespace(text: str, namespace: str) -> str:
