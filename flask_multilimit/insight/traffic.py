@@ -43,14 +43,17 @@ MOST_SUBJECTS = 10
 
 Curve = Literal["passed", "refused", "banned", "unanswered", "near", "shadowed", "bans"]
 CURVES: tuple[Curve, ...] = get_args(Curve)
-_CURVES_OF_CHECKS: Mapping[str, Curve] = {
+_CURVE_OF: Mapping[str, Curve] = {
     **dict.fromkeys(PASSED, "passed"),
     **dict.fromkeys(TURNED_AWAY, "unanswered"),
     "refused": "refused",
     "banned": "banned",
     "denied": "banned",
+    "near": "near",
+    "shadows": "shadowed",
+    "bans": "bans",
 }
-_CURVES_OF_RULES: Mapping[str, Curve] = {"near": "near", "shadows": "shadowed", "bans": "bans"}
+"""The curve of each outcome of a check, and of what a rule did."""
 Sort = Literal["refused", "passed", "near", "name"]
 SORTS: tuple[Sort, ...] = get_args(Sort)
 ALL = ""
@@ -227,23 +230,25 @@ class Now(Described):
 
 
 class RollingSeries:
-    """Amounts by name in each slice of the last hour, and their totals."""
+    """Amounts by name in each slice of the last hour."""
 
     def __init__(self) -> None:
-        self.totals: dict[tuple[str, ...], int] = {}
         self._rings: dict[tuple[str, ...], array[int]] = {}
         self._names: list[list[tuple[str, ...]]] = [[] for _ in range(SLICES)]
 
     def put(self, bucket: int, amounts: Mapping[tuple[str, ...], int]) -> None:
         """Let ``amounts`` replace what was known about this bucket and the one an hour before it."""
         place = bucket % SLICES
-        for name in self._names[place]:
-            self._add(name, place, -self._rings[name][place])
+        before, self._names[place] = self._names[place], list(amounts)
+        for name in before:
+            self._rings[name][place] = 0
         for name, amount in amounts.items():
             if name not in self._rings:
                 self._rings[name] = array("Q", bytes(8 * SLICES))
-            self._add(name, place, amount)
-        self._names[place] = list(amounts)
+            self._rings[name][place] = amount
+        for name in before:
+            if not any(self._rings[name]):
+                del self._rings[name]
 
     def series(self, name: tuple[str, ...], last: int, slices: int) -> Sequence[int]:
         """One amount per slice, the oldest first, up to the bucket ``last``."""
@@ -253,14 +258,9 @@ class RollingSeries:
         split = (last + 1) % SLICES
         return (ring[split:] + ring[:split])[SLICES - slices :]
 
-    def _add(self, name: tuple[str, ...], place: int, amount: int) -> None:
-        self._rings[name][place] += amount
-        total = self.totals.get(name, 0) + amount
-        if total:
-            self.totals[name] = total
-        else:  # nothing was counted within the hour
-            self.totals.pop(name, None)
-            del self._rings[name]
+    def names(self) -> Iterable[tuple[str, ...]]:
+        """The names of all amounts that are not 0."""
+        return self._rings
 
 
 class RefusalSeries(NamedTuple):
@@ -388,8 +388,6 @@ class TrafficMemory:
         return all(self.last - back in self._known for back in range(slices))
 
     def total(self, *name: str, slices: int = SLICES) -> int:
-        if slices == SLICES or name not in self._rolling.totals:
-            return self._rolling.totals.get(name, 0)
         return sum(self.series(*name, slices=slices))
 
     def series(self, *name: str, slices: int = SLICES) -> Sequence[int]:
@@ -398,7 +396,7 @@ class TrafficMemory:
 
     def names(self) -> Iterable[tuple[str, ...]]:
         """The names of all amounts that are not 0."""
-        return self._rolling.totals
+        return self._rolling.names()
 
     def rate(self, *name: str) -> float:
         """The rate per second over about the last minute, or since the first check of the hour."""
@@ -447,20 +445,15 @@ class TrafficMemory:
 
 def _amounts_of(counts: Counts) -> dict[tuple[str, ...], int]:
     """The amounts of one slice, by name."""
-    amounts: dict[tuple[str, ...], int] = {}
-
-    def add(name: tuple[str, ...], amount: int) -> None:
-        amounts[name] = amounts.get(name, 0) + amount
-
-    for check, amount in counts.checks.items():
-        if curve := _CURVES_OF_CHECKS.get(check.outcome):
-            add((check.endpoint, curve), amount)
-            add((ALL, curve), amount)
-    for rule, amount in counts.rules.items():
-        add(rule, amount)
-        if curve := _CURVES_OF_RULES.get(rule.did):
-            add((rule.endpoint, curve), amount)
-            add((ALL, curve), amount)
+    amounts = Counter[tuple[str, ...]](counts.rules)
+    did: list[tuple[str, str, int]] = [
+        (check.endpoint, check.outcome, amount) for check, amount in counts.checks.items()
+    ]
+    did += [(rule.endpoint, rule.did, amount) for rule, amount in counts.rules.items()]
+    for endpoint, what, amount in did:
+        if curve := _CURVE_OF.get(what):
+            amounts[endpoint, curve] += amount
+            amounts[ALL, curve] += amount
     return amounts
 
 
@@ -549,18 +542,17 @@ def _with_numbers(found: Now, gate: AppGate, memory: TrafficMemory, page: int, s
     names = [name for name in amounts if name != ALL and found.q.lower() in name.lower()]
     names.sort(key=lambda name: _order(found.sort, name, amounts[name]))
     shown, paging = paged(names, page, ROWS)
+    of_all = _traffic(memory, endpoint or ALL, slices)
     wanted = memory.refusals.by_client(MOST_SUBJECTS, lambda who: endpoint in {None, who.endpoint}, slices=slices)
     return replace(
         found,
         at=memory.at,
         seconds=memory.seconds(slices),
         complete=memory.is_complete(slices),
-        totals=_totals(memory, endpoint or ALL, slices),
-        series=_series(memory, endpoint or ALL, slices),
+        totals=of_all.amounts,
+        series=of_all.series,
         last=memory.last,
-        endpoints=tuple(
-            EndpointTraffic(name, _totals(memory, name, slices), _series(memory, name, slices)) for name in shown
-        ),
+        endpoints=tuple(_traffic(memory, name, slices) for name in shown),
         paging=paging,
         rules=_rules(memory, endpoint, slices),
         subjects=tuple(_client(gate, memory, rules) for rules in wanted),
@@ -568,17 +560,10 @@ def _with_numbers(found: Now, gate: AppGate, memory: TrafficMemory, page: int, s
     )
 
 
-def _totals(memory: TrafficMemory, endpoint: str, slices: int) -> Amounts:
-    return Amounts(
-        **{
-            curve: Amount(memory.rate(endpoint, curve), memory.total(endpoint, curve, slices=slices))
-            for curve in CURVES
-        }
-    )
-
-
-def _series(memory: TrafficMemory, endpoint: str, slices: int) -> Series:
-    return Series(**{curve: tuple(memory.series(endpoint, curve, slices=slices)) for curve in CURVES})
+def _traffic(memory: TrafficMemory, endpoint: str, slices: int) -> EndpointTraffic:
+    totals = {each: Amount(memory.rate(endpoint, each), memory.total(endpoint, each, slices=slices)) for each in CURVES}
+    series = {each: tuple(memory.series(endpoint, each, slices=slices)) for each in CURVES}
+    return EndpointTraffic(endpoint, Amounts(**totals), Series(**series))
 
 
 def _amounts_by_endpoint(memory: TrafficMemory, slices: int) -> dict[str, dict[str, int]]:
