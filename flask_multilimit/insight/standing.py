@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -217,7 +217,7 @@ def standing(
         checked_by_extensions(gate, endpoint),
     )
     now, others = gate.applier.time(), _with_others(places, client)
-    state, verdict = _verdict(listed, found, elsewhere, client, in_words, problem, others, now)
+    state, verdict = next(_verdicts(listed, found, elsewhere, client, in_words, problem, others, now))
     decided = [each for each in found if each.allowed is not None]
     waits = [*map(_wait_of, decided), *(max(each.ended - now, 0.0) for each in elsewhere.bans)]
     subject = client.subject
@@ -489,7 +489,7 @@ NO_SUBJECT = "not known: no subject is given for {types} limits"
 BY_REQUEST = "not known: the rules of {names} depend on the request"
 
 
-def _verdict(
+def _verdicts(
     listed: ListStanding | None,
     requests: list[RequestStanding],
     elsewhere: _Elsewhere,
@@ -498,49 +498,46 @@ def _verdict(
     problem: str,
     with_others: list[str],
     now: float,
-) -> tuple[State, Phrase]:
+) -> Iterator[tuple[State, Phrase]]:
+    """What can be said about it. The first decides."""
     if listed is not None:
-        return _verdict_of_list(listed)
-    refused = sorted((each for each in requests if each.allowed is False), key=_rank)
-    if refused:
-        return _verdict_of_limits(refused, refusals, now)
-    if elsewhere.bans:
-        ban, until = elsewhere.bans[0], local_time(elsewhere.bans[0].ended)
-        return "banned", Phrase(BANNED, where=ban.endpoint, rule=ban.by, until=until, again="", refusals=refusals)
+        yield _verdict_of_list(listed)
+    if refused := sorted((each for each in requests if each.allowed is False), key=_rank):
+        yield _verdict_of_limits(refused, refusals, now)
+    for ban in elsewhere.bans:
+        until = local_time(ban.ended)
+        yield "banned", Phrase(BANNED, where=ban.endpoint, rule=ban.by, until=until, again="", refusals=refusals)
     if problem:
-        return "unknown", Phrase(UNKNOWN)
-    state, sentence = _verdict_unrefused(client, requests, ", ".join(with_others))
-    if state in {"passes", "unlimited"}:
-        if elsewhere.checked_at:
-            return "unknown", Phrase(OF_OTHERS, where=_first_and_more(elsewhere.checked_at))
-        if elsewhere.refused_at:
-            sentence = Phrase(PASSES_ENDPOINTS, where=", ".join(elsewhere.refused_at))
-    return state, sentence
-
-
-def _verdict_unrefused(client: Client, requests: list[RequestStanding], with_others: str) -> tuple[State, Phrase]:
-    """The verdict if nothing refuses the client."""
+        yield "unknown", Phrase(UNKNOWN)
     if client.is_digest:
-        return "unknown", Phrase(DIGEST)
-    if not client.given:
-        return "unlimited", Phrase(NETWORK)
+        yield "unknown", Phrase(DIGEST)
+    yield from _verdicts_unrefused(client, requests, elsewhere, ", ".join(with_others))
+
+
+def _verdicts_unrefused(
+    client: Client, requests: list[RequestStanding], elsewhere: _Elsewhere, with_others: str
+) -> Iterator[tuple[State, Phrase]]:
+    """What can be said if nothing refuses it: first why it is not known whether it passes."""
     shared = EVERYONE.type if EVERYONE.type not in client.given else None
     counted = any(rule.type != shared for each in requests for rule in each.rules)
-    if client.given.keys() == {EVERYONE.type} and (types := _joined(each.not_asked for each in requests)):
-        sentence = Phrase(PASSES_SHARED if counted else NO_SUBJECT, types=types)
-        return ("passes" if counted else "unknown"), sentence
-    if counted:
-        return "passes", Phrase(PASSES_ALONE, types=with_others) if with_others else Phrase(PASSES)
-    return _verdict_uncounted(requests, with_others)
-
-
-def _verdict_uncounted(requests: list[RequestStanding], with_others: str) -> tuple[State, Phrase]:
-    """The verdict if no rule that is known counts the client."""
+    state: State = "passes" if counted else "unlimited"
+    not_given = _joined(each.not_asked for each in requests) if client.given.keys() == {EVERYONE.type} else ""
+    by_request = _joined(each.by_request for each in requests)
+    if not_given and not counted:
+        yield "unknown", Phrase(NO_SUBJECT, types=not_given)
+    if with_others and not counted:
+        yield "unknown", Phrase(NOT_ALONE, types=with_others)
+    if by_request and not counted:
+        yield "unknown", Phrase(BY_REQUEST, names=by_request)
+    if elsewhere.checked_at:
+        yield "unknown", Phrase(OF_OTHERS, where=_first_and_more(elsewhere.checked_at))
+    if elsewhere.refused_at:
+        yield state, Phrase(PASSES_ENDPOINTS, where=", ".join(elsewhere.refused_at))
+    if not_given:
+        yield state, Phrase(PASSES_SHARED, types=not_given)
     if with_others:
-        return "unknown", Phrase(NOT_ALONE, types=with_others)
-    if names := _joined(each.by_request for each in requests):
-        return "unknown", Phrase(BY_REQUEST, names=names)
-    return "unlimited", Phrase(UNLIMITED)
+        yield state, Phrase(PASSES_ALONE, types=with_others)
+    yield state, Phrase(PASSES if counted else UNLIMITED if client.given else NETWORK)
 
 
 def _first_and_more(endpoints: Iterable[str]) -> str:
