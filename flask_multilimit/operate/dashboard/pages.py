@@ -42,10 +42,15 @@ def fields_of(value: Described) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}  # type: ignore[arg-type]
 
 
-def number_in_query(name: str, otherwise: int) -> int:
-    """A number in the query."""
-    text = request.args.get(name, "")
-    return min(int(text), MOST_PAGES) if text.isascii() and text.isdigit() and len(text) < 10 else otherwise
+def in_query(**otherwise: Any) -> dict[str, Any]:
+    """What the query says in place of ``otherwise``; a number where that is a number."""
+    return {name: _read(request.args.get(name), default) for name, default in otherwise.items()}
+
+
+def _read(text: str | None, otherwise: Any) -> Any:
+    if not isinstance(otherwise, int):
+        return otherwise if text is None else text
+    return min(int(text), MOST_PAGES) if text and text.isascii() and text.isdigit() and len(text) < 10 else otherwise
 
 
 def _keep_up() -> None:
@@ -57,15 +62,7 @@ def _keep_up() -> None:
 
 
 def query_now() -> Now:
-    query = request.args
-    return now(
-        gate_in_force(),
-        minutes=number_in_query("minutes", 60),
-        endpoint=query.get("endpoint"),
-        q=query.get("q", ""),
-        sort=query.get("sort", ""),
-        page=number_in_query("page", 1),
-    )
+    return now(gate_in_force(), **in_query(minutes=60, endpoint=None, q="", sort="", page=1))
 
 
 def now_page() -> Response:
@@ -94,16 +91,9 @@ def _drawing(series: Series, last: int, *, slices: int, size: tuple[int, int] = 
 
 def query_limits() -> Limits:
     _keep_up()
-    gate, query = gate_in_force(), request.args
+    gate = gate_in_force()
     with looking(gate) as memory:
-        return limits(
-            gate,
-            memory,
-            q=query.get("q", ""),
-            show=query.get("show", ""),
-            page=number_in_query("page", 1),
-            without=request.blueprint or "",
-        )
+        return limits(gate, memory, **in_query(q="", show="", page=1), without=request.blueprint or "")
 
 
 def limits_page() -> Response:
@@ -208,7 +198,7 @@ def _subject() -> tuple[Subject, int]:
             return Subject(None, ""), 200
         with looking(gate) as memory:
             endpoint = request.args.get("endpoint") or None
-            found = standing(gate, client, memory, endpoint=endpoint, page=number_in_query("page", 1), rows=ROWS)
+            found = standing(gate, client, memory, endpoint=endpoint, **in_query(page=1), rows=ROWS)
             at = request.args.get("at", "")
             past = None
             if at:
@@ -313,8 +303,7 @@ def _add_to_history(what: str, entry: str) -> None:
 
 
 def query_lists() -> Entries:
-    query = request.args
-    return entries(gate_in_force(), kind=query.get("kind", ""), q=query.get("q", ""), page=number_in_query("page", 1))
+    return entries(gate_in_force(), **in_query(kind="", q="", page=1))
 
 
 def lists_page(*, problem: str = "", status: int = 200) -> Response:
@@ -325,7 +314,7 @@ def lists_page(*, problem: str = "", status: int = 200) -> Response:
         held = [each for each in bans.bans(gate) if not each.id and found.q.lower() in _text_of(each).lower()]
     except (StorageError, ConfigurationError) as error:
         problem = problem or ("" if found.problem else with_remedy(error))  # the page shows one of the entries anyway
-    shown, paging_of_held = paged(held, number_in_query("held", 1))
+    shown, paging_of_held = paged(held, in_query(held=1)["held"])
     return render(
         "lists.html",
         status=status,
@@ -346,7 +335,7 @@ def _text_of(ban: bans.BanInForce) -> str:
 
 
 def query_history() -> History:
-    return history(gate_in_force(), q=request.args.get("q", ""), page=number_in_query("page", 1))
+    return history(gate_in_force(), **in_query(q="", page=1))
 
 
 def history_page() -> Response:
