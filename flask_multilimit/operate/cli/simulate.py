@@ -79,14 +79,21 @@ def simulate_command(
     if log.endpoint is not None:
         require_endpoint(sets[0][1].plans, log.endpoint)
     replays = [
-        replay_of(app, limits=each, subjects=log.subject, replacements=replacements, script_name=log.script_name)
+        replay_of(
+            app,
+            limits=each,
+            subjects=log.subject,
+            replacements=replacements,
+            script_name=log.script_name,
+            endpoint=log.endpoint,
+        )
         for _, each in sets
     ]
     read = log.open_logs(*header_fields(each.plans for _, each in sets).values(), cost_field)
     requests = Stoppable(read)
     run(requests, replays)
     require_requests(read.files)
-    reports = [replay.report(complete=requests.complete, files=read.files, endpoint=log.endpoint) for replay in replays]
+    reports = [replay.report(complete=requests.complete, files=read.files) for replay in replays]
     named = [(name, report) for (name, _), report in zip(sets, reports, strict=True)]
     if png is not None:
         part = "" if log.endpoint is None else f"; requests to {log.endpoint!r}"

@@ -138,9 +138,11 @@ def replay_of(
     subjects: Mapping[str, str],
     replacements: Replacements,
     script_name: str = "",
+    endpoint: str | None = None,
     on_decision: OnDecision | None = None,
 ) -> Replay:
-    """A replay through ``limits``, to which requests are added. Raises :class:`ConfigurationError`."""
+    """A replay through ``limits``, to which requests are added, and which reports on those to ``endpoint``; ``None``:
+    to all. Raises :class:`ConfigurationError`."""
     plans = limits.plans
     known = {*app.view_functions, *(limiter.declaration.name for limiter in _limiters_of(plans))}
     for name in (*replacements.costs, *replacements.rules, *replacements.priorities):
@@ -148,7 +150,7 @@ def replay_of(
             raise ConfigurationError(f"no endpoint and no limiter is called {name!r}")
     headers = header_fields([plans])
     finder = SubjectFinder({**headers, **subjects}, headers.keys() - subjects.keys())
-    plans_of_clients = ReplayPlans(plans, finder, replacements, _lists_of(limits, finder))
+    plans_of_clients = ReplayPlans(plans, finder, replacements, _lists_of(limits, finder), endpoint)
     return Replay(plans_of_clients, Routes(app, script_name), on_decision)
 
 

@@ -15,20 +15,10 @@ from ...engine.reply import REMAININGS, RETRY_AFTERS
 from ...engine.slots import RENEWALS, slots_of
 from ...engine.storage import Slot
 from ...engine.storage.forgetting import UNBOUNDED
-from ...plan.hits import AppliedLimits
 from .logged import MICROSECONDS, LoggedRequest
 from .reading import LogFile
-from .replay_plan import ClientPlan, ReplayPlan, ReplayPlans, Tally, charge_stands, real_cost_in
-from .report import (
-    WORST,
-    ClientReport,
-    Clients,
-    Note,
-    Report,
-    ban_reports,
-    endpoint_reports,
-    rule_reports,
-)
+from .replay_plan import ClientPlan, ReplayPlans, charge_stands, real_cost_in
+from .report import Clients, EndpointReport, Note, Report
 from .resolving import Routes, user_of
 
 TOO_MANY_REQUESTS = 429
@@ -57,7 +47,7 @@ class Replay:
         self._first: int | None = None
         self._last: int | None = None
         self._checks = self._settlements = 0
-        self._outside = Tally()
+        self._outside = plans.counts_at("outside").outside
         self._compared = False
 
     def add(self, request: LoggedRequest) -> None:
@@ -75,7 +65,6 @@ class Replay:
             self._compare(self._outside, request, None, admitted=True)
             return
         plan.requests += 1
-        plan.shape.tally.requests += 1
         hits = plan.limits.hits
         if not hits:
             self._count_unchecked(plan, request)
@@ -113,45 +102,45 @@ class Replay:
         """Count the requests of the plans that are remembered, and forget these."""
         for plan in self._remembered.values():
             self._clients.count_requests(plan.client, plan.requests)
+            plan.destination.requests += plan.requests
+            plan.destination.endpoint.requests += plan.requests
+            for rule in plan.rules:
+                rule.asked += plan.requests
             for note in plan.missing:
                 self._notes[note] += plan.requests
         self._remembered.clear()
 
     def _count_unchecked(self, plan: ClientPlan, request: LoggedRequest) -> None:
         """Count a request that no limit checks."""
-        tally = plan.shape.tally
+        endpoint = plan.destination.endpoint
         if plan.listed is None:
-            tally.unlimited += 1
+            endpoint.unlimited += 1
         elif plan.listed == "allow":
-            tally.allowed += 1
+            endpoint.allowed += 1
         else:
-            tally.denied += 1
-        self._compare(tally, request, None, admitted=plan.listed != "deny")
+            endpoint.denied += 1
+        self._compare(endpoint, request, None, admitted=plan.listed != "deny")
 
     def _admit(self, plan: ClientPlan, decision: Decision, request: LoggedRequest) -> None:
-        tally, limits = plan.shape.tally, plan.limits
-        tally.admitted += 1
-        least = tally.least
-        for place, left in enumerate(decision.reply[REMAININGS]):
-            if left < least[place]:  # noqa: PLR1730 - min() takes longer, at every request
-                least[place] = left
+        endpoint, limits = plan.destination.endpoint, plan.limits
+        endpoint.admitted += 1
+        _note_remaining(plan, decision)
         if any(decision.reply[RETRY_AFTERS]):  # of shadows
-            tally.shadowed += 1
-            tally.refusals[_refusing(decision)] += 1
-            self._count_bans(plan, decision)
+            endpoint.shadowed += 1
+            _count_refusals(plan, decision)
         if decision.delay and limits.longest_wait(decision) >= decision.delay:
-            tally.delayed += 1
+            endpoint.delayed += 1
         if limits.holds_slots:
             self._slots.hold(decision, request.took or 0)
         if limits.settling:
-            self._time.after(request.took or 0, partial(self._settle, plan, limits, decision, request))
-        self._clients.admit(plan.client, plan.shape.destination.endpoint)
-        self._compare(tally, request, decision, admitted=True)
+            self._time.after(request.took or 0, partial(self._settle, plan, decision, request))
+        self._clients.admit(plan.client, endpoint.name)
+        self._compare(endpoint, request, decision, admitted=True)
 
-    def _settle(self, plan: ClientPlan, limits: AppliedLimits, decision: Decision, request: LoggedRequest) -> None:
+    def _settle(self, plan: ClientPlan, decision: Decision, request: LoggedRequest) -> None:
         """Settle the charges that depend on the response, now that it is complete."""
         units = dict[str, int]()
-        for each in limits.settling:
+        for each in plan.limits.settling:
             real = self._units_of(each.declaration, request)
             if real is not None:
                 units.update((hit.key, real) for hit in each.hits if not hit.rule.holds_slots)
@@ -159,8 +148,7 @@ class Replay:
             self._limiter.settle_each(decision, units)
             self._settlements += 1
         if any(units.values()):
-            tally = plan.shape.tally
-            tally.least = list(map(min, tally.least, self._storage.peek(plan.limits.hits).reply[REMAININGS]))
+            _note_remaining(plan, self._storage.peek(plan.limits.hits))
 
     def _units_of(self, declared: Declaration, request: LoggedRequest) -> int | None:
         """What ``request`` really cost; ``None`` if the charge stands."""
@@ -175,33 +163,26 @@ class Replay:
         return units
 
     def _refuse(self, plan: ClientPlan, decision: Decision, request: LoggedRequest) -> None:
-        tally, endpoint = plan.shape.tally, plan.shape.destination.endpoint
-        tally.refused += 1
-        tally.statuses[request.status] = tally.statuses.get(request.status, 0) + 1
-        tally.refusals[_refusing(decision)] += 1
-        self._count_bans(plan, decision)
-        now = self._time.now
-        client = self._clients.refuse(plan.client, now)
-        since = client.locked.setdefault(endpoint, now)
+        endpoint = plan.destination.endpoint
+        endpoint.refused += 1
+        endpoint.statuses[request.status] += 1
+        _count_refusals(plan, decision)
         wait = decision.refused_for if decision.waits_for_slot else decision.retry_after
-        client.longest_lockout = max(client.longest_lockout, (now - since) / MICROSECONDS + wait)
-        self._compare(tally, request, decision, admitted=False)
+        self._clients.refuse(plan.client, endpoint.name, self._time.now, wait)
+        self._compare(endpoint, request, decision, admitted=False)
 
-    def _count_bans(self, plan: ClientPlan, decision: Decision) -> None:
-        for place, ban in zip(plan.shape.bans, decision.bans if plan.shape.bans else (), strict=True):
-            if ban.begun:
-                plan.shape.tally.banned.append((place, plan.client))
-
-    def _compare(self, tally: Tally, request: LoggedRequest, decision: Decision | None, *, admitted: bool) -> None:
+    def _compare(
+        self, counts: EndpointReport, request: LoggedRequest, decision: Decision | None, *, admitted: bool
+    ) -> None:
         """Compare the verdict with the recorded one, and report it to the caller."""
         if request[4] != TOO_MANY_REQUESTS and request[8] is None and self._on_decision is None:  # as nearly always
             return
         if request.status == TOO_MANY_REQUESTS:
-            tally.really_refused += 1
-            tally.now_admitted += admitted
+            counts.really_refused += 1
+            counts.now_admitted += admitted
         if request.recorded is not None and request.recorded.admitted is not None:
             self._compared = True
-            tally.differing += request.recorded.admitted != admitted
+            counts.differing += request.recorded.admitted != admitted
         if self._on_decision is not None:
             self._on_decision(request, decision)
 
@@ -230,24 +211,19 @@ class Replay:
         decision = self._storage.check(plan.limits.hits)
         self._checks += 1
         if decision.allowed:
-            plan.shape.tally.delayed += 1
+            plan.destination.endpoint.delayed += 1
             self._admit(plan, decision, request)
         elif not self._sleep_until_free(plan, decision, request, (deadline - self._time.now) / MICROSECONDS):
             self._refuse(plan, decision, request)
 
     # The report
 
-    def report(self, *, complete: bool = True, files: Iterable[LogFile] = (), endpoint: str | None = None) -> Report:
-        """The report on the requests so far; with ``endpoint``, on those to it. Limits may be shared, so clients,
-        commands and notes are always those of the whole app."""
+    def report(self, *, complete: bool = True, files: Iterable[LogFile] = ()) -> Report:
+        """The report on the requests so far. Limits may be shared, so clients, commands and notes are always those of
+        the whole app."""
         self._forget()
-        plans = list(self._plans.known.values())
-        own = [plan for plan in plans if endpoint in {None, plan.destination.name}]
-        shapes = [shape for plan in own for shape in plan.shapes.values()]
-        known = list(dict.fromkeys(rule for plan in own for rule in plan.rules))
-        endpoints, rules = endpoint_reports(shapes), rule_reports(shapes, known)
-        outside = self._outside if endpoint is None else Tally()
-        worst = self._clients.worst()
+        counts, refused = self._plans.reported, self._clients.refused
+        endpoints, outside = counts.endpoint_reports(), counts.outside
         return Report(
             requests=outside.requests + sum(each.requests for each in endpoints),
             first=self._first,
@@ -260,34 +236,44 @@ class Replay:
             really_refused=outside.really_refused + sum(each.really_refused for each in endpoints),
             now_admitted=outside.now_admitted + sum(each.now_admitted for each in endpoints),
             clients=len(self._clients),
-            clients_refused=len(worst),
+            clients_refused=len(refused),
             endpoints=endpoints,
-            rules=rules,
-            bans=ban_reports(shapes, known, rules),
-            worst=tuple(
-                ClientReport(
-                    each.name, self._clients.requests_of(each.name), each.times, each.first, each.longest_lockout
-                )
-                for each in worst[:WORST]
-            ),
+            rules=counts.rule_reports(),
+            bans=counts.ban_reports(),
+            worst=tuple(self._clients.worst()),
             commands=self._checks + self._settlements + self._slots.commands,
-            notes=self._all_notes(plans),
+            notes=self._all_notes(),
             files=tuple(files),
             differing=sum(each.differing for each in endpoints) if self._compared else None,
-            longest_lockout=max((client.longest_lockout for client in worst), default=0.0),
-            refused_names=frozenset(client.name for client in worst),
+            longest_lockout=max((client.longest_lockout for client in refused.values()), default=0.0),
+            refused_names=frozenset(refused),
         )
 
-    def _all_notes(self, plans: Iterable[ReplayPlan]) -> tuple[Note, ...]:
+    def _all_notes(self) -> tuple[Note, ...]:
         notes = self._notes.copy()
-        for plan in plans:
+        for plan in self._plans.known.values():
             for note in plan.notes:
-                notes[note] += sum(shape.tally.requests for shape in plan.shapes.values())
+                notes[note] += plan.requests
         return tuple(Note(text, number) for text, number in notes.most_common())
 
 
-def _refusing(decision: Decision) -> tuple[int, ...]:
-    return tuple([place for place, wait in enumerate(decision.reply[RETRY_AFTERS]) if wait])
+def _note_remaining(plan: ClientPlan, decision: Decision) -> None:
+    for rule, left in zip(plan.rules, decision.reply[REMAININGS], strict=True):
+        least = rule.least_remaining
+        if least is None or left < least:
+            rule.least_remaining = max(left, 0)  # below 0, it says when one is free again
+
+
+def _count_refusals(plan: ClientPlan, decision: Decision) -> None:
+    """Count by which rules the request was refused, or would have been by shadows; and the bans that this began."""
+    found = [rule for rule, wait in zip(plan.rules, decision.reply[RETRY_AFTERS], strict=True) if wait]
+    for rule in found:
+        rule.refused += 1
+        rule.alone += not any(other is not rule and not other.shadow for other in found)
+        rule.endpoints[plan.destination.endpoint.name] += 1
+    for clients, ban in zip(plan.banned, decision.bans if plan.banned else (), strict=True):
+        if ban.begun:
+            clients.append(plan.client)
 
 
 Event = Callable[[], None]

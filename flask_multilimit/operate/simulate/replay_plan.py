@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from flask import Response
 
@@ -20,21 +19,10 @@ from ...plan.hits import Applied, AppliedLimits
 from ...plan.plans import Plans
 from ...serve.access import Action
 from .logged import LoggedRequest
+from .report import Counts, EndpointReport, ReplayedRule, RuleReport
 from .resolving import USER, ClientLists, Destination, SubjectFinder, client_of
 
 T = TypeVar("T")
-
-
-class ReplayedRule(NamedTuple):
-    """A rule of a limiter, for all subjects."""
-
-    name: str
-    limiter: str
-    """Where it was declared."""
-    type: str
-    text: str
-    shadow: bool
-    is_ban: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,60 +49,26 @@ def real_cost_in(request: LoggedRequest, field: str) -> int | None:
 
 
 NO_SLOTS = "concurrency limits: not replayed where the log does not say how long a request took"
-NO_LEAST = 1 << 62
-"""Stands for the fewest units left if no request was admitted."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """The outcomes of the requests to one destination."""
-
-    requests: int = 0
-    unlimited: int = 0
-    allowed: int = 0
-    denied: int = 0
-    admitted: int = 0
-    shadowed: int = 0
-    delayed: int = 0
-    refused: int = 0
-    really_refused: int = 0
-    now_admitted: int = 0
-    differing: int = 0
-    statuses: dict[int, int] = field(default_factory=dict)
-    least: list[int] = field(default_factory=list)
-    """The fewest units left, by the index of the hit; a negative number is 0, and says when one is free again."""
-    refusals: Counter[tuple[int, ...]] = field(default_factory=Counter)
-    """The refusals, by the indexes of the rules that refused together."""
-    banned: list[tuple[int, str]] = field(default_factory=list)
-    """The index and the client of each ban that began."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Shape:
-    """What is the same for all clients that are checked against the same rules at one destination."""
-
-    destination: Destination
-    rules: tuple[ReplayedRule, ...]
-    """The rules of the hits, in the same order."""
-    bans: tuple[int, ...]
-    """The indexes of bans among the rules."""
-    tally: Tally
 
 
 @dataclass(slots=True, eq=False)
 class ClientPlan:
-    """The limits that are checked for one client at one destination."""
+    """The limits that are checked for one client at one destination, and where its requests are counted."""
 
     client: str
-    shape: Shape
+    destination: ReplayPlan
     limits: AppliedLimits
     """Without hits if no limit applies."""
+    rules: tuple[RuleReport, ...]
+    """Those of the hits, in the same order."""
+    banned: tuple[list[str], ...]
+    """Those of the bans among the hits, in the same order."""
     missing: tuple[str, ...] = ()
     """What the log does not say about this client."""
     listed: Action | None = None
     """The list that the client is on, if any: then no limit is checked."""
     requests: int = 0
-    """The requests that :class:`.Clients` has not counted yet."""
+    """The requests that are counted nowhere else yet."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,6 +79,11 @@ class ReplayPlans:
     finder: SubjectFinder
     replacements: Replacements
     lists: ClientLists | None
+    endpoint: str | None = None
+    """The only endpoint to report on; ``None``: all."""
+    reported: Counts = field(init=False, default_factory=Counts)
+    elsewhere: Counts = field(init=False, default_factory=Counts)
+    """The counts that are not reported."""
     known: dict[Destination, ReplayPlan] = field(init=False, default_factory=dict)
     """The plans of the destinations so far."""
 
@@ -134,6 +93,10 @@ class ReplayPlans:
             plan = self.known[destination] = ReplayPlan(destination, self)
         return plan
 
+    def counts_at(self, name: str) -> Counts:
+        """Where requests to the destination of this name are counted."""
+        return self.reported if self.endpoint in {None, name} else self.elsewhere
+
 
 class ReplayPlan:
     """The limiters of one destination, with values in place of their callables."""
@@ -142,17 +105,17 @@ class ReplayPlan:
         self.destination = destination
         self.notes: list[str] = []
         """What the replay does differently for every request to this destination."""
+        self.requests: int = 0
+        """The requests of clients that are counted."""
         self._plans = plans
+        self._counts = plans.counts_at(destination.name)
+        self.endpoint: EndpointReport = self._counts.endpoint(destination.name)
         limiters = self._limiters_of(plans.limits)
         self._limiters = [_Limiter(*known) for each in limiters if (known := self._replayable(each)) is not None]
         self._types = {limiter.type: limiter for limiter in self._limiters}
-        self.shapes: dict[tuple[ReplayedRule, ...], Shape] = {}
-        """By the rules that are checked."""
-        self.rules: list[ReplayedRule] = [
-            rule
-            for limiter in self._limiters
-            for rule in _rules_of(AppliedLimits([limiter.applied_to(EVERYONE)]))  # the rules are those of any subject
-        ]
+        for limiter in self._limiters:  # those of any subject, so that a rule that is never asked is reported, too
+            for rule in _rules_of(AppliedLimits([limiter.applied_to(EVERYONE)])):
+                self._counts.rule(rule)
 
     def _limiters_of(self, limits: Plans) -> tuple[PlannedLimiter, ...]:
         endpoint, method = self.destination.endpoint, self.destination.method
@@ -184,12 +147,12 @@ class ReplayPlan:
 
     def _plan(self, client: str, counting: Sequence[tuple[_Limiter, Subject]], missing: tuple[str, ...]) -> ClientPlan:
         limits = AppliedLimits(limiter.applied_to(subject) for limiter, subject in counting)
-        rules = _rules_of(limits)
-        if rules not in self.shapes:
-            bans = tuple(place for place, rule in enumerate(rules) if rule.is_ban)
-            self.shapes[rules] = Shape(self.destination, rules, bans, Tally(least=[NO_LEAST] * len(rules)))
-            self.rules += rules
-        return ClientPlan(client, self.shapes[rules], limits, missing)
+        replayed = _rules_of(limits)
+        rules = tuple(map(self._counts.rule, replayed))
+        for rule in rules:
+            rule.endpoints.setdefault(self.endpoint.name, 0)
+        banned = tuple(self._counts.banned[each] for each in replayed if each.is_ban)
+        return ClientPlan(client, self, limits, rules, banned, missing)
 
     def _replayable(self, limiter: PlannedLimiter) -> tuple[PlannedLimiter, int, str | None] | None:
         """The limiter with values in place of its callables, its cost, and the priority of its requests; ``None`` if

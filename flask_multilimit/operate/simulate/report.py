@@ -1,51 +1,62 @@
-"""The report of a replay, as plain values for people, programs and tests; and how it is made from what was counted."""
+"""The report of a replay, as plain values for people, programs and tests. A replay counts in these values."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
 from ...insight.values import Seconds, as_json
+from .logged import MICROSECONDS
 from .reading import LogFile
-from .replay_plan import NO_LEAST, ReplayedRule, Shape, Tally
 
 WORST = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EndpointReport:
     """The requests of one endpoint."""
 
     name: str
     """``unmatched`` for requests that match no route (404) or none of its methods (405)."""
-    requests: int
-    unlimited: int
+    requests: int = 0
+    unlimited: int = 0
     """Requests to which no limit applied."""
-    allowed: int
+    allowed: int = 0
     """Allowed by a list: no limit was checked."""
-    denied: int
+    denied: int = 0
     """Denied by a list: no limit was checked."""
-    admitted: int
-    refused: int
-    shadowed: int
+    admitted: int = 0
+    refused: int = 0
+    shadowed: int = 0
     """Admitted, but a shadow would have refused."""
-    delayed: int
+    delayed: int = 0
     """Admitted after waiting."""
-    really_refused: int
+    really_refused: int = 0
     """Requests whose original status is 429."""
-    now_admitted: int
+    now_admitted: int = 0
     """Those among them that these limits admit."""
-    differing: int
+    differing: int = 0
     """The verdicts that differ from the recorded ones."""
-    statuses: Mapping[int, int]
+    statuses: Counter[int] = field(default_factory=Counter)
     """The original statuses of the refused requests; 0 if the log does not contain it."""
 
 
-@dataclass(frozen=True, slots=True)
+class ReplayedRule(NamedTuple):
+    """A rule of a limiter, for all subjects and endpoints."""
+
+    name: str
+    limiter: str
+    """Where it was declared."""
+    type: str
+    text: str
+    shadow: bool
+    is_ban: bool
+
+
+@dataclass(slots=True)
 class RuleReport:
     """One rule of one limiter, at all endpoints together."""
 
@@ -58,14 +69,14 @@ class RuleReport:
     shadow: bool
     is_ban: bool
     """Whether it is the ban of a limiter. :attr:`Report.bans` has more about bans."""
-    asked: int
-    refused: int
+    asked: int = 0
+    refused: int = 0
     """Requests that it refused, or as a shadow would have refused."""
-    alone: int
+    alone: int = 0
     """Of these, those that no other rule refused."""
-    least_remaining: int | None
+    least_remaining: int | None = None
     """The fewest units left after a request; ``None`` if none was admitted."""
-    endpoints: Mapping[str, int]
+    endpoints: Counter[str] = field(default_factory=Counter)
     """Refusals, by each endpoint at which it was checked."""
 
 
@@ -88,7 +99,7 @@ class BanReport:
     """Requests refused by a ban."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClientReport:
     """One client: a user, or an address where nobody is logged in."""
 
@@ -166,119 +177,73 @@ class Report:
         return {**as_json(self), "share_refused": self.share_refused, "succeeded_before": self.succeeded_before}
 
 
-# What was counted
+# While a replay counts
 
 
-def endpoint_reports(shapes: Sequence[Shape]) -> tuple[EndpointReport, ...]:
-    """A report of each endpoint, those that refuse most first."""
-    tallies: dict[str, list[Tally]] = {}
-    for shape in shapes:
-        tallies.setdefault(shape.destination.name, []).append(shape.tally)
-    found = [_endpoint_report(name, some) for name, some in tallies.items()]
-    return tuple(sorted(found, key=lambda each: (-each.refused, -each.requests, each.name)))
+class Counts:
+    """The counts of some endpoints."""
 
+    def __init__(self) -> None:
+        self.endpoints: dict[str, EndpointReport] = {}
+        self.rules: dict[ReplayedRule, RuleReport] = {}
+        self.banned: dict[ReplayedRule, list[str]] = {}
+        """The client of each ban that began."""
+        self.outside: EndpointReport = EndpointReport("outside")
+        """Requests that reach no view."""
 
-def _endpoint_report(name: str, tallies: Sequence[Tally]) -> EndpointReport:
-    statuses: Counter[int] = Counter()
-    for tally in tallies:
-        statuses.update(tally.statuses)
-    counts = [each.name for each in fields(EndpointReport) if each.name not in {"name", "statuses"}]
-    return EndpointReport(
-        name=name,
-        statuses=dict(sorted(statuses.items())),
-        **{count: sum(getattr(tally, count) for tally in tallies) for count in counts},
-    )
+    def endpoint(self, name: str) -> EndpointReport:
+        return self.endpoints.setdefault(name, EndpointReport(name))
 
+    def rule(self, rule: ReplayedRule) -> RuleReport:
+        if rule.is_ban:
+            self.banned.setdefault(rule, [])
+        return self.rules.setdefault(rule, RuleReport(*rule))
 
-def rule_reports(shapes: Sequence[Shape], rules: Sequence[ReplayedRule]) -> tuple[RuleReport, ...]:
-    """A report of each of ``rules``, in their order."""
-    asked, refused, alone = Counter[ReplayedRule](), Counter[ReplayedRule](), Counter[ReplayedRule]()
-    least: dict[ReplayedRule, int] = {}
-    endpoints = {rule: Counter[str]() for rule in rules}
-    for shape in shapes:
-        for rule, left in zip(shape.rules, shape.tally.least, strict=True):
-            asked[rule] += shape.tally.requests
-            least[rule] = min(least.get(rule, NO_LEAST), max(left, 0))
-            endpoints[rule][shape.destination.name] += 0
-    refusals = ((shape, *each) for shape in shapes for each in shape.tally.refusals.items())
-    for shape, refusing, number in refusals:
-        found = [shape.rules[place] for place in refusing]
-        for rule in found:
-            refused[rule] += number
-            alone[rule] += 0 if any(other != rule and not other.shadow for other in found) else number
-            endpoints[rule][shape.destination.name] += number
-    return tuple(
-        RuleReport(
-            **rule._asdict(),
-            asked=asked[rule],
-            refused=refused[rule],
-            alone=alone[rule],
-            least_remaining=None if least.get(rule, NO_LEAST) >= NO_LEAST else least[rule],
-            endpoints=dict(endpoints[rule]),
+    def endpoint_reports(self) -> tuple[EndpointReport, ...]:
+        """A report of each endpoint, those that refuse most first."""
+        found = sorted(self.endpoints.values(), key=lambda each: (-each.refused, -each.requests, each.name))
+        return tuple(replace(each, statuses=Counter(dict(sorted(each.statuses.items())))) for each in found)
+
+    def rule_reports(self) -> tuple[RuleReport, ...]:
+        return tuple(replace(each, endpoints=each.endpoints.copy()) for each in self.rules.values())
+
+    def ban_reports(self) -> tuple[BanReport, ...]:
+        return tuple(
+            BanReport(*rule[:5], len(clients), len(set(clients)), refused=self.rules[rule].refused - len(clients))
+            for rule, clients in self.banned.items()
         )
-        for rule in rules
-    )
-
-
-def ban_reports(
-    shapes: Sequence[Shape], rules: Sequence[ReplayedRule], reports: Sequence[RuleReport]
-) -> tuple[BanReport, ...]:
-    """A report of each of ``rules`` that is a ban. ``reports`` are those of the rules, in the same order."""
-    banned: dict[ReplayedRule, list[str]] = {rule: [] for rule in rules}
-    for shape in shapes:
-        for place, client in shape.tally.banned:
-            banned[shape.rules[place]].append(client)
-    found = [(rule, report, banned[rule]) for rule, report in zip(rules, reports, strict=True)]
-    return tuple(
-        BanReport(*rule[:5], begun=len(clients), clients=len(set(clients)), refused=report.refused - len(clients))
-        for rule, report, clients in found
-        if rule.is_ban
-    )
-
-
-@dataclass(slots=True)
-class RefusedClient:
-    """What happened to one client that was refused."""
-
-    name: str
-    first: int
-    """Microseconds since 1970."""
-    times: int = 0
-    longest_lockout: float = 0.0
-    locked: dict[str, int] = field(default_factory=dict)
-    """The instant since when it is locked out, by endpoint."""
 
 
 class Clients:
     """All clients of a replay."""
 
     def __init__(self) -> None:
-        self.refused: dict[str, RefusedClient] = {}
+        self.refused: dict[str, ClientReport] = {}
         """The clients that were refused, by name."""
         self._requests: Counter[int] = Counter()  # by a hash of the name, which takes less room
-
-    def count_requests(self, name: str, times: int) -> None:
-        self._requests[hash(name)] += times
-
-    def requests_of(self, name: str) -> int:
-        return self._requests[hash(name)]
+        self._locked_since: dict[tuple[str, str], int] = {}
+        """By client and endpoint: when it was refused and has not been admitted again."""
 
     def __len__(self) -> int:
         return len(self._requests)
 
-    def refuse(self, name: str, now: int) -> RefusedClient:
+    def count_requests(self, name: str, times: int) -> None:
+        self._requests[hash(name)] += times
+
+    def refuse(self, name: str, endpoint: str, now: int, wait: float) -> None:
         client = self.refused.get(name)
         if client is None:
-            client = self.refused[name] = RefusedClient(name, now)
-        client.times += 1
-        return client
+            client = self.refused[name] = ClientReport(name, 0, 0, now, 0.0)
+        client.refused += 1
+        since = self._locked_since.setdefault((name, endpoint), now)
+        client.longest_lockout = max(client.longest_lockout, (now - since) / MICROSECONDS + wait)
 
     def admit(self, name: str, endpoint: str) -> None:
         """End the lock-out of a client."""
-        client = self.refused.get(name)
-        if client is not None:
-            client.locked.pop(endpoint, None)
+        if name in self.refused:
+            self._locked_since.pop((name, endpoint), None)
 
-    def worst(self) -> list[RefusedClient]:
-        """The clients that were refused, most often first."""
-        return sorted(self.refused.values(), key=lambda client: (-client.times, client.name))
+    def worst(self) -> list[ClientReport]:
+        """The clients that were refused most often, most often first."""
+        found = sorted(self.refused.values(), key=lambda client: (-client.refused, client.name))[:WORST]
+        return [replace(each, requests=self._requests[hash(each.name)]) for each in found]
