@@ -11,7 +11,7 @@ from functools import lru_cache
 from types import MethodType
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
-from .algorithms import ALGORITHMS
+from .algorithms import ALGORITHMS, BAN
 from .algorithms.base import COUNTED
 from .bans import Ban
 from .errors import ConfigurationError, brief, check_bool, check_iterable
@@ -393,7 +393,7 @@ def ban_hit(ban: Ban, stem: str, watched: Sequence[Hit], name: str) -> BanHit:
     first, rule = watched[0], ban.rule
     keys = tuple([hit.key for hit in watched if hit.rule.count])
     return BanHit(
-        stem + rule.key_part,
+        stem + part_in_key(rule, shadow=first.shadow),
         rule,
         cost=0,
         name=name,
@@ -402,6 +402,11 @@ def ban_hit(ban: Ban, stem: str, watched: Sequence[Hit], name: str) -> BanHit:
         watches=keys,
         origin=first.origin,
     )
+
+
+def part_in_key(rule: Rule, *, shadow: bool) -> str:
+    """The part of a key for its ``rule``. The ban of a shadow has its own: it must not refuse when the trial ends."""
+    return f"shadow-{rule.key_part}" if shadow and rule.algorithm == BAN else rule.key_part
 
 
 _ID_BYTES = 16

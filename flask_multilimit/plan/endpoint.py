@@ -19,7 +19,7 @@ from ..declare.dynamic import DynamicRules, NoRules
 from ..declare.limiter import Declaration
 from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of
 from ..engine import ConfigurationError, Hit, Rule
-from ..engine.hits import LARGEST_COST, BanHit, Hits, Origin, ban_hit, settled_hit
+from ..engine.hits import LARGEST_COST, BanHit, Hits, Origin, ban_hit, part_in_key, settled_hit
 from ..engine.keys import HashTag, escape_subject, stem_of, stem_of_key, stem_of_subject
 from ..engine.rules import NAME
 from .hits import REQUEST, About, Applied, AppliedLimits, RulesOf, strictest
@@ -89,8 +89,8 @@ class PlannedLimiter:
         (:class:`.KeyParts`)."""
         type_name = self.declaration.type_name
         types = (type_name, ANONYMOUS) if type_name == LimitType.USER.value else (type_name,)
-        rules = self.declaration.counted_rules
-        return {(self.stem, type_, rule.key_part): rule for type_ in types for rule in rules}
+        parts = {part_in_key(rule, shadow=self.declaration.shadow): rule for rule in self.declaration.counted_rules}
+        return {(self.stem, type_, part): rule for type_ in types for part, rule in parts.items()}
 
     def may_share_key(self, other: PlannedLimiter) -> bool:
         """Whether a rule of both may count in one key."""

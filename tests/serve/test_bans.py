@@ -301,6 +301,21 @@ def test_shadow_limiter_bans_no_client_and_signals_bans_it_would_begin(
     assert "Rate limits: banned" not in caplog.text
 
 
+def test_ban_that_begins_while_a_limiter_is_a_shadow_refuses_nobody_after_the_trial(
+    app: Flask, any_storage: Any
+) -> None:
+    multilimit = limited(app, any_storage).extensions["multilimit"]
+    banned(app, environ_base={"REMOTE_ADDR": "10.0.0.1"})
+    with app.app_context():
+        trial = multilimit.control.override("view", limiter="ip", shadow=True, lasting=True)
+        assert statuses(app, *["/"] * 6) == [200] * 6
+        multilimit.control.undo(trial.id)
+
+        assert ask(app).headers["Retry-After"] == "60", "the limit refuses, and its history goes on"
+        assert multilimit.standing(ip="127.0.0.1").verdict.startswith("refused at view by ip-60s")
+    assert ask(app, environ_base={"REMOTE_ADDR": "10.0.0.1"}).headers["Retry-After"] == "3600", "banned before"
+
+
 def test_ban_of_a_shadow_that_begins_with_a_real_one_is_not_signalled(
     app: Flask, any_storage: Any, signalled: list[tuple[str, Any]]
 ) -> None:
