@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from flask import Response
+
 from flask_multilimit import ConfigurationError, Decision
 from flask_multilimit.engine import Hit, Hits, RuleStatus
 
 from .declared import KeyFunction, MetaLimit, RuntimeLimit
 from .items import RateLimitItem
 from .places import Place
-from .storage import Strategy, Terms, WindowStats, ban_for, hit_for
+from .storage import Strategy, Terms, WindowStats, hit_for
 
 
 class AppliedLimit(NamedTuple):
@@ -23,8 +25,10 @@ class AppliedLimit(NamedTuple):
     identifiers: tuple[str, ...]
     """The prefix if there is one, the key, the scope."""
     cost: int
-    watched: tuple[int, ...] | None = None
-    """For a meta limit: the limits whose refusals it counts, by their places in the question; ``None``: all."""
+    watched: tuple[RuntimeLimit, ...] | None = None
+    """For a meta limit: the limits whose refusals it counts; ``None``: all."""
+    key: str = ""
+    """The key of its hit, if it is part of a question."""
 
 
 AppliedLimits = tuple[AppliedLimit, ...]
@@ -39,32 +43,31 @@ class Question(NamedTuple):
     """``None`` if there is no limit."""
     subjects: Mapping[str, str]
     """Who is counted, by type, for signals."""
-    keys: tuple[str, ...]
-    """The keys of the limits in storage."""
-    bans: tuple[str, ...]
-    """The keys of the meta limits."""
 
     @classmethod
     def of(cls, limits: AppliedLimits, metas: AppliedLimits, spared: bool, terms: Terms) -> Question:
         """The question about these limits. Limits with one quota are one hit. If meta limits refuse nobody here, and so
         the client is ``spared``, its refusals still count for them."""
         hits: dict[str, Hit] = {}
-        keys = tuple(_add(hits, hit_for(each.limit.limit, each.identifiers, each.cost, terms)) for each in limits)
-        bans = [ban_for(each.limit.limit, each.identifiers, each.cost, terms) for each in metas]
+
+        def ask(applied: AppliedLimit, shadow: bool) -> AppliedLimit:
+            hit = hit_for(applied.limit.limit, applied.identifiers, applied.cost, terms)
+            return applied._replace(key=_add(hits, replace(hit, shadow=True) if shadow else hit))
+
+        limits = tuple(ask(each, False) for each in limits)
+        metas = tuple(ask(each, spared) for each in metas)
         watched: dict[str, dict[str, None]] = {}
-        for ban, (*_, places) in zip(bans, metas, strict=True):
-            watching = watched.setdefault(_add(hits, replace(ban, shadow=spared)), {})
-            watching.update(dict.fromkeys(keys if places is None else [keys[place] for place in places]))
-        for key, watches in watched.items():
+        for meta in metas:
+            watches = [each.key for each in limits if meta.watched is None or each.limit in meta.watched]
+            watched.setdefault(meta.key, {}).update(dict.fromkeys(watches))
+        for key, keys in watched.items():
             if hits[key].cost == 0:
-                hits[key] = replace(hits[key], watches=tuple(watches))
+                hits[key] = replace(hits[key], watches=tuple(keys))
         return cls(
             limits=limits,
             metas=metas,
             hits=Hits(hits.values()) if hits else None,
             subjects={each.limit.limit.type_name: each.identifiers[-2] for each in (*limits, *metas)},
-            keys=keys,
-            bans=tuple(ban.key for ban in bans),
         )
 
     @property
@@ -92,20 +95,20 @@ def applied_limits(
     """Those of ``limits`` that apply to a request, and the meta limits. ``keys`` are those of the client."""
     endpoint, _, method = place.destination
 
-    def apply(limit: RuntimeLimit, prefixes: tuple[str, ...], watched: tuple[int, ...] | None) -> AppliedLimit:
+    def apply(limit: RuntimeLimit, *prefixes: str) -> AppliedLimit:
         identifiers = (*prefixes, keys[limit.key_func], limit.scope_for(endpoint, method))
-        return AppliedLimit(limit, identifiers, limit.deduction_amount, watched)
+        return AppliedLimit(limit, identifiers, limit.deduction_amount)
 
-    def metas_of(declared: Iterable[MetaLimit], watched: tuple[int, ...] | None) -> list[AppliedLimit]:
+    def metas_of(declared: Iterable[MetaLimit], watched: tuple[RuntimeLimit, ...] | None) -> list[AppliedLimit]:
         found = (single for each in declared for single in each.limits())
-        return [apply(each, (), watched) for each in found if not each.is_exempt]
+        return [apply(each)._replace(watched=watched) for each in found if not each.is_exempt]
 
     found, metas = list[AppliedLimit](), metas_of(place.meta_limits, None)
     for limit in limits:
         applies = limit.serves(method) and not limit.is_exempt
         if applies:
-            found.append(apply(limit, (prefix,) if prefix else (), None))
-        metas += metas_of(limit.meta_limits, (len(found) - 1,) if applies else ())
+            found.append(apply(limit, *([prefix] if prefix else [])))
+        metas += metas_of(limit.meta_limits, (limit,) if applies else ())
     return tuple(found), tuple(metas)
 
 
@@ -128,8 +131,8 @@ class Answer:
     decision: Decision
     at: float
     """Seconds since the epoch."""
-    reported: int | None = None
-    """How many of the limits apps and clients see; ``None``: all."""
+    limits: AppliedLimits
+    """The limits that apps and clients see."""
     refund: Callable[..., Decision] | None = None
     """Refunds it if the fallback in memory has answered."""
 
@@ -137,70 +140,49 @@ class Answer:
     def allowed(self) -> bool:
         return self.decision.allowed
 
-    def breached(self) -> list[int]:
-        """The limits that refuse, by their places in the question."""
+    def status_of(self, applied: AppliedLimit) -> RuleStatus | None:
+        """``None`` if an override has changed the limit, or switched it off."""
+        return next((status for status in self.decision.statuses if status.hit.key == applied.key), None)
+
+    def refusing(self) -> AppliedLimits:
+        """The limits that refuse."""
         if self.allowed:
-            return []
-        statuses = [self._statuses.get(key) for key in self.question.keys]
-        found = [
-            number
-            for number, (status, applied) in enumerate(zip(statuses, self.question.limits, strict=True))
-            if status is not None and not status.allowed and status.remaining < applied.cost
-        ]
-        return found or [*range(len(statuses))][:1]  # it may be none of them: an override has changed the rule
+            return ()
+        statuses = [(each, self.status_of(each)) for each in self.limits]
+        found = [each for each, status in statuses if status and not status.allowed and status.remaining < each.cost]
+        return tuple(found) or self.limits[:1]  # it may be none of them: an override has changed the rule
 
     def of_meta(self) -> Answer | None:
         """The answer about a meta limit that refuses, and did so before this request; ``None`` if there is none."""
-        if not self.question.bans or self.allowed:
-            return None
         begun = {ban.hit.key for ban in self.decision.bans if ban.begun}
-        for number, key in enumerate(self.question.bans):
-            status = self._statuses.get(key)
-            if status is not None and not status.allowed and not status.hit.shadow and key not in begun:
-                question = self.question._replace(limits=(self.question.metas[number],), keys=(key,))
-                return Answer(question, self.decision, self.at)
+        for each in () if self.allowed else self.question.metas:
+            status = self.status_of(each)
+            if status is not None and not status.allowed and not status.hit.shadow and each.key not in begun:
+                return replace(self, limits=(each,))
         return None
 
-    def item(self, number: int) -> RateLimitItem:
-        """The limit, with the count in force: an override may have changed it."""
-        limit = self.question.limits[number].limit.limit
-        status = None if self.decision.hits is self.question.hits else self._statuses.get(self.question.keys[number])
-        return limit if status is None else replace(limit, amount=status.rule.count)
-
-    def standing(self, number: int) -> tuple[float, int]:
-        """Seconds until the limit admits again or its quota is full, and the units left."""
-        limit = self.question.limits[number].limit.limit
-        status = self._statuses.get(self.question.keys[number])
-        if not limit.amount:
-            return limit.get_expiry(), 0
-        if status is None:  # an override has changed it, or switched it off
-            seconds, left = (0.0, limit.amount) if self.allowed else (self.decision.retry_after, 0)
-        else:
-            left = status.remaining
-            seconds = 0 if left >= self.item(number).amount else status.retry_after or status.reset_after
-        return seconds if math.isfinite(seconds) else limit.get_expiry(), left
-
-    def unwanted(self, accepts: Iterable[bool]) -> list[Hit]:
-        """The hits to refund: those that no limit charges, given whether each limit ``accepts`` the response."""
-        wanted = {key for key, accepted in zip(self.question.keys, accepts, strict=True) if accepted}
-        return [hit for hit in self.decision.hits if hit.key in set(self.question.keys) - wanted]
-
-    @property
-    def _statuses(self) -> Mapping[str, RuleStatus]:
-        return {status.hit.key: status for status in self.decision.statuses}
+    def unwanted(self, response: Response) -> list[Hit]:
+        """The hits to refund: those that no limit charges for ``response``."""
+        charges = {each.key: False for each in self.question.limits}
+        for limit, *_, key in self.question.limits:
+            accepts = limit.declared.deduct_when
+            charges[key] |= accepts is None or bool(accepts(response))
+        return [hit for hit in self.decision.hits if not charges.get(hit.key, True)]
 
 
 class RequestLimit:
     """Where a limit stands for the current request, as of the check."""
 
-    def __init__(self, extension: Any, answer: Answer, number: int, breached: bool) -> None:
+    def __init__(self, extension: Any, answer: Answer, applied: AppliedLimit, breached: bool) -> None:
         self.extension = extension
-        self._answer, self._number, self._applied = answer, number, answer.question.limits[number]
-        self.limit: RateLimitItem = answer.item(number)
+        self._answer, self._applied, self._status = answer, applied, answer.status_of(applied)
+        self.limit: RateLimitItem = applied.limit.limit
         """``amount`` per ``multiples`` of a unit of time."""
+        if self._status is not None and answer.decision.hits is not answer.question.hits:  # an override has changed it
+            self.limit = replace(self.limit, amount=self._status.rule.count)
         self.breached = breached
         """Whether this limit refuses the request."""
-        self.shared: bool = self._applied.limit.shared
+        self.shared: bool = applied.limit.shared
 
     @property
     def request_args(self) -> list[str]:
@@ -220,8 +202,15 @@ class RequestLimit:
     @property
     def window(self) -> WindowStats:
         """When the quota is reset, and what is left after this request."""
-        seconds, remaining = self._answer.standing(self._number)
-        return WindowStats(self._answer.at + seconds, remaining)
+        amount, expiry = self._applied.limit.limit.amount, self.limit.get_expiry()
+        seconds: float = expiry
+        left = 0
+        if amount and self._status is not None:
+            left = self._status.remaining
+            seconds = 0 if left >= self.limit.amount else self._status.retry_after or self._status.reset_after
+        elif amount:
+            seconds, left = (0, amount) if self._answer.allowed else (self._answer.decision.retry_after, 0)
+        return WindowStats(self._answer.at + (seconds if math.isfinite(seconds) else expiry), left)
 
     @property
     def reset_at(self) -> int:
@@ -255,8 +244,8 @@ class Progress:
         answer = self.answer
         if answer is None:
             return []
-        refusing, count = set(answer.breached()), answer.reported or len(answer.question.limits)
-        return [RequestLimit(self._limiter, answer, number, number in refusing) for number in range(count)]
+        refusing = answer.refusing()
+        return [RequestLimit(self._limiter, answer, each, each in refusing) for each in answer.limits]
 
     @property
     def view_rate_limit(self) -> RequestLimit | None:
@@ -265,7 +254,6 @@ class Progress:
         if answer is None:
             return None
         if not answer.allowed:
-            return next(each for each in reversed(self.view_rate_limits) if each.breached)
-        limits = [each.limit for each in answer.question.limits]
-        number = next((number for number, each in enumerate(limits) if not each.shared), 0)
-        return RequestLimit(self._limiter, answer, number, False)
+            return RequestLimit(self._limiter, answer, answer.refusing()[-1], True)
+        relevant = next((each for each in answer.limits if not each.limit.shared), answer.limits[0])
+        return RequestLimit(self._limiter, answer, relevant, False)

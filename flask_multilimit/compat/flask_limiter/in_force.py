@@ -15,7 +15,7 @@ from flask_multilimit.engine import Hit, StorageError
 from flask_multilimit.engine import Limiter as Engine
 from flask_multilimit.engine.text import SafeLogger
 
-from .checks import Answer, Progress, Question, RequestLimit, applied_limits, key_of_client
+from .checks import Answer, AppliedLimit, Progress, Question, RequestLimit, applied_limits, key_of_client
 from .constants import HeaderNames
 from .declared import KeyFunction, Reaction, RuntimeLimit
 from .errors import RateLimitExceeded
@@ -193,7 +193,7 @@ class InForce:
             if self._memory is None:
                 raise
             return self._fallback_answer(self._memory, place, progress)
-        return Answer(question, decision, time.time())
+        return Answer(question, decision, time.time(), question.limits)
 
     def _fallback_answer(self, memory: Engine, place: Place, progress: Progress) -> Answer | None:
         """The answer of the fallback limits, in the memory of this process, once per request."""
@@ -204,7 +204,7 @@ class InForce:
         question = self._question_with(fallback, limits)
         if question.hits is None:
             return None
-        return Answer(question, memory.check(question.hits), time.time(), refund=memory.refund)
+        return Answer(question, memory.check(question.hits), time.time(), question.limits, memory.refund)
 
     # Refusals
 
@@ -214,30 +214,33 @@ class InForce:
             self._give_back(before)
         of_meta = answer.of_meta()
         if of_meta is None:
-            return self._exceeded(answer, progress)
+            return self._exceeded(answer)
         progress.answer = of_meta  # the client does not learn about other limits
-        limit = of_meta.question.limits[0].limit
-        react, shown = limit.on_breach or self.settings.on_meta_breach, progress.view_rate_limits[0]
-        return RateLimitExceeded(limit, self._react("on_meta_breach", [react], shown), decision=answer.decision)
+        (applied,) = of_meta.limits
+        reactions = [applied.limit.on_breach or self.settings.on_meta_breach]
+        response = self._react("on_meta_breach", reactions, of_meta, applied)
+        return RateLimitExceeded(applied.limit, response, decision=answer.decision)
 
-    def _exceeded(self, answer: Answer, progress: Progress) -> RateLimitExceeded:
-        refusing, applied = answer.breached(), answer.question.limits
+    def _exceeded(self, answer: Answer) -> RateLimitExceeded:
+        refusing = answer.refusing()
         if self.settings.fail_on_first_breach:
             refusing = refusing[:1]
-            answer.reported = refusing[0] + 1
-        for limit, identifiers, *_ in (applied[number] for number in refusing):
+            answer.limits = answer.limits[: answer.limits.index(refusing[0]) + 1]
+        for limit, identifiers, *_ in refusing:
             self._logger.info(
                 "ratelimit %s (%s) exceeded at endpoint: %s", limit.limit, identifiers[-2], identifiers[-1]
             )
         response = None
-        for number in refusing:
-            reactions = [self.settings.on_breach, applied[number].limit.on_breach]
-            response = self._react("on_breach", reactions, progress.view_rate_limits[number]) or response
-        return RateLimitExceeded(applied[refusing[0]].limit, response, decision=answer.decision)
+        for each in refusing:
+            reactions = [self.settings.on_breach, each.limit.on_breach]
+            response = self._react("on_breach", reactions, answer, each) or response
+        return RateLimitExceeded(refusing[0].limit, response, decision=answer.decision)
 
-    def _react(self, name: str, reactions: list[Reaction | None], shown: RequestLimit) -> Response | None:
+    def _react(
+        self, name: str, reactions: list[Reaction | None], answer: Answer, refusing: AppliedLimit
+    ) -> Response | None:
         """Call each of ``reactions`` once. Return the last response that one of them returns."""
-        response = None
+        shown, response = RequestLimit(self.limiter, answer, refusing, True), None
         for react in filter(None, dict.fromkeys(reactions)):
             try:
                 given = react(shown)
@@ -257,9 +260,7 @@ class InForce:
         if progress is None:
             return
         for answer in progress.conditional:
-            given = (limit.declared.deduct_when for limit, *_ in answer.question.limits)
-            unwanted = answer.unwanted(accepts is None or bool(accepts(response)) for accepts in given)
-            if unwanted:
+            if unwanted := answer.unwanted(response):
                 self._give_back(answer, unwanted)
         if self.limiter.enabled and self.settings.headers_enabled and (shown := progress.view_rate_limit) is not None:
             self._add_headers(response, shown)

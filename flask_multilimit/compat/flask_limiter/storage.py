@@ -90,25 +90,19 @@ class Terms(NamedTuple):
 
 
 def hit_for(item: RateLimitItem, identifiers: tuple[str, ...], cost: int, terms: Terms) -> Hit:
-    """The hit of ``item``; ``identifiers`` are those of the client, and last the scope."""
-    (hit,) = _hits(item, item.rule(terms.algorithm), identifiers, terms, cost=cost)
-    return hit
-
-
-def ban_for(item: RateLimitItem, identifiers: tuple[str, ...], cost: int, terms: Terms) -> Hit:
-    """The hit of a meta limit: a ban, or if it lets nothing pass at all, a rule."""
-    ban = item.ban(cost)
-    if ban is None:
-        return hit_for(replace(item, amount=0), identifiers, cost, terms)
-    *_, hit = _hits(item, "1/minute", identifiers, terms, ban=ban)  # the hit of this rule is not used
-    return hit
-
-
-def _hits(item: RateLimitItem, rules: Any, identifiers: tuple[str, ...], terms: Terms, **options: Any) -> Hits:
+    """The hit of ``item``; ``identifiers`` are those of the client, and last the scope. That of a meta limit is a ban,
+    or if it lets nothing pass at all, a rule."""
     *subject, scope = identifiers or ("",)
     policy: Any = terms.on_storage_error
-    who: dict[str, Any] = {"scope": scope, "subject": "/".join(subject), "type": item.type_name}
-    return hits_for(rules, prefix=terms.prefix, on_storage_error=policy, **who, **options)
+    who: dict[str, Any] = {"subject": "/".join(subject), "prefix": terms.prefix, "on_storage_error": policy}
+    ban = item.ban(cost) if item.is_meta else None
+    if ban is not None:
+        _, hit = hits_for("1/minute", scope=scope, type=item.type_name, ban=ban, **who)  # not the hit of this rule
+        return hit
+    if item.is_meta:
+        item = replace(item, amount=0)
+    (hit,) = hits_for(item.rule(terms.algorithm), scope=scope, type=item.type_name, cost=cost, **who)
+    return hit
 
 
 class WindowStats(NamedTuple):
@@ -151,9 +145,7 @@ class Strategy:
         self._limiter.reset(self._hits(item, identifiers, 1))
 
     def _hits(self, item: Any, identifiers: tuple[Any, ...], cost: int) -> Hits:
-        own = RateLimitItem.of(item)
-        make = ban_for if own.is_meta else hit_for
-        return Hits([make(own, tuple(map(str, identifiers)), cost, self._terms)])
+        return Hits([hit_for(RateLimitItem.of(item), tuple(map(str, identifiers)), cost, self._terms)])
 
 
 _LADDER = (60, 3600, 86_400, 30 * 86_400, 400 * 86_400)
@@ -210,7 +202,7 @@ class StorageOfApp:
         if item is None:
             self._limiter.reset([*self._hits_of(key), *self._expiry_hits(key)])
         else:
-            meta = [ban_for(replace(item, is_meta=True), identifiers, 1, self._terms)] if item.amount else []
+            meta = [hit_for(replace(item, is_meta=True), identifiers, 1, self._terms)] if item.amount else []
             self._limiter.reset([*self._hits_of(key), *meta])
 
     def _statuses(self, key: str) -> Sequence[RuleStatus]:
