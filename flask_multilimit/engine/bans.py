@@ -106,7 +106,7 @@ class BanRule(Rule):
             most=most,
             memory=most if ban.factor > 1 else 0,
         )
-        fill_rule(self, time=ban.within, count=0, algorithm=BAN)
+        fill_rule(self, {"time": ban.within, "count": 0, "algorithm": BAN})
         object.__setattr__(self, "quota", quota)
         object.__setattr__(self, "longest_quota", quota)
         object.__setattr__(self, "ban", ban)

@@ -98,18 +98,11 @@ class Rule:
         lease: int | None = None,
         name: str | None = None,
     ) -> None:
-        given = {
-            "time": time,
-            "count": count,
-            "algorithm": algorithm,
-            "burst": burst,
-            "max_delay": max_delay,
-            "lease": lease,
-            "name": name,
-        }
+        given = dict(locals())
+        del given["self"]
         values = checked("Rule", given, _CHECKS)
         try:
-            fill_rule(self, **values)
+            fill_rule(self, values)
         except ValueError as error:  # the algorithm cannot calculate with it
             raise ConfigurationError(f"{called_with('Rule', given)}: {error}") from None
         mistake = _mistake_in(self)
@@ -141,7 +134,7 @@ class Rule:
     @classmethod
     def refusing(cls, time: float = 60, *, algorithm: str = "sliding_window", name: str | None = None) -> Rule:
         """A rule with a count of 0, which lets nothing pass: for code, because in a declaration it is an error."""
-        return fill_rule(object.__new__(Rule), time=time, count=0, algorithm=algorithm, name=name)
+        return fill_rule(object.__new__(Rule), {"time": time, "count": 0, "algorithm": algorithm, "name": name})
 
     @property
     def lease_ms(self) -> int:
@@ -201,7 +194,7 @@ class Concurrent(Rule):
     def __init__(self, count: int, timeout: float | timedelta = 60, *, name: str | None = None) -> None:
         given = {"count": count, "timeout": timeout, "name": name}
         values = checked("Concurrent", given, _CHECKS)
-        fill_rule(self, time=values["timeout"], count=values["count"], algorithm=CONCURRENCY, name=values["name"])
+        fill_rule(self, {**values, "time": values["timeout"], "algorithm": CONCURRENCY})
         mistake = _mistake_in(self)
         if mistake:
             raise ConfigurationError(f"{called_with('Concurrent', given)}: {mistake}")
@@ -249,7 +242,7 @@ class Calendar(Rule):
         mistake = _mistake_in_anchor(period, anchor)
         if mistake:
             raise ConfigurationError(Phrase("{call}: {mistake}", call=called_with("Calendar", given), mistake=mistake))
-        fill_rule(self, time=PERIODS[period], count=values["count"], algorithm=CALENDAR, name=values["name"])
+        fill_rule(self, {**values, "time": PERIODS[period], "algorithm": CALENDAR})
         anchor = _DEFAULT_ANCHORS.get(period) if anchor is None else anchor
         zone = _zone_in_key(timezone)
         quota = replace(self.quota, periods=periods_of(period, timezone, anchor))
@@ -351,25 +344,14 @@ def changed(rule: Rule, **fields: Any) -> Rule:
     return rule_of({**known, **{name: value for name, value in fields.items() if name in known or value is not None}})
 
 
-def fill_rule(
-    rule: Rule,
-    time: float,
-    count: int,
-    algorithm: str,
-    burst: int | None = None,
-    max_delay: float | None = None,
-    lease: int | None = None,
-    name: str | None = None,
-) -> Rule:
-    """Set the fields of ``rule``, which must have been checked, and those computed from them. Returns ``rule``."""
-    put = object.__setattr__
-    for field_name, value in zip(
-        Rule.__match_args__, (time, count, algorithm, burst, max_delay, lease, name), strict=True
-    ):
-        put(rule, field_name, value)
+def fill_rule(rule: Rule, fields: Mapping[str, Any]) -> Rule:
+    """Set the ``fields`` of ``rule``, which must have been checked, and those computed from them. Returns ``rule``."""
+    put, given, algorithm = object.__setattr__, fields.get, fields["algorithm"]
+    for name in Rule.__match_args__:
+        put(rule, name, given(name))
     longest_lease_ms = _longest_lease_ms(rule)
     quota = longest_quota = _quota(rule, longest_lease_ms)
-    if lease is None and longest_lease_ms:
+    if longest_lease_ms and rule.lease is None:
         quota = _quota(rule, 0)
     put(rule, "quota", quota)
     put(rule, "longest_quota", longest_quota)
