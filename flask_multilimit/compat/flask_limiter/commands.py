@@ -19,8 +19,7 @@ from .constants import ConfigVars
 from .declared import Limit, RuntimeLimit, name_of
 from .in_force import MULTILIMIT, InForce
 from .migrate import report
-from .places import Destination, Place
-from .registry import view_name
+from .places import Destination, Place, view_name
 from .settings import setting_of
 from .util import get_qualified_name
 

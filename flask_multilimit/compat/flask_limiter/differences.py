@@ -13,7 +13,7 @@ from flask_multilimit.engine.text import SafeLogger
 
 from .declared import Limit
 from .in_force import InForce
-from .registry import view_name
+from .places import view_name
 from .settings import unknown_settings
 
 _logger = SafeLogger(logging.getLogger("flask_multilimit.compat"))

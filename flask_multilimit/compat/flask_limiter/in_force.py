@@ -19,8 +19,7 @@ from .checks import Answer, AppliedLimit, Progress, Question, RequestLimit, appl
 from .constants import HeaderNames
 from .declared import KeyFunction, Reaction, RuntimeLimit
 from .errors import RateLimitExceeded
-from .places import Place, Places, Resolved
-from .registry import Registry
+from .places import Place, Places, Registry, Resolved
 from .settings import Options, Settings
 from .storage import StorageOfApp, Strategy, Terms, storage_from
 

@@ -20,7 +20,7 @@ from .constants import ConfigVars, ExemptionScope
 from .declared import KeyFunction, Limit, LimitOptions, LimitText, RouteLimit, Scope, check
 from .differences import warn
 from .in_force import InForce
-from .registry import Registry
+from .places import Registry
 from .settings import LISTS, Options, check_options
 from .storage import StorageOfApp, Strategy
 from .util import get_qualified_name

@@ -12,7 +12,7 @@ from .contrib.util import get_remote_address_cloudflare
 from .declared import ApplicationLimit, Limit, RouteLimit, name_of
 from .in_force import InForce
 from .items import DAY, MOST_STRIKES, RateLimitItem, parse_many
-from .registry import view_name
+from .places import view_name
 from .util import get_remote_address
 
 NOTES_BY_ALGORITHM = {

@@ -1,22 +1,87 @@
-"""Where the requests of an app are checked: before a view, and at decorated functions and ``with`` statements."""
+"""What a Limiter limits, and where the requests of an app are checked: before a view, and at decorated functions and
+``with`` statements."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
-from flask import Flask, Request, request
+from flask import Blueprint, Flask, Request, request
 
 from .constants import ExemptionScope
 from .declared import KeyFunction, Limit, MetaLimit, RuntimeLimit
-from .registry import Registry, view_name
 from .settings import Settings
+from .util import get_qualified_name
 
 KEEPING_OWN = ExemptionScope.APPLICATION | ExemptionScope.DEFAULT
 """A blueprint that is exempt only from these keeps its own limits."""
 MOST_REMEMBERED = 4096
+
+
+class Registry:
+    """The declarations of one Limiter, for all apps that it serves."""
+
+    def __init__(self, is_decorated: Callable[[Any], bool]) -> None:
+        self.is_decorated = is_decorated
+        """Whether a function checks limits when it is called."""
+        self.version: int = 0
+        """Increases with every declaration: places made before may be outdated."""
+        self.decorated: dict[str, dict[Limit, None]] = {}
+        """The limits by the name of the decorated function."""
+        self.blueprints: dict[str, dict[Limit, None]] = {}
+        self.exempt_names: dict[str, ExemptionScope] = {}
+        self.exempt_blueprints: dict[str, ExemptionScope] = {}
+        self._targets: WeakSet[Any] = WeakSet()
+        """The functions that limits were put on."""
+        self.hints: dict[str, dict[str, None]] = {}
+        """By endpoint, the decorated functions that requests called besides the view."""
+
+    def decorate(self, name: str, limit: Limit, target: Any) -> None:
+        with suppress(TypeError):  # it cannot be weakly referenced
+            self._targets.add(target)
+        if limit not in self.decorated.get(name, ()):
+            self.decorated.setdefault(name, {})[limit] = None
+            self.version += 1
+
+    def limit_blueprint(self, name: str, limit: Limit) -> None:
+        self.blueprints.setdefault(name, {})[limit] = None
+        self.version += 1
+
+    def exempt(self, target: Any, flags: ExemptionScope) -> None:
+        if isinstance(target, Blueprint):
+            self.exempt_blueprints[target.name] = flags
+        else:
+            self.exempt_names[get_qualified_name(target)] = flags
+        self.version += 1
+
+    def learn(self, endpoint: str, name: str) -> None:
+        """Remember that a request to ``endpoint`` called the decorated function ``name``, which is not its view."""
+        if name not in self.hints.get(endpoint, ()):
+            self.hints.setdefault(endpoint, {})[name] = None
+            self.version += 1
+
+    def limits_of(self, name: str) -> tuple[Limit, ...]:
+        """The limits of a decorated function: none if it is exempt from anything."""
+        return () if self.exempt_names.get(name) else tuple(self.decorated.get(name, ()))
+
+    def is_target(self, function: Any) -> bool:
+        with suppress(TypeError):  # it cannot be hashed, so it is not one
+            return function in self._targets
+        return False
+
+    def declared(self) -> Iterator[Limit]:
+        """Every limit of a function or a blueprint."""
+        for limits in (*self.decorated.values(), *self.blueprints.values()):
+            yield from limits
+
+
+def view_name(app: Flask, endpoint: str) -> str:
+    view: Any = app.view_functions.get(endpoint)
+    return get_qualified_name(view) if view is not None else ""
 
 
 class Resolved(NamedTuple):
