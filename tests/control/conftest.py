@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,10 @@ from flask import Flask, g, request
 from flask_multilimit import IP, USER, MultiLimit, rate_limiter
 from flask_multilimit.control.control import Control
 from flask_multilimit.control.store import StoredDocument, StoreInMemory
+from flask_multilimit.control.watch import ControlFollower
+from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, view
-from support.servers import Server
+from support.servers import Binary, Server
 from support.waiting import until
 
 
@@ -29,6 +31,16 @@ class Shop:
     def control(self) -> Control:
         with self.app.app_context():
             return self.multilimit.control
+
+    @property
+    def follower(self) -> ControlFollower:
+        return gate_of(self.app).applier.follower
+
+    def denies(self) -> bool:
+        """Whether a view without limits refuses the client."""
+        (status,) = self.statuses(1, "/open")
+        assert status in {200, 403}
+        return status == 403
 
     def statuses(self, times: int, path: str = "/", *, ip: str = "198.51.100.7", user: str = "") -> list[int]:
         return [self.ask(path, ip=ip, user=user).status_code for _ in range(times)]
@@ -63,6 +75,13 @@ def on_server(server: Server, redis_client: redis.Redis) -> str:
     """The URI of an empty server."""
     del redis_client  # the fixture empties the server
     return server.url
+
+
+@pytest.fixture
+def own_server(server_binaries: dict[str, Binary]) -> Iterator[Server]:
+    """A server that a test may stop. It keeps nothing through a restart."""
+    with Server(next(iter(server_binaries.values())), tcp=True) as server:
+        yield server
 
 
 def soon(happens: Callable[[], bool]) -> None:

@@ -125,7 +125,7 @@ class TestDocumentOnServer:
 
         with control_failed.connected_to(lambda _, error: signals.append(str(error)), shop.app):
             for _ in range(3):
-                gate_of(shop.app).applier.follower.look()
+                shop.follower.look()
 
         assert shop.statuses(1) == [403]
         assert [message in each for each in signals] == [True]
@@ -135,7 +135,7 @@ class TestDocumentOnServer:
 
     def test_valid_document_after_a_broken_one_is_in_force(self, shop: Shop, redis_client: redis.Redis) -> None:
         redis_client.hset(KEY, mapping={"stamp": "9-broken", "document": "{"})
-        gate_of(shop.app).applier.follower.look()
+        shop.follower.look()
         redis_client.delete(KEY)
         shop.control.deny("198.51.100.7", lasting=True)
 
@@ -281,7 +281,7 @@ class TestDocumentOnServer:
 
 def test_many_entries_that_end_one_after_another_are_not_processed_at_each_look() -> None:
     shop, store = shop_on("memory://"), SkewedStore()
-    follower = gate_of(shop.app).applier.follower
+    follower = shop.follower
     follower.store = store
     ends = [time.time() + 60 + n for n in range(1000)]
     entries = [

@@ -24,34 +24,29 @@ from flask_multilimit.control.store import StoreInStorage
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
 from flask_multilimit.plan.changes import ChangeValidator
-from flask_multilimit.serve.gate import gate_of
 from support.asking import commands
 from support.cluster import Cluster
 from support.folders import DOCS
 from support.forks import FORKS, PATIENCE, forked
 from support.processes import Program
-from support.servers import Binary, Server
-
-
-def denies(shop: Shop) -> bool:
-    return shop.statuses(1, "/open") == [403]
+from support.servers import Server
 
 
 def test_other_process_applies_a_change_and_its_end(on_server: str) -> None:
     one, other = shop_on(on_server), shop_on(on_server)
-    assert other.statuses(1, "/open") == [200]
+    assert not other.denies()
 
     one.control.deny("198.51.100.7", for_=2)
 
-    soon(lambda: denies(other))
-    soon(lambda: not denies(other))
-    soon(lambda: not denies(one))
+    soon(other.denies)
+    soon(lambda: not other.denies())
+    soon(lambda: not one.denies())
 
 
 def test_new_process_applies_changes_at_its_first_request(on_server: str) -> None:
     shop_on(on_server).control.deny("198.51.100.7", lasting=True)
 
-    assert denies(shop_on(on_server))
+    assert shop_on(on_server).denies()
 
 
 def test_requests_send_no_command_for_changes(on_server: str, redis_client: redis.Redis) -> None:
@@ -67,6 +62,9 @@ def test_requests_send_no_command_for_changes(on_server: str, redis_client: redi
         assert shop.statuses(1, ip="192.0.2.7") == [403]
 
     assert seen == ["EVALSHA"]
+
+
+DOCUMENT = "rate_limit:{control}:document"
 
 
 class FailsTwice:
@@ -85,7 +83,7 @@ def test_change_that_code_of_the_app_refuses_is_reported_once_and_tried_again(
     on_server: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop_on(on_server).control.deny("198.51.100.7", lasting=True)
-    follower = gate_of(shop_on(on_server).app).applier.follower
+    follower = shop_on(on_server).follower
     follower._take = take = FailsTwice()
 
     seen = []
@@ -100,7 +98,7 @@ def test_change_that_code_of_the_app_refuses_is_reported_once_and_tried_again(
 
 def test_worker_announces_the_version_in_force_while_code_of_the_app_refuses_a_newer_one(on_server: str) -> None:
     shop_on(on_server).control.deny("198.51.100.7", lasting=True)
-    follower = gate_of(shop_on(on_server).app).applier.follower
+    follower = shop_on(on_server).follower
     follower._take, follower._limits = FailsTwice(), lambda: "limits"
 
     follower._look_again()
@@ -112,7 +110,7 @@ def test_worker_announces_the_version_in_force_while_code_of_the_app_refuses_a_n
 def test_entry_whose_end_code_of_the_app_refuses_ends_at_the_next_look(on_server: str) -> None:
     shop = shop_on(on_server)
     shop.control.deny("198.51.100.7", for_="1h")
-    follower = gate_of(shop.app).applier.follower
+    follower = shop.follower
     follower._take = take = FailsTwice()
     later, follower._next_pruning = follower.in_force.now + 3601, 0.0
 
@@ -131,11 +129,11 @@ def test_process_that_could_start_no_thread_at_its_first_request_follows_changes
     shop = shop_on(on_server)
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        assert not denies(shop)
-    assert not denies(shop)
+        assert not shop.denies()
+    assert not shop.denies()
     shop_on(on_server).control.deny("198.51.100.7", lasting=True)
 
-    soon(lambda: denies(shop))
+    soon(shop.denies)
 
 
 def test_app_with_control_disabled_ignores_changes(on_server: str) -> None:
@@ -145,37 +143,35 @@ def test_app_with_control_disabled_ignores_changes(on_server: str) -> None:
 
 
 @pytest.mark.slow
-def test_last_document_stays_in_force_in_an_outage_then_the_newest(server_binaries: dict[str, Binary]) -> None:
-    with Server(next(iter(server_binaries.values())), tcp=True) as server:
-        shop = shop_on(server.tcp_url)
-        shop.control.deny("198.51.100.7", lasting=True)
-        text: Any = server.client().hget("rate_limit:{control}:document", "document")
-        server.stop()
-        assert all(denies(shop) for _ in range(3))
-        time.sleep(1)
-        assert denies(shop)
-        assert shop.control.problem is None
+def test_last_document_stays_in_force_in_an_outage_then_the_newest(own_server: Server) -> None:
+    shop = shop_on(own_server.tcp_url)
+    shop.control.deny("198.51.100.7", lasting=True)
+    text: Any = own_server.client().hget(DOCUMENT, "document")
+    own_server.stop()
+    assert all(shop.denies() for _ in range(3))
+    time.sleep(1)
+    assert shop.denies()
+    assert shop.control.problem is None
 
-        server.restart()
-        server.client().hset("rate_limit:{control}:document", mapping={"stamp": "2-new", "document": text})
-        soon(lambda: gate_of(shop.app).applier.follower.in_force.stamp == "2-new")
-        assert denies(shop)
-        server.client().delete("rate_limit:{control}:document")
-        soon(lambda: not denies(shop))
+    own_server.restart()
+    own_server.client().hset(DOCUMENT, mapping={"stamp": "2-new", "document": text})
+    soon(lambda: shop.follower.in_force.stamp == "2-new")
+    assert shop.denies()
+    own_server.client().delete(DOCUMENT)
+    soon(lambda: not shop.denies())
 
 
 @pytest.mark.slow
-def test_change_ends_on_time_in_an_outage(server_binaries: dict[str, Binary]) -> None:
-    with Server(next(iter(server_binaries.values())), tcp=True) as server:
-        shop = shop_on(server.tcp_url)
-        shop.control.override("show", off=True, for_=2, force=True)
-        shop.control.ban("198.51.100.8", for_=2)
-        shop.control.deny("198.51.100.0/24", lasting=True)
-        server.stop()
-        assert shop.statuses(4, ip="203.0.113.7") == [200] * 4
+def test_change_ends_on_time_in_an_outage(own_server: Server) -> None:
+    shop = shop_on(own_server.tcp_url)
+    shop.control.override("show", off=True, for_=2, force=True)
+    shop.control.ban("198.51.100.8", for_=2)
+    shop.control.deny("198.51.100.0/24", lasting=True)
+    own_server.stop()
+    assert shop.statuses(4, ip="203.0.113.7") == [200] * 4
 
-        soon(lambda: 429 in shop.statuses(4, ip="203.0.113.7"))
-        assert shop.statuses(2, ip="198.51.100.8") == [403, 403]
+    soon(lambda: 429 in shop.statuses(4, ip="203.0.113.7"))
+    assert shop.statuses(2, ip="198.51.100.8") == [403, 403]
 
 
 def test_change_lost_in_a_failover_is_replaced_by_another_of_its_version(
@@ -183,12 +179,12 @@ def test_change_lost_in_a_failover_is_replaced_by_another_of_its_version(
 ) -> None:
     shop, other = shop_on(on_server), shop_on(on_server)
     shop.control.deny("198.51.100.7", lasting=True)
-    stamp = gate_of(shop.app).applier.follower.in_force.stamp
+    stamp = shop.follower.in_force.stamp
     redis_client.flushall()
     entry = other.control.allow("203.0.113.1", lasting=True)
 
-    assert redis_client.hget("rate_limit:{control}:document", "stamp") != stamp
-    soon(lambda: not denies(shop))
+    assert redis_client.hget(DOCUMENT, "stamp") != stamp
+    soon(lambda: not shop.denies())
     assert shop.control.entries() == (entry,)
 
 
@@ -200,7 +196,7 @@ def test_forked_child_follows_changes(on_server: str) -> None:
     def serve() -> None:
         parent.statuses(1, "/open")
         has_served.set()
-        soon(lambda: denies(parent))
+        soon(parent.denies)
 
     of_child = forked(serve)
     assert has_served.wait(PATIENCE)
@@ -249,7 +245,7 @@ def test_other_process_applies_a_change_on_a_cluster(cluster: Cluster) -> None:
 
     one.control.deny("198.51.100.7", lasting=True)
 
-    soon(lambda: denies(other))
+    soon(other.denies)
     assert len(one.control.history()) == 1
 
 
@@ -281,13 +277,13 @@ class TestServerPermissions:
         self, as_user: Callable[[str], Shop], on_server: str
     ) -> None:
         worker = as_user("+hget")
-        assert worker.statuses(1, "/open") == [200]
+        assert not worker.denies()
 
         with pytest.raises(StorageError):
             worker.control.deny("198.51.100.7", lasting=True)
         shop_on(on_server).control.deny("198.51.100.7", lasting=True)
 
-        soon(lambda: denies(worker))
+        soon(worker.denies)
 
     def test_change_needs_each_documented_permission(self, as_user: Callable[[str], Shop]) -> None:
         control = as_user(f"{RIGHTS_OF_WORKERS} {RIGHTS_OF_OPERATORS}").control
