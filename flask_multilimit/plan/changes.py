@@ -70,9 +70,11 @@ class ChangeValidator:
         before = self._plans_with(self._fitting([each for each in document.overrides if each.id != entry.id]))
         plans = self._plans_with(self._fitting(document.overrides, but=entry))
         if entry.id not in plans.overrides.effective and not differences(before, plans):
-            if entry.limit is not None and entry.limit.methods and _is_at_endpoint(entry, plans):
-                return Phrase("{entry}: no route takes its methods, so it would limit nothing", entry=entry)
             idle = "{entry}: no endpoint has such a limit; {hint}. A function, or a check inside a view, may have it"
+            if entry.limit is not None and not _is_at_endpoint(entry, plans):
+                idle = "{entry}: no endpoint has this name; {hint}. A function may; checks in views get no new limits"
+            elif entry.limit is not None and entry.limit.methods:
+                idle = "{entry}: no route takes its methods, so it would limit nothing"
             return Phrase(idle, entry=entry, hint=_hint(entry, before))
         if min(entry.times or 1, *shares(before, plans)) < SMALLEST_SHARE:
             return Phrase("{entry}: would leave less than a hundredth of a limit", entry=entry)

@@ -187,6 +187,7 @@ def test_list_that_the_storage_does_not_give_is_an_error(command: str) -> None:
         ("set update ip-20s 50/mnute --lasting", "did you mean 'minute'"),
         ("set update ip-20s 50/minute", "--for 2h, or --lasting"),
         ("set nowhere ip-20s 50/minute --lasting", "no endpoint has such a limit"),
+        ("set mail --limit 2/minute --lasting", "A function may; checks in views get no new limits"),
         ("ban 203.0.113.9 --lasting", "a ban needs an end"),
         ("deny nobody --lasting", "give a network"),
         ("deny 203.0.113.9 --for 2", 'write a time as "90s", "15m", "2h" or "1d 12h"'),
