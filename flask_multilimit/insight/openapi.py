@@ -116,7 +116,7 @@ class _Version:
         """What may stand before the paths of a document."""
         if self.number == 2:
             return [str(document.get("basePath", "")).rstrip("/")]
-        urls = [str(each.get("url", "")) for each in document.get("servers", ())]
+        urls = [str(each.get("url", "")) for each in document.get("servers") or () if isinstance(each, Mapping)]
         return ["", *(urlsplit(url).path.rstrip("/") for url in urls)]
 
 
@@ -141,19 +141,21 @@ def with_limits(gate: AppGate, document: Mapping[str, Any]) -> Document:
     made: Document = _copied(document)
     _add(made, _components(gate, version), 2 if version.number == 2 else 3)
     prefixes = version.prefixes(made)
-    for path, operations in made.get("paths", {}).items():
-        for method, operation in operations.items():
+    paths = _table(made, "paths") if "paths" in made else {}
+    for path in paths:
+        operations = _table(paths, path)
+        for method in operations:
             names = [(prefix + path, method.upper()) for prefix in prefixes]
             limits = next((_limits_at(known[name], name[1]) for name in names if name in known), [])
             if limits:
-                _describe(gate, version, operation.setdefault("responses", {}), limits)
+                _describe(gate, version, _table(_table(operations, method), "responses"), limits)
     return made
 
 
 def _describe(gate: AppGate, version: _Version, responses: Document, limits: list[Limit]) -> None:
     fields = version.headers(_fields(gate)) if gate.settings.headers_on == "always" else {}
-    for code, response in responses.items():
-        if fields and str(code).startswith("2") and "$ref" not in response:
+    for code in responses:
+        if fields and str(code).startswith("2") and "$ref" not in (response := _table(responses, code)):
             _add(response, {"headers": fields}, 2)
     _add(responses, version.refusals(gate, limits), 1)
 
@@ -170,9 +172,21 @@ def _components(gate: AppGate, version: _Version) -> Document:
 def _add(into: Document, extra: Mapping[str, Any], levels: int) -> None:
     """Add ``extra`` to ``into``, merged so many levels down. What is there already stays."""
     for name, value in extra.items():
-        known = into.setdefault(name, {} if levels > 1 else value)
         if levels > 1:
-            _add(known, value, levels - 1)
+            _add(_table(into, name), value, levels - 1)
+        elif into.get(name) is None:
+            into[name] = value
+
+
+def _table(document: Document, name: str) -> Document:
+    """The table under ``name``, made if there is none: YAML has null for a name without content. Raises
+    :class:`ConfigurationError` if there is something else."""
+    if document.get(name) is None:
+        document[name] = {}
+    found = document[name]
+    if isinstance(found, dict):
+        return found
+    raise ConfigurationError(f"openapi: document: {brief(name)}: give a table instead of {brief(found)}")
 
 
 def _copied(given: Any) -> Any:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import functools
+import operator
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
@@ -133,6 +138,26 @@ def test_status_that_is_a_number_as_in_yaml_is_kept() -> None:
 
     assert sorted(responses) == ["200", "429"]
     assert responses["429"] == {"description": "Slow."}
+
+
+def paths_in(part: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Where each part of a document is."""
+    for name, inner in part.items() if isinstance(part, dict) else ():
+        yield (*path, name)
+        yield from paths_in(inner, (*path, name))
+
+
+@pytest.mark.parametrize("value", [None, "text", ["a list"]])
+def test_part_that_is_no_table_counts_as_empty_if_it_is_null_and_is_named_otherwise(value: Any) -> None:
+    whole = {**document(), "components": {"schemas": {}}, "servers": [{"url": "/v1"}]}
+    app, multilimit = made()
+    for *path, name in set(paths_in(whole)) - {("openapi",)}:
+        given = copy.deepcopy(whole)
+        functools.reduce(operator.getitem, path, given)[name] = value
+        with app.app_context(), contextlib.suppress(ConfigurationError) if value else contextlib.nullcontext():
+            multilimit.openapi(given)
+    with app.app_context(), pytest.raises(ConfigurationError, match="openapi: document: 'responses': give a table"):
+        multilimit.openapi({"openapi": "3.1.0", "paths": {"/items/{item_id}": {"post": {"responses": [1]}}}})
 
 
 @pytest.mark.parametrize(
