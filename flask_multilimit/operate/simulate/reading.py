@@ -9,7 +9,7 @@ import io
 import sys
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timezone, tzinfo
@@ -104,7 +104,9 @@ class Logs:
         self.files = [LogFile(str(path)) for path in self.paths]
         with ExitStack() as stack:
             opened = [stack.enter_context(self._opened(path)) for path in self.paths]
-            streams = [_InOrder(file, self).requests(source) for file, source in zip(self.files, opened, strict=True)]
+            streams = [
+                _in_order(_requests(source, file, self), file) for file, source in zip(self.files, opened, strict=True)
+            ]
             yield from streams[0] if len(streams) == 1 else heapq.merge(*streams, key=_at)
 
     @contextmanager
@@ -215,75 +217,56 @@ def _lines(source: io.BufferedReader, file: LogFile, logs: Logs) -> Iterator[str
             yield line.rstrip("\r\n")
 
 
-class _InOrder:
-    """The requests of one file, in order of time."""
-
-    def __init__(self, file: LogFile, logs: Logs) -> None:
-        self._file = file
-        self._logs = logs
-        self._held: list[LoggedRequest] = []
-        self._enough = LEAST_HELD
-        """The number of held requests that makes sorting worthwhile."""
-        self._newest = 0
-        self._passed_on = 0
-        """The latest instant of a request that was passed on."""
-
-    def requests(self, source: io.BufferedReader) -> Iterator[LoggedRequest]:
-        lines, held = _lines(source, self._file, self._logs), self._held
-        first = list(islice(lines, SAMPLE_LINES))
-        read = self._reader(first)
-        if read is None:
-            self._file.malformed += len(first)
-            return
-        for line in chain(first, lines):
-            request = self._request(line, read)
-            if request is not None:
-                held.append(request)
-                if len(held) >= self._enough:
-                    yield from self._due()
-        self._file.requests += len(held)
-        held.sort(key=_at)
-        yield from held
-
-    def _reader(self, lines: list[str]) -> Read | None:
-        logs, file = self._logs, self._file
-        if logs.make_reader is not None:
-            file.format = "as given"
-            return logs.make_reader(logs.zone, logs.wanted)
-        file.format = recognised(filter(None, lines), logs.zone)
-        return None if file.format is None else format_of(file.format)(logs.zone, logs.wanted)
-
-    def _request(self, line: str, read: Read) -> LoggedRequest | None:
-        """The request in ``line``, if it is wanted. One that comes too late gets the earliest possible time."""
-        file, since, until = self._file, self._logs.since, self._logs.until
+def _requests(source: io.BufferedReader, file: LogFile, logs: Logs) -> Iterator[LoggedRequest]:
+    """The requests that are wanted, in the order of their lines."""
+    lines, since, until = _lines(source, file, logs), logs.since, logs.until
+    first = list(islice(lines, SAMPLE_LINES))
+    read = _reader(first, file, logs)
+    if read is None:
+        file.malformed += len(first)
+        return
+    for line in chain(first, lines):
         try:
             request = read(line)
         except NoRequestError:
             file.not_requests += 1
-            return None
+            continue
         if request is None or not 0 <= request[0] < LATEST:
             file.malformed += bool(line.strip()) and not line.startswith("#")
-            return None
-        at, oldest = request[0], max(self._newest - HOLD * MICROSECONDS, self._passed_on)
-        if (since is not None and at < since) or (until is not None and at >= until):
+        elif (since is not None and request[0] < since) or (until is not None and request[0] >= until):
             file.outside += 1
-            return None
+        else:
+            took = request[9]
+            yield request if took is None or 0 <= took <= LONGEST else request._replace(took=None)
+
+
+def _reader(lines: list[str], file: LogFile, logs: Logs) -> Read | None:
+    if logs.make_reader is not None:
+        file.format = "as given"
+        return logs.make_reader(logs.zone, logs.wanted)
+    file.format = recognised(filter(None, lines), logs.zone)
+    return None if file.format is None else format_of(file.format)(logs.zone, logs.wanted)
+
+
+def _in_order(requests: Iterable[LoggedRequest], file: LogFile) -> Iterator[LoggedRequest]:
+    """The requests of one file, in order of time. One that comes too late gets the earliest possible time."""
+    held, enough = list[LoggedRequest](), LEAST_HELD  # so many make sorting worthwhile
+    newest = passed_on = 0
+    for request in requests:
+        at, oldest = request[0], max(newest - HOLD * MICROSECONDS, passed_on)
         if at < oldest:
             file.late += 1
-            request = request._replace(at=oldest)
-        self._newest = max(self._newest, at)
-        took = request[9]
-        return request if took is None or 0 <= took <= LONGEST else request._replace(took=None)
-
-    def _due(self) -> Iterator[LoggedRequest]:
-        """The held requests that no earlier one can precede any more."""
-        held = self._held
-        held.sort(key=_at)
-        due = bisect_left(held, self._newest - HOLD * MICROSECONDS, key=_at)
-        due = max(due, len(held) - MOST_HELD)
-        if due:
-            self._passed_on = held[due - 1][0]
-        self._file.requests += due
-        yield from islice(held, due)
-        del held[:due]
-        self._enough = min(2 * len(held) + LEAST_HELD, 2 * MOST_HELD)
+            request = request._replace(at=oldest)  # noqa: PLW2901
+        newest = max(newest, at)
+        file.requests += 1
+        held.append(request)
+        if len(held) >= enough:
+            held.sort(key=_at)
+            due = max(bisect_left(held, newest - HOLD * MICROSECONDS, key=_at), len(held) - MOST_HELD)
+            if due:  # no earlier one can come any more
+                passed_on = held[due - 1][0]
+            yield from islice(held, due)
+            del held[:due]
+            enough = min(2 * len(held) + LEAST_HELD, 2 * MOST_HELD)
+    held.sort(key=_at)
+    yield from held
