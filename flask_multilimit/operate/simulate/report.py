@@ -195,9 +195,11 @@ class Counts:
         return self.endpoints.setdefault(name, EndpointReport(name))
 
     def rule(self, rule: ReplayedRule) -> RuleReport:
-        if rule.is_ban:
-            self.banned.setdefault(rule, [])
-        return self.rules.setdefault(rule, RuleReport(*rule))
+        if rule not in self.rules:
+            self.rules[rule] = RuleReport(*rule)
+            if rule.is_ban:
+                self.banned[rule] = []
+        return self.rules[rule]
 
     def endpoint_reports(self) -> tuple[EndpointReport, ...]:
         """A report of each endpoint, those that refuse most first."""
