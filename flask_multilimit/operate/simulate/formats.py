@@ -10,26 +10,23 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from itertools import pairwise
 from operator import itemgetter
-from typing import Any, Literal, get_args
+from typing import Any
 
 from ...engine import ConfigurationError
 from ...engine.errors import brief
 from . import recorded
 from .logged import (
-    METHODS,
     MICROSECONDS,
     MISSING,
     NO_FIELDS,
-    STATUSES,
+    ROLES,
     LoggedRequest,
+    Make,
     NoRequestError,
     Read,
-    Times,
-    checked_method,
-    duration,
+    Role,
     field_name,
-    from_number,
-    request_line,
+    maker,
     unescaped,
 )
 
@@ -40,11 +37,6 @@ MakeReader = Callable[[tzinfo, Sequence[str]], Read]
 #
 # A format becomes one regular expression that never backtracks: each field ends at the first character that can follow
 # it in the format. So the time to read a line is linear in its length, whatever it contains.
-
-Role = Literal["at", "address", "user", "request", "method", "target", "path", "query", "status", "host", "took"]
-"""What a variable of a format says about a request."""
-
-_ROLES: tuple[Role, ...] = get_args(Role)
 
 
 def _by_name(names: Mapping[Role, str]) -> Mapping[str, Role]:
@@ -130,7 +122,7 @@ def format_string(text: str, *, name: str | None = None, open_end: bool = False)
         pattern, fields = _pattern(variables, end, {field_name(each): each for each in wanted}, open_end)
         at_end = server != "Apache"  # Apache logs the time at which a request begins
         unit = units.get("took", MICROSECONDS)
-        return _reader(pattern, Times(zone), fields, at_end=at_end, unit=unit, no_query=no_query)
+        return _reader(pattern, fields, maker(zone, at_end=at_end, unit=unit, no_query=no_query))
 
     return reader
 
@@ -146,7 +138,7 @@ def expression(text: str) -> MakeReader:
     if "at" not in groups or not ("request" in groups or ("method" in groups and groups & {"target", "path"})):
         raise ConfigurationError(
             f"regular expression {brief(text)}: name its groups (?P<at>...) and (?P<request>...), or (?P<method>...) "
-            f"and (?P<target>...), and what else it has of {', '.join(_ROLES)}"
+            f"and (?P<target>...), and what else it has of {', '.join(ROLES)}"
         )
 
     def reader(zone: tzinfo, wanted: Iterable[str]) -> Read:
@@ -156,7 +148,7 @@ def expression(text: str) -> MakeReader:
         begin = flags.end() if flags else 0
         end = "\n" if own.flags & re.VERBOSE else ""  # a comment may be last
         pattern = f"{text[:begin]}(?:{text[begin:]}{end}){_empty_groups(groups)}"
-        return _reader(re.compile(pattern), Times(zone), fields)
+        return _reader(re.compile(pattern), fields, maker(zone))
 
     return reader
 
@@ -230,58 +222,23 @@ def _end_marker(text: str) -> str:
 
 def _empty_groups(taken: Iterable[str]) -> str:
     """Groups that match nothing, for the roles that a format does not have."""
-    return "".join(f"(?P<{role}>)" for role in _ROLES if role not in taken)
+    return "".join(f"(?P<{role}>)" for role in ROLES if role not in taken)
 
 
-def _reader(
-    pattern: re.Pattern[str],
-    times: Times,
-    fields: Mapping[str, str],
-    *,
-    at_end: bool = True,
-    unit: int = MICROSECONDS,
-    no_query: str = "",
-) -> Read:
-    """``no_query`` is what the server writes behind the path if there is no query."""
-    matches, roles = pattern.match, itemgetter(*(pattern.groupindex[role] - 1 for role in _ROLES))
-    instant, new = times.__call__, tuple.__new__  # as fast as can be: a log has millions of lines
+def _reader(pattern: re.Pattern[str], fields: Mapping[str, str], make: Make) -> Read:
+    matches, roles = pattern.match, itemgetter(*(pattern.groupindex[role] - 1 for role in ROLES))
 
     def read(line: str) -> LoggedRequest | None:
         match = matches(line)
         if match is None:
             return None
-        at, address, user, request, method, target, path, query, status, host, took = roles(match.groups(""))
-        try:
-            arrived = instant(at)
-        except (ValueError, OverflowError):
-            return None
-        length = None
-        if took:
-            length = duration(took, unit)
-            if length and at_end:
-                arrived -= length
-        if request:
-            method, target = request_line(request)
-        elif not target:
-            target = f"{path}?{query.lstrip('?')}" if query and query != "-" else path.removesuffix(no_query)
-        if method not in METHODS:
-            method = checked_method(method)
-        is_escaped = "\\" in line
-        fields_of_line = (
-            arrived,
-            method,
-            unescaped(target) if is_escaped else target,
-            address,
-            STATUSES.get(status, 0),
-            None if user in MISSING else unescaped(user),
-            "" if host == "-" else host,
-            {name: unescaped(match[group]) for group, name in fields.items() if match[group] not in MISSING}
-            if fields
-            else NO_FIELDS,
-            None,
-            length,
-        )
-        return new(LoggedRequest, fields_of_line)
+        found = roles(match.groups(""))
+        if "\\" in line:
+            found = map(unescaped, found)
+        further = NO_FIELDS
+        if fields:
+            further = {name: unescaped(match[group]) for group, name in fields.items() if match[group] not in MISSING}
+        return make(*found, further)
 
     return read
 
@@ -305,44 +262,23 @@ class JsonFormat:
 
     def reader(self, zone: tzinfo, wanted: Sequence[str]) -> Read:
         """A reader of lines. ``wanted`` are header fields, or paths such as ``request.tls.server_name``."""
-        times = Times(zone)
-        places = [
-            [name.split(".") for name in self.names.get(role, "").split()]
-            for role in ("at", "took", "address", "user", "request", "method", "target", "host", "status")
-        ]
+        make = maker(zone, at_end=not self.begins, unit=0.001 if self.begins else MICROSECONDS)
+        places = {role: [name.split(".") for name in self.names.get(role, "").split()] for role in ROLES}
 
         def read(line: str) -> LoggedRequest | None:
             try:
                 entry = json.loads(line)
             except (ValueError, RecursionError):
                 return None
-            at, took, address, user, request, method, target, host, status = [_find(entry, paths) for paths in places]
-            if request and method and not target and " " not in _text(request):  # as Logstash calls the target
-                target = request
-            elif request:
-                method, target = request_line(_text(request))
-            try:
-                arrived = _instant(at, times)
-            except (ValueError, OverflowError):
+            values = {role: _find(entry, paths) for role, paths in places.items()}
+            if not self.begins and not _are_seconds(values["took"]):
+                values["took"] = None
+            found = {role: _text(value) for role, value in values.items()}
+            if found["method"] and not found["target"] and " " not in found["request"]:  # as Logstash calls the target
+                found["request"], found["target"] = "", found["request"]
+            if not (found["request"] or (found["method"] and found["target"])):
                 return None
-            if not (isinstance(method, str) and isinstance(target, str)):
-                return None
-            if self.begins:
-                length = took // 1000 if isinstance(took, int) else None
-            else:
-                length = _duration_of(took)
-                arrived -= length or 0
-            return LoggedRequest(
-                arrived,
-                checked_method(method),
-                target,
-                _text(address),
-                _status(status),
-                None if _text(user) in MISSING else _text(user),
-                _text(host),
-                _fields(entry, self.headers.split("."), wanted) if wanted else NO_FIELDS,
-                took=length,
-            )
+            return make(**found, fields=_fields(entry, self.headers.split("."), wanted) if wanted else NO_FIELDS)
 
         return read
 
@@ -419,27 +355,14 @@ def _fields(entry: Mapping[str, Any], headers: Path, wanted: Iterable[str]) -> d
 
 
 def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6f}"
     return value if isinstance(value, str) else str(value) if isinstance(value, int) else ""
 
 
-def _status(value: object) -> int:
-    text = str(value)
-    return int(text) if len(text) == 3 and text.isdecimal() else 0
-
-
-def _instant(value: object, times: Times) -> int:
-    if isinstance(value, str):
-        return times(value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return from_number(f"{value:.6f}" if isinstance(value, float) else str(value))
-    raise ValueError("no time")
-
-
-def _duration_of(value: object) -> int | None:
-    """The duration, if it looks like seconds: no field name says that a server uses another unit."""
-    if isinstance(value, float) and 0 <= value < 86_400:
-        return round(value * MICROSECONDS)
-    return duration(value) if isinstance(value, str) else None
+def _are_seconds(value: object) -> bool:
+    """Whether a duration looks like seconds: no field name says that a server uses another unit."""
+    return isinstance(value, str) or (isinstance(value, float) and 0 <= value < 86_400)
 
 
 # The formats that have a name

@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 MICROSECONDS = 1_000_000
 
@@ -92,16 +93,70 @@ MISSING = frozenset({"", "-", None})
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 """The usual methods, which need no :func:`checked_method`."""
 
-STATUSES = {f"{status:03}": status for status in range(1000)}
+_STATUSES = {f"{status:03}": status for status in range(1000)}
 """The statuses of responses, as servers write them."""
 
 _METHOD = re.compile(r"[A-Za-z][A-Za-z_-]{0,31}")
-_DURATION = re.compile(r"\d{1,12}(?:\.\d{1,9})?")
+_DURATION = re.compile(r"\d{1,15}(?:\.\d{1,9})?")
 _ESCAPED = re.compile(r'\\(?:x([0-9A-Fa-f]{2})|(["\\]))')
 
 
 class NoRequestError(ValueError):
     """A valid line about a connection without a request, such as a time-out, or a scanner that speaks TLS."""
+
+
+Role = Literal["at", "address", "user", "request", "method", "target", "path", "query", "status", "host", "took"]
+"""What a field of a log says about a request."""
+ROLES: tuple[Role, ...] = get_args(Role)
+
+Make = Callable[..., "LoggedRequest | None"]
+"""Makes a request of the texts of all :data:`ROLES`, in their order or by name, and the further fields; ``None`` if its
+time is none."""
+
+
+def maker(zone: tzinfo, *, at_end: bool = True, unit: float = MICROSECONDS, no_query: str = "") -> Make:
+    """A function that makes the requests of one log.
+
+    :param at_end: whether a time says when the request ended.
+    :param unit: that of durations, in microseconds.
+    :param no_query: what the server writes behind the path if there is no query.
+    """
+    instant, new = Times(zone).__call__, tuple.__new__  # as fast as can be: a log has millions of lines
+
+    def make(
+        at: str,
+        address: str,
+        user: str,
+        request: str,
+        method: str,
+        target: str,
+        path: str,
+        query: str,
+        status: str,
+        host: str,
+        took: str,
+        fields: Mapping[str, str],
+    ) -> LoggedRequest | None:
+        try:
+            arrived = instant(at)
+        except (ValueError, OverflowError):
+            return None
+        length = None
+        if took:
+            length = duration(took, unit)
+            if length and at_end:
+                arrived -= length
+        if request:
+            method, target = request_line(request)
+        elif not target:
+            target = f"{path}?{query.lstrip('?')}" if query and query != "-" else path.removesuffix(no_query)
+        if method not in METHODS:
+            method = checked_method(method)
+        code, who = _STATUSES.get(status, 0), None if user in MISSING else user
+        made = (arrived, method, target, address, code, who, "" if host == "-" else host, fields, None, length)
+        return new(LoggedRequest, made)
+
+    return make
 
 
 def request_line(text: str) -> tuple[str, str]:
@@ -121,18 +176,14 @@ def checked_method(method: str) -> str:
     raise NoRequestError
 
 
-def duration(text: str, unit: int = MICROSECONDS) -> int | None:
+def duration(text: str, unit: float = MICROSECONDS) -> int | None:
     """The microseconds of a number of units; ``None`` if it is no number."""
     return round(float(text) * unit) if _DURATION.fullmatch(text) else None
 
 
 def unescaped(text: str) -> str:
     r"""``text`` with the server's escapes ``\"``, ``\\`` and ``\x22`` undone."""
-    return _ESCAPED.sub(_character, text) if "\\" in text else text
-
-
-def _character(match: re.Match[str]) -> str:
-    return match[2] or chr(int(match[1], 16))
+    return _ESCAPED.sub(lambda match: match[2] or chr(int(match[1], 16)), text) if "\\" in text else text
 
 
 # Instants, however they are written
@@ -161,51 +212,35 @@ class Times:
 
     def __init__(self, zone: tzinfo = timezone.utc) -> None:
         self._zone = zone
-        self._minutes: dict[tuple[str, str | None], int] = {}
         self._text: str | None = None
         self._last = 0
 
     def __call__(self, text: str) -> int:
         """Microseconds since 1970. Raises ValueError."""
-        if text == self._text:  # as nearly always where a second has many requests
-            return self._last
+        if text != self._text:  # a second often has many requests
+            self._last, self._text = self._instant(text), text
+        return self._last
+
+    def _instant(self, text: str) -> int:
         match = _CLF.fullmatch(text) or _ISO.fullmatch(text)
         if match is None:
-            return self._keep(text, from_number(text))
+            return from_number(text)
         minute, second, fraction, offset = match.groups()
-        at = self._minute(minute, offset) + int(second) * MICROSECONDS
-        if fraction:
-            at += int(fraction[:6].ljust(6, "0"))
-        return self._keep(text, at)
+        first, again = _instants_of_minute(minute, offset, self._zone)
+        at = again if self._last - first > (again - first) // 2 else first
+        return at + int(second) * MICROSECONDS + int((fraction or "")[:6].ljust(6, "0"))
 
-    def _keep(self, text: str, at: int) -> int:
-        self._text, self._last = text, at
-        return at
 
-    def _minute(self, text: str, offset: str | None) -> int:
-        minute = (text, offset)
-        at = self._minutes.get(minute)
-        if at is None:
-            naive = _minute_of(text)
-            if offset is None:
-                return self._local(naive, minute)
-            zone = datetime.strptime(offset.replace("UTC", "Z"), "%z").tzinfo
-            at = _microseconds(naive.replace(tzinfo=zone))
-            self._remember(minute, at)
-        return at
-
-    def _local(self, naive: datetime, minute: tuple[str, str | None]) -> int:
-        first = _microseconds(naive.replace(tzinfo=self._zone))
-        second = _microseconds(naive.replace(tzinfo=self._zone, fold=1))
-        if first >= second:  # a time that occurs once, or was skipped
-            self._remember(minute, first)
-            return first
-        return second if self._last - first > (second - first) // 2 else first
-
-    def _remember(self, minute: tuple[str, str | None], at: int) -> None:
-        if len(self._minutes) >= MINUTES_REMEMBERED:
-            self._minutes.clear()
-        self._minutes[minute] = at
+@lru_cache(MINUTES_REMEMBERED)
+def _instants_of_minute(text: str, offset: str | None, zone: tzinfo) -> tuple[int, int]:
+    """When a minute begins; and when it begins again, if clocks are put back, or else the same."""
+    naive = _minute_of(text)
+    if offset is not None:
+        known = datetime.strptime(offset.replace("UTC", "Z"), "%z").tzinfo
+        at = _microseconds(naive.replace(tzinfo=known))
+        return at, at
+    first = _microseconds(naive.replace(tzinfo=zone))
+    return first, max(first, _microseconds(naive.replace(tzinfo=zone, fold=1)))  # it is less for a time that is skipped
 
 
 def from_number(text: str) -> int:
