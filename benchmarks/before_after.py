@@ -75,7 +75,7 @@ def checks(limiter: Any, number: int, outcome: str) -> Callable[[], object]:
     rules = [Rule(3600 + 60 * i, MANY + i) for i in range(number)]
     if outcome == "rejected":
         rules[-1] = Rule(3600 + 60 * number, 1)
-    hits = hits_for(rules, scope=f"{outcome}-{number}", type="ip", subject=f"203.0.113.{os.getpid()}")
+    hits = hits_for(rules, scope=f"{outcome}-{number}", subject=f"ip:203.0.113.{os.getpid()}")
     limiter.check(hits)
     return lambda: limiter.check(hits)
 

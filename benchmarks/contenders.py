@@ -66,7 +66,7 @@ def ours(url: str) -> Calls:
     limiter = guarded(url)
     for algorithm in ("fixed_window", "sliding_window_counter", "gcra"):
         found[Variant(f"{OURS}, {algorithm}", "3 rules")] = _check(limiter, rules(3, algorithm), algorithm)
-    subjects = itertools.cycle([hits_for(rules(3), scope="many", subject=str(i)) for i in range(1000)])
+    subjects = itertools.cycle([hits_for(rules(3), scope="many", subject=f"user:{i}") for i in range(1000)])
     found[Variant(f"{OURS}, 1,000 subjects in turn", "3 rules")] = lambda: limiter.check(next(subjects))
     return found
 
@@ -113,7 +113,7 @@ def script_on_a_bare_socket(url: str) -> Calls:
 
 
 def _script_call(number: int, scope: str) -> tuple[list[str], bytes]:
-    hits = hits_for(rules(number), scope=f"{scope}-{number}", subject="203.0.113.7", type="ip")
+    hits = hits_for(rules(number), scope=f"{scope}-{number}", subject="ip:203.0.113.7")
     return [hit.key for hit in hits], b"".join(hit.packed for hit in hits)
 
 
@@ -242,7 +242,7 @@ def in_memory() -> Calls:
 
 
 def _check(limiter: Limiter, wanted: list[Rule], scope: str) -> Call:
-    hits = hits_for(wanted, scope=scope, subject="203.0.113.7", type="ip")
+    hits = hits_for(wanted, scope=scope, subject="ip:203.0.113.7")
     return lambda: limiter.check(hits)
 
 

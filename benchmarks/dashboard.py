@@ -56,7 +56,7 @@ def fill(gate: AppGate) -> None:
     for number, bucket in enumerate(range(last - SLICES + 1, last + 1)):
         storage.tally(tallies_of(places, bucket, busy(dice)), source=places.source("benchmark"), number=number)
     checks = [
-        hits_for("100/minute", scope=name_of(number % ENDPOINTS), type="ip", subject=address(number))
+        hits_for("100/minute", scope=name_of(number % ENDPOINTS), subject=f"ip:{address(number)}")
         for number in range(SUBJECTS)
     ]
     for begin in range(0, SUBJECTS, 500):

@@ -45,7 +45,7 @@ RULES = {
 def plan_for(algorithm: str, subject: int) -> tuple[Hit, ...]:
     """A typical key: rate_limit:{api.update}:ip:203.0.113.7:sliding_window:86400000."""
     address = f"203.0.{subject // 256}.{subject % 256}"
-    return hits_for(RULES[algorithm], scope="api.update", type="ip", subject=address)
+    return hits_for(RULES[algorithm], scope="api.update", subject=f"ip:{address}")
 
 
 def fill(limiter: Limiter, algorithm: str, subject: int, units: int) -> tuple[Hit, ...]:

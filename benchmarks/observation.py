@@ -118,7 +118,7 @@ def flush(setting: Setting) -> Iterator[Figure]:
 def count_a_second(counter: EventCounter, limiter: Limiter) -> None:
     """A thousand checks of 500 subjects at 50 endpoints, half of them refused."""
     for number in range(500):
-        hits = hits_for("1/hour", scope=f"view-{number % 50}", subject=str(number))
+        hits = hits_for("1/hour", scope=f"view-{number % 50}", subject=f"user:{number}")
         for _ in range(2):
             decision = limiter.check(hits)
             applied = (Subject(("default", str(number)), hits),)

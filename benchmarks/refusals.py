@@ -49,7 +49,7 @@ def _refused(who: str, limiter: Limiter) -> Calls:
     """Each check is made once in advance, so that all measured ones are refused."""
     found: Calls = {}
     for number in NUMBERS:
-        hits = hits_for(rules_of(number), scope=f"refused-{number}", subject="203.0.113.7", type="ip")
+        hits = hits_for(rules_of(number), scope=f"refused-{number}", subject="ip:203.0.113.7")
         limiter.check(hits)
 
         def call(hits: tuple[Hit, ...] = hits) -> bool:
@@ -66,7 +66,7 @@ def _bytes_kept(url: str, number: int) -> int:
     limiter = Limiter(DenyCache(storage, seconds=LONGEST))
     for subject in range(SUBJECTS):
         for _ in range(2):
-            limiter.check(hits_for(rules, scope=f"kept-{number}", subject=f"203.0.113.{subject}", type="ip"))
+            limiter.check(hits_for(rules, scope=f"kept-{number}", subject=f"ip:203.0.113.{subject}"))
     full = traced()
     del limiter
     used = full - traced()

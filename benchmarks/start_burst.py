@@ -37,7 +37,7 @@ def work(url: str, threads: int, seconds: float) -> None:
     from flask_multilimit.engine import Limiter, StorageError, hits_for, storage_from_uri  # noqa: PLC0415
 
     limiter = Limiter(storage_from_uri(url))
-    hits = [hits_for(RULES, scope="burst", subject=f"{os.getpid()}-{n}") for n in range(threads)]
+    hits = [hits_for(RULES, scope="burst", subject=f"user:{os.getpid()}-{n}") for n in range(threads)]
     found: list[tuple[float, float, str]] = []
     """Of each check: when it began, its seconds, and what went wrong."""
     together = threading.Barrier(threads + 1)

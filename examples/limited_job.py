@@ -19,7 +19,7 @@ MAIL_SERVER = hits_for(Rule(time=0.5, count=3), scope="mail-server")
 
 def main() -> None:
     limiter = Limiter(sys.argv[1] if len(sys.argv) > 1 else "memory://")
-    wanted = [hits_for("2/day", scope="newsletter", type="user", subject=name) for name in RECIPIENTS]
+    wanted = [hits_for("2/day", scope="newsletter", subject=f"user:{name}") for name in RECIPIENTS]
     for name, decision in zip(RECIPIENTS, limiter.check_many(wanted), strict=True):
         if not decision.allowed:
             print(f"{name}: had enough for today")

@@ -30,7 +30,7 @@ class SlidingWindowRateLimiter:
 
     def check(self, user_id: str) -> Decision:
         """The same with details: what is left, and how long to wait."""
-        return self._limiter.check(hits_for(self._rule, scope=self._scope, type="user", subject=user_id))
+        return self._limiter.check(hits_for(self._rule, scope=self._scope, subject=f"user:{user_id}"))
 
     def close(self) -> None:
         self._limiter.close()

@@ -172,7 +172,7 @@ class MultiLimit:
         *,
         scope: str,
         type: SubjectType = LimitType.DEFAULT,  # noqa: A002 - the field's word
-        subject: str | None = None,
+        subject: Named | None = None,
         cost: Cost = 1,
         shadow: bool = False,
         on_storage_error: OnStorageError | None = None,
@@ -181,10 +181,12 @@ class MultiLimit:
     ) -> Decision:
         """Check ``rules`` here and now, in a view, a CLI command or a task, in one round trip.
 
-        :param scope: what is limited: every check with this scope, type and subject shares the quota.
-        :param subject: who is limited, in place of what ``type`` finds in the current request; needed outside of
-            one, unless ``type`` is ``DEFAULT``. Any text, without the type: ``"42"``, not ``"user:42"``, which
-            would be another subject.
+        :param scope: what is limited: every check with this scope and subject shares the quota.
+        :param type: who is limited, as the current request tells.
+        :param subject: who is limited, in place of ``type`` and needed outside of a request: named as for
+            :meth:`peek`, such as ``f"user:{user_id}"``. A type of your own is called by the ``name`` of its limiters.
+            Several in a list, in the order of the type, are one subject: ``["user:42", "ip:203.0.113.7"]`` is what the
+            type ``(USER, IP)`` counts.
 
         The other parameters are those of :func:`rate_limiter`. Header fields and signals report it like any check.
         Slots of :class:`.Concurrent` rules are held until the response ends, or the limited function that makes the
@@ -203,7 +205,7 @@ class MultiLimit:
         return gate_in_force().check_inline(scope, options, subject)[0]
 
     @contextmanager
-    def limit(self, rules: Rules, *, scope: str, subject: str | None = None, **options: Any) -> Iterator[Decision]:
+    def limit(self, rules: Rules, *, scope: str, subject: Named | None = None, **options: Any) -> Iterator[Decision]:
         """``with multilimit.limit("5/minute", scope="mail"):`` enter the block only if the check allows it.
 
         Parameters as for :meth:`check`, and those of :func:`rate_limiter` that make sense here. Raises
@@ -220,18 +222,18 @@ class MultiLimit:
         finally:
             holder.end()
 
-    def check_hits(self, hits: Hits, *, scope: str, subjects: Mapping[str, str]) -> Decision:
+    def check_hits(self, hits: Hits, *, scope: str, subject: Named) -> Decision:
         """Check hits that an extension of yours has made with :func:`hits_for`, all or nothing; one round trip.
 
         Header fields, signals and statistics report it like any check of this request.
 
         :param scope: what is limited, usually the endpoint: for signals and statistics.
-        :param subjects: who is counted, by type: for signals.
+        :param subject: who is counted, as for :meth:`peek`: for signals.
 
         Returns the :class:`Decision`, whether or not it is ``allowed``. Reuse ``hits`` for repeated checks: storages
         cache in them what they compute from them.
         """
-        return gate_in_force().check_hits(hits, scope, subjects)
+        return gate_in_force().check_hits(hits, scope, subject)
 
     def add_listing(self, listing: LimitsAt) -> None:
         """Show the limits of an extension of yours, which it checks with :meth:`check_hits`, wherever limits are

@@ -226,8 +226,7 @@ class Recorder:
         """One subject per type: that of several types is taken apart, but not one that merely looks like it, because a
         client may have chosen it."""
         found: dict[str, str] = {}
-        for type_, given in subjects.items():
-            value = str(given)  # an extension gives any to check_hits()
+        for type_, value in subjects.items():
             parts = self._gate.plans.parts_of(Subject(type_, value))
             found = {**dict(parts), **found} if parts else {**found, type_: value}
         found.pop(EVERYONE.type, None)

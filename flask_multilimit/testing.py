@@ -6,7 +6,7 @@ Usable with any test framework; with pytest there is also the fixture ``multilim
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -17,7 +17,7 @@ from uuid import UUID
 from flask import Flask
 from flask.testing import FlaskClient
 
-from .declare.subjects import ANONYMOUS, EVERYONE, LimitType, Named, subjects_from
+from .declare.subjects import ANONYMOUS, EVERYONE, LimitType, Named, spelled, subjects_from
 from .engine import ConfigurationError, Decision, Hit, Limiter, Rule, hits_for
 from .engine.errors import brief, check_bool, is_number
 from .engine.hits import BanHit
@@ -213,7 +213,7 @@ def _hits_at(
     of_client = {LimitType.IP.value: address, ANONYMOUS: address, EVERYONE.type: EVERYONE.value}
     given = of_client if subject is None else subjects_from(subject)
     places = applied_at(gate, endpoint, method, given, declared=what == "reset")
-    require_limiters(what, endpoint, places, given, spelled=_arguments)
+    require_limiters(what, endpoint, places, given, spelled=spelled)
     require_known_rules(endpoint, (place.applied for place in places))
     return [place.applied.hits for place in places]
 
@@ -223,12 +223,6 @@ def _enforced(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
     were none."""
     hits = tuple(hit for hit in hits if not isinstance(hit, BanHit))
     return tuple(hit for hit in hits if not hit.shadow) or tuple(replace(hit, shadow=False) for hit in hits)
-
-
-def _arguments(parts: Sequence[str]) -> str:
-    """How to name a subject of these parts."""
-    named = [f'"{EVERYONE}"' if part == EVERYONE.type else f'"{part}:..."' for part in parts]
-    return named[0] if len(named) == 1 else f"[{', '.join(named)}]"
 
 
 def _use_up(gate: AppGate, endpoint: str, hits: tuple[Hit, ...]) -> Decision:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from enum import Enum
@@ -14,8 +15,9 @@ from uuid import UUID
 
 from flask import Flask, Request, has_request_context, request
 
-from ..engine import ConfigurationError
+from ..engine import ConfigurationError, keys
 from ..engine.errors import brief
+from ..engine.keys import type_and_value
 from ..engine.text import LONGEST_ADDRESS, plain_text
 from .addresses import network_of
 from .unwrap import name_of
@@ -77,20 +79,13 @@ class Subject(NamedTuple):
         """A subject from ``text``, or as it is if it is one. Raises :class:`ConfigurationError` for anything else."""
         if isinstance(text, cls):
             return text
-        if text == _EVERYONE:
-            return EVERYONE
-        type_, colon, value = text.partition(":") if isinstance(text, str) else ("", "", "")
-        if not (type_ and colon):
-            raise ConfigurationError(f"subject {brief(text)}: {_REMEDY}")
-        return cls(type_, value)
+        return cls(*type_and_value(text))
 
     def __str__(self) -> str:
-        return _EVERYONE if self == EVERYONE else f"{self.type}:{self.value}"
+        return keys.EVERYONE if self == EVERYONE else f"{self.type}:{self.value}"
 
 
 EVERYONE = Subject(LimitType.DEFAULT.value, "")
-_EVERYONE = "everyone"
-_REMEDY = 'give TYPE:VALUE, such as "user:42", "ip:203.0.113.7" or "api_key:key-0", or "everyone"'
 
 
 Named = str | Subject | Iterable[str | Subject]
@@ -106,8 +101,52 @@ def subjects_from(given: object) -> dict[str, str]:
         if found.setdefault(subject.type, subject.value) != subject.value:
             raise ConfigurationError(f"subjects {brief(given)}: name one {subject.type} at a time")
     if not found:
-        raise ConfigurationError(f"subject {brief(given)}: {_REMEDY}")
+        raise ConfigurationError(f"subject {brief(given)}: {keys.NAMES}")
     return found
+
+
+def type_of_given(subjects: Mapping[str, str], name: str | None) -> tuple[SubjectType, str | None]:
+    """The type whose subject has these values, by the names of its parts, and the name of its limiter, of which
+    ``name`` is what is given. A type of one's own is there in name only. Raises :class:`ConfigurationError`."""
+    own = {part: value for part, value in subjects.items() if part not in _LIMIT_TYPES}
+    for part, value in own.items():
+        if part.lower() in RESERVED_NAMES or _is_header(part, value) or not re.fullmatch(keys.NAME_PATTERN, part):
+            named = brief(f"{part}:{value}")
+            raise ConfigurationError(
+                f'subject {named}: its type is none of "ip", "user", "anonymous", and no name of a limiter, such as '
+                '"api_key:key-0", or "x-api-key:key-0" for header:X-Api-Key; give several in a list'
+            )
+    if len(own) == 1:
+        (own_name,) = own
+        if name not in (None, own_name):
+            raise ConfigurationError(
+                f'name={brief(name)}: a limiter by a type of its own has the name of this type: give "{name}:..."'
+            )
+        name = own_name
+    parts = tuple(_LIMIT_TYPES.get(part) or _stand_in(part) for part in subjects)
+    return parts if len(parts) > 1 else parts[0], name
+
+
+_LIMIT_TYPES: Mapping[str, LimitType] = {**{each.value: each for each in LimitType}, ANONYMOUS: LimitType.USER}
+
+
+def _is_header(type_name: str, value: str) -> bool:
+    """Whether the name of a type, such as ``header:X-Api-Key``, stands for its limiter."""
+    return type_name == "header" and ":" in value
+
+
+def _stand_in(name: str) -> Callable[[], str]:
+    def given() -> str:
+        raise NotImplementedError
+
+    given.__name__ = given.__qualname__ = name
+    return given
+
+
+def spelled(parts: Sequence[str]) -> str:
+    """How to name a subject of these parts in code."""
+    named = [f'"{EVERYONE}"' if part == EVERYONE.type else f'"{part}:..."' for part in parts]
+    return named[0] if len(named) == 1 else f"[{', '.join(named)}]"
 
 
 Resolve = Callable[[SubjectType, str | None], Subject | None]
@@ -241,16 +280,15 @@ class Subjects:
             return self._given(subjects, type_, name)
         return self._subject_in(called, subjects, as_=str(name))
 
-    def fixed(self, type_name: str, subject: object) -> Resolve:
-        """A resolver that always returns ``subject``, an id of the type called ``type_name``."""
-        fixed = self._subject_in(type_name, {type_name: _given_id("subject", subject)})
-        return lambda type_, name: fixed  # noqa: ARG005
-
     def _subject_in(self, called: str, subjects: Mapping[str, str], *, as_: str | None = None) -> Subject | None:
         value = subjects.get(called)
-        if value is None:
-            return None
-        return Subject(as_ or called, network_of(value, self._ipv6_prefix) if called == "ip" else value)
+        return None if value is None else self.counted(Subject(as_ or called, value))
+
+    def counted(self, subject: Subject) -> Subject:
+        """``subject`` as limits count it: an address by its network."""
+        if subject.type != LimitType.IP.value:
+            return subject
+        return Subject(subject.type, network_of(subject.value, self._ipv6_prefix))
 
     @property
     def knows_users(self) -> bool:

@@ -18,12 +18,14 @@ from .errors import ConfigurationError, brief, check_bool, check_iterable
 from .forks import notify_child
 from .keys import (
     DEFAULT_PREFIX,
+    EVERYONE,
     PREFIX_PATTERN,
     TYPE_PATTERN,
     HashTag,
     escape_subject,
     stem_of,
     stem_of_subject,
+    type_and_value,
 )
 from .periods import Periods
 from .rules import Rule, Rules, rules_from
@@ -37,7 +39,7 @@ not at all (:class:`StorageError` is raised)."""
 
 
 class Origin(NamedTuple):
-    """The arguments of :func:`hits_for` by which overrides find its hits."""
+    """The scope and the subject that :func:`hits_for` was given, by which overrides find its hits."""
 
     scope: str
     type: str
@@ -324,8 +326,7 @@ def hits_for(
     rules: Rules,
     *,
     scope: str,
-    subject: str = "",
-    type: str = "default",  # noqa: A002 - the field's word, as in rate_limiter
+    subject: str = EVERYONE,
     cost: int = 1,
     settle: bool = False,
     shadow: bool = False,
@@ -336,28 +337,29 @@ def hits_for(
 ) -> Hits:
     """One hit per rule, for use without Flask, and one more for a ``ban``.
 
-    ``scope`` names what is limited, ``subject`` who is limited, and ``type`` what kind of subject that is. Scope and
-    subject may be any text; ``type`` is a short identifier. ``hash_tag`` says which of them determines the slot in
-    a cluster. With ``settle``, :meth:`Limiter.settle` will say what the check really cost: a ``cost`` of 0, which only
-    asks otherwise, is admitted while one unit is free, and a :class:`.Concurrent` rule takes one slot, whatever the
-    cost.
+    ``scope`` names what is limited, and ``subject`` who is limited, by a type, a short identifier, and a value,
+    which may be any text: ``f"user:{user_id}"``, ``"api_key:key-0"``. ``hash_tag`` says which of the two determines the
+    slot in a cluster. With ``settle``, :meth:`Limiter.settle` will say what the check really cost: a ``cost`` of 0,
+    which only asks otherwise, is admitted while one unit is free, and a :class:`.Concurrent` rule takes one slot,
+    whatever the cost.
     """
     check_bool("settle", settle)
-    for name, text in (("scope", scope), ("subject", subject)):
-        if not isinstance(text, str):
-            raise ConfigurationError(f"{name}={brief(text)}: must be text; {name}=str(...) for a number")
+    if not isinstance(scope, str):
+        raise ConfigurationError(f"scope={brief(scope)}: must be text; scope=str(...) for a number")
     prefix = matching("prefix", prefix, PREFIX_PATTERN)
-    type = matching("type", type, TYPE_PATTERN)  # noqa: A001
+    type_, value = type_and_value(subject)
+    if not TYPE_PATTERN.fullmatch(type_):
+        raise ConfigurationError(f"subject={brief(subject)}: its type must match {TYPE_PATTERN.pattern}")
     check_hash_tag(hash_tag)
-    stem = stem_of_subject(stem_of(prefix, scope, hash_tag), type, escape_subject(subject), hash_tag)
-    origin = Origin(scope, type, subject, settle)
+    stem = stem_of_subject(stem_of(prefix, scope, hash_tag), type_, escape_subject(value), hash_tag)
+    origin = Origin(scope, type_, value, settle)
     make = settled_hit if settle else Hit
     hits = [
         make(
             stem + rule.key_part,
             rule,
             cost,
-            rule.name or f"{type}-{rule.window}",
+            rule.name or f"{type_}-{rule.window}",
             shadow,
             on_storage_error,
             origin=origin,
@@ -366,7 +368,7 @@ def hits_for(
     ]
     if ban is not None:
         check_ban(ban)
-        hits.append(ban_hit(ban, stem, hits, f"{type}-ban"))
+        hits.append(ban_hit(ban, stem, hits, f"{type_}-ban"))
     return Hits(hits)
 
 

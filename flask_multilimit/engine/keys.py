@@ -17,6 +17,8 @@ from hashlib import blake2b
 from typing import Literal, NamedTuple
 from urllib.parse import quote, unquote
 
+from .errors import ConfigurationError, brief
+
 MAX_KEY = 200
 MAX_PREFIX = 32
 MAX_SCOPE = 56
@@ -67,6 +69,23 @@ def escape_scope(scope: str) -> str:
 
 def escape_subject(subject: str) -> str:
     return escape(subject, MAX_SUBJECT)
+
+
+EVERYONE = "everyone"
+"""Names the one subject of the type ``default``."""
+NAMES = 'give TYPE:VALUE, such as "user:42", "ip:203.0.113.7" or "api_key:key-0", or "everyone"'
+"""How to name a subject."""
+
+
+def type_and_value(name: object) -> tuple[str, str]:
+    """The type and the value in the ``name`` of a subject. The type ends at the first colon, so a client that chooses
+    the value cannot choose the type. Raises :class:`ConfigurationError` for text without a type."""
+    if name == EVERYONE:
+        return "default", ""
+    type_, colon, value = name.partition(":") if isinstance(name, str) else ("", "", "")
+    if not colon or type_ in ("", "default") or type_[0].isdigit():  # an IPv6 address begins with a digit
+        raise ConfigurationError(f"subject {brief(name)}: {NAMES}")
+    return type_, value
 
 
 def stem_of(prefix: str, scope: str, hash_tag: HashTag, methods: str = "") -> str:

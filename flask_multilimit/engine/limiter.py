@@ -52,7 +52,7 @@ class Limiter:
     .. code-block:: python
 
         limiter = Limiter("redis://localhost")
-        decision = limiter.check(hits_for("5/second; 100/minute", scope="send-mail", subject=user_id))
+        decision = limiter.check(hits_for("5/second; 100/minute", scope="send-mail", subject=f"user:{user_id}"))
         if not decision.allowed:
             raise TryLater(decision.retry_after)
     """

@@ -426,7 +426,9 @@ def _examine_script(storage: Any, gate: AppGate) -> Iterator[Finding]:
     limiter = Limiter(storage if isinstance(storage, ClusterStorage) else RedisStorage(storage.client))
     rules = [Rule(60, 10, algorithm=algorithm, name=algorithm) for algorithm in ALGORITHMS]
     prefix = gate.settings.key_prefix
-    hits = hits_for(rules, scope="flask_multilimit.operate.doctor", subject=uuid4().hex, prefix=prefix, ban=Ban())
+    hits = hits_for(
+        rules, scope="flask_multilimit.operate.doctor", subject=f"probe:{uuid4().hex}", prefix=prefix, ban=Ban()
+    )
     try:
         checked, peeked = limiter.check(hits), limiter.peek(hits)
         limiter.reset(hits)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from ..control.store import is_control
-from ..declare.subjects import EVERYONE, LimitType, Subject
+from ..declare.subjects import EVERYONE, Subject
 from ..engine import ConfigurationError, Decision, Hit, Limiter, Rule, StorageError
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
@@ -205,9 +205,7 @@ def _subjects(gate: AppGate, given: Mapping[str, str]) -> Iterator[Subject]:
         if subject is not None and subject != EVERYONE:
             yield subject
     for name, value in given.items():
-        known = gate.subjects.fixed(name, value)(LimitType.DEFAULT, name)
-        if known is not None:
-            yield known
+        yield gate.subjects.counted(Subject(name, value))
 
 
 def rules_by_keys(gate: AppGate) -> dict[RuleOfKeys, tuple[Rule, ListedLimiter]]:

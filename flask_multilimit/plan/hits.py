@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from types import CoroutineType, FunctionType, MethodType
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration
-from ..declare.subjects import Subject, ask_callable
+from ..declare.subjects import Named, Subject, ask_callable, subjects_from
 from ..declare.unwrap import name_of
 from ..engine import ConfigurationError, Decision, Hit, Limiter, Rule
 from ..engine.errors import brief
@@ -138,16 +138,17 @@ class AppliedLimits:
         return {hit.key: each for hit, each in owned if hit in self.hits}
 
     @classmethod
-    def of_hits(cls, hits: Hits, subjects: Mapping[str, str], scope: str) -> AppliedLimits:
-        """The limits for hits that no limiter of the app has made; ``subjects`` says who is counted, by type. ``hits``
-        keeps the result for its next check."""
+    def of_hits(cls, hits: Hits, subject: Named, scope: str) -> AppliedLimits:
+        """The limits for hits that no limiter of the app has made; ``subject`` says who is counted. ``hits`` keeps the
+        result for its next check."""
         known = hits.cache.get(cls)
-        if known is not None and known[:2] == (scope, subjects):
+        if known is not None and known[:2] == (scope, subject):
             latest: AppliedLimits = known[2]
             return latest
         hits.scope = scope
-        made = cls([Applied(_ELSEWHERE, Subject(*subject), hits) for subject in subjects.items()], made=hits)
-        hits.cache[cls] = (scope, dict(subjects), made)
+        made = cls([Applied(_ELSEWHERE, Subject(*each), hits) for each in subjects_from(subject).items()], made=hits)
+        if isinstance(subject, (str, tuple)):  # it stays the same
+            hits.cache[cls] = (scope, subject, made)
         return made
 
     def longest_wait(self, decision: Decision) -> float:

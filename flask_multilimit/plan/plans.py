@@ -27,6 +27,7 @@ from ..declare.subjects import (
     parts_in,
     parts_with_names,
     type_name_of,
+    type_of_given,
     types_in,
 )
 from ..engine import ConfigurationError
@@ -371,8 +372,9 @@ def _answers_options(route: Route | None) -> bool:
     return bool(getattr(route, "provide_automatic_options", False))
 
 
-def inline_declaration(scope: str | None, options: dict[str, Any]) -> Declaration:
-    """The limiter of a check of ``scope`` that is given in the call. Raises :class:`ConfigurationError`."""
+def inline_declaration(scope: str | None, options: dict[str, Any], subjects: Mapping[str, str] | None) -> Declaration:
+    """The limiter of a check of ``scope`` that is given in the call, by the type of the ``subjects`` if some are given.
+    Raises :class:`ConfigurationError`."""
     if scope is None:
         raise ConfigurationError("scope=None: name what is limited")
     if options.get("rules", ()) is None:
@@ -389,4 +391,18 @@ def inline_declaration(scope: str | None, options: dict[str, Any]) -> Declaratio
         )
     if callable(options.get("rules")):
         raise ConfigurationError(f'limiter on "{where}": a callable for rules is for declarations; call it here')
+    if subjects is not None:
+        options = {**options, **_type_of(subjects, where, options)}
     return rate_limiter(**options, scope=scope).at(where)
+
+
+def _type_of(subjects: Mapping[str, str], where: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        if options.get("type", LimitType.DEFAULT) is not LimitType.DEFAULT:
+            raise ConfigurationError(
+                "type= asks the current request, and subject= names its type by itself: leave one of them out"
+            )
+        type_, name = type_of_given(subjects, options.get("name"))
+    except ConfigurationError as error:
+        raise ConfigurationError(f'limiter on "{where}": {error}') from None
+    return {"type": type_, "name": name}

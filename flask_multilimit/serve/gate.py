@@ -14,10 +14,20 @@ from flask import Flask, Request, Response, after_this_request, has_request_cont
 from ..declare.advice import Stack, app_in_force, gate_of_app, leave_to_response
 from ..declare.decorators import RateLimiter
 from ..declare.limiter import Declaration, Reaction
-from ..declare.subjects import LimitType, Resolve, Subject, current_request, request_if_any
+from ..declare.subjects import (
+    LimitType,
+    Named,
+    Resolve,
+    Subject,
+    current_request,
+    parts_of,
+    request_if_any,
+    spelled,
+    subjects_from,
+)
 from ..engine import ConfigurationError, Decision, Hit, StorageDenied, StorageError
 from ..engine.algorithms import BAN
-from ..engine.errors import brief, check_mapping
+from ..engine.errors import brief
 from ..engine.hits import Hits
 from ..engine.limiter import decide_unlimited
 from ..engine.reply import ALLOWED
@@ -265,29 +275,32 @@ class AppGate(AppState):
             report_bans(self.app, self.settings, decision, scope, applied)
         return decision
 
-    def check_inline(self, scope: str, options: dict[str, Any], subject: str | None) -> tuple[Decision, AppliedLimits]:
+    def check_inline(
+        self, scope: str, options: dict[str, Any], subject: Named | None
+    ) -> tuple[Decision, AppliedLimits]:
         """Decide on a limiter that is given in the call."""
         self.startup.keep_up()
-        declared = inline_declaration(scope, options)
+        given = None if subject is None else subjects_from(subject)
+        declared = inline_declaration(scope, options, given)
         resolve: Resolve = self.subjects.resolve
-        if subject is not None:
-            resolve = self.subjects.fixed(declared.type_name, subject)
+        if given is not None:
+            resolve = self.subjects.given(given)
         elif declared.type is not LimitType.DEFAULT and not has_request_context():
             raise ConfigurationError(
                 f'limiter on "{scope}": the {declared.type_name} is unknown outside of a request; pass subject='
+                f"{spelled(parts_of(declared.type, declared.name))} instead of type="
             )
         applied = self.plans.of_inline(declared).apply(resolve)
         return self._decide_inline(scope, applied), applied
 
-    def check_hits(self, hits: Hits, scope: str, subjects: Mapping[str, str]) -> Decision:
+    def check_hits(self, hits: Hits, scope: str, subject: Named) -> Decision:
         """Decide on hits that no limiter of the app has made."""
         if not isinstance(hits, Hits):
             raise ConfigurationError(f"hits={brief(hits)}: give what hits_for(...) returns, or Hits([...])")
         if not isinstance(scope, str):
             raise ConfigurationError(f"scope={brief(scope)}: name what is limited, as text")
-        check_mapping("subjects", subjects, 'a dict by type, such as {"api_key": "abc"}')
         changed = self.limiter.with_overrides(hits)
-        applied = AppliedLimits.of_hits(changed or hits, subjects, scope)
+        applied = AppliedLimits.of_hits(changed or hits, subject, scope)
         return decide_unlimited(applied.hits) if changed is None else self._decide_inline(scope, applied)
 
     def reset(self, hits: Iterable[Hit | str]) -> None:

@@ -16,7 +16,7 @@ BAN = Ban(after=3, within=600, time=3600, factor=2, most=86_400)
 def banning(
     ban: Ban = BAN, rules: Rules = "1/minute", *, scope: str = "login", subject: str = "ada", shadow: bool = False
 ) -> Hits:
-    return hits_for(rules, scope=scope, subject=subject, ban=ban, shadow=shadow)
+    return hits_for(rules, scope=scope, subject=f"user:{subject}", ban=ban, shadow=shadow)
 
 
 def refused(bench: Bench, wanted: tuple[Hit, ...], times: int) -> Decision:
@@ -44,7 +44,7 @@ def test_ban_begins_at_the_refusal_that_completes_after(bench: Bench) -> None:
     assert decision.retry_after == 3600
     assert decision.ban is not None
     assert decision.ban[1:] == (True, True, 0, 0, 3600, 3600 + 86_400)
-    assert [status.name for status in decision.violated] == ["default-60s", "default-ban"]
+    assert [status.name for status in decision.violated] == ["user-60s", "user-ban"]
 
 
 def test_ban_refuses_although_rules_allow_until_exactly_retry_after(bench: Bench) -> None:
@@ -56,7 +56,7 @@ def test_ban_refuses_although_rules_allow_until_exactly_retry_after(bench: Bench
 
     assert not last.allowed
     assert last.retry_after == 0.000001
-    assert [status.name for status in last.violated] == ["default-ban"]
+    assert [status.name for status in last.violated] == ["user-ban"]
     assert bench.limiter.check(banning()).allowed
 
 
@@ -88,7 +88,7 @@ def test_only_strikes_within_the_period_count(bench: Bench) -> None:
 
 
 def test_refused_check_charges_only_strikes(bench: Bench) -> None:
-    wide = hits_for("10/minute", scope="wide", subject="ada")
+    wide = hits_for("10/minute", scope="wide", subject="user:ada")
     plan = Hits((*wide, *banning()))
 
     refused(bench, plan, 3)
@@ -122,7 +122,7 @@ def test_peek_shows_a_ban_in_force(bench: Bench) -> None:
 
 
 def test_check_of_cost_0_is_refused_during_a_ban_and_is_no_strike(bench: Bench) -> None:
-    free = hits_for("1/minute", scope="login", subject="ada", ban=BAN, cost=0)
+    free = hits_for("1/minute", scope="login", subject="user:ada", ban=BAN, cost=0)
     refused(bench, banning(), 2)
     for _ in range(5):
         assert bench.limiter.check(free).allowed
@@ -135,7 +135,7 @@ def test_check_of_cost_0_is_refused_during_a_ban_and_is_no_strike(bench: Bench) 
 
 
 def test_refusals_of_another_limiter_are_no_strikes(bench: Bench) -> None:
-    plan = Hits((*hits_for("1/hour", scope="other", subject="ada"), *banning(rules="100/minute")))
+    plan = Hits((*hits_for("1/hour", scope="other", subject="user:ada"), *banning(rules="100/minute")))
 
     decision = refused(bench, plan, 20)
 
@@ -157,7 +157,7 @@ def test_ban_of_one_subject_leaves_others_free(bench: Bench) -> None:
 
 
 def test_ban_refuses_every_check_with_its_scope(bench: Bench) -> None:
-    page = Hits((*hits_for("100/minute", scope="page", subject="ada"), *banning()))
+    page = Hits((*hits_for("100/minute", scope="page", subject="user:ada"), *banning()))
     refused(bench, banning(), 3)
 
     decision = bench.limiter.check(page)
@@ -172,7 +172,7 @@ def test_bans_of_one_check_count_strikes_separately(bench: Bench) -> None:
     decision = refused(bench, Hits((*first, *second)), 2)
 
     assert [(ban.holds, ban.strikes_left) for ban in decision.bans] == [(False, 1), (True, 0)]
-    assert [status.name for status in decision.violated] == ["default-60s", "default-3600s", "default-ban"]
+    assert [status.name for status in decision.violated] == ["user-60s", "user-3600s", "user-ban"]
 
 
 def test_refusals_of_slots_are_strikes(bench: Bench) -> None:
@@ -312,7 +312,7 @@ def test_ban_of_a_shadow_refuses_no_check_and_shows_when_it_would(bench: Bench) 
 
     assert all(decision.allowed and decision.ban is None for decision in decisions)
     assert [decision.bans[0].holds for decision in decisions] == [False, False, False, True, True]
-    assert [status.name for status in decisions[-1].shadowed] == ["default-60s", "default-ban"]
+    assert [status.name for status in decisions[-1].shadowed] == ["user-60s", "user-ban"]
 
 
 def test_reset_ends_a_ban_and_forgets_its_repetition(bench: Bench) -> None:

@@ -61,7 +61,7 @@ def test_refusals_of_a_calendar_are_strikes_of_a_ban(bench: Bench) -> None:
     wanted = hits_for(
         Calendar(1, "day"),
         scope="api",
-        subject="ada",
+        subject="user:ada",
         ban=Ban(after=2, within=60, time=2 * 86_400, factor=1, most=2 * 86_400),
     )
     assert [bench.limiter.check(wanted).allowed for _ in range(3)] == [True, False, False]
@@ -123,7 +123,7 @@ def test_debt_lasts_until_the_period_ends(bench: Bench) -> None:
 
 def test_check_without_an_estimate_passes_while_a_unit_is_free(bench: Bench) -> None:
     bench.clock.now = at("2026-11-14 23:00")
-    wanted = hits_for(MONTH, scope="api", subject="ada", cost=0, settle=True)
+    wanted = hits_for(MONTH, scope="api", subject="user:ada", cost=0, settle=True)
     decision = bench.limiter.check(wanted)
     assert decision.allowed
     settled = bench.limiter.settle(decision, 7)

@@ -22,8 +22,7 @@ NOW = 1_750_000_003_141_592
 THREE = hits_for(
     [Rule(10, 5), Rule(60, 100, algorithm="fixed_window"), Rule(1.5, 3, algorithm="gcra", burst=2)],
     scope="api.update",
-    type="ip",
-    subject="203.0.113.7",
+    subject="ip:203.0.113.7",
 )
 KEYS = (
     "rate_limit:{api.update}:ip:203.0.113.7:sliding_window:10000",
@@ -35,9 +34,9 @@ KEYS = (
 def test_keys_of_each_algorithm_are_unchanged() -> None:
     assert tuple(hit.key for hit in THREE) == KEYS
     for name in RATES:
-        (hit,) = hits_for(Rule(2, 3, algorithm=name), scope="mail out", type="user", subject="ada:1", prefix="x:")
+        (hit,) = hits_for(Rule(2, 3, algorithm=name), scope="mail out", subject="user:ada:1", prefix="x:")
         assert hit.key == f"x:{{mail%20out}}:user:ada%3A1:{name}:2000"
-    (tagged,) = hits_for(Rule(2, 3), scope="mail", type="user", subject="ada", hash_tag="subject")
+    (tagged,) = hits_for(Rule(2, 3), scope="mail", subject="user:ada", hash_tag="subject")
     assert tagged.key == "rate_limit:mail:user:{ada}:sliding_window:2000"
 
 

@@ -165,7 +165,7 @@ def test_repeated_settlement_counts_once(bench: Bench, algorithm: str, units: in
 
 
 def without_estimate(algorithm: str, count: int = 5) -> Hits:
-    return hits_for(rule(algorithm, 10, count), scope="api", subject="ada", cost=0, settle=True)
+    return hits_for(rule(algorithm, 10, count), scope="api", subject="user:ada", cost=0, settle=True)
 
 
 def test_check_without_an_estimate_passes_while_a_unit_is_free_and_charges_nothing(
@@ -208,7 +208,7 @@ def test_repeated_settlement_without_an_estimate_counts_once(bench: Bench, algor
 
 @pytest.mark.parametrize("cost", [0, 2])
 def test_repeated_check_is_settled_again_when_its_first_settlement_no_longer_counts(bench: Bench, cost: int) -> None:
-    plan = hits_for(rule("sliding_window", 10, 9), scope="api", subject="ada", cost=cost, settle=True)
+    plan = hits_for(rule("sliding_window", 10, 9), scope="api", subject="user:ada", cost=cost, settle=True)
     first = bench.limiter.check(plan)
     bench.limiter.settle(first, 5)
     bench.clock.advance(10)
@@ -221,7 +221,7 @@ def test_repeated_check_is_settled_again_when_its_first_settlement_no_longer_cou
 def test_hits_with_and_without_an_estimate_are_charged_all_or_nothing(bench: Bench) -> None:
     spent, other = rule("fixed_window", count=1), rule("sliding_window", 60, 9)
     exhaust(bench.limiter, hits(spent))
-    both = [*hits_for(spent, scope="api", subject="ada", cost=0, settle=True), *hits(other, cost=2)]
+    both = [*hits_for(spent, scope="api", subject="user:ada", cost=0, settle=True), *hits(other, cost=2)]
 
     assert not bench.limiter.check(both).allowed
     assert bench.limiter.peek(hits(other)).remaining == 9

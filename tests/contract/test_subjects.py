@@ -52,7 +52,7 @@ def test_different_scope_type_or_subject_never_gives_the_same_key() -> None:
     texts = ["", "a", "b", "a:b", "a}", "{a", "a}:b:", ":", "}", "}:b:{a"]
     triples = list(itertools.product(texts, ["ip", "user", "a", "b"], texts))
 
-    keys = {hits_for("1/second", scope=s, type=t, subject=u)[0].key for s, t, u in triples}
+    keys = {hits_for("1/second", scope=s, subject=f"{t}:{u}")[0].key for s, t, u in triples}
 
     assert len(keys) == len(triples)
 
@@ -63,7 +63,7 @@ def test_all_keys_of_a_scope_are_short_and_in_one_cluster_slot(scope: str) -> No
     keys = [
         hit.key.encode()
         for subject in SUBJECTS
-        for hit in hits_for(rules, scope=scope, subject=subject, type="t" * 20, prefix="p" * 32)
+        for hit in hits_for(rules, scope=scope, subject=f"{'t' * 20}:{subject}", prefix="p" * 32)
     ]
 
     assert len({key_slot(key) for key in keys}) == 1
@@ -80,4 +80,4 @@ def test_invalid_key_prefix_is_an_error(prefix: str) -> None:
 @pytest.mark.parametrize("type_", ["", "1ip", "ip:", "ip}", "i p", "ip\n", "é", "t" * 21], ids=ascii)
 def test_type_that_is_no_short_identifier_is_an_error(type_: str) -> None:
     with pytest.raises(ConfigurationError, match="type="):
-        hits_for("5/minute", scope="api", type=type_)
+        hits_for("5/minute", scope="api", subject=f"{type_}:")

@@ -16,7 +16,7 @@ from support.asking import commands
 
 
 def mail(subject: str = "42", *, rules: str = "2/minute", **options: Any) -> Hits:
-    return hits_for(rules, scope="mail", subject=subject, type="user", **options)
+    return hits_for(rules, scope="mail", subject=f"user:{subject}", **options)
 
 
 def passes(limiter: Limiter, hits: Hits, times: int = 6) -> int:
@@ -51,7 +51,7 @@ def test_limiter_of_an_app_applies_overrides_of_a_scope(shop: Shop, override: di
 def test_ban_of_another_scope_watches_rules_changed_by_an_override(shop: Shop, rules: str) -> None:
     shop.control.override("mail", limiter="user", rules=rules, lasting=True, force=True)
     watched = mail(rules="1/day")
-    *_, ban = hits_for("1/minute", scope="all", subject="42", ban=Ban(after=1, within=60, time=60))
+    *_, ban = hits_for("1/minute", scope="all", subject="user:42", ban=Ban(after=1, within=60, time=60))
     hits = Hits((*watched, replace(ban, watches=(watched[0].key,))))
 
     with shop.app.app_context():
@@ -64,7 +64,7 @@ def test_check_hits_applies_overrides_of_the_scope(shop: Shop) -> None:
     shop.control.override("mail", rule="user-60s", rules="4/minute", lasting=True, force=True)
 
     with shop.app.test_request_context():
-        found = [shop.multilimit.check_hits(mail(), scope="mail", subjects={"user": "42"}) for _ in range(5)]
+        found = [shop.multilimit.check_hits(mail(), scope="mail", subject="user:42") for _ in range(5)]
 
     assert [each.allowed for each in found] == [True] * 4 + [False]
 
@@ -98,7 +98,7 @@ def test_acquire_goes_on_by_the_limits_in_force_when_an_override_is_undone_while
 
 def test_check_many_admits_checks_whose_limit_is_off(shop: Shop) -> None:
     shop.control.override("mail", rule="user-60s", off=True, lasting=True, force=True)
-    sms = hits_for("1/minute", scope="sms", subject="42", type="user")
+    sms = hits_for("1/minute", scope="sms", subject="user:42")
 
     with shop.app.app_context():
         found = shop.multilimit.limiter.check_many([mail(), sms, mail(), sms, mail()])
@@ -120,7 +120,7 @@ def test_cost_above_the_count_passes_while_the_limit_is_off(shop: Shop) -> None:
 
 def test_refund_of_checked_hits_finds_charges_that_an_override_moved(shop: Shop) -> None:
     shop.control.override("mail", limiter="user", rules="3/hour", lasting=True, force=True)
-    both = Hits((*mail(), *hits_for("5/minute", scope="sms", subject="42")))
+    both = Hits((*mail(), *hits_for("5/minute", scope="sms", subject="user:42")))
 
     with shop.app.app_context():
         limiter = shop.multilimit.limiter
@@ -150,7 +150,7 @@ def test_settlement_of_checked_hits_finds_charges_after_the_override_is_undone_o
     shop: Shop, units: int, then: str | None
 ) -> None:
     entry = shop.control.override("mail", limiter="user", rules="3/hour", lasting=True, force=True)
-    both = Hits((*mail(), *hits_for("5/minute", scope="sms", subject="42")))
+    both = Hits((*mail(), *hits_for("5/minute", scope="sms", subject="user:42")))
 
     with shop.app.app_context():
         limiter = shop.multilimit.limiter

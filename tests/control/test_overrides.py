@@ -230,7 +230,7 @@ class TestOtherLimits:
         shop.control.override("mail", off=True, lasting=True, force=True)
         with shop.app.app_context():
             allowed = [shop.multilimit.check("1/minute", scope="mail").allowed for _ in range(3)]
-            with shop.multilimit.limit("1/minute", scope="mail", type=USER, subject="42") as decision:
+            with shop.multilimit.limit("1/minute", scope="mail", subject="user:42") as decision:
                 allowed.append(decision.allowed)
 
         assert allowed == [True] * 4
@@ -244,7 +244,7 @@ class TestOtherLimits:
         with shop.app.app_context():
             assert [send() for _ in range(2)] == ["sent"] * 2
             assert shop.multilimit.check("2/minute", scope="mail").allowed
-            decisions = [shop.multilimit.check("2/minute", scope="m", type=USER, subject="42") for _ in range(3)]
+            decisions = [shop.multilimit.check("2/minute", scope="m", subject="user:42") for _ in range(3)]
 
         assert [each.allowed for each in decisions] == [True, True, False]
 

@@ -275,7 +275,7 @@ class TestUsers:
 
         @app.get("/here")
         def here() -> tuple[str, int]:
-            decision = multilimit.check("1/minute", scope="here", type=LimitType.USER, subject=current)
+            decision = multilimit.check("1/minute", scope="here", subject=f"user:{current}")
             return "", 200 if decision.allowed else 429
 
         for path in ("/", "/here"):

@@ -129,7 +129,7 @@ def test_calendars_of_different_period_zone_or_anchor_have_different_keys() -> N
 
 def test_longest_calendar_fits_into_the_longest_key() -> None:
     calendar = Calendar(5, "year", timezone="America/Argentina/ComodRivadavia", anchor="12-31")
-    (hit,) = hits_for(calendar, scope="x" * 56, subject="y" * 48, type="z" * 20, prefix="p" * 32)
+    (hit,) = hits_for(calendar, scope="x" * 56, subject=f"{'z' * 20}:{'y' * 48}", prefix="p" * 32)
 
     assert len(hit.key) <= MAX_KEY
     parts = parts_of_key(hit.key)
@@ -186,7 +186,7 @@ def test_worker_admits_its_share_of_the_remaining_calendar_quota_in_an_outage(
     assert {decision.decided_by for decision in admitted} == {"local"}
     assert sum(decision.allowed for decision in admitted) <= 10, "half of what was left"
     assert admitted[-1].retry_after == left
-    unknown = hits_for(Calendar(40, "month", anchor=anchor), scope="api", subject="never seen before")
+    unknown = hits_for(Calendar(40, "month", anchor=anchor), scope="api", subject="user:never seen before")
     assert sum(limiter.check(unknown).allowed for _ in range(50)) == 10, (
         "half of the limit counts as used by an unknown client"
     )

@@ -16,10 +16,10 @@ from flask_multilimit.engine import ConfigurationError, Hit, Rule, hits_for
     ("option", "wrong", "message"),
     [
         *[("shadow", wrong, "give True or False") for wrong in (None, 1, 0, "false", "")],
-        *[("type", wrong, "type=.*must match") for wrong in (None, 5, b"ip", "a b")],
         *[("prefix", wrong, "prefix=.*must match") for wrong in (None, 5, b"p:", "{")],
         *[("scope", wrong, "scope=.*must be text") for wrong in (None, 5, b"s")],
-        *[("subject", wrong, "subject=.*must be text") for wrong in (None, 5, b"s")],
+        *[("subject", wrong, 'give TYPE:VALUE, such as "user:42"') for wrong in (None, 5, b"s", "42", ":42", "::1")],
+        *[("subject", wrong, "subject=.*its type must match") for wrong in ("a b:42", "42:user", f"{LimitType.IP!r}:")],
         *[("cost", wrong, "cost=.*whole number") for wrong in (None, "1", 1.0, True, -1)],
         *[("ban", wrong, "ban=.*give a Ban, such as") for wrong in (3, True, {"after": 3})],
         *[("hash_tag", wrong, "hash_tag=.*give 'scope' or 'subject'") for wrong in (None, "slot")],
@@ -37,11 +37,11 @@ def test_hits_for_refuses_a_wrong_kind_of_value(option: str, wrong: Any, message
 def test_members_of_an_enum_count_as_their_text() -> None:
     class Word(str, Enum):
         MAIL = "mail"
-        ANN = "ann"
+        ANN = "user:ann"
 
-    (by_name,) = hits_for("5/minute", scope=Word.MAIL, type=LimitType.USER, subject=Word.ANN)
+    (by_name,) = hits_for("5/minute", scope=Word.MAIL, subject=Word.ANN)
 
-    assert (by_name,) == tuple(hits_for("5/minute", scope="mail", type="user", subject="ann"))
+    assert (by_name,) == tuple(hits_for("5/minute", scope="mail", subject="user:ann"))
     assert by_name.key == "rate_limit:{mail}:user:ann:sliding_window:60000"
 
 

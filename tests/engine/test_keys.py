@@ -63,15 +63,15 @@ def test_different_scope_subject_or_hash_tag_gives_a_different_key(
 ) -> None:
     assume((a, b, tag) != (c, d, other_tag))
 
-    first = hits_for("1/second", scope=a, subject=b, hash_tag=tag)[0].key
-    second = hits_for("1/second", scope=c, subject=d, hash_tag=other_tag)[0].key
+    first = hits_for("1/second", scope=a, subject=f"user:{b}", hash_tag=tag)[0].key
+    second = hits_for("1/second", scope=c, subject=f"user:{d}", hash_tag=other_tag)[0].key
 
     assert first != second
 
 
 @given(any_text, any_text, any_tag)
 def test_key_has_exactly_one_hash_tag_that_is_not_empty(scope: str, subject: str, tag: HashTag) -> None:
-    key = hits_for("1/second", scope=scope, subject=subject, hash_tag=tag)[0].key
+    key = hits_for("1/second", scope=scope, subject=f"user:{subject}", hash_tag=tag)[0].key
 
     assert key.count("{") == key.count("}") == 1
     assert 0 < key.index("{") + 1 < key.index("}")
@@ -80,7 +80,7 @@ def test_key_has_exactly_one_hash_tag_that_is_not_empty(scope: str, subject: str
 
 @given(any_text, any_text, any_tag)
 def test_hash_tag_is_the_scope_or_the_subject_as_chosen(scope: str, subject: str, tag: HashTag) -> None:
-    key = hits_for("1/second", scope=scope, subject=subject, hash_tag=tag)[0].key
+    key = hits_for("1/second", scope=scope, subject=f"user:{subject}", hash_tag=tag)[0].key
 
     assert hash_tag_of(key) == (escape_scope(scope) if tag == "scope" else escape_subject(subject) or "*")
 
@@ -88,7 +88,7 @@ def test_hash_tag_is_the_scope_or_the_subject_as_chosen(scope: str, subject: str
 @given(any_text, any_text.filter(bool), any_tag)
 def test_a_key_in_a_log_line_shows_the_scope_and_never_the_subject(scope: str, subject: str, tag: HashTag) -> None:
     marked = f"somebody{subject}"
-    place = without_subject(hits_for("1/second", scope=scope, subject=marked, hash_tag=tag)[0].key)
+    place = without_subject(hits_for("1/second", scope=scope, subject=f"user:{marked}", hash_tag=tag)[0].key)
 
     assert escape_scope(scope) in place
     assert escape_subject(marked) not in place.replace(escape_scope(scope), "")

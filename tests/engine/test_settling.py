@@ -31,7 +31,7 @@ def test_settled_decision_shows_charge_remaining_units_and_debt(units: int, rema
 @pytest.mark.parametrize("algorithm", RATES)
 def test_settled_decision_shows_when_the_next_unit_and_all_units_return(algorithm: str, cost: int, units: int) -> None:
     limiter, window = Limiter(MemoryStorage(Clock())), rule(algorithm, 10, 5)
-    plan = hits_for(window, scope="api", subject="ada", cost=cost, settle=True)
+    plan = hits_for(window, scope="api", subject="user:ada", cost=cost, settle=True)
 
     settled = limiter.settle(limiter.check(plan), units)
 
@@ -146,7 +146,7 @@ def test_check_is_admitted_exactly_when_its_cost_fits_beside_settled_units(algor
     under_way: list[tuple[Decision, int]] = []
     for _ in range(80):
         cost = chance.choice([0, 1, 3, 10])
-        plan = hits_for(rule(algorithm, 3600, count), scope="api", subject="ada", cost=cost, settle=True)
+        plan = hits_for(rule(algorithm, 3600, count), scope="api", subject="user:ada", cost=cost, settle=True)
         decision = limiter.check(plan)
         assert decision.allowed is (used + max(cost, 1) <= count)
         if decision.allowed:

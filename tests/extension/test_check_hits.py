@@ -19,8 +19,8 @@ def app() -> Flask:
 
 
 def two_rules(subject: str = "ann") -> Hits:
-    tight = hits_for("1/minute", scope="mail", subject=subject, type="plan")
-    wide = hits_for("5/hour", scope="mail", subject=subject, type="plan")
+    tight = hits_for("1/minute", scope="mail", subject=f"plan:{subject}")
+    wide = hits_for("5/hour", scope="mail", subject=f"plan:{subject}")
     return Hits((*tight, *wide))
 
 
@@ -29,7 +29,7 @@ def test_hits_of_an_extension_are_checked_all_or_nothing(app: Flask) -> None:
 
     @app.get("/")
     def index() -> str:
-        return "yes" if multilimit.check_hits(hits, scope="mail", subjects={"plan": "ann"}).allowed else "no"
+        return "yes" if multilimit.check_hits(hits, scope="mail", subject="plan:ann").allowed else "no"
 
     client = app.test_client()
     answers = [client.get("/") for _ in range(3)]
@@ -46,7 +46,7 @@ def test_signal_has_scope_and_subjects_of_checked_hits(app: Flask) -> None:
         signals.append(arguments)
 
     with app.test_request_context(), limits_checked.connected_to(receive, app):
-        multilimit.check_hits(two_rules(), scope="mail", subjects={"plan": "ann"})
+        multilimit.check_hits(two_rules(), scope="mail", subject="plan:ann")
 
     assert [(each["endpoint"], each["subjects"]) for each in signals] == [("mail", {"plan": "ann"})]
 
@@ -54,13 +54,13 @@ def test_signal_has_scope_and_subjects_of_checked_hits(app: Flask) -> None:
 def test_some_hits_of_a_check_can_be_refunded(app: Flask) -> None:
     multilimit, hits = MultiLimit(app), two_rules()
     with app.test_request_context():
-        decision = multilimit.check_hits(hits, scope="mail", subjects={})
+        decision = multilimit.check_hits(hits, scope="mail", subject="plan:ann")
 
         after = multilimit.refund(decision, [hits[0]])
 
         assert [status.remaining for status in after.statuses] == [1, 4]
         assert [status.remaining for status in current_decision.statuses] == [1, 4]
-        assert multilimit.check_hits(hits, scope="mail", subjects={}).allowed
+        assert multilimit.check_hits(hits, scope="mail", subject="plan:ann").allowed
 
 
 def test_limits_of_an_extension_are_listed_once_at_their_endpoint(app: Flask) -> None:

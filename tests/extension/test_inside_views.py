@@ -89,9 +89,7 @@ class TestCheck:
         app.add_url_rule(
             "/<to>",
             "view",
-            lambda to: str(
-                multilimit.check("1/minute", scope="mail", type=lambda: "", name="recipient", subject=to).allowed
-            ),
+            lambda to: str(multilimit.check("1/minute", scope="mail", subject=f"recipient:{to}").allowed),
         )
 
         assert [ask(app, path).text for path in ("/ann", "/ann", "/bob")] == ["True", "False", "True"]
@@ -212,7 +210,7 @@ class TestWithoutRequest:
         ask(app, headers={"X-User": "ann"})
 
         with app.app_context():
-            decision = multilimit.check("1/minute", scope="view", type=LimitType.USER, subject="ann")
+            decision = multilimit.check("1/minute", scope="view", subject="user:ann")
 
         assert not decision.allowed
 
@@ -221,7 +219,7 @@ class TestWithoutRequest:
         ask(app, environ_base={"REMOTE_ADDR": "2001:db8::1"})
 
         with app.app_context():
-            decision = multilimit.check("1/minute", scope="view", type=LimitType.IP, subject="2001:db8::ffff")
+            decision = multilimit.check("1/minute", scope="view", subject="ip:2001:db8::ffff")
 
         assert not decision.allowed
 

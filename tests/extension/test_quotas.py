@@ -163,7 +163,7 @@ class TestMistakes:
 class TestCheckMany:
     def test_check_many_decides_each_check_in_order(self, any_storage: Any) -> None:
         limiter = Limiter(any_storage)
-        batch = [hits_for("2/minute; 9/hour", scope="mail", type="user", subject=user) for user in "aababa"]
+        batch = [hits_for("2/minute; 9/hour", scope="mail", subject=f"user:{user}") for user in "aababa"]
 
         assert [decision.allowed for decision in limiter.check_many(batch)] == [True, True, True, False, True, False]
 
@@ -174,7 +174,7 @@ class TestCheckMany:
         """The whole pipeline is written before the first reply is read."""
         pool = ConnectionPool(connection_class=CountingConnection, path=server.url.removeprefix("unix://"))
         limiter = Limiter(RedisStorage(Redis(connection_pool=pool)))
-        batch = [hits_for("2/minute", scope="mail", type="user", subject=str(n)) for n in range(100)]
+        batch = [hits_for("2/minute", scope="mail", subject=f"user:{n}") for n in range(100)]
         limiter.peek(batch[0])  # connects
         CountingConnection.turns.clear()
 

@@ -35,7 +35,7 @@ def app(request: pytest.FixtureRequest) -> Flask:
 
     @rate_limiter(type=IP, rules="5/minute")
     def mail() -> str:
-        multilimit.check("9/minute", scope="here", type=IP, subject=request_address())
+        multilimit.check("9/minute", scope="here", subject=f"ip:{request_address()}")
         return "sent"
 
     return app

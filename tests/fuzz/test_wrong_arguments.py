@@ -150,7 +150,7 @@ CALLS: dict[str, Callable[[World], Callable[..., Any]]] = {
     "limit": lambda world: partial(
         entered(world.multilimit.limit), rules="5/minute", scope="mail", wait=0, ban=None, hash_tag="scope"
     ),
-    "check_hits": lambda world: partial(world.multilimit.check_hits, hits=plan(), scope="mail", subjects={}),
+    "check_hits": lambda world: partial(world.multilimit.check_hits, hits=plan(), scope="mail", subject="plan:ann"),
     "add_listing": lambda world: world.multilimit.add_listing,
     "peek": lambda world: partial(world.multilimit.peek, **SUBJECT),
     "reset": lambda world: partial(world.multilimit.reset, **SUBJECT),

@@ -41,7 +41,7 @@ def plan(limits: tuple[str, ...], subject: str, cost: int, *, shadow: bool) -> H
 
 
 def _hits_of(name: str, rule: Rule, subject: str, cost: int) -> Hits:
-    return hits_for(rule, scope=name, subject=subject if name == "own" else "", cost=cost)
+    return hits_for(rule, scope=name, subject=f"user:{subject if name == 'own' else ''}", cost=cost)
 
 
 def run(url: str, seed: int, threads: int, times: int, defect: Defect | None, *, are_compiled: bool) -> list[Operation]:

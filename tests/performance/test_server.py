@@ -17,7 +17,7 @@ MANY = 10**6
 
 def hits(number: int, algorithm: str = "sliding_window", subject: str = "203.0.113.7") -> Hits:
     rules = [Rule(60 + i, MANY, algorithm=algorithm) for i in range(number)]
-    return hits_for(rules, scope="api.update", subject=subject, type="ip")
+    return hits_for(rules, scope="api.update", subject=f"ip:{subject}")
 
 
 def calls_during(client: redis.Redis, action: Callable[[], object]) -> tuple[list[str], list[str]]:

@@ -130,7 +130,7 @@ def test_only_overrides_that_do_not_fit_are_left_out(unfit: str) -> None:
 
 
 def mail(rules: str = "2/minute", **options: Any) -> Hits:
-    return hits_for(rules, scope="mail", subject="42", type="user", **options)
+    return hits_for(rules, scope="mail", subject="user:42", **options)
 
 
 def present(hits: Hits | None) -> Hits:

@@ -327,7 +327,7 @@ def test_check_in_a_view_charges_nothing_for_an_allowed_client(app: Flask, stora
 CHECKS: dict[str, Callable[[MultiLimit], Decision]] = {
     "check": lambda multilimit: multilimit.check("1/minute", scope="mail", type=IP),
     "check_hits": lambda multilimit: multilimit.check_hits(
-        hits_for("1/minute", scope="mail", type="ip", subject="x"), scope="mail", subjects={}
+        hits_for("1/minute", scope="mail", subject="ip:x"), scope="mail", subject="ip:x"
     ),
 }
 

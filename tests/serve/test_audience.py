@@ -188,7 +188,7 @@ def test_events_of_a_check_and_its_refund_name_the_scope(
     multilimit = MultiLimit(app, storage=storage, observers=[events])
 
     with app.app_context():
-        decision = multilimit.check("1/minute", scope="mail", subject="a")
+        decision = multilimit.check("1/minute", scope="mail", subject="user:a")
         multilimit.refund(multilimit.refund(decision))
 
     assert [event[:2] for event in events] == [("mail", "allowed"), ("mail", "refunded")]

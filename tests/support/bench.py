@@ -65,7 +65,7 @@ def _died_at_by_ttl(client: redis.Redis, key: str | bytes) -> int:
 
 
 def hits(rules: Rules = "5/minute", *, scope: str = "api", subject: str = "ada", cost: int = 1) -> tuple[Hit, ...]:
-    return hits_for(rules, scope=scope, subject=subject, cost=cost)
+    return hits_for(rules, scope=scope, subject=f"user:{subject}", cost=cost)
 
 
 def rule(algorithm: str, time: float = 10, count: int = 5, name: str | None = None) -> Rule:

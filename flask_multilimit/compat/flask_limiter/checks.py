@@ -41,8 +41,8 @@ class Question(NamedTuple):
     metas: AppliedLimits
     hits: Hits | None
     """``None`` if there is no limit."""
-    subjects: Mapping[str, str]
-    """Who is counted, by type, for signals."""
+    subjects: tuple[str, ...]
+    """Who is counted, for signals."""
 
     @classmethod
     def of(cls, limits: AppliedLimits, metas: AppliedLimits, spared: bool, terms: Terms) -> Question:
@@ -63,11 +63,12 @@ class Question(NamedTuple):
         for key, keys in watched.items():
             if hits[key].cost == 0:
                 hits[key] = replace(hits[key], watches=tuple(keys))
+        keys_by_type = {each.limit.limit.type_name: each.identifiers[-2] for each in (*limits, *metas)}
         return cls(
             limits=limits,
             metas=metas,
             hits=Hits(hits.values()) if hits else None,
-            subjects={each.limit.limit.type_name: each.identifiers[-2] for each in (*limits, *metas)},
+            subjects=tuple(f"{type_name}:{key}" for type_name, key in keys_by_type.items()),
         )
 
     @property

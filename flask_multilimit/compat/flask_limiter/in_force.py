@@ -187,7 +187,7 @@ class InForce:
         assert question.hits is not None
         endpoint = place.destination.endpoint
         try:
-            decision = self._multilimit.check_hits(question.hits, scope=endpoint, subjects=question.subjects)
+            decision = self._multilimit.check_hits(question.hits, scope=endpoint, subject=question.subjects)
         except StorageError:
             if self._memory is None:
                 raise

@@ -93,15 +93,15 @@ def hit_for(item: RateLimitItem, identifiers: tuple[str, ...], cost: int, terms:
     """The hit of ``item``; ``identifiers`` are those of the client, and last the scope. That of a meta limit is a ban,
     or if it lets nothing pass at all, a rule."""
     *subject, scope = identifiers or ("",)
-    policy: Any = terms.on_storage_error
-    who: dict[str, Any] = {"subject": "/".join(subject), "prefix": terms.prefix, "on_storage_error": policy}
+    options: dict[str, Any] = {"scope": scope, "prefix": terms.prefix, "on_storage_error": terms.on_storage_error}
     ban = item.ban(cost) if item.is_meta else None
-    if ban is not None:
-        _, hit = hits_for("1/minute", scope=scope, type=item.type_name, ban=ban, **who)  # not the hit of this rule
-        return hit
-    if item.is_meta:
+    if item.is_meta and ban is None:
         item = replace(item, amount=0)
-    (hit,) = hits_for(item.rule(terms.algorithm), scope=scope, type=item.type_name, cost=cost, **who)
+    who = f"{item.type_name}:{'/'.join(subject)}"
+    if ban is not None:
+        _, hit = hits_for("1/minute", subject=who, ban=ban, **options)  # not the hit of this rule
+        return hit
+    (hit,) = hits_for(item.rule(terms.algorithm), subject=who, cost=cost, **options)
     return hit
 
 
@@ -219,11 +219,11 @@ class StorageOfApp:
 
     def _counter(self, key: str, expiry: int, amount: int) -> Hits:
         rule = Rule(time=expiry, count=_MOST, algorithm="fixed_window")
-        return hits_for(rule, scope=key, type="counter", cost=amount, prefix=self._terms.prefix)
+        return hits_for(rule, scope=key, subject="counter:", cost=amount, prefix=self._terms.prefix)
 
     def _expiry_hits(self, key: str) -> Hits:
         rules = [Rule(time=window, count=_MOST, algorithm="fixed_window") for window in _LADDER]
-        return hits_for(rules, scope=key, type="expiry", prefix=self._terms.prefix)
+        return hits_for(rules, scope=key, subject="expiry:", prefix=self._terms.prefix)
 
 
 def _used(statuses: Sequence[RuleStatus]) -> int:

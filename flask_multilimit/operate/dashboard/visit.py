@@ -185,12 +185,12 @@ def counted_visit() -> Iterator[None]:
 
 def require_few_changes(author: str) -> None:
     """Count a change of this person. Raises :exc:`TooManyRequests`."""
-    _require(gate_in_force().limiter.check(_hits(CHANGES, "author", author)), TOO_MANY)
+    _require(gate_in_force().limiter.check(_hits(CHANGES, f"author:{author}")), TOO_MANY)
 
 
 def require_few_uploads(author: str) -> None:
     """Count a log that this person uploads. Raises :exc:`TooManyRequests`."""
-    _require(gate_in_force().limiter.check(_hits(UPLOADS, "uploader", author)), TOO_MANY_UPLOADS)
+    _require(gate_in_force().limiter.check(_hits(UPLOADS, f"uploader:{author}")), TOO_MANY_UPLOADS)
 
 
 def remember_browser(response: Response, path: str) -> None:
@@ -234,8 +234,9 @@ def serializer(purpose: str) -> Any:
 
 def _hits_of_visit() -> Hits:
     if known := _known_browser():
-        return _hits(GUESSES, "browser", known)
-    return _hits(GUESSES, "guesser", _address()) if _has_credentials() else _hits(REJECTED_VISITS, "ip", _address())
+        return _hits(GUESSES, f"browser:{known}")
+    guesses = _has_credentials()
+    return _hits(GUESSES, f"guesser:{_address()}") if guesses else _hits(REJECTED_VISITS, f"ip:{_address()}")
 
 
 def _address() -> str:
@@ -243,9 +244,9 @@ def _address() -> str:
     return "" if subject is None else subject.value
 
 
-def _hits(rules: str, type_name: str, subject: str) -> Hits:
+def _hits(rules: str, subject: str) -> Hits:
     prefix = gate_in_force().settings.key_prefix
-    return hits_for(rules, scope=SCOPE, type=type_name, subject=subject, prefix=prefix, on_storage_error="local")
+    return hits_for(rules, scope=SCOPE, subject=subject, prefix=prefix, on_storage_error="local")
 
 
 def _require(decision: Decision, why: str | None = None) -> None:

@@ -181,6 +181,8 @@ def test_mixed_algorithms_are_charged_all_or_nothing_each_by_its_definition(fres
         plan = tuple(
             hit
             for subject, rule in asked
-            for hit in hits_for(rule, scope="oracle", subject=subject, cost=data.draw(st.sampled_from([1, 1, 1, 0, 2])))
+            for hit in hits_for(
+                rule, scope="oracle", subject=f"user:{subject}", cost=data.draw(st.sampled_from([1, 1, 1, 0, 2]))
+            )
         )
         last = assert_answers_as_the_oracles(bench, model, plan)

@@ -174,7 +174,7 @@ class History:
         hits = hits_for(
             rules[: step.many],
             scope="s",
-            subject=step.subject,
+            subject=f"user:{step.subject}",
             cost=step.cost,
             settle=step.settle,
             ban=ban,

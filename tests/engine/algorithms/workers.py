@@ -36,7 +36,7 @@ def admitted(place: tuple[int, bool]) -> list[int]:
     def thread(_: int) -> list[int]:
         client = redis.Redis(port=port)
         limiter = Limiter(RedisStorage(client))
-        hits = hits_for(Calendar(COUNT, "month"), scope="boundary", subject="ada")
+        hits = hits_for(Calendar(COUNT, "month"), scope="boundary", subject="user:ada")
         found = [decision.at for _ in range(60) if (decision := limiter.check(hits)).allowed]
         client.close()
         return found

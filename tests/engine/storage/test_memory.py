@@ -180,7 +180,7 @@ def kept(limiter: Limiter) -> int:
 def flood(limiter: Limiter, rules: Rules, clock: Clock, *, many: int = FLOOD, start: int = 0) -> None:
     """One unit each for subjects that have never been seen before."""
     for n in range(start, start + many):
-        assert limiter.check(hits_for(rules, scope="api", subject=f"invented {n}")).allowed
+        assert limiter.check(hits_for(rules, scope="api", subject=f"user:invented {n}")).allowed
         clock.advance(0.001)
 
 
@@ -235,7 +235,7 @@ def test_flood_of_subjects_does_not_lift_a_refusal(
 
 
 def test_flood_of_subjects_does_not_lift_a_ban(full: Limiter, clock: Clock) -> None:
-    banned = hits_for("5/second", scope="api", subject="attacker", ban=Ban(after=2, within=60, time=30))
+    banned = hits_for("5/second", scope="api", subject="user:attacker", ban=Ban(after=2, within=60, time=30))
     for _ in range(7):
         full.check(banned)
 
@@ -289,7 +289,7 @@ def test_new_subject_is_limited_when_memory_is_full_of_refused_subjects(
 
 def test_new_subject_is_banned_when_memory_is_full_of_refused_subjects(full: Limiter, clock: Clock) -> None:
     flood(full, "1/hour", clock, many=2 * FEW)
-    guesses = hits_for("3/hour", scope="api", subject="guesser", ban=Ban(after=3, within=600, time=7200))
+    guesses = hits_for("3/hour", scope="api", subject="user:guesser", ban=Ban(after=3, within=600, time=7200))
 
     assert [full.check(guesses).allowed for _ in range(9)] == [True] * 3 + [False] * 6
     assert full.check(guesses).ban is not None
@@ -299,7 +299,9 @@ def test_refused_subject_that_is_admitted_again_first_is_forgotten_first(full: L
     flood(full, "1/minute", clock, many=2 * FEW)
 
     refused = [
-        n for n in range(2 * FEW) if not full.peek(hits_for("1/minute", scope="api", subject=f"invented {n}")).allowed
+        n
+        for n in range(2 * FEW)
+        if not full.peek(hits_for("1/minute", scope="api", subject=f"user:invented {n}")).allowed
     ]
 
     assert refused[-1] == 2 * FEW - 1

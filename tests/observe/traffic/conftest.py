@@ -28,7 +28,7 @@ class Limiting:
     def __call__(
         self, endpoint: str = "view", *, subject: str = "a", rules: str = "1/hour", shadow: bool = False
     ) -> Event:
-        hits = hits_for(rules, scope=endpoint, type="ip", subject=subject, shadow=shadow)
+        hits = hits_for(rules, scope=endpoint, subject=f"ip:{subject}", shadow=shadow)
         decision = self._limiter.check(hits)
         applied = [Asked(("ip", subject), hits)]
         return event_of((endpoint, outcome_of(decision, 0.0), decision.decided_by, decision, 0.001, 0.0, applied, None))

@@ -150,7 +150,7 @@ def test_subjects_denied_by_a_list_count_as_refused(counter: Counter) -> None:
 
 def test_near_limit_is_judged_for_each_rule() -> None:
     """Nine units left of ten are few, but more than a fifth."""
-    limiter, hits = Limiter(MemoryStorage()), hits_for("10/second; 100000/day", scope="a", type="ip")
+    limiter, hits = Limiter(MemoryStorage()), hits_for("10/second; 100000/day", scope="a", subject="ip:")
     decision = limiter.check(hits)
 
     assert not is_near_limit(decision)

@@ -40,7 +40,7 @@ def test_check_shows_remaining_units_and_that_a_request_would_pass(on_server: Co
 
 def test_check_and_why_show_a_debt_as_units_over(on_server: Command) -> None:
     limiter = Limiter(on_server.environment["FLASK_MULTILIMIT_STORAGE_URI"])
-    wanted = hits_for("3 per 20 seconds", scope="update", type="ip", subject="203.0.113.7")
+    wanted = hits_for("3 per 20 seconds", scope="update", subject="ip:203.0.113.7")
     limiter.settle(limiter.check(wanted), 1343)
 
     for command in (("check", "update", "--ip", "203.0.113.7"), ("why", "203.0.113.7")):
@@ -60,7 +60,7 @@ def test_check_says_that_wait_for_a_slot_is_not_known(on_server: Command, tmp_pa
     uri = on_server.environment["FLASK_MULTILIMIT_STORAGE_URI"]
     check, limiter = Command(file, uri), Limiter(uri)
     for _ in range(2):
-        limiter.check(hits_for("2 at once", scope="report", type="ip", subject="203.0.113.7"))
+        limiter.check(hits_for("2 at once", scope="report", subject="ip:203.0.113.7"))
 
     run = check("check", "report", "--ip", "203.0.113.7", columns=100)
     answer = check("check", "report", "--ip", "203.0.113.7", "--json").json
@@ -74,7 +74,7 @@ def test_check_says_that_wait_for_a_slot_is_not_known(on_server: Command, tmp_pa
         assert (told["allowed"], told["retry_after"], told["waits_for_slot"]) == (False, None, True)
 
     for _ in range(2):
-        limiter.check(hits_for("2/minute", scope="report", type="ip", subject="203.0.113.7"))
+        limiter.check(hits_for("2/minute", scope="report", subject="ip:203.0.113.7"))
     run = check("check", "report", "--ip", "203.0.113.7", columns=100)
 
     assert re.match(

@@ -17,7 +17,6 @@ import pytest
 from flask import Flask, Response, request, stream_with_context
 
 from flask_multilimit import IP, ConfigurationError, MultiLimit, rate_limiter, recording, settle
-from flask_multilimit.engine import hits_for
 from flask_multilimit.operate.simulate.recorded import SEGMENTS
 from flask_multilimit.recording import Recorder
 from flask_multilimit.serve.gate import gate_of
@@ -252,17 +251,6 @@ def test_request_is_recorded_by_the_clock_of_the_machine_if_that_of_the_storage_
 
     at: Any = entries(recorder)[0]["at"]
     assert began <= at <= time.time_ns() // 1000
-
-
-def test_subject_of_an_extension_that_is_no_text_is_recorded(app: Flask, recorder: Recorder) -> None:
-    view, subjects = "tenant", {"tenant": 42}
-    multilimit, limits = app.extensions["multilimit"], hits_for("9/minute", scope=view)
-    app.get("/tenant", endpoint=view)(lambda: str(multilimit.check_hits(limits, scope=view, subjects=subjects)))
-
-    app.test_client().get("/tenant")
-
-    recorded: Any = entries(recorder)[0]["w"]
-    assert set(recorded) == {"ip", "tenant"}
 
 
 def test_hash_of_a_subject_depends_on_the_key(app: Flask, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_the_scopes_of_these_tests_lie_on_different_servers(cluster: Cluster) ->
 def banned_by_others(*watched: Hit) -> tuple[Hit, ...]:
     """A ban for a minute after two refusals by rules in other hash slots."""
     ban = Ban(after=2, within=60, time=60, factor=1)
-    *_, hit = hits_for("1/minute", scope="elsewhere", subject="ann", ban=ban)
+    *_, hit = hits_for("1/minute", scope="elsewhere", subject="user:ann", ban=ban)
     return (*watched, replace(hit, watches=tuple(each.key for each in watched)))
 
 
@@ -103,7 +103,7 @@ def test_a_refusal_in_another_hash_slot_is_a_strike(limiter: Limiter, counts: tu
 
 def test_refusal_is_one_strike_beside_a_refusal_in_another_hash_slot(limiter: Limiter) -> None:
     ban = Ban(after=2, within=60, time=60, factor=1)
-    plan = (*hits_for("1/minute", scope="elsewhere", subject="ann", ban=ban), *plan_of(1))
+    plan = (*hits_for("1/minute", scope="elsewhere", subject="user:ann", ban=ban), *plan_of(1))
     one_storage = Limiter("memory://")
 
     for _ in range(4):
@@ -144,7 +144,7 @@ def test_refused_plan_charges_nothing_in_any_hash_slot(limiter: Limiter, algorit
     refused = limiter.check(plan)
 
     assert not refused.allowed
-    assert [status.name for status in refused.violated] == [f"default-{60}s"]
+    assert [status.name for status in refused.violated] == ["user-60s"]
     assert refused.violated[0].hit is plan[tight]
     assert remaining(refused) == [7 if count == 9 else 0 for count in counts]
     assert remaining(limiter.peek(plan)) == remaining(refused)
@@ -165,7 +165,7 @@ def test_cluster_gives_the_same_replies_as_a_memory_storage(cluster: Cluster, se
         for scope in (*SCOPES, "a", "b")
         for name in LEAVE_NOTHING
         for shadow in (False, True)
-        for hit in hits_for(rule(name, 10, dice.randint(2, 9)), scope=scope, shadow=shadow, subject=str(shadow))
+        for hit in hits_for(rule(name, 10, dice.randint(2, 9)), scope=scope, shadow=shadow, subject=f"user:{shadow}")
     ]
     admitted: list[tuple[Decision, Decision]] = []
     for _ in range(120):
@@ -358,9 +358,7 @@ def test_number_of_commands_of_a_check_is_as_documented(
 
 
 OF_ONE_SUBJECT = [
-    hit
-    for scope in SCOPES
-    for hit in hits_for("5/minute", scope=scope, type="ip", subject="203.0.113.7", hash_tag="subject")
+    hit for scope in SCOPES for hit in hits_for("5/minute", scope=scope, subject="ip:203.0.113.7", hash_tag="subject")
 ]
 
 

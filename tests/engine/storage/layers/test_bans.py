@@ -25,7 +25,7 @@ from support.doubles import RecordingStorage
 from support.waiting import until
 
 BAN = Ban(after=3, within=600, time=3600)
-PLAN = hits_for("1/minute", scope="login", subject="ada", ban=BAN)
+PLAN = hits_for("1/minute", scope="login", subject="user:ada", ban=BAN)
 
 
 def refused(limiter: Limiter, wanted: tuple[Hit, ...], times: int) -> list[Decision]:
@@ -65,7 +65,7 @@ def test_deny_cache_passes_on_every_strike_and_answers_during_the_ban(
 def test_deny_cache_passes_on_strikes_again_as_soon_as_a_ban_has_ended(
     cached: Limiter, storage: RecordingStorage, clock: Clock
 ) -> None:
-    plan = hits_for("1/minute", scope="login", subject="ada", ban=Ban(after=3, within=600, time=5))
+    plan = hits_for("1/minute", scope="login", subject="user:ada", ban=Ban(after=3, within=600, time=5))
     refused(cached, plan, 4)
     clock.advance(5)
 
@@ -78,7 +78,7 @@ def test_deny_cache_passes_on_strikes_again_as_soon_as_a_ban_has_ended(
 def test_ban_that_the_deny_cache_answers_keeps_its_level_and_does_not_begin_again(
     cached: Limiter, clock: Clock
 ) -> None:
-    plan = hits_for("1/minute", scope="login", subject="ada", ban=Ban(after=3, within=600, time=5))
+    plan = hits_for("1/minute", scope="login", subject="user:ada", ban=Ban(after=3, within=600, time=5))
     refused(cached, plan, 3)
     clock.advance(5)
     *_, completing = refused(cached, plan, 3)
@@ -103,7 +103,7 @@ def test_deny_cache_asks_again_after_its_time_whether_a_ban_still_holds(
 
 
 def test_deny_cache_answers_refusals_that_are_no_strikes(cached: Limiter, storage: RecordingStorage) -> None:
-    plan = Hits((*hits_for("1/hour", scope="other", subject="ada"), *hits_for("9/minute", scope="login", ban=BAN)))
+    plan = Hits((*hits_for("1/hour", scope="other", subject="user:ada"), *hits_for("9/minute", scope="login", ban=BAN)))
     refused(cached, plan, 5)
 
     assert len(storage.checks) == 2
@@ -111,8 +111,8 @@ def test_deny_cache_answers_refusals_that_are_no_strikes(cached: Limiter, storag
 
 
 def test_deny_cache_passes_on_strikes_of_a_shadow_until_its_ban_would_hold(cached: Limiter) -> None:
-    shadow = hits_for("1/minute", scope="login", subject="ada", ban=BAN, shadow=True)
-    plan = Hits((*hits_for("1/hour", scope="other", subject="ada"), *shadow))
+    shadow = hits_for("1/minute", scope="login", subject="user:ada", ban=BAN, shadow=True)
+    plan = Hits((*hits_for("1/hour", scope="other", subject="user:ada"), *shadow))
 
     decisions = refused(cached, plan, 5)
 
@@ -129,7 +129,7 @@ def leasing(storage: RecordingStorage, clock: Clock) -> Limiter:
 
 
 def leased(count: int = 20, *more: Rule, lease: int = 10) -> tuple[Hit, ...]:
-    return hits_for([Rule(60, count, lease=lease), *more], scope="api", subject="ada", ban=BAN)
+    return hits_for([Rule(60, count, lease=lease), *more], scope="api", subject="user:ada", ban=BAN)
 
 
 @pytest.mark.parametrize("plan", [leased(), Hits(reversed(leased()))], ids=["rule first", "ban first"])
@@ -146,7 +146,7 @@ def test_lease_saves_checks_of_the_storage_for_a_rule_with_a_ban(
 def test_refused_lease_is_no_strike_when_the_check_itself_is_admitted(
     leasing: Limiter, storage: RecordingStorage
 ) -> None:
-    elsewhere = hits_for(Rule(60, 20), scope="api", subject="ada", cost=12)
+    elsewhere = hits_for(Rule(60, 20), scope="api", subject="user:ada", cost=12)
     for _ in range(7):
         leasing.check(leased())
     storage.check(elsewhere)  # one unit is left; the next lease would take 8
@@ -166,7 +166,7 @@ def test_refused_check_with_a_lease_is_one_strike(
     plan = leased(count, Rule(3600, 7))
     for _ in range(7):
         assert leasing.check(plan).allowed
-    storage.check(hits_for(Rule(60, count, lease=10), scope="api", subject="ada", cost=spent_elsewhere))
+    storage.check(hits_for(Rule(60, count, lease=10), scope="api", subject="user:ada", cost=spent_elsewhere))
     before = len(storage.checks)
 
     assert not leasing.check(plan).allowed
@@ -192,14 +192,14 @@ def test_client_banned_by_another_process_spends_its_leased_units_and_no_more(
 
 def test_leased_units_are_not_spent_after_the_process_learns_of_a_ban(storage: RecordingStorage, clock: Clock) -> None:
     window = Rule(3600, 20, lease=10, algorithm="fixed_window")
-    plan = hits_for([window, Rule(60, 20)], scope="api", subject="ada", ban=BAN)
+    plan = hits_for([window, Rule(60, 20)], scope="api", subject="user:ada", ban=BAN)
     here = Limiter(LeasingStorage(storage, clock=clock))
     for _ in range(8):
         here.check(plan)
     refused(Limiter(storage), plan, 3)
     assert not here.check(plan).allowed
 
-    only = hits_for(window, scope="api", subject="ada", ban=BAN)
+    only = hits_for(window, scope="api", subject="user:ada", ban=BAN)
 
     assert not here.check(only).allowed
 
@@ -232,7 +232,7 @@ def test_ban_holds_in_an_outage(guarded: Limiter, storage: RecordingStorage, clo
 
 
 def test_check_refused_by_a_ban_in_an_outage_charges_nothing(guarded: Limiter, storage: RecordingStorage) -> None:
-    wide = hits_for("10/hour", scope="wide", subject="ada")
+    wide = hits_for("10/hour", scope="wide", subject="user:ada")
     plan = Hits((*wide, *PLAN))
     refused(guarded, plan, 3)
     storage.broken = True
@@ -254,7 +254,7 @@ def test_no_ban_begins_in_an_outage(guarded: Limiter, storage: RecordingStorage)
 
 
 def test_ban_of_a_shadow_refuses_nothing_in_an_outage(guarded: Limiter, storage: RecordingStorage) -> None:
-    shadow = hits_for("1/minute", scope="login", subject="ada", ban=BAN, shadow=True)
+    shadow = hits_for("1/minute", scope="login", subject="user:ada", ban=BAN, shadow=True)
     for _ in range(4):
         guarded.check(shadow)
     storage.broken = True
@@ -268,7 +268,7 @@ def test_ban_of_a_shadow_refuses_nothing_in_an_outage(guarded: Limiter, storage:
 def test_checks_admitted_in_an_outage_are_charged_later_without_strikes(
     storage: RecordingStorage, guarded: Limiter
 ) -> None:
-    plan = hits_for("10/minute", scope="login", subject="ada", ban=BAN)
+    plan = hits_for("10/minute", scope="login", subject="user:ada", ban=BAN)
     guarded.check(plan)
     storage.broken = True
     for _ in range(3):

@@ -132,7 +132,7 @@ def test_cached_refusal_counts_its_times_down_and_keeps_the_rest(bench: Bench) -
     assert again.retry_after == 5.5
     assert [status.reset_after for status in again.statuses] == [5.5, 47.5]
     assert [status.remaining for status in again.statuses] == [0, 18]
-    assert [status.name for status in again.violated] == ["default-8s"]
+    assert [status.name for status in again.violated] == ["user-8s"]
     assert again.decided_by not in FALLBACKS
 
 
@@ -153,8 +153,8 @@ def test_cached_refusal_still_names_the_rule_with_the_shorter_wait(bench: Bench)
     again = bench.limiter.check(wanted)
 
     assert [(status.name, status.retry_after) for status in again.violated] == [
-        ("default-3s", 1 / SECOND),
-        ("default-9s", 4.0),
+        ("user-3s", 1 / SECOND),
+        ("user-9s", 4.0),
     ]
     assert again.retry_after == 4
 
@@ -209,7 +209,7 @@ def test_a_check_with_another_subject_cost_or_rule_asks_the_storage(bench: Bench
         hits("2/minute", cost=1),
         hits("3/minute", cost=2),
         hits("2/minute; 9/hour", cost=2),
-        hits_for("2/minute", scope="api", subject="ada", cost=2, shadow=True),
+        hits_for("2/minute", scope="api", subject="user:ada", cost=2, shadow=True),
     ]
 
     commands = [bench.commands_during(partial(bench.limiter.check, other)) for other in others]
@@ -246,7 +246,7 @@ def test_refusals_of_peeks_repeated_checks_and_check_many_are_not_cached(bench: 
 
 
 def test_refusal_by_a_shadow_alone_is_not_cached(bench: Bench) -> None:
-    shadow = hits_for("1/minute", scope="api", subject="ada", shadow=True)
+    shadow = hits_for("1/minute", scope="api", subject="user:ada", shadow=True)
     decisions = [bench.limiter.check(shadow) for _ in range(3)]
 
     assert [decision.allowed for decision in decisions] == [True] * 3
@@ -254,11 +254,11 @@ def test_refusal_by_a_shadow_alone_is_not_cached(bench: Bench) -> None:
 
 
 def test_longer_wait_of_a_shadow_does_not_prolong_a_cached_refusal(bench: Bench) -> None:
-    wanted = (*hits("1 per 4 seconds"), *hits_for("1/minute", scope="s", subject="ada", shadow=True))
+    wanted = (*hits("1 per 4 seconds"), *hits_for("1/minute", scope="s", subject="user:ada", shadow=True))
     assert bench.refused(wanted).retry_after == 4
 
     again = bench.limiter.check(wanted)
-    assert [status.name for status in again.shadowed] == ["default-60s"]
+    assert [status.name for status in again.shadowed] == ["user-60s"]
     bench.clock.advance(4)
     assert bench.limiter.check(wanted).allowed
 
@@ -525,7 +525,7 @@ def plans_of(algorithm: str, max_delay: float | None) -> list[tuple[Hit, ...]]:
         hits(of_it, subject="bo"),
         (*hits(of_it), *hits(own, scope="other")),
         (*hits(own, scope="other"), *hits(of_it, cost=3)),
-        (*hits(of_it), *hits_for(own, scope="other", subject="ada", shadow=True)),
+        (*hits(of_it), *hits_for(own, scope="other", subject="user:ada", shadow=True)),
     ]
 
 

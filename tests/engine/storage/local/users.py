@@ -12,8 +12,8 @@ from typing import Any
 
 from flask_multilimit.engine import GuardedStorage, Limiter, StorageError, hits_for, storage_from_uri
 
-HITS = hits_for("50/hour", scope="all", subject="everyone")
-MANY = hits_for("1000000/hour", scope="many", subject="everyone")
+HITS = hits_for("50/hour", scope="all", subject="user:everyone")
+MANY = hits_for("1000000/hour", scope="many", subject="user:everyone")
 
 
 def serve(connection: Connection[Any, Any], uri: str) -> None:

@@ -39,7 +39,7 @@ def scripts_run(client: redis.Redis) -> int:
 @pytest.mark.parametrize("off", OFF)
 def test_worker_with_a_wrong_clock_gives_the_same_answers(server: Server, off: int) -> None:
     wrong, right = Limiter(worker(server, off)), Limiter(worker(server, 0))
-    hits = hits_for(RULES, scope="api", subject="ada")
+    hits = hits_for(RULES, scope="api", subject="user:ada")
     for used in range(1, 2 * COMPILE_AFTER + 5, 2):  # it is compiled meanwhile
         first, second = wrong.check(hits), right.check(hits)
         assert [status.remaining for status in first.statuses] == [100 - used, 50 - used, 1000 - used]
@@ -49,7 +49,7 @@ def test_worker_with_a_wrong_clock_gives_the_same_answers(server: Server, off: i
 
     wrong.settle(first, 0)
     assert wrong.peek(hits).statuses[0].remaining == right.peek(hits).statuses[0].remaining == 100 - used
-    later = wrong.check_many([hits, hits_for(RULES, scope="api", subject="bo")])
+    later = wrong.check_many([hits, hits_for(RULES, scope="api", subject="user:bo")])
     assert [decision.remaining for decision in later] == [50 - used - 1, 49]
 
 
@@ -58,11 +58,11 @@ def test_worker_with_a_wrong_clock_repeats_only_its_first_check(
     server: Server, redis_client: redis.Redis, off: int
 ) -> None:
     limiter = Limiter(worker(server, off))
-    limiter.check(hits_for(RULES, scope="api", subject="warm"))
+    limiter.check(hits_for(RULES, scope="api", subject="user:warm"))
     limiter.storage._ahead = off  # type: ignore[attr-defined]
     before = scripts_run(redis_client)
     for number in range(40):
-        limiter.check(hits_for(RULES, scope="api", subject=f"s{number % 3}"))
+        limiter.check(hits_for(RULES, scope="api", subject=f"user:s{number % 3}"))
 
     assert scripts_run(redis_client) - before in {41, 42}, (
         "one more for the time, and perhaps one for a compiled script"
@@ -72,7 +72,7 @@ def test_worker_with_a_wrong_clock_repeats_only_its_first_check(
 @pytest.mark.parametrize("ask", ["check", "peek", "check_many", "repeat", "settle"])
 def test_every_command_is_repeated_with_boundaries_around_the_server_time(server: Server, ask: str) -> None:
     limiter = Limiter(worker(server, 0))
-    hits = hits_for(RULES[:1], scope="api", subject="ada")
+    hits = hits_for(RULES[:1], scope="api", subject="user:ada")
     decision = limiter.check(hits)
     limiter.storage._ahead = 400 * DAY  # type: ignore[attr-defined]
     if ask == "settle":
@@ -90,7 +90,7 @@ def test_every_command_is_repeated_with_boundaries_around_the_server_time(server
 
 def test_implausible_server_time_is_a_storage_error(server: Server) -> None:
     storage = RedisStorage(server.client())
-    hits = hits_for(RULES[:1], scope="api", subject="ada")
+    hits = hits_for(RULES[:1], scope="api", subject="user:ada")
     for lie in (-1, 10**19, 2**63):
         with pytest.raises(StorageError):
             storage._is_outside(hits, [lie])

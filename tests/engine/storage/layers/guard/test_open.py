@@ -510,13 +510,15 @@ def test_number_of_keys_counted_in_an_outage_is_bounded() -> None:
     plan = [Rule(60, 5), Rule(3600, 50)]
 
     for subject in range(800):
-        assert limiter.check(hits_for(plan, scope="api", subject=str(subject))).allowed
+        assert limiter.check(hits_for(plan, scope="api", subject=f"user:{subject}")).allowed
 
     health = limiter.health()
     assert health.fallback_keys == 1000
     assert health.pending == 500
     assert health.given_up == 300
-    assert [limiter.check(hits_for(plan[1], scope="api", subject=each)).remaining for each in ("0", "799")] == [48, 48]
+    assert [
+        limiter.check(hits_for(plan[1], scope="api", subject=f"user:{each}")).remaining for each in ("0", "799")
+    ] == [48, 48]
     limiter.close()
 
 

@@ -243,7 +243,7 @@ def test_used_up_share_refuses_a_check_without_an_estimate(make: Callable[..., W
     workers.break_down()
     for rules, scope in (("5/minute", "some"), ("1/minute", "none")):
         workers.admitted(hits(rules, scope=scope))
-        plan = hits_for(rules, scope=scope, subject="ada", cost=0, settle=True)
+        plan = hits_for(rules, scope=scope, subject="user:ada", cost=0, settle=True)
 
         assert [limiter.check(plan).allowed for limiter in workers.limiters] == [False, False]
 

@@ -548,7 +548,7 @@ def test_forked_child_does_not_inherit_leased_units(process: Process) -> None:
 def test_only_the_latest_leases_are_kept_up_to_a_bound(fleet: Fleet, process: Process) -> None:
     take_lease(process)
     for number in range(MOST_LEASES):
-        assert process.limiter.check(hits_for(LEASED, scope="api", subject=str(number))).allowed
+        assert process.limiter.check(hits_for(LEASED, scope="api", subject=f"user:{number}")).allowed
 
     assert len(process.leases) == MOST_LEASES
     assert remaining_in_storage(fleet, HITS[0]) == 100 - RAMP - 1
@@ -558,12 +558,12 @@ def test_only_the_latest_leases_are_kept_up_to_a_bound(fleet: Fleet, process: Pr
 def test_renewed_lease_is_kept_when_the_bound_is_reached(fleet: Fleet, process: Process) -> None:
     take_lease(process)
     for number in range(MOST_LEASES - 1):
-        process.limiter.check(hits_for(LEASED, scope="api", subject=str(number)))
+        process.limiter.check(hits_for(LEASED, scope="api", subject=f"user:{number}"))
     fleet.clock.advance(2)
     for _ in range(1 + 2):
         process.limiter.check(HITS)
 
-    process.limiter.check(hits_for(LEASED, scope="api", subject="one more"))
+    process.limiter.check(hits_for(LEASED, scope="api", subject="user:one more"))
 
     assert costs_of_checks(process, lambda: process.limiter.check(HITS)) != [[1]]
 

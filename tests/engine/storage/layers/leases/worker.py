@@ -31,7 +31,7 @@ def spend(url: str) -> None:
 def main(url: str, name: str, count: str) -> None:
     limiter = Limiter(LeasingStorage(GuardedStorage(storage_from_uri(url, timeout=30))))
     leased = hits_for(Rule(1, int(count), lease=LEASE), scope="api")
-    mixed = (*leased, *hits_for(OWN, scope="own", subject=name))
+    mixed = (*leased, *hits_for(OWN, scope="own", subject=f"user:{name}"))
     admitted: list[tuple[int, int]] = []
 
     def work(thread: int) -> int:

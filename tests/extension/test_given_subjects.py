@@ -1,0 +1,162 @@
+"""Whose quota a check counts in whose `subject=` names somebody: that of the client which a request would count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from flask import Flask, request
+
+from flask_multilimit import IP, USER, ConfigurationError, MultiLimit, rate_limiter
+from flask_multilimit.engine import Limiter, hits_for
+from support.asking import statuses, view
+from support.doubles import RecordingStorage
+
+KEY = "rate_limit:{{view}}:{}:sliding_window:60000"
+
+
+def key_of_header() -> str | None:
+    return request.headers.get("X-Key")
+
+
+def plan_of_header() -> str | None:
+    return request.headers.get("X-Plan")
+
+
+@pytest.fixture
+def multilimit(app: Flask, storage: RecordingStorage) -> MultiLimit:
+    return MultiLimit(app, storage=storage, user_loader=lambda: request.headers.get("X-User"))
+
+
+@pytest.fixture
+def check(app: Flask, multilimit: MultiLimit) -> Callable[..., bool]:
+    def check(subject: Any, **options: Any) -> bool:
+        with app.app_context():
+            return multilimit.check("1/minute", scope="view", subject=subject, **options).allowed
+
+    return check
+
+
+HEADERS = {"X-User": "ann", "X-Key": "key-0", "X-Plan": "gold"}
+
+
+@pytest.mark.parametrize(
+    ("options", "headers", "subject"),
+    [
+        ({}, {}, "everyone"),
+        ({"type": USER}, HEADERS, "user:ann"),
+        ({"type": USER}, {"X-User": "42"}, f"user:{42}"),
+        ({"type": USER}, {"X-User": str(UUID(int=5))}, f"user:{UUID(int=5)}"),
+        ({"type": USER}, {"X-User": "ip:2001:db8::7"}, "user:ip:2001:db8::7"),
+        ({"type": USER}, {"X-User": 'a+b "c"'}, 'user:a+b "c"'),
+        ({"type": USER}, {}, "anonymous:2001:db8::1"),
+        ({"type": IP}, {}, "ip:2001:db8::ffff"),
+        ({"type": key_of_header, "name": "api_key"}, HEADERS, "api_key:key-0"),
+        ({"type": key_of_header, "name": "api_key"}, {"X-Key": ""}, "api_key:"),
+        ({"type": "header:X-Key"}, HEADERS, "x-key:key-0"),
+        ({"type": (USER, IP)}, HEADERS, ["user:ann", "ip:2001:db8::2"]),
+        ({"type": (USER, IP)}, {"X-User": 'a", "b'}, ['user:a", "b', "ip:2001:db8::2"]),
+        ({"type": (USER, IP)}, {}, ["anonymous:2001:db8::1", "ip:2001:db8::1"]),
+        ({"type": (IP, key_of_header), "name": "api_key"}, HEADERS, ["ip:2001:db8::1", "api_key:key-0"]),
+    ],
+)
+def test_check_of_a_given_subject_shares_the_quota_of_its_requests(
+    app: Flask, check: Callable[..., bool], options: Any, headers: Any, subject: Any
+) -> None:
+    app.add_url_rule("/", "view", rate_limiter(rules="1/minute", **options)(view()))
+
+    assert statuses(app, "/", headers=headers, environ_base={"REMOTE_ADDR": "2001:db8::1"}) == [200]
+
+    assert not check(subject)
+
+
+def test_parts_of_several_own_types_need_the_name_of_their_limiter(app: Flask, check: Callable[..., bool]) -> None:
+    together = rate_limiter(type=(key_of_header, plan_of_header), name="key_plan", rules="1/minute")
+    app.add_url_rule("/", "view", together(view()))
+    assert statuses(app, "/", headers=HEADERS) == [200]
+    subject = ["key_of_header:key-0", "plan_of_header:gold"]
+
+    assert not check(subject, name="key_plan")
+
+    with pytest.raises(ConfigurationError, match=r'limiter on "view": .*a type of your own needs a name'):
+        check(subject)
+
+
+def test_name_names_the_rules_of_a_check_but_not_its_subject(
+    app: Flask, multilimit: MultiLimit, storage: RecordingStorage
+) -> None:
+    with app.app_context():
+        decision = multilimit.check("1/minute", scope="view", subject="user:ann", name="mail")
+
+    assert [status.name for status in decision.statuses] == ["mail-60s"]
+    assert storage.keys_asked == [[KEY.format("user:ann")]]
+
+
+@pytest.mark.parametrize("chosen", ["ip:192.0.2.1", "everyone", "user:bob", "bob,ip:192.0.2.1", '[["user", "bob"]]'])
+def test_value_that_a_client_chooses_never_names_another_subject(
+    check: Callable[..., bool], storage: RecordingStorage, chosen: str
+) -> None:
+    assert check(f"user:{chosen}")
+    assert check(["user:bob", f"recipient:{chosen}"])
+
+    for subject in ("ip:192.0.2.1", "everyone", "user:bob", ["user:bob", "ip:192.0.2.1"]):
+        assert check(subject)
+    assert [key.split("}:")[1].split(":")[0] for (key,) in storage.keys_asked[:2]] == ["user", "recipient"]
+
+
+@pytest.mark.parametrize(
+    "subject",
+    ["", "42", ":42", "::1", "2001:db8::7", "default:42", 42, True, b"user:42", UUID(int=5), [], ["42"]],
+)
+def test_given_subject_without_a_type_is_an_error_that_shows_the_form(
+    check: Callable[..., bool], storage: RecordingStorage, subject: Any
+) -> None:
+    with pytest.raises(ConfigurationError, match='give TYPE:VALUE, such as "user:42"'):
+        check(subject)
+
+    assert storage.checks == []
+
+
+@pytest.mark.parametrize(
+    "subject",
+    ["User:42", "IP:192.0.2.1", "global:", "LimitType.USER:42", "header:X-Key:key-0", 'user+ip:[["user", "42"]]'],
+)
+def test_given_subject_of_a_type_that_no_limiter_can_have_is_an_error(
+    check: Callable[..., bool], storage: RecordingStorage, subject: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=r'limiter on "view": subject .*: its type is none of "ip", "user"'):
+        check(subject)
+
+    assert storage.checks == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"type": USER, "subject": "42"}, 'give TYPE:VALUE, such as "user:42"'),
+        ({"type": USER, "subject": "user:42"}, "type= asks the current request, .*: leave one of them out"),
+        ({"type": key_of_header, "name": "api_key", "subject": "api_key:x"}, "leave one of them out"),
+        ({"name": "mail", "subject": "api_key:x"}, "name='mail': .*: give \"mail:...\""),
+        ({"subject": ["user:42", "user:43"]}, "name one user at a time"),
+        ({"subject": ["everyone", "user:42"]}, "leave out DEFAULT, which means everyone"),
+    ],
+)
+def test_given_subject_that_contradicts_itself_is_an_error(
+    app: Flask, multilimit: MultiLimit, storage: RecordingStorage, options: Any, message: str
+) -> None:
+    with app.app_context():
+        for ask_for in (multilimit.check, lambda *given, **more: multilimit.limit(*given, **more).__enter__()):
+            with pytest.raises(ConfigurationError, match=message):
+                ask_for("1/minute", scope="view", **options)
+
+    assert storage.checks == []
+
+
+@pytest.mark.usefixtures("multilimit")
+def test_engine_counts_a_subject_as_a_view_does(app: Flask, storage: RecordingStorage) -> None:
+    app.add_url_rule("/", "view", rate_limiter(type=USER, rules="1/minute")(view()))
+    assert statuses(app, "/", headers={"X-User": "a:b"}) == [200]
+
+    assert not Limiter(storage).check(hits_for("1/minute", scope="view", subject="user:a:b")).allowed
