@@ -22,149 +22,84 @@ REGISTRY = CollectorRegistry()
 PrometheusMetrics(registry=REGISTRY)
 METRICS = {metric.name for metric in REGISTRY.collect()}
 SERIES = {name for metric in METRICS for name in (metric, f"{metric}_total", f"{metric}_bucket")}
-RULES = """
-rule_files: [alerts.yml]
-evaluation_interval: 1m
-tests:
-  - interval: 1m
-    input_series:
-      - series: 'multilimit_checks_total{endpoint="search", outcome="refused", decided_by="storage"}'
-        values: '0x75 600+600x20'
-      - series: 'multilimit_checks_total{endpoint="search", outcome="allowed", decided_by="storage"}'
-        values: '0+600x95'
-    alert_rule_test:
-      - {eval_time: 70m, alertname: MultiLimitRefusalsRise, exp_alerts: []}
-      - {eval_time: 70m, alertname: MultiLimitEndpointRefuses, exp_alerts: []}
-      - eval_time: 92m
-        alertname: MultiLimitRefusalsRise
-        exp_alerts: &risen
-          - exp_labels: {severity: warning}
-            exp_annotations:
-              summary: Refusals have risen to 10 a second
-              description: >-
-                More than three times as many requests are refused as in the hour before. `flask multilimit top` shows
-                who is refused, where, and by which rule.
-      - eval_time: 95m
-        alertname: MultiLimitEndpointRefuses
-        exp_alerts:
-          - exp_labels: {severity: warning, endpoint: search}
-            exp_annotations:
-              summary: search refuses 50% of its requests, from several clients
-              description: >-
-                The client that is refused most is not counted. Either many call too often, or a limit is too tight for
-                honest users. `flask multilimit top` shows which.
-  - interval: 1m
-    input_series:
-      - series: 'multilimit_storage_up{app="shop", pid="1"}'
-        values: '1x5 0x10'
-      - series: 'multilimit_checks_total{endpoint="search", outcome="allowed", decided_by="local"}'
-        values: '0x5 60+60x10'
-      - series: 'multilimit_checks_total{endpoint="login", outcome="unanswered", decided_by="nobody"}'
-        values: '0x5 60+60x10'
-      - series: 'multilimit_bans_total{endpoint="login", rule="ip-ban"}'
-        values: '0x5 60+60x10'
-    alert_rule_test:
-      - {eval_time: 5m, alertname: MultiLimitStorageDown, exp_alerts: []}
-      - {eval_time: 5m, alertname: MultiLimitFallbackInUse, exp_alerts: []}
-      - {eval_time: 5m, alertname: MultiLimitUnanswered, exp_alerts: []}
-      - {eval_time: 5m, alertname: MultiLimitBanStorm, exp_alerts: []}
-      - eval_time: 14m
-        alertname: MultiLimitStorageDown
-        exp_alerts:
-          - exp_labels: {severity: critical, app: shop}
-            exp_annotations:
-              summary: The rate limit storage of shop does not answer
-              description: >-
-                For a minute, at least one process has decided without it, as MULTILIMIT_ON_STORAGE_ERROR says. `flask
-                multilimit doctor` says what is wrong.
-      - eval_time: 14m
-        alertname: MultiLimitFallbackInUse
-        exp_alerts:
-          - exp_labels: {severity: warning}
-            exp_annotations:
-              summary: 1 checks a second are decided without the storage
-              description: >-
-                Each process limits on its own, or lets everything pass. See MultiLimitStorageDown, or look in the log
-                for single keys that fail.
-      - eval_time: 14m
-        alertname: MultiLimitUnanswered
-        exp_alerts:
-          - exp_labels: {severity: critical, endpoint: login}
-            exp_annotations:
-              summary: login answers with errors because no limit can be checked
-              description: The storage does not answer, and MULTILIMIT_ON_STORAGE_ERROR is deny or raise.
-      - eval_time: 14m
-        alertname: MultiLimitBanStorm
-        exp_alerts:
-          - exp_labels: {severity: warning, endpoint: login}
-            exp_annotations:
-              summary: login bans 60 subjects a minute
-              description: >-
-                Either an attack from many places, or a ban that hits honest users. `flask multilimit top` shows whom it
-                hits, and `flask multilimit set` changes a limit at once.
-  - interval: 1m  # one scraper, and a few who are refused beside it; at /feed, many are refused
-    input_series:
-      - series: 'multilimit_checks_total{endpoint="search", outcome="refused", decided_by="storage"}'
-        values: '0+600x60'
-      - series: 'multilimit_checks_total{endpoint="search", outcome="allowed", decided_by="storage"}'
-        values: '0+600x60'
-      - series: 'multilimit_top_subject_share{endpoint="search", app="shop", pid="1"}'
-        values: '0.95x60'
-      - series: 'multilimit_checks_total{endpoint="feed", outcome="refused", decided_by="storage"}'
-        values: '0+600x60'
-      - series: 'multilimit_checks_total{endpoint="feed", outcome="allowed", decided_by="storage"}'
-        values: '0+600x60'
-      - series: 'multilimit_top_subject_share{endpoint="feed", app="shop", pid="1"}'
-        values: '0.4x60'
-    alert_rule_test:
-      - eval_time: 50m
-        alertname: MultiLimitEndpointRefuses
-        exp_alerts:
-          - exp_labels: {severity: warning, endpoint: feed}
-            exp_annotations:
-              summary: feed refuses 30% of its requests, from several clients
-              description: >-
-                The client that is refused most is not counted. Either many call too often, or a limit is too tight for
-                honest users. `flask multilimit top` shows which.
-  - interval: 1m  # nothing was ever refused, so there is no such series, until it begins
-    input_series:
-      - series: 'multilimit_checks_total{endpoint="search", outcome="refused", decided_by="storage"}'
-        values: '_x75 0+600x20'
-      - series: 'multilimit_checks_total{endpoint="search", outcome="allowed", decided_by="storage"}'
-        values: '0+600x95'
-    alert_rule_test:
-      - eval_time: 83m
-        alertname: MultiLimitRefusalsRise
-        exp_alerts: *risen
-  - interval: 1m  # Prometheus is new, and knows less than the hour before
-    input_series:
-      - series: 'multilimit_checks_total{endpoint="search", outcome="refused", decided_by="storage"}'
-        values: '0+600x90'
-    alert_rule_test:
-      - {eval_time: 10m, alertname: MultiLimitRefusalsRise, exp_alerts: []}
-      - {eval_time: 20m, alertname: MultiLimitRefusalsRise, exp_alerts: []}
-      - {eval_time: 25m, alertname: MultiLimitRefusalsRise, exp_alerts: []}
-      - {eval_time: 60m, alertname: MultiLimitRefusalsRise, exp_alerts: []}
-  - interval: 1m  # all of it ends after 30 minutes: 5 minutes later, nothing is said in the present tense
-    input_series:
-      - series: 'multilimit_checks_total{endpoint="search", outcome="refused", decided_by="local"}'
-        values: '0+600x30 18000x20'
-      - series: 'multilimit_checks_total{endpoint="search", outcome="unanswered", decided_by="nobody"}'
-        values: '0+600x30 18000x20'
-      - series: 'multilimit_checks_total{endpoint="search", outcome="allowed", decided_by="storage"}'
-        values: '0+600x50'
-      - series: 'multilimit_bans_total{endpoint="search", rule="ip-ban"}'
-        values: '0+60x30 1800x20'
-      - series: 'multilimit_storage_up{app="shop", pid="1"}'
-        values: '0x30 1x20'
-    alert_rule_test:
-      - {eval_time: 35m, alertname: MultiLimitRefusalsRise, exp_alerts: []}
-      - {eval_time: 35m, alertname: MultiLimitEndpointRefuses, exp_alerts: []}
-      - {eval_time: 35m, alertname: MultiLimitStorageDown, exp_alerts: []}
-      - {eval_time: 35m, alertname: MultiLimitFallbackInUse, exp_alerts: []}
-      - {eval_time: 35m, alertname: MultiLimitUnanswered, exp_alerts: []}
-      - {eval_time: 35m, alertname: MultiLimitBanStorm, exp_alerts: []}
-"""
+RISEN = {"RefusalsRise": "Refusals have risen to 10 a second"}
+ALL = {"EndpointRefuses search": "search refuses 100% of its requests, from several clients"}
+DOWN = {
+    "StorageDown shop": "The rate limit storage of shop does not answer",
+    "FallbackInUse": "1 checks a second are decided without the storage",
+    "Unanswered login": "login answers with errors because no limit can be checked",
+    "BanStorm login": "login bans 60 subjects a minute",
+}
+SCENARIOS: dict[str, tuple[dict[str, str], dict[int, dict[str, str]]]] = {
+    "refusals rise": (
+        {"search refused storage": "0x75 600+600x20", "search allowed storage": "0+600x95"},
+        {70: {}, 92: {**RISEN, "EndpointRefuses search": "search refuses 50% of its requests, from several clients"}},
+    ),
+    "a storage fails": (
+        {
+            "up": "1x5 0x10",
+            "search allowed local": "0x5 60+60x10",
+            "login unanswered nobody": "0x5 60+60x10",
+            "bans login": "0x5 60+60x10",
+        },
+        {5: {}, 14: DOWN},
+    ),
+    "one scraper, and a few who are refused beside it; at feed, many are refused": (
+        {
+            "search refused storage": "0+600x60",
+            "search allowed storage": "0+600x60",
+            "share search": "0.95x60",
+            "feed refused storage": "0+600x60",
+            "feed allowed storage": "0+600x60",
+            "share feed": "0.4x60",
+        },
+        {50: {"EndpointRefuses feed": "feed refuses 30% of its requests, from several clients"}},
+    ),
+    "nothing was ever refused, so there is no such series, until it begins": (
+        {"search refused storage": "_x75 0+600x20", "search allowed storage": "0+600x95"},
+        {83: RISEN},
+    ),
+    "Prometheus is new, and knows less than the hour before": (
+        {"search refused storage": "0+600x90"},
+        {10: {}, **dict.fromkeys((20, 25, 60), ALL)},
+    ),
+    "all of it ends after 30 minutes: 5 minutes later, nothing is said in the present tense": (
+        {
+            "search refused local": "0+600x30 18000x20",
+            "search unanswered nobody": "0+600x30 18000x20",
+            "search allowed storage": "0+600x50",
+            "bans search": "0+60x30 1800x20",
+            "up": "0x30 1x20",
+        },
+        {35: {}},
+    ),
+}
+"""Series, one value a minute; and by minute, the alerts that fire then and no others, each with its summary."""
+
+
+def series_of(words: str) -> str:
+    match words.split():
+        case ["up"]:
+            return 'multilimit_storage_up{app="shop", pid="1"}'
+        case ["bans", endpoint]:
+            return f'multilimit_bans_total{{endpoint="{endpoint}", rule="ip-ban"}}'
+        case ["share", endpoint]:
+            return f'multilimit_top_subject_share{{endpoint="{endpoint}", app="shop", pid="1"}}'
+        case [endpoint, outcome, decider]:
+            return f'multilimit_checks_total{{endpoint="{endpoint}", outcome="{outcome}", decided_by="{decider}"}}'
+    raise ValueError(words)
+
+
+def expected_of(rule: dict[str, Any], firing: dict[str, str]) -> list[dict[str, Any]]:
+    """What promtool expects of one rule, when these alerts fire and no others."""
+    found = []
+    for words, summary in firing.items():
+        name, *place = words.split()
+        if rule["alert"] == f"MultiLimit{name}":
+            labels = {"app" if each == "shop" else "endpoint": each for each in place}
+            annotations = {**rule["annotations"], "summary": summary}
+            found.append({"exp_labels": {**rule["labels"], **labels}, "exp_annotations": annotations})
+    return found
 
 
 def promtool(*arguments: object) -> str:
@@ -189,9 +124,23 @@ def test_alert_rules_are_valid(tmp_path: Path) -> None:
     expect_valid(alerts(), tmp_path)
 
 
-def test_alerts_fire_exactly_when_they_should(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("series", "firing"), SCENARIOS.values(), ids=SCENARIOS)
+def test_alerts_fire_exactly_when_they_should(
+    tmp_path: Path, series: dict[str, str], firing: dict[int, dict[str, str]]
+) -> None:
+    expected = [
+        {"eval_time": f"{minute}m", "alertname": rule["alert"], "exp_alerts": expected_of(rule, alerts_then)}
+        for minute, alerts_then in firing.items()
+        for rule in rules_in(alerts())
+    ]
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": series_of(words), "values": values} for words, values in series.items()],
+        "alert_rule_test": expected,
+    }
+    rules = {"rule_files": ["alerts.yml"], "evaluation_interval": "1m", "tests": [test]}
     (tmp_path / "alerts.yml").write_text(alerts())
-    (tmp_path / "test.yml").write_text(RULES)
+    (tmp_path / "test.yml").write_text(yaml.safe_dump(rules))
 
     assert "SUCCESS" in promtool("test", "rules", tmp_path / "test.yml")
 
