@@ -20,7 +20,7 @@ from ...declare.subjects import EVERYONE, LimitType
 from ...engine import ConfigurationError, MultiLimitError
 from ...engine.errors import with_remedy
 from ...engine.storage.addresses import redacted
-from ...insight.values import as_json as value_as_json
+from ...insight.values import as_json
 from ...serve.gate import AppGate, gate_of
 from .. import console
 
@@ -31,12 +31,15 @@ disappears."""
 C = TypeVar("C", bound=Callable[..., Any])
 
 
-def command(name: str, *, short_help: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """A command of ``flask multilimit``, which runs in the app's context. Its errors are one line without a
-    traceback."""
+def command(name: str, *, short_help: str, json: bool = True) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command of ``flask multilimit``, which runs in the app's context. Its errors are one line without a traceback.
+    ``json``: it has the option ``--json``, which :func:`show` obeys."""
 
     def decorated(function: Callable[..., Any]) -> click.Command:
-        return click.command(name, short_help=short_help)(with_appcontext(_for_people()(function)))
+        made = click.command(name, short_help=short_help)(with_appcontext(_for_people()(function)))
+        if json:
+            made.params.append(_json_option)
+        return made
 
     return decorated
 
@@ -61,7 +64,7 @@ def show(lines: Callable[[], Iterable[str]], value: object = None, **fields: Any
     if not wants_json():
         console.write(lines())
         return
-    whole = {} if value is None else value_as_json(value)
+    whole = {} if value is None else as_json(value)
     console.write_json({"schema": SCHEMA, **whole, **{name: _plain(each) for name, each in fields.items()}})
 
 
@@ -70,10 +73,20 @@ def wants_json() -> bool:
     return bool(click.get_current_context().meta.get(_JSON))
 
 
+def _note_json(context: click.Context, parameter: click.Parameter, given: bool) -> None:  # noqa: ARG001
+    context.meta[_JSON] = given
+
+
+_JSON = f"{__name__}.json"
+_json_option = click.Option(
+    ["--json"], is_flag=True, expose_value=False, callback=_note_json, help="Write JSON for programs."
+)
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
-    return value_as_json(value) if hasattr(value, "__dataclass_fields__") else value
+    return as_json(value) if hasattr(value, "__dataclass_fields__") else value
 
 
 def user_name() -> str:
@@ -117,19 +130,6 @@ def pairs_option(name: str, metavar: str, text: str, *parameters: str, may_be_em
     return click.option(name, *parameters, multiple=True, callback=pairs, metavar=metavar, help=text)
 
 
-_JSON = f"{__name__}.json"
-
-
-def _note_json(context: click.Context, parameter: click.Parameter, given: bool) -> None:  # noqa: ARG001
-    context.meta[_JSON] = given
-
-
-as_json: Callable[[C], C] = click.option(
-    "--json", is_flag=True, expose_value=False, callback=_note_json, help="Write JSON for programs."
-)
-"""The option ``--json``, which :func:`show` obeys."""
-
-
 @dataclass(frozen=True, slots=True)
 class Action:
     """How to change something: the values of :func:`action_options`."""
@@ -147,7 +147,6 @@ action_options: Callable[[C], C] = gathered(
     click.option("--author", default=user_name, help="The author; default: the user who runs this command."),
     click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing."),
     click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
-    as_json,
 )
 """The options of every command that changes something, which gets them as ``action``."""
 

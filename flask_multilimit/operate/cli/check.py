@@ -15,7 +15,6 @@ from ...insight.text import duration, local_time, plural
 from ...insight.traffic import looking
 from .. import console
 from .base import (
-    as_json,
     client_options,
     command,
     current_gate,
@@ -33,7 +32,6 @@ MOST_SHOWN = 10
 @command("check", short_help="Show where a subject stands at an endpoint.")
 @click.argument("endpoint")
 @client_options
-@as_json
 def check_command(
     endpoint: str, method: str | None, ip: str | None, user: str | None, subjects: dict[str, str]
 ) -> None:
@@ -54,7 +52,6 @@ def check_command(
 @click.argument("who")
 @click.option("--endpoint", metavar="ENDPOINT", help='Only there; "unmatched": requests without a route.')
 @click.option("--at", metavar="TIME", help="An earlier time: 5m (ago), 03:12, or ISO 8601.")
-@as_json
 def why_command(who: str, endpoint: str | None, at: str | None) -> None:
     """Show why WHO is refused, and what lifts it: lists, bans, limits, and what was refused in the last hour.
 

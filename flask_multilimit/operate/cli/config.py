@@ -17,7 +17,7 @@ from ...observe.boards import alerts, dashboard
 from ...observe.metrics import NAMESPACE
 from ...serve.gate import AppGate
 from .. import console
-from .base import as_json, command, current_gate, show
+from .base import command, current_gate, show
 
 ENVIRONMENT = "FLASK_"
 """The prefix that ``app.config.from_prefixed_env()`` reads."""
@@ -33,7 +33,6 @@ class Setting(NamedTuple):
 
 
 @command("config", short_help="Show the settings in force, and where each comes from.")
-@as_json
 def config_command() -> None:
     """Show the settings in force, and where each comes from. Passwords are hidden."""
     gate = current_gate()
@@ -71,7 +70,7 @@ namespace_option: Callable[[Callable[..., None]], Callable[..., None]] = click.o
 )
 
 
-@command("alerts", short_help="Print alert rules for Prometheus.")
+@command("alerts", short_help="Print alert rules for Prometheus.", json=False)
 @namespace_option
 @click.option("--own", is_flag=True, help="Only for the endpoints that this app limits now, and not for other apps'.")
 def alerts_command(namespace: str, own: bool) -> None:
@@ -85,7 +84,7 @@ def alerts_command(namespace: str, own: bool) -> None:
     console.write(alerts(namespace, endpoints).rstrip("\n").split("\n"))
 
 
-@command("grafana", short_help="Print a Grafana dashboard.")
+@command("grafana", short_help="Print a Grafana dashboard.", json=False)
 @namespace_option
 def grafana_command(namespace: str) -> None:
     """Print a Grafana dashboard of the metrics of PrometheusMetrics, with the app's limited endpoints to choose from.

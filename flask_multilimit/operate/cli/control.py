@@ -31,7 +31,6 @@ from .base import (
     Action,
     C,
     action_options,
-    as_json,
     command,
     gathered,
     shared_gate,
@@ -278,7 +277,6 @@ def _lifted_lines(found: Lifted, done: str) -> list[str]:
 
 
 @command("bans", short_help="List every ban in force.")
-@as_json
 def bans_command() -> None:
     """List every ban in force: those set by people, and those started by limiters.
 
@@ -313,7 +311,6 @@ def _ban_lines(found: Sequence[BanInForce]) -> list[str]:
 @click.option("--import", "imported", metavar="FILE", type=click.File("rb"), help="Put the entries of FILE in force.")
 @click.option("--reason", default="", help="The reason for the import, for the history.")
 @click.option("--force", is_flag=True, help="Confirm an import that locks out or exempts nearly everybody.")
-@as_json
 def entries_command(export: str | None, imported: BinaryIO | None, reason: str, force: bool) -> None:
     """List the overrides, allow and deny entries and bans in force; or export them, or import entries from a file.
 
@@ -379,7 +376,6 @@ def _import(applier: ControlApplier, file: BinaryIO, *, reason: str, force: bool
 @click.option(
     "--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of changes to list."
 )
-@as_json
 def history_command(most: int) -> None:
     """List the latest changes and resets, the newest first, with who made them and why."""
     _applier()

@@ -9,11 +9,10 @@ import click
 from ...insight.doctor import Finding, Level, examine
 from ...insight.text import plural
 from .. import console
-from .base import as_json, command, current_gate, show, wants_json
+from .base import command, current_gate, show, wants_json
 
 
 @command("doctor", short_help="Find problems, and say how to fix them.")
-@as_json
 def doctor_command() -> None:
     """Find problems with limits and storage, and say how to fix them. The exit code is 1 if something is wrong."""
     findings = []

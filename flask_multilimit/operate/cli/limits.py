@@ -13,7 +13,7 @@ from ...engine import ConfigurationError
 from ...insight.limits import EndpointLimits, Limit, endpoint_limits, places_of
 from ...insight.text import plural
 from .. import console
-from .base import as_json, command, current_gate, show
+from .base import command, current_gate, show
 
 
 @command("limits", short_help="List endpoints with their limits.")
@@ -27,7 +27,6 @@ from .base import as_json, command, current_gate, show
     help="Only limiters of this type: ip, user, default, your own, or several: user+ip.",
 )
 @click.option("--unlimited", is_flag=True, help="Only endpoints without limits.")
-@as_json
 def limits_command(
     endpoint: str | None, path: str | None, blueprint: str | None, type_name: str | None, unlimited: bool
 ) -> None:

@@ -192,7 +192,7 @@ def file_lines(files: Sequence[LogFile]) -> list[str]:
     return ["", "Problems in the log:", *lines] if lines else []
 
 
-@command("record", short_help="Record requests for a time, for simulate and suggest.")
+@command("record", short_help="Record requests for a time, for simulate and suggest.", json=False)
 @click.option("--for", "for_", default="10m", show_default=True, metavar="TIME", help="How long: 90s, 15m, 2h.")
 @click.option("--stop", is_flag=True, help="Stop now.")
 def record_command(for_: str, stop: bool) -> None:

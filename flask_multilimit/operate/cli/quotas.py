@@ -23,7 +23,6 @@ from .. import console
 from .base import (
     Action,
     action_options,
-    as_json,
     client_options,
     command,
     current_gate,
@@ -201,7 +200,6 @@ def _storable(context: click.Context, option: click.Parameter, text: str | None)
 @click.option(
     "--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Maximum number of keys to list."
 )
-@as_json
 def keys_command(prefix: str | None, limit: int) -> None:
     """List the keys in storage, with the units used and the time until they expire.
 

@@ -16,7 +16,7 @@ from ..simulate.picture import draw_reports
 from ..simulate.questions import header_fields, limits_of, replay_of, run
 from ..simulate.replay_plan import Replacements
 from ..simulate.report import Report, RuleReport
-from .base import as_json, command, current_gate, pairs_option, show
+from .base import command, current_gate, pairs_option, show
 from .logs import (
     LogOptions,
     Stoppable,
@@ -53,7 +53,6 @@ def _units(value: str) -> int:
 )
 @cost_field_option("The log field that holds the real cost, where limiters settle.")
 @png_option
-@as_json
 def simulate_command(
     log: LogOptions,
     limits: Path | None,

@@ -15,7 +15,7 @@ from ..simulate.picture import draw
 from ..simulate.questions import arrivals_of, share_from
 from ..simulate.suggest import Choice, Gap, Suggestion, Traffic, declaration, suggest_for, toml, traffic_of
 from ..simulate.suggest import command as command_to_try
-from .base import as_json, command, show
+from .base import command, show
 from .logs import (
     FILE,
     LogOptions,
@@ -56,7 +56,6 @@ from .logs import (
 @cost_field_option("Count units, not requests: the log field that holds the real cost.")
 @click.option("--html", type=FILE, metavar="FILE", help="Write a page with a slider, for any browser.")
 @png_option
-@as_json
 def suggest_command(
     log: LogOptions,
     type_: str,

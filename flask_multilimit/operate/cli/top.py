@@ -18,7 +18,7 @@ from ...insight.text import duration, local_time, plural, rate
 from ...insight.traffic import EndpointTraffic, Now, RefusedClient, RuleTraffic, now
 from ...serve.gate import AppGate
 from .. import console
-from .base import as_json, command, shared_gate, show, wants_json
+from .base import command, shared_gate, show, wants_json
 
 REFRESH_SECONDS = 1.0
 MOST_ROWS = 10
@@ -35,7 +35,6 @@ _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
     "--minutes", type=click.IntRange(1, 60), default=5, show_default=True, help="The time to look back, in minutes."
 )
 @click.option("--once", is_flag=True, help="Show one screen and exit.")
-@as_json
 def top_command(minutes: int, once: bool) -> None:
     """Show who is refused now, where, and by which rule. Press q to quit. If the output is not a terminal, this shows
     one screen and ends.
