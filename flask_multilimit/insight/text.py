@@ -11,7 +11,7 @@ from ..declare.subjects import EVERYONE, Subject
 from ..engine import Ban, Calendar, Rule
 from ..engine.bans import BanRule
 from ..engine.rules import UNITS
-from ..engine.text import Phrase, visible
+from ..engine.text import Phrase, joined, visible
 from ..plan.plans import Plans
 
 _UNITS: dict[float, str] = {seconds: unit for unit, seconds in UNITS.items()}
@@ -101,28 +101,32 @@ def window_text(seconds: float) -> str:
 
 
 def ban_text(ban: Ban) -> str:
-    longer = f", x {ban.factor:g} up to {duration(ban.most)}" if ban.factor > 1 else ""
-    return f"{duration(ban.time)}{longer} after {plural(ban.after, 'refusal')} in {duration(ban.within)}"
+    text = "{time}{longer} after {n} refusals in {within_time}"
+    if ban.after == 1:
+        text = "{time}{longer} after 1 refusal in {within_time}"
+    times = {"time": duration(ban.time), "within_time": duration(ban.within)}
+    longer = Phrase(", x {factor} up to {time}", factor=f"{ban.factor:g}", time=duration(ban.most))
+    return Phrase(text, **times, n=ban.after, longer=longer if ban.factor > 1 else "")
 
 
 def parameters_of(rule: Rule) -> str:
     """The parameters of a rule besides its count and time."""
     burst = f"burst {rule.quota.burst}" if rule.burst is not None else ""
-    delay = f"queue {duration(rule.max_delay)}" if rule.max_delay else ""
+    delay = Phrase("queue {time}", time=duration(rule.max_delay)) if rule.max_delay else ""
     lease = f"lease {rule.lease}" if rule.lease is not None else ""
-    return "; ".join(filter(None, (burst, delay, lease)))
+    return joined(list(filter(None, (burst, delay, lease))) or [""])
 
 
 def options_of(declared: Declaration, methods: tuple[str, ...] | None) -> list[str]:
     """The options of a limiter besides its type and rules; ``methods`` are those it applies to (``None``: all)."""
     conditions = [name for name in ("exempt_when", "charge_when", "settle", "on_rejected") if getattr(declared, name)]
     options = [
-        (f"only {', '.join(methods or ())}", methods is not None),
+        (Phrase("only {methods}", methods=", ".join(methods or ())), methods is not None),
         (f"scope {declared.scope}", declared.scope is not None),
-        ("" if declared.ban is None else f"bans for {ban_text(declared.ban)}", declared.ban),
-        ("slot by subject", declared.hash_tag == "subject"),
-        ("cost by request" if callable(declared.cost) else f"cost {declared.cost}", declared.cost != 1),
-        (f"waits {duration(declared.wait)}", declared.wait),
+        ("" if declared.ban is None else Phrase("bans for {ban}", ban=ban_text(declared.ban)), declared.ban),
+        (Phrase("slot by subject"), declared.hash_tag == "subject"),
+        (Phrase("cost by request") if callable(declared.cost) else f"cost {declared.cost}", declared.cost != 1),
+        (Phrase("waits {time}", time=duration(declared.wait)), declared.wait),
         (", ".join(conditions), conditions),
         (f"key {declared.key}", declared.key is not None),
     ]

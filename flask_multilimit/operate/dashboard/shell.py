@@ -76,7 +76,7 @@ def phrase_in(language: Language, text: str) -> str:
 def _value_in(language: Language, name: str, value: str) -> str:
     if isinstance(value, Phrase):
         return phrase_in(language, value)
-    return measure_in(__package__, language, value) if name == "time" else value
+    return measure_in(__package__, language, value) if name.endswith("time") else value
 
 
 def rule_in(language: Language, text: str) -> str:

@@ -15,6 +15,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from jinja2 import Environment, nodes
 
+from flask_multilimit import IP, Ban, Rule, rate_limiter
 from flask_multilimit.engine import rules
 from flask_multilimit.engine.storage.layers import health as storage_health
 from flask_multilimit.engine.text import Phrase
@@ -341,3 +342,17 @@ def test_bans_and_lists_that_refused_are_named_in_chinese(
 
     assert CHINESE[english] in text
     assert english not in text
+
+
+def test_options_of_limits_bans_and_lists_of_the_settings_are_in_chinese() -> None:
+    app = made(MULTILIMIT_ALLOW=["203.0.113.8"], MULTILIMIT_DENY=["203.0.113.9"])
+    waits = rate_limiter(rules=Rule(60, 3, algorithm="leaky_bucket", max_delay=5), wait=2)
+    bans = rate_limiter(type=IP, rules="9/minute", ban=Ban(after=2, within=600, time=300), cost=lambda: 1)
+    app.add_url_rule("/more", "more", waits(bans(lambda: "ok")), methods=["GET"])
+    limits, lists = (browser_of("ada", app).get(f"{ROOT}{each}?lang=zh").text for each in ("limits", "lists"))
+
+    for text in ("排队 5 秒", "等待 2 秒", "10 分钟内被拒 2 次后 5 分钟", "最多 24 小时", "成本取决于请求"):
+        assert text in limits
+    assert "refusal" not in limits
+    assert "<li>放行 203.0.113.8 " in lists
+    assert "<li>禁止 203.0.113.9 " in lists
