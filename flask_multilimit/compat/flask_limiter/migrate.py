@@ -43,6 +43,7 @@ class Move:
 
 def report(states: Sequence[InForce]) -> Iterator[str]:
     """The lines of ``flask multilimit migrate``."""
+    yield "import functools"
     yield "from flask import request"
     yield "from flask_multilimit import DEFAULT, IP, Ban, MultiLimit, Rule, exempt, rate_limiter"
     yield ""
@@ -102,9 +103,10 @@ class Writer:
         for meta in settings.meta_limits:
             notes = ["for each limiter whose refusals count"]
             yield Move("meta_limits", self._text(meta), list(_ban((meta,), notes)), notes)
-        for function in self._state.limiter.filters:
-            after = [f"limit = functools.partial(rate_limiter, exempt_when={self._name_for(function, 'FILTER')})"]
-            yield Move("request_filter", name_of(function), after, ["write limit in place of rate_limiter everywhere"])
+        if filters := self._state.limiter.filters:
+            after = [f"limit = functools.partial(rate_limiter, exempt_when={self._exempt_when()})"]
+            notes = ["write limit in place of rate_limiter everywhere"]
+            yield Move("request_filter", ", ".join(map(name_of, filters)), after, notes)
 
     def _moves_of_function(self, name: str, limits: list[Limit]) -> Iterator[Move]:
         flags = self._state.registry.exempt_names.get(name)
@@ -153,7 +155,7 @@ class Writer:
         if callable(limit.cost) or limit.cost != 1:
             yield f"cost={self._name_for(limit.cost, 'COST') if callable(limit.cost) else limit.cost}"
         if limit.exempt_when is not None:
-            yield f"exempt_when={self._name_for(limit.exempt_when, 'EXEMPT_WHEN')}"
+            yield f"exempt_when={self._exempt_when(self._name_for(limit.exempt_when, 'EXEMPT_WHEN'))}"
         if limit.deduct_when is not None:
             yield f"charge_when={self._name_for(limit.deduct_when, 'CHARGE_WHEN')}"
         if callable(limit.error_message):
@@ -168,6 +170,11 @@ class Writer:
         if isinstance(limit, RouteLimit) and not limit.override_defaults:
             yield "with_defaults=True"
         yield from _ban(tuple(limit.meta_limits or ()), notes)
+
+    def _exempt_when(self, *own: str) -> str:
+        """One callable of ``own`` and all request filters: a limiter has only one ``exempt_when``."""
+        names = (*own, *(self._name_for(function, "FILTER") for function in self._state.limiter.filters))
+        return names[0] if len(names) == 1 else f"lambda: {' or '.join(f'{name}()' for name in names)}"
 
     def _type(self, limit: Limit, notes: list[str]) -> Iterator[str]:
         key_func = limit.limit_by

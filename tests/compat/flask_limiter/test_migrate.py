@@ -51,6 +51,14 @@ def is_internal() -> bool:
     return False
 
 
+def is_probe() -> bool:
+    return False
+
+
+def is_vip() -> bool:
+    return False
+
+
 def failed(response: Any) -> bool:
     return bool(response.status_code == 401)
 
@@ -226,6 +234,24 @@ def test_defaults_blueprints_and_filters_become_declarations() -> None:
         'meta_limits\n    - "5/day"\n    + ban=Ban(after=5, within=86400, time=86400, factor=1)',
     ):
         assert line in text, text
+    assert_printed_declarations_run(app)
+
+
+def test_every_request_filter_exempts_from_every_printed_limit() -> None:
+    app = limited(lambda it: it.limit("3/minute", exempt_when=is_vip))
+    for each in InForce.all_of(app):
+        each.limiter.request_filter(is_internal)
+        each.limiter.request_filter(is_probe)
+
+    text = printed(app)
+
+    assert (
+        '+ @rate_limiter(type=IP, rules="3/minute", exempt_when=lambda: is_vip() or is_internal() or is_probe())'
+        in text
+    )
+    assert re.findall(r"\+ limit = .*", text) == [
+        "+ limit = functools.partial(rate_limiter, exempt_when=lambda: is_internal() or is_probe())"
+    ]
     assert_printed_declarations_run(app)
 
 
