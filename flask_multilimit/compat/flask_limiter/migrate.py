@@ -25,6 +25,7 @@ ADDRESSES = (
     "LimitType.IP takes all addresses of an IPv6 /64 as one client: MULTILIMIT_IPV6_PREFIX = 128 keeps them apart."
 )
 WITH_STATEMENTS = 'Limits of "with" statements are not printed: look for them in your code.'
+ON_REJECTED = "on_rejected is called with a Decision instead of a RequestLimit; error handlers are not called"
 TAKEN = frozenset(("default", "global", "ip", "user", "client"))
 """Names of types of flask_multilimit, and that of the address behind Cloudflare."""
 LONGEST_NAME = 20
@@ -103,6 +104,9 @@ class Writer:
         for meta in settings.meta_limits:
             notes = ["for each limiter whose refusals count"]
             yield Move("meta_limits", self._text(meta), list(_ban((meta,), notes)), notes)
+        if settings.on_breach is not None:
+            after = [f"on_rejected={self._name_for(settings.on_breach, 'ON_REJECTED')}"]
+            yield Move("MultiLimit(app, on_rejected=...)", "on_breach", after, [ON_REJECTED])
         if filters := self._state.limiter.filters:
             after = [f"limit = functools.partial(rate_limiter, exempt_when={self._exempt_when()})"]
             notes = ["write limit in place of rate_limiter everywhere"]
@@ -164,9 +168,7 @@ class Writer:
             yield f"message={json.dumps(limit.error_message)}"
         if limit.on_breach is not None:
             yield f"on_rejected={self._name_for(limit.on_breach, 'ON_REJECTED')}"
-            notes.append(
-                "on_rejected is called with a Decision instead of a RequestLimit, and replaces that of MultiLimit here"
-            )
+            notes.append(f"{ON_REJECTED}, and replaces that of MultiLimit here")
         if isinstance(limit, RouteLimit) and not limit.override_defaults:
             yield "with_defaults=True"
         yield from _ban(tuple(limit.meta_limits or ()), notes)

@@ -208,7 +208,7 @@ def test_second_limit_of_the_same_window_gets_a_scope() -> None:
     assert_printed_declarations_run(app)
 
 
-def test_defaults_blueprints_and_filters_become_declarations() -> None:
+def test_defaults_blueprints_filters_and_callbacks_become_declarations() -> None:
     app = Flask("shop")
     limiter = Limiter(
         get_remote_address,
@@ -216,6 +216,7 @@ def test_defaults_blueprints_and_filters_become_declarations() -> None:
         default_limits=[Limit("50/hour", cost=2), "9/second"],
         application_limits=[ApplicationLimit("1000/day")],
         meta_limits=["5/day"],
+        on_breach=tell,
     )
     limiter.request_filter(is_internal)
     limiter.limit("7/minute", scope="x")(Blueprint("api", __name__))
@@ -230,6 +231,7 @@ def test_defaults_blueprints_and_filters_become_declarations() -> None:
         '    + rate_limiter(type=IP, rules="50/hour", cost=2)\n',
         '    + rate_limiter(type=IP, rules="1000/day")\n',
         "limit = functools.partial(rate_limiter, exempt_when=is_internal)",
+        "MultiLimit(app, on_rejected=...)\n    - on_breach\n    + on_rejected=tell\n",
         "fixed-window admits up to twice the count",
         'meta_limits\n    - "5/day"\n    + ban=Ban(after=5, within=86400, time=86400, factor=1)',
     ):
