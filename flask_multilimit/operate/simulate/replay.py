@@ -106,7 +106,7 @@ class Replay:
             plan.destination.endpoint.requests += plan.requests
             for rule in plan.rules:
                 rule.asked += plan.requests
-            for note in plan.missing:
+            for note in dict.fromkeys(plan.missing):
                 self._notes[note] += plan.requests
         self._remembered.clear()
 
@@ -252,7 +252,7 @@ class Replay:
     def _all_notes(self) -> tuple[Note, ...]:
         notes = self._notes.copy()
         for plan in self._plans.known.values():
-            for note in plan.notes:
+            for note in dict.fromkeys(plan.notes):
                 notes[note] += plan.requests
         return tuple(Note(text, number) for text, number in notes.most_common())
 

@@ -163,7 +163,10 @@ class ReplayPlan:
         if limiter.dynamic is not None:
             rules = _replacement(given.rules, self.destination, declared)
             if rules is None:
-                self.notes.append(f"rules by request of {declared.where}: not replayed; give them (--rules)")
+                name = declared.name or self.destination.name
+                self.notes.append(
+                    f"rules by request of {declared.where}: not replayed; give them (--rules {name}=RULES)"
+                )
                 return None
             named = tuple((rule.name or f"{declared.shown_name}-{rule.window}", rule) for rule in rules_from(rules))
             limiter = replace(limiter, rules=named, dynamic=None)

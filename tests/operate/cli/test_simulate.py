@@ -45,7 +45,7 @@ def test_simulate_prints_who_would_have_been_refused(on_memory: Command, log: Pa
     assert re.search(r"^ip-20s +shop:update +3 per 20s +10 +7 +7$", out, re.MULTILINE)
     assert re.search(r"never refuses: at least 7 left", out)
     assert re.search(r"^203\.0\.113\.7 +10 +7 \(70\.0 %\) +2026-11-22 00:00:03 +17 s$", out, re.MULTILINE)
-    assert "rules by request of shop:search: not replayed; give them (--rules) (4 requests)" in out
+    assert "rules by request of shop:search: not replayed; give them (--rules api_key=RULES) (4 requests)" in out
     assert "access.log: of 16 lines, 1 not in the format" in out
 
 

@@ -258,6 +258,19 @@ def test_cost_above_the_count_locks_out_for_ever() -> None:
     assert replayed(app, at(0), costs={"index": 3}).longest_lockout == math.inf
 
 
+def test_a_note_counts_each_request_once_however_many_limiters_it_is_about() -> None:
+    app = app_with(
+        rate_limiter(type=USER, rules="9/minute"),
+        rate_limiter(type=USER, rules="99/hour"),
+        rate_limiter(type=IP, rules=lambda: "1/minute", exempt_when=lambda: False),
+        rate_limiter(type=IP, rules=lambda: "1/hour", exempt_when=lambda: False),
+    )
+
+    report = replayed(app, at(0), at(1))
+
+    assert {note.requests for note in report.notes} == {2}, report.notes
+
+
 def test_report_notes_differences_of_the_replay() -> None:
     app = app_with(
         rate_limiter(type=lambda: "x", name="api_key", rules="1/minute"),
