@@ -465,6 +465,14 @@ class TestCustomers:
 
         assert ask(app, "/rate_limit").headers["RateLimit-Policy"] == '"ip-60s";q=60;w=60'
 
+    def test_customers_are_warned_when_four_fifths_are_used(self, run: Run) -> None:
+        found = run(self.PAGE, "warn")
+
+        statuses(found["app"], "/search", 7, headers={"X-User": "bob"})
+        statuses(found["app"], "/search", 8, headers={"X-User": "ada"})
+
+        assert found["warned"] == {"ada"}
+
     def test_support_page_uses_the_plan_of_the_customer(self, run: Run) -> None:
         app = run(self.PAGE, "support")["app"]
         statuses(app, "/search", 1, headers={"X-User": "bob"})
