@@ -164,13 +164,15 @@ def _pairs(before: Plans, after: Plans) -> Iterator[tuple[str, str, Plan, Plan]]
 
 
 def _shares(before: Plan, after: Plan) -> Iterator[float]:
-    """The share that ``after`` leaves of each limiter. A new limiter is compared with all rules before."""
+    """The share that ``after`` leaves of each limiter. A new limiter is compared with all rules before, unless it is
+    a shadow, which refuses nobody."""
     old = {limiter.declared: limiter for limiter in before.limiters}
     all_rules = [rule for limiter in before.limiters for rule in limiter.rules]
     for limiter in after.limiters:
         same = old.get(limiter.declared)
         if same is None:
-            yield from _shares_of(all_rules, limiter.rules, by_name=False)
+            if not limiter.declaration.shadow:
+                yield from _shares_of(all_rules, limiter.rules, by_name=False)
             continue
         yield from _shares_of(same.rules, limiter.rules, by_name=True)
         known = same.special.entries if same.special is not None else ()

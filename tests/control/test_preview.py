@@ -108,6 +108,12 @@ def test_change_to_less_than_a_hundredth_needs_force(shop: Shop, given: dict[str
     shop.control.put(preview.entry, force=True)
 
 
+def test_added_shadow_refuses_nobody_and_needs_no_force(shop: Shop) -> None:
+    limit = {"type": "ip", "rules": "1/day", "shadow": True}
+
+    assert not shop.control.preview({"kind": "override", "endpoint": "show", "limit": limit}, lasting=True).warning
+
+
 @pytest.mark.parametrize("endpoint", ["show", "api.*"])
 def test_added_limit_whose_methods_no_route_takes_needs_force(shop: Shop, endpoint: str) -> None:
     given: dict[str, Any] = {"kind": "override", "endpoint": endpoint}
