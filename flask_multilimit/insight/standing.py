@@ -623,4 +623,4 @@ def _options_of(plans: Plans, subject: Subject) -> list[str]:
         return ["--everyone"]
     if type_name in {LimitType.IP.value, LimitType.USER.value}:
         return [f"--{type_name} {shlex.quote(value)}"]
-    return [f"--subject {shlex.quote(f'{type_name}={value}')}"]
+    return [f"--subject {shlex.quote(str(subject))}"]

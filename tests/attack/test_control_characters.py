@@ -24,7 +24,7 @@ ARGUMENTS: dict[str, list[tuple[str, ...]]] = {
     "allow": [(f"who:{EVIL}", "--reason", EVIL, "--author", EVIL, "--lasting", "--yes"), (EVIL, "--for", EVIL)],
     "ban": [(f"user:{EVIL}", "--for", "1h", "--reason", EVIL, "--yes")],
     "check": [
-        (ENDPOINT, "--subject", f"said={EVIL}", "--user", EVIL),
+        (ENDPOINT, "--subject", f"said:{EVIL}", "--user", EVIL),
         (EVIL, "--ip", EVIL),
         (ENDPOINT, "--method", EVIL),
     ],
@@ -33,7 +33,7 @@ ARGUMENTS: dict[str, list[tuple[str, ...]]] = {
     "limits": [(), ("--endpoint", EVIL), ("--type", EVIL), ("--blueprint", EVIL)],
     "record": [(), ("--for", EVIL)],
     "reset": [
-        ("--subject", f"said={EVIL}", "--all", "--dry-run"),
+        ("--subject", f"said:{EVIL}", "--all", "--dry-run"),
         (ENDPOINT, "--user", EVIL, "--yes"),
         (EVIL, "--user", EVIL),
     ],

@@ -113,7 +113,7 @@ def test_a_long_text_in_a_file_is_an_error_that_does_not_repeat_it(tmp_path: Pat
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_long_argument_of_a_command_is_refused(app: Flask, name: str) -> None:
-    for arguments in ([LONG], ["--endpoint", LONG], ["--ip", LONG], ["--subject", f"user={LONG}"]):
+    for arguments in ([LONG], ["--endpoint", LONG], ["--ip", LONG], ["--subject", f"user:{LONG}"]):
         answer = app.test_cli_runner().invoke(args=["multilimit", name, *arguments])
 
         assert answer.exit_code == 2

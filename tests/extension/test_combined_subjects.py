@@ -89,7 +89,7 @@ def test_unknown_type_is_an_error_that_lists_the_types(app: Flask, multilimit: M
         ):
             ask("one", ["ip:127.0.0.1", *given])
 
-    run = app.test_cli_runner().invoke(args=["multilimit", "check", "one", "--subject", "raeds=a"])
+    run = app.test_cli_runner().invoke(args=["multilimit", "check", "one", "--subject", "raeds:a"])
 
     assert (run.exit_code, "has a type called 'raeds'" in run.output) == (1, True)
 
@@ -146,4 +146,4 @@ class TestOnTheCommandLine:
         run = self.run(app, "reset", "one", "--yes", "--ip", "127.0.0.1")
 
         assert run.exit_code == 1
-        assert 'no limit at "one" counts ip; it is limited by reads (--ip and --subject reads=...)' in run.output
+        assert 'no limit at "one" counts ip; it is limited by reads (--ip and --subject reads:...)' in run.output

@@ -549,7 +549,7 @@ def test_subject_that_looks_like_another_client_is_kept_apart() -> None:
 
     assert found.shown == key
     assert shown == [key]
-    assert found.lift == (f"flask multilimit reset api_key --subject 'api_key={key}'",)
+    assert found.lift == (f"flask multilimit reset api_key --subject 'api_key:{key}'",)
 
 
 PAIR = 'user+ip:[["user", "ada"], ["ip", "203.0.113.7"]]'

@@ -16,9 +16,9 @@ from flask.cli import with_appcontext
 
 from ...config import PREFIX
 from ...declare.addresses import network_of, without_port
-from ...declare.subjects import EVERYONE, LimitType
+from ...declare.subjects import EVERYONE, LimitType, subjects_from
 from ...engine import ConfigurationError, MultiLimitError
-from ...engine.errors import with_remedy
+from ...engine.errors import message_of, with_remedy
 from ...engine.storage.addresses import redacted
 from ...insight.values import as_json
 from ...serve.gate import AppGate, gate_of
@@ -115,14 +115,14 @@ def gathered(name: str, kind: type[Any], *options: Callable[[Any], Any]) -> Call
     return decorated
 
 
-def pairs_option(name: str, metavar: str, text: str, *parameters: str, may_be_empty: bool = False) -> Callable[[C], C]:
+def pairs_option(name: str, metavar: str, text: str, *parameters: str) -> Callable[[C], C]:
     """An option that can be given several times, each time as ``NAME=VALUE``."""
 
     def pairs(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
         found = {}
         for given in value:
             key, equals, text = given.partition("=")
-            if not (key and equals and (text or may_be_empty)):
+            if not (key and equals and text):
                 raise click.BadParameter(f"{given!r}: write {metavar}", context, parameter)
             found[key] = text
         return found
@@ -182,12 +182,13 @@ def client_options(command: C) -> C:
             help="A client address, or an IPv6 network that counts as one.",
         ),
         click.option("--user", metavar="ID", help="A user, by the id that the user_loader returns."),
-        pairs_option(
+        click.option(
             "--subject",
-            "TYPE=VALUE",
-            "A subject of any type, by the name of its limiter; anonymous=ADDRESS for a client without a login.",
             "subjects",
-            may_be_empty=True,
+            multiple=True,
+            callback=_subjects,
+            metavar="TYPE:VALUE",
+            help="A subject of any type, by the name of its limiter; anonymous:ADDRESS for a client without a login.",
         ),
     )
 
@@ -204,7 +205,14 @@ def require_counted(gate: AppGate, given: Mapping[str, str]) -> None:
 def options_for(parts: Sequence[str]) -> str:
     """The options that give a subject of these parts."""
     options = {"ip": "--ip", "user": "--user", EVERYONE.type: "--everyone"}
-    return " and ".join(options.get(part) or f"--subject {part}=..." for part in parts)
+    return " and ".join(options.get(part) or f"--subject {part}:..." for part in parts)
+
+
+def _subjects(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    try:
+        return subjects_from(value) if value else {}
+    except ConfigurationError as error:
+        raise click.BadParameter(message_of(error), context, parameter) from None
 
 
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:

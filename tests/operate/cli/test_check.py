@@ -222,13 +222,13 @@ def test_check_names_limits_whose_subject_is_not_given(on_server: Command) -> No
     run = on_server("check", "api.search", "--ip", "203.0.113.7")
 
     assert "would pass, as far as checked" in run.out
-    assert "user (--user), user+ip (--user and\n--ip), api_key (--subject api_key=...)." in run.out
+    assert "user (--user), user+ip (--user and\n--ip), api_key (--subject api_key:...)." in run.out
 
 
 def test_check_finds_quotas_of_custom_and_combined_types(on_server: Command, shop: FlaskClient) -> None:
     shop.get("/api/search/x", environ_base=ADDRESS, headers={"X-User": "ann", "X-Api-Key": "abc"})
 
-    arguments = ("--user", "ann", "--ip", "203.0.113.7", "--subject", "api_key=abc")
+    arguments = ("--user", "ann", "--ip", "203.0.113.7", "--subject", "api_key:abc")
     (answer,) = on_server("check", "api.search", *arguments, "--json").json["requests"]
     run = on_server("check", "api.search", *arguments, columns=100)
 
@@ -246,7 +246,7 @@ def test_check_finds_quotas_of_custom_and_combined_types(on_server: Command, sho
 def test_check_finds_quota_of_anonymous_users(on_server: Command, shop: FlaskClient) -> None:
     call(shop, "/api/items")
 
-    answer = on_server("check", "api.items", "--subject", "anonymous=203.0.113.7", "--json").json["requests"][0]
+    answer = on_server("check", "api.items", "--subject", "anonymous:203.0.113.7", "--json").json["requests"][0]
 
     assert {rule["name"]: rule["remaining"] for rule in answer["rules"]}["user-3600s"] == 9
 
@@ -298,7 +298,7 @@ class TestLimitOfOneMethod:
 
 
 def test_check_says_when_rules_depend_on_the_request(on_server: Command) -> None:
-    arguments = ("check", "api.search", "--user", "ann", "--subject", "api_key=abc")
+    arguments = ("check", "api.search", "--user", "ann", "--subject", "api_key:abc")
 
     told = on_server(*arguments).out
     (asked,) = on_server(*arguments, "--json").json["requests"]
