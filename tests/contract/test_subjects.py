@@ -77,7 +77,7 @@ def test_invalid_key_prefix_is_an_error(prefix: str) -> None:
         hits_for("5/minute", scope="api", prefix=prefix)
 
 
-@pytest.mark.parametrize("type_", ["", "1ip", "ip:", "ip}", "i p", "ip\n", "é", "t" * 21], ids=ascii)
+@pytest.mark.parametrize("type_", ["", "1ip", "ip}", "i p", "ip\n", "é", "t" * 21], ids=ascii)
 def test_type_that_is_no_short_identifier_is_an_error(type_: str) -> None:
-    with pytest.raises(ConfigurationError, match="type="):
+    with pytest.raises(ConfigurationError, match=r"its type must match|give TYPE:VALUE"):
         hits_for("5/minute", scope="api", subject=f"{type_}:")

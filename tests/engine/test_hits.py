@@ -18,8 +18,11 @@ from flask_multilimit.engine import ConfigurationError, Hit, Rule, hits_for
         *[("shadow", wrong, "give True or False") for wrong in (None, 1, 0, "false", "")],
         *[("prefix", wrong, "prefix=.*must match") for wrong in (None, 5, b"p:", "{")],
         *[("scope", wrong, "scope=.*must be text") for wrong in (None, 5, b"s")],
-        *[("subject", wrong, 'give TYPE:VALUE, such as "user:42"') for wrong in (None, 5, b"s", "42", ":42", "::1")],
-        *[("subject", wrong, "subject=.*its type must match") for wrong in ("a b:42", "42:user", f"{LimitType.IP!r}:")],
+        *[
+            ("subject", wrong, 'give TYPE:VALUE, such as "user:42"')
+            for wrong in (None, 5, b"s", "42", ":42", "::1", "2001:db8::7")
+        ],
+        *[("subject", wrong, "subject=.*its type must match") for wrong in ("a b:42", f"{LimitType.IP!r}:")],
         *[("cost", wrong, "cost=.*whole number") for wrong in (None, "1", 1.0, True, -1)],
         *[("ban", wrong, "ban=.*give a Ban, such as") for wrong in (3, True, {"after": 3})],
         *[("hash_tag", wrong, "hash_tag=.*give 'scope' or 'subject'") for wrong in (None, "slot")],
