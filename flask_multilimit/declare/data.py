@@ -51,7 +51,6 @@ from ..engine.text import LONGEST_ADDRESS, LONGEST_FILE, LONGEST_MESSAGE, LONGES
 from .addresses import network_from
 from .limiter import LONGEST_WAIT, Declaration, Reserve, reject_unknown_options
 from .written import (
-    IMPORT_PATH,
     IMPORT_PATTERN,
     OFF,
     SETTLE_FORMS,
@@ -72,6 +71,11 @@ CALLABLES = ("cost", "exempt_when", "charge_when", "on_rejected")
 """Options for which text names a callable."""
 COST_FORMS = 'give a whole number, 0 or more, or "module:function"'
 STATUSES_FORMS = 'give statuses such as [401, 403] or "4xx", or "module:function"'
+
+NO_IMPORTS = {"imports": False}
+"""The validation context of data that must not import modules, because importing a module runs it."""
+PART = {"part": True}
+"""The validation context of some options of a limiter whose others are Python objects: the whole is checked later."""
 
 T = TypeVar("T")
 
@@ -104,7 +108,16 @@ def _not_empty(value: tuple[T, ...]) -> tuple[T, ...]:
 Some = Annotated[tuple[T, ...], Field(strict=False, json_schema_extra={"minItems": 1}), AfterValidator(_not_empty)]
 Text = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 SubjectText = Annotated[str, Field(min_length=1, max_length=LONGEST_SUBJECT)]
-ImportPath = Annotated[str, Field(pattern=IMPORT_PATTERN)]
+
+
+def _check_may_import(text: str, info: ValidationInfo) -> str:
+    """``text``. Raises ``ValueError`` if it is an import path and this data must not import modules."""
+    if is_import_path(text) and info.context == NO_IMPORTS:
+        raise ValueError("names a callable, which only settings and files can; declare it there")
+    return text
+
+
+ImportPath = Annotated[str, Field(pattern=IMPORT_PATTERN), AfterValidator(_check_may_import)]
 Status = Annotated[
     Annotated[int, Field(ge=100, le=599), Tag("<number>")]
     | Annotated[str, Field(pattern=f"^{STATUS_CLASS}$"), Tag("<text>")],
@@ -232,10 +245,10 @@ class WrittenBan(Written):
         return self
 
 
-def _check_rule_text(text: str) -> str:
-    if not re.fullmatch(IMPORT_PATH, text):
+def _check_rule_text(text: str, info: ValidationInfo) -> str:
+    if not is_import_path(text):
         rules_of(text)
-    return text
+    return _check_may_import(text, info)
 
 
 RuleText = Annotated[
@@ -266,16 +279,6 @@ def rules_of(written: str | WrittenRule | Iterable[str | WrittenRule]) -> tuple[
     return tuple(found)
 
 
-def _without_callables(value: Any, info: ValidationInfo) -> Any:
-    """``value``. Raises ``ValueError`` if it names a callable and this data must not import modules."""
-    if info.context and not info.context.get("imports", True):
-        for part in parts_of_type(value):
-            text = str(part).strip()
-            if is_import_path(text) and not is_header(text):
-                raise ValueError("names a callable, which only settings and files can; declare it there")
-    return value
-
-
 class WrittenReserve(Written):
     """A part of each count is kept for requests of a priority."""
 
@@ -287,8 +290,6 @@ class WrittenReserve(Written):
     @property
     def reserve(self) -> Reserve:
         return Reserve(self.parts, imported(self.priority))
-
-    _check_imports = field_validator("priority")(_without_callables)
 
 
 class WrittenLimiter(Written):
@@ -377,13 +378,14 @@ class WrittenLimiter(Written):
     def _check_exempt(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(str(network_from(each)) for each in value)
 
-    _check_imports = field_validator("type", "rules", "settle", *CALLABLES)(_without_callables)
-
-    @field_validator("type")
+    @field_validator("type", "settle", "charge_when")
     @classmethod
-    def _check_type(cls, value: Any) -> Any:
-        for part in parts_of_type(value):
-            check_type_text(part)
+    def _check_text(cls, value: Any, info: ValidationInfo) -> Any:
+        for text in (str(part).strip() for part in parts_of_type(value)):
+            if info.field_name == "type":
+                check_type_text(text)
+            if info.field_name == "charge_when" or not is_header(text):
+                _check_may_import(text, info)
         return value
 
     @model_validator(mode="after")
@@ -511,10 +513,6 @@ def _docstrings_of(model: type[BaseModel]) -> dict[str, str]:
 # Checks of data
 
 
-NO_IMPORTS = {"imports": False}
-"""The validation context of data that must not import modules, because importing a module runs it."""
-PART = {"part": True}
-"""The validation context of some options of a limiter whose others are Python objects: the whole is checked later."""
 M = TypeVar("M", bound=BaseModel)
 
 

@@ -175,15 +175,18 @@ def test_override_that_names_a_callable_is_an_error(written: dict[str, Any]) -> 
         validated(WrittenLimiter, "an override", written, imports=False)
 
 
-def test_override_never_imports_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
-    texts = ("colorsys:rgb_to_hsv", "ip+colorsys:rgb_to_hsv", "colorsys:rgb_to_hsv.x ")
+@pytest.mark.parametrize("module", ["colorsys", "header"])
+def test_override_never_imports_a_module(module: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "header.py").write_text("from colorsys import rgb_to_hsv")
+    texts = (f"{module}:rgb_to_hsv", f"ip+{module}:rgb_to_hsv", f"{module}:rgb_to_hsv.x ")
     for option in WrittenLimiter.model_fields:
         for given in (*texts, *([text] for text in texts), *({"priority": text} for text in texts)):
             with suppress(ConfigurationError):
                 validated(WrittenLimiter, "an override", {option: given}, imports=False)
 
-    assert "colorsys" not in sys.modules
+    assert module not in sys.modules
 
 
 def test_data_can_contain_python_objects() -> None:
