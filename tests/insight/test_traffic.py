@@ -83,16 +83,6 @@ def test_amounts_are_summed_by_endpoint_and_in_total() -> None:
     assert memory.series("nowhere", "passed") == (0,) * SLICES
 
 
-def test_growing_bucket_is_read_again_and_counted_once() -> None:
-    world = World()
-    for _ in range(8):
-        world.happens(some(1))
-        assert world.look().is_complete()
-        world.pass_(5)
-
-    assert world.memory.total("search", "passed") == 8
-
-
 def test_traffic_older_than_an_hour_is_forgotten() -> None:
     world = World()
     world.happens(some(3, 2))
@@ -108,10 +98,10 @@ def test_traffic_older_than_an_hour_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_memory_shows_what_the_storage_has_after_its_clock_was_put_back(seed: int) -> None:
+def test_memory_shows_what_the_storage_has_whatever_its_clock_does_between_looks(seed: int) -> None:
     random, world = Random(seed), World()
     for _ in range(30):
-        world.pass_(random.choice([1, 9, 40, 300, 2000, -15, -100, -1000]))
+        world.pass_(random.choice([1, 9, 40, 300, 2000, 86_400, -15, -100, -1000, -7200]))
         for _ in range(random.randrange(3)):
             world.happens(some(random.randrange(1, 9), random.randrange(3)), ago=random.randrange(20))
         known, reader = world.look(), TrafficReader(world, PREFIX)
@@ -123,16 +113,6 @@ def test_memory_shows_what_the_storage_has_after_its_clock_was_put_back(seed: in
         assert [sum(each.checks.values()) for each in slices] == [
             sum(each.checks.values()) for each in reader.read().slices
         ]
-
-
-def test_traffic_is_read_anew_after_a_day_without_looks() -> None:
-    world = World()
-    world.happens(some())
-    world.look()
-    world.pass_(86_400)
-    world.happens(some(7))
-
-    assert world.look().total(ALL, "passed") == 7
 
 
 def test_slow_storage_is_read_in_parts_over_several_looks() -> None:
@@ -286,16 +266,3 @@ def test_rates_are_divided_by_the_time_since_the_first_check() -> None:
     world.pass_(10)
 
     assert world.look().rate("search", "passed") == pytest.approx(10)
-
-
-def test_clock_that_steps_back_makes_no_negative_amounts() -> None:
-    world = World()
-    world.happens(some(3, 1))
-    world.look()
-    world.pass_(-7200)
-    world.happens(some(2))
-    world.look()
-    world.pass_(7300)
-
-    assert world.look().total("search", "passed") >= 0
-    assert min(world.memory.series("search", "passed")) >= 0
