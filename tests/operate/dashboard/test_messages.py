@@ -18,11 +18,10 @@ from jinja2 import Environment, nodes
 from flask_multilimit import IP, Ban, Rule, rate_limiter
 from flask_multilimit.engine import rules
 from flask_multilimit.engine.storage.layers import health as storage_health
-from flask_multilimit.engine.text import Phrase
 from flask_multilimit.insight import health, impact, past, standing
 from flask_multilimit.operate import dashboard, usage
 from flask_multilimit.operate.dashboard import whatif
-from flask_multilimit.operate.dashboard.shell import phrase_in, rule_in
+from flask_multilimit.operate.dashboard.shell import rule_in
 
 from .conftest import ROOT, browser_of, control_of, made
 from .test_now import send_requests
@@ -181,12 +180,6 @@ def test_every_unit_of_a_rule_is_translated() -> None:
     assert set(rules.UNITS) <= set(CHINESE)
 
 
-def test_times_in_a_chinese_sentence_have_chinese_units() -> None:
-    sentence = Phrase(standing.LASTS, time="5 min")
-
-    assert phrase_in("zh", sentence).endswith("还有 5 分钟")
-
-
 def test_every_kind_of_change_has_a_title() -> None:
     kinds = {"set", "undo", "import", "reset", "unban", "put back"}
     shown = (FOLDER / "templates" / "history.html").read_text(encoding="utf-8")
@@ -311,23 +304,17 @@ def test_errors_of_the_client_page_are_in_chinese(ada: FlaskClient, query: str) 
     assert re.search('role="alert"[^>]*>[^<]*[\u4e00-\u9fff]{3}', told)
 
 
-def test_override_is_listed_in_chinese_with_english_json(app: Flask, ada: FlaskClient) -> None:
-    control_of(app).override("*", rule="ip-60s", times=2, lasting=True)
-
-    assert "所有位置的规则 ip-60s" in ada.get(f"{ROOT}lists?lang=zh").text
-    entries = ada.get(f"{ROOT}api/lists?lang=zh").get_json()["entries"]
-    assert [each["text"] for each in entries] == ["rule ip-60s everywhere: 2 times the count"]
-
-
-@pytest.mark.parametrize("page", ["limits", "subject"])
-def test_entries_are_in_chinese_beside_limits_and_clients(app: Flask, ada: FlaskClient, page: str) -> None:
+@pytest.mark.parametrize("page", ["lists", "limits", "subject"])
+def test_entries_are_in_chinese_on_pages_and_in_english_as_json(app: Flask, ada: FlaskClient, page: str) -> None:
     control_of(app).override("*", who="203.0.113.7", times=2, lasting=True)
     control_of(app).override("*", rule="ip-60s", times=3, lasting=True)
+    query = {"lang": "zh", "who": "203.0.113.7"}
 
-    text = ada.get(f"{ROOT}{page}", query_string={"lang": "zh", "who": "203.0.113.7"}).text
+    text, as_json = (ada.get(f"{ROOT}{path}", query_string=query).text for path in (page, f"api/{page}"))
 
     assert "times the count" not in text
     assert "次数乘以 2" in text
+    assert "203.0.113.7 everywhere: 2 times the count" in as_json
 
 
 @pytest.mark.parametrize("page", ["", "subject"])

@@ -240,9 +240,11 @@ def test_automatic_ban_is_shown_and_reset(banning: Flask) -> None:
     assert statuses(banning, "/", environ_base=CLIENT) == [200]
 
 
-def test_automatic_bans_are_listed_and_lifted(banning: Flask) -> None:
-    ada = banning.test_client()
-    send_requests(banning)
+@pytest.mark.parametrize("control", [True, False], ids=["", "no change of limits is possible"])
+def test_automatic_bans_are_listed_and_lifted(*, control: bool) -> None:
+    app = app_that_bans(MULTILIMIT_CONTROL=control)
+    ada = app.test_client()
+    send_requests(app)
 
     page = ada.get(f"{ROOT}lists")
 
@@ -251,16 +253,6 @@ def test_automatic_bans_are_listed_and_lifted(banning: Flask) -> None:
     lifted = send(ada, page, ending="/unban")
     assert "Bans lifted: 1." in ada.get(lifted.location).text
     assert "Bans that limits started" not in ada.get(f"{ROOT}lists").text
-
-
-def test_ban_by_a_limiter_is_lifted_also_when_no_change_of_limits_is_possible() -> None:
-    app = app_that_bans(MULTILIMIT_CONTROL=False)
-    ada = app.test_client()
-    send_requests(app)
-
-    lifted = send(ada, ada.get(SUBJECT, query_string=ASKED), ending="/unban")
-
-    assert "Bans lifted: 1." in ada.get(lifted.location).text
     assert found(ada, **ASKED)["state"] == "refused"
 
 
