@@ -254,7 +254,9 @@ class Plans:
         return len(self._endpoints) + len(self._unmatched), self.subjects.knows_users
 
     def parts_of(self, subject: Subject) -> tuple[Subject, ...]:
-        """The parts of a subject, if its type has several here."""
+        """The parts of a subject, if its type has several here; so do types called ``user+ip``, also of functions."""
+        if "+" in subject.type:
+            return parts_in(subject.value)
         return parts_by_type(self.types.get(subject.type), subject.value)
 
     def subjects_called(self, name: str, resolve: Resolve, plan: Plan | None = None) -> tuple[Subject, ...]:

@@ -580,6 +580,24 @@ class TestCombinedTypes:
         assert (found.state, found.shown) == ("banned", "ada + 203.0.113.7")
         assert found.lift[0] == f"flask multilimit unban '{PAIR}'"
 
+    def test_ban_of_a_pair_that_only_a_function_counts_is_lifted_by_its_listed_name(self) -> None:
+        app = app_on()
+        app.extensions["multilimit"].user_loader(lambda: "ada")
+        send = rate_limiter(type=(USER, IP), rules="1/minute", ban=BAN)(view())
+
+        def mail() -> Any:
+            return send()
+
+        app.add_url_rule("/mail", "mail", mail)
+        statuses(app, *["/mail"] * 4, environ_base=CLIENT)
+        flush(app)
+        (ban,) = bans(gate_of(app))
+
+        assert (ban.who, ban.shown) == (PAIR, "ada + 203.0.113.7")
+        assert why(app, ban.who).state == "banned"
+        assert "Lifted: 1 ban started by limiters." in command(app, "unban", ban.who, "--yes")
+        assert bans(gate_of(app)) == []
+
     def test_ban_of_a_pair_is_lifted_by_its_listed_name(self, shared: str) -> None:
         app = app_of_pairs(shared)
         (ban,) = until(lambda: bans(gate_of(app)))
