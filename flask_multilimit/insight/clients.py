@@ -23,6 +23,9 @@ from .limits import places_of
 from .text import subject_text
 from .traffic import looking
 
+ALL_ANONYMOUS = Subject(ANONYMOUS, "")
+"""Stands for all clients that are not logged in, if ``MULTILIMIT_ANONYMOUS_USER`` is ``shared``."""
+
 if TYPE_CHECKING:
     from ..serve.access import Listed
 
@@ -186,21 +189,25 @@ def applied_to(
 def _everywhere(gate: AppGate, client: Client, *, declared: bool) -> Iterator[AppliedAt]:
     if not client.given:
         return
-    types = set(client.given)
-    if ANONYMOUS in types and gate.settings.anonymous_user == "ip":
-        types.add(LimitType.USER.value)
+    types = {*client.given, *([LimitType.USER.value] if ANONYMOUS in client.given else ())}
     for place in places_of(gate):
         counted = {name for each in place.limiters for name in _names_of(each.planned.declaration.type_name)}
         if types & counted or (declared and gate.plans.declared is not gate.plans):
             yield from applied_at(gate, place.name, None, client.given, declared=declared)
 
 
+def is_own(given: Mapping[str, str], subject: Subject) -> bool:
+    """Whether ``subject`` belongs to a client with the ``given`` subjects alone. All clients share that of everyone;
+    those that are not logged in may share one, too."""
+    return subject != EVERYONE and (subject != ALL_ANONYMOUS or given.get(ANONYMOUS) == ALL_ANONYMOUS.value)
+
+
 def hits_of_client(gate: AppGate, client: Client, endpoint: str | None = None) -> list[Hit]:
-    """The quotas of ``client`` alone, not those that everyone shares: at ``endpoint``, or everywhere; those under the
+    """The quotas of ``client`` alone, not those that it shares: at ``endpoint``, or everywhere; those under the
     declared limits, too."""
     found: dict[str, Hit] = {}
     for each in applied_to(gate, client, endpoint, declared=True):
-        own: Iterable[Applied] = (limiter for limiter in each.applied.limiters if limiter.subject != EVERYONE)
+        own: Iterable[Applied] = (limiter for limiter in each.applied.limiters if is_own(client.given, limiter.subject))
         found.update({hit.key: hit for hit in hits_of(own)})
     return list(found.values())
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from ..control.store import is_control
-from ..declare.subjects import EVERYONE, Subject
+from ..declare.subjects import Subject
 from ..engine import ConfigurationError, Decision, Hit, Limiter, Rule, StorageError
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
@@ -21,6 +21,7 @@ from ..engine.rules import CONCURRENCY, MAX_COUNT
 from ..engine.storage import Inspectable, StoredKey
 from ..observe.traffic.counts import is_traffic
 from ..serve.gate import AppGate
+from .clients import is_own
 from .health import storage_state
 from .limits import ListedLimiter, RuleFields, limiters_of
 from .text import shown_subject
@@ -202,7 +203,7 @@ def _subjects(gate: AppGate, given: Mapping[str, str]) -> Iterator[Subject]:
     resolve = gate.subjects.given(given)
     for name, type_ in gate.plans.types.items():
         subject = resolve(type_, name)
-        if subject is not None and subject != EVERYONE:
+        if subject is not None and is_own(given, subject):
             yield subject
     for name, value in given.items():
         yield gate.subjects.counted(Subject(name, value))

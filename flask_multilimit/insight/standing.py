@@ -25,7 +25,7 @@ from ..serve.access import Listed
 from ..serve.gate import AppGate
 from .bans import BegunBan, bans_elsewhere, began
 from .changes import Entry, document_in_force, entry_of
-from .clients import Client, applied_to, in_traffic, listed_of
+from .clients import ALL_ANONYMOUS, Client, applied_to, in_traffic, listed_of
 from .limits import checked_by_extensions, rule_fields
 from .text import duration, local_time, rule_text, subject_text
 from .traffic import RefusedSubject, TrafficMemory, refused_subject
@@ -93,6 +93,11 @@ class BanStanding(Described):
     retry_after: float | None
     reset_after: float
     key: str
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it holds, and is no shadow."""
+        return self.holds and not self.shadow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,7 +362,7 @@ def _ban(ban: BanStatus, owner: Applied, at: int) -> BanStanding:
 
 def _rank(request: RequestStanding) -> tuple[object, ...]:
     """Banned first, then refused, then the most used."""
-    banned = any(each.holds and not each.shadow for each in request.bans)
+    banned = any(each.refuses for each in request.bans)
     own = [each.used / each.quota for each in request.rules if each.quota and each.type != EVERYONE.type]
     return (not banned, request.allowed is not False, not request.is_used, -max(own, default=0.0), request.endpoint)
 
@@ -563,7 +568,7 @@ def _verdict_of_list(listed: ListStanding) -> tuple[State, Phrase]:
 def _verdict_of_limits(refused: list[RequestStanding], refusals: str, now: float) -> tuple[State, Phrase]:
     first = refused[0]
     where = _first_and_more(each.endpoint for each in refused)
-    bans = [each for each in first.bans if each.holds and not each.shadow]
+    bans = [each for each in first.bans if each.refuses]
     if bans:
         ban = max(bans, key=lambda each: each.retry_after or 0.0)
         again = Phrase(AGAIN, n=ban.level + 1) if ban.level else ""
@@ -585,7 +590,6 @@ def _lift(
     elsewhere: _Elsewhere,
 ) -> tuple[str, ...]:
     """The commands that let it pass again, the most certain first. No command lifts what the settings say."""
-    who = shlex.quote(client.command_text)
     found = []
     if listed is not None and listed.action != "allow":
         kind, _, entry_id = listed.where.partition(" ")
@@ -593,9 +597,10 @@ def _lift(
             found.append(f"flask multilimit unban {shlex.quote(listed.who)}")
         elif kind == "deny" and entry_id:
             found.append(f"flask multilimit unset {entry_id}")
-    bans = (each for request in refused for each in request.bans)
-    if client.command_text and (elsewhere.bans or any(each.holds and not each.shadow for each in bans)):
-        found.append(f"flask multilimit unban {who}")
+    banned = {Subject(each.type, each.subject) for request in refused for each in request.bans if each.refuses}
+    whose = [str(ALL_ANONYMOUS)] if ALL_ANONYMOUS in banned else []
+    whose += [client.command_text] if elsewhere.bans or banned - {ALL_ANONYMOUS} else []
+    found += [f"flask multilimit unban {shlex.quote(each)}" for each in whose if each]
     keys: dict[str, list[RuleStanding]] = {}
     for request in refused:
         keys.setdefault(request.endpoint, []).extend(each for each in request.rules if not each.allowed)

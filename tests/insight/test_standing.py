@@ -17,7 +17,7 @@ from flask_multilimit import IP, USER, Ban, ConfigurationError, LimitType, Multi
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from flask_multilimit.insight.bans import bans
+from flask_multilimit.insight.bans import bans, reset, unban
 from flask_multilimit.insight.changes import entries
 from flask_multilimit.insight.clients import client_from
 from flask_multilimit.insight.keys import all_keys
@@ -606,6 +606,41 @@ class TestCombinedTypes:
         assert "Lifted: 1 ban started by limiters." in command(app, "unban", ban.who, "--yes")
         assert bans(gate_of(app)) == []
         gate_of(app).limiter.close()
+
+
+class TestSharedQuotaOfAnonymousClients:
+    """With ``MULTILIMIT_ANONYMOUS_USER = "shared"``, all clients that are not logged in are one subject."""
+
+    @pytest.fixture
+    def app(self) -> Flask:
+        """It has banned them at one endpoint; at the other, addresses count, too."""
+        app = Flask("shop")
+        app.config.update(MULTILIMIT_DENY_CACHE=0, MULTILIMIT_ANONYMOUS_USER="shared")
+        MultiLimit(app, user_loader=lambda: request.headers.get("X-User"))
+        limited = rate_limiter(type=USER, rules="1/minute", ban=BAN)
+        app.add_url_rule("/inbox", "inbox", limited(view()))
+        app.add_url_rule("/post", "post", rate_limiter(type=IP, rules="9/minute")(limited(view())))
+        assert statuses(app, *["/inbox"] * 4, *["/post"] * 4, environ_base=CLIENT) == [200, 429, 429, 429] * 2
+        flush(app)
+        return app
+
+    @pytest.mark.parametrize("who", ["anonymous:", "192.0.2.1"], ids=["all", "one"])
+    def test_why_says_that_they_are_banned_and_how_to_lift_it(self, app: Flask, who: str) -> None:
+        found = why(app, who)
+
+        assert (found.state, [each.endpoint for each in found.requests]) == ("banned", ["inbox", "post"])
+        assert found.lift[0] == "flask multilimit unban anonymous:"
+        assert {each.who for each in bans(gate_of(app))} == {"anonymous:"}
+        assert command(app, "unban", "anonymous:", "--yes") == "Lifted: 2 bans started by limiters.\n"
+        assert why(app, who).state == "refused"
+
+    def test_reset_and_unban_of_one_address_leave_it_alone(self, app: Flask) -> None:
+        gate = gate_of(app)
+        client = client_from(gate, "203.0.113.7")
+
+        assert (unban(gate, client).keys, reset(gate, client), reset(gate, client, "post")) == ((), 1, 0)
+
+        assert statuses(app, "/inbox", "/post", environ_base={"REMOTE_ADDR": "192.0.2.1"}) == [429, 429]
 
 
 def test_ban_of_a_subject_with_a_lone_surrogate_is_lifted_by_its_listed_name(shared: str) -> None:
