@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import importlib.util
 import os
 import re
@@ -93,11 +94,10 @@ _log = SafeLogger()
 
 
 class LocalServer:
-    """The server of ``directory``, as this process sees it. Thread-safe, fork-safe."""
+    """The server of ``directory``, by default that of this user, as this process sees it. Thread-safe, fork-safe."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.socket: Path = directory / "socket"
+    def __init__(self, directory: Path | None = None) -> None:
+        self._given_directory = directory
         self.found: bool = False
         """Whether the server was running when this process last asked it. Set it to ``False`` if it does not answer."""
         self._descriptor: int | None = None
@@ -106,6 +106,19 @@ class LocalServer:
         self._failures = 0
         self._lock = LateLock()
         lock_for_forks(self)  # a child that inherits the open election file would hold that lock as long as it lives
+
+    def __str__(self) -> str:
+        return f"unix://{self.socket}"
+
+    @functools.cached_property
+    def directory(self) -> Path:
+        """The directory of the socket. The default is chosen at the first check, because an app that is started as root
+        may run its workers as another user."""
+        return self._given_directory or default_directory()
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "socket"
 
     def find(self) -> None:
         """Start the server unless it runs, and keep it running while this process uses it.

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import quote, unquote
-from uuid import UUID
+from typing import Any
+from urllib.parse import unquote
 
-from ...decision import Charge, Decision
-from ...errors import ConfigurationError, StorageError
-from ...hits import Hit
+from ...errors import ConfigurationError
 from ..addresses import redacted
-from ..base import Lost, Slot, StoredKey
+from ..base import check_timeout
+from ..redis.connections import Deadline, TimedSocket, TimedUnixConnection
 from ..redis.storage import RedisStorage
-from ..tallies import Tallies, Tally
+from ..redis.uri import timed_client
 from .server import (
     EXAMPLE,
     HAS_LOCKS,
@@ -28,10 +24,27 @@ from .server import (
     why_unusable,
 )
 
-Answer = TypeVar("Answer")
+
+class LocalConnection(TimedUnixConnection):
+    """Connects to a ``local_server``, which it first starts if necessary. That takes none of the time of a question."""
+
+    def __init__(self, *, local_server: LocalServer, **options: Any) -> None:
+        self._server = local_server
+        super().__init__(**options)
+
+    def _connect(self) -> TimedSocket:
+        if not self._server.found:
+            self._server.find()
+            self._deadline.start_again()
+        self.path: str = str(self._server.socket)
+        try:
+            return super()._connect()
+        except OSError:
+            self._server.found = False  # the next check looks for it again
+            raise
 
 
-class LocalStorage:
+class LocalStorage(RedisStorage):
     """Quotas in a server on a unix socket. The first check on the machine starts the server, and the server ends soon
     after the last process that uses it. Does everything that :class:`RedisStorage` does, with nothing to set up.
 
@@ -40,8 +53,6 @@ class LocalStorage:
     process may take up to 5 seconds, to start the server; later checks take at most ``timeout``.
     """
 
-    shared = True
-
     def __init__(self, directory: Path | None = None, *, timeout: float) -> None:
         try:
             reason = _why_unsupported() or _why_unusable(directory or default_directory())
@@ -49,9 +60,12 @@ class LocalStorage:
             reason = f"{error.strerror}: name a directory, {EXAMPLE}"
         if reason:
             raise _error_for(str(directory or ""), reason)
-        self._given_directory = directory
-        self._timeout = timeout
-        self._made: dict[str, Any] = {}  # one server and one RedisStorage, even if several threads make them
+        check_timeout(timeout)
+        self._server = LocalServer(directory)
+        deadline = Deadline(timeout)
+        client = timed_client("unix:///socket", deadline, connection_class=LocalConnection, local_server=self._server)
+        super().__init__(client, deadline=deadline)
+        self._owns_client = True
 
     @classmethod
     def from_path(cls, path: str, *, timeout: float) -> LocalStorage:
@@ -61,11 +75,10 @@ class LocalStorage:
             raise _error_for(path, f"it takes no options; to keep quotas apart, name a directory, {EXAMPLE}")
         return cls(Path(unquote(path, errors="surrogateescape")) if path else None, timeout=timeout)
 
-    @cached_property
+    @property
     def directory(self) -> Path:
-        """The directory of the server's socket. The default is chosen at the first check, because an app that is
-        started as root may run its workers as another user."""
-        return self._given_directory or default_directory()
+        """The directory of the server's socket."""
+        return self._server.directory
 
     @property
     def runs(self) -> bool:
@@ -77,81 +90,16 @@ class LocalStorage:
         """Whether a process uses its server. If not, the server ends two seconds after the last one, with its data."""
         return self._server.is_used()
 
-    def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
-        return self._ask(self._redis.check, hits, check_id)
-
-    def peek(self, hits: tuple[Hit, ...]) -> Decision:
-        return self._ask(self._redis.peek, hits)
-
-    def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
-        return self._ask(self._redis.check_many, many, ids)
-
-    def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        self._ask(self._redis.settle, check_id, charges)
-
-    def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
-        self._ask(self._redis.release, slots, lost)
-
-    def confirm(self) -> None:
-        self._redis.confirm()
-
-    def renew(self, slots: Sequence[Slot]) -> None:
-        self._ask(self._redis.renew, slots)
-
-    def reset(self, keys: Sequence[str]) -> None:
-        self._ask(self._redis.reset, keys)
-
-    def keys(self, prefix: str, limit: int | None = None, *, containing: str = "") -> list[StoredKey]:
-        return self._ask(lambda: self._redis.keys(prefix, limit, containing=containing))
-
-    def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
-        return self._ask(lambda: self._redis.tally(tallies, source=source, number=number))
-
-    def tallies(self, keys: Sequence[str]) -> Tallies:
-        return self._ask(self._redis.tallies, keys)
-
-    def run_script(self, script: str, keys: Sequence[str], arguments: Sequence[bytes]) -> Any:
-        return self._ask(self._redis.run_script, script, keys, arguments)
-
     @property
     def client(self) -> Any:
         """A client object of ``redis`` for the server, which this starts if necessary. Raises :class:`StorageError`."""
-        return self._ask(lambda: self._redis.client)
-
-    @property
-    def clock(self) -> Callable[[], int] | None:
-        redis: RedisStorage | None = self._made.get("redis")  # made only when needed, because it fixes the directory
-        return None if redis is None else redis.clock
-
-    @clock.setter
-    def clock(self, clock: Callable[[], int] | None) -> None:
-        self._redis.clock = clock
+        self._server.find()
+        return super().client
 
     def close(self) -> None:
         """Close the connections and stop using the server, which ends if no other process uses it."""
-        self._redis.close()
+        super().close()
         self._server.leave()
-
-    @cached_property
-    def _server(self) -> LocalServer:
-        server: LocalServer = self._made.setdefault("server", LocalServer(self.directory))
-        return server
-
-    @cached_property
-    def _redis(self) -> RedisStorage:
-        url = f"unix://{quote(str(self._server.socket))}"
-        redis: RedisStorage = self._made.setdefault("redis", RedisStorage.from_url(url, timeout=self._timeout))
-        return redis
-
-    def _ask(self, ask: Callable[..., Answer], *arguments: Any) -> Answer:
-        if not self._server.found:
-            self._server.find()
-        try:
-            return ask(*arguments)
-        except StorageError as error:
-            if not error.key_specific:
-                self._server.found = False  # the next check looks for it again
-            raise
 
 
 def _error_for(path: str, why: str) -> ConfigurationError:

@@ -55,6 +55,11 @@ class Deadline(threading.local):
         self.started = monotonic() if started is None else started
         self.limits_replies = True
 
+    def start_again(self) -> None:
+        """Give a question that has a deadline its full time from now on."""
+        if self.started < math.inf:
+            self.start()
+
     def stop(self, *, limits_replies: bool = False) -> None:
         """End the deadline. From now on, the timeouts of the sockets apply to each step."""
         self.started = math.inf
@@ -200,8 +205,7 @@ class Timed:
     def connect(self) -> None:
         """Connect, and give the next question its full time."""
         super().connect()  # type: ignore[misc]
-        if self._deadline.started < math.inf:
-            self._deadline.start()
+        self._deadline.start_again()
 
     def _connect(self) -> TimedSocket:
         self.socket_connect_timeout = self._deadline.step()

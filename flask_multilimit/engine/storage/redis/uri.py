@@ -33,8 +33,8 @@ else:
 def address_of(client: Any) -> str:
     """The address of the server of a client object, without user and password; empty if it is not known."""
     options = getattr(getattr(client, "connection_pool", None), "connection_kwargs", {})
-    if options.get("primary"):
-        return str(options["primary"])
+    if place := options.get("primary") or options.get("local_server"):
+        return str(place)
     if options.get("path"):
         return f"unix://{options['path']}"
     if options.get("host"):
@@ -42,9 +42,9 @@ def address_of(client: Any) -> str:
     return ""
 
 
-def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
+def timed_client(url: str, deadline: Deadline, *, given: str = "", **kind: Any) -> Redis:
     """A client that keeps ``deadline`` and does not retry. Raises :class:`ConfigurationError`, which shows ``url``, or
-    the URI that the user has ``given`` in its place."""
+    the URI that the user has ``given`` in its place. ``kind``: options of its pool, such as a ``connection_class``."""
     common: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "health_check_interval": 0}
     if "lib_" not in url:
         common |= _DRIVER
@@ -59,7 +59,7 @@ def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
             plain, kind = to_primary(url, **common)
         else:
             _check_address_in(url)
-            plain, kind = url, {"connection_class": TIMED_CONNECTIONS[scheme]}
+            plain, kind = url, kind or {"connection_class": TIMED_CONNECTIONS[scheme]}
         time_outs = {"socket_timeout": deadline.seconds, "socket_connect_timeout": deadline.seconds}
         client = Redis.from_url(plain, deadline=deadline, **time_outs, **common, **kind)
         pool = client.connection_pool

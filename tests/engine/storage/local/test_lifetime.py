@@ -15,7 +15,7 @@ import pytest
 
 from engine.storage.local.places import PATIENCE, Place, User, kill
 from engine.storage.local.users import HITS
-from flask_multilimit.engine import Limiter, StorageError, storage_from_uri
+from flask_multilimit.engine import Limiter, RedisStorage, StorageError, storage_from_uri
 from support.servers import Binary
 from support.waiting import until
 
@@ -90,7 +90,7 @@ def test_a_dropped_storage_stops_using_the_server(place: Place) -> None:
     limiter.check(HITS)
     assert not place.is_deserted()
 
-    limiter.storage._redis.close()  # type: ignore[attr-defined]  # sockets warn when they are not closed
+    RedisStorage.close(limiter.storage)  # type: ignore[arg-type]  # sockets warn when they are not closed
     del limiter
     gc.collect()
 

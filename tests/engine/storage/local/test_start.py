@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import threading
@@ -320,27 +319,6 @@ def test_threads_share_one_failed_start(place: Place, program: Callable[[str], N
     assert place.directory.with_name("tries").read_text() == "tried\n"
     limiter.close()
     remove_log(place)
-
-
-def test_threads_that_check_first_at_once_use_one_server_and_one_client(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storage, together = storage_from_uri(place.uri, timeout=10), threading.Barrier(2)
-
-    class MadeAtOnce(local_server.LocalServer):
-        def __init__(self, directory: Path) -> None:
-            with contextlib.suppress(
-                threading.BrokenBarrierError
-            ):  # up to Python 3.11 a lock lets one after the other come here
-                together.wait(1)
-            super().__init__(directory)
-
-    monkeypatch.setattr(local, "LocalServer", MadeAtOnce)
-
-    with ThreadPoolExecutor(2) as pool:
-        asked = set(pool.map(lambda _: (storage._server, storage._redis), range(2)))  # type: ignore[attr-defined]
-
-    assert len(asked) == 1
 
 
 def test_guard_repeats_a_failed_start(place: Place, program: Callable[[str], None]) -> None:
