@@ -34,7 +34,6 @@ scalars = numbers | st.sampled_from(
         b"$-9\r\n",
         b"$99999999999\r\n",
         b"$2147483647\r\n",
-        b"*2147483647\r\n",
         b":\r\n",
         b":1.5\r\n",
         b"*-1\r\n",

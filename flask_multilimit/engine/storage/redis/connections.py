@@ -1,4 +1,4 @@
-"""Connections of redis-py that keep a deadline for a whole question, and limit the length of replies.
+"""Connections of redis-py that keep a deadline for a whole question.
 
 The timeout of a socket restarts with every byte. Here, each step of a question (connecting, greeting, asking, reading)
 gets the time that the steps before it have left. If this process is itself late, it still reads bytes that have arrived
@@ -18,7 +18,6 @@ from typing import Any
 
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import InvalidResponse
 
 _NOT_YET = (TimeoutError, BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _AN_INSTANT = 0.000_001
@@ -28,12 +27,6 @@ _MOST_LATE_READS = 100
 PUNCTUAL = 0.75
 """If at least this part of the time is left, a step does not change the timeout of the socket."""
 
-MOST_ELEMENTS = 999_999
-"""The most elements: no question of this package has a longer answer."""
-_HEADER = 24
-"""The bytes of a line that can matter: a type and a number."""
-_WITH_ELEMENTS = b"*~>%|"
-_WITH_TEXT = b"$!="
 _CLOSED_AFTER_HANDSHAKE = (
     "if the server requires a certificate, name one that it accepts: ssl_certfile and ssl_keyfile in the storage URI; "
     "if a proxy such as stunnel answers in its place, start the server behind it"
@@ -47,23 +40,19 @@ class Deadline(threading.local):
         self.seconds = seconds
         self.started: float = math.inf
         """By ``time.monotonic``."""
-        self.limits_replies: bool = True
-        """Whether the length of a reply is limited, as for all questions whose reply has a known shape."""
 
     def start(self, started: float | None = None) -> None:
         """Start the deadline of a question, which begins now or began at ``started``."""
         self.started = monotonic() if started is None else started
-        self.limits_replies = True
 
     def start_again(self) -> None:
         """Give a question that has a deadline its full time from now on."""
         if self.started < math.inf:
             self.start()
 
-    def stop(self, *, limits_replies: bool = False) -> None:
+    def stop(self) -> None:
         """End the deadline. From now on, the timeouts of the sockets apply to each step."""
         self.started = math.inf
-        self.limits_replies = limits_replies
 
     def step(self) -> float:
         """Seconds that the next step may take. Raises :class:`TimeoutError` if none are left."""
@@ -81,42 +70,6 @@ class Deadline(threading.local):
         return math.inf if self.seconds is None else self.started + self.seconds - monotonic()
 
 
-class Announcements:
-    """Limits the number of elements that a reply may announce: hiredis allocates room for all of them before the first
-    arrives, and no other thread runs while gigabytes are freed. Reads what a server sends, in pieces of any size, and
-    skips texts, in which ``*`` has no meaning."""
-
-    def __init__(self) -> None:
-        self._line = b""
-        self._text = 0
-        """Bytes of the current text and its line end that have not arrived yet."""
-
-    def read(self, received: bytes) -> None:
-        """Raise :class:`InvalidResponse` if a reply with too many elements begins in ``received``."""
-        at = 0
-        while at < len(received):
-            if self._text:
-                skipped = min(self._text, len(received) - at)
-                self._text -= skipped
-                at += skipped
-                continue
-            end = received.find(b"\n", at)
-            self._line = (self._line + received[at : end if end >= 0 else at + _HEADER])[:_HEADER]
-            if end < 0:
-                return
-            self._take(self._line)
-            self._line, at = b"", end + 1
-
-    def _take(self, line: bytes) -> None:
-        kind, number = line[:1], line[1:].strip()
-        if not number.isdigit():
-            return
-        if kind in _WITH_ELEMENTS and int(number) > MOST_ELEMENTS:
-            raise InvalidResponse(f"the server announces a reply of more than {MOST_ELEMENTS} elements")
-        if kind in _WITH_TEXT:
-            self._text = int(number) + len(b"\r\n")
-
-
 class TimedSocket:
     """A socket, plain or of TLS, whose reads and writes end at the deadline."""
 
@@ -127,20 +80,15 @@ class TimedSocket:
         self._is_shortened = False
         self._polling = False
         self._late_reads = 0
-        self._announcements = Announcements()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.plain, name)
 
     def recv_into(self, buffer: Any, *arguments: Any) -> int:
-        length = int(self._receive(self.plain.recv_into, buffer, *arguments))
-        self._check_length(bytes(memoryview(buffer)[:length]))
-        return length
+        return int(self._receive(self.plain.recv_into, buffer, *arguments))
 
     def recv(self, *arguments: Any) -> bytes:
-        received = bytes(self._receive(self.plain.recv, *arguments))
-        self._check_length(received)
-        return received
+        return bytes(self._receive(self.plain.recv, *arguments))
 
     def _receive(self, receive: Callable[..., Any], *arguments: Any) -> Any:
         self._set_timeout()
@@ -150,10 +98,6 @@ class TimedSocket:
             if self._polling:
                 raise
             return self._read_arrived(receive, *arguments)
-
-    def _check_length(self, received: bytes) -> None:
-        if self._deadline.limits_replies:
-            self._announcements.read(received)
 
     def sendall(self, *arguments: Any) -> None:
         self._set_timeout()

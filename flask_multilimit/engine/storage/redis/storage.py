@@ -289,7 +289,7 @@ class RedisStorage:
 
     def run_script(self, script: str, keys: Sequence[str], arguments: Sequence[bytes]) -> Any:
         """Run ``script``. Its reply may be long, so each step has the timeout of the sockets."""
-        self._deadline.stop(limits_replies=True)
+        self._deadline.stop()
         all_arguments = [script.encode(), b"%d" % len(keys), *[key.encode() for key in keys], *arguments]
         return self._command(self._client.execute_command, "EVAL", *all_arguments)
 

@@ -37,7 +37,7 @@ from redis.utils import HIREDIS_AVAILABLE
 from ...errors import StorageError
 from ...forks import notify_child
 from ..base import Lost
-from .connections import PUNCTUAL, Announcements, Deadline, Timed, TimedSocket
+from .connections import PUNCTUAL, Deadline, Timed, TimedSocket
 from .failures import ELSEWHERE, NONE_FREE, code_of, storage_error
 from .uri import address_of
 
@@ -392,8 +392,6 @@ class _SocketLine(_Line):
         self._send, self._receive = plain.sendall, plain.recv
         reader = hiredis.Reader(protocolError=InvalidResponse, replyError=parse_error, notEnoughData=_INCOMPLETE)
         self._feed, self._gets = reader.feed, reader.gets
-        self._announcements = Announcements()
-        """Examines all replies except short lists that arrive in one piece."""
         poll = select.poll()
         poll.register(plain, select.POLLIN)
         self._poll = poll.poll
@@ -423,16 +421,9 @@ class _SocketLine(_Line):
                 return self._reply_after_unread(started, received)
             self._unread.popleft()  # usually
             received = received[4:]
-        is_short = not received.rfind(b"*") and received.find(b"\n", 0, 9) > 0  # one list, its length below a million
-        if not is_short:
-            self._announcements.read(received)
         self._feed(received)
-        reply = self._gets()
-        if reply is not _INCOMPLETE:
-            return reply
-        if is_short:
-            self._announcements.read(received)
-        return self._read_reply(started)
+        reply = self._gets()  # as _next_reply() does, with one call fewer
+        return self._read_reply(started) if reply is _INCOMPLETE else reply
 
     def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
         self._set_timeout(started)
@@ -440,9 +431,7 @@ class _SocketLine(_Line):
         replies = []
         self._read_all_unread(started)
         for _ in commands:
-            reply = self._gets()
-            if reply is _INCOMPLETE:
-                reply = self._read_reply(started)
+            reply = self._next_reply(started)
             if isinstance(reply, Exception):
                 raise reply
             replies.append(reply)
@@ -476,21 +465,21 @@ class _SocketLine(_Line):
     def _read_all_unread(self, started: float) -> None:
         """Read all replies to :meth:`send`, and wait for those that have not arrived."""
         while self._unread:
-            self._take_release(self._read_reply(started) if (reply := self._gets()) is _INCOMPLETE else reply)
+            self._take_release(self._next_reply(started))
 
     def _take_release(self, reply: Any) -> None:
         _check_release(reply, self._unread.popleft(), self._explain)
 
     def _reply_after_unread(self, started: float, received: bytes) -> Any:
         """The reply that follows those to :meth:`send`. ``received`` is what has arrived so far."""
-        self._feed_checked(received)
-        while True:
-            reply = self._gets()
-            if reply is _INCOMPLETE:
-                reply = self._read_reply(started)
-            if not self._unread:
-                return reply
-            self._take_release(reply)
+        self._feed(received)
+        while self._unread:
+            self._take_release(self._next_reply(started))
+        return self._next_reply(started)
+
+    def _next_reply(self, started: float) -> Any:
+        reply = self._gets()
+        return self._read_reply(started) if reply is _INCOMPLETE else reply
 
     def _read_reply(self, started: float) -> Any:
         """Wait for the rest of a reply that arrives in pieces, and return it."""
@@ -507,10 +496,6 @@ class _SocketLine(_Line):
         received = self._receive(_LONG_CHUNK)
         if not received:
             raise RedisConnectionError("the server closed the connection")
-        self._feed_checked(received)
-
-    def _feed_checked(self, received: bytes) -> None:
-        self._announcements.read(received)
         self._feed(received)
 
     def _set_timeout(self, started: float) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import redis
 from redis.backoff import NoBackoff
-from redis.exceptions import InvalidResponse
 from redis.retry import Retry
 
 from flask_multilimit.engine.storage.redis.connections import (
@@ -84,25 +83,6 @@ def test_reading_stops_after_the_deadline_if_the_server_sends_without_end(deadli
     deadline.start()
 
     assert timed.recv(1) == b"\0"
-
-
-def test_a_reply_with_too_many_elements_is_refused_before_memory_is_allocated(deadline: Deadline, ends: Ends) -> None:
-    ours, server = ends
-    timed = TimedSocket(ours, deadline)
-    server.sendall(b"*999999\r\n*1000000\r\n")
-
-    for byte in b"*999999\r\n*1000000\r":
-        assert timed.recv(1) == bytes([byte])
-    with pytest.raises(InvalidResponse):
-        timed.recv(1)
-
-
-def test_reply_may_have_any_length_while_no_deadline_runs(deadline: Deadline, ends: Ends) -> None:
-    ours, server = ends
-    server.sendall(b"*1000000\r\n")
-    deadline.stop()
-
-    assert TimedSocket(ours, deadline).recv(99) == b"*1000000\r\n"
 
 
 def test_a_command_that_cannot_be_sent_times_out(deadline: Deadline, ends: Ends) -> None:
