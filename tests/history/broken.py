@@ -12,7 +12,8 @@ import pytest
 
 from flask_multilimit.engine.storage.redis import compiled as compiling
 from flask_multilimit.engine.storage.redis import scripts, storage
-from flask_multilimit.engine.storage.redis.compiled import Compiled, Shape, Shapes, compiled
+from flask_multilimit.engine.storage.redis.compiled import Shape, Shapes, compiled
+from flask_multilimit.engine.storage.redis.scripts import Script
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def scripts_of_this_process(*, are_compiled: bool, defect: Defect | None = None)
     """Meanwhile storages of this process send compiled scripts for each plain check, or only generic ones; with a
     ``defect`` if one is given."""
     with pytest.MonkeyPatch.context() as patch:
-        compile_shape: Callable[[Shape], Compiled] = compiled
+        compile_shape: Callable[[Shape], Script] = compiled
         if defect is not None and defect.driver == "compiled":
             compile_shape = _broken_compiler(defect)
         elif defect is not None:
@@ -97,11 +98,10 @@ def _forget_scripts() -> None:
     compiling._functions_of.cache_clear()
 
 
-def _broken_compiler(defect: Defect) -> Callable[[Shape], Compiled]:
-    def broken(shape: Shape) -> Compiled:
+def _broken_compiler(defect: Defect) -> Callable[[Shape], Script]:
+    def broken(shape: Shape) -> Script:
         whole = compiled(shape)
-        text, sha = scripts.script_of([whole.text.replace(defect.text, defect.by)])
-        return whole._replace(text=text, sha=sha)
+        return scripts.script_of([whole.text.replace(defect.text, defect.by)], whole.frame)
 
     return broken
 

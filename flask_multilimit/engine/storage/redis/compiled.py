@@ -30,7 +30,7 @@ from ...algorithms import BAN, CALENDAR, SHIPPED, SLIDING, Quota, algorithm_of
 from ...forks import notify_child
 from ...hits import Hit, bans_of
 from ...reply import frame_of
-from .scripts import library, script_of, source, source_of_algorithm, strikes
+from .scripts import Script, library, script_of, source, source_of_algorithm, strikes
 
 MOST_HITS = 20
 """The most hits in a compiled script: Lua allows 200 local names, and each hit needs six."""
@@ -60,16 +60,6 @@ class Shaped(NamedTuple):
 Shape = tuple[Shaped, ...]
 
 
-class Compiled(NamedTuple):
-    """The script of a shape."""
-
-    text: str
-    sha: str
-    """Its name for EVALSHA."""
-    frame: list[int] | None
-    """What its reply leaves out (:func:`.completed`); ``None``: nothing."""
-
-
 def shape_of(hits: tuple[Hit, ...]) -> Shape | None:
     """The shape of ``hits``; ``None`` if they cannot have a compiled script."""
     if len(hits) > MOST_HITS:
@@ -94,12 +84,11 @@ def can_be_compiled(shape: Shape) -> bool:
     return all(algorithm_of(each.algorithm) in SHIPPED for each in shape)
 
 
-def compiled(shape: Shape) -> Compiled:
-    """The script of ``shape``, which :func:`can_be_compiled`. KEYS are the keys of the hits. ARGV are the boundaries of
-    calendars, if there are calendars; and the id of the check."""
+def compiled(shape: Shape) -> Script:
+    """The script of ``shape``, which :func:`can_be_compiled`. KEYS are the keys of the hits. ARGV are the id of the
+    check; and the boundaries of calendars, if there are calendars."""
     hits = [_Hit(i, shaped) for i, shaped in enumerate(shape, 1)]
     calendars = [f"h{hit.i}" for hit in hits if hit.name == CALENDAR]
-    id_place = 2 if calendars else 1
     allowed = " and ".join(f"w{hit.i} == 0" for hit in hits)
     reset_afters = [hit.shaped.quota.window for hit in hits if hit.lua.always_resets_after_window]
     frame = frame_of(reset_afters) if len(reset_afters) == len(hits) else None
@@ -107,10 +96,10 @@ def compiled(shape: Shape) -> Compiled:
         answer = ["now,1,delay", *(f"r{hit.i}-{hit.shaped.cost},0,e{hit.i}" for hit in hits)]
     else:
         answer = ["now", *(f"r{hit.i}-{hit.shaped.cost}" for hit in hits)]
-    text, sha = script_of(
+    return script_of(
         [
             source("prelude").replace("ARGV[4]", "nil"),
-            f"local id = ARGV[{id_place}]\n",
+            "local id = ARGV[1]\n",
             *library({hit.name for hit in hits if not hit.is_written_out}),
             *(f"local k{hit.i} = KEYS[{hit.i}]\n" for hit in hits),
             *(f"local h{hit.i} = {hit.table}\n" for hit in hits if not hit.is_written_out),
@@ -123,15 +112,15 @@ def compiled(shape: Shape) -> Compiled:
             *(hit.next_after for hit in hits if hit.name in SLIDING),
             f"return {{{','.join(answer)}}}\nend\n",
             *(_end_of_refusal(hits) if all(hit.only_refuses for hit in hits) else _end_as_generic_script(hits)),
-        ]
+        ],
+        frame,
     )
-    return Compiled(text, sha, frame)
 
 
 def _boundaries(calendars: list[str]) -> list[str]:
     if not calendars:
         return []
-    return [f"do\nlocal hits, position = {{{','.join(calendars)}}}, 1\n", source("calendars"), "end\n"]
+    return [f"do\nlocal hits = {{{','.join(calendars)}}}\n", source("calendars"), "end\n"]
 
 
 def _end_of_refusal(hits: list[_Hit]) -> list[str]:
@@ -260,7 +249,7 @@ class KnownShape:
     def __init__(self, shape: Shape) -> None:
         self.shape: Shape = shape
         self.checks: int = 0
-        self.script: Compiled | None = None
+        self.script: Script | None = None
         """``None`` until it is compiled."""
 
 
@@ -272,7 +261,7 @@ class Shapes:
     """
 
     def __init__(
-        self, compile_after: float = COMPILE_AFTER, compile_shape: Callable[[Shape], Compiled] = compiled
+        self, compile_after: float = COMPILE_AFTER, compile_shape: Callable[[Shape], Script] = compiled
     ) -> None:
         self._compile_after, self._compile_shape = compile_after, compile_shape
         self._compiled: dict[Shape, KnownShape] = {}

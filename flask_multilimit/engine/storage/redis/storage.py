@@ -43,8 +43,6 @@ SERVER_CLOCK: bytes = b""
 
 PACKED_BOUNDARIES = 48
 """The length of the packed boundaries of one calendar, in bytes."""
-_BEFORE_ID = b"\r\n$16\r\n"
-"""The bytes between the boundaries of calendars and the id."""
 LATEST = 4_000_000_000_000_000
 """The latest time that a server's clock may show, in microseconds since 1970: the year 2096."""
 
@@ -144,11 +142,10 @@ class RedisStorage:
         new = new_id()
         try:
             if self._wire is not None and self.clock is None:  # nearly always: all but the id is packed already
-                start, safe_to_repeat, variable, frame = memoized(hits, _prepared)
+                start, end, safe_to_repeat, variable, frame = memoized(hits, _prepared)
                 if variable is not None:
-                    start, frame = self._complete(hits, start, variable, frame)
-                command = start + new + b"\r\n"
-                answer = self._wire.ask(command, started, check_open=not safe_to_repeat)
+                    start, end, frame = self._complete(hits, variable)
+                answer = self._wire.ask(start + new + end, started, check_open=not safe_to_repeat)
                 reply = completed(answer, len(hits), frame)
                 if reply is None:
                     self._learn_time(hits, answer)
@@ -179,13 +176,12 @@ class RedisStorage:
         self._deadline.start()
         mode = CHECK if ids is None else b"repeat"
         id_of_each = [new_id() for _ in many] if ids is None else [id_.bytes for id_ in ids]
-        now = () if self.clock is None else (b"%d" % self.clock(),)
         sent, checks = set[Script](), list[tuple[bytes, ...]]()
         for hits, id_ in zip(many, id_of_each, strict=True):
-            script, arguments = _call_of("check", hits, self._boundaries(hits))
+            script, arguments = self._call_of("check", hits, mode, id_)
             call = (b"EVALSHA", script.sha) if script in sent else (b"EVAL", script.text)  # the server keeps it
             sent.add(script)
-            checks.append((call[0], call[1].encode(), *arguments, id_, mode, *now))
+            checks.append((call[0], call[1].encode(), *arguments))
         try:
             replies = self._command(self.ask_each, checks) if many else []
             return [
@@ -320,16 +316,11 @@ class RedisStorage:
 
     def _load(self, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
         """Check ``hits`` with the text of their script."""
-        known, (script, arguments) = SHAPES.of(hits), self._call_of("check", hits, CHECK, check_id)
-        text, frame = script.text, None
-        if known is not None and known.script is not None:
-            text, _, frame = known.script
-            boundaries = [self._boundaries(hits)] if calendars_of(hits) else []
-            arguments = [b"%d" % len(hits), *[hit.key.encode() for hit in hits], *boundaries, check_id]
-        answer = self.ask(b"EVAL", text.encode(), *arguments)
+        script, arguments, more = _plain_call(hits, SHAPES.of(hits))
+        answer = self.ask(b"EVAL", script.text.encode(), *arguments, check_id, *more, *self._boundaries(hits))
         if self._is_outside(hits, answer):
             return self._ask(CHECK, hits, check_id)
-        return _decision(check_id, hits, answer, frame)
+        return _decision(check_id, hits, answer, script.frame)
 
     def _run(self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int) -> Any:
         script, arguments = self._call_of(driver, hits, mode, check_id, *more)
@@ -357,17 +348,19 @@ class RedisStorage:
         self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int
     ) -> tuple[Script, list[bytes]]:
         now = SERVER_CLOCK if self.clock is None else b"%d" % self.clock()
-        script, arguments = _call_of(driver, hits, self._boundaries(hits))
-        return script, [*arguments, check_id, mode, now, *[b"%d" % number for number in more]]
+        script, arguments = _call_of(driver, hits)
+        numbers = [b"%d" % number for number in more]
+        return script, [*arguments, check_id, mode, now, *numbers, *self._boundaries(hits)]
 
     # Calendars: a check carries the boundaries around the server's time, as far as this process knows it
 
-    def _boundaries(self, hits: tuple[Hit, ...]) -> bytes:
+    def _boundaries(self, hits: tuple[Hit, ...]) -> list[bytes]:
+        """The last argument of a script, if there are calendars among ``hits``."""
         calendars = calendars_of(hits)
         if not calendars:
-            return b""
+            return []
         now = time_ns() // 1000 + self._ahead if self.clock is None else self.clock()
-        return b"".join([periods.packed_around(now) for periods in calendars])
+        return [b"".join([periods.packed_around(now) for periods in calendars])]
 
     def _is_outside(self, hits: tuple[Hit, ...], answer: Any) -> bool:
         """Whether ``answer`` says that the server's time is outside of the boundaries that were sent. If so, learn the
@@ -384,15 +377,14 @@ class RedisStorage:
             raise StorageError(f"the server's clock shows {answer[0]} microseconds since 1970; set it")
         self._ahead = answer[0] - time_ns() // 1000
 
-    def _complete(
-        self, hits: tuple[Hit, ...], start: bytes, variable: KnownShape | bool, frame: list[int] | None
-    ) -> tuple[bytes, list[int] | None]:
-        """Complete the command up to the id, if it is not the same each time. Return it, and the frame of its reply."""
+    def _complete(self, hits: tuple[Hit, ...], variable: KnownShape | bool) -> tuple[bytes, bytes, list[int] | None]:
+        """The parts of a command that is not the same each time, and the frame of its reply."""
         if isinstance(variable, KnownShape) and SHAPES.count_check(variable):
-            start, _, _, frame = _compiled(hits, variable)
-        if calendars_of(hits):
-            start += self._boundaries(hits) + _BEFORE_ID
-        return start, frame
+            memorize(hits, _prepared, _prepared(hits))
+        start, end, _, _, frame = memoized(hits, _prepared)
+        for boundaries in self._boundaries(hits):
+            end += boundaries + b"\r\n"
+        return start, end, frame
 
     def _command(self, command: Callable[..., Any], *arguments: Any) -> Any:
         until = min(monotonic(), self._deadline.started) + (self._deadline.seconds or 0)
@@ -422,63 +414,53 @@ class RedisStorage:
                 pool.disconnect(inuse_connections=False)
 
 
-def _call_of(driver: str, hits: tuple[Hit, ...], boundaries: bytes) -> tuple[Script, list[bytes]]:
+def _call_of(driver: str, hits: tuple[Hit, ...]) -> tuple[Script, list[bytes]]:
     """The script and its arguments up to the id, as the header of each Lua driver describes them."""
-    keys = [hit.key.encode() for hit in hits]
-    packed = [*[hit.packed for hit in hits], *map(packed_ban, bans_of(hits)), boundaries]
-    return script_for(driver, hits), [b"%d" % len(hits), *keys, b"".join(packed)]
+    packed = [*[hit.packed for hit in hits], *map(packed_ban, bans_of(hits))]
+    return script_for(driver, hits), [*_keys(hits), b"".join(packed)]
+
+
+def _plain_call(hits: tuple[Hit, ...], known: KnownShape | None) -> tuple[Script, list[bytes], tuple[bytes, ...]]:
+    """The script of a plain check, the compiled one if its shape has one; its arguments up to the id; and those between
+    the id and the boundaries of calendars."""
+    if known is not None and known.script is not None:
+        return known.script, _keys(hits), ()
+    return *_call_of("check", hits), (CHECK, SERVER_CLOCK)
+
+
+def _keys(hits: tuple[Hit, ...]) -> list[bytes]:
+    return [b"%d" % len(hits), *[hit.key.encode() for hit in hits]]
+
+
+_ANY_ID = b"\xff" * 16
+"""In place of an id: bytes that no key contains."""
 
 
 class _Prepared(NamedTuple):
     """A check of some hits, ready to be sent."""
 
     start: bytes
-    """The command up to its last argument, the id; with calendars, up to their boundaries, which precede the id."""
+    """The command up to the id."""
+    end: bytes
+    """The command from the id on; with calendars, up to their boundaries."""
     safe_to_repeat: bool
     """Whether the server would recognise a repetition by its id."""
     variable: KnownShape | bool | None
-    """The shape, if it may be compiled later; ``True`` if there are calendars; ``None`` if ``start`` never changes."""
+    """The shape, if it may be compiled later; ``True`` if there are calendars; ``None`` if the command is complete."""
     frame: list[int] | None
     """What the reply leaves out (:func:`.completed`)."""
 
 
 def _prepared(hits: tuple[Hit, ...]) -> _Prepared:
     known = SHAPES.of(hits)
-    if known is not None and known.script is not None:
-        return _compiled(hits, known)
-    script, arguments = _call_of("check", hits, _blank_boundaries(hits))
-    start = command_of(b"EVALSHA", script.sha.encode(), *arguments, and_more=1)
-    variable = known or _has_calendars(hits)
-    return _Prepared(_up_to_boundaries(hits, start), remembers_ids(hits), variable, None)
-
-
-def _compiled(hits: tuple[Hit, ...], known: KnownShape) -> _Prepared:
-    assert known.script is not None
-    keys = [hit.key.encode() for hit in hits]
-    boundaries = [_blank_boundaries(hits)] if calendars_of(hits) else []
-    sha, number = known.script.sha.encode(), b"%d" % len(hits)
-    start = command_of(b"EVALSHA", sha, number, *keys, *boundaries, and_more=1)
-    prepared = _Prepared(_up_to_boundaries(hits, start), remembers_ids(hits), _has_calendars(hits), known.script.frame)
-    memorize(hits, _prepared, prepared)
-    return prepared
-
-
-def _has_calendars(hits: tuple[Hit, ...]) -> bool | None:
-    return True if calendars_of(hits) else None
-
-
-def _blank_boundaries(hits: tuple[Hit, ...]) -> bytes:
-    return bytes(PACKED_BOUNDARIES * len(calendars_of(hits)))
-
-
-def _up_to_boundaries(hits: tuple[Hit, ...], command: bytes) -> bytes:
-    """``command``, whose next argument is the id, up to the id, or up to the boundaries if it has any."""
-    blank = len(_blank_boundaries(hits))
-    return command[: -blank - 2] if blank else command + b"$16\r\n"
-
-
-_ANY_ID = b"\xff" * 16
-"""In place of an id: bytes that no key contains."""
+    script, arguments, more = _plain_call(hits, known)
+    blank = bytes(PACKED_BOUNDARIES * len(calendars_of(hits)))
+    after_id = [*more, blank] if blank else []
+    start, end = command_of(b"EVALSHA", script.sha.encode(), *arguments, _ANY_ID, *after_id).split(_ANY_ID)
+    if blank:
+        end = end.removesuffix(blank + b"\r\n")
+    is_final = known is None or known.script is not None
+    return _Prepared(start, end, remembers_ids(hits), (bool(blank) or None) if is_final else known, script.frame)
 
 
 @lru_cache(maxsize=1024)

@@ -289,10 +289,10 @@ def wire_of(client: Any, deadline: Deadline) -> Wire | None:
     return Wire(pool, deadline, lambda error: storage_error(error, address_of(client)))
 
 
-def command_of(*arguments: bytes, and_more: int = 0) -> bytes:
-    """A command as the protocol packs it (RESP: bulk strings), or its beginning if ``and_more`` arguments follow."""
+def command_of(*arguments: bytes) -> bytes:
+    """A command as the protocol packs it (RESP: bulk strings)."""
     parts = [b"$%d\r\n%b\r\n" % (len(argument), argument) for argument in arguments]
-    return b"*%d\r\n%b" % (len(arguments) + and_more, b"".join(parts))
+    return b"*%d\r\n%b" % (len(arguments), b"".join(parts))
 
 
 def _line_of(connection: Any, deadline: Deadline, explain: Explain) -> _Line:

@@ -18,13 +18,12 @@ from flask_multilimit.engine.storage.redis import compiled as compiling
 from flask_multilimit.engine.storage.redis.compiled import (
     MOST_HITS,
     WRITTEN_OUT,
-    Compiled,
     Shape,
     Shapes,
     compiled,
     shape_of,
 )
-from flask_multilimit.engine.storage.redis.scripts import source_of_algorithm
+from flask_multilimit.engine.storage.redis.scripts import Script, source_of_algorithm
 from flask_multilimit.engine.storage.redis.wire import command_of
 from support.bench import hits, rule
 
@@ -36,7 +35,7 @@ def client(redis_client: redis.Redis) -> Iterator[redis.Redis]:
     redis_client.script_flush()
 
 
-def script_of(wanted: tuple[Hit, ...]) -> Compiled:
+def script_of(wanted: tuple[Hit, ...]) -> Script:
     shape = shape_of(wanted)
     assert shape is not None
     return compiled(shape)
@@ -73,7 +72,7 @@ def test_shape_is_compiled_once_when_many_threads_ask_at_once() -> None:
     made: list[Shape] = []
     entered, left = threading.Barrier(33, timeout=30), threading.Barrier(33, timeout=30)
 
-    def slowly(shape: Shape) -> Compiled:
+    def slowly(shape: Shape) -> Script:
         made.append(shape)
         left.wait()  # until all others have asked
         return compiled(shape)
