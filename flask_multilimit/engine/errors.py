@@ -40,6 +40,8 @@ class StorageError(MultiLimitError):
     no_reply: bool = False
     """Whether the storage did not reply at all, or not in time. Then the guard asks once more before it opens its
     breaker."""
+    server_code: str = ""
+    """The error code of the server, such as ``NOPERM``, if it has answered with one."""
     check_id: UUID | None = None
     """The id of the check that may have been charged. A check that is repeated with this id is charged once."""
     check_ids: Sequence[UUID] = ()

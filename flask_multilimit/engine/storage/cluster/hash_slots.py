@@ -10,14 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from redis.exceptions import AskError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ...errors import StorageError
 from ...forks import notify_child
 from ..addresses import Address
 from ..redis.connections import Deadline
-from ..redis.failures import REMEDIES, code_of, storage_error
+from ..redis.failures import REMEDIES, storage_error
 
 HASH_SLOTS = 16_384
 
@@ -39,26 +38,15 @@ class Redirection:
 
 def redirection_of(error: StorageError, asked: Address) -> Redirection | None:
     """The redirection that the server at ``asked`` answered by ``error``, if it is one."""
-    cause = error.__cause__
-    text = str(cause)
-    by_class = isinstance(cause, AskError)  # MovedError is a subclass of it
-    if not by_class and not (isinstance(cause, ResponseError) and text.startswith(("MOVED ", "ASK "))):
-        return None
-    match = _REDIRECTION.match(text)
+    match = _REDIRECTION.match(str(error.__cause__)) if error.server_code in {"ASK", "MOVED"} else None
     if match is None:
         return None
-    only_once = type(cause) is AskError or text.startswith("ASK ")
-    return Redirection((_host(match[2]) or asked[0], int(match[3])), only_once)
+    return Redirection((_host(match[2]) or asked[0], int(match[3])), error.server_code == "ASK")
 
 
 def is_moving(error: StorageError) -> bool:
     """Whether the server could not answer for several keys at once, because it is moving their hash slot."""
-    return _code_in(error) == "TRYAGAIN"
-
-
-def has_no_right(error: StorageError) -> bool:
-    """Whether the server's user has no right to the command. Other servers would refuse it, too."""
-    return _code_in(error) == "NOPERM"
+    return error.server_code == "TRYAGAIN"
 
 
 class HashSlots:
@@ -161,10 +149,6 @@ class HashSlots:
             known |= dict.fromkeys(addresses)
         self._servers = list(known | dict.fromkeys(self._start))
         return owners
-
-
-def _code_in(error: StorageError) -> str:
-    return code_of(error.__cause__) if isinstance(error.__cause__, Exception) else ""
 
 
 def _host(given: Any) -> str:

@@ -16,7 +16,7 @@ from ..addresses import Address, host_and_port, redacted
 from ..redis.connections import Deadline
 from ..redis.storage import RedisStorage
 from ..redis.uri import timed_client
-from .hash_slots import HashSlots, has_no_right, is_moving, redirection_of
+from .hash_slots import HashSlots, is_moving, redirection_of
 
 MOST_SERVERS = 8
 """The most servers that are asked one question."""
@@ -205,7 +205,7 @@ class Servers:
     def _successor(self, hash_slot: int, address: Address, failure: StorageError, *, may_repeat: bool) -> Address:
         """The owner of ``hash_slot`` after ``address`` has failed. Raises ``failure`` if that is the same server, or if
         another one must not be asked."""
-        if failure.key_specific or is_moving(failure) or has_no_right(failure):
+        if failure.key_specific or is_moving(failure) or failure.server_code == "NOPERM":  # others would say the same
             raise failure
         self._hash_slots.record_failure(address)
         with suppress(StorageError):

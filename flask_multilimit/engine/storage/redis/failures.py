@@ -120,6 +120,7 @@ def storage_error(error: Exception, server: str = "") -> StorageError:
         key_specific=code in KEY_SPECIFIC or in_script,
         no_reply=no_reply,
     )
+    failure.server_code = code
     failure.__cause__ = error
     return failure
 

@@ -28,7 +28,7 @@ from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
 from ..tallies import Tallies, Tally, arguments_of, seconds_of, tallies_of
 from .compiled import SHAPES, KnownShape
 from .connections import Deadline
-from .failures import NONE_FREE, code_of, is_full, storage_error
+from .failures import NONE_FREE, is_full, storage_error
 from .scripts import Script, lone_script, script_for
 from .uri import address_of, timed_client
 from .wire import command_of, wire_of
@@ -179,6 +179,8 @@ class RedisStorage:
         sent, checks = set[Script](), list[tuple[bytes, ...]]()
         for hits, id_ in zip(many, id_of_each, strict=True):
             script, arguments = self._call_of("check", hits, mode, id_)
+            if arguments[-1] == SERVER_CLOCK:  # as if it were missing
+                arguments.pop()
             call = (b"EVALSHA", script.sha) if script in sent else (b"EVAL", script.text)  # the server keeps it
             sent.add(script)
             checks.append((call[0], call[1].encode(), *arguments))
@@ -398,7 +400,8 @@ class RedisStorage:
     def _failure(self, error: Exception) -> StorageError:
         """The error to raise from ``error``. If the server is lost, close all idle connections to it, because otherwise
         each of them would have to fail by itself. A server that only refuses another connection is not lost."""
-        failure, is_replica = storage_error(error, address_of(self._client)), code_of(error) == "READONLY"
+        failure = storage_error(error, address_of(self._client))
+        is_replica = failure.server_code == "READONLY"
         if is_replica or (failure.no_reply and not is_full(error)):
             self._leave_server(is_replica=is_replica)
         return failure

@@ -38,7 +38,7 @@ from ...errors import StorageError
 from ...forks import notify_child
 from ..base import Lost
 from .connections import PUNCTUAL, Deadline, Timed, TimedSocket
-from .failures import ELSEWHERE, NONE_FREE, code_of, storage_error
+from .failures import ELSEWHERE, NONE_FREE, storage_error
 from .uri import address_of
 
 if HIREDIS_AVAILABLE:
@@ -109,8 +109,8 @@ class Wire:
                 raise _as_redis_error(error) from error
             raise
         if isinstance(reply, Exception):
-            about_keys = isinstance(reply, NoScriptError) or code_of(reply) in ELSEWHERE
-            if about_keys or self._explain(reply).key_specific:
+            failure = self._explain(reply)
+            if isinstance(reply, NoScriptError) or failure.server_code in ELSEWHERE or failure.key_specific:
                 self._idle.append(line)
             else:
                 self._drop(line)
