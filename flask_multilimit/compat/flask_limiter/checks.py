@@ -163,12 +163,13 @@ class Answer:
         return None
 
     def unwanted(self, response: Response) -> list[Hit]:
-        """The hits to refund: those that no limit charges for ``response``."""
-        charges = {each.key: False for each in self.question.limits}
+        """The hits to refund: those that no limit charges for ``response``. Overrides may count others in their
+        place, which a refund includes."""
+        charged = {each.key: False for each in self.question.limits}
         for limit, *_, key in self.question.limits:
             accepts = limit.declared.deduct_when
-            charges[key] |= accepts is None or bool(accepts(response))
-        return [hit for hit in self.decision.hits if not charges.get(hit.key, True)]
+            charged[key] |= accepts is None or bool(accepts(response))
+        return [hit for hit in self.question.hits or () if not charged.get(hit.key, True)]
 
 
 class RequestLimit:

@@ -288,6 +288,18 @@ def test_overrides_change_limits_of_the_bridge(
     assert [told[0][0], " ".join(told[1])] == shown
 
 
+@pytest.mark.parametrize("override", [{"rule": "2/minute", "rules": "3/hour"}, {"times": 1.5}], ids=str)
+def test_overridden_limit_charges_only_responses_that_deduct_when_accepts(app: Flask, override: dict[str, Any]) -> None:
+    limiter = Limiter(get_remote_address, app=app)
+    failures = limiter.limit("2/minute", deduct_when=lambda response: response.status_code == 401)
+    app.get("/<int:status>", endpoint="login")(failures(lambda status: ("", status)))
+    with app.app_context():
+        app.extensions["multilimit"].control.override("login", **override, lasting=True, force=True)
+
+    assert codes(app, 5, "/200") == [200] * 5
+    assert codes(app, 4, "/401") == [401, 401, 401, 429]
+
+
 def test_log_explains_an_empty_key(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
     limiter = Limiter(lambda: "", app=app)
     app.get("/", endpoint="index")(limiter.limit("5/minute")(named("v28")))
