@@ -137,8 +137,9 @@ class Strategy:
         """When the quota is reset, and what is left of it."""
         if not item.amount:
             return WindowStats(time.time() + item.get_expiry(), 0)
-        (status,) = self._limiter.peek(self._hits(item, identifiers, 1)).statuses
-        return WindowStats(time.time() + (status.retry_after or status.reset_after), status.remaining)
+        statuses = self._limiter.peek(self._hits(item, identifiers, 1)).statuses  # several if an override says so
+        seconds = max(each.retry_after or each.reset_after for each in statuses)
+        return WindowStats(time.time() + seconds, min(each.remaining for each in statuses))
 
     def clear(self, item: Any, *identifiers: Any) -> None:
         """Reset the quota."""

@@ -300,6 +300,18 @@ def test_overridden_limit_charges_only_responses_that_deduct_when_accepts(app: F
     assert codes(app, 4, "/401") == [401, 401, 401, 429]
 
 
+def test_flask_limiter_shows_what_is_left_when_an_override_puts_two_rules_in_place_of_a_limit(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app)
+    app.get("/", endpoint="index")(limiter.limit("2/minute")(named("v31")))
+    with app.app_context():
+        override = app.extensions["multilimit"].control.override
+        override("index", limiter="limit-2", rules="1/hour; 9/day", lasting=True, force=True)
+
+    assert codes(app, 2) == [200, 429]
+    shown = app.test_cli_runner().invoke(app.cli.commands["limiter"], ["limits", "--key", "127.0.0.1"]).output
+    assert "2 per 1 minute: Fail (0 out of 2 remaining)" in shown
+
+
 def test_log_explains_an_empty_key(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
     limiter = Limiter(lambda: "", app=app)
     app.get("/", endpoint="index")(limiter.limit("5/minute")(named("v28")))
