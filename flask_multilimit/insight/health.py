@@ -17,10 +17,11 @@ from .text import plural
 from .values import Described
 
 MEANWHILE: Mapping[OnStorageError, str] = {
-    "local": "Meanwhile each of {workers} workers admits 1/{workers} of a limit; one below {workers} admits nobody.",
-    "allow": "Meanwhile no limit refuses anybody.",
-    "deny": "Meanwhile every limited request is refused with 503.",
-    "raise": "Meanwhile every limited request fails with an error.",
+    "local": "Meanwhile, unless a limiter says otherwise, each of {workers} workers admits 1/{workers} of a limit; one "
+    "below {workers} admits nobody.",
+    "allow": "Meanwhile, unless a limiter says otherwise, no limit refuses anybody.",
+    "deny": "Meanwhile, unless a limiter says otherwise, every limited request is refused with 503.",
+    "raise": "Meanwhile, unless a limiter says otherwise, every limited request fails with an error.",
 }
 
 

@@ -463,7 +463,10 @@ def test_pages_show_begin_and_effect_of_an_outage(server_binaries: dict[str, Bin
 
     assert found.status_code == 200
     assert "The storage does not answer." in found.text
-    assert "Meanwhile each of 3 workers admits 1/3 of a limit; one below 3 admits nobody." in found.text
+    assert (
+        "unless a limiter says otherwise, each of 3 workers admits 1/3 of a limit; one below 3 admits nobody."
+        in found.text
+    )
     assert re.search(r"[^.]\. Down since <time ", found.text)
     assert ("Numbers are from" in found.text) == (page in {"", "lists"})
     assert 'class="verdict done"' not in found.text

@@ -94,7 +94,7 @@ class Report:
 
     def failed(self, hits: tuple[Hit, ...], error: StorageError, health: Health) -> None:
         self._logger.error(
-            "Rate limits: storage failed (key %s): %s; meanwhile: %s",
+            "Rate limits: storage failed (key %s): %s; meanwhile, unless a limiter says otherwise: %s",
             without_subject(hits[0].key),
             with_remedy(error),
             _meanwhile(self._on_error, health.workers),
