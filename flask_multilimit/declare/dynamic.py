@@ -147,8 +147,9 @@ class DynamicRules:
         if first:
             where, fallback = self.declaration.where, self.declaration.fallback
             SafeLogger(self._app.logger).error(
-                'Rate limits: the rules of the limiter on "%s" failed; the last good ones of each subject apply, or '
-                "for a subject without any, %s: %r",
+                'Rate limits: the rules of the limiter "%s" on "%s" failed; the last good ones of each subject apply, '
+                "or for a subject without any, %s: %r",
+                self.declaration.shown_name,
                 where,
                 "this error ends the request"
                 if fallback is None

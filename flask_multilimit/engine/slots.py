@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, NamedTuple, TypeVar, cast
 
 from .decision import Decision
-from .errors import ConfigurationError, StorageError
+from .errors import ConfigurationError, StorageError, with_remedy
 from .forks import notify_child
 from .hits import PEEK_ID, Hit, from_fields, memoized
 from .reply import ALLOWED
@@ -293,7 +293,7 @@ class Keeper:
             _logger.warning(
                 "Rate limits: could not renew slots (%d): %s. Trying again until they expire.",
                 len(failed),
-                error,
+                with_remedy(error),
                 error=_if_unexpected(error),
             )
         for held in failed:

@@ -144,7 +144,7 @@ class TestFailingCallable:
         assert len(failures) == len(caplog.records) == 2
         assert all(failure["where"].startswith("support.asking:view") for failure in failures)
         message = caplog.records[0].getMessage()
-        assert 'the rules of the limiter on "support.asking:view' in message
+        assert 'the rules of the limiter "api_key" on "support.asking:view' in message
         assert "the last good ones of each subject apply" in message
         assert "for a subject without any, this error ends the request" in message
 

@@ -247,7 +247,7 @@ class Renewing(MemoryStorage):
         self.commands.append(len(slots))
         if self.fails or self.next_renewal_fails:
             self.next_renewal_fails = False
-            raise StorageError("away")
+            raise StorageError("away.", remedy="start the server")
         self.renewed += [slot.check_id for slot in slots]
 
 
@@ -514,7 +514,7 @@ def test_slot_is_renewed_every_third_of_its_timeout_until_released(held: Held) -
 def test_failed_renewal_is_retried_after_a_second_and_logged_once(held: Held, caplog: pytest.LogCaptureFixture) -> None:
     held.storage.fails = True
     assert [held.renewals_at(second) for second in (20, 20.5, 21, 22)] == [0, 0, 0, 0]
-    assert caplog.text.count("could not renew slots") == 1
+    assert caplog.text.count("could not renew slots (1): away (start the server). Trying again") == 1
     assert "Traceback" not in caplog.text
 
     held.storage.fails = False
@@ -567,7 +567,7 @@ def test_command_renews_at_most_500_slots_and_failures_are_logged_once(
     lines = [record.getMessage() for record in caplog.records]
     failed = 1200 - renewed[0]
     assert [line.partition(". ")[0] for line in lines] == [
-        f"Rate limits: could not renew slots ({failed}): away" for _ in range(min(failed, 1))
+        f"Rate limits: could not renew slots ({failed}): away (start the server)" for _ in range(min(failed, 1))
     ]
 
 
