@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ from flask_multilimit.control.watch import ControlFollower
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, view
 from support.servers import Binary, Server
-from support.waiting import until
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +81,6 @@ def own_server(server_binaries: dict[str, Binary]) -> Iterator[Server]:
     """A server that a test may stop. It keeps nothing through a restart."""
     with Server(next(iter(server_binaries.values())), tcp=True) as server:
         yield server
-
-
-def soon(happens: Callable[[], bool]) -> None:
-    until(happens, seconds=20)
 
 
 class SkewedStore(StoreInMemory):

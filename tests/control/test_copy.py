@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from control.conftest import Shop, shop_on, soon
+from control.conftest import Shop, shop_on
 from support.servers import Server
+from support.waiting import until
 
 CLIENT = "198.51.100.7"
 
@@ -68,7 +69,7 @@ def test_worker_that_started_from_the_copy_takes_newer_changes_after_the_outage(
     own_server.restart()
     own_server.client().hset("rate_limit:{control}:document", mapping=newest)
 
-    soon(lambda: not shop.denies())
+    until(lambda: not shop.denies())
 
 
 def test_changes_survive_a_restart_of_the_server_and_of_all_workers(own_server: Server, copy: Path) -> None:
@@ -81,14 +82,14 @@ def test_changes_survive_a_restart_of_the_server_and_of_all_workers(own_server: 
     shop = worker(own_server, copy)
 
     assert shop.denies()
-    soon(lambda: shop_on(own_server.tcp_url).denies())
+    until(lambda: shop_on(own_server.tcp_url).denies())
 
 
 def test_deleted_changes_do_not_come_back_from_the_copy(own_server: Server, copy: Path) -> None:
     first = worker(own_server, copy)
     first.control.deny(CLIENT, lasting=True)
     own_server.client().flushall()
-    soon(lambda: not first.denies())
+    until(lambda: not first.denies())
     first.follower.close()
     own_server.kill()
     own_server.restart()

@@ -12,13 +12,14 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.conftest import Shop, SkewedStore, shop_on, soon
+from control.conftest import Shop, SkewedStore, shop_on
 from flask_multilimit import ConfigurationError
 from flask_multilimit.control.control import NeedsForce, seconds_of
 from flask_multilimit.control.document import Document, document_from
 from flask_multilimit.control.entries import entry_from
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import control_changed, control_failed
+from support.waiting import until
 
 KEY = "rate_limit:{control}:document"
 ENTRY = {"id": "0" * 8, "since": 1.0, "kind": "deny", "who": "203.0.113.7"}
@@ -300,4 +301,4 @@ def test_many_entries_that_end_one_after_another_are_not_processed_at_each_look(
             look()
 
         assert len(processed) < 50
-        soon(look)
+        until(look)

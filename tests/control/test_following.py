@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import redis
 
-from control.conftest import Shop, shop_on, soon
+from control.conftest import Shop, shop_on
 from flask_multilimit import Ban, ConfigurationError
 from flask_multilimit.control import follow_control
 from flask_multilimit.engine import Hits, Limiter, hits_for
 from support.asking import commands
+from support.waiting import until
 
 
 def mail(subject: str = "42", *, rules: str = "2/minute", **options: Any) -> Hits:
@@ -182,7 +183,7 @@ def test_limiter_without_an_app_applies_overrides_with_follow_control(on_server:
         assert passes(limiter, mail()) == 2
         control.override("mail", rule="user-60s", rules="4/minute", lasting=True, force=True)
 
-        soon(lambda: limiter.peek(mail()).statuses[0].rule.count == 4)
+        until(lambda: limiter.peek(mail()).statuses[0].rule.count == 4)
         assert passes(limiter, mail()) == 2
     finally:
         limiter.close()

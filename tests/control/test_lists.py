@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from control.conftest import Shop, SkewedStore, shop_on, soon
+from control.conftest import Shop, SkewedStore, shop_on
 from flask_multilimit import ConfigurationError, MultiLimit
 from flask_multilimit.control import document
 from flask_multilimit.control.control import NeedsForce
@@ -17,6 +17,7 @@ from flask_multilimit.control.entries import Listing, entry_from
 from flask_multilimit.declare.addresses import Who
 from flask_multilimit.declare.subjects import Subject
 from flask_multilimit.serve.access import AccessLists, Listed, listing_resolver
+from support.waiting import until
 
 
 def test_allowed_network_is_not_limited(shop: Shop) -> None:
@@ -154,7 +155,7 @@ def test_ban_ended_by_a_clock_ahead_applies_again_when_the_clock_is_right() -> N
 
     for ahead, status in ((0, 429), (3600, 200), (0, 429)):
         store.ahead = ahead
-        soon(partial(answered, status))
+        until(partial(answered, status))
 
 
 def test_subject_is_on_one_list_at_a_time(shop: Shop) -> None:

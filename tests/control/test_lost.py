@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from control.conftest import Shop, shop_on, soon
+from control.conftest import Shop, shop_on
 from flask_multilimit.control.store import version_of, written_at
 from flask_multilimit.serve.gate import gate_of
 from support.servers import Server
+from support.waiting import until
 
 CLIENT = "198.51.100.7"
 DOCUMENT = "rate_limit:{control}:document"
@@ -60,7 +61,7 @@ def test_denial_is_put_back_after_a_restart_that_lost_it(own_server: Server, cap
 
     restart(own_server)
 
-    soon(lambda: put_back(shop) != [])
+    until(lambda: put_back(shop) != [])
     assert shop.control.entries() == before
     assert shop.denies()
     assert shop_on(own_server.tcp_url).denies()
@@ -72,21 +73,21 @@ def test_version_continues_after_a_loss_and_workers_see_the_next_change(own_serv
     one, other = serving(own_server), serving(own_server)
     for n in range(3):
         one.control.deny(f"10.0.0.{n}", lasting=True)
-    soon(lambda: stamp_in(other) == stamp_in(one))
+    until(lambda: stamp_in(other) == stamp_in(one))
 
     restart(own_server)
-    soon(lambda: put_back(one) != [])
+    until(lambda: put_back(one) != [])
     one.control.deny(CLIENT, lasting=True)
 
     assert version_of(stamp_in(one)) == 5
-    soon(other.denies)
+    until(other.denies)
     assert len(put_back(one)) == 1
 
 
 def test_newer_copy_of_two_workers_wins(own_server: Server) -> None:
     newer, older = serving(own_server), serving(own_server)
     newer.control.deny("10.0.0.1", lasting=True)
-    soon(lambda: stamp_in(older) == stamp_in(newer))
+    until(lambda: stamp_in(older) == stamp_in(newer))
     older.follower.close()
     newer.follower.close()
     newer.control.deny("10.0.0.2", lasting=True)
@@ -122,7 +123,7 @@ def test_older_snapshot_is_replaced_by_the_copy_of_a_worker(own_server: Server) 
 
     restart(own_server, snapshot)
 
-    soon(lambda: put_back(shop) != [])
+    until(lambda: put_back(shop) != [])
     assert denied(shop) == {"10.0.0.1"}
 
 
@@ -132,7 +133,7 @@ def test_deleted_document_stays_deleted_and_is_logged(own_server: Server, caplog
 
     own_server.client().flushall()
 
-    soon(lambda: not shop.denies())
+    until(lambda: not shop.denies())
     assert "the control document was deleted: no change is in force any more (there were: 1)" in caplog.text
     restart(own_server)
     shop.follower.ask()
@@ -142,7 +143,7 @@ def test_deleted_document_stays_deleted_and_is_logged(own_server: Server, caplog
 def test_expired_entry_is_not_put_back(own_server: Server) -> None:
     shop = serving(own_server)
     shop.control.deny(CLIENT, for_=1)
-    soon(lambda: shop.control.entries() == ())
+    until(lambda: shop.control.entries() == ())
 
     restart(own_server)
     shop.follower.ask()
@@ -165,7 +166,7 @@ def test_worker_without_write_permission_keeps_its_copy_in_force_and_logs_it(
     restart(own_server)
     client = own_server.client()
     client.execute_command("ACL", "SETUSER", "reader", *rights)
-    soon(lambda: "xadd" in caplog.text)  # the worker may have asked first while the server was down
+    until(lambda: "xadd" in caplog.text)  # the worker may have asked first while the server was down
 
     assert shop.control.problem is not None
     assert shop.denies()

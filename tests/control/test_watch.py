@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import redis
 
-from control.conftest import Shop, shop_on, soon
+from control.conftest import Shop, shop_on
 from flask_multilimit.control import ControlConflict
 from flask_multilimit.control.document import Document
 from flask_multilimit.control.store import StoreInStorage
@@ -30,6 +30,7 @@ from support.folders import DOCS
 from support.forks import FORKS, PATIENCE, forked
 from support.processes import Program
 from support.servers import Server
+from support.waiting import until
 
 
 def test_other_process_applies_a_change_and_its_end(on_server: str) -> None:
@@ -38,9 +39,9 @@ def test_other_process_applies_a_change_and_its_end(on_server: str) -> None:
 
     one.control.deny("198.51.100.7", for_=2)
 
-    soon(other.denies)
-    soon(lambda: not other.denies())
-    soon(lambda: not one.denies())
+    until(other.denies)
+    until(lambda: not other.denies())
+    until(lambda: not one.denies())
 
 
 def test_new_process_applies_changes_at_its_first_request(on_server: str) -> None:
@@ -133,7 +134,7 @@ def test_process_that_could_start_no_thread_at_its_first_request_follows_changes
     assert not shop.denies()
     shop_on(on_server).control.deny("198.51.100.7", lasting=True)
 
-    soon(shop.denies)
+    until(shop.denies)
 
 
 def test_app_with_control_disabled_ignores_changes(on_server: str) -> None:
@@ -155,10 +156,10 @@ def test_last_document_stays_in_force_in_an_outage_then_the_newest(own_server: S
 
     own_server.restart()
     own_server.client().hset(DOCUMENT, mapping={"stamp": "2-new", "document": text})
-    soon(lambda: shop.follower.in_force.stamp == "2-new")
+    until(lambda: shop.follower.in_force.stamp == "2-new")
     assert shop.denies()
     own_server.client().delete(DOCUMENT)
-    soon(lambda: not shop.denies())
+    until(lambda: not shop.denies())
 
 
 @pytest.mark.slow
@@ -170,7 +171,7 @@ def test_change_ends_on_time_in_an_outage(own_server: Server) -> None:
     own_server.stop()
     assert shop.statuses(4, ip="203.0.113.7") == [200] * 4
 
-    soon(lambda: 429 in shop.statuses(4, ip="203.0.113.7"))
+    until(lambda: 429 in shop.statuses(4, ip="203.0.113.7"))
     assert shop.statuses(2, ip="198.51.100.8") == [403, 403]
 
 
@@ -184,7 +185,7 @@ def test_change_lost_in_a_failover_is_replaced_by_another_of_its_version(
     entry = other.control.allow("203.0.113.1", lasting=True)
 
     assert redis_client.hget(DOCUMENT, "stamp") != stamp
-    soon(lambda: not shop.denies())
+    until(lambda: not shop.denies())
     assert shop.control.entries() == (entry,)
 
 
@@ -196,7 +197,7 @@ def test_forked_child_follows_changes(on_server: str) -> None:
     def serve() -> None:
         parent.statuses(1, "/open")
         has_served.set()
-        soon(parent.denies)
+        until(parent.denies)
 
     of_child = forked(serve)
     assert has_served.wait(PATIENCE)
@@ -245,7 +246,7 @@ def test_other_process_applies_a_change_on_a_cluster(cluster: Cluster) -> None:
 
     one.control.deny("198.51.100.7", lasting=True)
 
-    soon(other.denies)
+    until(other.denies)
     assert len(one.control.history()) == 1
 
 
@@ -283,7 +284,7 @@ class TestServerPermissions:
             worker.control.deny("198.51.100.7", lasting=True)
         shop_on(on_server).control.deny("198.51.100.7", lasting=True)
 
-        soon(worker.denies)
+        until(worker.denies)
 
     def test_change_needs_each_documented_permission(self, as_user: Callable[[str], Shop]) -> None:
         control = as_user(f"{RIGHTS_OF_WORKERS} {RIGHTS_OF_OPERATORS}").control
@@ -358,7 +359,7 @@ def test_workers_on_a_local_server_apply_a_change_of_a_command(tmp_path: Path) -
             assert refused.returncode == 1
             assert "no process uses the server" in " ".join(refused.stderr.split())
             wait_for_workers(running, 2, 200)
-            soon(Path(folder, "limits", "socket").exists)  # without limits, workers start the server for changes
+            until(Path(folder, "limits", "socket").exists)  # without limits, workers start the server for changes
 
             done = deny_by_command(uri, tmp_path)
 
@@ -393,4 +394,4 @@ def wait_for_workers(running: Program, workers: int, status: int) -> None:
         answered.update(reply.text for reply in replies if reply.status == status)
         return len(answered) >= workers
 
-    soon(all_answered)
+    until(all_answered, PATIENCE)

@@ -12,13 +12,14 @@ import pytest
 import redis
 from flask import Flask
 
-from control.conftest import Shop, on_server, shop_on, soon
+from control.conftest import Shop, on_server, shop_on
 from control.test_watch import GUNICORN, path_with, served
 from flask_multilimit import MultiLimit
 from flask_multilimit.insight.doctor import examine
 from flask_multilimit.insight.health import known_worker_count, workers
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask
+from support.waiting import until
 
 __all__ = ["on_server"]
 
@@ -32,10 +33,10 @@ def test_worker_is_listed_with_its_version_after_serving(on_server: str) -> None
     assert workers(gate_of(shop.app)) is None
 
     shop.statuses(1)
-    soon(lambda: line(shop) == "1 of 1 worker at version 0; limits as in this checkout: yes")
+    until(lambda: line(shop) == "1 of 1 worker at version 0; limits as in this checkout: yes")
     shop.control.deny("10.0.0.1", lasting=True)
 
-    soon(lambda: line(shop) == "1 of 1 worker at version 1; limits as in this checkout: yes")
+    until(lambda: line(shop) == "1 of 1 worker at version 1; limits as in this checkout: yes")
 
 
 def test_worker_with_other_limits_is_counted_apart(on_server: str) -> None:
@@ -48,7 +49,7 @@ def test_worker_with_other_limits_is_counted_apart(on_server: str) -> None:
     assert ask(app, "/").status_code == 200
 
     told = "2 of 2 workers at version 0; limits as in this checkout: only 1"
-    soon(lambda: line(first) == line(app) == told)
+    until(lambda: line(first) == line(app) == told)
     (finding,) = (each for each in examine(gate_of(app)) if each.name == "workers")
     assert "MULTILIMIT_KEY_PREFIX" in str(finding.remedy)  # it may be another app, which shares quotas by mistake
 
@@ -56,7 +57,7 @@ def test_worker_with_other_limits_is_counted_apart(on_server: str) -> None:
 def test_worker_that_stopped_following_is_behind_and_says_so_itself(on_server: str) -> None:
     shop = shop_on(on_server)
     shop.statuses(1)
-    soon(lambda: workers(gate_of(shop.app)) is not None)
+    until(lambda: workers(gate_of(shop.app)) is not None)
     gate_of(shop.app).applier.follower.close()
 
     other = shop_on(on_server)
@@ -72,7 +73,7 @@ def test_override_does_not_change_the_declared_limits(on_server: str) -> None:
     shop.statuses(1)
     shop.control.override("show", rule="ip-60s", rules="9/minute", lasting=True)
 
-    soon(lambda: "version 1; limits as in this checkout: yes" in line(shop_on(on_server)))
+    until(lambda: "version 1; limits as in this checkout: yes" in line(shop_on(on_server)))
 
 
 def test_ended_worker_is_not_listed_also_if_the_clock_was_put_back(on_server: str, redis_client: redis.Redis) -> None:
@@ -124,7 +125,7 @@ def test_malformed_workers_alone_are_named_and_not_counted(on_server: str, redis
 @pytest.mark.slow
 def test_gunicorn_workers_reach_the_version_of_a_change(on_server: str, tmp_path: Path) -> None:
     with served(on_server, tmp_path, (*GUNICORN, "sync", "-w", "3")) as running:
-        soon(lambda: len({reply.text for reply in running.get_all(["/"] * 24)}) == 3)
+        until(lambda: len({reply.text for reply in running.get_all(["/"] * 24)}) == 3)
         shop_on(on_server).control.deny("192.0.2.1", lasting=True)
 
         def told() -> str:
@@ -133,4 +134,4 @@ def test_gunicorn_workers_reach_the_version_of_a_change(on_server: str, tmp_path
             ran = subprocess.run(doctor, check=False, env=environment, capture_output=True, text=True)
             return re.sub(r"\s+", " ", ran.stdout)
 
-        soon(lambda: "3 of 3 workers at version 1; limits as in this checkout: yes." in told())
+        until(lambda: "3 of 3 workers at version 1; limits as in this checkout: yes." in told())
