@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter as Amounts
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import truth
 from threading import Lock
 from typing import Generic, TypeVar
 
-from ...engine import BanStatus, Decision, Hit
+from ...engine import Decision, Hit
 from ...engine.forks import lock_for_forks
 from ...engine.hits import memoized
 from ...engine.reply import ALLOWED, RETRY_AFTERS
@@ -82,14 +82,15 @@ _Who = tuple[str, str, str, str]
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Details:
-    """What to count for a check, if that is more than its labels. There is one object for each result of the same hits,
-    and it is counted by identity."""
+    """What to count for an event, if that is more than its labels. There is one object for each result of the same
+    hits, and it is counted by identity."""
 
     labels: _Labels
-    rules: tuple[_RuleLabels, ...]
-    subjects: tuple[_Who, ...]
+    rules: Sequence[tuple[_RuleLabels, int]] = ()
+    """What each rule did, once or for so many units."""
+    subjects: Sequence[_Who] = ()
     """The subjects that were refused, each with the rule or list that refused it."""
-    begun: tuple[BanBegun, ...] = ()
+    begun: Sequence[BanBegun] = ()
 
 
 class Counter:
@@ -101,15 +102,7 @@ class Counter:
 
     def __init__(self, *, subjects: bool) -> None:
         self._counts_subjects = subjects
-        self._lock = Lock()
-        self._admitted: list[tuple[str, Decision, Sequence[Counted]]] = []
-        self._labels: list[_Labels] = []
-        """Checks that are not summed up yet. Requests append without a lock, so summing up removes only items that it
-        has read. The same holds for the other lists."""
-        self._detailed: list[_Details] = []
-        self._units: list[tuple[_RuleLabels, int]] = []
-        """Units that settlements have returned or added."""
-        self._start()
+        self._after_fork_in_child()
         lock_for_forks(self, inner=True)
 
     def count(
@@ -154,13 +147,13 @@ class Counter:
     def _collect(
         self, endpoint: str, outcome: Outcome, decided_by: str, decision: Decision | None, applied: Sequence[Counted]
     ) -> None:
-        if decision is not None and outcome not in AFTERWARDS and (outcome != "allowed" or is_near_limit(decision)):
+        if outcome in AFTERWARDS:
+            self._detailed.append(_Details((endpoint, outcome, decided_by), _settled_units(endpoint, decision)))
+        elif decision is not None and (outcome != "allowed" or is_near_limit(decision)):
             self._detailed.append(_details_of(endpoint, outcome, decided_by, decision, applied))
         elif decision is None and applied and outcome != "unanswered":  # a list decided
             self._detailed.append(_details_of_listed(endpoint, outcome, decided_by, applied[0].subject))
         else:
-            if outcome in AFTERWARDS:
-                self._units += _settled_units(endpoint, decision)
             self._labels.append((endpoint, outcome, decided_by))
 
     def _sum_up(self) -> None:
@@ -169,12 +162,10 @@ class Counter:
             self._collect(endpoint, outcome_of(decision, 0.0), decision.decided_by, decision, applied)
         for check, amount in Amounts(_drain(self._labels)).items():
             _add(self._checks, check, (OTHERS, *check[1:]), amount)
-        for rule, units in _drain(self._units):
-            _add(self._rules, rule, (OTHERS, OTHERS, rule[2]), units)
         for details, amount in Amounts(_drain(self._detailed)).items():
             _add(self._checks, details.labels, (OTHERS, *details.labels[1:]), amount)
-            for rule in details.rules:
-                _add(self._rules, rule, (OTHERS, OTHERS, rule[2]), amount)
+            for rule, units in details.rules:
+                _add(self._rules, rule, (OTHERS, OTHERS, rule[2]), units * amount)
             if self._counts_subjects:
                 for who in details.subjects:
                     self._refused.add(who, amount)
@@ -184,7 +175,11 @@ class Counter:
     def _after_fork_in_child(self) -> None:
         """Start with nothing: the parent passes on what was counted before the fork."""
         self._lock = Lock()
-        self._admitted, self._labels, self._detailed, self._units = [], [], [], []
+        self._admitted: list[tuple[str, Decision, Sequence[Counted]]] = []
+        self._labels: list[_Labels] = []
+        """Events that are not summed up yet. Requests append without a lock, so summing up removes only items that it
+        has read. The same holds for the other lists."""
+        self._detailed: list[_Details] = []
         self._start()
 
 
@@ -212,11 +207,8 @@ def _settled_units(endpoint: str, decision: Decision | None) -> list[tuple[_Rule
 
 @lru_cache(maxsize=MOST_SUBJECTS)
 def _details_of_listed(endpoint: str, outcome: Outcome, decided_by: str, subject: tuple[str, str]) -> _Details:
-    return _Details(
-        (endpoint, outcome, decided_by),
-        (),
-        ((endpoint, _LIST_OF.get(outcome, outcome), subject[0], short(subject[1])),),
-    )
+    who = endpoint, _LIST_OF.get(outcome, outcome), subject[0], short(subject[1])
+    return _Details((endpoint, outcome, decided_by), subjects=[who])
 
 
 def _details_of(
@@ -229,7 +221,10 @@ def _details_of(
     if decision.reply[ALLOWED] and (near := hits_near_limit(decision)):
         result += tuple([hit.key for hit in near])
     if outcome == "banned" and (begun := [ban for ban in decision.bans if ban.begun and not ban.hit.shadow]):
-        return _new_details((endpoint, outcome, decided_by), decision, near, applied, begun)
+        now, first = time.time(), _new_details((endpoint, outcome, decided_by), decision, near, applied)
+        first.rules = [*first.rules, *(((endpoint, ban.name, "bans"), 1) for ban in begun)]
+        first.begun = [BanBegun(endpoint, ban.name, ban.hit.key, now, now + ban.retry_after) for ban in begun]
+        return first
     known: dict[tuple[object, ...], _Details]
     try:
         known = decision.hits.cache[_details_by_result]  # type: ignore[attr-defined]  # as memoized() does
@@ -245,7 +240,16 @@ def _details_by_result(hits: tuple[Hit, ...]) -> dict[tuple[object, ...], _Detai
     return {}
 
 
-def _refused_by(endpoint: str, outcome: Outcome, decision: Decision, applied: Sequence[Counted]) -> Iterable[_Who]:
+def _new_details(labels: _Labels, decision: Decision, near: Sequence[Hit], applied: Sequence[Counted]) -> _Details:
+    endpoint, outcome, _ = labels
+    rules: list[tuple[_RuleLabels, int]] = [
+        ((endpoint, hit.name, "shadows" if hit.shadow else "refuses"), 1) for hit in refusing_hits(decision)
+    ]
+    rules += [((endpoint, hit.name, "near"), 1) for hit in near]
+    return _Details(labels, rules, _refused_by(endpoint, outcome, decision, applied))
+
+
+def _refused_by(endpoint: str, outcome: Outcome, decision: Decision, applied: Sequence[Counted]) -> list[_Who]:
     """Each subject that is refused, once, however many rules refuse it: with its ban, otherwise the rule with the
     longest window."""
     windows = {hit.name: hit.rule.time for hit in decision.hits}
@@ -254,22 +258,3 @@ def _refused_by(endpoint: str, outcome: Outcome, decision: Decision, applied: Se
     for rule, *subject in sorted(refusals_of(decision, applied), key=lambda each: (each[0] in bans, windows[each[0]])):
         rules[subject[0], subject[1]] = rule
     return [(endpoint, rule, type_, short(subject)) for (type_, subject), rule in rules.items()]
-
-
-def _new_details(
-    labels: _Labels,
-    decision: Decision,
-    near: Sequence[Hit],
-    applied: Sequence[Counted],
-    begun: Sequence[BanStatus] = (),
-) -> _Details:
-    endpoint = labels[0]
-    rules: list[_RuleLabels] = [
-        (endpoint, hit.name, "shadows" if hit.shadow else "refuses") for hit in refusing_hits(decision)
-    ]
-    rules += [(endpoint, hit.name, "near") for hit in near]
-    rules += [(endpoint, ban.name, "bans") for ban in begun]
-    who = _refused_by(endpoint, labels[1], decision, applied)
-    now = time.time() if begun else 0.0
-    bans = [BanBegun(endpoint, ban.name, ban.hit.key, now, now + ban.retry_after) for ban in begun]
-    return _Details(labels, tuple(rules), tuple(who), tuple(bans))
