@@ -6,11 +6,10 @@ processes share them (``PROMETHEUS_MULTIPROC_DIR``), a scrape shows the others a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import isnan
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_iterable, is_number
@@ -35,7 +34,6 @@ except ModuleNotFoundError as _missing:
         "PrometheusMetrics needs prometheus_client: pip install 'flask-multilimit[prometheus]'"
     ) from _missing
 
-C = TypeVar("C", bound=Collector)
 SECONDS: Final[tuple[float, ...]] = (
     *(0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005),
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
@@ -63,15 +61,26 @@ class PrometheusMetrics(MetricsObserver):
             raise ConfigurationError(f"registry={brief(registry)}: give a CollectorRegistry of prometheus_client")
         super().__init__()
         self.namespace = namespace
-        self._registry = registry
         self._shown: dict[tuple[str, str], set[Values]] = {}
         """By app and gauge, the labels that have had a value: if the app does not report one any more, it is 0."""
-        self._registered: list[Any] = []
+        options: dict[str, Any] = {"namespace": namespace, "registry": None}
+        self._counts = {
+            name: Counter(_name_of(each), each.text, each.labels, **options) for name, each in COUNTS.items()
+        }
+        self._seconds = Histogram("check_seconds", CHECK_TIME, ["decided_by"], buckets=buckets, **options)
+        self._gauges = {
+            name: Gauge(  # the label "app" also because a gauge without labels is 0 before its value is known
+                _name_of(each),
+                each.text,
+                ("app", *each.labels),
+                multiprocess_mode=f"live{each.over_processes}",  # type: ignore[arg-type]  # one of its modes
+                **options,
+            )
+            for name, each in READINGS.items()
+        }
         try:
-            self._make_metrics(buckets)
+            registry.register(_Collected(self.flush, [*self._counts.values(), self._seconds, *self._gauges.values()]))
         except ValueError as error:
-            for metric in self._registered:
-                registry.unregister(metric)
             raise ConfigurationError(
                 f"PrometheusMetrics(namespace={namespace!r}): {error}. Give one object to all apps, or each a namespace"
             ) from error
@@ -92,40 +101,6 @@ class PrometheusMetrics(MetricsObserver):
             shown.update(amounts)
         return not readings["storage.up"][()] or readings["fallback_keys"][()] > 0
 
-    # The metrics
-
-    def _make_metrics(self, buckets: Sequence[float]) -> None:
-        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
-            self._register(_Flusher(self.flush))  # before the metrics: they are collected in this order
-        self._counts = {
-            name: self._register(
-                Counter(_name_of(each), each.text, each.labels, namespace=self.namespace, registry=None)
-            )
-            for name, each in COUNTS.items()
-        }
-        self._seconds = self._register(
-            Histogram(
-                "check_seconds", CHECK_TIME, ["decided_by"], namespace=self.namespace, registry=None, buckets=buckets
-            )
-        )
-        self._gauges = {name: self._register(self._gauge(each)) for name, each in READINGS.items()}
-
-    def _gauge(self, reading: Measured) -> Gauge:
-        """A gauge with the label ``app``. Without labels, it would show 0 before the process knows the value."""
-        return Gauge(
-            _name_of(reading),
-            reading.text,
-            ("app", *reading.labels),
-            namespace=self.namespace,
-            registry=None,
-            multiprocess_mode=f"live{reading.over_processes}",  # type: ignore[arg-type]  # one of its modes
-        )
-
-    def _register(self, metric: C) -> C:
-        self._registry.register(metric)
-        self._registered.append(metric)
-        return metric
-
 
 def _name_of(metric: Measured) -> str:
     """The name of ``metric`` by the conventions of Prometheus, in which the unit of seconds comes last."""
@@ -141,15 +116,17 @@ def _check_buckets(buckets: Sequence[float]) -> None:
         raise ConfigurationError(f"buckets={buckets!r}: each must be more than the one before")
 
 
-class _Flusher(Collector):
-    """Has no metric of its own, but updates the others before they are collected."""
+class _Collected(Collector):
+    """All metrics of an observer, which are updated before they are collected."""
 
-    def __init__(self, flush: Callable[[], object]) -> None:
+    def __init__(self, flush: Callable[[], object], metrics: Sequence[Counter | Gauge | Histogram]) -> None:
         self._flush = flush
+        self._metrics = metrics
 
     def collect(self) -> Iterable[Metric]:
         self._flush()
-        return ()
+        return chain.from_iterable(metric.collect() for metric in self._metrics)
 
     def describe(self) -> Iterable[Metric]:
-        return ()
+        """The names: a registry refuses those that it has already."""
+        return chain.from_iterable(metric.describe() for metric in self._metrics)

@@ -276,6 +276,14 @@ def test_scrape_is_valid_open_metrics(shop: Shop) -> None:
     assert 'multilimit_checks_total{decided_by="memory",endpoint="view",outcome="allowed"} 1.0' in text
 
 
+def test_scrape_of_one_metric_alone_is_up_to_date(shop: Shop) -> None:
+    shop.metrics(unanswered())
+
+    only = shop.registry.restricted_registry(["multilimit_checks_total"])
+
+    assert "multilimit_checks_total{" in generate_latest(only).decode()
+
+
 def test_registry_with_the_same_names_is_an_error_and_unchanged() -> None:
     registry = CollectorRegistry()
     Counter("multilimit_near_limit", "Somebody else's.", registry=registry)
