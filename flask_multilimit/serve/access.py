@@ -97,9 +97,10 @@ class AccessLists:
         for each in live:
             (allowed if each.kind == "allow" else denied).append(each)
         self._allowed, self._denied = _Entries(allowed, resolve), _Entries(denied, resolve)
-        self.type_names: frozenset[str] = self._allowed.type_names | self._denied.type_names
-        """Types whose subjects are listed."""
-        self.allows_subjects: bool = bool(self._allowed.type_names)
+        listed_types = (type_name for each in (self._allowed, self._denied) for type_name, _ in each.subjects)
+        self.type_names: tuple[str, ...] = tuple(dict.fromkeys(listed_types))
+        """Types whose subjects are listed, those of which some are allowed first."""
+        self.allows_subjects: bool = bool(self._allowed.subjects)
         """Whether any subject is allowed: it may come from a denied address."""
 
     def of_client(self, address: str, subjects_of: SubjectsOf) -> Listed | None:
@@ -120,8 +121,15 @@ class AccessLists:
         return self._allowed.at(number) or self._denied.at(number)
 
     def of_subjects(self, subjects_of: SubjectsOf) -> Listed | None:
-        """The entry that applies to the subjects of a request."""
-        return self._allowed.of_subjects(subjects_of) or self._denied.of_subjects(subjects_of)
+        """The entry that applies to the subjects of a request, each of which is resolved once."""
+        allowed, denied, found = self._allowed, self._denied, None
+        for type_name in self.type_names:
+            for subject in subjects_of(type_name):
+                if subject in allowed.subjects and (listed := allowed.of_subject(subject)) is not None:
+                    return listed
+                if found is None and subject in denied.subjects:
+                    found = denied.of_subject(subject)
+        return found
 
 
 class _Entries:
@@ -131,16 +139,15 @@ class _Entries:
     def __init__(self, entries: Sequence[Listed | Listing], resolve: Callable[[Listing], Listed | None] | None) -> None:
         self._entries = entries
         self._resolve = resolve
-        self._subjects: dict[tuple[str, str], Listed | Listing] = {}
+        self.subjects: dict[tuple[str, str], Listed | Listing] = {}
         self._networks: Networks[Listed | Listing] = Networks(self._keep_subjects(entries))
-        self.type_names: frozenset[str] = frozenset(type_name for type_name, _ in self._subjects)
 
     def _keep_subjects(self, entries: Iterable[Listed | Listing]) -> Iterator[tuple[Network, Listed | Listing]]:
         """Keep the entries about subjects. Yield the others, with their networks."""
         for entry in entries:
             network, type_name, value = entry.who
             if network is None:
-                self._subjects[type_name, value] = entry
+                self.subjects[type_name, value] = entry
             else:
                 yield network, entry
 
@@ -150,14 +157,8 @@ class _Entries:
             return None
         return self._if_in_force(found) or self._around(number)
 
-    def of_subjects(self, subjects_of: SubjectsOf) -> Listed | None:
-        for type_name in self.type_names:
-            for subject in subjects_of(type_name):
-                if (found := self._subjects.get(subject)) is None:
-                    continue
-                if (listed := self._if_in_force(found) or self._entry_for(Who(None, *subject))) is not None:
-                    return listed
-        return None
+    def of_subject(self, subject: Subject) -> Listed | None:
+        return self._if_in_force(self.subjects[subject]) or self._entry_for(Who(None, *subject))
 
     # Only if the entry that decides has just ended, because these look at all entries
 

@@ -72,6 +72,20 @@ class TestListedUsers:
         assert asked == [200, 403]
 
 
+@pytest.mark.parametrize(("user", "status"), [("boss", 200), ("mallory", 403), ("ann", 200)])
+def test_user_is_loaded_once_to_look_for_it_in_both_lists(app: Flask, user: str, status: int) -> None:
+    loaded: list[str] = []
+
+    def load() -> str:
+        loaded.append(user)
+        return user
+
+    MultiLimit(app, user_loader=load, allow=["user:boss"], deny=["user:mallory"])
+    app.add_url_rule("/", "show", view())
+
+    assert (ask(app).status_code, loaded) == (status, [user])
+
+
 @pytest.mark.parametrize("early", ["a check", "a function"])
 def test_lists_apply_to_a_user_loaded_after_another_check(app: Flask, storage: RecordingStorage, early: str) -> None:
     multilimit = MultiLimit(
