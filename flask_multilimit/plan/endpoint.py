@@ -176,7 +176,7 @@ class Plan:
     """Whether it is checked before the view even if that has decorators: a websocket is refused before its handshake,
     because no client reads an HTTP response after it."""
     cached_apply: LimitsOf = field(default_factory=lambda: Plan.apply_to)
-    """:meth:`apply_to`, perhaps with a cache: see :func:`make_cached_apply`."""
+    """:meth:`apply_to`, perhaps with a cache: see :attr:`Planner.cached_apply`."""
 
     @property
     def described(self) -> tuple[str, ...]:
@@ -289,12 +289,6 @@ def _hits_now(limiter: PlannedLimiter, subject: Subject, about: About) -> tuple[
         return limiter.hits(subject, cost, rules_of=about.rules_of)
 
 
-def make_cached_apply() -> LimitsOf:
-    """:meth:`Plan.apply_to` with a cache for the plans of one app. A cache for all apps would keep dropped apps alive,
-    because limiters may hold them."""
-    return lru_cache(maxsize=HITS_REMEMBERED)(Plan.apply_to)
-
-
 @dataclass(eq=False, repr=False)
 class Planner:
     """Plans the limiters of all scopes of one app."""
@@ -308,40 +302,49 @@ class Planner:
     """The rules by request of each limiter at its endpoint, which remember the last good ones; as long as a plan has
     them, because functions with limits may be made for each request."""
 
-    def limiters_at(
+    cached_apply: LimitsOf = field(default_factory=lambda: lru_cache(maxsize=HITS_REMEMBERED)(Plan.apply_to))
+    """:meth:`Plan.apply_to` with a cache for these plans. A cache for all apps would keep dropped apps alive, because
+    limiters may hold them."""
+
+    def plan(
         self,
         scope: str,
-        declarations: Sequence[Declaration],
+        declarations: Iterable[Declaration],
+        method: str | None,
         *,
-        serving: Sequence[Declaration],
-        counted_as: str | None,
-        methods: Mapping[Declaration, str],
-        added: Collection[Declaration],
-    ) -> tuple[PlannedLimiter, ...]:
-        """The limiters of a plan, of which some are ``added`` by overrides. Raises :class:`ConfigurationError` if two
-        of them would share a key, but not what they count, or the keys of ``scope`` would be in several slots.
+        by_flask: bool = False,
+        stack: Stack | None = None,
+        early: bool = False,
+        counted_as: str | None = None,
+        methods: Mapping[Declaration, str] | None = None,
+        added: Mapping[Declaration, str] | None = None,
+    ) -> Plan:
+        """The plan of ``scope`` for ``method``, or for all methods. Raises :class:`ConfigurationError` if two limiters
+        would share a key, but not what they count, or the keys of ``scope`` would be in several slots.
 
-        ``serving`` are those ``declarations`` that serve the method of the plan. All of them get names, because a rule
-        has one name for all methods: first those for all methods, then those for some, and last those of overrides.
-        ``counted_as`` is the scope in the keys of declarations without one, if it is not ``scope``. ``methods`` has the
-        part of keys for the methods of declarations that are on one method of a class.
+        All ``declarations`` and all that overrides have ``added``, by whose ids, get names, also if they do not serve
+        the method, because a rule has one name for all methods: first those for all methods, then those for some, and
+        last those of overrides. ``counted_as`` is the scope in the keys of declarations without one, if it is not
+        ``scope``. ``methods`` has the part of keys for the methods of declarations that are on one method of a class.
         """
-        if not declarations:
-            return ()
+        methods, added, overrides = methods or {}, added or {}, self.overrides
+        declared = (*declarations, *added)
+        serving = [each for each in declared if method is None or each.serves(method, by_flask=by_flask)]
+        overrides.effective.update(added[each] for each in serving if each in added)
         reject_scattered_keys(scope, serving)
-        own = counted_as or scope
-        names = _Names((*(each for each in declarations if each not in added), *methods))
+        names = _Names((*(each for each in declared if each not in added), *methods))
         named = {
-            each: self._limiter(each, own, methods.get(each, each.methods_in_key), names)
-            for each in sorted(declarations, key=lambda each: (each in added, each.methods is not None))
+            each: self._limiter(each, counted_as or scope, methods.get(each, each.methods_in_key), names)
+            for each in sorted(declared, key=lambda each: (each in added, each.methods is not None))
         }
         planned = tuple(named[each] for each in serving)
         reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned if each.declaration not in added))
-        if not self.overrides:
-            return tuple(_separated(planned, added))
-        planned = tuple(_separated(_overridden(scope, planned, self.overrides), added))
-        reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned))
-        return planned
+        if overrides:
+            planned = _overridden(scope, planned, overrides)
+        planned = tuple(_separated(planned, added))
+        if overrides:
+            reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned))
+        return Plan(scope, stack, planned, early, self.cached_apply)
 
     def limiters_elsewhere(self, scope: str, declarations: Iterable[Declaration]) -> tuple[PlannedLimiter, ...]:
         """Limiters of ``scope`` that no plan has, because another extension checks them by itself."""

@@ -33,7 +33,7 @@ from ..declare.subjects import (
 from ..engine import ConfigurationError
 from ..engine.text import Phrase
 from .checks import reject_accidental_sharing, reject_late, reject_misplaced, reject_mixed, reject_unserved
-from .endpoint import Plan, Planner, make_cached_apply
+from .endpoint import Plan, Planner
 from .overrides import Overrides
 from .sources import (
     METHODS,
@@ -77,7 +77,6 @@ class Plans:
             app, key_prefix, self.overrides, WeakValueDictionary() if declared is None else declared.planner.dynamic
         )
         self.subjects = subjects
-        self._cached_apply = make_cached_apply()
         self._endpoints: dict[tuple[str, str], Plan] = {}
         self._options: dict[tuple[str, bool], Plan] = {}
         self._unmatched: dict[str, Plan] = {}
@@ -187,7 +186,7 @@ class Plans:
         plan = self._unmatched.get(known)
         if plan is None:
             added = self.overrides.limits_at(UNMATCHED_SCOPE)
-            made = self._make(UNMATCHED_SCOPE, self.sources.for_unmatched(), known, added=added)
+            made = self.planner.plan(UNMATCHED_SCOPE, self.sources.for_unmatched(), known, added=added)
             plan = self._unmatched[known] = self._checked(made)
         return plan
 
@@ -216,7 +215,7 @@ class Plans:
         """The plan of a limiter that is declared in the call that checks it (:func:`inline_declaration`). Overrides add
         no others: their subjects may not be known."""
         scope = str(declaration.scope)
-        plan = self._elsewhere(scope, lambda plans: plans._make(scope, [declaration], None))
+        plan = self._elsewhere(scope, lambda plans: plans.planner.plan(scope, [declaration], None))
         plan.cached_apply = Plan.apply_to  # it is checked once
         return plan
 
@@ -295,7 +294,7 @@ class Plans:
         own = stack.declarations if stack else ()
         exempt = self.sources.exempt_from(endpoint, exemptions_of(parts))
         others = self.sources.for_endpoint(endpoint, method, own=own, exempt=exempt, by_flask=by_flask)
-        made = self._make(
+        made = self.planner.plan(
             endpoint,
             (*others, *own),
             method,
@@ -310,7 +309,7 @@ class Plans:
 
     def _make_service(self, stack: Stack, method: str | None) -> Plan:
         added = self.overrides.limits_at(stack.where, exempt=True)  # not those for "*": a task has no address
-        return self._checked(self._make(stack.where, stack.declarations, method, added=added))
+        return self._checked(self.planner.plan(stack.where, stack.declarations, method, added=added))
 
     def _elsewhere(self, scope: str, make: Callable[[Plans], Plan]) -> Plan:
         """The plan of a function or a check, which is known only when it is called. Overrides that do not fit it are
@@ -323,29 +322,6 @@ class Plans:
             plan = make(self.declared)
             self.overrides.report_unfit(scope, error)
             return plan
-
-    def _make(
-        self,
-        scope: str,
-        declarations: Iterable[Declaration],
-        method: str | None,
-        *,
-        by_flask: bool = False,
-        stack: Stack | None = None,
-        counted_as: str | None = None,
-        methods: Mapping[Declaration, str] | None = None,
-        early: bool = False,
-        added: Mapping[Declaration, str] | None = None,
-    ) -> Plan:
-        added = added or {}
-        declared = (*declarations, *added)
-        serving = [each for each in declared if method is None or each.serves(method, by_flask=by_flask)]
-        if added:
-            self.overrides.effective.update(added[each] for each in serving if each in added)
-        limiters = self.planner.limiters_at(
-            scope, declared, serving=serving, counted_as=counted_as, methods=methods or {}, added=added
-        )
-        return Plan(scope, stack, limiters, early, self._cached_apply)
 
     def _checked(self, plan: Plan) -> Plan:
         """``plan``. Raises :class:`ConfigurationError` if it limits users and the app does not say who they are."""
