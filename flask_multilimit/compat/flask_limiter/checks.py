@@ -29,6 +29,8 @@ class AppliedLimit(NamedTuple):
     """For a meta limit: the limits whose refusals it counts; ``None``: all."""
     key: str = ""
     """The key of its hit, if it is part of a question."""
+    stem: str = ""
+    """What that begins with: so do the keys of rules that an override puts in its place."""
 
 
 AppliedLimits = tuple[AppliedLimit, ...]
@@ -52,7 +54,8 @@ class Question(NamedTuple):
 
         def ask(applied: AppliedLimit, shadow: bool) -> AppliedLimit:
             hit = hit_for(applied.limit.limit, applied.identifiers, applied.cost, terms)
-            return applied._replace(key=_add(hits, replace(hit, shadow=True) if shadow else hit))
+            key = _add(hits, replace(hit, shadow=True) if shadow else hit)
+            return applied._replace(key=key, stem=key.removesuffix(hit.rule.key_part))
 
         limits = tuple(ask(each, False) for each in limits)
         metas = tuple(ask(each, spared) for each in metas)
@@ -142,8 +145,15 @@ class Answer:
         return self.decision.allowed
 
     def status_of(self, applied: AppliedLimit) -> RuleStatus | None:
-        """``None`` if an override has changed the limit, or switched it off."""
-        return next((status for status in self.decision.statuses if status.hit.key == applied.key), None)
+        """The status of the limit, or of the strictest rule that an override has put in its place; ``None`` if that has
+        switched it off."""
+        statuses, question = self.decision.statuses, self.question
+        status = next((each for each in statuses if each.hit.key == applied.key), None)
+        if status is not None or self.decision.hits is question.hits:
+            return status
+        others = {each.key for each in (*question.limits, *question.metas)}
+        found = [each for each in statuses if each.hit.key.startswith(applied.stem) and each.hit.key not in others]
+        return min(found, key=lambda each: each.remaining, default=None)
 
     def refusing(self) -> AppliedLimits:
         """The limits that refuse."""
@@ -166,9 +176,9 @@ class Answer:
         """The hits to refund: those that no limit charges for ``response``. Overrides may count others in their
         place, which a refund includes."""
         charged = {each.key: False for each in self.question.limits}
-        for limit, *_, key in self.question.limits:
-            accepts = limit.declared.deduct_when
-            charged[key] |= accepts is None or bool(accepts(response))
+        for each in self.question.limits:
+            accepts = each.limit.declared.deduct_when
+            charged[each.key] |= accepts is None or bool(accepts(response))
         return [hit for hit in self.question.hits or () if not charged.get(hit.key, True)]
 
 

@@ -268,8 +268,8 @@ def test_application_deduct_when_refunds_a_refused_request_once(app: Flask) -> N
         ({"rule": "2/minute", "off": True}, ["2", "2 2 2 2 2"], [200, 200, 200, 200, 200]),
         ({"limiter": "limit-2", "off": True}, ["2", "2 2 2 2 2"], [200, 200, 200, 200, 200]),
         ({"limiter": "limit-2", "shadow": True}, ["2", "1 0 0 0 0"], [200, 200, 200, 200, 200]),
-        ({"limiter": "limit-2", "rules": "3/hour"}, ["2", "2 2 2 0 0"], [200, 200, 200, 429, 429]),
-        ({"limiter": "limit-2", "rules": "1/second; 4/minute"}, ["2", "2 0 0 0 0"], [200, 429, 429, 429, 429]),
+        ({"limiter": "limit-2", "rules": "3/hour"}, ["3", "2 1 0 0 0"], [200, 200, 200, 429, 429]),
+        ({"limiter": "limit-2", "rules": "1/second; 4/minute"}, ["1", "0 0 0 0 0"], [200, 429, 429, 429, 429]),
     ],
 )
 def test_overrides_change_limits_of_the_bridge(
@@ -298,6 +298,18 @@ def test_overridden_limit_charges_only_responses_that_deduct_when_accepts(app: F
 
     assert codes(app, 5, "/200") == [200] * 5
     assert codes(app, 4, "/401") == [401, 401, 401, 429]
+
+
+def test_refusal_by_a_rule_that_an_override_put_in_place_of_a_limit_names_that_limit(app: Flask) -> None:
+    limiter, breached = Limiter(get_remote_address, app=app), list[str]()
+    told = limiter.limit("2/minute; 9/hour", on_breach=lambda limit: breached.append(limit.limit.granularity.name))
+    app.get("/", endpoint="index")(told(named("v32")))
+    with app.app_context():
+        override = app.extensions["multilimit"].control.override
+        override("index", limiter="limit-9", rules="1/day", lasting=True, force=True)
+
+    assert codes(app, 2) == [200, 429]
+    assert breached == ["hour"]
 
 
 def test_flask_limiter_shows_what_is_left_when_an_override_puts_two_rules_in_place_of_a_limit(app: Flask) -> None:
