@@ -165,13 +165,14 @@ class TestSchema:
     [
         *({option: "module:tier"} for option in ("type", "rules", "settle", *CALLABLES)),
         *({"type": type_} for type_ in ("ip+module:tier", " module:tier", ["ip", "header:X + module:tier"])),
+        {"reserve": {"parts": {"critical": 0.2}, "priority": "module:tier"}},
     ],
     ids=str,
 )
 def test_override_that_names_a_callable_is_an_error(written: dict[str, Any]) -> None:
     option = next(iter(written))
 
-    with pytest.raises(ConfigurationError, match=f"{option}=.*names a callable, which only settings and files can"):
+    with pytest.raises(ConfigurationError, match=f"{option}.*=.*names a callable, which only settings and files can"):
         validated(WrittenLimiter, "an override", written, imports=False)
 
 

@@ -9,7 +9,7 @@ import pytest
 from flask import Flask, request
 
 from flask_multilimit import Concurrent, ConfigurationError, MultiLimit, Reserve, Rule, rate_limiter
-from flask_multilimit.declare.data import WrittenLimiter, limiter_options, validated
+from flask_multilimit.declare.data import limiter_options
 from flask_multilimit.declare.limiter import Declaration
 from flask_multilimit.engine.algorithms import ALGORITHMS
 
@@ -77,12 +77,6 @@ def test_each_priority_can_use_units_not_reserved_for_higher_ones() -> None:
     assert client.admitted("crawler", 200) == 60
     assert client.admitted("users", 200) == 30
     assert client.admitted("payments", 200) == 10
-
-
-def test_request_without_priority_cannot_use_the_reserve() -> None:
-    app = app_with(rules="10/minute", reserve={"critical": 0.5})
-
-    assert sum(app.test_client().get("/").status_code == 200 for _ in range(10)) == 5
 
 
 def test_policy_shows_the_count_for_the_priority_of_the_request() -> None:
@@ -174,15 +168,8 @@ def test_priority_that_returns_no_text_is_an_error() -> None:
         app.test_client().get("/")
 
 
-WRITTEN = {"rules": "10/minute", "reserve": {"parts": {"critical": 0.2}, "priority": "platform:node"}}
-
-
 def test_reserve_can_be_declared_in_data() -> None:
-    options = limiter_options("here", WRITTEN)
+    written = {"rules": "10/minute", "reserve": {"parts": {"critical": 0.2}, "priority": "platform:node"}}
+    options = limiter_options("here", written)
 
     assert Declaration.of("here", options).reserve == Reserve({"critical": 0.2}, platform.node)
-
-
-def test_override_that_names_a_priority_callable_is_an_error() -> None:
-    with pytest.raises(ConfigurationError, match="names a callable, which only settings and files can"):
-        validated(WrittenLimiter, "limit", WRITTEN, imports=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -189,14 +188,24 @@ class TestUsers:
 
         assert types_and_subjects(storage) == ["user:loaded"]
 
-    def test_user_of_flask_login_is_named_by_get_id(self, app: Flask, storage: RecordingStorage) -> None:
-        use_flask_login(app, prefix="staff-")
+    @pytest.mark.parametrize(
+        ("login", "subject"),
+        [
+            ({"prefix": "staff-"}, "user:staff-7"),
+            ({"id_": lambda _: ""}, "anonymous:127.0.0.1"),
+            ({"id_": lambda _: None, "has_uniquifier": True}, "anonymous:127.0.0.1"),
+        ],
+        ids=["id of its own", "empty id", "no id"],
+    )
+    def test_user_of_flask_login_is_named_by_get_id_and_without_an_id_limited_by_address(
+        self, app: Flask, storage: RecordingStorage, login: dict[str, Any], subject: str
+    ) -> None:
+        use_flask_login(app, **login)
         MultiLimit(app, storage=storage)
         client = limit(app, type=LimitType.USER)
 
-        client.get("/", headers={"X-User": "7"})
-
-        assert types_and_subjects(storage) == ["user:staff-7"]
+        assert client.get("/", headers={"X-User": "7", "X-Token": "any"}).status_code == 200
+        assert types_and_subjects(storage) == [subject]
 
     @pytest.mark.parametrize("id_", [str, ObjectId])
     def test_new_flask_security_token_is_still_the_same_user(
@@ -210,27 +219,6 @@ class TestUsers:
 
         assert [response.status_code for response in responses] == [200, 429]
         assert types_and_subjects(storage) == ["user:7", "user:7"]
-
-    def test_user_without_an_id_is_limited_by_address(self, app: Flask, storage: RecordingStorage) -> None:
-        use_flask_login(app, has_uniquifier=True, id_=lambda _: None)
-        MultiLimit(app, storage=storage)
-        client = limit(app, type=LimitType.USER)
-
-        client.get("/", headers={"X-User": "7", "X-Token": "any"})
-
-        assert types_and_subjects(storage) == ["anonymous:127.0.0.1"]
-
-    def test_user_whose_id_is_empty_is_limited_by_address(self, app: Flask, storage: RecordingStorage) -> None:
-        from flask_login import LoginManager
-
-        app.secret_key = "only for this test"
-        LoginManager(app).request_loader(lambda _: SimpleNamespace(is_authenticated=True, get_id=str))
-        MultiLimit(app, storage=storage)
-
-        response = limit(app, type=LimitType.USER).get("/")
-
-        assert response.status_code == 200
-        assert types_and_subjects(storage) == ["anonymous:127.0.0.1"]
 
     def test_limit_by_user_without_a_user_loader_is_an_error_at_the_first_request(self, limited_app: Flask) -> None:
         limited_app.add_url_rule("/free", "free", lambda: "ok")
@@ -341,18 +329,15 @@ class TestRecursiveSubjects:
 
 
 class TestAnonymousUsers:
-    def test_anonymous_users_are_limited_by_address(self, app: Flask) -> None:
+    @pytest.mark.parametrize(("setting", "expected"), [("ip", [200, 200, 429]), ("shared", [200, 429, 429])])
+    def test_anonymous_users_are_limited_by_address_or_together_if_configured(
+        self, app: Flask, setting: str, expected: list[int]
+    ) -> None:
+        app.config["MULTILIMIT_ANONYMOUS_USER"] = setting
         MultiLimit(app, user_loader=lambda: None)
         client = limit(app, type=LimitType.USER)
 
-        assert statuses(client, ["203.0.113.7", "203.0.113.8", "203.0.113.7"]) == [200, 200, 429]
-
-    def test_anonymous_users_share_one_quota_when_configured(self, app: Flask) -> None:
-        app.config["MULTILIMIT_ANONYMOUS_USER"] = "shared"
-        MultiLimit(app, user_loader=lambda: None)
-        client = limit(app, type=LimitType.USER)
-
-        assert statuses(client, ["203.0.113.7", "203.0.113.8"]) == [200, 429]
+        assert statuses(client, ["203.0.113.7", "203.0.113.8", "203.0.113.7"]) == expected
 
     @pytest.mark.parametrize("setting", ["ip", "shared"])
     @pytest.mark.parametrize("user", ["203.0.113.7", "anonymous", "anonymous:203.0.113.7", "ip:203.0.113.7", ":"])
