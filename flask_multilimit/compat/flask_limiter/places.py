@@ -261,7 +261,8 @@ class Places:
 
     def _place(self, at: Destination, **more: Any) -> Place:
         registry, settings = self._registry, self._settings
-        hinted = tuple(each for name in registry.hints.get(at.endpoint, ()) for each in registry.limits_of(name))
+        called = tuple(registry.hints.get(at.endpoint, ()))  # a copy: another thread may add one
+        hinted = tuple(each for name in called for each in registry.limits_of(name))
         spared = bool(self.exemption(at) & ExemptionScope.META)
         default, metas = settings.default_limits, settings.meta_limits
         return Place(at, registry.version, default=default, hinted=hinted, meta_limits=metas, spared=spared, **more)

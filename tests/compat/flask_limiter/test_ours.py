@@ -193,6 +193,23 @@ def test_with_statement_remembers_only_its_latest_limit(app: Flask) -> None:
     assert len(list(limiter.registry.declared())) == 1
 
 
+def test_request_passes_while_another_calls_a_limited_function_for_the_first_time(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limiter = Limiter(get_remote_address, app=app)
+    send, registry = limiter.limit("9/minute")(named("send")), limiter.registry
+    app.get("/", endpoint="index")(lambda: f"{send()}")
+    limits_of = registry.limits_of
+
+    def meanwhile(name: str) -> Any:
+        registry.learn("index", f"another-{registry.version}")
+        return limits_of(name)
+
+    assert codes(app, 1) == [200]
+    monkeypatch.setattr(registry, "limits_of", meanwhile)
+    assert codes(app, 3) == [200, 200, 200]
+
+
 def test_key_of_a_thousand_characters_is_limited(app: Flask) -> None:
     limiter = Limiter(lambda: "x" * 1000, app=app)
     app.get("/")(limiter.limit("1/hour")(named("v13")))
