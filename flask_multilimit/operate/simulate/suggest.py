@@ -6,14 +6,14 @@ import json
 import re
 import shlex
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import zip_longest
 from math import isfinite
 from operator import attrgetter
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import Field, InstanceOf, PlainSerializer
 
@@ -40,12 +40,75 @@ Counts = tuple[int, ...]
 """One count per window."""
 
 
-Instants = Sequence[int]
-"""Microseconds, in order."""
+@dataclass(slots=True)
+class Requests:
+    """The requests of one subject."""
+
+    instants: array[int]
+    """Microseconds, in order, 8 bytes each."""
+    units: array[int] | None = None
+    """What each really cost; ``None`` if requests are counted."""
+
+    def __len__(self) -> int:
+        return len(self.instants)
+
+    def most_in(self, window: Rule, *, windows: int = 1) -> int:
+        """The most requests, or units, of any of these windows, or of several in a row: a rule with this count refuses
+        none. Periods of a calendar never overlap."""
+        instants, costs = self.instants, [1] * len(self) if self.units is None else self.units
+        periods = window.quota.periods
+        length = windows * window.quota.window if periods is None else 0
+        most = used = first = end = 0
+        for at, cost in zip(instants, costs, strict=True):
+            if periods is None:
+                while instants[first] <= at - length:
+                    used -= costs[first]
+                    first += 1
+            elif at >= end:
+                used, end = 0, periods.around(at)[AROUND + 1]
+            used += cost
+            if used > most:  # noqa: PLR1730 - max() takes longer, at every request
+                most = used
+        return most
+
+    def refused_by(self, rules: Sequence[Rule], *, cost: int = 1, most: int | None = None) -> int:
+        """The number of requests that ``rules`` refuse, if each is first charged ``cost``. It stops when that is more
+        than ``most``.
+
+        Requests before the ``retry_after`` of a refusal are counted without asking the engine: it would refuse them
+        all.
+        """
+        instants, place, refused = self.instants, 0, 0
+        storage = MemoryStorage(clock=lambda: instants[place], most_keys=UNBOUNDED)
+        limiter = Limiter(storage)
+        hits = hits_for(rules, scope="suggest", cost=cost)
+        while place < len(instants):
+            decision = storage.check(hits)
+            if decision.allowed:
+                if self.units is not None:
+                    limiter.settle(decision, self.units[place])
+                place += 1
+                continue
+            if not isfinite(decision.retry_after):
+                return refused + len(instants) - place
+            admitted_at = instants[place] + round(decision.retry_after * MICROSECONDS)
+            next_admitted = bisect_left(instants, admitted_at, place + 1)
+            refused += next_admitted - place
+            if most is not None and refused > most:
+                break
+            place = next_admitted
+        return refused
+
+    def split(self, at: int) -> tuple[Requests, Requests]:
+        """The requests until this instant, and those after it."""
+        place = bisect_right(self.instants, at)
+        before, after = slice(place), slice(place, None)
+        units = (None, None) if self.units is None else (self.units[before], self.units[after])
+        return Requests(self.instants[before], units[0]), Requests(self.instants[after], units[1])
 
 
-class Arrivals(dict[str, "array[int]"]):
-    """The instants of each subject's requests, 8 bytes each; and the units that each really cost, if that is known."""
+class Arrivals(dict[str, Requests]):
+    """The requests of each subject."""
 
     def __init__(self, type: str, endpoint: str | None = None, cost_field: str = "") -> None:  # noqa: A002
         super().__init__()
@@ -55,8 +118,6 @@ class Arrivals(dict[str, "array[int]"]):
         """``None`` for the whole app."""
         self.cost_field = cost_field
         """The field of the log that says what requests really cost; empty if they are counted."""
-        self._units: dict[str, array[int]] = {}
-        self.requests: int = 0
         self.without_cost: int = 0
         """Requests that are left out, as nothing says what they cost."""
 
@@ -64,48 +125,40 @@ class Arrivals(dict[str, "array[int]"]):
         """Add an instant. Instants must come in order; either all of them have units, or none."""
         known = self.get(subject)
         if known is None:
-            known = self[subject] = array("q")
-        known.append(at)
-        if units is not None:
-            self._units.setdefault(subject, array("q")).append(units)
-        self.requests += 1
+            known = self[subject] = Requests(array("q"), None if units is None else array("q"))
+        known.instants.append(at)
+        if units is not None and known.units is not None:
+            known.units.append(units)
 
-    def units_of(self, subject: str) -> Sequence[int] | None:
-        """What each of its requests really cost; ``None`` if requests are counted."""
-        return self._units.get(subject)
+    @property
+    def requests(self) -> int:
+        return sum(map(len, self.values()))
 
     @property
     def estimate(self) -> int | None:
         """What half of the requests cost at most, and at least 1; ``None`` if requests are counted."""
-        every = sorted(units for each in self._units.values() for units in each)
+        every = sorted(units for each in self.values() for units in each.units or ())
         return max(percentile(every, 0.5), 1) if every else None
 
     @property
     def span(self) -> tuple[int, int]:
         """The first and the last instant. Raises ValueError if there is none."""
-        return min(each[0] for each in self.values()), max(each[-1] for each in self.values())
+        return min(each.instants[0] for each in self.values()), max(each.instants[-1] for each in self.values())
 
     def halves(self) -> tuple[Arrivals, Arrivals]:
         """The first and the second half of the requests. Those of one instant stay together."""
-        low, high = self.span
-        while low < high:
-            middle = (low + high) // 2
-            before = sum(bisect_left(instants, middle + 1) for instants in self.values())
-            low, high = (low, middle) if 2 * before >= self.requests else (middle + 1, high)
-        first, second = Arrivals(self.type), Arrivals(self.type)
-        for subject, instants in self.items():
-            at = bisect_left(instants, low + 1)
-            units = self._units.get(subject)
-            first._put(subject, instants[:at], units and units[:at])
-            second._put(subject, instants[at:], units and units[at:])
-        return first, second
+        (begin, end), requests = self.span, self.requests
 
-    def _put(self, subject: str, instants: array[int], units: array[int] | None) -> None:
-        if instants:
-            self[subject] = instants
-            self.requests += len(instants)
-            if units is not None:
-                self._units[subject] = units
+        def has_half(at: int) -> bool:
+            return 2 * sum(bisect_right(each.instants, at) for each in self.values()) >= requests
+
+        middle = begin + bisect_left(range(begin, end), True, key=has_half)
+        halves = Arrivals(self.type), Arrivals(self.type)
+        for subject, each in self.items():
+            for half, part in zip(halves, each.split(middle), strict=True):
+                if part:
+                    half[subject] = part
+        return halves
 
 
 def window_of(given: float | str) -> Rule:
@@ -129,26 +182,6 @@ def _window_named(text: str) -> Rule:
 def name_of(window: Rule) -> float | str:
     """The name of a window: its seconds, or the period of its calendar."""
     return str(window).partition(" per ")[2] if isinstance(window, Calendar) else window.time
-
-
-def most_in(window: Rule, instants: Instants, units: Sequence[int] | None = None, *, windows: int = 1) -> int:
-    """The most requests, or units, of any of these windows, or of several in a row: a rule with this count refuses
-    none. Periods of a calendar never overlap."""
-    costs = [1] * len(instants) if units is None else units
-    periods = window.quota.periods
-    length = windows * window.quota.window if periods is None else 0
-    most = used = first = end = 0
-    for at, cost in zip(instants, costs, strict=True):
-        if periods is None:
-            while instants[first] <= at - length:
-                used -= costs[first]
-                first += 1
-        elif at >= end:
-            used, end = 0, periods.around(at)[AROUND + 1]
-        used += cost
-        if used > most:  # noqa: PLR1730 - max() takes longer, at every request
-            most = used
-    return most
 
 
 def percentile(ordered: Sequence[int], share: float) -> int:
@@ -342,11 +375,8 @@ class Traffic:
 
     def _peaks(self, windows: int, margin: int = 0) -> dict[str, Counts]:
         return {
-            name: tuple(
-                most_in(window, instants, self.arrivals.units_of(name), windows=windows) + margin
-                for window in self.windows
-            )
-            for name, instants in self.arrivals.items()
+            name: tuple(requests.most_in(window, windows=windows) + margin for window in self.windows)
+            for name, requests in self.arrivals.items()
         }
 
     def _least_refused(self, counts: Counts) -> int:
@@ -359,48 +389,10 @@ class Traffic:
         )
 
     def _refused_of(self, name: str, counts: Counts, most: int | None) -> int:
-        costs = None if self.estimate is None else Costs(self.estimate, self.arrivals.units_of(name) or ())
-        return refused_of(self.arrivals[name], self.rules(counts), most, costs)
+        return self.arrivals[name].refused_by(self.rules(counts), cost=self.estimate or 1, most=most)
 
 
 Choose = Callable[[Traffic, Fraction], Counts]
-
-
-class Costs(NamedTuple):
-    """What the requests of one subject are charged."""
-
-    estimate: int
-    """What each is charged first."""
-    units: Sequence[int]
-    """What each is settled at."""
-
-
-def refused_of(instants: Instants, rules: Sequence[Rule], most: int | None = None, costs: Costs | None = None) -> int:
-    """The number of requests of one subject that ``rules`` refuse. It stops when that is more than ``most``.
-
-    Requests before the ``retry_after`` of a refusal are counted without asking the engine: it would refuse them all.
-    """
-    place = refused = 0
-    storage = MemoryStorage(clock=lambda: instants[place], most_keys=UNBOUNDED)
-    limiter = Limiter(storage)
-    hits = hits_for(rules, scope="suggest", cost=1 if costs is None else costs.estimate)
-    check = storage.check
-    while place < len(instants):
-        decision = check(hits)
-        if decision.allowed:
-            if costs is not None:
-                limiter.settle(decision, costs.units[place])
-            place += 1
-            continue
-        if not isfinite(decision.retry_after):
-            return refused + len(instants) - place
-        admitted_at = instants[place] + round(decision.retry_after * MICROSECONDS)
-        next_admitted = bisect_left(instants, admitted_at, place + 1)
-        refused += next_admitted - place
-        if most is not None and refused > most:
-            break
-        place = next_admitted
-    return refused
 
 
 def traffic_of(arrivals: Arrivals, windows: Sequence[float | str]) -> Traffic:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from array import array
 from collections import Counter
 from datetime import datetime
 from fractions import Fraction
@@ -23,6 +24,7 @@ from flask_multilimit.operate.simulate.questions import simulate, suggest_limits
 from flask_multilimit.operate.simulate.suggest import (
     Arrivals,
     Gap,
+    Requests,
     Suggestion,
     Traffic,
     command,
@@ -31,8 +33,6 @@ from flask_multilimit.operate.simulate.suggest import (
     curve,
     declaration,
     gap_in,
-    most_in,
-    refused_of,
     suggest_for,
     toml,
     traffic_of,
@@ -80,12 +80,13 @@ def oracle(instants: list[int], limits: tuple[tuple[int, int], ...]) -> int:
 @given(instants, st.integers(1, 25))
 def test_peak_is_the_smallest_count_that_refuses_nothing(times: list[int], window: int) -> None:
     all_of_them = Window(window * SECOND, tuple(Charge(at, 1) for at in times))
+    requests = Requests(array("q", times))
 
-    most = most_in(Rule(window, 1), times)
+    most = requests.most_in(Rule(window, 1))
 
     assert most == max(map(all_of_them.used, times))
-    assert refused_of(times, [Rule(window, most)]) == 0
-    assert most == 1 or refused_of(times, [Rule(window, most - 1)]) > 0
+    assert requests.refused_by([Rule(window, most)]) == 0
+    assert most == 1 or requests.refused_by([Rule(window, most - 1)]) > 0
 
 
 @given(traffics, st.integers(1, 25), shares)
@@ -279,7 +280,7 @@ def test_calendar_gets_the_smallest_sufficient_count(subjects: list[list[int]], 
 def test_request_at_midnight_counts_for_the_new_day() -> None:
     midnight = 24 * HOUR
 
-    assert most_in(Calendar(1, "day"), [midnight - 1, midnight]) == 1
+    assert Requests(array("q", [midnight - 1, midnight])).most_in(Calendar(1, "day")) == 1
 
 
 def test_calendar_and_rate_are_proposed_in_every_form() -> None:
