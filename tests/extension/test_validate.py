@@ -10,7 +10,7 @@ import pytest
 from flask import Blueprint, Flask
 from werkzeug.routing import Rule as Route
 
-from flask_multilimit import ConfigurationError, ConfigurationWarning, LimitType, MultiLimit, rate_limiter
+from flask_multilimit import ConfigurationError, ConfigurationWarning, MultiLimit, rate_limiter
 from flask_multilimit.compat.flask_limiter import Limiter
 from flask_multilimit.compat.flask_limiter.util import get_remote_address
 from flask_multilimit.testing import enabled
@@ -104,14 +104,6 @@ def test_unknown_name_is_a_warning_when_configured(app: Flask, make: Make) -> No
     multilimit = make(EXEMPT=["gone.*"], UNKNOWN_NAMES="warn")
 
     with pytest.warns(ConfigurationWarning, match=r'MULTILIMIT_EXEMPT: no endpoint or blueprint is called "gone'):
-        multilimit.validate(app)
-
-
-def test_limit_by_user_without_a_user_loader_is_an_error(app: Flask, storage: RecordingStorage) -> None:
-    multilimit = MultiLimit(app, storage=storage)
-    app.get("/", endpoint="view")(rate_limiter(type=LimitType.USER, rules="5/minute")(view()))
-
-    with pytest.raises(ConfigurationError, match=r'limiter on "view": type=LimitType\.USER needs to know the user'):
         multilimit.validate(app)
 
 

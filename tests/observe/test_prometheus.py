@@ -77,6 +77,10 @@ SHOWN: dict[str, tuple[dict[str, Any], int, dict[str, dict[tuple[str, ...], int]
             "check_seconds_count": {("memory",): 10},
         },
     ),
+    "two rules refuse": (
+        *({"rules": "2/minute; 3/hour", "cost": 2}, 2),
+        {"refusals_total": {OF_RULE: 1, ("view", "ip-60s"): 1}},
+    ),
     "a shadow": (
         *({"shadow": True}, 5),
         {

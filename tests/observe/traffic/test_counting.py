@@ -76,20 +76,6 @@ def test_events_waiting_to_be_summed_are_bounded(counter: Counter, event: Limiti
     assert sum(counter.take().checks.values()) == 6 * counting.AT_ONCE
 
 
-def test_rules_are_counted_by_effect(counter: Counter, event: Limiting) -> None:
-    for _ in range(3):
-        count(counter, event("a", rules="1/minute; 2/hour"))
-    for _ in range(2):
-        count(counter, event("b", shadow=True))
-
-    assert counter.take().rules == {
-        RuleCount("a", "ip-60s", "refuses"): 2,
-        RuleCount("a", "ip-60s", "near"): 1,
-        RuleCount("b", "ip-3600s", "shadows"): 1,
-        RuleCount("b", "ip-3600s", "near"): 1,
-    }
-
-
 def test_subjects_are_counted_by_refusing_rule(counter: Counter, event: Limiting) -> None:
     for subject in ("x", "x", "x", "y", "y"):
         count(counter, event("a", subject=subject))
@@ -102,24 +88,6 @@ def test_shadow_limit_counts_no_refused_subjects(counter: Counter, event: Limiti
         count(counter, event("a", shadow=True))
 
     assert counter.take().refused == {}
-
-
-def test_ban_is_counted_once_when_it_begins(counter: Counter) -> None:
-    limiter, hits = Limiter(MemoryStorage()), hits_for("1/hour", scope="login", ban=Ban(after=2, within=60, time=600))
-    for _ in range(6):
-        decision = limiter.check(hits)
-        counter.count("login", outcome_of(decision, 0.0), "memory", decision, [Counted(("default", ""), hits)])
-
-    counts = counter.take()
-    assert counts.checks == {
-        Check("login", "allowed", "memory"): 1,
-        Check("login", "refused", "memory"): 1,
-        Check("login", "banned", "memory"): 4,
-    }
-    assert {each.did: amount for each, amount in counts.rules.items() if "ban" in each.rule} == {
-        "refuses": 4,
-        "bans": 1,
-    }
 
 
 def test_shadow_ban_that_begins_with_another_ban_is_not_counted(counter: Counter) -> None:
