@@ -17,7 +17,7 @@ from ..engine.keys import DIGEST_PATTERN
 from ..engine.text import Phrase
 from ..observe.traffic.counts import encodable, short
 from ..plan.hits import Applied, hits_of
-from ..plan.standings import AppliedAt, require_types, standings_given
+from ..plan.standings import AppliedAt, about_given, require_types, standings_at, standings_given
 from ..serve.gate import AppGate
 from .limits import places_of
 from .text import subject_text
@@ -178,7 +178,7 @@ def applied_to(
     gate: AppGate, client: Client, endpoint: str | None, method: str | None = None, *, declared: bool = False
 ) -> list[AppliedAt]:
     """The same for ``client``; without an ``endpoint``, wherever a limiter may count it, and for requests without a
-    route."""
+    route. Then its type may be one that functions and checks alone have."""
     if client.is_digest:
         return []
     if endpoint is None:
@@ -190,10 +190,13 @@ def _everywhere(gate: AppGate, client: Client, *, declared: bool) -> Iterator[Ap
     if not client.given:
         return
     types = {*client.given, *([LimitType.USER.value] if ANONYMOUS in client.given else ())}
+    several = dict.fromkeys((gate.plans, gate.plans.declared) if declared else (gate.plans,))
     for place in places_of(gate):
         counted = {name for each in place.limiters for name in _names_of(each.planned.declaration.type_name)}
-        if types & counted or (declared and gate.plans.declared is not gate.plans):
-            yield from applied_at(gate, place.name, None, client.given, declared=declared)
+        if types & counted or len(several) > 1:
+            for plans in several:
+                resolve = plans.subjects.given(client.given)
+                yield from standings_at(plans, place.name, None, resolve, about_given(plans))
 
 
 def is_own(given: Mapping[str, str], subject: Subject) -> bool:

@@ -20,7 +20,7 @@ from ..observe.traffic import Refused
 from ..plan.hits import Applied
 from ..plan.plans import Plans
 from ..plan.sources import scopes_of_endpoints
-from ..plan.standings import AppliedAt
+from ..plan.standings import AppliedAt, require_types
 from ..serve.access import Listed
 from ..serve.gate import AppGate
 from .bans import BegunBan, bans_elsewhere, began
@@ -207,7 +207,7 @@ def standing(
     rows: int | None = None,
 ) -> Standing:
     """Where ``client`` stands at ``endpoint``, or everywhere; ``rows`` of its requests. Charges nothing. Raises
-    :class:`ConfigurationError` if there is no such endpoint."""
+    :class:`ConfigurationError` if there is no such endpoint, and for a type that neither limits nor traffic know."""
     with_shared = replace(client, given={**client.given, EVERYONE.type: EVERYONE.value}) if client.given else client
     places = applied_to(gate, with_shared, endpoint, method)
     found, problem = _requests(gate, places, everywhere=endpoint is None)
@@ -221,6 +221,8 @@ def standing(
         sorted({each.endpoint for each in refusals} - scopes_of_endpoints(gate.app)),
         checked_by_extensions(gate, endpoint),
     )
+    if not (listed or elsewhere.bans or refusals or client.is_digest):
+        require_types(gate.plans, client.given)
     now, others = gate.applier.time(), _with_others(places, client)
     state, verdict = next(_verdicts(listed, found, elsewhere, client, in_words, problem, others, now))
     decided = [each for each in found if each.allowed is not None]

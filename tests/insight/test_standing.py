@@ -213,6 +213,29 @@ def test_bans_are_shown_by_the_clock_of_the_server(server: Server, monkeypatch: 
     gate_of(app).limiter.close()
 
 
+def test_client_that_only_a_function_counts_is_shown_as_banned_and_one_that_nothing_counts_is_an_error() -> None:
+    app = app_on()
+    app.add_url_rule("/sale", "sale", rate_limiter(rules="99/minute")(view()))
+    send = rate_limiter(type=lambda: "acme", name="tenant", rules="1/minute", ban=BAN)(view())
+
+    def mail() -> Any:
+        return send()
+
+    app.add_url_rule("/mail", "mail", mail)
+    statuses(app, *["/mail"] * 4, environ_base=CLIENT)
+    flush(app)
+    control = gate_of(app).applier.control
+    control.override("quote", rule="ip-60s", rules="8/minute", lasting=True)
+    gate_of(app).applier.look()
+
+    (ban,) = bans(gate_of(app))
+
+    assert why(app, ban.who).state == "banned"
+    with pytest.raises(ConfigurationError, match="has a type called 'tenand'; its types are: api_key, default, ip"):
+        why(app, "tenand:acme")
+    assert command(app, "unban", ban.who, "--yes") == "Lifted: 1 ban started by limiters.\n"
+
+
 def test_ban_shared_by_endpoint_and_function_is_listed_once() -> None:
     app = app_on()
     shared = rate_limiter(type=IP, rules="1/minute", ban=BAN, scope="mail")
