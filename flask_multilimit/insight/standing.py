@@ -509,11 +509,13 @@ def _verdicts(
     """What can be said about it. The first decides."""
     if listed is not None:
         yield _verdict_of_list(listed)
-    if refused := sorted((each for each in requests if each.allowed is False), key=_rank):
-        yield _verdict_of_limits(refused, refusals, now)
+    refused = sorted((each for each in requests if each.allowed is False), key=_rank)
+    of_limits = [_verdict_of_limits(refused, refusals, now)] if refused else []
+    yield from (each for each in of_limits if each[0] == "banned")
     for ban in elsewhere.bans:
         until = local_time(ban.ended)
         yield "banned", Phrase(BANNED, where=ban.endpoint, rule=ban.by, until=until, again="", refusals=refusals)
+    yield from of_limits
     if problem:
         yield "unknown", Phrase(UNKNOWN)
     if client.is_digest:

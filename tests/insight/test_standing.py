@@ -236,6 +236,17 @@ def test_client_that_only_a_function_counts_is_shown_as_banned_and_one_that_noth
     assert command(app, "unban", ban.who, "--yes") == "Lifted: 1 ban started by limiters.\n"
 
 
+def test_ban_by_a_function_comes_before_a_refusal_at_an_endpoint() -> None:
+    app = app_with_a_service(BAN)
+    statuses(app, *["/mail", "/search"] * 4, environ_base=CLIENT)
+    flush(app)
+
+    found = why(app, "203.0.113.7")
+
+    assert (found.state, found.verdict.values["where"]) == ("banned", SEND)
+    assert [each.endpoint for each in found.requests if each.allowed is False] == ["search"]
+
+
 def test_ban_shared_by_endpoint_and_function_is_listed_once() -> None:
     app = app_on()
     shared = rate_limiter(type=IP, rules="1/minute", ban=BAN, scope="mail")
