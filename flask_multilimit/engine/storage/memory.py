@@ -14,7 +14,7 @@ from ..algorithms.base import AHEAD
 from ..algorithms.calendar import LINGERS
 from ..decision import Charge, Decision, decision_of
 from ..forks import Lazy, lock_for_forks
-from ..hits import Hit, PlacedBan, bans_of, calendars_of, memoized, new_id
+from ..hits import BanHit, Hit, PlacedBan, bans_of, calendars_of, memoized, new_id
 from ..reply import ALLOWED, NOW, Reply, head, standing_of, start_of
 from ..rules import Rule
 from ..text import SafeLogger
@@ -85,17 +85,15 @@ class MemoryStorage:
                 if new_keys is not None:
                     self._latest = now
                     if new_keys:
-                        self._record_new(hits, now, new_keys)
+                        self._record_written(hits, now, reply)
                     return decision_of(new, hits, reply, "memory")
                 reply = evaluate_and_charge(hits, self._states, now, new, charging=True, stepped_back=False)
                 decision = decision_of(new, hits, reply, "memory")
             else:
                 now = self._now_for(hits, now)
                 decision = decide(hits, self._states, now, check_id, decided_by="memory")
-            if decision.reply[ALLOWED]:
-                self._record_charges(hits, now, decision.reply)
-            if bans:
-                self._record_bans(bans, decision.reply)
+            if decision.reply[ALLOWED] or bans:
+                self._record_written(hits, now, decision.reply)
             return decision
         finally:
             lock.release()
@@ -201,28 +199,21 @@ class MemoryStorage:
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()
 
-    def _record_charges(self, hits: tuple[Hit, ...], now: int, reply: Reply) -> None:
+    def _record_written(self, hits: tuple[Hit, ...], now: int, reply: Reply) -> None:
+        """Record the rules and costs of the keys that a check with this ``reply`` has written: those that it charged,
+        and bans, of which a refusal may be a strike."""
         self._latest = max(self._latest, now)
         rules = self._rules
         for place, hit in enumerate(hits):
             if hit.cost <= 1 and rules.get(hit.key) is hit.rule:  # nearly always
                 continue
             _, retry_after, reset_after = standing_of(reply, place)
-            if hit.cost > 1 and not retry_after:
+            if not isinstance(hit, BanHit) and (retry_after or not hit.cost or not reply[ALLOWED]):
+                continue
+            if hit.cost > 1:
                 self._costs[hit.key] = hit.cost
-            if rules.get(hit.key) is not hit.rule and hit.cost and not retry_after and hit.key in self._states:
+            if rules.get(hit.key) is not hit.rule and self._states.get(hit.key) is not None:
                 self._record_rule(hit.rule, hit.key, now + reset_after, now)
-
-    def _record_new(self, hits: tuple[Hit, ...], now: int, keys: Sequence[str]) -> None:
-        for hit in hits:
-            if hit.key in keys:
-                self._record_rule(hit.rule, hit.key, now + hit.rule.quota.window, now)
-
-    def _record_bans(self, bans: Sequence[PlacedBan], reply: Reply) -> None:
-        for place, hit, _ in bans:
-            if self._states.get(hit.key) is not None:
-                _, _, reset_after = standing_of(reply, place)
-                self._record_rule(hit.rule, hit.key, reply[NOW] + reset_after, reply[NOW])
 
     def _record_rule(self, rule: Rule, key: str, due: int, now: int) -> None:
         is_known, self._rules[key] = key in self._rules, rule
