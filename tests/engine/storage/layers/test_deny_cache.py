@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
-from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,7 +24,7 @@ from flask_multilimit.engine import (
     StorageError,
     hits_for,
 )
-from flask_multilimit.engine.decision import FALLBACKS, Charge
+from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.storage.layers import deny_cache
 from support.bench import hits, rule
 from support.clock import SECOND, Clock
@@ -43,20 +42,8 @@ class RecordingMemory(MemoryStorage):
         self.commands: list[str] = []
         self.error: StorageError | None = None
         self.meanwhile: Callable[[], object] = lambda: None
-
-    def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
-        decision: Decision = self._record("check", super().check, hits, check_id)
-        return decision
-
-    def peek(self, hits: tuple[Hit, ...]) -> Decision:
-        decision: Decision = self._record("peek", super().peek, hits)
-        return decision
-
-    def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        self._record("settle", super().settle, check_id, charges)
-
-    def reset(self, keys: Sequence[str]) -> None:
-        self._record("reset", super().reset, keys)
+        for name in ("check", "peek", "settle", "reset"):
+            setattr(self, name, partial(self._record, name, getattr(self, name)))
 
     def _record(self, name: str, ask: Callable[..., Any], *arguments: Any) -> Any:
         self.commands.append(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
@@ -20,10 +21,9 @@ from flask_multilimit.engine import (
     MemoryStorage,
     StorageError,
 )
-from flask_multilimit.engine.decision import FALLBACKS, Charge
+from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.hits import OnStorageError
 from flask_multilimit.engine.slots import slots_of
-from flask_multilimit.engine.storage import Lost, Slot
 from support.bench import hits
 from support.clock import Clock
 from support.waiting import until
@@ -81,11 +81,12 @@ class Shared(MemoryStorage):
         self.takes_charges = threading.Event()
         """Until it is set, the guards wait for an answer to what they charge."""
         self.takes_charges.set()
+        for name in ("peek", "settle", "release", "renew"):
+            setattr(self, name, functools.partial(self._ask, getattr(self, name)))
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         self.asked.append(time.monotonic())
-        self._may_fail()
-        decision = super().check(hits, check_id)
+        decision: Decision = self._ask(super().check, hits, check_id)
         if self.loses_replies or self.stumbles:
             self.stumbles = max(self.stumbles - 1, 0)
             raise lost_reply(decision.id)
@@ -95,25 +96,10 @@ class Shared(MemoryStorage):
         assert self.takes_charges.wait(10)
         return super().check_many(many, ids)
 
-    def peek(self, hits: tuple[Hit, ...]) -> Decision:
-        self._may_fail()
-        return super().peek(hits)
-
-    def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        self._may_fail()
-        super().settle(check_id, charges)
-
-    def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
-        self._may_fail()
-        super().release(slots, lost)
-
-    def renew(self, slots: Sequence[Slot]) -> None:
-        self._may_fail()
-        super().renew(slots)
-
-    def _may_fail(self) -> None:
+    def _ask(self, ask: Callable[..., Any], *arguments: Any) -> Any:
         if self.error is not None:
             raise self.error
+        return ask(*arguments)
 
 
 class Workers:
