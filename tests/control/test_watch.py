@@ -386,7 +386,7 @@ def served(uri: str, folder: Path, program: tuple[str, ...]) -> Program:
 
 
 def wait_for_workers(running: Program, workers: int, status: int) -> None:
-    """Wait until ``workers`` processes have answered with ``status``."""
+    """Wait until ``workers`` processes have answered with ``status``. Pauses let those that are starting import."""
     answered: set[str] = set()
 
     def all_answered() -> bool:
@@ -394,4 +394,4 @@ def wait_for_workers(running: Program, workers: int, status: int) -> None:
         answered.update(reply.text for reply in replies if reply.status == status)
         return len(answered) >= workers
 
-    until(all_answered, PATIENCE)
+    until(all_answered, 2 * PATIENCE, every=0.2)

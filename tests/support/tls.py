@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import ssl
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import trustme
 
-from support.servers import Binary, Server, ServerError
+from support.servers import PORT_TRIES, PORTS, Binary, Server, ServerError
 
 
 class Certificates:
@@ -93,5 +94,8 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+    """One of those that the system does not take for outgoing connections: it stays free until something listens."""
+    for port in random.sample(PORTS, PORT_TRIES):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise ServerError("no port is free")
