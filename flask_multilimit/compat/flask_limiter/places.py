@@ -60,7 +60,10 @@ class Registry:
 
     def learn(self, endpoint: str, name: str) -> None:
         """Remember that a request to ``endpoint`` called the decorated function ``name``, which is not its view."""
-        if name not in self.hints.get(endpoint, ()):
+        known = self.hints.get(endpoint)
+        if known is None and len(self.hints) >= MOST_REMEMBERED:  # clients may invent request_identifier names
+            return
+        if known is None or name not in known:
             self.hints.setdefault(endpoint, {})[name] = None
             self.version += 1
 

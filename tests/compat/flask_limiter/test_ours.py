@@ -210,6 +210,21 @@ def test_request_passes_while_another_calls_a_limited_function_for_the_first_tim
     assert codes(app, 3) == [200, 200, 200]
 
 
+def test_names_of_places_that_clients_invent_are_not_all_remembered(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_multilimit.compat.flask_limiter.places.MOST_REMEMBERED", 3)
+    limiter = Limiter(get_remote_address, app=app, request_identifier=lambda: request.path)
+
+    @app.get("/<int:invented>")
+    def index(invented: int) -> str:
+        with limiter.limit("2/minute"):
+            return f"{invented}"
+
+    assert [codes(app, 3, f"/{number}") for number in range(9)] == [[200, 200, 429]] * 9
+    assert len(limiter.registry.hints) == 3
+
+
 def test_key_of_a_thousand_characters_is_limited(app: Flask) -> None:
     limiter = Limiter(lambda: "x" * 1000, app=app)
     app.get("/")(limiter.limit("1/hour")(named("v13")))
