@@ -10,7 +10,7 @@ import pytest
 import redis
 from flask import Flask, g, request
 
-from flask_multilimit import IP, USER, MultiLimit, rate_limiter
+from flask_multilimit import IP, USER, MultiLimit, Rule, rate_limiter
 from flask_multilimit.control.control import Control
 from flask_multilimit.control.store import StoredDocument, StoreInMemory
 from flask_multilimit.control.watch import ControlFollower
@@ -48,6 +48,9 @@ class Shop:
         return ask(self.app, path, environ_base={"REMOTE_ADDR": ip}, headers={"X-User": user})
 
 
+BUCKET = Rule(60, 10, algorithm="token_bucket", burst=3)
+
+
 def shop_on(uri: str, **settings: Any) -> Shop:
     """A shop whose storage is at ``uri``."""
     app = Flask("shop")
@@ -58,6 +61,7 @@ def shop_on(uri: str, **settings: Any) -> Shop:
     app.add_url_rule("/mine", "api.mine", rate_limiter(type=USER, rules="2/minute; 50/hour")(view()))
     app.add_url_rule("/both", "api.both", rate_limiter(type=(USER, IP), rules="2/minute")(view()))
     app.add_url_rule("/tier", "tier", rate_limiter(type=IP, rules=lambda: "2/minute", name="tier")(view()))
+    app.add_url_rule("/bucket", "bucket", rate_limiter(type=IP, rules=BUCKET)(view()))
     app.add_url_rule("/open", "open", view())
     return Shop(app, multilimit)
 

@@ -21,7 +21,6 @@ from flask_multilimit import (
     MultiLimit,
     RateLimitExceeded,
     Reserve,
-    Rule,
     exempt,
     rate_limiter,
 )
@@ -45,6 +44,8 @@ def overridden(
 USER_42 = {"path": "/mine", "user": "42"}
 CHANGES: dict[str, tuple[str | None, dict[str, Any], dict[str, str], int, dict[str, str]]] = {
     "algorithm of a rule": ("show", {"rule": "ip-60s", "rules": {"algorithm": "gcra", "burst": 1}}, {}, 1, {}),
+    "count and time of a rule": ("bucket", {"rule": "ip-60s", "rules": "20/minute"}, {"path": "/bucket"}, 3, {}),
+    "count and burst of a rule": (None, {"who": "198.51.100.7", "times": 2}, {"path": "/bucket"}, 6, {}),
     "dynamic rule": ("tier", {"rule": "tier-60s", "rules": "3/minute"}, {"path": "/tier"}, 3, {}),
     "limiters of a type": ("api.mine", {"limiter": "user", "rules": "1/minute"}, USER_42, 1, {}),
     "limiter with dynamic rules": ("tier", {"limiter": "tier", "times": 2}, {"path": "/tier"}, 4, {}),
@@ -61,13 +62,7 @@ CHANGES: dict[str, tuple[str | None, dict[str, Any], dict[str, str], int, dict[s
         *(None, {"who": "203.0.113.0/24", "times": 2}),
         *({"ip": "::ffff:203.0.113.9"}, 4, {"ip": "::ffff:203.0.114.9"}),
     ),
-    "IPv6 network": (
-        None,
-        {"who": "2001:db8::/32", "times": 2},
-        {"ip": "2001:db8:1::7"},
-        4,
-        {"ip": "2001:db9::7"},
-    ),
+    "IPv6 network": (None, {"who": "2001:db8::/32", "times": 2}, {"ip": "2001:db8:1::7"}, 4, {"ip": "2001:db9::7"}),
     "address of a user who is not logged in": (
         *(None, {"who": "203.0.113.9", "times": 2}, {"path": "/mine", "ip": "203.0.113.9"}),
         *(4, {"path": "/mine", "ip": "203.0.113.8"}),
@@ -128,21 +123,6 @@ class TestRules:
         shop.control.undo(raised.id)
         assert shop.statuses(1) == [429]
         assert shop.ask().headers["RateLimit-Policy"] == '"ip-60s";q=2;w=60'
-
-    def test_rule_as_text_changes_only_count_and_time(self, app: Flask) -> None:
-        limiter = rate_limiter(type=IP, rules=Rule(60, 10, algorithm="token_bucket", burst=3))
-        overridden(app, limiter, view(), rule="ip-60s", rules="20/minute")
-
-        answers = [ask(app) for _ in range(4)]
-
-        assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
-        assert policy(answers[0]) == ["ip-60s"]
-
-    def test_factor_multiplies_count_and_burst(self, app: Flask) -> None:
-        limiter = rate_limiter(type=IP, rules=Rule(60, 10, algorithm="token_bucket", burst=3))
-        overridden(app, limiter, view(), where=None, who="127.0.0.1", times=2)
-
-        assert [ask(app).status_code for _ in range(7)] == [200] * 6 + [429]
 
     def test_name_of_a_rule_stays_when_its_window_changes(self, shop: Shop) -> None:
         shop.control.override("show", rule="ip-60s", rules="1/hour", lasting=True, force=True)
@@ -359,18 +339,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"endpoint": "show", "rule": "ip-60s", "rules": "2/mnute"}, "rules='2/mnute': .*did you mean 'minute'"),
     ({"endpoint": "show", "rule": "ip-60s", "rules": {"count": 0}}, "rules.count=0"),
     ({"endpoint": "show", "rule": "ip-60s", "rules": {"burst": 5}}, "burst works with"),
-    (
-        {"endpoint": "shwo", "rule": "ip-60s", "rules": "2/second"},
-        "such a limit; the nearest name is show",
-    ),
+    ({"endpoint": "shwo", "rule": "ip-60s", "rules": "2/second"}, "such a limit; the nearest name is show"),
     (
         {"endpoint": "show", "rule": "ip-61s", "rules": "2/second"},
         r"such a limit; the rules of show are ip-60s\. A function",
     ),
-    (
-        {"endpoint": "jobs", "rule": "ip-60s", "rules": "2/second"},
-        "such a limit; `flask multilimit limits`",
-    ),
+    ({"endpoint": "jobs", "rule": "ip-60s", "rules": "2/second"}, "such a limit; `flask multilimit limits`"),
     ({"endpoint": "show", "limit": {"type": "ip", "hash_tag": "subject"}}, "keys in several slots"),
     (
         {"endpoint": "show", "limit": {"type": f"{__name__}:view"}},
@@ -508,10 +482,7 @@ def test_added_limiter_is_changed_by_later_changes_alone(shop: Shop, change: dic
     [
         ({"limit": "9/hour"}, "at show: new default limit 9/hour"),
         ({"limit": {"type": "ip", "rules": "9/hour"}}, "at show: new ip limit 9/hour"),
-        (
-            {"limit": {"rules": "9/hour", "name": "x"}},
-            'at show: new limit {"rules": "9/hour", "name": "x"}',
-        ),
+        ({"limit": {"rules": "9/hour", "name": "x"}}, 'at show: new limit {"rules": "9/hour", "name": "x"}'),
         ({"limiter": "ip", "times": 1.5}, "limiter ip at show: 1.5 times the count"),
         ({"limiter": "ip", "rules": {"count": 9}}, 'limiter ip at show: {"count": 9}'),
     ],
