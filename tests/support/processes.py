@@ -7,7 +7,6 @@ import http.client
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -28,7 +27,6 @@ ADDRESS = re.compile(
     r'"Listening on".* address=)127\.0\.0\.1:(\d+)'
 )
 START_SECONDS = 60.0
-STOP_SECONDS = 10.0
 REPLY_SECONDS = 60.0
 POLL_SECONDS = 0.01
 CLIENTS = 16
@@ -70,20 +68,17 @@ class Program(Monitored):
 
     def __enter__(self) -> Self:
         self._begin()
-        self._process = self._run(self._command, cwd=ROOT, env=self._environment)
+        process = self._run(self._command, cwd=ROOT, env=self._environment)
         try:
-            self._port = self._find_port()
+            self._port = self._find_port(process)
         except BaseException:
-            self._end()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        self._clean_up()
 
     @property
     def port(self) -> int:
@@ -101,23 +96,13 @@ class Program(Monitored):
         with ThreadPoolExecutor(CLIENTS) as clients:
             return list(clients.map(self.get, paths))
 
-    def _find_port(self) -> int:
+    def _find_port(self, process: subprocess.Popen[bytes]) -> int:
         deadline = time.monotonic() + START_SECONDS
         while (found := ADDRESS.search(self.log)) is None:
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{' '.join(self._command)} does not serve:\n{self.log}")
             time.sleep(POLL_SECONDS)
         return int(found[1])
-
-    def _end(self) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        self._watch("")
-        self._clean_up()
 
 
 def _begin_of_command(name: str) -> list[str]:

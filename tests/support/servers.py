@@ -110,6 +110,8 @@ def _paths_in_packages() -> Iterator[Path]:
 class Monitored:
     """A folder with a log, and at most one process. Both are removed when the tests end, even if they crash."""
 
+    _process: subprocess.Popen[bytes] | None = None
+
     def _begin(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="multilimit-"))
         self._watchdog = subprocess.Popen(
@@ -125,9 +127,19 @@ class Monitored:
         """What the process has written so far."""
         return (self._folder / "log").read_text(errors="replace")
 
+    @property
+    def pid(self) -> int:
+        return self._running.pid
+
+    @property
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise ServerError("it is not running")
+        return self._process
+
     def _run(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[bytes]:
         with (self._folder / "log").open("wb") as log:
-            process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -135,8 +147,22 @@ class Monitored:
                 start_new_session=True,
                 **options,
             )
-        self._watch(str(process.pid))
-        return process
+        self._watch(str(self._process.pid))
+        return self._process
+
+    def _end(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End the process, if there is one; if it does not obey, also its children."""
+        if self._process is None:
+            return
+        self._process.send_signal(how)
+        self._process.send_signal(signal.SIGCONT)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._process = None
+        self._watch("")
 
     def _watch(self, pid: str) -> None:
         pipe = self._watchdog.stdin
@@ -162,7 +188,6 @@ class Server(Monitored):
         self._tcp = tcp
         self._options = tuple(options)
         self._port = 0
-        self._process: subprocess.Popen[bytes] | None = None
         self._clients: list[redis.Redis] = []
         self._shared: redis.Redis | None = None
 
@@ -195,10 +220,6 @@ class Server(Monitored):
     def port(self) -> int:
         """The port of 127.0.0.1; 0 if it listens on none."""
         return self._port
-
-    @property
-    def pid(self) -> int:
-        return self._running.pid
 
     @property
     def folder(self) -> Path:
@@ -248,12 +269,6 @@ class Server(Monitored):
         os.kill(self.pid, signal.SIGCONT)
 
     @property
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            raise ServerError(f"{self.binary.name} is not running")
-        return self._process
-
-    @property
     def _socket(self) -> Path:
         return self._folder / "socket"
 
@@ -275,9 +290,9 @@ class Server(Monitored):
 
     def _starts(self) -> bool:
         """Whether a new process answers; it does not if its port is in use."""
-        self._process = self._run(self._command)
+        process = self._run(self._command)
         deadline = time.monotonic() + START_SECONDS
-        while self._process.poll() is None:
+        while process.poll() is None:
             if self._answers():
                 return True
             if time.monotonic() > deadline:
@@ -295,19 +310,6 @@ class Server(Monitored):
                 return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
             except OSError:
                 return False
-
-    def _end(self, how: signal.Signals) -> None:
-        if self._process is None:
-            return
-        self._process.send_signal(how)
-        self._process.send_signal(signal.SIGCONT)
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
-        self._watch("")
 
     def _clean_up(self) -> None:
         for client in self._clients:
