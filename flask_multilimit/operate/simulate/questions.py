@@ -72,7 +72,7 @@ def simulate(
     :param rules: rules that replace callable ``rules``, likewise.
     :param priorities: the priority of all requests, where units are reserved, likewise.
     :param cost_field: the field of the log that has what a request really cost, where limiters have ``settle``: the
-        estimate is charged first, and settled when the response was complete. ``read_logs`` must read this field, too.
+        estimate is charged first, and settled when the response was complete.
     :param script_name: the path at which the app is mounted.
     :param on_decision: called with each request and its :class:`Decision` (``None`` if no limit was checked).
     """
@@ -82,9 +82,11 @@ def simulate(
     check_text("cost_field", cost_field)
     if on_decision is not None:
         check_callable("on_decision", on_decision, "the request", "its Decision")
+    tried = limits_of(app, limits)
+    _read_fields(requests, *header_fields([tried.plans]).values(), *(subjects or {}).values(), cost_field)
     replay = replay_of(
         app,
-        limits=limits_of(app, limits),
+        limits=tried,
         subjects=subjects or {},
         replacements=Replacements(costs or {}, rules or {}, priorities or {}, cost_field),
         script_name=script_name,
@@ -92,6 +94,12 @@ def simulate(
     )
     run(requests, [replay])
     return replay.report(files=requests.files if isinstance(requests, Logs) else ())
+
+
+def _read_fields(requests: Iterable[LoggedRequest], *names: str) -> None:
+    """Let logs read the fields that are called ``names``, too."""
+    if isinstance(requests, Logs):
+        requests.wanted = tuple(dict.fromkeys((*requests.wanted, *filter(None, names))))
 
 
 def run(requests: Iterable[LoggedRequest], replays: Sequence[Replay]) -> None:
@@ -203,6 +211,7 @@ def arrivals_of(
         require_endpoint(gate.plans, endpoint)
     is_counted = cache(partial(_is_counted, _plans_with_probe(app, endpoint), endpoint))
     routes, finder = Routes(app, script_name), SubjectFinder(subjects or {})
+    _read_fields(requests, *finder.fields.values(), cost_field)
     subject_of, arrivals = _subject_function(gate, type, finder), Arrivals(type, endpoint, cost_field)
     lists = _lists_of(LimitSet(gate.plans, gate.access), finder)
     for request in logged_requests(requests):
@@ -255,7 +264,7 @@ def suggest_limits(
         counts are also chosen together.
     :param endpoint: count only requests to it; by default those to the whole app.
     :param cost_field: the field of the log that has what a request really cost: counts are units, of limits that
-        settle. ``read_logs`` must read this field, too.
+        settle.
     """
     check_text("cost_field", cost_field)
     arrivals = arrivals_of(

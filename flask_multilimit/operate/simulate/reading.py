@@ -139,7 +139,8 @@ def read_logs(
     :param format: a name in :data:`.FORMATS`, or a format string of nginx, Apache or gunicorn. By default, the format
         is recognised.
     :param zone: the zone of times without an offset.
-    :param fields: the names of further fields that have a subject, such as ``X-Api-Key``.
+    :param fields: the names of further fields to read. Those that :func:`simulate` and :func:`suggest` are given are
+        read in any case.
     """
     for path in paths:
         check_path("read_logs: path", path)

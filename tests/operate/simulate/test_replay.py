@@ -30,7 +30,8 @@ from flask_multilimit.declare.addresses import Who
 from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.operate.simulate.logged import LoggedRequest
-from flask_multilimit.operate.simulate.questions import LimitSet, replay_of, simulate
+from flask_multilimit.operate.simulate.questions import LimitSet, replay_of, simulate, suggest_limits
+from flask_multilimit.operate.simulate.reading import read_logs
 from flask_multilimit.operate.simulate.replay_plan import Replacements
 from flask_multilimit.operate.simulate.report import Report
 from flask_multilimit.operate.simulate.resolving import user_of
@@ -256,6 +257,24 @@ def test_cost_above_the_count_locks_out_for_ever() -> None:
     app = app_with(rate_limiter(rules="2/minute", cost=lambda: 1))
 
     assert replayed(app, at(0), costs={"index": 3}).longest_lockout == math.inf
+
+
+def test_fields_that_have_subjects_and_costs_are_read_from_the_log(tmp_path: Path) -> None:
+    app = app_with(rate_limiter(type=USER, rules="1/minute"))
+    log = tmp_path / "access.json"
+    log.write_text(
+        "".join(
+            f'{{"msec": "{START_AT / SECOND + second}", "request": "GET / HTTP/1.1", "remote_addr": "203.0.113.7",'
+            f' "status": "200", "key": "key-{second % 2}", "tokens": "7"}}\n'
+            for second in range(4)
+        )
+    )
+
+    report = simulate(app, read_logs(log), subjects={"user": "key"})
+    suggested = suggest_limits(app, read_logs(log), type="user", subjects={"user": "key"}, cost_field="tokens")
+
+    assert (report.refused, report.clients) == (2, 2)
+    assert (suggested.subjects, suggested.peaks[0].max) == (2, 14)
 
 
 def test_a_note_counts_each_request_once_however_many_limiters_it_is_about() -> None:
