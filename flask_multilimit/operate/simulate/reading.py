@@ -10,7 +10,7 @@ import sys
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from datetime import timezone, tzinfo
 from itertools import chain, islice
@@ -103,28 +103,21 @@ class Logs:
     def __iter__(self) -> Iterator[LoggedRequest]:
         self.files = [LogFile(str(path)) for path in self.paths]
         with ExitStack() as stack:
-            opened = [stack.enter_context(self._opened(path)) for path in self.paths]
+            opened = [stack.enter_context(_opened(path)) for path in self.paths]
             streams = [
                 _in_order(_requests(source, file, self), file) for file, source in zip(self.files, opened, strict=True)
             ]
             yield from streams[0] if len(streams) == 1 else heapq.merge(*streams, key=_at)
 
-    @contextmanager
-    def _opened(self, path: str | Path) -> Iterator[io.BufferedReader]:
-        if str(path) == STANDARD_INPUT:
-            given: Any = sys.stdin.buffer
-            standard_input = io.BufferedReader(getattr(given, "raw", given))
-            try:
-                yield standard_input
-            finally:
-                standard_input.detach()
-            return
-        try:
-            file = Path(path).open("rb")  # noqa: SIM115 - closed below
-        except OSError as error:
-            raise ConfigurationError(f"{path}: {error.strerror}") from error
-        with file:
-            yield file
+
+def _opened(path: str | Path) -> AbstractContextManager[io.BufferedReader]:
+    if str(path) == STANDARD_INPUT:
+        given: Any = sys.stdin.buffer
+        return nullcontext(given if isinstance(given, io.BufferedReader) else io.BufferedReader(given))
+    try:
+        return Path(path).open("rb")
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from error
 
 
 def read_logs(
