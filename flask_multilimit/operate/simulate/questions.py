@@ -158,12 +158,8 @@ def replay_of(
             raise ConfigurationError(f"no endpoint and no limiter is called {name!r}")
     headers = header_fields([plans])
     finder = SubjectFinder({**headers, **subjects}, headers.keys() - subjects.keys())
-    plans_of_clients = ReplayPlans(plans, finder, replacements, _lists_of(limits, finder), endpoint)
-    return Replay(plans_of_clients, Routes(app, script_name), on_decision)
-
-
-def _lists_of(limits: LimitSet, finder: SubjectFinder) -> ClientLists | None:
-    return None if limits.access is None else ClientLists(limits.access, limits.plans, finder)
+    lists = ClientLists(limits.access, plans, finder)
+    return Replay(ReplayPlans(plans, finder, replacements, lists, endpoint), Routes(app, script_name), on_decision)
 
 
 def limits_of(app: Flask, limits: Limits | None = None) -> LimitSet:
@@ -213,13 +209,14 @@ def arrivals_of(
     routes, finder = Routes(app, script_name), SubjectFinder(subjects or {})
     _read_fields(requests, *finder.fields.values(), cost_field)
     subject_of, arrivals = _subject_function(gate, type, finder), Arrivals(type, endpoint, cost_field)
-    lists = _lists_of(LimitSet(gate.plans, gate.access), finder)
+    lists = ClientLists(gate.access, gate.plans, finder)
     for request in logged_requests(requests):
         if not is_counted(routes.destination_of(request)):
             continue
-        if lists is not None and lists.of(request, finder.subjects_of(request)) is not None:
+        subjects_then = finder.subjects_of(request)
+        if lists.of(request, subjects_then) is not None:
             continue
-        subject, units = subject_of(request), real_cost_in(request, cost_field) if cost_field else None
+        subject, units = subject_of(subjects_then), real_cost_in(request, cost_field) if cost_field else None
         if cost_field and units is None:
             arrivals.without_cost += 1
         elif subject is not None:
@@ -301,21 +298,22 @@ def _fraction(text: str) -> Fraction:
     return Fraction(text)
 
 
-def _subject_function(gate: AppGate, type_: str, finder: SubjectFinder) -> Callable[[LoggedRequest], Subject | None]:
-    """A function that finds the subject of a request, for a type by its name."""
+def _subject_function(
+    gate: AppGate, type_: str, finder: SubjectFinder
+) -> Callable[[Mapping[str, str]], Subject | None]:
+    """A function that finds the subject of a request among all its subjects, for a type by its name."""
     check_text("type", type_)
     known = {each.value: each for each in LimitType}
     types = tuple(known[part] for part in type_.split("+") if part in known)
     if type_ in finder.fields and type_ not in known:
-        field = finder.fields[type_]
-        return lambda request: Subject(type_, request.fields[field]) if field in request.fields else None
+        return lambda subjects: Subject(type_, subjects[type_]) if type_ in subjects else None
     if len(types) != len(type_.split("+")):
         raise ConfigurationError(
             f"type={type_!r}: give {', '.join(known)}, several joined by +, or name its field (--subject {type_}=FIELD)"
         )
     resolve = types[0] if len(types) == 1 else types
     given = gate.subjects.given
-    return lambda request: given(finder.subjects_of(request))(resolve, None)
+    return lambda subjects: given(subjects)(resolve, None)
 
 
 def _limiters_of(plans: Plans) -> list[PlannedLimiter]:

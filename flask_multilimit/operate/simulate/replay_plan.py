@@ -78,7 +78,7 @@ class ReplayPlans:
     limits: Plans
     finder: SubjectFinder
     replacements: Replacements
-    lists: ClientLists | None
+    lists: ClientLists
     endpoint: str | None = None
     """The only endpoint to report on; ``None``: all."""
     reported: Counts = field(init=False, default_factory=Counts)
@@ -132,11 +132,11 @@ class ReplayPlan:
         subjects, lists = self._plans.finder.subjects_of(request), self._plans.lists
         resolve = self._plans.limits.subjects.given(subjects)
         client = client_of(subjects, resolve)
-        listed = lists.of(request, subjects) if lists is not None else None
+        listed = lists.of(request, subjects)
         if listed is not None:
             return replace(self._plan(client, (), ()), listed=listed)
         found = {type_: resolve(limiter.declared_type, limiter.name) for type_, limiter in self._types.items()}
-        missing = lists.missing(request) if lists is not None else ()
+        missing = lists.missing(request)
         if request.recorded is None:
             missing += tuple(note for each in self._limiters for note in self._missing(each, subjects))
         counting = [(each, subject) for each in self._limiters if (subject := found[each.type]) is not None]

@@ -165,18 +165,18 @@ def user_of(request: LoggedRequest) -> str | None:
 class ClientLists:
     """The lists of the settings and of the control document, as they are now and not as they were at a request."""
 
-    def __init__(self, access: AccessLists, plans: Plans, finder: SubjectFinder) -> None:
+    def __init__(self, access: AccessLists | None, plans: Plans, finder: SubjectFinder) -> None:
         self._access = access
         self._plans = plans
         self._missing = tuple(
             f"entries of lists for {name!r}: the log does not say it; name a field (--subject {name}=FIELD)"
-            for name in sorted(access.type_names)
+            for name in sorted(() if access is None else access.type_names)
             if not finder.finds(name)
         )
 
     def of(self, request: LoggedRequest, subjects: Mapping[str, str]) -> Action | None:
         """The list that the client of ``request`` is on; ``None`` if it is on none, so limits apply."""
-        if request.recorded is not None:
+        if self._access is None or request.recorded is not None:
             return None
         subjects_of = partial(self._plans.subjects_called, resolve=self._plans.subjects.given(subjects))
         listed = self._access.of_client(subjects[IP], subjects_of)
@@ -184,6 +184,6 @@ class ClientLists:
 
     def missing(self, request: LoggedRequest) -> tuple[str, ...]:
         """What the log does not say about this client."""
-        if request.recorded is not None:
+        if self._access is not None and request.recorded is not None:
             return ("allow and deny lists: not replayed for what was recorded, as its subjects are hashed",)
         return self._missing
