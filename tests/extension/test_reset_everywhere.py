@@ -19,7 +19,7 @@ LONG = "a user whose name is so long that a key has only a digest of it " * 2
 def app(request: pytest.FixtureRequest) -> Flask:
     app = Flask("shop")
     app.config["MULTILIMIT_STORAGE_URI"] = _uri(request)
-    app.config["MULTILIMIT_DENY_CACHE"] = 0
+    app.config.update(MULTILIMIT_DENY_CACHE=0, MULTILIMIT_STORAGE_TIMEOUT=10)
     multilimit = MultiLimit(app, user_loader=_user)
 
     @app.get("/one")
