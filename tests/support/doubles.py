@@ -58,6 +58,17 @@ class RecordingStorage(MemoryStorage):
         return [[hit.rule.time for hit in hits] for hits in self.checks]
 
 
+class OwnStorage:
+    """A storage that has what the protocol asks for, and nothing else: no clock, no slots, no traffic."""
+
+    shared = False
+
+    def __init__(self) -> None:
+        kept = MemoryStorage()
+        for name in ("check", "peek", "check_many", "settle", "reset", "close"):
+            setattr(self, name, getattr(kept, name))
+
+
 def limited_service(**options: Any) -> Callable[[], str]:
     """A limited function that is no view. All of these functions have the same name, and so the same scope."""
 

@@ -16,6 +16,7 @@ from flask_multilimit import IP, Ban, ConfigurationError, MultiLimit, Rule, curr
 from flask_multilimit.engine import Limiter, MemoryStorage, RedisStorage, hits_for
 from flask_multilimit.signals import request_rejected
 from flask_multilimit.testing import Clock, exhaust, freeze
+from support.doubles import OwnStorage
 from support.servers import Server
 
 
@@ -137,21 +138,10 @@ def test_freeze_without_a_multilimit_app_is_an_error(target: Any, message: str) 
 
 
 def test_freeze_of_a_storage_without_a_clock_is_an_error() -> None:
-    class Own:
-        shared = False
-
-        def __init__(self) -> None:
-            self.memory = MemoryStorage()
-
-        def __getattr__(self, name: str) -> object:
-            if name in {"clock", "wrapped"}:
-                raise AttributeError(name)
-            return getattr(self.memory, name)
-
     app = Flask("own")
-    MultiLimit(app, storage=Own())
+    MultiLimit(app, storage=OwnStorage())
 
-    with pytest.raises(ConfigurationError, match="the clock of Own cannot be replaced"), freeze(app):
+    with pytest.raises(ConfigurationError, match="the clock of OwnStorage cannot be replaced"), freeze(app):
         pass
 
 

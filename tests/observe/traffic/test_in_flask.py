@@ -10,11 +10,10 @@ import redis
 from flask import Flask
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
-from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.observe.traffic import Check, RecentTraffic, RuleCount, flushing, reader_of
 from flask_multilimit.observe.traffic.flushing import Traffic
 from flask_multilimit.serve.gate import gate_of
-from support.doubles import RecordingStorage
+from support.doubles import OwnStorage, RecordingStorage
 from support.servers import Server
 from support.waiting import until
 
@@ -123,24 +122,13 @@ def test_waits_are_counted(app: Flask) -> None:
     until(waits, every=0)
 
 
-class Own:
-    """A storage that keeps no traffic."""
-
-    shared = False
-
-    def __init__(self) -> None:
-        kept = MemoryStorage()
-        for name in ("check", "peek", "check_many", "settle", "reset", "close"):
-            setattr(self, name, getattr(kept, name))
-
-
 @pytest.mark.parametrize("log", ["summary", "off"])
 def test_refusals_are_logged_unless_switched_off_even_when_storage_keeps_none(
     caplog: pytest.LogCaptureFixture, log: str
 ) -> None:
     caplog.set_level(logging.INFO)
     shop = Shop(LOG=log)
-    assert shop.ask(5, storage=Own()) == [200] * 3 + [429] * 2
+    assert shop.ask(5, storage=OwnStorage()) == [200] * 3 + [429] * 2
 
     shop.traffic.flush(ending=True)
 
