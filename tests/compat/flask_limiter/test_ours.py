@@ -320,6 +320,22 @@ def test_overrides_change_limits_of_the_bridge(
     assert [told[0][0], " ".join(told[1])] == shown
 
 
+@pytest.mark.parametrize("scope", ["index:GET", "index:part", "mail"])
+def test_limit_with_a_scope_of_its_own_is_overridden_at_that_scope(app: Flask, scope: str) -> None:
+    limiter = Limiter(get_remote_address, app=app)
+    kinds = {
+        "index:GET": limiter.limit("9/minute", per_method=True),
+        "index:part": limiter.limit("9/minute", scope="part"),
+        "mail": limiter.shared_limit("9/minute", "mail"),
+    }
+    app.get("/", endpoint="index")(kinds[scope](named("v33")))
+    with app.app_context():
+        override = app.extensions["multilimit"].control.override
+        override(scope, limiter="limit-9", rules="1/hour", lasting=True, force=True)
+
+    assert codes(app, 2) == [200, 429]
+
+
 @pytest.mark.parametrize("override", [{"rule": "2/minute", "rules": "3/hour"}, {"times": 1.5}], ids=str)
 def test_overridden_limit_charges_only_responses_that_deduct_when_accepts(app: Flask, override: dict[str, Any]) -> None:
     limiter = Limiter(get_remote_address, app=app)
