@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from ..engine.errors import brief
 from ..engine.keys import DIGEST_PATTERN
 from ..engine.text import Phrase
 from ..observe.traffic.counts import encodable, short
-from ..plan.hits import Applied, hits_of
+from ..plan.hits import hits_of
 from ..plan.standings import AppliedAt, about_given, require_types, standings_at, standings_given
 from ..serve.gate import AppGate
 from .limits import places_of
@@ -208,11 +208,9 @@ def is_own(given: Mapping[str, str], subject: Subject) -> bool:
 def hits_of_client(gate: AppGate, client: Client, endpoint: str | None = None) -> list[Hit]:
     """The quotas of ``client`` alone, not those that it shares: at ``endpoint``, or everywhere; those under the
     declared limits, too."""
-    found: dict[str, Hit] = {}
-    for each in applied_to(gate, client, endpoint, declared=True):
-        own: Iterable[Applied] = (limiter for limiter in each.applied.limiters if is_own(client.given, limiter.subject))
-        found.update({hit.key: hit for hit in hits_of(own)})
-    return list(found.values())
+    places = applied_to(gate, client, endpoint, declared=True)
+    limiters = (limiter for each in places for limiter in each.applied.limiters)
+    return list(hits_of(limiter for limiter in limiters if is_own(client.given, limiter.subject)))
 
 
 def require_limiters(

@@ -359,14 +359,13 @@ def checked_by_extensions(gate: AppGate, endpoint: str | None) -> list[str]:
 
 def _limiters(plans: Mapping[str, Plan]) -> tuple[ListedLimiter, ...]:
     """The limiters of ``plans``, by method; each limiter once."""
-    found: dict[object, tuple[PlannedLimiter, str]] = {}
-    served: dict[object, list[str]] = {}
+    found: dict[object, tuple[PlannedLimiter, str, list[str]]] = {}
     for method, plan in plans.items():
         for planned in plan.limiters:
-            found.setdefault(_identity(planned), (planned, planned.declaration.scope or plan.scope))
-            served.setdefault(_identity(planned), []).append(method)
+            first = planned, planned.declaration.scope or plan.scope, list[str]()
+            found.setdefault(_identity(planned), first)[2].append(method)
     return tuple(
-        ListedLimiter(planned, scope, _shown_methods(served[key], plans)) for key, (planned, scope) in found.items()
+        ListedLimiter(planned, scope, _shown_methods(served, plans)) for planned, scope, served in found.values()
     )
 
 

@@ -221,7 +221,7 @@ def standing(
         sorted({each.endpoint for each in refusals} - scopes_of_endpoints(gate.app)),
         checked_by_extensions(gate, endpoint),
     )
-    if not (listed or elsewhere.bans or refusals or client.is_digest):
+    if not (listed or elsewhere.bans or refusals or client.is_digest):  # functions and checks may have other types
         require_types(gate.plans, client.given)
     now, others = gate.applier.time(), _with_others(places, client)
     state, verdict = next(_verdicts(listed, found, elsewhere, client, in_words, problem, others, now))
