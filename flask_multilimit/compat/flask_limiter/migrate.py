@@ -116,13 +116,15 @@ class Writer:
         flags = self._state.registry.exempt_names.get(name)
         endpoints = self._endpoints.get(name, [])
         counted: set[tuple[object, ...]] = set()
+        of_defaults = {window for each in self._state.settings.default_limits for window in _windows(each)}
         for limit in limits:
             if flags:
                 yield Move(_short(name), self._before(limit), [], ["exempt() has switched it off: leave it out"])
                 continue
             move = self._move(_short(name), limit, endpoints)
-            windows = {(limit.key_function, limit.methods, limit.scope, item.get_expiry()) for item in _items(limit)}
-            if counted & windows and not limit.scope and endpoints:
+            windows = _windows(limit)
+            taken = counted | of_defaults if "with_defaults" in move.after[0] else counted
+            if taken & windows and not limit.scope and endpoints:
                 own = f', scope="{endpoints[0]}.{len(counted)}")'
                 move.after = [f"{line.removesuffix(')')}{own}" for line in move.after]
                 move.notes.append("with a scope of its own, because another limit here has the same window")
@@ -265,6 +267,11 @@ def _ban(metas: tuple[Any, ...], notes: list[str]) -> Iterator[str]:
 def _items(limit: Limit) -> tuple[RateLimitItem, ...]:
     text = limit.limit_provider
     return parse_many(text) if isinstance(text, str) and text else ()
+
+
+def _windows(limit: Limit) -> set[tuple[object, ...]]:
+    """What two limits of an endpoint would count together."""
+    return {(limit.limit_by, limit.methods, limit.scope, item.get_expiry()) for item in _items(limit)}
 
 
 def _as_text(item: RateLimitItem) -> str:

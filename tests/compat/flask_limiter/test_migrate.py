@@ -208,6 +208,17 @@ def test_second_limit_of_the_same_window_gets_a_scope() -> None:
     assert_printed_declarations_run(app)
 
 
+def test_limit_beside_a_default_of_the_same_window_gets_a_scope() -> None:
+    app = limited(
+        lambda it: it.limit("3/minute", override_defaults=False),
+        default_limits=["9/minute"],
+        default_limits_exempt_when=is_vip,
+    )
+
+    assert '+ @rate_limiter(type=IP, rules="3/minute", with_defaults=True, scope="search.0")' in printed(app)
+    assert_printed_declarations_run(app)
+
+
 def test_defaults_blueprints_filters_and_callbacks_become_declarations() -> None:
     app = Flask("shop")
     limiter = Limiter(
