@@ -110,7 +110,8 @@ def type_of_given(subjects: Mapping[str, str], name: str | None) -> tuple[Subjec
     ``name`` is what is given. A type of one's own is there in name only. Raises :class:`ConfigurationError`."""
     own = {part: value for part, value in subjects.items() if part not in _LIMIT_TYPES}
     for part, value in own.items():
-        if part.lower() in RESERVED_NAMES or _is_header(part, value) or not re.fullmatch(keys.NAME_PATTERN, part):
+        is_name = len(own) > 1 or re.fullmatch(keys.NAME_PATTERN, part)  # of several, each is a function
+        if not is_name or part.lower() in RESERVED_NAMES or _is_header(part, value):
             named = brief(f"{part}:{value}")
             raise ConfigurationError(
                 f'subject {named}: its type is none of "ip", "user", "anonymous", and no name of a limiter, such as '

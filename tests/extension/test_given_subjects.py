@@ -21,7 +21,7 @@ def key_of_header() -> str | None:
     return request.headers.get("X-Key")
 
 
-def plan_of_header() -> str | None:
+def _plan_of_the_customer_of_header() -> str | None:
     return request.headers.get("X-Plan")
 
 
@@ -73,10 +73,10 @@ def test_check_of_a_given_subject_shares_the_quota_of_its_requests(
 
 
 def test_parts_of_several_own_types_need_the_name_of_their_limiter(app: Flask, check: Callable[..., bool]) -> None:
-    together = rate_limiter(type=(key_of_header, plan_of_header), name="key_plan", rules="1/minute")
+    together = rate_limiter(type=(key_of_header, _plan_of_the_customer_of_header), name="key_plan", rules="1/minute")
     app.add_url_rule("/", "view", together(view()))
     assert statuses(app, "/", headers=HEADERS) == [200]
-    subject = ["key_of_header:key-0", "plan_of_header:gold"]
+    subject = ["key_of_header:key-0", "_plan_of_the_customer_of_header:gold"]
 
     assert not check(subject, name="key_plan")
 
