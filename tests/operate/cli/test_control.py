@@ -228,14 +228,15 @@ def _write_on_full_disk(path: Path, text: str, **_: str) -> NoReturn:
 
 
 class TestExportAndImport:
-    def test_import_restores_exported_entries(
-        self, on_server: Command, redis_client: redis.Redis, tmp_path: Path
-    ) -> None:
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        return tmp_path / "entries.json"
+
+    def test_import_restores_exported_entries(self, on_server: Command, redis_client: redis.Redis, file: Path) -> None:
         on_server("deny", "203.0.113.7", "--lasting", "--reason", "scraper", "--author", "ann", "--yes")
         on_server("ban", "user:13", "--for", "1h", "--yes")
         on_server("set", "update", "ip-20s", "50 per 20 seconds", "--lasting", "--yes")
         before = on_server("entries", "--json").json["entries"]
-        file = tmp_path / "entries.json"
         assert on_server("entries", "--export", str(file)).code == 0
         redis_client.flushall()
 
@@ -248,8 +249,7 @@ class TestExportAndImport:
             ("import", "entries: 3", "restored")
         ]
 
-    def test_import_replaces_entries_of_same_client_and_keeps_others(self, on_server: Command, tmp_path: Path) -> None:
-        file = tmp_path / "entries.json"
+    def test_import_replaces_entries_of_same_client_and_keeps_others(self, on_server: Command, file: Path) -> None:
         on_server("deny", "203.0.113.7", "--lasting", "--yes")
         on_server("entries", "--export", str(file))
         on_server("allow", "203.0.113.7", "--lasting", "--yes")
@@ -270,10 +270,9 @@ class TestExportAndImport:
         ],
     )
     def test_import_with_one_invalid_entry_stores_nothing(
-        self, on_server: Command, tmp_path: Path, entry: dict[str, str], why: str
+        self, on_server: Command, file: Path, entry: dict[str, str], why: str
     ) -> None:
         good = {"kind": "deny", "who": "203.0.113.7", "id": "00000001", "since": 1.0}
-        file = tmp_path / "entries.json"
         file.write_text(json.dumps({"format": 1, "entries": [good, {"id": "00000002", "since": 1.0, **entry}]}))
 
         run = on_server("entries", "--import", str(file))
@@ -282,51 +281,45 @@ class TestExportAndImport:
         assert on_server("entries").out.startswith("No changes")
 
     def test_export_to_full_disk_is_an_error_and_keeps_old_file(
-        self, on_server: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, on_server: Command, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        file = tmp_path / "entries.json"
         file.write_text("the last one")
         monkeypatch.setattr(Path, "write_text", _write_on_full_disk)
 
         run = on_server("entries", "--export", str(file))
 
         assert (run.code, run.err) == (1, f"Error: {file}: No space left on device\n")
-        assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("entries.json", b"the last one")]
+        assert [(each.name, each.read_bytes()) for each in file.parent.iterdir()] == [("entries.json", b"the last one")]
 
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
-    def test_export_writes_to_a_pipe_without_replacing_it(self, on_server: Command, tmp_path: Path) -> None:
-        pipe = tmp_path / "pipe"
-        os.mkfifo(pipe)
-        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    def test_export_writes_to_a_pipe_without_replacing_it(self, on_server: Command, file: Path) -> None:
+        os.mkfifo(file)
+        reader = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
 
-        assert on_server("entries", "--export", str(pipe)).code == 0
+        assert on_server("entries", "--export", str(file)).code == 0
 
         assert json.loads(os.read(reader, 10_000)) == {"format": 1, "entries": []}
-        assert list(tmp_path.iterdir()) == [pipe]
-        assert pipe.is_fifo()
+        assert list(file.parent.iterdir()) == [file]
+        assert file.is_fifo()
         os.close(reader)
 
     @pytest.mark.parametrize("mode", [0o600, 0o400])
-    def test_export_keeps_secret_from_whom_the_old_file_was(
-        self, on_server: Command, tmp_path: Path, mode: int
-    ) -> None:
-        file = tmp_path / "entries.json"
+    def test_export_keeps_secret_from_whom_the_old_file_was(self, on_server: Command, file: Path, mode: int) -> None:
         file.touch(mode)
 
         assert on_server("entries", "--export", str(file)).code == 0
         assert file.stat().st_mode & 0o777 == 0o600
         assert json.loads(file.read_text())["entries"] == []
 
-    def test_export_follows_a_symlink(self, on_server: Command, tmp_path: Path) -> None:
-        file, link = tmp_path / "entries.json", tmp_path / "latest"
+    def test_export_follows_a_symlink(self, on_server: Command, file: Path) -> None:
+        link = file.with_name("latest")
         link.symlink_to(file)
 
         assert on_server("entries", "--export", str(link)).code == 0
 
         assert (link.is_symlink(), "format" in file.read_text()) == (True, True)
 
-    def test_import_reports_its_changes_as_json(self, on_server: Command, tmp_path: Path) -> None:
-        file = tmp_path / "entries.json"
+    def test_import_reports_its_changes_as_json(self, on_server: Command, file: Path) -> None:
         on_server("deny", "203.0.113.7", "--lasting", "--yes")
         file.write_text(on_server("entries", "--export", "-").out)
 
@@ -334,8 +327,8 @@ class TestExportAndImport:
 
         assert run.json == {"schema": 2, "imported": 1, "changed": True}
 
-    def test_export_and_import_together_are_an_error(self, on_server: Command, tmp_path: Path) -> None:
-        (file := tmp_path / "entries.json").write_text('{"format": 1, "entries": []}')
+    def test_export_and_import_together_are_an_error(self, on_server: Command, file: Path) -> None:
+        file.write_text('{"format": 1, "entries": []}')
 
         run = on_server("entries", "--export", "-", "--import", str(file))
 
@@ -344,9 +337,8 @@ class TestExportAndImport:
 
     @pytest.mark.parametrize("content", ["", "[", "[]", "null", "\0"])
     def test_import_of_another_file_is_an_error_and_stores_nothing(
-        self, on_server: Command, tmp_path: Path, content: str
+        self, on_server: Command, file: Path, content: str
     ) -> None:
-        file = tmp_path / "entries.json"
         file.write_text(content)
 
         assert on_server("entries", "--import", str(file)).code == 1

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flask_multilimit import ConfigurationError
 from flask_multilimit.operate.simulate.formats import FORMATS, MakeReader, expression, format_of, recognised
-from flask_multilimit.operate.simulate.logged import LoggedRequest, NoRequestError, Recorded, Times, field_name, moment
+from flask_multilimit.operate.simulate.logged import LoggedRequest, NoRequestError, Recorded, Times, moment
 from flask_multilimit.operate.simulate.recorded import line_of
 
 UTC = timezone.utc
@@ -481,10 +481,6 @@ def test_moment_may_be_a_date_a_time_or_iso_8601() -> None:
     assert moment("2026-11-22 03:19:27Z", berlin) == AT
     assert moment("2026-11-22 04:19", berlin) == AT - 27_000_000
     assert moment("2026-11-22", berlin) == moment("2026-11-21T23:00:00", UTC)
-
-
-def test_spellings_of_a_header_field_are_one_name() -> None:
-    assert {field_name(name) for name in ("X-Api-Key", "http_x_api_key", "x-api-key", "X_API_KEY")} == {"x_api_key"}
 
 
 def test_request_can_be_made_from_datetime_or_timestamp() -> None:
