@@ -44,7 +44,7 @@ class LogOptions:
     script_name: str
     endpoint: str | None
 
-    def open_logs(self, *fields: str) -> Logs:
+    def open_logs(self, *fields: str) -> StoppableLogs:
         """The logs that were named, or else what the app's recorders wrote, with the fields that subjects need, and
         these ``fields``. Raises :class:`ConfigurationError`."""
         if self.format_ and self.regex:
@@ -52,7 +52,7 @@ class LogOptions:
         make_reader = expression(self.regex) if self.regex else format_of(self.format_) if self.format_ else None
         first, last = _moment("--since", self.since, self.zone), _moment("--until", self.until, self.zone)
         wanted = tuple(filter(None, (*self.subject.values(), *fields)))
-        return Logs(self.logs or _recorded(), make_reader, self.zone, wanted, since=first, until=last)
+        return StoppableLogs(self.logs or _recorded(), make_reader, self.zone, wanted, since=first, until=last)
 
 
 def _zone(context: click.Context, parameter: click.Parameter, value: str | None) -> tzinfo:
@@ -111,31 +111,36 @@ def _recorded() -> list[Path]:
     return files
 
 
-class Stoppable:
-    """The requests of ``logs``, with a progress bar on a terminal. Ctrl-C ends them; a second one ends the program."""
+@dataclass
+class StoppableLogs(Logs):
+    """Logs with a progress bar on a terminal. Ctrl-C ends them; a second one ends the program. If they are not empty,
+    but nothing in them can be read, that is an error."""
 
-    def __init__(self, logs: Logs) -> None:
-        self._logs = logs
-        self.complete: bool = True
-        """``False`` if Ctrl-C ended them."""
+    complete: bool = True
+    """``False`` if Ctrl-C ended them."""
 
     def __iter__(self) -> Iterator[LoggedRequest]:
         catches = threading.current_thread() is threading.main_thread()  # no other thread can
         before = signal.signal(signal.SIGINT, self._stop) if catches else None
         try:
             with self._progress() as bar:
-                self._logs.on_read = None if bar is None else bar.update
-                for request in self._logs:
+                self.on_read: Callable[[int], object] | None = None if bar is None else bar.update
+                for request in super().__iter__():
                     if not self.complete:
-                        return
+                        break
                     yield request
         finally:
             if catches:
                 signal.signal(signal.SIGINT, before)
+        if any(file.lines for file in self.files) and not any(file.requests or file.outside for file in self.files):
+            names = ", ".join(file.name for file in self.files)
+            raise click.ClickException(
+                f"{names}: no line could be read; name the format: --format combined, or the server's own format string"
+            )
 
     def _progress(self) -> Any:
-        paths = [Path(path) for path in self._logs.paths if str(path) != STANDARD_INPUT]
-        if not sys.stderr.isatty() or len(paths) < len(self._logs.paths) or not all(map(Path.is_file, paths)):
+        paths = [Path(path) for path in self.paths if str(path) != STANDARD_INPUT]
+        if not sys.stderr.isatty() or len(paths) < len(self.paths) or not all(map(Path.is_file, paths)):
             return nullcontext()
         return click.progressbar(length=sum(path.stat().st_size for path in paths), file=sys.stderr)
 
@@ -150,15 +155,6 @@ def _moment(option: str, text: str | None, zone: tzinfo) -> int | None:
         return None if text is None else moment(text, zone)
     except ValueError:
         raise click.UsageError(f"{option} {text!r}: write 2026-11-22, or 2026-11-22T03:15") from None
-
-
-def require_requests(files: Sequence[LogFile]) -> None:
-    """Fail if the log is not empty, but nothing in it could be read."""
-    if any(file.lines for file in files) and not any(file.requests or file.outside for file in files):
-        names = ", ".join(file.name for file in files)
-        raise click.ClickException(
-            f"{names}: no line could be read; name the format: --format combined, or the server's own format string"
-        )
 
 
 def local_time(at: int, zone: tzinfo) -> str:

@@ -19,14 +19,12 @@ from ..simulate.report import Report, RuleReport
 from .base import command, current_gate, pairs_option, show
 from .logs import (
     LogOptions,
-    Stoppable,
     cost_field_option,
     file_lines,
     local_time,
     log_options,
     percent,
     png_option,
-    require_requests,
     share,
     writing,
 )
@@ -88,11 +86,9 @@ def simulate_command(
         )
         for _, each in sets
     ]
-    read = log.open_logs(*header_fields(each.plans for _, each in sets).values(), cost_field)
-    requests = Stoppable(read)
-    run(requests, replays)
-    require_requests(read.files)
-    reports = [replay.report(complete=requests.complete, files=read.files) for replay in replays]
+    logs = log.open_logs(*header_fields(each.plans for _, each in sets).values(), cost_field)
+    run(logs, replays)
+    reports = [replay.report(complete=logs.complete, files=logs.files) for replay in replays]
     named = [(name, report) for (name, _), report in zip(sets, reports, strict=True)]
     if png is not None:
         part = "" if log.endpoint is None else f"; requests to {log.endpoint!r}"

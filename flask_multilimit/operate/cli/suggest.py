@@ -19,14 +19,12 @@ from .base import command, show
 from .logs import (
     FILE,
     LogOptions,
-    Stoppable,
     cost_field_option,
     file_lines,
     local_time,
     log_options,
     percent,
     png_option,
-    require_requests,
     share,
     writing,
 )
@@ -75,36 +73,34 @@ def suggest_command(
     if cost_field and (html or png):
         raise click.UsageError("--html and --png show requests, not units: leave out --cost-field")
     at_most = share_from(refuse_at_most)
-    read = log.open_logs(cost_field)
-    requests = Stoppable(read)
+    logs = log.open_logs(cost_field)
     arrivals = arrivals_of(
         app,
-        requests,
+        logs,
         type=type_,
         endpoint=log.endpoint,
         subjects=log.subject,
         cost_field=cost_field,
         script_name=log.script_name,
     )
-    require_requests(read.files)
     traffic = traffic_of(arrivals, windows)
     found = suggest_for(traffic, at_most)
     with writing():
         if html is not None:
-            source = ", ".join(map(str, read.paths))
+            source = ", ".join(map(str, logs.paths))
             html.write_text(_page(found, traffic, source, refuse_at_most), encoding="utf-8")
         if png is not None:
             draw(found, traffic, png)
     stopped = console.style("Stopped: this covers the requests until then.", fg="yellow", bold=True)
     show(
-        lambda: [*([] if requests.complete else [stopped]), *_screen(found, log.zone), *file_lines(read.files)],
+        lambda: [*([] if logs.complete else [stopped]), *_screen(found, log.zone), *file_lines(logs.files)],
         suggestion=found.as_json(),
         paste={
             "decorator": declaration(found, found.proposed),
             "toml": toml(found),
             "command": command_to_try(found),
         },
-        complete=requests.complete,
+        complete=logs.complete,
     )
 
 

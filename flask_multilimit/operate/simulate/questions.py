@@ -213,10 +213,10 @@ def arrivals_of(
     for request in logged_requests(requests):
         if not is_counted(routes.destination_of(request)):
             continue
-        subjects_then = finder.subjects_of(request)
-        if lists.of(request, subjects_then) is not None:
+        known = finder.subjects_of(request)
+        if lists.of(request, known) is not None:
             continue
-        subject, units = subject_of(subjects_then), real_cost_in(request, cost_field) if cost_field else None
+        subject, units = subject_of(known), real_cost_in(request, cost_field) if cost_field else None
         if cost_field and units is None:
             arrivals.without_cost += 1
         elif subject is not None:
