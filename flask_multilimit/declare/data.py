@@ -578,9 +578,7 @@ def _mistake(found: Any, model: type[BaseModel]) -> Mistake:
     reason = _remedy_for(found, str(steps[-1]) if steps else "")
     if isinstance(reason, Phrase):
         return Mistake(path, given, reason.values["remedy"] if reason.values.get("given") == given else reason)
-    reason = reason.removeprefix(f"{given}: ")
-    reason = reason if reason[1:2].isupper() else reason[:1].lower() + reason[1:]
-    return Mistake(path, given, reason)
+    return Mistake(path, given, reason.removeprefix(f"{given}: "))
 
 
 def _remedy_for(found: Any, field: str) -> str:
@@ -588,6 +586,7 @@ def _remedy_for(found: Any, field: str) -> str:
     if "error" in context:
         return message_of(context["error"])
     message = str(found["msg"])
+    message = message[:1].lower() + message[1:]
     if found["type"] in _BOUNDS:
         return Phrase(_BOUNDS[found["type"]], n=f"{next(iter(context.values())):.15g}")
     if found["type"] == "string_pattern_mismatch":
