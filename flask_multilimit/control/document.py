@@ -36,23 +36,22 @@ class Document(NamedTuple):
 
     def with_entry(self, entry: Override | Listing) -> Document:
         """The document with ``entry``, which replaces an entry with the same target."""
-        others = [each for each in self.entries if each.target != entry.target]
-        if len(others) >= MOST_ENTRIES:
-            raise ConfigurationError(
-                Phrase("the control document has {n} entries: undo some, or deny networks", n=MOST_ENTRIES)
-            )
-        if entry.kind == "override" and sum(each.kind == "override" for each in others) >= MOST_OVERRIDES:
-            raise ConfigurationError(
-                Phrase("the control document has {n} overrides: undo some, or give patterns", n=MOST_OVERRIDES)
-            )
-        return Document((*others, entry))
+        return self.updated_by(Document((entry,)))
 
     def updated_by(self, newer: Document) -> Document:
-        """Both documents; for entries with the same target, those of ``newer``. Only ``newer`` if both are too many."""
+        """Both documents; for entries with the same target, those of ``newer``. Raises :class:`ConfigurationError` if
+        these are too many."""
         targets = {each.target for each in newer.entries}
         both = Document((*(each for each in self.entries if each.target not in targets), *newer.entries))
-        fits = len(both.entries) <= MOST_ENTRIES and len(both.overrides) <= MOST_OVERRIDES
-        return both if fits else newer
+        if len(both.entries) > MOST_ENTRIES:
+            raise ConfigurationError(
+                Phrase("the control document has {n} entries: undo some, or deny networks", n=len(self.entries))
+            )
+        if newer.overrides and len(both.overrides) > MOST_OVERRIDES:
+            raise ConfigurationError(
+                Phrase("the control document has {n} overrides: undo some, or give patterns", n=len(self.overrides))
+            )
+        return both
 
     def check_unique(self) -> None:
         """Raise :class:`ConfigurationError` if several entries concern the same limit or client, or have the same

@@ -211,7 +211,10 @@ class ControlFollower:
         ours, is_older = known.document.at(found.now), written_at(found.stamp) <= written_at(known.stamp)
         has_undone_entries = is_older and known.stamp and document.at(found.now).entries
         if (ours.entries or has_undone_entries) and _has_lost(known, found):
-            self._put_back(ours if is_older else ours.updated_by(document), found)
+            if not is_older:
+                with suppress(ConfigurationError):  # both together may be too many
+                    document = ours.updated_by(document)
+            self._put_back(ours if is_older else document, found)
             return
         if ours.entries and not found.stamp:
             self._logger.warning(

@@ -276,6 +276,8 @@ class TestDocumentOnServer:
         with pytest.raises(ConfigurationError, match="1000 overrides"):
             shop.control.override(who="192.0.2.1", times=2.0, lasting=True)
         one_more = {**override, "id": "ffffffff", "who": "::1"}
+        with pytest.raises(ConfigurationError, match="has 1000 overrides: undo some, or give patterns"):
+            shop.control.import_entries(json.dumps({"format": 1, "entries": [one_more]}))
         with pytest.raises(ConfigurationError, match="more than 1000 overrides"):
             document_from(json.dumps({"format": 1, "entries": [*entries, one_more]}))
 
