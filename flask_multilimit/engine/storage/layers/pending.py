@@ -176,12 +176,15 @@ class PendingCharges:
                 self._log(item[1].hits, error)
 
     def _fill_up(self, decision: Decision) -> None:
-        """For each charge that did not fit, take all that is left."""
+        """For each charge that did not fit, take all that is left. Later charges of the batch may have taken some of
+        what was left then."""
         if not any(retry_afters(decision.reply)):  # usually, and there may be thousands of charges
             return
-        for status in decision.statuses:
+        statuses = list(decision.statuses)
+        while statuses:
+            status = statuses.pop()
             if not status.allowed and status.remaining:
-                self._storage.check((replace(status.hit, cost=status.remaining),))
+                statuses += self._storage.check((replace(status.hit, cost=status.remaining),)).statuses
 
 
 def _unlimited(hits: tuple[Hit, ...]) -> Hits:

@@ -115,6 +115,21 @@ def test_pending_charge_that_does_not_fit_takes_all_that_remains(workers: Worker
     assert workers.limiter.peek(plan).remaining == 0
 
 
+@pytest.mark.parametrize("algorithm", ["token_bucket", "leaky_bucket", "gcra"])
+def test_pending_charges_that_follow_one_that_does_not_fit_leave_nothing_of_it(
+    workers: Workers, algorithm: str
+) -> None:
+    plan = {cost: hits_for(Rule(10, 10, algorithm=algorithm, burst=10), scope="api", cost=cost) for cost in (1, 5)}
+    workers.break_down()
+    for cost, seconds in [(5, 1), (1, 0), (5, 1), (1, 1), (1, 1)]:
+        assert workers.limiter.check(plan[cost]).allowed
+        workers.clock.advance(seconds)
+
+    workers.mend()
+
+    assert workers.limiter.peek(plan[1]).remaining == 0, "13 units were admitted in 4 seconds"
+
+
 def test_a_check_whose_reply_is_lost_is_charged_once(workers: Workers) -> None:
     workers.storage.loses_replies = True
     assert workers.limiter.check(hits("5/minute")).allowed
