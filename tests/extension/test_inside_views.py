@@ -85,15 +85,6 @@ class TestCheck:
             "True",
         ]
 
-    def test_check_counts_the_given_subject(self, app: Flask, multilimit: MultiLimit) -> None:
-        app.add_url_rule(
-            "/<to>",
-            "view",
-            lambda to: str(multilimit.check("1/minute", scope="mail", subject=f"recipient:{to}").allowed),
-        )
-
-        assert [ask(app, path).text for path in ("/ann", "/ann", "/bob")] == ["True", "False", "True"]
-
     def test_check_with_an_endpoint_as_scope_shares_its_quota(self, app: Flask, multilimit: MultiLimit) -> None:
         app.add_url_rule("/limited", "limited", rate_limiter(rules="2/minute")(view()))
         app.add_url_rule("/", "view", lambda: str(multilimit.check("2/minute", scope="limited").allowed))
@@ -204,24 +195,6 @@ class TestWithoutRequest:
         assert second.exception.decision.retry_after == 60
         clock.advance(60)
         assert runner.invoke(args=["rebuild"]).output == "rebuilt\n"
-
-    def test_check_in_a_task_shares_the_quota_of_a_view(self, app: Flask, multilimit: MultiLimit) -> None:
-        app.add_url_rule("/", "view", rate_limiter(type=LimitType.USER, rules="1/minute")(view()))
-        ask(app, headers={"X-User": "ann"})
-
-        with app.app_context():
-            decision = multilimit.check("1/minute", scope="view", subject="user:ann")
-
-        assert not decision.allowed
-
-    def test_check_of_an_address_counts_its_network_as_in_a_request(self, app: Flask, multilimit: MultiLimit) -> None:
-        app.add_url_rule("/", "view", rate_limiter(type=LimitType.IP, rules="1/minute")(view()))
-        ask(app, environ_base={"REMOTE_ADDR": "2001:db8::1"})
-
-        with app.app_context():
-            decision = multilimit.check("1/minute", scope="view", subject="ip:2001:db8::ffff")
-
-        assert not decision.allowed
 
     @pytest.mark.parametrize("kind", [LimitType.IP, LimitType.USER, (LimitType.USER, LimitType.IP)])
     def test_check_by_ip_or_user_without_a_subject_is_an_error(
