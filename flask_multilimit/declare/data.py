@@ -45,7 +45,7 @@ from ..engine.rules import (
     SHORTEST,
     SHORTEST_TIMEOUT,
     rule_of,
-    rules_in,
+    rules_from,
 )
 from ..engine.text import LONGEST_ADDRESS, LONGEST_FILE, LONGEST_MESSAGE, LONGEST_NAME, LONGEST_SUBJECT, Phrase
 from .addresses import network_from
@@ -251,9 +251,8 @@ def _check_rule_text(text: str, info: ValidationInfo) -> str:
     return _check_may_import(text, info)
 
 
-RuleText = Annotated[
-    str, Field(examples=["100/minute", "10 per 20 seconds; 100/hour"]), AfterValidator(_check_rule_text)
-]
+_EXAMPLES = Field(examples=["100/minute", "10 per 20 seconds; 100/hour"])
+RuleText = Annotated[str, _EXAMPLES, AfterValidator(_check_rule_text)]
 RuleItem = Annotated[
     Annotated[RuleText, Tag("<text>")] | Annotated[WrittenRule, Tag("<table>")],
     _forms('give text such as "100/minute", or a table such as {"count": 100, "time": 60}'),
@@ -270,13 +269,7 @@ WrittenRules = Annotated[
 def rules_of(written: str | WrittenRule | Iterable[str | WrittenRule]) -> tuple[Rule, ...]:
     """The rules in ``written``. Raises :class:`ConfigurationError`."""
     items = [written] if isinstance(written, (str, WrittenRule)) else written
-    found: list[Rule] = []
-    for item in items:
-        if isinstance(item, WrittenRule):
-            found.append(item.rule)
-        else:
-            found += rules_in(item)
-    return tuple(found)
+    return rules_from([item.rule if isinstance(item, WrittenRule) else item for item in items])
 
 
 class WrittenReserve(Written):
@@ -425,13 +418,10 @@ def _check_limit_text(text: str) -> str:
     return text
 
 
-def _check_limit_text_or_off(text: str) -> str:
-    return text if text == OFF else _check_limit_text(text)
-
-
-_EXAMPLES = Field(examples=["100/minute", "10 per 20 seconds; 100/hour"])
 LimitText = Annotated[str, _EXAMPLES, AfterValidator(_check_limit_text)]
-LimitTextOrOff = Annotated[str, _EXAMPLES, AfterValidator(_check_limit_text_or_off)]
+LimitTextOrOff = Annotated[
+    str, _EXAMPLES, AfterValidator(lambda text: text if text == OFF else _check_limit_text(text))
+]
 _REMEDY = 'give text such as "100/minute", a table such as {"type": "ip", "rules": "100/minute"}, or a list of these'
 WrittenLimit = Annotated[
     Annotated[LimitText, Tag("<text>")] | Annotated[WrittenLimiter, Tag("<table>")], _forms(_REMEDY)

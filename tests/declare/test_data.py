@@ -153,6 +153,9 @@ class TestSchema:
     def test_schema_rejects_invalid_limits(self, written: Any) -> None:
         assert not self.VALIDATOR.is_valid(written)
 
+    def test_schema_accepts_limits_that_are_off(self) -> None:
+        self.VALIDATOR.validate({"limits": {"metrics": "off"}})
+
     def test_schema_describes_every_option(self) -> None:
         definitions = json_schema()["$defs"]
 
