@@ -77,6 +77,18 @@ def test_debt_is_shown_as_units_over(app: Flask, ada: FlaskClient) -> None:
     )
 
 
+def test_page_links_the_quota_that_all_clients_without_a_login_share() -> None:
+    app = made(MULTILIMIT_ANONYMOUS_USER="shared")
+    statuses(app, *["/mine"] * 3)
+    ada = browser_of("ada", app)
+
+    page = ada.get(SUBJECT, query_string=ASKED).text
+    (link,) = set(re.findall(r'<a href="([^"]+)">while not logged in</a>', page))
+
+    assert "refused at api.mine by user-60s" in ada.get(unescape(link)).text
+    assert "<a" not in ada.get(unescape(link)).text.partition("while not logged in")[0].rpartition("<th")[2]
+
+
 def test_page_shows_quotas_of_a_user(app: Flask, ada: FlaskClient) -> None:
     statuses(app, "/mine", headers={"X-User": "a/b ..?#&é"})
 
