@@ -23,6 +23,7 @@ from ..base import KeepsSlots, Lost, Slot, Storage, check_clock, check_storage, 
 from ..forgetting import MOST_KEYS, check_memory_keys
 from .health import Health, Report, check_on_change, check_workers
 from .outage import Outage, State
+from .pending import repeatable
 
 
 class GuardedStorage:
@@ -121,9 +122,18 @@ class GuardedStorage:
         return decisions
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        """While the storage is down, settlements of charges that it has made are kept for later."""
-        if not self._outage.settle(check_id, charges):
+        """While the storage is down, settlements of charges that it has made are kept for later; so is the first that
+        fails, unless it may have been made and would then be made twice."""
+        if self._outage.settle(check_id, charges):
+            return
+        try:
             self.wrapped.settle(check_id, charges)
+        except StorageError as error:
+            with suppress(StorageError):
+                self.peek(tuple([charge.hit for charge in charges]))  # an outage begins if this fails, too
+            kept = repeatable(charges) if error.no_reply else charges
+            if not self._outage.settle(check_id, kept) or len(kept) < len(charges):
+                raise
 
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
         """While the storage is down, slots that it holds are released later."""

@@ -289,6 +289,45 @@ def test_settlement_of_a_charge_made_before_an_outage_is_made_after_it(workers: 
 
 
 @pytest.mark.parametrize("units", [0, 4])
+@pytest.mark.parametrize("no_reply", [False, True])
+def test_settlement_that_is_the_first_to_fail_is_made_after_the_outage(
+    workers: Workers, units: int, *, no_reply: bool
+) -> None:
+    limiter = workers.limiter
+    decision = limiter.check(hits("5/minute"))
+    workers.storage.error = StorageError("it is down", no_reply=no_reply)
+
+    limiter.settle(decision, units)
+    workers.mend()
+
+    assert limiter.peek(hits("5/minute")).remaining == 5 - units
+
+
+def test_settlements_after_one_that_may_have_been_made_are_made_after_the_outage(workers: Workers) -> None:
+    limiter, plan = workers.limiter, hits(Rule(3600, 9, algorithm="fixed_window"), cost=2)
+    first, second = limiter.check(plan), limiter.check(plan)
+    workers.storage.error = StorageError("it is down", no_reply=True)
+
+    with pytest.raises(StorageError, match="it is down"):
+        limiter.settle(first, 0)
+    limiter.settle(second, 0)
+    workers.mend()
+
+    assert limiter.peek(plan).remaining == 9 - 2
+
+
+def test_settlement_whose_reply_alone_is_lost_begins_no_outage_and_counts_once(workers: Workers) -> None:
+    limiter, plan = workers.limiter, hits("9/hour", cost=2)
+    decision = limiter.check(plan)
+    loses_the_first_reply(workers.storage, "settle")
+
+    with pytest.raises(StorageError, match="the reply was lost"):
+        limiter.settle(decision, 5)
+
+    assert (limiter.health().state, limiter.peek(hits("9/hour")).remaining) == ("working", 4)
+
+
+@pytest.mark.parametrize("units", [0, 4])
 def test_a_settlement_of_a_check_whose_reply_is_lost_reaches_the_storage(workers: Workers, units: int) -> None:
     limiter, plan = workers.limiter, hits("9/hour")
     workers.storage.loses_replies = True
