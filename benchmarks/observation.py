@@ -121,7 +121,7 @@ def count_a_second(counter: EventCounter, limiter: Limiter) -> None:
         hits = hits_for("1/hour", scope=f"view-{number % 50}", subject=f"user:{number}")
         for _ in range(2):
             decision = limiter.check(hits)
-            applied = (Subject(("default", str(number)), hits),)
+            applied = (Subject(("user", str(number)), hits),)
             counter.count(f"view-{number % 50}", outcome_of(decision, 0.0), "storage", decision, applied)
 
 
