@@ -159,7 +159,7 @@ def pictures(session: nox.Session) -> None:
 
 @nox.session
 def examples(session: nox.Session) -> None:
-    """Run each example, ask for the page of each app, which builds its limits, draw the picture of the docs, and
+    """Run each example, ask for the page of each app, which builds its limits, draw the pictures, and
     measure what README says about other libraries."""
     session.install(".[test,plot]", *PEERS)
     found = sorted(Path("examples").glob("*.py"))
@@ -167,7 +167,9 @@ def examples(session: nox.Session) -> None:
         session.error("no example found in examples/")
     for example in found:
         session.run("python", "-W", "error", "-c", RUN_EXAMPLE, str(example))
-    session.run("pytest", "-m", "", "tests/examples/test_programs.py", "tests/docs/test_comparison.py")
+    drawing = ["tests/examples/test_what_if.py", "tests/operate/simulate/test_picture.py"]
+    drawing.append("tests/operate/cli/test_simulate.py")
+    session.run("pytest", "-m", "", "tests/examples/test_programs.py", "tests/docs/test_comparison.py", *drawing)
 
 
 @nox.session
