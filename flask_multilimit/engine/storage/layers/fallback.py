@@ -229,9 +229,12 @@ class Fallback:
             left = min(left, max((remaining - assumed) // self.workers, 1))
             full_at = max(full_at, until)
         if full_at > self.now():
-            here = self._memory.peek((Hit(hit.key, share, 0),)).remaining
-            in_past = here == burst and share.quota.periods is None
-            self._charge(hit.key, share, here - left, full_at if in_past else None)
+            here, _, reset_after = standing_of(self._memory.peek((Hit(hit.key, share, 0),)).reply, 0)
+            is_calendar = share.quota.periods is not None
+            if left <= here < burst and self.now() + reset_after < full_at and not is_calendar:
+                self._memory.reset([hit.key])  # what an earlier outage left, which the last answer counts to a fraction
+                here = burst
+            self._charge(hit.key, share, here - left, full_at if here == burst and not is_calendar else None)
 
     def _assumed_usage(self, rule: Rule, last: LastAnswer | None) -> tuple[int, int]:
         """How many units of a key other workers may have used before the outage without this process learning of it,

@@ -130,6 +130,27 @@ def test_pending_charges_that_follow_one_that_does_not_fit_leave_nothing_of_it(
     assert workers.limiter.peek(plan[1]).remaining == 0, "13 units were admitted in 4 seconds"
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "seconds"), [("token_bucket", 0.3), ("leaky_bucket", 0.3), ("gcra", 0.3), ("sliding_window", 9.3)]
+)
+def test_second_outage_admits_no_more_than_the_storage_had_left_after_the_first(
+    workers: Workers, algorithm: str, seconds: float
+) -> None:
+    burst = None if algorithm == "sliding_window" else 10
+    plan = hits_for(Rule(10, 10, algorithm=algorithm, burst=burst), scope="api")
+    workers.break_down()
+    assert workers.admitted(plan, 8) == [8]
+    workers.clock.advance(0.8)
+    workers.mend()
+    assert workers.limiter.peek(plan).remaining == 2, "it was charged only now"
+
+    workers.break_down()
+
+    assert workers.admitted(plan) == [2]
+    workers.clock.advance(seconds)
+    assert not workers.limiter.check(plan).allowed
+
+
 def test_a_check_whose_reply_is_lost_is_charged_once(workers: Workers) -> None:
     workers.storage.loses_replies = True
     assert workers.limiter.check(hits("5/minute")).allowed
