@@ -127,6 +127,9 @@ class Limiter:
         A check that is repeated with its ``check_id`` (``decision.id``, or one of your own) is charged once if one of
         its rules is a ``sliding_window``, which remembers ids for the length of its window. Raises
         :class:`StorageError`, and :class:`ConfigurationError` for no hits or two with one key.
+
+        To charge at the end of a generator, check at its beginning and :meth:`settle` at its end: garbage collection
+        may end a dropped generator inside of another check in memory, for which a check would wait forever.
         """
         if check_id is not None:
             if not isinstance(check_id, UUID):
