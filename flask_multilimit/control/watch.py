@@ -138,7 +138,8 @@ class ControlFollower:
             try:
                 self._read_store()
             except StorageError as error:
-                if not error.no_reply:  # otherwise the guard of the storage reports it
+                # A server that is away, or loads its data after a restart, is reported by the guard of the storage.
+                if not error.no_reply and error.server_code != "LOADING":
                     self._fail(error)
                 self._prune(self.in_force.time())
 

@@ -17,6 +17,8 @@ from flask_multilimit import ConfigurationError
 from flask_multilimit.control.control import NeedsForce, seconds_of
 from flask_multilimit.control.document import Document, document_from
 from flask_multilimit.control.entries import entry_from
+from flask_multilimit.control.store import StoredDocument
+from flask_multilimit.engine.storage.redis.failures import storage_error
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import control_changed, control_failed
 from support.waiting import until
@@ -133,6 +135,19 @@ class TestDocumentOnServer:
         assert len([each for each in caplog.records if message in each.getMessage()]) == 1
         with pytest.raises(ConfigurationError, match=message):
             shop.control.allow("198.51.100.7", lasting=True)
+
+    def test_server_that_loads_its_data_is_not_reported_as_a_broken_document(
+        self, shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def read(_known: str) -> StoredDocument:
+            raise storage_error(redis.BusyLoadingError("Redis is loading the dataset in memory"))
+
+        shop.control.deny("198.51.100.7", lasting=True)
+        monkeypatch.setattr(shop.follower.store, "read", read)
+
+        shop.follower.look()
+
+        assert (shop.statuses(1), shop.follower.problem, caplog.records) == ([403], None, [])
 
     def test_valid_document_after_a_broken_one_is_in_force(self, shop: Shop, redis_client: redis.Redis) -> None:
         redis_client.hset(KEY, mapping={"stamp": "9-broken", "document": "{"})
