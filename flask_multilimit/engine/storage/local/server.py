@@ -99,7 +99,7 @@ class LocalServer:
     def __init__(self, directory: Path | None = None) -> None:
         self._given_directory = directory
         self.found: bool = False
-        """Whether the server was running when this process last asked it. Set it to ``False`` if it does not answer."""
+        """Whether the server was running when this process last asked it. Set it to ``False`` if it has ended."""
         self._descriptor: int | None = None
         self._was_found = False  # so the server should still run
         self._error: StorageError | None = None

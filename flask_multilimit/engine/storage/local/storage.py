@@ -33,15 +33,20 @@ class LocalConnection(TimedUnixConnection):
         super().__init__(**options)
 
     def _connect(self) -> TimedSocket:
-        if not self._server.found:
-            self._server.find()
-            self._deadline.start_again()
+        if self._server.found:
+            try:
+                return self._connect_to_found()
+            except TimeoutError:
+                raise
+            except OSError:  # it has ended
+                self._server.found = False
+        self._server.find()
+        self._deadline.start_again()
+        return self._connect_to_found()
+
+    def _connect_to_found(self) -> TimedSocket:
         self.path: str = str(self._server.socket)
-        try:
-            return super()._connect()
-        except OSError:
-            self._server.found = False  # the next check looks for it again
-            raise
+        return super()._connect()
 
 
 class LocalStorage(RedisStorage):
@@ -49,8 +54,9 @@ class LocalStorage(RedisStorage):
     after the last process that uses it. Does everything that :class:`RedisStorage` does, with nothing to set up.
 
     ``directory`` is an absolute path that only this user can access (mode 0700); by default ``flask-multilimit-<uid>``
-    in the folder for temporary files. Processes that use the same directory share their quotas. The first check of a
-    process may take up to 5 seconds, to start the server; later checks take at most ``timeout``.
+    in the folder for temporary files. Processes that use the same directory share their quotas. A check takes at most
+    ``timeout``, and up to 5 seconds longer if it must start the server: the first one, or the next one after the server
+    was killed.
     """
 
     def __init__(self, directory: Path | None = None, *, timeout: float) -> None:

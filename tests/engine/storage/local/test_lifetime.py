@@ -202,7 +202,7 @@ def test_a_server_without_supervisor_is_replaced(place: Place, server_binaries: 
         orphan.wait()
 
 
-def test_killed_server_is_started_again_after_one_failed_check(place: Place) -> None:
+def test_killed_server_is_started_again_by_the_next_check(place: Place) -> None:
     first, second = place.user(), place.user()
     first("check")
     second("check")
@@ -210,8 +210,6 @@ def test_killed_server_is_started_again_after_one_failed_check(place: Place) -> 
     kill(place.server)
 
     until(lambda: not place.supervisors())
-    with pytest.raises(StorageError):
-        first("check")
     assert first("check", 40) == 40
     assert second("check", 40) == 10
     assert len(place.supervisors()) == 1
@@ -224,8 +222,6 @@ def test_log_says_that_quotas_are_gone_with_a_killed_server(place: Place, caplog
 
     kill(place.server)
     until(lambda: not place.supervisors())
-    with pytest.raises(StorageError):
-        limiter.check(HITS)
     limiter.check(HITS)
 
     (message,) = caplog.messages
@@ -269,7 +265,7 @@ def test_guard_decides_until_a_killed_server_is_started_again(place: Place) -> N
     assert len({user("server_id") for user in users}) == 1
 
 
-def test_removed_directory_is_made_again_after_one_failed_check(place: Place) -> None:
+def test_removed_directory_is_made_again_by_the_next_check(place: Place) -> None:
     user = place.user()
     user("check")
     for path in place.directory.iterdir():
@@ -277,9 +273,6 @@ def test_removed_directory_is_made_again_after_one_failed_check(place: Place) ->
     place.directory.rmdir()
     kill(place.server)
     until(lambda: not place.supervisors())
-
-    with pytest.raises(StorageError):
-        user("check")
 
     assert user("check", 51) == 50
     assert place.user()("check") == 0
