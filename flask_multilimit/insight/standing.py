@@ -6,7 +6,9 @@ import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
 
 from ..control.entries import Listing, Override
 from ..declare.addresses import Network, Networks, Who
@@ -25,7 +27,7 @@ from ..serve.access import Listed
 from ..serve.gate import AppGate
 from .bans import BegunBan, bans_elsewhere, began
 from .changes import Entry, document_in_force, entry_of
-from .clients import ALL_ANONYMOUS, Client, applied_to, in_traffic, listed_of
+from .clients import ALL_ANONYMOUS, Client, applied_to, in_traffic, is_own, listed_of
 from .limits import checked_by_extensions, rule_fields
 from .text import duration, local_time, rule_text, subject_text
 from .traffic import RefusedSubject, TrafficMemory, refused_subject
@@ -120,12 +122,19 @@ class RequestStanding(Described):
     """The types of limits whose subjects are not given, each with the names of its parts."""
     by_request: tuple[str, ...]
     """The names of limiters whose rules are not known here: they depend on a request that the client does not make."""
+    own: Annotated[tuple[RuleStanding | BanStanding, ...], Field(exclude=True)]
+    """The rules and bans that count the client alone: a reset and `unban` concern these."""
 
     @property
     def is_used(self) -> bool:
         """Whether anything of a quota of its own is used, or a refusal remembered."""
         own = (each for each in self.rules if each.type != EVERYONE.type)
         return any(each.used for each in own) or any(each.reset_after for each in self.bans)
+
+    @property
+    def own_is_used(self) -> bool:
+        """Whether there is anything to reset of what counts the client alone."""
+        return any(each.reset_after or (isinstance(each, RuleStanding) and each.used) for each in self.own)
 
     @property
     def lets_everyone_pass(self) -> bool:
@@ -192,6 +201,8 @@ class Standing(Described):
     """In the last hour, most first."""
     lift: tuple[str, ...]
     """Commands that let it pass again."""
+    has_own_ban: Annotated[bool, Field(exclude=True)]
+    """Whether `unban` lifts a ban that refuses it."""
     problem: str
     """Why the storage did not answer."""
 
@@ -210,7 +221,7 @@ def standing(
     :class:`ConfigurationError` if there is no such endpoint, and for a type that neither limits nor traffic know."""
     with_shared = replace(client, given={**client.given, EVERYONE.type: EVERYONE.value}) if client.given else client
     places = applied_to(gate, with_shared, endpoint, method)
-    found, problem = _requests(gate, places, everywhere=endpoint is None)
+    found, problem = _requests(gate, places, client.given, everywhere=endpoint is None)
     if endpoint is None:
         found = sorted((each for each in found if not each.lets_everyone_pass), key=_rank)
     shown, paging = paged(found, page, rows or max(len(found), 1))
@@ -227,7 +238,7 @@ def standing(
     state, verdict = next(_verdicts(listed, found, elsewhere, client, in_words, problem, others, now))
     decided = [each for each in found if each.allowed is not None]
     waits = [*map(_wait_of, decided), *(max(each.ended - now, 0.0) for each in elsewhere.bans)]
-    subject = client.subject
+    subject, refused = client.subject, [each for each in found if each.allowed is False]
     return Standing(
         who=client.text,
         type="" if subject is None else subject.type,
@@ -249,17 +260,21 @@ def standing(
         untouched=sum(not each.matters for each in found),
         elsewhere=elsewhere.bans,
         refusals=refusals,
-        lift=_lift(gate.plans, client, listed, [each for each in found if each.allowed is False], elsewhere),
+        lift=_lift(gate.plans, client, listed, refused, elsewhere),
+        has_own_ban=_has_own_ban(client, listed, refused, elsewhere),
         problem=problem,
     )
 
 
-def requests_of(gate: AppGate, places: list[AppliedAt]) -> list[RequestStanding]:
-    """How limits would answer a request at each of ``places``. Charges nothing. Raises :class:`StorageError`."""
-    return _requests(gate, places, everywhere=False)[0]
+def requests_of(gate: AppGate, places: list[AppliedAt], given: Mapping[str, str]) -> list[RequestStanding]:
+    """How limits would answer a request of a client with the ``given`` subjects at each of ``places``. Charges nothing.
+    Raises :class:`StorageError`."""
+    return _requests(gate, places, given, everywhere=False)[0]
 
 
-def _requests(gate: AppGate, places: list[AppliedAt], *, everywhere: bool) -> tuple[list[RequestStanding], str]:
+def _requests(
+    gate: AppGate, places: list[AppliedAt], given: Mapping[str, str], *, everywhere: bool
+) -> tuple[list[RequestStanding], str]:
     """As :func:`requests_of`. If the storage fails, ``everywhere`` returns what it answered before, and the error."""
     limiter = Limiter(gate.limiter.storage)  # without layers, which answer for this process only
     found: list[RequestStanding] = []
@@ -272,7 +287,7 @@ def _requests(gate: AppGate, places: list[AppliedAt], *, everywhere: bool) -> tu
                 hits = each.applied.hits
                 if hits and hits not in known:  # endpoints that only share a limit have the same
                     known[hits] = limiter.peek(hits)
-                found.append(_request(each, known.get(hits)))
+                found.append(_request(each, known.get(hits), given))
     except StorageError as error:
         if not everywhere:
             raise
@@ -292,10 +307,13 @@ def _with_others(places: Iterable[AppliedAt], client: Client) -> list[str]:
     return sorted(name for name, parts in types.items() if given & parts and parts - given)
 
 
-def _request(place: AppliedAt, decision: Decision | None) -> RequestStanding:
-    given = {each.declaration.type_name for each in place.applied.limiters}
+def _request(place: AppliedAt, decision: Decision | None, given: Mapping[str, str]) -> RequestStanding:
+    asked = {each.declaration.type_name for each in place.applied.limiters}
     owners = place.applied.owners
-    rules = () if decision is None else decision.statuses
+    statuses = () if decision is None else decision.statuses
+    rules = tuple(rule_standing(each, owners[each.hit.key]) for each in statuses if not isinstance(each.rule, BanRule))
+    bans = () if decision is None else tuple(_ban(each, owners[each.hit.key], decision.at) for each in decision.bans)
+    both: tuple[RuleStanding | BanStanding, ...] = (*rules, *bans)
     return RequestStanding(
         endpoint=place.endpoint,
         methods=_shown_methods(place.methods),
@@ -303,10 +321,11 @@ def _request(place: AppliedAt, decision: Decision | None) -> RequestStanding:
         retry_after=None if decision is None else finite(decision.retry_after),
         refused_for=0.0 if decision is None else decision.refused_for,
         waits_for_slot=decision is not None and decision.waits_for_slot,
-        rules=tuple(rule_standing(each, owners[each.hit.key]) for each in rules if not isinstance(each.rule, BanRule)),
-        bans=() if decision is None else tuple(_ban(each, owners[each.hit.key], decision.at) for each in decision.bans),
-        not_asked={name: parts for name, parts in place.types.items() if name not in given},
+        rules=rules,
+        bans=bans,
+        not_asked={name: parts for name, parts in place.types.items() if name not in asked},
         by_request=tuple(dict.fromkeys(place.applied.unknown)),
+        own=tuple(each for each in both if is_own(given, Subject(each.type, each.subject))),
     )
 
 
@@ -584,6 +603,15 @@ def _verdict_of_limits(refused: list[RequestStanding], refusals: str, now: float
         wait = duration(first.retry_after)
         return "refused", Phrase(REFUSED, where=where, rule=names, time=wait, refusals=refusals)
     return "refused", Phrase(WAITS if first.waits_for_slot else HOPELESS, where=where, rule=names)
+
+
+def _has_own_ban(
+    client: Client, listed: ListStanding | None, refused: Iterable[RequestStanding], elsewhere: _Elsewhere
+) -> bool:
+    if listed is not None:
+        return listed.action == "ban" and listed.who == client.text
+    own = (each for request in refused for each in request.own)
+    return bool(elsewhere.bans) or any(isinstance(each, BanStanding) and each.refuses for each in own)
 
 
 def _lift(

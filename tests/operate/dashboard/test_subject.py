@@ -279,6 +279,32 @@ def test_page_offers_no_reset_of_a_quota_that_everyone_shares() -> None:
     assert [each["action"] for each in forms_of(page.text) if each["action"].endswith("/reset")] == []
 
 
+@pytest.mark.parametrize("ban", [None, Ban(after=1, within=60, time=600)], ids=["refused", "banned"])
+def test_page_offers_no_reset_and_no_lift_of_what_clients_without_a_login_share(ban: Ban | None) -> None:
+    app = Flask("shop")
+    app.config.update(SECRET_KEY="key", MULTILIMIT_ANONYMOUS_USER="shared")
+    multilimit = MultiLimit(app, user_loader=lambda: None)
+    app.add_url_rule("/", "show", rate_limiter(type=USER, rules="1/minute", ban=ban)(view()))
+    app.register_blueprint(Dashboard(multilimit, authorize=lambda: "ada"))
+    assert statuses(app, *["/"] * 3, environ_base=CLIENT) == [200, 429, 429]
+    ada = app.test_client()
+
+    of_address, of_all = (ada.get(SUBJECT, query_string={"who": who}).text for who in ("203.0.113.7", "anonymous:"))
+
+    assert "refused at show" in of_address
+    assert [each["action"] for each in forms_of(of_address) if each["method"] == "post"] == []
+    assert [each["action"] for each in forms_of(of_all) if each["method"] == "post"] != []
+
+
+def test_lift_on_the_page_of_an_address_ends_the_ban_of_its_network(app: Flask, ada: FlaskClient) -> None:
+    control_of(app).ban("203.0.113.0/24", for_=600)
+
+    send(ada, ada.get(SUBJECT, query_string=ASKED), ending="/undo")
+
+    assert control_of(app).entries() == ()
+    assert found(ada, **ASKED)["state"] == "passes"
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_times_in_the_verdict_are_for_the_clock_of_the_reader(banning: Flask, language: str) -> None:
     ada = banning.test_client()
