@@ -11,7 +11,6 @@ from redis.exceptions import RedisError
 from ..engine import ClusterStorage, ConfigurationError, StorageError
 from ..engine.errors import brief, with_remedy
 from ..engine.hits import OnStorageError
-from ..engine.storage.redis.uri import address_of
 from ..serve.gate import AppGate
 from .text import plural
 from .values import Described
@@ -63,7 +62,7 @@ class StorageState(Described):
 def storage_state(gate: AppGate) -> StorageState:
     """The state of the storage, without asking it."""
     storage = gate.limiter.storage
-    name, address = type(storage).__name__, address_of(getattr(storage, "client", None))
+    name, address = type(storage).__name__, getattr(storage, "address", "")
     try:
         health = gate.limiter.health()
     except ConfigurationError as error:

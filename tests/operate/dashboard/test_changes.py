@@ -473,6 +473,20 @@ def test_pages_show_begin_and_effect_of_an_outage(server_binaries: dict[str, Bin
     assert "all limits are as declared" not in found.text
 
 
+@pytest.mark.parametrize("page", ["", "limits", "lists", "history", "subject?who=203.0.113.7", "change"])
+def test_pages_show_why_the_server_of_local_storage_cannot_start(tmp_path: Path, page: str) -> None:
+    directory = tmp_path / "shared"
+    app = made(f"local://{directory}", MULTILIMIT_WORKERS=1)
+    directory.mkdir()
+    directory.chmod(0o755)
+    app.test_client().get("/")
+
+    found = browser_of("ada", app).get(ROOT + page)
+
+    assert found.status_code == 200
+    assert "The storage does not answer." in found.text
+
+
 def test_failed_change_shows_the_error_of_the_storage() -> None:
     app = made(Away())
     ada = browser_of("ada", app)

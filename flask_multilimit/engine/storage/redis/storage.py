@@ -264,6 +264,11 @@ class RedisStorage:
         return self._command(self._send, *command)
 
     @property
+    def address(self) -> str:
+        """The address of the server, without user and password; empty if it is not known."""
+        return address_of(self._client)
+
+    @property
     def client(self) -> Any:
         """The client object of ``redis``."""
         self._deadline.stop()
@@ -400,7 +405,7 @@ class RedisStorage:
     def _failure(self, error: Exception) -> StorageError:
         """The error to raise from ``error``. If the server is lost, close all idle connections to it, because otherwise
         each of them would have to fail by itself. A server that only refuses another connection is not lost."""
-        failure = storage_error(error, address_of(self._client))
+        failure = storage_error(error, self.address)
         is_replica = failure.server_code == "READONLY"
         if is_replica or (failure.no_reply and not is_full(error)):
             self._leave_server(is_replica=is_replica)
