@@ -19,10 +19,10 @@ from ..engine import Ban, ConfigurationError, Decision, Rule
 from ..engine.algorithms import ALGORITHMS
 from ..engine.errors import brief, check_bool, is_number
 from ..engine.hits import OnStorageError, check_ban, check_cost, check_hash_tag, check_policy
-from ..engine.keys import NAME_PATTERN, HashTag
+from ..engine.keys import NAME_PATTERN, RESERVED_TYPES, HashTag
 from ..engine.rules import Rules, changed, rules_from
 from ..engine.text import plain_text
-from .subjects import RESERVED_NAMES, LimitType, SubjectType, type_name_of, types_in
+from .subjects import LimitType, SubjectType, type_name_of, types_in
 from .unwrap import name_of
 from .written import SETTLE_FORMS, ChargeWhenStatus, SettleByHeader, settle_from, type_from
 
@@ -417,7 +417,7 @@ def _check_type(type_: object, name: object) -> None:
     if name is None:
         called = getattr(own[0], "__qualname__", repr(own[0]))
         raise ConfigurationError(f'type={called}: a type of your own needs a name, such as name="api_key"')
-    if name in RESERVED_NAMES:
+    if str(name).lower() in RESERVED_TYPES:
         raise ConfigurationError(f"name={brief(name)}: taken by a LimitType; call your own type something else")
     for part in own:
         check_callable("type", part)

@@ -62,8 +62,6 @@ SubjectType = SingleType | tuple[SingleType, ...]
 these, which together are one subject."""
 
 ANONYMOUS = "anonymous"
-RESERVED_NAMES = frozenset({*(each.value for each in LimitType), "global", ANONYMOUS})
-"""Names that a type of your own must not have."""
 
 
 class Subject(NamedTuple):
@@ -111,7 +109,7 @@ def type_of_given(subjects: Mapping[str, str], name: str | None) -> tuple[Subjec
     own = {part: value for part, value in subjects.items() if part not in _LIMIT_TYPES}
     for part, value in own.items():
         is_name = len(own) > 1 or re.fullmatch(keys.NAME_PATTERN, part)  # of several, each is a function
-        if not is_name or part.lower() in RESERVED_NAMES or _is_header(part, value):
+        if not is_name or _is_header(part, value):
             named = brief(f"{part}:{value}")
             raise ConfigurationError(
                 f'subject {named}: its type is none of "ip", "user", "anonymous", and no name of a limiter, such as '

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from hashlib import blake2b
+from socket import AF_INET6, inet_pton
 from typing import Literal, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -77,15 +78,34 @@ NAMES = 'give TYPE:VALUE, such as "user:42", "ip:203.0.113.7" or "api_key:key-0"
 """How to name a subject."""
 
 
+_USUAL_TYPES = {"ip", "user", "anonymous"}
+RESERVED_TYPES = frozenset({*_USUAL_TYPES, "default", "global"})
+"""Names that a type of one's own must not have."""
+
+
 def type_and_value(name: object) -> tuple[str, str]:
     """The type and the value in the ``name`` of a subject. The type ends at the first colon, so a client that chooses
-    the value cannot choose the type. Raises :class:`ConfigurationError` for text without a type."""
+    the value cannot choose the type. Raises :class:`ConfigurationError` for text without a type, such as an IPv6
+    address, and for a type that no limiter has, such as ``User``."""
     if name == EVERYONE:
         return "default", ""
     type_, colon, value = name.partition(":") if isinstance(name, str) else ("", "", "")
-    if not colon or type_ in ("", "default") or type_[0].isdigit():  # an IPv6 address begins with a digit
+    is_misspelled = name == f"{EVERYONE}:" or (type_ not in _USUAL_TYPES and type_.lower() in RESERVED_TYPES)
+    if not colon or not type_ or type_[0].isdigit() or is_misspelled or _is_ipv6(f"{type_}:{value}"):
         raise ConfigurationError(f"subject {brief(name)}: {NAMES}")
     return type_, value
+
+
+def _is_ipv6(text: str) -> bool:
+    """Whether it is an IPv6 address, perhaps with a zone or a prefix length."""
+    match = _LIKE_IPV6.fullmatch(text)
+    try:
+        return match is not None and bool(inet_pton(AF_INET6, match[1]))
+    except OSError:
+        return False
+
+
+_LIKE_IPV6 = re.compile(r"([0-9A-Fa-f]{1,4}:[0-9A-Fa-f:.]{1,40})(?:[%/].*)?")
 
 
 def stem_of(prefix: str, scope: str, hash_tag: HashTag, methods: str = "") -> str:

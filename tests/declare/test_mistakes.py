@@ -114,7 +114,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     *(
         ({"type": with_none, "name": name}, f"name='{name}': taken by a LimitType; call your own type something else")
-        for name in ("default", "global", "ip", "user", "anonymous")
+        for name in ("default", "global", "ip", "user", "anonymous", "IP", "User")
     ),
     *(
         ({"key": key}, f"key prefix {re.escape(repr(key))}: 1 to 32 printable ASCII characters, no spaces or braces")

@@ -16,6 +16,7 @@ from werkzeug.wrappers import Response
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, rate_limiter
 from flask_multilimit.declare.subjects import EVERYONE, Subject, parts_in, subjects_from
 from flask_multilimit.engine import MemoryStorage
+from flask_multilimit.engine.keys import RESERVED_TYPES
 from support.asking import ask, statuses, view
 from support.clock import Clock
 from support.doubles import RecordingStorage
@@ -25,7 +26,9 @@ def api_key() -> str | None:
     return request.headers.get("X-Api-Key")
 
 
-TYPES = st.from_regex(r"[A-Za-z_<][A-Za-z0-9_<>+-]{0,30}", fullmatch=True).filter(lambda name: name != "default")
+TYPES = st.from_regex(r"[G-Zg-z_<][A-Za-z0-9_<>+-]{0,30}", fullmatch=True).filter(
+    lambda name: name.lower() not in RESERVED_TYPES
+) | st.sampled_from(["ip", "user", "anonymous", "api_key"])
 
 
 @pytest.mark.parametrize(
@@ -49,7 +52,23 @@ def test_name_of_a_subject_is_parsed_as_that_subject(subject: Subject) -> None:
     assert Subject.parse(str(subject)) == subject
 
 
-@pytest.mark.parametrize("text", ["", "42", ":42", "203.0.113.7", "2001:db8::7", "default:42", None, 42, b"user:42"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "42",
+        ":42",
+        "203.0.113.7",
+        "2001:db8::7",
+        "fe80::1",
+        "default:42",
+        "User:42",
+        "everyone:",
+        None,
+        42,
+        b"user:42",
+    ],
+)
 def test_text_that_names_no_subject_is_an_error_with_a_remedy(text: object) -> None:
     with pytest.raises(ConfigurationError, match='give TYPE:VALUE, such as "user:42"'):
         Subject.parse(text)

@@ -108,20 +108,34 @@ def test_value_that_a_client_chooses_never_names_another_subject(
 
 @pytest.mark.parametrize(
     "subject",
-    ["", "42", ":42", "::1", "2001:db8::7", "default:42", 42, True, b"user:42", UUID(int=5), [], ["42"]],
+    [
+        *("", "42", ":42", 42, True, b"user:42", UUID(int=5), [], ["42"]),
+        *("::1", "2001:db8::7", "fe80::1", "fd12:0:0:0:0:0:0:7", "cafe::1%eth0", "fe80::/64", "::ffff:192.0.2.1"),
+        *("default:42", "global:", "everyone:", "Everyone", "User:42", "IP:192.0.2.1"),
+    ],
 )
 def test_given_subject_without_a_type_is_an_error_that_shows_the_form(
     check: Callable[..., bool], storage: RecordingStorage, subject: Any
 ) -> None:
     with pytest.raises(ConfigurationError, match='give TYPE:VALUE, such as "user:42"'):
         check(subject)
+    with pytest.raises(ConfigurationError, match='give TYPE:VALUE, such as "user:42"'):
+        hits_for("1/minute", scope="view", subject=subject)
 
     assert storage.checks == []
 
 
+@pytest.mark.parametrize("subject", ["cafe:1", "add:2:3", "faced:a::b", "facade::1", "ip:fe80::1"])
+def test_subject_whose_type_looks_like_a_part_of_an_address_has_its_quota(
+    check: Callable[..., bool], subject: str
+) -> None:
+    assert check(subject)
+    assert hits_for("1/minute", scope="view", subject=subject)
+
+
 @pytest.mark.parametrize(
     "subject",
-    ["User:42", "IP:192.0.2.1", "global:", "LimitType.USER:42", "header:X-Key:key-0", 'user+ip:[["user", "42"]]'],
+    ["LimitType.USER:42", "header:X-Key:key-0", 'user+ip:[["user", "42"]]'],
 )
 def test_given_subject_of_a_type_that_no_limiter_can_have_is_an_error(
     check: Callable[..., bool], storage: RecordingStorage, subject: str

@@ -26,7 +26,7 @@ ADDRESSES = (
 )
 WITH_STATEMENTS = 'Limits of "with" statements are not printed: look for them in your code.'
 ON_REJECTED = "on_rejected is called with a Decision instead of a RequestLimit; error handlers are not called"
-TAKEN = frozenset(("default", "global", "ip", "user", "client"))
+TAKEN = frozenset(("default", "global", "ip", "user", "anonymous", "client"))
 """Names of types of flask_multilimit, and that of the address behind Cloudflare."""
 LONGEST_NAME = 20
 
@@ -282,7 +282,7 @@ def _as_text(item: RateLimitItem) -> str:
 def _type_name(called: str) -> str:
     """A name for a type of one's own, which no other type has."""
     name = called[:LONGEST_NAME].strip("_") or "key"
-    return f"by_{name}"[:LONGEST_NAME] if name in TAKEN or not name[0].isalpha() else name
+    return f"by_{name}"[:LONGEST_NAME] if name.lower() in TAKEN or not name[0].isalpha() else name
 
 
 def _short(name: str) -> str:
