@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from itertools import pairwise
+from math import isfinite
 from operator import itemgetter
 from typing import Any
 
@@ -274,8 +275,8 @@ class JsonFormat:
             if not self.begins and not _are_seconds(values["took"]):
                 values["took"] = None
             found = {role: _text(value) for role, value in values.items()}
-            if found["method"] and not found["target"] and " " not in found["request"]:  # as Logstash calls the target
-                found["request"], found["target"] = "", found["request"]
+            if found["method"] and " " not in found["request"]:  # as Logstash calls the target
+                found["request"], found["target"] = "", found["target"] or found["request"]
             if not (found["request"] or (found["method"] and found["target"])):
                 return None
             return make(**found, fields=_fields(entry, self.headers.split("."), wanted) if wanted else NO_FIELDS)
@@ -348,15 +349,16 @@ def _fields(entry: Mapping[str, Any], headers: Path, wanted: Iterable[str]) -> d
     for name in wanted:
         value = _find(entry, [name.split(".")])
         value = fields.get(field_name(name)) if value is None else value
-        value = value[0] if isinstance(value, list) and value else value
-        if isinstance(value, (str, int)) and value not in MISSING:
-            found[name] = str(value)
+        text = _text(value[0] if isinstance(value, list) and value else value)
+        if text not in MISSING:
+            found[name] = text
     return found
 
 
 def _text(value: object) -> str:
+    """A value as other servers write it: some programs make 429.0 of a status, and NaN of what is missing."""
     if isinstance(value, float):
-        return f"{value:.6f}"
+        return f"{value:.6f}".removesuffix(".000000") if isfinite(value) else ""
     return value if isinstance(value, str) else str(value) if isinstance(value, int) else ""
 
 

@@ -212,6 +212,7 @@ class Times:
 
     def __init__(self, zone: tzinfo = timezone.utc) -> None:
         self._zone = zone
+        self._of_minute = lru_cache(MINUTES_REMEMBERED)(self._instants_of_minute)
         self._text: str | None = None
         self._last = 0
 
@@ -226,21 +227,20 @@ class Times:
         if match is None:
             return from_number(text)
         minute, second, fraction, offset = match.groups()
-        first, again = _instants_of_minute(minute, offset, self._zone)
+        first, again = self._of_minute(minute, offset)
         at = again if self._last - first > (again - first) // 2 else first
         return at + int(second) * MICROSECONDS + int((fraction or "")[:6].ljust(6, "0"))
 
-
-@lru_cache(MINUTES_REMEMBERED)
-def _instants_of_minute(text: str, offset: str | None, zone: tzinfo) -> tuple[int, int]:
-    """When a minute begins; and when it begins again, if clocks are put back, or else the same."""
-    naive = _minute_of(text)
-    if offset is not None:
-        known = datetime.strptime(offset.replace("UTC", "Z"), "%z").tzinfo
-        at = _microseconds(naive.replace(tzinfo=known))
-        return at, at
-    first = _microseconds(naive.replace(tzinfo=zone))
-    return first, max(first, _microseconds(naive.replace(tzinfo=zone, fold=1)))  # it is less for a time that is skipped
+    def _instants_of_minute(self, text: str, offset: str | None) -> tuple[int, int]:
+        """When a minute begins; and when it begins again, if clocks are put back, or else the same."""
+        naive = _minute_of(text)
+        if offset is not None:
+            known = datetime.strptime(offset.replace("UTC", "Z"), "%z").tzinfo
+            at = _microseconds(naive.replace(tzinfo=known))
+            return at, at
+        first = _microseconds(naive.replace(tzinfo=self._zone))
+        again = _microseconds(naive.replace(tzinfo=self._zone, fold=1))
+        return first, max(first, again)  # it is less for a time that is skipped
 
 
 def from_number(text: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -301,6 +301,22 @@ def test_fields_of_logstash_are_read() -> None:
     assert read(json.dumps(line), "json") == LoggedRequest(AT, "GET", "/items?page=2", "203.0.113.7")
 
 
+def test_target_that_logstash_calls_request_may_stand_beside_a_url() -> None:
+    line = {"timestamp": "22/Nov/2026:03:19:27 +0000", "verb": "GET", "request": "/a?b=1", "url": "/a"}
+    assert request_in(json.dumps(line), "json").target == "/a"
+
+
+def test_numbers_in_json_mean_the_same_with_a_fraction_of_zero() -> None:
+    line = {"time": float(AT // 1_000_000), "method": "GET", "path": "/", "status": 429.0, "user": 42.0, "cost": 7.0}
+    found = request_in(json.dumps(line), "json", "cost")
+    assert (found.at, found.status, found.user, found.fields) == (AT, 429, "42", {"cost": "7"})
+
+
+def test_nan_in_json_is_a_missing_value() -> None:
+    line = {"time": AT // 1_000_000, "method": "GET", "path": "/", "user": float("nan"), "ip": "203.0.113.7"}
+    assert request_in(json.dumps(line), "json").user is None
+
+
 def test_line_of_json_may_have_the_whole_request_beside_its_method() -> None:
     line = {"msec": AT / 1_000_000, "request_method": "GET", "request": "GET /items?page=2 HTTP/1.1", "client": "::1"}
 
@@ -473,6 +489,23 @@ def test_local_times_follow_the_end_of_summer_time() -> None:
     read_back = [times(f"{when.astimezone(ZoneInfo('Europe/Berlin')):%Y-%m-%d %H:%M:%S}") for when in passed]
 
     assert read_back == [int(when.timestamp()) * 1_000_000 for when in passed]
+
+
+class HourAhead(tzinfo):
+    """A zone without a hash, as those of dateutil are."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def utcoffset(self, when: datetime | None) -> timedelta:  # noqa: ARG002
+        return timedelta(hours=1)
+
+    def dst(self, when: datetime | None) -> None: ...
+
+    def tzname(self, when: datetime | None) -> None: ...
+
+
+def test_zone_without_a_hash_is_used() -> None:
+    assert Times(HourAhead())("2026-11-22 04:19:27") == AT
 
 
 def test_moment_may_be_a_date_a_time_or_iso_8601() -> None:
