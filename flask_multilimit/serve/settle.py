@@ -20,6 +20,7 @@ from ..engine import ConfigurationError, Decision, Hit, StorageError
 from ..engine.algorithms.base import COUNTED
 from ..engine.errors import brief
 from ..engine.forks import Lazy, notify_child
+from ..engine.hits import OpenHit
 from ..engine.slots import KEEPER
 from ..engine.text import SafeLogger
 from ..engine.threads import Beat
@@ -138,7 +139,8 @@ class Settlement:
 
     def _warn_if_capped(self, declaration: Declaration, hits: Iterable[Hit], units: int) -> None:
         """Warn, once for each place of limiters, if a rule cannot charge as many ``units``."""
-        capped = next((hit.rule for hit in hits if units > hit.rule.implementation.MAX_COST), None)
+        settled = (hit.rule for hit in hits if isinstance(hit, OpenHit))  # no slots, and no ban
+        capped = next((rule for rule in settled if units > rule.implementation.MAX_COST), None)
         if capped is not None and declaration.where not in self._warned:
             self._warned.add(declaration.where)
             most = capped.implementation.MAX_COST

@@ -802,6 +802,14 @@ def test_check_in_a_view_that_its_algorithm_cannot_settle_is_warned_of_once(
     assert 'the limiter on "export" took 15000 units, and sliding_window charges at most 10000' in warning
 
 
+@pytest.mark.parametrize("more", [{"type": IP, "ban": Ban()}, {"rules": [TOKENS, Concurrent(2)]}])
+def test_bans_and_slots_are_not_warned_of_as_rules_that_cannot_charge_the_real_cost(
+    asking: Asking, more: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert asking(**more)(2000).status_code == 200
+    assert [each for each in caplog.messages if "charges at most" in each] == []
+
+
 def test_request_keeps_a_bounded_number_of_charges_until_its_response(app: Flask) -> None:
     send: Any = rate_limiter("5000/minute", charge_when=[500])(lambda: "sent")
     get = serve(app, lambda: [send() for _ in range(MOST_OPEN + 5)], charge_when=[500])
