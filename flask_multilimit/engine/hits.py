@@ -155,11 +155,21 @@ class Hits(tuple[Hit, ...]):
     bans: tuple[PlacedBan, ...]
     """The bans among them."""
     scope: str | None
-    """What the plan that made them limits; ``None`` if no plan made them."""
+    """What they limit, such as an endpoint, whose overrides apply to them beside those of their own scopes; ``None``
+    if it is not known."""
     cache: dict[Any, Any]
     """Results of :func:`memoized`, by function."""
     apply_overrides: Callable[[Hits], Hits | None] | None = None
     """The overrides that made them of other hits, if any did; ``None``: they were not changed."""
+
+    def at(self, scope: str) -> Hits:
+        """The same hits, which limit ``scope``. Reuse ``self`` rather than the result: it keeps the latest."""
+        if self.scope == scope:
+            return self
+        known = self.cache.get(Hits.at)
+        if known is None or known.scope != scope:
+            known = self.cache[Hits.at] = Hits(self, scope=scope)
+        return cast("Hits", known)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (tuple(self), self.scope)

@@ -223,18 +223,19 @@ class Limiter:
         """
         require_decision(decision)
         check_units(units)
-        apply_overrides = getattr(decision.hits, "apply_overrides", None)  # lost if the decision was pickled
-        hits = decision.hits if hits is None else self._with_overridden(checked_hits(hits), apply_overrides)
+        checked = decision.hits
+        apply_overrides = getattr(checked, "apply_overrides", None)  # lost if the decision was pickled
+        hits = checked if hits is None else self._with_overridden(checked_hits(hits), checked, apply_overrides)
         return self.settle_each(decision, {hit.key: units for hit in hits})
 
     def _with_overridden(
-        self, hits: tuple[Hit, ...], apply_overrides: Callable[[Hits], Hits | None] | None = None
+        self, hits: tuple[Hit, ...], among: object, apply_overrides: Callable[[Hits], Hits | None] | None = None
     ) -> tuple[Hit, ...]:
-        """``hits``, and those that are checked in their place because of overrides: those of an earlier check, or else
-        the current ones."""
+        """``hits``, which are ``among`` others, and those that are checked in their place because of overrides: those
+        of an earlier check, or else the current ones."""
         if not hits or (apply_overrides is None and self._apply_overrides is None):
             return hits
-        named = hits if isinstance(hits, Hits) else Hits({hit.key: hit for hit in hits}.values())
+        named = Hits({hit.key: hit for hit in hits}.values(), scope=getattr(among, "scope", None))
         return (*hits, *((apply_overrides or self.with_overrides)(named) or ()))
 
     def settle_each(self, decision: Decision, units: Mapping[str, int]) -> Decision:
@@ -300,7 +301,7 @@ class Limiter:
         overrides are in force, the quotas that count in place of ``hits`` are reset, too."""
         check_iterable("hits", hits, "what hits_for(...) returns, a list of Hit, or keys")
         given = tuple(hits)
-        own = self._with_overridden(tuple(each for each in given if isinstance(each, Hit)))
+        own = self._with_overridden(tuple(each for each in given if isinstance(each, Hit)), hits)
         keys = list(dict.fromkeys(map(_key_of, (*given, *own))))
         for first in range(0, len(keys), RESET_TOGETHER):
             self._storage.reset(keys[first : first + RESET_TOGETHER])

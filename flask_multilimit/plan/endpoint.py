@@ -340,7 +340,7 @@ class Planner:
         planned = tuple(named[each] for each in serving)
         reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned if each.declaration not in added))
         if overrides:
-            planned = _overridden(scope, planned, overrides)
+            planned = _overridden((scope,), planned, overrides)
         planned = tuple(_separated(planned, added))
         if overrides:
             reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned))
@@ -350,7 +350,11 @@ class Planner:
         """Limiters of ``scope`` that no plan has, because another extension checks them by itself."""
         names, planner = _Names(()), replace(self, dynamic={})  # nobody asks these for rules
         planned = (planner._limiter(each, scope, each.methods_in_key, names) for each in declarations)
-        return _overridden(scope, planned, self.overrides)
+        return tuple(
+            changed
+            for each in planned
+            for changed in _overridden((scope, each.declaration.scope or scope), [each], self.overrides)
+        )
 
     def _limiter(self, declaration: Declaration, scope: str, methods: str, names: _Names) -> PlannedLimiter:
         place = (declaration.key or self.prefix, declaration.scope or scope, declaration.hash_tag, methods)
@@ -364,10 +368,12 @@ class Planner:
         return PlannedLimiter(declaration, place, stem, rules, None, ban_name=ban_name)
 
 
-def _overridden(scope: str, planned: Iterable[PlannedLimiter], overrides: Overrides) -> tuple[PlannedLimiter, ...]:
+def _overridden(
+    scopes: Sequence[str], planned: Iterable[PlannedLimiter], overrides: Overrides
+) -> tuple[PlannedLimiter, ...]:
     found = []
     for limiter in planned:
-        changed = _changed(scope, limiter, overrides)
+        changed = _changed(scopes, limiter, overrides)
         if changed is None:
             continue
         special = () if changed.special is None else changed.special.entries
@@ -380,9 +386,9 @@ def _overridden(scope: str, planned: Iterable[PlannedLimiter], overrides: Overri
     return tuple(found)
 
 
-def _changed(scope: str, limiter: PlannedLimiter, overrides: Overrides) -> PlannedLimiter | None:
-    """A limiter of ``scope`` after all overrides; ``None`` if it is off."""
-    group, declared = overrides.at(scope), limiter.declaration
+def _changed(scopes: Sequence[str], limiter: PlannedLimiter, overrides: Overrides) -> PlannedLimiter | None:
+    """A limiter of ``scopes`` after all overrides; ``None`` if it is off."""
+    group, declared = overrides.at(*scopes), limiter.declaration
     changed = replace(limiter, special=group.special_for(declared), changed_from=declared)
     if changed.special is not None:
         overrides.effective.update(each.id for each in changed.special.entries)
@@ -475,7 +481,8 @@ def _suffix(limiter: PlannedLimiter, others: Sequence[PlannedLimiter], added: Co
 
 
 def revised(hits: Hits, overrides: Overrides) -> Hits | None:
-    """``hits`` after the ``overrides`` of the scopes that :func:`hits_for` was given; ``None`` if all are off.
+    """``hits`` after the ``overrides`` of what they limit, and of the scopes that :func:`hits_for` was given; ``None``
+    if all are off.
 
     Overrides that add a limit are only for endpoints: here, the other subjects that it would count are not known. If
     overrides cannot be applied, the hits stay as they are, and the error is logged once.
@@ -486,37 +493,58 @@ def revised(hits: Hits, overrides: Overrides) -> Hits | None:
         return answer
     found: list[Hit] = []
     new_keys: dict[str, tuple[str, ...]] = {}
-    for origin, group in groupby(hits, key=lambda hit: hit.origin):
-        same = tuple(group)
-        changed = same if origin is None else _revised(same, origin, overrides)
+    for origin, same in _by_limiter(hits):
+        changed = same
+        if origin is not None:
+            try:
+                changed = _revised(same, origin, hits.scope, overrides)
+            except ConfigurationError as error:
+                overrides.report_unfit(origin.scope, error)
         keys = tuple(hit.key for hit in changed if hit.rule.count)
         new_keys |= {hit.key: keys for hit in same}
         found += changed
-    found = [_with_new_watches(hit, new_keys) if isinstance(hit, BanHit) else hit for hit in found]
-    answer = hits if tuple(found) == hits else Hits(found) if found else None
+    found = [_with_new_watches(hit, new_keys) if isinstance(hit, BanHit) else hit for hit in strictest(found)]
+    answer = hits if tuple(found) == hits else Hits(found, scope=hits.scope) if found else None
     if answer is not None and answer is not hits:
         answer.apply_overrides = partial(revised, overrides=overrides)
+        answer.revisable = False
     hits.cache[revised] = (overrides, answer)
     return answer
 
 
-def _revised(hits: tuple[Hit, ...], origin: Origin, overrides: Overrides) -> tuple[Hit, ...]:
+def _by_limiter(hits: Iterable[Hit]) -> Iterator[tuple[Origin | None, tuple[Hit, ...]]]:
+    """``hits`` by what made them: neighbours of one origin, whose rates have one cost."""
+    for origin, group in groupby(hits, key=lambda hit: hit.origin):
+        same: list[Hit] = []
+        cost = None
+        for hit in group:
+            if not (isinstance(hit, BanHit) or hit.rule.holds_slots):
+                if cost not in {None, hit.cost}:
+                    yield origin, tuple(same)
+                    same.clear()
+                cost = hit.cost
+            same.append(hit)
+        yield origin, tuple(same)
+
+
+def _revised(hits: tuple[Hit, ...], origin: Origin, scope: str | None, overrides: Overrides) -> tuple[Hit, ...]:
+    """The hits of one limiter after ``overrides``. Raises :class:`ConfigurationError`."""
+    scopes = (origin.scope,) if scope is None else (scope, origin.scope)
     limits = [hit for hit in hits if not isinstance(hit, BanHit)]
+    bans = [hit for hit in hits if isinstance(hit, BanHit)]
     if not limits:
         return hits
     first = next((hit for hit in limits if not hit.rule.holds_slots), limits[0])
     stem, who = stem_of_key(first.key), Subject(origin.type, origin.subject)
-    try:
-        changed = _changed(origin.scope, _limiter_of(limits, first, origin), overrides)
-        if changed is None:
-            return ()
-        special = None if changed.special is None else changed.special.find(who)
-        made = changed.hits_below(stem, changed.rules_for(who, special) or (), first.cost)
-        bans = [(cast("BanRule", hit.rule).ban, hit.name) for hit in hits if isinstance(hit, BanHit)]
-        return strictest([*made, *(ban_hit(ban, stem, made, name) for ban, name in bans)])
-    except ConfigurationError as error:
-        overrides.report_unfit(origin.scope, error)
+    changed = _changed(scopes, _limiter_of(limits, first, origin), overrides)
+    if changed is None:
+        return ()
+    special = None if changed.special is None else changed.special.find(who)
+    made = changed.hits_below(stem, changed.rules_for(who, special) or (), first.cost)
+    if list(made) == limits:
         return hits
+    made_bans = (ban_hit(cast("BanRule", hit.rule).ban, stem, made, hit.name) for hit in bans)
+    return strictest([*made, *(replace(ban, origin=origin) for ban in made_bans)])
 
 
 def _limiter_of(hits: Sequence[Hit], first: Hit, origin: Origin) -> PlannedLimiter:

@@ -138,17 +138,16 @@ class AppliedLimits:
         return {hit.key: each for hit, each in owned if hit in self.hits}
 
     @classmethod
-    def of_hits(cls, hits: Hits, subject: Named, scope: str) -> AppliedLimits:
+    def of_hits(cls, hits: Hits, subject: Named) -> AppliedLimits:
         """The limits for hits that no limiter of the app has made; ``subject`` says who is counted. ``hits`` keeps the
         result for its next check."""
         known = hits.cache.get(cls)
-        if known is not None and known[:2] == (scope, subject):
-            latest: AppliedLimits = known[2]
+        if known is not None and known[0] == subject:
+            latest: AppliedLimits = known[1]
             return latest
-        hits.scope = scope
         made = cls([Applied(_ELSEWHERE, Subject(*each), hits) for each in subjects_from(subject).items()], made=hits)
         if isinstance(subject, (str, tuple)):  # it stays the same
-            hits.cache[cls] = (scope, subject, made)
+            hits.cache[cls] = (subject, made)
         return made
 
     def longest_wait(self, decision: Decision) -> float:

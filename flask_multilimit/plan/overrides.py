@@ -48,11 +48,12 @@ class Overrides:
     def __bool__(self) -> bool:
         return bool(self.entries)
 
-    def at(self, scope: str) -> Group:
-        """The overrides that apply to ``scope``. Scopes with the same overrides share one object."""
-        found = {index for pattern, index in self._patterns if fnmatchcase(scope, pattern)}
+    def at(self, *scopes: str) -> Group:
+        """The overrides that apply to one of ``scopes``. Scopes with the same overrides share one object."""
+        found = {index for scope in scopes for pattern, index in self._patterns if fnmatchcase(scope, pattern)}
         if self._named:
-            found.update(index for name in _names_of(scope) for index in self._named.get(name, ()))
+            names = {name for scope in scopes for name in _names_of(scope)}
+            found.update(index for name in names for index in self._named.get(name, ()))
         special = tuple(sorted(found))
         if special not in self._groups:
             in_order = sorted([*special, *self._everywhere])

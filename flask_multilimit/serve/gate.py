@@ -160,7 +160,7 @@ class AppGate(AppState):
         return self._records.open(request, plan) if plan is not None else None
 
     def apply_overrides(self, hits: Hits) -> Hits | None:
-        """``hits``, which no plan has made, after the overrides of their scope; ``None`` if all are off."""
+        """``hits``, which no plan has made, after the overrides of their scopes; ``None`` if all are off."""
         if not self.startup.follows:
             self.startup.keep_up()
         plans = self.plans
@@ -299,8 +299,9 @@ class AppGate(AppState):
             raise ConfigurationError(f"hits={brief(hits)}: give what hits_for(...) returns, or Hits([...])")
         if not isinstance(scope, str):
             raise ConfigurationError(f"scope={brief(scope)}: name what is limited, as text")
+        hits = hits.at(scope)
         changed = self.limiter.with_overrides(hits)
-        applied = AppliedLimits.of_hits(changed or hits, subject, scope)
+        applied = AppliedLimits.of_hits(changed or hits, subject)
         return decide_unlimited(applied.hits) if changed is None else self._decide_inline(scope, applied)
 
     def reset(self, hits: Iterable[Hit | str]) -> None:

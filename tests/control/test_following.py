@@ -12,6 +12,7 @@ from control.conftest import Shop, shop_on
 from flask_multilimit import Ban, ConfigurationError
 from flask_multilimit.control import follow_control
 from flask_multilimit.engine import Hits, Limiter, hits_for
+from flask_multilimit.signals import subject_banned
 from support.asking import commands
 from support.waiting import until
 
@@ -68,6 +69,58 @@ def test_check_hits_applies_overrides_of_the_scope(shop: Shop) -> None:
         found = [shop.multilimit.check_hits(mail(), scope="mail", subject="user:42") for _ in range(5)]
 
     assert [each.allowed for each in found] == [True] * 4 + [False]
+
+
+def test_check_hits_applies_overrides_of_the_endpoint_that_it_is_given(shop: Shop) -> None:
+    shop.control.override("cart", rule="user-60s", rules="4/minute", lasting=True, force=True)
+    hits = mail()
+
+    def admitted(scope: str) -> int:
+        found = [shop.multilimit.check_hits(hits, scope=scope, subject="user:42") for _ in range(5)]
+        assert {getattr(each.hits, "scope", None) for each in found} == {scope}
+        shop.multilimit.limiter.reset(hits)
+        return [each.allowed for each in found].count(True)
+
+    with shop.app.test_request_context():
+        assert [admitted("cart"), admitted("mail"), admitted("cart")] == [4, 2, 4]
+
+
+def test_refund_finds_a_charge_that_an_override_of_the_endpoint_has_moved(shop: Shop) -> None:
+    shop.control.override("cart", limiter="user", rules="3/hour", lasting=True, force=True)
+    both = Hits((*mail(), *hits_for("5/minute", scope="sms", subject="phone:1")))
+
+    with shop.app.test_request_context():
+        decision = shop.multilimit.check_hits(both, scope="cart", subject="user:42")
+        refunded = shop.multilimit.refund(decision, [*mail()])
+
+    assert [status.charged for status in refunded.statuses] == [0, 1]
+
+
+def test_ban_of_checked_hits_names_its_subject_where_an_override_changes_the_rules(shop: Shop) -> None:
+    shop.control.override("mail", limiter="user", rules="1/hour", lasting=True, force=True)
+    hits = mail(ban=Ban(after=1, within=60, time=60))
+    told: list[tuple[str, str]] = []
+
+    def note(_: object, *, limiter: str, subject: str, **__: Any) -> None:
+        told.append((limiter, subject))
+
+    with shop.app.test_request_context(), subject_banned.connected_to(note, shop.app):
+        for _ in range(2):
+            shop.multilimit.check_hits(hits, scope="mail", subject=["ip:203.0.113.7", "user:42"])
+
+    assert told == [("user", "42")]
+
+
+def test_ban_that_watches_other_keys_keeps_them_where_an_override_changes_another_limit(shop: Shop) -> None:
+    shop.control.override("sms", times=2.0, lasting=True, force=True)
+    sms = hits_for("1/minute", scope="sms", subject="user:42")
+    *own, ban = mail(rules="9/minute", ban=Ban(after=1, within=60, time=60))
+    hits = Hits((*sms, *own, replace(ban, watches=(sms[0].key,))))
+
+    with shop.app.app_context():
+        found = [shop.multilimit.limiter.check(hits) for _ in range(3)]
+
+    assert [[ban.begun for ban in each.bans] for each in found] == [[False], [False], [True]]
 
 
 def test_override_keeps_used_units_and_undo_restores_the_count(shop: Shop) -> None:

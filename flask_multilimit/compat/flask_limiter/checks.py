@@ -47,9 +47,9 @@ class Question(NamedTuple):
     """Who is counted, for signals."""
 
     @classmethod
-    def of(cls, limits: AppliedLimits, metas: AppliedLimits, spared: bool, terms: Terms) -> Question:
+    def of(cls, endpoint: str, limits: AppliedLimits, metas: AppliedLimits, spared: bool, terms: Terms) -> Question:
         """The question about these limits. Limits with one quota are one hit. If meta limits refuse nobody here, and so
-        the client is ``spared``, its refusals still count for them."""
+        the client is ``spared``, its refusals still count for them. ``endpoint``: for its overrides."""
         hits: dict[str, Hit] = {}
 
         def ask(applied: AppliedLimit, shadow: bool) -> AppliedLimit:
@@ -70,7 +70,7 @@ class Question(NamedTuple):
         return cls(
             limits=limits,
             metas=metas,
-            hits=Hits(hits.values()) if hits else None,
+            hits=Hits(hits.values(), scope=endpoint) if hits else None,
             subjects=tuple(f"{type_name}:{key}" for type_name, key in keys_by_type.items()),
         )
 
@@ -191,7 +191,7 @@ class RequestLimit:
         self.limit: RateLimitItem = applied.limit.limit
         """``amount`` per ``multiples`` of a unit of time."""
         if self._status is not None and answer.decision.hits is not answer.question.hits:  # an override has changed it
-            self.limit = replace(self.limit, amount=self._status.rule.count)
+            self.limit = replace(self.limit, amount=self._status.rule.count, declared=self.limit)
         self.breached = breached
         """Whether this limit refuses the request."""
         self.shared: bool = applied.limit.shared

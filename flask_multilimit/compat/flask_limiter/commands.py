@@ -77,8 +77,8 @@ def config() -> None:
         rows = {
             ConfigVars.ENABLED: state.limiter.enabled,
             ConfigVars.KEY_FUNC: state.limiter.key_func,
-            ConfigVars.STORAGE_URI: type(state.storage.storage).__name__,
-            "Status": "OK" if state.storage.check() else "Error",
+            ConfigVars.STORAGE_URI: type(state.storage_at(None).storage).__name__,
+            "Status": "OK" if state.storage_at(None).check() else "Error",
         }
         rows |= {setting_of(name): getattr(state.settings, name) for name in _SHOWN}
         rows |= {f"RATELIMIT_HEADER_{each.name}": name for each, name in state.settings.header_names.items()}
@@ -124,7 +124,8 @@ def clear(endpoint: str | None, path: str | None, method: str | None, key: str, 
         for title, listed, _ in _routes(state, only):
             chosen = [each for each in listed if only is None or each.source != "application"]
             for each in chosen:
-                state.strategy.clear(each.limit.limit, *state.identifiers(key, each.scope))
+                strategy = state.strategy_at(each.endpoint)
+                strategy.clear(each.limit.limit, *state.identifiers(key, each.scope))
             _print([title, *(f"    {each}: Cleared" for each in chosen)])
 
 
@@ -132,6 +133,7 @@ class Listed(NamedTuple):
     """A limit at one endpoint."""
 
     limit: RuntimeLimit
+    endpoint: str
     source: str
     """``application``, ``blueprint``, ``default``, ``route``."""
     method: str
@@ -157,8 +159,9 @@ def _lines(state: InForce, only: str | None, key: str | None) -> Iterator[str]:
 def _standing(state: InForce, listed: Listed, key: str) -> str:
     """Whether ``key`` would pass, and what it has left."""
     item, identifiers = listed.limit.limit, state.identifiers(key, listed.scope)
-    passes = "Pass" if state.strategy.test(item, *identifiers) else "Fail"
-    left = state.strategy.get_window_stats(item, *identifiers).remaining
+    strategy = state.strategy_at(listed.endpoint)
+    passes = "Pass" if strategy.test(item, *identifiers) else "Fail"
+    left = strategy.get_window_stats(item, *identifiers).remaining
     return f": {passes} ({left} out of {item.amount} remaining)"
 
 
@@ -255,7 +258,7 @@ def _limits_at(place: Place, unknown: dict[str, Limit]) -> Iterator[Listed]:
         if limit.serves(method):
             alone = limit.per_method or (place.is_inside and sources[limit] == "route")
             methods = (method,) if alone else limit.methods and tuple(each.upper() for each in limit.methods)
-            yield Listed(limit, sources[limit], method, limit.scope_for(endpoint, method), methods)
+            yield Listed(limit, endpoint, sources[limit], method, limit.scope_for(endpoint, method), methods)
 
 
 def _chosen(app: Flask, endpoint: str | None, path: str | None, method: str | None) -> str | None:

@@ -86,13 +86,12 @@ class InForce:
         with self.app.app_context():
             return self._multilimit.limiter
 
-    @property
-    def storage(self) -> StorageOfApp:
-        return StorageOfApp(self.engine, self.terms, self.reset)
+    def storage_at(self, endpoint: str | None) -> StorageOfApp:
+        """The storage for limits as they are checked at ``endpoint``, which may have overrides."""
+        return StorageOfApp(self.engine, self.terms, self.reset, endpoint)
 
-    @property
-    def strategy(self) -> Strategy:
-        return Strategy(self.engine, self.terms, self.storage)
+    def strategy_at(self, endpoint: str | None) -> Strategy:
+        return Strategy(self.engine, self.terms, self.storage_at(endpoint))
 
     def identifiers(self, key: str, scope: str) -> tuple[str, ...]:
         """The identifiers of a client with ``key``, for checking a limit by hand."""
@@ -167,9 +166,10 @@ class InForce:
         """The question about ``limits``. Without ``keys``, their key functions are called."""
         found = _Keys(self, place) if keys is None else keys
         applied, metas = applied_limits(place, limits, found, self.settings.key_prefix)
+        endpoint = place.destination.endpoint
         if any(len(part) > LONGEST_REMEMBERED for each in applied for part in each.identifiers):
-            return Question.of(applied, metas, place.spared, self.terms)
-        return self._remembered_question(applied, metas, place.spared, self.terms)
+            return Question.of(endpoint, applied, metas, place.spared, self.terms)
+        return self._remembered_question(endpoint, applied, metas, place.spared, self.terms)
 
     def _key(self, key_func: KeyFunction, place: Place) -> str:
         given: object = key_func()

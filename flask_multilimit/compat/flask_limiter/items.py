@@ -43,12 +43,14 @@ class RateLimitItem:
     namespace: str = "LIMITER"
     is_meta: bool = field(default=False, compare=False)
     """Whether it is that of a meta limit, which counts refusals."""
+    declared: RateLimitItem | None = field(default=None, compare=False)
+    """What was declared, if an override has changed it."""
 
     @classmethod
     def of(cls, item: Any) -> RateLimitItem:
-        """``item`` as one of these; it may be one of the package limits."""
+        """``item`` as it was declared; it may be one of the package limits."""
         if isinstance(item, cls):
-            return item
+            return item.declared or item
         return cls(item.amount, item.multiples or 1, Granularity(*item.GRANULARITY))
 
     @property

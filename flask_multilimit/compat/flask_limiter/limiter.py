@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from flask import Blueprint, Flask, Request, Response, current_app, has_app_context, request
+from flask import Blueprint, Flask, Request, Response, current_app, has_app_context, has_request_context, request
 from werkzeug.local import LocalProxy
 
 from flask_multilimit import ConfigurationError
@@ -195,13 +195,13 @@ class Limiter:
 
     @property
     def limiter(self) -> Strategy:
-        """Checks limits by hand."""
-        return self._current_or_latest_state().strategy
+        """Checks limits by hand: in a request, after the overrides of its endpoint."""
+        return self._current_or_latest_state().strategy_at(self._endpoint())
 
     @property
     def storage(self) -> StorageOfApp:
         """The storage that keeps the quotas."""
-        return self._current_or_latest_state().storage
+        return self._current_or_latest_state().storage_at(self._endpoint())
 
     def identify_request(self) -> str:
         """The scope of the limits of this request: by default the endpoint."""
@@ -248,6 +248,11 @@ class Limiter:
                 return True
             function = getattr(function, "__wrapped__", None)
         return False
+
+    def _endpoint(self) -> str | None:
+        """The scope of the limits of this request; ``None`` if there is none."""
+        state = InForce.of(_current_app(), self) if has_request_context() else None
+        return None if state is None else state.places.endpoint()
 
     def _current_or_latest_state(self) -> InForce:
         """The state in the current app; outside of an app context, in the app that was initialised last."""

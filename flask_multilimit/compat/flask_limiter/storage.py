@@ -146,7 +146,8 @@ class Strategy:
         self._limiter.reset(self._hits(item, identifiers, 1))
 
     def _hits(self, item: Any, identifiers: tuple[Any, ...], cost: int) -> Hits:
-        return Hits([hit_for(RateLimitItem.of(item), tuple(map(str, identifiers)), cost, self._terms)])
+        hit = hit_for(RateLimitItem.of(item), tuple(map(str, identifiers)), cost, self._terms)
+        return Hits([hit], scope=self.storage.endpoint)
 
 
 _LADDER = (60, 3600, 86_400, 30 * 86_400, 400 * 86_400)
@@ -160,9 +161,11 @@ _KEY = re.compile(
 class StorageOfApp:
     """The value of ``Limiter.storage``: counts by keys of the app's own, and knows those of ``RequestLimit.key``."""
 
-    def __init__(self, limiter: Limiter, terms: Terms, reset: Callable[[], None]) -> None:
+    def __init__(self, limiter: Limiter, terms: Terms, reset: Callable[[], None], endpoint: str | None = None) -> None:
         self._limiter = limiter
         self._terms = terms
+        self.endpoint = endpoint
+        """Where limits are checked: its overrides apply to them."""
         self.reset = reset
         """Resets all quotas of the app."""
 
@@ -204,7 +207,7 @@ class StorageOfApp:
             self._limiter.reset([*self._hits_of(key), *self._expiry_hits(key)])
         else:
             meta = [hit_for(replace(item, is_meta=True), identifiers, 1, self._terms)] if item.amount else []
-            self._limiter.reset([*self._hits_of(key), *meta])
+            self._limiter.reset(Hits([*self._hits_of(key), *meta], scope=self.endpoint))
 
     def _statuses(self, key: str) -> Sequence[RuleStatus]:
         hits = self._hits_of(key)
@@ -214,7 +217,7 @@ class StorageOfApp:
         """The hit of a quota, or of a counter if there is one."""
         item, identifiers = _parse_quota_key(key)
         if item is not None:
-            return [hit_for(item, identifiers, 1, self._terms)]
+            return Hits([hit_for(item, identifiers, 1, self._terms)], scope=self.endpoint)
         expiry = _used(self._limiter.peek(self._expiry_hits(key)).statuses)
         return self._counter(key, expiry, 1) if expiry else []
 

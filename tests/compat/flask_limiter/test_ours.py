@@ -41,6 +41,10 @@ def codes(app: Flask, number: int, path: str = "/", address: str = "127.0.0.1") 
     return [client.get(path, environ_base={"REMOTE_ADDR": address}).status_code for _ in range(number)]
 
 
+def shown_limits(app: Flask, endpoint: str) -> str:
+    return app.test_cli_runner().invoke(args=["multilimit", "limits", "--endpoint", endpoint]).output
+
+
 def test_allow_and_deny_lists_apply_to_limits_of_the_bridge(app: Flask) -> None:
     app.config.update(MULTILIMIT_ALLOW=["10.0.0.0/8"], MULTILIMIT_DENY=["203.0.113.0/24"])
     limiter = Limiter(get_remote_address, app=app, default_limits=["1/minute"])
@@ -320,8 +324,11 @@ def test_overrides_change_limits_of_the_bridge(
     assert [told[0][0], " ".join(told[1])] == shown
 
 
+@pytest.mark.parametrize("at", ["index", "index:GET", "index:part", "mail"])
 @pytest.mark.parametrize("scope", ["index:GET", "index:part", "mail"])
-def test_limit_with_a_scope_of_its_own_is_overridden_at_that_scope(app: Flask, scope: str) -> None:
+def test_limit_with_a_scope_of_its_own_is_overridden_at_its_endpoint_and_at_its_scope(
+    app: Flask, scope: str, at: str
+) -> None:
     limiter = Limiter(get_remote_address, app=app)
     kinds = {
         "index:GET": limiter.limit("9/minute", per_method=True),
@@ -331,9 +338,79 @@ def test_limit_with_a_scope_of_its_own_is_overridden_at_that_scope(app: Flask, s
     app.get("/", endpoint="index")(kinds[scope](named("v33")))
     with app.app_context():
         override = app.extensions["multilimit"].control.override
-        override(scope, limiter="limit-9", rules="1/hour", lasting=True, force=True)
+        override(at, limiter="limit-9", rules="1/hour", lasting=True, force=True)
 
-    assert codes(app, 2) == [200, 429]
+    changed = at in {"index", scope}
+    assert codes(app, 2) == [200, 429 if changed else 200]
+    assert ("CHANGED" in shown_limits(app, "index")) is changed
+    standing = app.test_cli_runner().invoke(app.cli.commands["limiter"], ["limits", "--key", "127.0.0.1"]).output
+    assert ("Fail (0 out of" if changed else "Pass (7 out of") in standing
+
+
+def test_override_of_a_shared_limit_at_an_endpoint_applies_there_alone(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app)
+    mail = limiter.shared_limit("2/minute", "mail")
+    for endpoint in ("invite", "remind"):
+        app.get(f"/{endpoint}", endpoint=endpoint)(mail(named(endpoint)))
+    with app.app_context():
+        app.extensions["multilimit"].control.override("invite", times=2, lasting=True, force=True)
+
+    assert codes(app, 3, "/invite") + codes(app, 1, "/remind") + codes(app, 2, "/invite") == [200] * 3 + [429, 200, 429]
+    assert ["CHANGED" in shown_limits(app, endpoint) for endpoint in ("invite", "remind")] == [True, False]
+
+
+@pytest.mark.parametrize("override", [{"rule": "2/minute", "rules": "3/hour"}, {"limiter": "limit-2", "times": 1.5}])
+def test_shared_limit_that_is_overridden_at_an_endpoint_charges_what_deduct_when_accepts(
+    app: Flask, override: dict[str, Any]
+) -> None:
+    limiter = Limiter(get_remote_address, app=app)
+    failures = limiter.shared_limit("2/minute", "failures", deduct_when=lambda response: response.status_code == 401)
+    app.get("/<int:status>", endpoint="login")(failures(lambda status: ("", status)))
+    with app.app_context():
+        app.extensions["multilimit"].control.override("login", **override, lasting=True, force=True)
+
+    assert codes(app, 5, "/200") == [200] * 5
+    assert codes(app, 4, "/401") == [401, 401, 401, 429]
+
+
+def test_limits_of_one_name_that_an_override_gives_the_same_rules_count_as_one(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app)
+    app.get("/", endpoint="index")(limiter.limit("9/minute; 5/hour; 9/day")(named("v34")))
+    with app.app_context():
+        override = app.extensions["multilimit"].control.override
+        override("index", limiter="limit-9", rules="2/day", lasting=True, force=True)
+
+    assert codes(app, 3) == [200, 200, 429]
+
+
+def test_override_of_one_limit_keeps_the_cost_of_another(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app)
+    view = limiter.limit("9/hour", cost=3)(limiter.limit("9/minute")(named("v35")))
+    app.get("/", endpoint="index")(view)
+    with app.app_context():
+        app.extensions["multilimit"].control.override("index", rule="9/minute", off=True, lasting=True, force=True)
+
+    assert codes(app, 4) == [200, 200, 200, 429]
+
+
+def test_limit_that_is_overridden_at_its_endpoint_can_be_asked_and_reset_by_hand_in_a_request(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app)
+
+    @app.get("/", endpoint="index")
+    @limiter.shared_limit("9/minute", "mail")
+    def index() -> str:
+        limit = limiter.current_limit
+        assert limit is not None
+        left = limit.limiter.get_window_stats(limit.limit, *limit.request_args).remaining
+        limiter.storage.clear(limit.key)
+        return str(left)
+
+    with app.app_context():
+        override = app.extensions["multilimit"].control.override
+        override("index", limiter="limit-9", rules="1/hour", lasting=True, force=True)
+
+    client = app.test_client()
+    assert [client.get("/").text for _ in range(3)] == ["0"] * 3
 
 
 @pytest.mark.parametrize("override", [{"rule": "2/minute", "rules": "3/hour"}, {"times": 1.5}], ids=str)
@@ -494,7 +571,7 @@ def test_limits_command_shows_an_override_of_a_bridge_limit(app: Flask) -> None:
             "index", rule="5/minute", rules="1/minute", lasting=True, force=True
         )
 
-    shown = app.test_cli_runner().invoke(args=["multilimit", "limits", "--endpoint", "index"]).output
+    shown = shown_limits(app, "index")
 
     assert "1 per minute" in shown
     assert "CHANGED" in shown
