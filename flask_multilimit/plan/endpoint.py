@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import groupby
+from math import floor
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
@@ -19,6 +20,7 @@ from ..declare.dynamic import DynamicRules, NoRules
 from ..declare.limiter import Declaration
 from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of
 from ..engine import ConfigurationError, Hit, Rule
+from ..engine.bans import MOST_STRIKES
 from ..engine.hits import LARGEST_COST, BanHit, Hits, Origin, ban_hit, part_in_key, settled_hit
 from ..engine.keys import HashTag, escape_subject, stem_of, stem_of_key, stem_of_subject
 from ..engine.rules import NAME
@@ -533,7 +535,7 @@ def _revised(hits: tuple[Hit, ...], origin: Origin, scope: str | None, overrides
     limits = [hit for hit in hits if not isinstance(hit, BanHit)]
     bans = [hit for hit in hits if isinstance(hit, BanHit)]
     if not limits:
-        return hits
+        return tuple(filter(None, (_revised_ban(ban, origin, scopes, overrides) for ban in bans)))
     first = next((hit for hit in limits if not hit.rule.holds_slots), limits[0])
     stem, who = stem_of_key(first.key), Subject(origin.type, origin.subject)
     changed = _changed(scopes, _limiter_of(limits, first, origin), overrides)
@@ -545,6 +547,28 @@ def _revised(hits: tuple[Hit, ...], origin: Origin, scope: str | None, overrides
         return hits
     made_bans = (ban_hit(cast("BanRule", hit.rule).ban, stem, made, hit.name) for hit in bans)
     return strictest([*made, *(replace(ban, origin=origin) for ban in made_bans)])
+
+
+def _revised_ban(ban: BanHit, origin: Origin, scopes: Sequence[str], overrides: Overrides) -> BanHit | None:
+    """A ban that counts refusals of other limiters, after ``overrides``; ``None`` if it is off. Like the ban of a
+    limiter, it keeps its strikes if an override changes the rules of all limiters."""
+    declared, shadow = cast("BanRule", ban.rule).ban, ban.shadow
+    strikes = declared.after
+    for each in overrides.at(*scopes).changes:
+        if each.rule is not None or each.limit is not None or each.limiter not in {None, origin.type}:
+            continue
+        if each.off:
+            return None
+        if each.shadow is not None:
+            shadow = each.shadow
+        elif each.limiter is not None:
+            if each.times is None:
+                raise ConfigurationError(f"{origin.type} is a ban without rules; give times, shadow or off")
+            strikes = min(max(floor(strikes * each.times), 1), MOST_STRIKES)
+    if (strikes, shadow) == (declared.after, ban.shadow):
+        return ban
+    rule = replace(declared, after=strikes).rule
+    return replace(ban, key=stem_of_key(ban.key) + part_in_key(rule, shadow=shadow), rule=rule, shadow=shadow)
 
 
 def _limiter_of(hits: Sequence[Hit], first: Hit, origin: Origin) -> PlannedLimiter:

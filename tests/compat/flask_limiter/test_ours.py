@@ -602,6 +602,39 @@ def meta_limited(app: Flask) -> Flask:
     return app
 
 
+@pytest.mark.parametrize(
+    ("override", "seen"),
+    [
+        ({"endpoint": "*", "limiter": "meta-2", "off": True}, [200, 429, 429, 200]),
+        ({"endpoint": "*", "limiter": "meta-2", "shadow": True}, [200, 429, 429, 200]),
+        ({"endpoint": "*", "limiter": "meta-2", "times": 2.0}, [200, 429, 429, 200]),
+        ({"endpoint": "*", "limiter": "meta-2", "times": 0.5}, [200, 429, 429, 429]),
+        ({"endpoint": "free", "off": True}, [200, 429, 429, 200]),
+        ({"endpoint": "free", "shadow": True}, [200, 429, 429, 200]),
+        ({"endpoint": "index", "times": 2.0}, [200, 200, 429, 200]),
+        ({"endpoint": "*", "times": 9.0}, [200, 200, 200, 200]),
+        ({"endpoint": "*", "limiter": "meta-3", "off": True}, [200, 429, 429, 429]),
+    ],
+    ids=str,
+)
+def test_overrides_change_meta_limits(meta_limited: Flask, override: dict[str, Any], seen: list[int]) -> None:
+    with meta_limited.app_context():
+        meta_limited.extensions["multilimit"].control.override(**override, lasting=True, force=True)
+
+    assert codes(meta_limited, 3) + codes(meta_limited, 1, "/free") == seen
+
+
+def test_override_that_gives_rules_to_a_meta_limit_is_logged_and_ignored(
+    meta_limited: Flask, caplog: pytest.LogCaptureFixture
+) -> None:
+    with meta_limited.app_context():
+        override = meta_limited.extensions["multilimit"].control.override
+        override("*", limiter="meta-2", rules="9/hour", lasting=True, force=True)
+
+    assert codes(meta_limited, 3) + codes(meta_limited, 1, "/free") == [200, 429, 429, 429]
+    assert "meta-2 is a ban without rules; give times, shadow or off" in caplog.text
+
+
 def test_meta_limit_sends_the_ban_signal_when_it_begins(meta_limited: Flask) -> None:
     told: list[tuple[str, str, str]] = []
 
