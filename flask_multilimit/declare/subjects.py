@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextvars import ContextVar
 from enum import Enum
 from functools import lru_cache, partial
@@ -94,6 +95,8 @@ def subjects_from(given: object) -> dict[str, str]:
     """The values of the ``given`` subjects (:data:`Named`) by type. Raises :class:`ConfigurationError` if there are
     none, or two of one type."""
     several = given if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Subject)) else [given]
+    if isinstance(several, AbstractSet):
+        several = sorted(several, key=str)  # its order differs between processes
     found: dict[str, str] = {}
     for subject in map(Subject.parse, several):
         if found.setdefault(subject.type, subject.value) != subject.value:

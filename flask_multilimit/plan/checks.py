@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -17,6 +18,7 @@ from flask import Flask
 from .. import signals
 from ..declare.advice import declared_on, limiter_above, mark_registered
 from ..declare.limiter import Declaration
+from ..declare.subjects import parts_of, spelled, types_in
 from ..declare.unwrap import attributes_of, is_function
 from ..engine import ConfigurationError, Rule
 from .endpoint import Plan
@@ -64,11 +66,47 @@ def _reject_mixed_types(plans: Iterable[Plan]) -> None:
     for plan in plans:
         for declared, stem in ((limiter.declaration, limiter.stem) for limiter in plan.limiters):
             where, other = found.setdefault((stem, declared.type_name), (plan.scope, declared))
-            if isinstance(declared.type, tuple) != isinstance(other.type, tuple):
-                raise ConfigurationError(
-                    f'limiter on "{plan.scope}": the {declared} shares its scope and its name with the {other} on '
-                    f'"{where}", but only one of them counts several types together; give one of them another name'
-                )
+            _reject_mixed_type(plan.scope, declared, where, other)
+
+
+def _reject_mixed_type(scope: str, declared: Declaration, where: str, other: Declaration) -> None:
+    if isinstance(declared.type, tuple) != isinstance(other.type, tuple):
+        raise ConfigurationError(
+            f'limiter on "{scope}": the {declared} shares its scope and its name with the {other} on '
+            f'"{where}", but only one of them counts several types together; give one of them another name'
+        )
+
+
+def reject_mixed_check(declared: Declaration, others: Iterable[tuple[Declaration, str]]) -> None:
+    """As :func:`reject_mixed`, for a limiter that is given in a check, and ``others`` of its scope, with
+    their endpoints."""
+    for other, where in others:
+        if other.type_name == declared.type_name:
+            _reject_mixed_type(declared.where, declared, where, other)
+
+
+def counted_together(declared: Declaration, others: Iterable[tuple[Declaration, str]]) -> Declaration:
+    """``declared``, the limiter of given subjects, with its types in the order in which one of ``others`` of its scope
+    counts them. Raises :class:`ConfigurationError` if one counts them only together with further ones."""
+    parts = parts_of(declared.type, declared.name)
+    types = dict(zip(parts, types_in(declared.type), strict=True))
+    alike, further = [], None
+    for other, where in others:
+        names = parts_of(other.type, other.name)
+        if set(names) == set(parts):
+            ordered = tuple(types[name] for name in names)
+            same = replace(declared, type=ordered if isinstance(other.type, tuple) else ordered[0])
+            alike += [same] if same.type_name == other.type_name else []
+        elif set(names) > set(parts):
+            further = further or (where, names)
+    if further is not None and not alike:
+        where, names = further
+        others_there = " and ".join(name for name in names if name not in parts)
+        raise ConfigurationError(
+            f'limiter on "{declared.where}": "{where}" counts {" and ".join(parts)} only together with {others_there}; '
+            f"give subject={spelled(names)}, or another scope"
+        )
+    return declared if not alike or declared.type in [each.type for each in alike] else alike[0]
 
 
 def reject_accidental_sharing(plans: Mapping[tuple[str, str], Plan]) -> None:

@@ -358,8 +358,11 @@ class Planner:
             for changed in _overridden((scope, each.declaration.scope or scope), [each], self.overrides)
         )
 
+    def place_of(self, declaration: Declaration, scope: str, methods: str) -> Place:
+        return declaration.key or self.prefix, declaration.scope or scope, declaration.hash_tag, methods
+
     def _limiter(self, declaration: Declaration, scope: str, methods: str, names: _Names) -> PlannedLimiter:
-        place = (declaration.key or self.prefix, declaration.scope or scope, declaration.hash_tag, methods)
+        place = self.place_of(declaration, scope, methods)
         stem = stem_of(*place)
         ban_name = "" if declaration.ban is None else names.of(declaration, declaration.ban.rule)
         if callable(declaration.rules):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -32,8 +33,16 @@ from ..declare.subjects import (
 )
 from ..engine import ConfigurationError
 from ..engine.text import Phrase
-from .checks import reject_accidental_sharing, reject_late, reject_misplaced, reject_mixed, reject_unserved
-from .endpoint import Plan, Planner
+from .checks import (
+    counted_together,
+    reject_accidental_sharing,
+    reject_late,
+    reject_misplaced,
+    reject_mixed,
+    reject_mixed_check,
+    reject_unserved,
+)
+from .endpoint import Place, Plan, Planner
 from .overrides import Overrides
 from .sources import (
     METHODS,
@@ -82,6 +91,8 @@ class Plans:
         self._unmatched: dict[str, Plan] = {}
         self._types: dict[str, SubjectType] = {}
         self._types_of: tuple[int, bool] | None = None
+        self._places: Mapping[Place, Mapping[Declaration, str]] = {}
+        self._places_of = -1
         self._services: WeakKeyDictionary[Stack, dict[str | None, Plan]] = WeakKeyDictionary()
 
     # Build
@@ -211,13 +222,35 @@ class Plans:
                     self.declared.of_service(stack, method)
         return plans[known]
 
-    def of_inline(self, declaration: Declaration) -> Plan:
-        """The plan of a limiter that is declared in the call that checks it (:func:`inline_declaration`). Overrides add
-        no others: their subjects may not be known."""
+    def of_inline(self, declaration: Declaration, *, by_subject: bool) -> Plan:
+        """The plan of a limiter that is declared in the call that checks it (:func:`inline_declaration`), perhaps
+        ``by_subject``, whose parts may have any order. Overrides add no others: their subjects may not be known. Raises
+        :class:`ConfigurationError` if limiters of endpoints with its scope count its subject in another way."""
         scope = str(declaration.scope)
+        others = self.declared.limiters_at(self.planner.place_of(declaration, scope, ""))
+        if by_subject:
+            declaration = counted_together(declaration, others)
+        reject_mixed_check(declaration, others)
         plan = self._elsewhere(scope, lambda plans: plans.planner.plan(scope, [declaration], None))
         plan.cached_apply = Plan.apply_to  # it is checked once
         return plan
+
+    def limiters_at(self, place: Place) -> Iterable[tuple[Declaration, str]]:
+        """The limiters of endpoints whose keys are at ``place``, with their endpoints."""
+        if self._places_of != self._number:
+            with suppress(ConfigurationError):  # a mistake at an endpoint is no matter of a task
+                self.ensure()
+            number, found = self._number, defaultdict[Place, dict[Declaration, str]](dict)
+            for plan in self.made:
+                for limiter in plan.limiters:
+                    found[limiter.place].setdefault(limiter.declaration, plan.scope)
+            self._places, self._places_of = found, number
+        return self._places[place].items() if place in self._places else ()
+
+    @property
+    def _number(self) -> int:
+        """How many plans are made."""
+        return len(self._endpoints) + len(self._unmatched)
 
     def fingerprint(self) -> str:
         """A digest of the limits: equal limits have equal digests in all processes."""
@@ -250,7 +283,7 @@ class Plans:
     @property
     def _sources_of_types(self) -> tuple[int, bool]:
         """The number of plans, and whether the app can tell users: the types are found again when these change."""
-        return len(self._endpoints) + len(self._unmatched), self.subjects.knows_users
+        return self._number, self.subjects.knows_users
 
     def parts_of(self, subject: Subject) -> tuple[Subject, ...]:
         """The parts of a subject, if its type has several here; so do types called ``user+ip``, also of functions."""

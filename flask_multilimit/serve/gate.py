@@ -290,7 +290,7 @@ class AppGate(AppState):
                 f'limiter on "{scope}": the {declared.type_name} is unknown outside of a request; pass subject='
                 f"{spelled(parts_of(declared.type, declared.name))} instead of type="
             )
-        applied = self.plans.of_inline(declared).apply(resolve)
+        applied = self.plans.of_inline(declared, by_subject=given is not None).apply(resolve)
         return self._decide_inline(scope, applied), applied
 
     def check_hits(self, hits: Hits, scope: str, subject: Named) -> Decision:

@@ -84,6 +84,86 @@ def test_parts_of_several_own_types_need_the_name_of_their_limiter(app: Flask, c
         check(subject)
 
 
+@pytest.mark.parametrize(
+    ("type_", "subject"),
+    [
+        ((USER, IP), ["ip:2001:db8::2", "user:ann"]),
+        ((IP, USER), {"ip:2001:db8::2", "user:ann"}),
+        ((USER, IP), ["ip:2001:db8::2", "anonymous:2001:db8::2"]),
+        ((IP, key_of_header), ["api_key:key-0", "ip:2001:db8::2"]),
+        ((IP,), "ip:2001:db8::2"),
+        ((key_of_header,), ["api_key:key-0"]),
+    ],
+)
+def test_check_of_given_parts_in_any_order_shares_the_quota_of_an_endpoint(
+    app: Flask, check: Callable[..., bool], type_: Any, subject: Any
+) -> None:
+    name = "api_key" if key_of_header in type_ else None
+    app.add_url_rule("/", "page", rate_limiter(rules="1/minute", type=type_, name=name, scope="view")(view()))
+    headers = {key: value for key, value in HEADERS.items() if key != "X-User" or "anonymous" not in str(subject)}
+
+    assert check(subject)
+
+    assert statuses(app, "/", headers=headers, environ_base={"REMOTE_ADDR": "2001:db8::1"}) == [429]
+
+
+def test_parts_in_an_order_that_a_limiter_of_the_scope_has_keep_it(app: Flask, check: Callable[..., bool]) -> None:
+    for place, type_ in (("a", (USER, IP)), ("b", (IP, USER))):
+        app.add_url_rule(f"/{place}", place, rate_limiter(rules="1/minute", type=type_, scope="view")(view()))
+
+    assert check(["user:ann", "ip:192.0.2.1"])
+    assert check(["ip:192.0.2.1", "user:ann"])
+    assert not check(["user:ann", "ip:192.0.2.1"])
+
+
+@pytest.mark.parametrize(
+    ("subject", "message"),
+    [
+        ("api_key:key-0", '"page" counts api_key only together with ip; give subject=\\["ip:...", "api_key:..."], or'),
+        ("ip:192.0.2.1", '"page" counts ip only together with api_key; give subject='),
+    ],
+)
+def test_part_of_a_subject_that_its_scope_counts_only_as_a_whole_is_an_error(
+    app: Flask, check: Callable[..., bool], storage: RecordingStorage, subject: str, message: str
+) -> None:
+    together = rate_limiter(type=(IP, key_of_header), name="api_key", rules="1/minute", scope="view")
+    app.add_url_rule("/", "page", together(view()))
+
+    with pytest.raises(ConfigurationError, match=f'limiter on "view": {message}'):
+        check(subject)
+
+    assert storage.checks == []
+    assert check("user:ann")
+    assert check(subject, key="other:")
+
+
+def test_part_of_a_subject_that_its_scope_also_counts_alone_is_no_error(app: Flask, check: Callable[..., bool]) -> None:
+    for place, type_ in (("together", (USER, IP)), ("alone", IP)):
+        app.add_url_rule(f"/{place}", place, rate_limiter(rules="1/minute", type=type_, scope="view")(view()))
+
+    assert check("ip:192.0.2.1")
+
+    assert statuses(app, "/together", environ_base={"REMOTE_ADDR": "192.0.2.1"}) == [200]
+    assert statuses(app, "/alone", environ_base={"REMOTE_ADDR": "192.0.2.1"}) == [429]
+
+
+@pytest.mark.parametrize(
+    "by", [{"type": key_of_header}, {"subject": 'api_key:[["ip", "192.0.2.1"], ["api_key", "a"]]'}]
+)
+def test_check_never_counts_a_chosen_value_as_a_subject_of_several_types(
+    app: Flask, multilimit: MultiLimit, storage: RecordingStorage, by: Any
+) -> None:
+    together = rate_limiter(type=(IP, key_of_header), name="api_key", rules="1/minute", scope="view")
+    app.add_url_rule("/", "page", together(view()))
+
+    with app.test_request_context(headers={"X-Key": '[["ip", "192.0.2.1"], ["api_key", "a"]]'}):
+        app.preprocess_request()
+        with pytest.raises(ConfigurationError, match=r'limiter on "view": .* together'):
+            multilimit.check("1/minute", scope="view", **({"name": "api_key"} | by))
+
+    assert storage.checks == []
+
+
 def test_name_names_the_rules_of_a_check_but_not_its_subject(
     app: Flask, multilimit: MultiLimit, storage: RecordingStorage
 ) -> None:
@@ -174,3 +254,11 @@ def test_engine_counts_a_subject_as_a_view_does(app: Flask, storage: RecordingSt
     assert statuses(app, "/", headers={"X-User": "a:b"}) == [200]
 
     assert not Limiter(storage).check(hits_for("1/minute", scope="view", subject="user:a:b")).allowed
+
+
+@pytest.mark.usefixtures("multilimit")
+def test_engine_shares_the_quota_of_an_ipv6_client_by_its_network(app: Flask, storage: RecordingStorage) -> None:
+    app.add_url_rule("/", "view", rate_limiter(type=IP, rules="1/minute")(view()))
+    assert statuses(app, "/", environ_base={"REMOTE_ADDR": "2001:db8::1"}) == [200]
+
+    assert not Limiter(storage).check(hits_for("1/minute", scope="view", subject="ip:2001:db8::/64")).allowed
