@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -35,11 +35,13 @@ class Client:
     """A subject, a network of them, or several subjects that a request has together."""
 
     given: Mapping[str, str]
-    """Its subjects by type; none for a network of many clients."""
+    """Its subjects by type, as limits count them; none for a network of many clients."""
     who: Who | None = None
     """As lists name it; ``None`` if no list can."""
     parts: tuple[Subject, ...] = ()
     """The parts of a subject of several types."""
+    address: str = ""
+    """The address, as lists look it up; of a network that counts as one client, its first; empty if it is not known."""
 
     @property
     def subject(self) -> Subject | None:
@@ -69,13 +71,6 @@ class Client:
         named = [(name, value) for name, value in self.given.items() if name != ANONYMOUS or len(self.given) == 1]
         return " + ".join(subject_text(*each) for each in named) if named else self.text
 
-    @property
-    def address(self) -> str:
-        """The address; of a network that counts as one client, its first; empty if it is not known."""
-        if self.who is not None and self.who.network is not None:
-            return self.who.network.address
-        return self.given.get(LimitType.IP.value, "").partition("/")[0]
-
 
 def client_from(gate: AppGate, text: str) -> Client:
     """The client that ``text`` names: ``203.0.113.7``, ``2001:db8::/64``, ``user:42``, ``api_key:key-0``; a value alone
@@ -101,7 +96,7 @@ def client_from(gate: AppGate, text: str) -> Client:
         return client_of(gate, who.type_name, who.value)
     client = network_of(who.network.address, gate.settings.ipv6_prefix)
     if who.network.num_addresses == 1 or client == str(who.network):
-        return Client(_with_anonymous(client), who)
+        return Client(_with_anonymous(client), who, address=who.network.address)
     return Client({}, who)
 
 
@@ -121,20 +116,33 @@ def client_named(
     require_types(gate.plans, given)
     if len(given) == 1:
         return client_of(gate, *next(iter(given.items())))
-    return Client(given)
+    client = client_with(gate, given)
+    is_anonymous = client.address and LimitType.USER.value not in given
+    return (
+        replace(client, given={**_with_anonymous(client.given[LimitType.IP.value]), **client.given})
+        if is_anonymous
+        else client
+    )
+
+
+def client_with(gate: AppGate, given: Mapping[str, str]) -> Client:
+    """The client whose requests have the ``given`` subjects, by type, together."""
+    counted = {name: gate.subjects.counted(Subject(name, value)).value for name, value in given.items()}
+    return Client(counted, address=given.get(LimitType.IP.value, ""))
 
 
 def client_of(gate: AppGate, type_name: str, value: str) -> Client:
     """A subject by the name of its type."""
-    if type_name == LimitType.IP.value:
-        value = network_of(value, gate.settings.ipv6_prefix)
     try:
         who: Who | None = Who.parse(f"{type_name}:{value}")
     except ConfigurationError:
         who = None
     if parts := gate.plans.parts_of(Subject(type_name, value)):
         return Client({type_name: value_of(parts)}, None, parts)
-    return Client(_with_anonymous(value) if type_name == LimitType.IP.value else {type_name: value}, who)
+    if type_name == LimitType.IP.value:
+        counted = network_of(value, gate.settings.ipv6_prefix)
+        return Client(_with_anonymous(counted), who, address=value.partition("/")[0])
+    return Client({type_name: value}, who)
 
 
 def _with_anonymous(address: str) -> dict[str, str]:

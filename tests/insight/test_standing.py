@@ -164,6 +164,35 @@ def test_standing_says_what_the_next_request_gets(seed: int) -> None:
         assert status == 200 or everywhere.allowed is False, everywhere.verdict
 
 
+def test_standing_of_an_address_within_an_ipv6_client_knows_its_ban_and_its_refusals() -> None:
+    app = app_on()
+    limits, address = app.extensions["multilimit"], "2001:db8::7"
+    assert statuses(app, *["/login"] * 4, environ_base={"REMOTE_ADDR": address}) == [200, 200, 429, 429]
+    flush(app)
+
+    with app.app_context():
+        of_user = limits.standing(ip=address, subject="api_key:key-0")
+        gate_of(app).applier.control.ban(address, for_=600)
+        gate_of(app).applier.look()
+        banned = limits.standing(ip=address)
+
+    assert sum(each.refused for each in of_user.refusals) == 2
+    assert banned.verdict.startswith("refused everywhere with 429: banned by ban ")
+    assert (banned.who, banned.value) == (address, "2001:db8::/64")
+
+
+def test_standing_of_a_request_without_a_user_has_the_quotas_of_anonymous_users() -> None:
+    app = app_on()
+    app.extensions["multilimit"].user_loader(lambda: None)
+    app.add_url_rule("/mine", "mine", rate_limiter(type=USER, rules="1/minute")(view()))
+    assert statuses(app, *["/mine"] * 2, environ_base=CLIENT) == [200, 429]
+
+    with app.app_context():
+        found = app.extensions["multilimit"].standing(ip="203.0.113.7", subject="api_key:key-0", endpoint="mine")
+
+    assert found.verdict.startswith("refused at mine by user-60s, for ")
+
+
 def test_bans_of_limited_functions_and_checks_are_listed_and_lifted() -> None:
     app = app_with_a_service(BAN)
     assert statuses(app, *["/mail", "/invite"] * 3, environ_base=CLIENT) == [200, 200, 429, 429, 429, 429]

@@ -8,7 +8,7 @@ import click
 
 from ...declare.subjects import subjects_given
 from ...insight.bans import BegunBan
-from ...insight.clients import Client, client_from
+from ...insight.clients import client_from, client_with
 from ...insight.past import Past, instant_of, standing_at
 from ...insight.standing import OF_OTHERS, BanStanding, ListStanding, RequestStanding, RuleStanding, Standing, standing
 from ...insight.text import duration, local_time, plural
@@ -43,7 +43,7 @@ def check_command(
     """
     given, gate = subjects_given(ip=ip, user=user, everyone=True, subjects=subjects), current_gate()
     require_counted(gate, given)
-    found = standing(gate, Client(given), endpoint=endpoint, method=method)
+    found = standing(gate, client_with(gate, given), endpoint=endpoint, method=method)
     require_shared_storage(gate)
     show(lambda: _check_lines(found), found)
 

@@ -296,6 +296,16 @@ def test_page_offers_no_reset_and_no_lift_of_what_clients_without_a_login_share(
     assert [each["action"] for each in forms_of(of_all) if each["method"] == "post"] != []
 
 
+def test_lift_on_the_page_of_an_address_within_an_ipv6_client_ends_the_ban_of_that_address(
+    app: Flask, ada: FlaskClient
+) -> None:
+    control_of(app).ban("2001:db8::7", for_=600)
+
+    send(ada, ada.get(SUBJECT, query_string={"who": "2001:db8::7"}), ending="/unban")
+
+    assert control_of(app).entries() == ()
+
+
 def test_lift_on_the_page_of_an_address_ends_the_ban_of_its_network(app: Flask, ada: FlaskClient) -> None:
     control_of(app).ban("203.0.113.0/24", for_=600)
 
