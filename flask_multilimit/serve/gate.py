@@ -128,7 +128,7 @@ class AppGate(AppState):
             record = self._records.current()
             if record is not None and record.decisions:
                 if record.open_charges:
-                    self.settlement.at_response(response, record)
+                    response = self.settlement.at_response(response, record)
                 describe(response, record.decisions, self.settings, self._secret)
             return response
 

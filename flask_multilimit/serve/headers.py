@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from functools import lru_cache
 from hashlib import blake2b
@@ -58,10 +58,21 @@ def unshared(response: R) -> R:
     added: list[tuple[str, str]] = []
     if response.__dict__.setdefault(_ADDED, added) is added:
         return response
-    own = copy(response)
-    fields = list(Headers(response.headers))
-    own.headers = Headers([each for each in fields if each not in response.__dict__[_ADDED]])
+    own = _copy_with(response, lambda field: field not in response.__dict__[_ADDED])
     own.__dict__[_ADDED] = added
+    return own
+
+
+def without_field(response: R, name: str) -> R:
+    """``response``, or a copy without a field: the view may return the same object again, and needs the field then."""
+    if name not in Headers(response.headers):
+        return response
+    return _copy_with(response, lambda field: field[0].lower() != name.lower())
+
+
+def _copy_with(response: R, keeps: Callable[[tuple[str, str]], bool]) -> R:
+    own = copy(response)
+    own.headers = Headers([field for field in Headers(response.headers) if keeps(field)])
     return own
 
 

@@ -27,6 +27,7 @@ from ..engine.threads import Beat
 from ..observe.events import OTHERS, Outcome
 from ..plan.hits import Applied, AppliedLimits
 from .audience import report
+from .headers import without_field
 from .slots import holder_of_request, is_sent_by_server, release_when_requests_end
 from .state import AppState, Record, Records
 
@@ -93,17 +94,19 @@ class Settlement:
         self._report(before, settled)
         return settled
 
-    def at_response(self, response: Response, record: Record) -> None:
-        """Settle the charges that depend on ``response``; those of a stream when it is closed."""
+    def at_response(self, response: Response, record: Record) -> Response:
+        """Settle the charges that depend on ``response``; those of a stream when it is closed. Returns the response to
+        send."""
         declarations = _settling_in(record)
         at_close = [] if _is_complete(response) else [each for each in declarations if _is_known_at_the_end(each)]
         self._settle_now(response, record, record, [each for each in declarations if each not in at_close])
         for each in declarations:
             if isinstance(each.settle, SettleByHeader) and each.settle_header == "remove":
-                response.headers.pop(each.settle.header, None)
+                response = without_field(response, each.settle.header)
         if at_close and (holder := self._holder_of_request()) is not None:
             app = self._in_force.app
             holder.at_end.append(partial(self._settle_now, response, record, record, at_close, waits=app.testing))
+        return response
 
     def _settle_now(
         self,

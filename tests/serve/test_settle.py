@@ -147,6 +147,16 @@ def test_settle_header_decides_the_charge_and_is_removed(app: Flask) -> None:
     assert left(app) == 660
 
 
+def test_settle_header_of_a_response_object_that_a_view_returns_again_decides_each_charge(app: Flask) -> None:
+    kept = Response("ok", headers={"X-Tokens": "340"})
+    get = serve(app, lambda: kept, settle="header:X-Tokens")
+
+    responses = [get(), get()]
+
+    assert not [each for each in responses if "X-Tokens" in each.headers]
+    assert left(app) == 1000 - 2 * 340
+
+
 def test_settle_header_is_sent_to_the_client_with_option_keep(app: Flask) -> None:
     app.config["MULTILIMIT_LIMITS"] = {
         "view": {"rules": "5000/hour", "cost": 10, "settle": "header:X-Tokens", "settle_header": "keep"}
