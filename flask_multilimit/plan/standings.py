@@ -84,12 +84,14 @@ def require_known_rules(endpoint: str, found: Iterable[AppliedLimits]) -> None:
 
 
 def require_types(plans: Plans, names: Iterable[str]) -> None:
-    """Raise :class:`ConfigurationError` for the name of a type that limits no endpoint of the app."""
+    """Raise :class:`ConfigurationError` for the name of a type that limits no endpoint of the app, with or without the
+    changes in force."""
     names = [name for name in names if name not in _TYPES_OF_ALL]
     if not names:
         return
     plans.ensure()
-    known = _names_in(plan.types for plan in plans.made)
+    plans.declared.ensure()
+    known = _names_in(plan.types for several in (plans, plans.declared) for plan in several.made)
     for name in names:
         reject_unknown_type(name, known)
 

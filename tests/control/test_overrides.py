@@ -188,6 +188,20 @@ def test_usage_page_omits_a_limiter_that_is_off() -> None:
     assert "mine:" not in answer.text
 
 
+def test_type_is_known_while_its_only_limiter_is_off(app: Flask) -> None:
+    multilimit = MultiLimit(app)
+    keyed = rate_limiter(type=lambda: request.headers.get("X-Key"), name="api_key", rules="1/minute")
+    app.add_url_rule("/", "show", keyed(view()))
+    assert statuses(app, *["/"] * 2, headers={"X-Key": "key-0"}) == [200, 429]
+
+    with app.app_context():
+        multilimit.control.override("show", off=True, for_=60, force=True)
+
+        assert multilimit.peek("show", subject="api_key:key-0").allowed
+        assert multilimit.standing(subject="api_key:key-0").state == "unlimited"
+        assert multilimit.reset("show", subject="api_key:key-0") == 1
+
+
 class TestOtherLimits:
     def test_override_applies_to_a_check_by_its_scope(self, shop: Shop) -> None:
         shop.control.override("mail", rule="default-60s", rules="3/minute", lasting=True, force=True)
