@@ -164,15 +164,15 @@ def _pairs(before: Plans, after: Plans) -> Iterator[tuple[str, str, Plan, Plan]]
 
 
 def _shares(before: Plan, after: Plan) -> Iterator[float]:
-    """The share that ``after`` leaves of each limiter. A new limiter is compared with all rules before, unless it is
-    a shadow, which refuses nobody."""
+    """The share that ``after`` leaves of each limiter. One that refuses from now on is compared with all rules that
+    refuse before, of which it never leaves more. A shadow refuses nobody."""
     old = {limiter.declared: limiter for limiter in before.limiters}
-    all_rules = [rule for limiter in before.limiters for rule in limiter.rules]
+    refusing = [rule for limiter in before.limiters if not limiter.declaration.shadow for rule in limiter.rules]
     for limiter in after.limiters:
         same = old.get(limiter.declared)
-        if same is None:
+        if same is None or (same.declaration.shadow and not limiter.declaration.shadow):
             if not limiter.declaration.shadow:
-                yield from _shares_of(all_rules, limiter.rules, by_name=False)
+                yield from (min(share, 1) for share in _shares_of(refusing, limiter.rules, by_name=False))
             continue
         yield from _shares_of(same.rules, limiter.rules, by_name=True)
         known = same.special.entries if same.special is not None else ()

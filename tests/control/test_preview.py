@@ -108,8 +108,23 @@ def test_change_to_less_than_a_hundredth_needs_force(shop: Shop, given: dict[str
     shop.control.put(preview.entry, force=True)
 
 
-def test_added_shadow_refuses_nobody_and_needs_no_force(shop: Shop) -> None:
-    limit = {"type": "ip", "rules": "1/day", "shadow": True}
+def test_added_shadow_refuses_nobody_and_needs_no_force_until_its_trial_ends(shop: Shop) -> None:
+    limit = {"type": "default", "rules": "1/day", "shadow": True}
+    shop.control.override("show", limit=limit, lasting=True)
+
+    given = {"kind": "override", "endpoint": "show", "limiter": "default", "shadow": False}
+    assert "less than a hundredth" in shop.control.preview(given, lasting=True).warning
+
+
+def test_limit_beside_a_trial_is_compared_with_the_limits_that_refuse(shop: Shop) -> None:
+    shop.control.override("sho*", limit={"type": "default", "rules": "1/day", "shadow": True}, lasting=True)
+
+    given = {"kind": "override", "endpoint": "show", "limit": {"type": "user", "rules": "2/day"}}
+    assert "less than a hundredth" in shop.control.preview(given, lasting=True).warning
+
+
+def test_added_limit_that_is_much_larger_frees_nobody_and_needs_no_force(shop: Shop) -> None:
+    limit = {"type": "default", "rules": "1000000/minute"}
 
     assert not shop.control.preview({"kind": "override", "endpoint": "show", "limit": limit}, lasting=True).warning
 
