@@ -349,9 +349,10 @@ class Planner:
         return Plan(scope, stack, planned, early, self.cached_apply)
 
     def limiters_elsewhere(self, scope: str, declarations: Iterable[Declaration]) -> tuple[PlannedLimiter, ...]:
-        """Limiters of ``scope`` that no plan has, because another extension checks them by itself."""
-        names, planner = _Names(()), replace(self, dynamic={})  # nobody asks these for rules
-        planned = (planner._limiter(each, scope, each.methods_in_key, names) for each in declarations)
+        """Limiters of ``scope`` that no plan has, because another extension checks them by itself. Each has the names
+        of its rules for itself."""
+        planner = replace(self, dynamic={})  # nobody asks these for rules
+        planned = (planner._limiter(each, scope, each.methods_in_key, _Names(())) for each in declarations)
         return tuple(
             changed
             for each in planned
@@ -545,7 +546,9 @@ def _revised(hits: tuple[Hit, ...], origin: Origin, scope: str | None, overrides
     if changed is None:
         return ()
     special = None if changed.special is None else changed.special.find(who)
-    made = changed.hits_below(stem, changed.rules_for(who, special) or (), first.cost)
+    names = {_name_in(hit): hit.name for hit in limits}
+    rules = [(names.get(name, name), rule) for name, rule in changed.rules_for(who, special) or ()]
+    made = changed.hits_below(stem, rules, first.cost)
     if list(made) == limits:
         return hits
     made_bans = (ban_hit(cast("BanRule", hit.rule).ban, stem, made, hit.name) for hit in bans)
@@ -586,7 +589,12 @@ def _limiter_of(hits: Sequence[Hit], first: Hit, origin: Origin) -> PlannedLimit
         on_storage_error=first.on_storage_error,
         unit=first.unit or None,
     )
-    return PlannedLimiter(declared, ("", "", "scope", ""), "", tuple((hit.name, hit.rule) for hit in hits), None)
+    return PlannedLimiter(declared, ("", "", "scope", ""), "", tuple((_name_in(hit), hit.rule) for hit in hits), None)
+
+
+def _name_in(hit: Hit) -> str:
+    """The name of its rule in its limiter: a check of several limiters may give it a number."""
+    return hit.rule.name or hit.name
 
 
 def _with_new_watches(ban: BanHit, new_keys: Mapping[str, Sequence[str]]) -> BanHit:

@@ -373,6 +373,25 @@ def test_shared_limit_that_is_overridden_at_an_endpoint_charges_what_deduct_when
     assert codes(app, 4, "/401") == [401, 401, 401, 429]
 
 
+def test_override_of_a_rule_changes_each_limit_of_this_name_in_requests_and_in_lists(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app, application_limits=["9/day"])
+    view = limiter.limit("9/day", scope="part")(limiter.limit("9/day")(named("v36")))
+    app.get("/", endpoint="index")(view)
+    seen: list[tuple[str, int]] = []
+
+    def note(_: Flask, *, decision: Decision, **__: Any) -> None:
+        seen.extend((hit.name, hit.rule.count) for hit in decision.hits)
+
+    with app.app_context():
+        override = app.extensions["multilimit"].control.override
+        override("index", rule="9/day", rules="2/day", lasting=True, force=True)
+    with limits_checked.connected_to(note, app):
+        assert codes(app, 1) == [200]
+
+    assert seen == [("9/day", 2), ("9/day", 2), ("9/day-2", 2)]
+    assert shown_limits(app, "index").count("2 per day") == 3
+
+
 def test_limits_of_one_name_that_an_override_gives_the_same_rules_count_as_one(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app)
     app.get("/", endpoint="index")(limiter.limit("9/minute; 5/hour; 9/day")(named("v34")))
