@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from ..engine import ConfigurationError
 from ..engine.errors import brief
-from ..engine.keys import TYPE_PATTERN
+from ..engine.keys import TYPE_PATTERN, is_misspelled
 from ..engine.text import LONGEST_ADDRESS, LONGEST_SUBJECT, Phrase
 
 
@@ -247,7 +247,7 @@ class Who(NamedTuple):
             return cls(_network_from(text))
         if type_name == "ip":
             return cls(_network_from(value))
-        if type_name == "default" or not TYPE_PATTERN.fullmatch(type_name) or "+" in type_name:
+        if is_misspelled(type_name) or not TYPE_PATTERN.fullmatch(type_name) or "+" in type_name:
             raise mistaken_client(text, _REMEDY)
         return cls(None, type_name, value)
 

@@ -90,10 +90,15 @@ def type_and_value(name: object) -> tuple[str, str]:
     if name == EVERYONE:
         return "default", ""
     type_, colon, value = name.partition(":") if isinstance(name, str) else ("", "", "")
-    is_misspelled = name == f"{EVERYONE}:" or (type_ not in _USUAL_TYPES and type_.lower() in RESERVED_TYPES)
-    if not colon or not type_ or type_[0].isdigit() or is_misspelled or _is_ipv6(f"{type_}:{value}"):
+    has_type = bool(colon and type_) and not type_[0].isdigit() and not is_misspelled(type_)
+    if not has_type or name == f"{EVERYONE}:" or _is_ipv6(f"{type_}:{value}"):
         raise ConfigurationError(f"subject {brief(name)}: {NAMES}")
     return type_, value
+
+
+def is_misspelled(type_name: str) -> bool:
+    """Whether no limiter has a type of this name, because it is another spelling of one that every app has."""
+    return type_name not in _USUAL_TYPES and type_name.lower() in RESERVED_TYPES
 
 
 def _is_ipv6(text: str) -> bool:

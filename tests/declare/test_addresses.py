@@ -129,7 +129,9 @@ def test_entry_names_a_network_or_a_subject(text: str, shown: str) -> None:
     assert str(Who.parse(text)) == shown
 
 
-@pytest.mark.parametrize("text", ["", "everyone", "default:", "ip:nowhere", "user+ip:42", "a b:c", 42])
+@pytest.mark.parametrize(
+    "text", ["", "everyone", "default:", "User:42", "IP:192.0.2.1", "ip:nowhere", "user+ip:42", "a b:c", 42]
+)
 def test_entry_that_names_no_client_is_an_error(text: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"203\.0\.113"):
         Who.parse(text)
