@@ -92,6 +92,25 @@ def test_response_object_that_a_view_returns_again_shows_no_fields_of_another_cl
     assert free.headers["Cache-Control"] == "max-age=60"
 
 
+def test_response_of_any_class_can_be_returned_again(limited_app: Flask) -> None:
+    class Wrapping(Response):
+        __slots__ = ("slot",)
+
+        def __getattr__(self, name: str) -> Any:
+            return self.wrapped[name]
+
+    kept: Any = Wrapping("ok")
+    kept.wrapped, kept.slot = {"mimetype": "text/plain"}, "in a slot"
+    limited_app.add_url_rule("/", "view", rate_limiter(rules="9/minute")(lambda: kept))
+
+    assert [limited_app.test_client().get("/").headers["RateLimit"].partition(";t")[0] for _ in range(3)] == [
+        f'"default-60s";r={left}' for left in (8, 7, 6)
+    ]
+    with limited_app.test_request_context("/"):
+        again: Any = limited_app.full_dispatch_request()
+    assert (again is kept, again.slot, again.wrapped) == (False, "in a slot", kept.wrapped)
+
+
 def test_refusal_that_an_error_handler_returns_again_shows_no_wait_of_another_client(limited_app: Flask) -> None:
     kept = Response("wait", 429)
     limited_app.register_error_handler(429, lambda _: kept)
