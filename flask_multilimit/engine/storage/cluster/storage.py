@@ -205,9 +205,8 @@ class ClusterStorage:
         charged: list[Decision] = []
 
         def ask(group: Group) -> Decision:
-            if not _all_allow(answers):
-                return self._strike(group, check_id or answers[0][1].id) if group.has_bans else self._peek(group)
-            return self._check_one(group, check_id or (answers[0][1].id if answers else None))
+            known_id = answers[0][1].id if answers else check_id
+            return self._check_one(group, known_id) if _all_allow(answers) else self._refused(group, known_id)
 
         try:
             for group, answer in self._answers(hits, groups, ask):
@@ -216,7 +215,7 @@ class ClusterStorage:
             if charged and not _all_allow(answers):
                 answers = self._after_refund(hits, answers, charged)
             if bans_of(hits) and not _all_allow(answers):
-                answers += self._strike_across_slots(hits, answers, check_id or answers[0][1].id)
+                answers += self._strike_across_slots(hits, answers, answers[0][1].id)
         except StorageError as error:
             error.check_id = error.check_id or (answers[0][1].id if answers else check_id)
             self._deadline.begin()  # the refund has its own deadline
@@ -265,6 +264,11 @@ class ClusterStorage:
 
     # When a group refuses
 
+    def _refused(self, group: Group, check_id: UUID) -> Decision:
+        """The answer of ``group`` when another one refuses the check. If ``group`` refuses, too, that is a strike, but
+        only once in a check."""
+        return self._strike(group, check_id) if group.has_bans else self._peek(group)
+
     def _after_refund(
         self, hits: tuple[Hit, ...], answers: Sequence[GroupDecision], charged: list[Decision]
     ) -> list[GroupDecision]:
@@ -272,7 +276,7 @@ class ClusterStorage:
         refunded = [group for group, answer in answers if answer.charges]
         self._refund(charged)
         others = [(group, answer) for group, answer in answers if not answer.charges]
-        return [*others, *self._answers(hits, refunded, self._peek)]
+        return [*others, *self._answers(hits, refunded, lambda group: self._refused(group, answers[0][1].id))]
 
     def _refund(self, charged: list[Decision]) -> None:
         while charged:

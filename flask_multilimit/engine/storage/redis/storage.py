@@ -170,7 +170,7 @@ class RedisStorage:
         """As :meth:`peek`, for the part of the check ``check_id`` in one hash slot, when another part refuses. A
         refusal here is a strike, too."""
         self._deadline.start()
-        return self._ask(b"refused", hits, check_id.bytes)
+        return _decision(PEEK_ID, hits, self._run("check", hits, b"refused", check_id.bytes))
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
         self._deadline.start()

@@ -121,6 +121,27 @@ def test_repeated_check_is_one_strike_in_another_hash_slot(limiter: Limiter) -> 
     assert seen == [[(False, False, False, 1)]] * 3
 
 
+@pytest.mark.parametrize("algorithm", ["fixed_window", "token_bucket"])
+def test_refusal_in_another_hash_slot_gives_back_nothing_of_a_limit_with_a_ban(
+    limiter: Limiter, algorithm: str
+) -> None:
+    banning = hits_for(rule(algorithm, 3600, 9), scope="elsewhere", subject="user:ann", ban=Ban())
+    plan = (*banning, *plan_of(1))
+
+    decisions = [limiter.check(plan) for _ in range(4)]
+
+    assert [decision.allowed for decision in decisions] == [True, False, False, False]
+    assert limiter.peek(banning).remaining == 8
+
+
+def test_ban_of_a_shadow_has_begun_even_if_another_hash_slot_refuses(limiter: Limiter) -> None:
+    trial = hits_for("1/minute; 9/hour", scope="elsewhere", subject="user:ann", ban=Ban(after=1), shadow=True)
+    plan, one_storage = (*plan_of(1), *trial), Limiter("memory://")
+
+    for _ in range(3):
+        assert seen_bans(limiter.check(plan)) == seen_bans(one_storage.check(plan))
+
+
 def test_a_peek_is_no_strike_in_another_hash_slot(limiter: Limiter) -> None:
     plan = banned_by_others(*plan_of(1))
     limiter.check(plan)
