@@ -16,6 +16,7 @@ from redis.crc import key_slot
 
 from flask_multilimit.engine import Decision, GuardedStorage, Hit, Limiter, StorageError, storage_from_uri
 from flask_multilimit.engine.decision import FALLBACKS
+from flask_multilimit.engine.storage import storage_from
 from support.bench import hits, rule
 from support.cluster import Cluster
 from support.forks import forked
@@ -35,9 +36,10 @@ def algorithm(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def limiter(cluster: Cluster) -> Iterator[Limiter]:
-    limiter = Limiter(storage_from_uri(cluster.uri, timeout=10))
+@pytest.fixture(params=["URI", "client"])
+def limiter(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Limiter]:
+    is_client = request.param == "client"
+    limiter = Limiter(storage_from(cluster.shared_client) if is_client else storage_from_uri(cluster.uri, timeout=10))
     yield limiter
     limiter.close()
 

@@ -312,7 +312,7 @@ class RedisStorage:
             if isinstance(error, NoScriptError):
                 self._deadline.start()  # the server has answered: the next question gets its full time
                 return self._load(hits, check_id)
-            raise error if isinstance(error, StorageError) else self._failure(error) from error
+            raise error if isinstance(error, StorageError) else self._failure(error)  # which has its cause
         except StorageError as failure:
             if type(failure.__cause__) is not RedisConnectionError or not remembers_ids(hits):
                 raise
