@@ -133,6 +133,18 @@ def test_checks_during_a_hash_slot_move_are_counted_once(limiter: Limiter, move:
     assert remaining(seen) == remaining(limiter.peek(PLAN)) == [47, 498, 4998]
 
 
+def test_the_only_charge_of_a_key_is_refunded_while_its_hash_slot_moves(
+    limiter: Limiter, move: Move, algorithm: str
+) -> None:
+    plan = hits(rule(algorithm, 30, 9), scope="api")
+    decision = limiter.check(plan)
+    move.begin()
+
+    limiter.refund(decision)
+
+    assert remaining(limiter.peek(plan)) == [9]
+
+
 def test_new_subject_is_counted_while_its_hash_slot_moves(limiter: Limiter, move: Move, algorithm: str) -> None:
     """Its keys do not exist yet: neither server takes all of them in one command."""
     plan = hits([rule(algorithm, 30, 9), rule(algorithm, 60, 9), rule("sliding_window", 90, 9)], scope="api")

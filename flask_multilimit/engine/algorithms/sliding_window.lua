@@ -108,6 +108,10 @@ algorithms.sliding_window = {
         if before and tonumber(before) <= now - hit.window then
           how = 'CH'
         end
+        local lives = 2 * hit.window / 1000 + grace
+        if not more then -- while the key exists: a script cannot access a missing one in a hash slot that is moving
+          call('PEXPIRE', hit.key, lives)
+        end
         for from = math.min(units, hit.cost) + 1, math.max(units, hit.cost), 2000 do
           local members = {}
           for n = from, math.min(from + 1999, math.max(units, hit.cost)) do
@@ -122,7 +126,9 @@ algorithms.sliding_window = {
             call('ZREM', hit.key, unpack(members))
           end
         end
-        call('PEXPIRE', hit.key, 2 * hit.window / 1000 + grace)
+        if more then
+          call('PEXPIRE', hit.key, lives)
+        end
       end,
     }
   end,

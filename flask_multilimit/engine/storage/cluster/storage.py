@@ -205,8 +205,9 @@ class ClusterStorage:
         charged: list[Decision] = []
 
         def ask(group: Group) -> Decision:
-            known_id = answers[0][1].id if answers else check_id
-            return self._check_one(group, known_id) if _all_allow(answers) else self._refused(group, known_id)
+            if not _all_allow(answers):
+                return self._refused(group, answers[0][1].id)
+            return self._check_one(group, answers[0][1].id if answers else check_id)
 
         try:
             for group, answer in self._answers(hits, groups, ask):
