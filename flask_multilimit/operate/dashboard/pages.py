@@ -14,7 +14,7 @@ from ...engine import ConfigurationError, StorageError
 from ...engine.errors import message_of, with_remedy
 from ...engine.text import SafeLogger
 from ...insight import bans, clients
-from ...insight.changes import Entries, History, entries, history
+from ...insight.changes import Entries, History, document_in_force, entries, history
 from ...insight.keys import slots_now
 from ...insight.limits import SHOWS, Limits, limits
 from ...insight.past import Past, instant_of, standing_at
@@ -122,14 +122,15 @@ def make_change() -> Response:
 def undo() -> Response:
     """Undo an entry."""
     _require_may_change(by_entry=True)
+    gate, id_ = gate_in_force(), request.form.get("id", "")
     try:
-        entry = gate_in_force().applier.control.undo(
-            request.form.get("id", ""), reason=request.form.get("reason", "").strip()[:500], author=visit().author
-        )
+        entry = gate.applier.control.undo(id_, author=visit().author)
     except StorageError as error:
         return lists_page(problem=with_remedy(error), status=503)
-    except ConfigurationError:
-        return lists_page(problem=GONE, status=409)
+    except ConfigurationError as error:
+        _keep_up()
+        is_in_force = any(each.id == id_ for each in document_in_force(gate).entries)
+        return lists_page(problem=message_of(error) if is_in_force else GONE, status=409)
     return _redirect_to(url("lists", undone=sign_notice(str(entry)[:200])))
 
 

@@ -261,6 +261,18 @@ def test_entry_can_be_undone_once(app: Flask, ada: FlaskClient) -> None:
     assert send(ada, page, ending="/undo").status_code == 409
 
 
+def test_failed_undo_says_why_while_the_entry_is_in_force(app: Flask, ada: FlaskClient) -> None:
+    page, store = ada.get(confirm(ada, **RULE).location), gate_of(app).applier.follower.store
+    change = Change(at=0, author="", reason="", what="set", entry="", id="", replaces="")
+    store.write(store.read("").stamp, '{"format": 2, "entries": []}', change)
+
+    answer = send(ada, page, ending="/undo")
+
+    assert answer.status_code == 409
+    assert "written by a newer version" in answer.text
+    assert "no longer in force" not in answer.text
+
+
 def test_links_of_the_conflict_page_work(app: Flask, ada: FlaskClient) -> None:
     control = control_of(app)
     entry = [control.deny(f"198.51.100.{number}", lasting=True) for number in range(60)][-1]
