@@ -233,7 +233,7 @@ class Plans:
         reject_mixed_check(declaration, others)
         plan = self._elsewhere(scope, lambda plans: plans.planner.plan(scope, [declaration], None))
         plan.cached_apply = Plan.apply_to  # it is checked once
-        return plan
+        return plan if by_subject else self._checked(plan)
 
     def limiters_at(self, place: Place) -> Iterable[tuple[Declaration, str]]:
         """The limiters of endpoints whose keys are at ``place``, with their endpoints."""

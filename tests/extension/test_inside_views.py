@@ -34,6 +34,20 @@ def decisions_alive() -> int:
 
 
 class TestCheck:
+    @pytest.mark.parametrize("type_", [LimitType.USER, (LimitType.IP, LimitType.USER)])
+    def test_check_of_users_in_an_app_that_does_not_know_them_is_an_error_with_a_remedy(
+        self, limited_app: Flask, type_: Any
+    ) -> None:
+        multilimit = limited_app.extensions["multilimit"]
+        with (
+            limited_app.test_request_context(),
+            pytest.raises(ConfigurationError, match=r'limiter on "mail": .* needs to know the user; pass user_loader='),
+        ):
+            multilimit.check("5/minute", scope="mail", type=type_)
+
+        with limited_app.app_context():
+            assert multilimit.check("5/minute", scope="mail", subject="user:42").allowed
+
     def test_check_returns_a_decision_and_does_not_refuse(self, app: Flask, multilimit: MultiLimit) -> None:
         def look() -> Any:
             decision = multilimit.check("2/minute; 5/hour", scope="mail")
