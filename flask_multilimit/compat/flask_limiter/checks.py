@@ -149,7 +149,7 @@ class Answer:
         switched it off."""
         statuses, question = self.decision.statuses, self.question
         status = next((each for each in statuses if each.hit.key == applied.key), None)
-        if status is not None or self.decision.hits is question.hits:
+        if status is not None:
             return status
         others = {each.key for each in (*question.limits, *question.metas)}
         found = [each for each in statuses if each.hit.key.startswith(applied.stem) and each.hit.key not in others]
@@ -214,14 +214,14 @@ class RequestLimit:
     @property
     def window(self) -> WindowStats:
         """When the quota is reset, and what is left after this request."""
-        amount, expiry = self._applied.limit.limit.amount, self.limit.get_expiry()
-        seconds: float = expiry
-        left = 0
-        if amount and self._status is not None:
-            left = self._status.remaining
-            seconds = 0 if left >= self.limit.amount else self._status.retry_after or self._status.reset_after
-        elif amount:
-            seconds, left = (0, amount) if self._answer.allowed else (self._answer.decision.retry_after, 0)
+        limit, status, decision = self.limit, self._status, self._answer.decision
+        seconds: float
+        if limit.amount and status is not None:
+            left = status.remaining
+            seconds = 0 if left >= limit.amount else status.retry_after or status.reset_after
+        else:
+            seconds, left = (0, limit.amount) if decision.allowed else (decision.retry_after, 0)
+        expiry = limit.get_expiry()
         return WindowStats(self._answer.at + (seconds if math.isfinite(seconds) else expiry), left)
 
     @property

@@ -67,7 +67,7 @@ def text_forms(lib: Library) -> str:
     return " | ".join(s.codes(f"/{number}*2") for number in range(len(forms)))
 
 
-@asked("/", lambda lib, each: f"{each.status_code} {_fields(*NAMES[:2])(lib, each)}", headers_enabled=True)
+@asked("/", lambda lib, each: f"{each.status_code} {_fields(*NAMES)(lib, each)}", headers_enabled=True)
 def limit_of_zero(s: Shop) -> None:
     s.limited("/", "0/minute")
 
@@ -780,6 +780,11 @@ def meta_limits_of_limits_that_refuse_together(s: Shop) -> None:
     daily = s.lib.names.MetaLimit("1/day", scope="daily")
     one = s.limiter.limit("1/second", meta_limits=[daily])
     s.view("/", s.limiter.limit("1/minute", meta_limits=["1/hour"]), one)
+
+
+@asked("/*2 +61 /")
+def meta_limits_of_a_limit_beside_another_that_refuses(s: Shop) -> None:
+    s.view("/", s.limiter.limit("1/minute"), s.limiter.limit("9/minute", meta_limits=["1/hour"]))
 
 
 def meta_limits_during_an_outage(lib: Library) -> str:

@@ -468,6 +468,19 @@ def test_flask_limiter_shows_what_is_left_when_an_override_puts_two_rules_in_pla
     assert "2 per 1 minute: Fail (0 out of 2 remaining)" in shown
 
 
+def test_header_fields_show_what_an_override_puts_in_place_of_a_limit_of_zero(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app, headers_enabled=True)
+    app.get("/", endpoint="index")(limiter.limit("0/minute")(named("v37")))
+    with app.app_context():
+        app.extensions["multilimit"].control.override(
+            "index", rule="0/minute", rules="3/minute", lasting=True, force=True
+        )
+
+    headers = app.test_client().get("/").headers
+
+    assert (headers["X-RateLimit-Limit"], headers["X-RateLimit-Remaining"]) == ("3", "2")
+
+
 def test_log_explains_an_empty_key(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
     limiter = Limiter(lambda: "", app=app)
     app.get("/", endpoint="index")(limiter.limit("5/minute")(named("v28")))
