@@ -111,13 +111,9 @@ def _recorded() -> list[Path]:
     return files
 
 
-@dataclass
 class StoppableLogs(Logs):
     """Logs with a progress bar on a terminal. Ctrl-C ends them; a second one ends the program. If they are not empty,
     but nothing in them can be read, that is an error."""
-
-    complete: bool = True
-    """``False`` if Ctrl-C ended them."""
 
     def __iter__(self) -> Iterator[LoggedRequest]:
         catches = threading.current_thread() is threading.main_thread()  # no other thread can
@@ -125,10 +121,7 @@ class StoppableLogs(Logs):
         try:
             with self._progress() as bar:
                 self.on_read: Callable[[int], object] | None = None if bar is None else bar.update
-                for request in super().__iter__():
-                    if not self.complete:
-                        break
-                    yield request
+                yield from super().__iter__()
         finally:
             if catches:
                 signal.signal(signal.SIGINT, before)
@@ -170,6 +163,11 @@ def percent(share: float) -> str:
     if share and share < 0.0001:
         return "< 0.01 %"
     return f"{share:.2%}".replace("%", " %") if share < 0.1 else f"{share:.1%}".replace("%", " %")
+
+
+def stopped_lines(*, complete: bool) -> list[str]:
+    """A line if a log was not read to its end."""
+    return [] if complete else [console.style("Stopped: this covers the requests until then.", fg="yellow", bold=True)]
 
 
 def file_lines(files: Sequence[LogFile]) -> list[str]:

@@ -26,6 +26,7 @@ from .logs import (
     percent,
     png_option,
     share,
+    stopped_lines,
     writing,
 )
 
@@ -112,12 +113,11 @@ _WHOLE_APP = "Clients and storage commands are those of the whole app: limits ma
 
 
 def _screen(report: Report, zone: tzinfo) -> list[str]:
+    stopped = stopped_lines(complete=report.complete)
     if report.first is None or report.last is None:
-        return ["No requests.", *file_lines(report.files)]
+        return ["No requests.", *stopped, *file_lines(report.files)]
     span = f"from {local_time(report.first, zone)} to {local_time(report.last, zone)} {zone}"
-    lines = console.paragraph(f"{report.requests:,} requests {span}")
-    if not report.complete:
-        lines.append(console.style("Stopped: this covers the requests until then.", fg="yellow", bold=True))
+    lines = [*console.paragraph(f"{report.requests:,} requests {span}"), *stopped]
     lines += [*_summary(report), *_endpoints(report), *_rules(report), *_bans(report), *_worst(report, zone)]
     lines += ["", f"Commands to a storage: {report.commands:,}"]
     if report.notes:

@@ -26,6 +26,7 @@ from .logs import (
     percent,
     png_option,
     share,
+    stopped_lines,
     writing,
 )
 
@@ -91,9 +92,8 @@ def suggest_command(
             html.write_text(_page(found, traffic, source, refuse_at_most), encoding="utf-8")
         if png is not None:
             draw(found, traffic, png)
-    stopped = console.style("Stopped: this covers the requests until then.", fg="yellow", bold=True)
     show(
-        lambda: [*([] if logs.complete else [stopped]), *_screen(found, log.zone), *file_lines(logs.files)],
+        lambda: [*stopped_lines(complete=logs.complete), *_screen(found, log.zone), *file_lines(logs.files)],
         suggestion=found.as_json(),
         paste={
             "decorator": declaration(found, found.proposed),

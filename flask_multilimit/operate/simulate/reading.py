@@ -99,6 +99,8 @@ class Logs:
     """What was found in each file, after reading."""
     on_read: Callable[[int], object] | None = None
     """Called with the number of bytes of each block that is read from disk."""
+    complete: bool = True
+    """Set to ``False``, no further line is read. Requests that were read are still passed on."""
 
     def __iter__(self) -> Iterator[LoggedRequest]:
         self.files = [LogFile(str(path)) for path in self.paths]
@@ -198,7 +200,7 @@ def _lines(source: io.BufferedReader, file: LogFile, logs: Logs) -> Iterator[str
     # Bytes that are not UTF-8 stay distinct and raise no error.
     unpacked: Any = _Unpacking(source, file, logs)
     text = io.TextIOWrapper(unpacked, "utf-8-sig", "surrogateescape", newline="\n")
-    while line := text.readline(LONGEST_LINE + 1):
+    while logs.complete and (line := text.readline(LONGEST_LINE + 1)):
         is_too_long = len(line) > LONGEST_LINE and not line.endswith("\n")
         while is_too_long and line and not line.endswith("\n"):
             line = text.readline(LONGEST_LINE)

@@ -244,6 +244,20 @@ def test_unpacked_bytes_are_read_up_to_a_maximum(tmp_path: Path, lines: list[str
     assert 0 < read[0] < packed.stat().st_size
 
 
+def test_requests_that_were_read_before_a_stop_are_passed_on(log: Path) -> None:
+    logs = Logs([written(log, map(line, range(9)))])
+    logs.on_read = lambda _: setattr(logs, "complete", False)
+
+    assert seconds(logs) == [0]
+
+
+def test_stop_ends_a_log_without_wanted_requests(log: Path) -> None:
+    logs = Logs([written(log, map(line, range(9)))], since=2 * START_AT)
+    logs.on_read = lambda _: setattr(logs, "complete", False)
+
+    assert (seconds(logs), logs.files[0].outside) == ([], 1)
+
+
 def test_file_of_exactly_the_maximum_size_is_read_whole(log: Path) -> None:
     logs = Logs([written(log, [line(1), line(2)])], most_bytes=2 * (len(line(1)) + 1))
 
