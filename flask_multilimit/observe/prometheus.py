@@ -6,8 +6,8 @@ processes share them (``PROMETHEUS_MULTIPROC_DIR``), a scrape shows the others a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, pairwise
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from math import isnan
 from typing import Any, Final
 
@@ -41,7 +41,7 @@ SECONDS: Final[tuple[float, ...]] = (
 """Buckets of the histogram, from a refusal by the deny cache to a check that had to wait for a connection."""
 
 
-class PrometheusMetrics(MetricsObserver):
+class PrometheusMetrics(MetricsObserver, Collector):
     """An observer that counts events in ``registry``: ``MultiLimit(app, observers=[PrometheusMetrics()])``.
 
     One object may observe several apps. The names of all metrics begin with ``namespace``. ``buckets`` are those of the
@@ -79,11 +79,24 @@ class PrometheusMetrics(MetricsObserver):
             for name, each in READINGS.items()
         }
         try:
-            registry.register(_Collected(self.flush, [*self._counts.values(), self._seconds, *self._gauges.values()]))
+            registry.register(self)
         except ValueError as error:
             raise ConfigurationError(
                 f"PrometheusMetrics(namespace={namespace!r}): {error}. Give one object to all apps, or each a namespace"
             ) from error
+
+    def collect(self) -> Iterable[Metric]:
+        """All metrics, as they are now: for the registry."""
+        self.flush()
+        with self._lock:  # no fork happens meanwhile, which would leave locks of the metrics locked in the child
+            return [each for metric in self._metrics() for each in metric.collect()]
+
+    def describe(self) -> Iterable[Metric]:
+        """The names of all metrics: a registry refuses those that it has already."""
+        return [each for metric in self._metrics() for each in metric.describe()]
+
+    def _metrics(self) -> Iterable[Counter | Gauge | Histogram]:
+        return (*self._counts.values(), self._seconds, *self._gauges.values())
 
     def _add(self, count: str, values: Values, amount: int) -> None:
         self._counts[count].labels(*values).inc(amount)
@@ -114,19 +127,3 @@ def _check_buckets(buckets: Sequence[float]) -> None:
         raise ConfigurationError(f"buckets={buckets!r}: give at least one number of seconds, and only numbers")
     if any(after <= before for before, after in pairwise(buckets)):
         raise ConfigurationError(f"buckets={buckets!r}: each must be more than the one before")
-
-
-class _Collected(Collector):
-    """All metrics of an observer, which are updated before they are collected."""
-
-    def __init__(self, flush: Callable[[], object], metrics: Sequence[Counter | Gauge | Histogram]) -> None:
-        self._flush = flush
-        self._metrics = metrics
-
-    def collect(self) -> Iterable[Metric]:
-        self._flush()
-        return chain.from_iterable(metric.collect() for metric in self._metrics)
-
-    def describe(self) -> Iterable[Metric]:
-        """The names: a registry refuses those that it has already."""
-        return chain.from_iterable(metric.describe() for metric in self._metrics)

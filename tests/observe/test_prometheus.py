@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -337,6 +338,21 @@ def test_counts_before_a_fork_stay_with_the_parent(shop: Shop) -> None:
 
     assert forked(count_twice)() == [2, 2]
     assert sum(shop.shows("checks_total").values()) == 1
+
+
+def test_no_fork_happens_while_metrics_are_collected(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child would find the locks of these metrics locked, and never count anything."""
+    is_locked, collect = list[bool](), Gauge.collect
+
+    def noting(gauge: Gauge) -> Iterable[Metric]:
+        is_locked.append(shop.metrics._lock.locked())
+        return collect(gauge)
+
+    monkeypatch.setattr(Gauge, "collect", noting)
+    generate_latest(shop.registry)
+
+    assert is_locked
+    assert all(is_locked)
 
 
 @pytest.mark.parametrize(
