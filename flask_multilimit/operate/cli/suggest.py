@@ -13,7 +13,17 @@ from .. import console
 from ..dashboard.whatif import file_of, what_if
 from ..simulate.picture import draw
 from ..simulate.questions import arrivals_of, share_from
-from ..simulate.suggest import Choice, Gap, Suggestion, Traffic, declaration, suggest_for, toml, traffic_of
+from ..simulate.suggest import (
+    Choice,
+    Gap,
+    Suggestion,
+    Traffic,
+    declaration,
+    suggest_for,
+    toml,
+    traffic_of,
+    windows_of,
+)
 from ..simulate.suggest import command as command_to_try
 from .base import command, show
 from .logs import (
@@ -73,7 +83,7 @@ def suggest_command(
     app = app_in_force()
     if cost_field and (html or png):
         raise click.UsageError("--html and --png show requests, not units: leave out --cost-field")
-    at_most = share_from(refuse_at_most)
+    at_most, rules = share_from(refuse_at_most), windows_of(windows)
     logs = log.open_logs(cost_field)
     arrivals = arrivals_of(
         app,
@@ -84,7 +94,7 @@ def suggest_command(
         cost_field=cost_field,
         script_name=log.script_name,
     )
-    traffic = traffic_of(arrivals, windows)
+    traffic = traffic_of(arrivals, rules)
     found = suggest_for(traffic, at_most)
     with writing():
         if html is not None:

@@ -235,7 +235,7 @@ def _answer(form: WhatIfForm, logs: Logs, source: str, by_hash: Mapping[str, str
     first = list(islice(logs, MOST_REQUESTS + 1))
     app, endpoint = gate_in_force().app, form.endpoint or None
     arrivals = arrivals_of(app, first[:MOST_REQUESTS], type=form.type, endpoint=endpoint, most_subjects=MOST_CLIENTS)
-    traffic = traffic_of(arrivals, [form.window])
+    traffic = traffic_of(arrivals, [window_of(form.window)])
     found = suggest_for(traffic, share)
     left_out = [each for file in logs.files for each in file.problems()]
     if len(first) > MOST_REQUESTS or len(arrivals) >= MOST_CLIENTS:

@@ -33,7 +33,7 @@ from .replay import OnDecision, Replay
 from .replay_plan import Replacements, ReplayPlans, real_cost_in
 from .report import Report
 from .resolving import ClientLists, Destination, Routes, SubjectFinder, check_fields
-from .suggest import Arrivals, Suggestion, suggest_for, traffic_of
+from .suggest import Arrivals, Suggestion, suggest_for, traffic_of, windows_of
 
 COLLECT_AFTER = 200_000
 """How many new objects start Python's garbage collector. A replay makes few cycles, and keeps many objects."""
@@ -264,6 +264,7 @@ def suggest_limits(
         settle.
     """
     check_text("cost_field", cost_field)
+    share, rules = share_from(refuse_at_most), windows_of(windows)
     arrivals = arrivals_of(
         app,
         requests,
@@ -273,8 +274,7 @@ def suggest_limits(
         cost_field=cost_field,
         script_name=script_name,
     )
-    share = share_from(refuse_at_most)
-    return suggest_for(traffic_of(arrivals, windows), share)
+    return suggest_for(traffic_of(arrivals, rules), share)
 
 
 def share_from(text: float | str | Fraction) -> Fraction:

@@ -161,6 +161,15 @@ class Arrivals(dict[str, Requests]):
         return halves
 
 
+def windows_of(given: Sequence[float | str]) -> list[Rule]:
+    """The windows, each as :func:`window_of` returns it. Raises :class:`ConfigurationError`."""
+    check_iterable("windows", given, "a list of seconds")
+    windows = [window_of(each) for each in given]
+    if len(set(windows)) != len(windows) or not windows:
+        raise ConfigurationError("give each window once")
+    return windows
+
+
 def window_of(given: float | str) -> Rule:
     """A window, as a rule with a count of 1: from seconds, or from text such as ``60``, ``minute``, ``20 seconds`` or
     ``calendar month in Europe/Berlin``. Raises :class:`ConfigurationError`."""
@@ -395,17 +404,13 @@ class Traffic:
 Choose = Callable[[Traffic, Fraction], Counts]
 
 
-def traffic_of(arrivals: Arrivals, windows: Sequence[float | str]) -> Traffic:
+def traffic_of(arrivals: Arrivals, windows: Sequence[Rule]) -> Traffic:
     """The traffic of ``arrivals``. Raises :class:`ConfigurationError` if there are none."""
     if not arrivals:
         costless = "no requests to learn from: nothing says what they cost"
         none = "no requests to learn from: there is none that a limit here would count"
         raise ConfigurationError(Phrase(costless if arrivals.without_cost else none))
-    check_iterable("windows", windows, "a list of seconds")
-    rules = [window_of(each) for each in windows]
-    if len(set(rules)) != len(rules) or not rules:
-        raise ConfigurationError("give each window once")
-    return Traffic(arrivals, rules)
+    return Traffic(arrivals, windows)
 
 
 def suggest_for(traffic: Traffic, share: Fraction) -> Suggestion:

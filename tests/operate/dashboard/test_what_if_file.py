@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from flask_multilimit.operate.dashboard.whatif import MOST_NAMED, WhatIf, file_of, what_if
-from flask_multilimit.operate.simulate.suggest import Arrivals, suggest_for, traffic_of
+from flask_multilimit.operate.simulate.suggest import Arrivals, suggest_for, traffic_of, windows_of
 from support.browser import NARROW, WIDE, chromium, tab
 
 SECOND = 1_000_000
@@ -28,7 +28,7 @@ def answer(window: float = 60, *, calm: int = 9, share: Fraction = Fraction(0), 
     for name, requests in others.items():
         for _ in range(requests):
             arrivals.add(name, SECOND)
-    traffic = traffic_of(arrivals, [window])
+    traffic = traffic_of(arrivals, windows_of([window]))
     return what_if(traffic, suggest_for(traffic, share), source="access.log", refuse_at_most="0%")
 
 

@@ -12,7 +12,7 @@ from flask import Flask
 
 from flask_multilimit import IP, ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.operate.simulate.picture import draw, draw_reports
-from flask_multilimit.operate.simulate.suggest import Arrivals, suggest_for, traffic_of
+from flask_multilimit.operate.simulate.suggest import Arrivals, suggest_for, traffic_of, windows_of
 from flask_multilimit.simulation import LoggedRequest, simulate
 
 SECOND = 1_000_000
@@ -30,7 +30,7 @@ def draw_peaks(path: Path, peaks: Sequence[int], windows: Sequence[float] = (60,
     for number, peak in enumerate(peaks):
         for _ in range(peak):
             arrivals.add(str(number), 0)
-    traffic = traffic_of(arrivals, windows)
+    traffic = traffic_of(arrivals, windows_of(windows))
     draw(suggest_for(traffic, Fraction(1, 100)), traffic, path)
 
 

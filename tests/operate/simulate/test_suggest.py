@@ -8,6 +8,7 @@ from array import array
 from collections import Counter
 from datetime import datetime
 from fractions import Fraction
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -36,6 +37,7 @@ from flask_multilimit.operate.simulate.suggest import (
     suggest_for,
     toml,
     traffic_of,
+    windows_of,
 )
 from support.oracle import Charge, Window
 from support.servers import Server
@@ -55,7 +57,7 @@ def arrivals_of(*subjects: list[int], who: str = "ip", endpoint: str | None = "s
 
 
 def suggest(arrivals: Arrivals, *windows: float | str, share: Fraction = Fraction(0)) -> Suggestion:
-    return suggest_for(traffic_of(arrivals, windows), share)
+    return suggest_for(traffic_of(arrivals, windows_of(windows)), share)
 
 
 def tokens(*units: int, who: str = "ip", cost_field: str = "", pause: int = 0) -> Arrivals:
@@ -371,6 +373,16 @@ def chat() -> Flask:
     MultiLimit(app)
     app.add_url_rule("/", "chat", lambda: "ok")
     return app
+
+
+@pytest.mark.parametrize("options", [{"windows": ["fortnight"]}, {"refuse_at_most": "lots"}])
+def test_wrong_option_is_an_error_before_the_log_is_read(options: dict[str, Any]) -> None:
+    requests = iter(logged([(0, 0, 1)]))
+
+    with pytest.raises(ConfigurationError, match="give"):
+        suggest_limits(chat(), requests, **options)
+
+    assert list(requests)
 
 
 @pytest.mark.parametrize("share", ["0", "20%"])
