@@ -117,12 +117,9 @@ def client_named(
     if len(given) == 1:
         return client_of(gate, *next(iter(given.items())))
     client = client_with(gate, given)
-    is_anonymous = client.address and LimitType.USER.value not in given
-    return (
-        replace(client, given={**_with_anonymous(client.given[LimitType.IP.value]), **client.given})
-        if is_anonymous
-        else client
-    )
+    if client.address and given.keys().isdisjoint({LimitType.USER.value, ANONYMOUS}):
+        client = replace(client, given={**client.given, ANONYMOUS: client.given[LimitType.IP.value]})
+    return client
 
 
 def client_with(gate: AppGate, given: Mapping[str, str]) -> Client:

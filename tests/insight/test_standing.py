@@ -171,12 +171,13 @@ def test_standing_of_an_address_within_an_ipv6_client_knows_its_ban_and_its_refu
     flush(app)
 
     with app.app_context():
-        of_user = limits.standing(ip=address, subject="api_key:key-0")
+        of_both = limits.standing(ip=address, subject="api_key:key-0")
         gate_of(app).applier.control.ban(address, for_=600)
         gate_of(app).applier.look()
         banned = limits.standing(ip=address)
 
-    assert sum(each.refused for each in of_user.refusals) == 2
+    assert (of_both.type, of_both.value) == ("api_key", "key-0")
+    assert sum(each.refused for each in of_both.refusals) == 2
     assert banned.verdict.startswith("refused everywhere with 429: banned by ban ")
     assert (banned.who, banned.value) == (address, "2001:db8::/64")
 
