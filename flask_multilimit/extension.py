@@ -259,7 +259,7 @@ class MultiLimit:
         :class:`ConfigurationError` for an unknown endpoint or type.
         """
         gate = gate_in_force()
-        hits = hits_of(_standing(gate, gate.plans, endpoint, method, _values_by_type(subject)))
+        hits = hits_of(_standing(gate, gate.plans, endpoint, method, _values_by_type(gate, subject)))
         return gate.limiter.peek(hits) if hits else decide_unlimited(())
 
     def standing(
@@ -327,7 +327,8 @@ class MultiLimit:
         While overrides are in force, quotas under the declared limits are reset, too. Raises
         :class:`ConfigurationError` if no limiter there counts the given subject.
         """
-        gate, given = gate_in_force(), _values_by_type(subject)
+        gate = gate_in_force()
+        given = _values_by_type(gate, subject)
         if reach != "endpoint":
             return _reset_beyond(gate, reach, given, endpoint, method)
         plan_sets = dict.fromkeys((gate.plans, gate.plans.declared))
@@ -442,8 +443,10 @@ def _layers(app: Flask, settings: Settings) -> Layers:
     )
 
 
-def _values_by_type(subject: Named | None) -> dict[str, str]:
-    return {} if subject is None else subjects_from(subject)
+def _values_by_type(gate: AppGate, subject: Named | None) -> dict[str, str]:
+    given = {} if subject is None else subjects_from(subject)
+    gate.subjects.require_clients(given)
+    return given
 
 
 def _reset_beyond(

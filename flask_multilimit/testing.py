@@ -212,6 +212,7 @@ def _hits_at(
     """The hits at ``endpoint``, for each group of methods: of ``subject``, or of the test client and of everyone."""
     of_client = {LimitType.IP.value: address, ANONYMOUS: address, EVERYONE.type: EVERYONE.value}
     given = of_client if subject is None else subjects_from(subject)
+    gate.subjects.require_clients(given)
     places = applied_at(gate, endpoint, method, given, declared=what == "reset")
     require_limiters(what, endpoint, places, given, spelled=spelled)
     require_known_rules(endpoint, (place.applied for place in places))

@@ -26,7 +26,8 @@ _WITH_PORT = r"(?P<ipv4>[0-9.]+):[0-9]{1,5}|\[(?P<ipv6>[^\[\]]+)\](:[0-9]{1,5})?
 
 
 def network_of(address: str, ipv6_prefix: int) -> str:
-    """The client that ``address`` stands for, in its canonical form: an IPv4 address, or an IPv6 network.
+    """The client that ``address``, or the network of one client, stands for, in its canonical form: an IPv4 address, or
+    an IPv6 network.
 
     Anything else, such as the peer of a unix socket, stays as it is: one subject.
     """
@@ -35,12 +36,19 @@ def network_of(address: str, ipv6_prefix: int) -> str:
     try:
         parsed = ip_address(without_port(address).partition("%")[0])
     except ValueError:
-        return address
+        network = usual_network(address) if "/" in address else None
+        return address if network is None else client_in(network, ipv6_prefix) or address
     if not isinstance(parsed, IPv6Address):
         return str(parsed)
     if parsed.ipv4_mapped:
         return str(parsed.ipv4_mapped)
     return str(ip_network((parsed, ipv6_prefix), strict=False))
+
+
+def client_in(network: Network, ipv6_prefix: int) -> str | None:
+    """The one client that ``network`` is for limits; ``None`` if it has several."""
+    client = network_of(network.address, ipv6_prefix)
+    return client if network.num_addresses == 1 or client == str(network) else None
 
 
 def _is_plain_ipv4(address: str) -> bool:

@@ -20,7 +20,7 @@ from ..engine import ConfigurationError, keys
 from ..engine.errors import brief
 from ..engine.keys import type_and_value
 from ..engine.text import LONGEST_ADDRESS, plain_text
-from .addresses import network_of
+from .addresses import client_in, network_of, usual_network
 from .unwrap import name_of
 
 T = TypeVar("T")
@@ -291,6 +291,16 @@ class Subjects:
         if subject.type != LimitType.IP.value:
             return subject
         return Subject(subject.type, network_of(subject.value, self._ipv6_prefix))
+
+    def require_clients(self, given: Mapping[str, str]) -> None:
+        """Raise :class:`ConfigurationError` for a network among the ``given`` subjects that is more than one client."""
+        for name in (LimitType.IP.value, ANONYMOUS):
+            network = usual_network(given.get(name, ""))
+            if network is not None and client_in(network, self._ipv6_prefix) is None:
+                raise ConfigurationError(
+                    f"{name}:{given[name]}: limits count each of its addresses, and IPv6 addresses of one "
+                    f"/{self._ipv6_prefix} count as one client; give one of them"
+                )
 
     @property
     def knows_users(self) -> bool:

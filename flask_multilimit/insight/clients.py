@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from ..declare.addresses import Who, network_of
+from ..declare.addresses import Who, client_in, network_of
 from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Named, Subject, subjects_from, subjects_given, value_of
 from ..engine import ConfigurationError, Hit
 from ..engine.errors import brief
@@ -94,8 +94,8 @@ def client_from(gate: AppGate, text: str) -> Client:
         return client_of(gate, types[0], text)
     if who.network is None:
         return client_of(gate, who.type_name, who.value)
-    client = network_of(who.network.address, gate.settings.ipv6_prefix)
-    if who.network.num_addresses == 1 or client == str(who.network):
+    client = client_in(who.network, gate.settings.ipv6_prefix)
+    if client is not None:
         return Client(_with_anonymous(client), who, address=who.network.address)
     return Client({}, who)
 
@@ -114,6 +114,7 @@ def client_named(
     if not given:
         raise ConfigurationError('standing: whose? Give user="42", ip="203.0.113.7" or subject="api_key:key-0"')
     require_types(gate.plans, given)
+    gate.subjects.require_clients(given)
     if len(given) == 1:
         return client_of(gate, *next(iter(given.items())))
     client = client_with(gate, given)

@@ -284,6 +284,7 @@ class AppGate(AppState):
         declared = inline_declaration(scope, options, given)
         resolve: Resolve = self.subjects.resolve
         if given is not None:
+            self.subjects.require_clients(given)
             resolve = self.subjects.given(given)
         elif declared.type is not LimitType.DEFAULT and not has_request_context():
             raise ConfigurationError(

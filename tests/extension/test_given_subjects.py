@@ -11,6 +11,7 @@ from flask import Flask, request
 
 from flask_multilimit import IP, USER, ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.engine import Limiter, hits_for
+from flask_multilimit.testing import exhaust
 from support.asking import statuses, view
 from support.doubles import RecordingStorage
 
@@ -53,6 +54,8 @@ HEADERS = {"X-User": "ann", "X-Key": "key-0", "X-Plan": "gold"}
         ({"type": USER}, {"X-User": 'a+b "c"'}, 'user:a+b "c"'),
         ({"type": USER}, {}, "anonymous:2001:db8::1"),
         ({"type": IP}, {}, "ip:2001:db8::ffff"),
+        ({"type": IP}, {}, "ip:2001:DB8:0::/64"),
+        ({"type": IP}, {}, "ip:2001:db8::7/128"),
         ({"type": key_of_header, "name": "api_key"}, HEADERS, "api_key:key-0"),
         ({"type": key_of_header, "name": "api_key"}, {"X-Key": ""}, "api_key:"),
         ({"type": "header:X-Key"}, HEADERS, "x-key:key-0"),
@@ -244,6 +247,30 @@ def test_given_subject_that_contradicts_itself_is_an_error(
         for ask_for in (multilimit.check, lambda *given, **more: multilimit.limit(*given, **more).__enter__()):
             with pytest.raises(ConfigurationError, match=message):
                 ask_for("1/minute", scope="view", **options)
+
+    assert storage.checks == []
+
+
+@pytest.mark.parametrize(
+    "subject",
+    ["ip:192.0.2.0/24", "ip:2001:db8::/48", "anonymous:192.0.2.0/24", ["user:ann", "ip:192.0.2.0/24"]],
+)
+def test_network_of_several_clients_is_no_subject(
+    app: Flask, multilimit: MultiLimit, storage: RecordingStorage, subject: Any
+) -> None:
+    app.add_url_rule("/", "view", rate_limiter(type=IP, rules="1/minute")(view()))
+
+    with app.app_context():
+        for ask in (
+            lambda: multilimit.check("1/minute", scope="mail", subject=subject),
+            lambda: multilimit.peek("view", subject),
+            lambda: multilimit.reset("view", subject),
+            lambda: multilimit.reset(subject=subject, reach="everywhere"),
+            lambda: multilimit.standing(subject=subject),
+            lambda: exhaust(app, "view", subject),
+        ):
+            with pytest.raises(ConfigurationError, match=r"count as one client; give one of them"):
+                ask()
 
     assert storage.checks == []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import getpass
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv6Network, ip_address
@@ -15,8 +15,8 @@ from flask import current_app
 from flask.cli import with_appcontext
 
 from ...config import PREFIX
-from ...declare.addresses import network_of, without_port
-from ...declare.subjects import EVERYONE, LimitType, subjects_from
+from ...declare.addresses import without_port
+from ...declare.subjects import EVERYONE, subjects_from
 from ...engine import ConfigurationError, MultiLimitError
 from ...engine.errors import message_of, with_remedy
 from ...engine.storage.addresses import redacted
@@ -191,15 +191,6 @@ def client_options(command: C) -> C:
             help="A subject of any type, by the name of its limiter; anonymous:ADDRESS for a client without a login.",
         ),
     )
-
-
-def require_counted(gate: AppGate, given: Mapping[str, str]) -> None:
-    """Raise an error for a network that limits do not count as one client."""
-    network, prefix = given.get(LimitType.IP.value, ""), gate.settings.ipv6_prefix
-    if "/" in network and network_of(network.partition("/")[0], prefix) != network:
-        raise ConfigurationError(
-            f"--ip {network}: IPv6 addresses of one /{prefix} count as one client; give one of them"
-        )
 
 
 def options_for(parts: Sequence[str]) -> str:

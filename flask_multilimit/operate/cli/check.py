@@ -19,7 +19,6 @@ from .base import (
     command,
     current_gate,
     options_for,
-    require_counted,
     require_shared_storage,
     shared_gate,
     show,
@@ -42,7 +41,7 @@ def check_command(
     applies, and that a cost which depends on the request is 1.
     """
     given, gate = subjects_given(ip=ip, user=user, everyone=True, subjects=subjects), current_gate()
-    require_counted(gate, given)
+    gate.subjects.require_clients(given)
     found = standing(gate, client_with(gate, given), endpoint=endpoint, method=method)
     require_shared_storage(gate)
     show(lambda: _check_lines(found), found)

@@ -27,7 +27,6 @@ from .base import (
     command,
     current_gate,
     options_for,
-    require_counted,
     require_shared_storage,
     shared_gate,
     show,
@@ -67,7 +66,7 @@ def reset_command(
     _require_one_place(endpoint, method, given, everywhere=everywhere, everything=everything)
     what = f"{_subjects_text(given)} {_place(endpoint, method)}" if given else "all quotas of all subjects"
     gate = current_gate()
-    require_counted(gate, given)
+    gate.subjects.require_clients(given)
     if endpoint is not None:
         _reset_at(gate, endpoint, method, given, what, action)
     else:
