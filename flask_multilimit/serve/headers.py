@@ -47,19 +47,18 @@ class Extras(NamedTuple):
     """The key for partition keys; empty: none are sent."""
 
 
-_ADDED = "multilimit_added"
-"""The attribute of a response with the fields that were added to it."""
-
-
 def unshared(response: R) -> R:
     """``response``, or a copy without the fields of another request, if it has answered one: a view may return the same
-    object again and again, also while another thread sends it."""
-    added: list[tuple[str, str]] = []
-    if response.__dict__.setdefault(_ADDED, added) is added:
-        return response
-    own = _copy_with(response, lambda field: field not in response.__dict__[_ADDED])
-    own.__dict__[_ADDED] = added
-    return own
+    object again and again, also while another thread sends it. The headers say so, because a class of the app may
+    compute attributes of the response."""
+    headers: object = response.headers
+    if not isinstance(headers, Headers):  # apps may assign a dict, which werkzeug sends as well
+        response.headers = headers = Headers(response.headers)
+    of_another = getattr(headers, "multilimit_added", None)
+    if of_another is not None:
+        response = _copy_with(response, lambda field: field not in of_another)
+    response.headers.multilimit_added = ()  # type: ignore[attr-defined]
+    return response
 
 
 def without_field(response: R, name: str) -> R:
@@ -84,14 +83,12 @@ def _copy_with(response: R, keeps: Callable[[tuple[str, str]], bool]) -> R:
 
 def describe(response: Response, decisions: Sequence[Decision], settings: Settings, secret: bytes = b"") -> None:
     """Add the header fields for all limits that were checked for the request."""
-    headers: object = response.headers
-    if not isinstance(headers, Headers):  # apps may assign a dict, which werkzeug sends as well
-        response.headers = Headers(response.headers)
     fields = None
     if settings.headers == "draft-11" and len(decisions) == 1 and not secret:
         fields = draft_11_fast(decisions[0], settings)
     fields = fields or _fields(decisions, settings, response, secret)
-    response.__dict__[_ADDED] = fields  # first: another thread may copy the response meanwhile
+    # First, because another thread may copy the response meanwhile.
+    response.headers.multilimit_added = fields  # type: ignore[attr-defined]
     _put(response.headers, fields)
 
 
