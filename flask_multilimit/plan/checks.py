@@ -85,10 +85,18 @@ def reject_mixed_check(declared: Declaration, others: Iterable[tuple[Declaration
             _reject_mixed_type(declared.where, declared, where, other)
 
 
-def counted_together(declared: Declaration, others: Iterable[tuple[Declaration, str]]) -> Declaration:
+def counted_together(declared: Declaration, others: Collection[tuple[Declaration, str]]) -> Declaration:
     """``declared``, the limiter of given subjects, with its types in the order in which one of ``others`` of its scope
-    counts them. Raises :class:`ConfigurationError` if one counts them only together with further ones."""
+    counts them. Raises :class:`ConfigurationError` if one counts them only together with further ones, or has another
+    spelling of a type."""
     parts = parts_of(declared.type, declared.name)
+    known = [name for other, _ in others for name in parts_of(other.type, other.name)]
+    spellings = {_without_case(name): name for name in known}
+    for part in parts:
+        if part not in known and (meant := spellings.get(_without_case(part))) is not None:
+            raise ConfigurationError(
+                f'limiter on "{declared.where}": no limiter of its scope counts {part}; did you mean "{meant}:..."?'
+            )
     types = dict(zip(parts, types_in(declared.type), strict=True))
     alike, further = [], None
     for other, where in others:
@@ -107,6 +115,10 @@ def counted_together(declared: Declaration, others: Iterable[tuple[Declaration, 
             f"give subject={spelled(names)}, or another scope"
         )
     return declared if not alike or declared.type in [each.type for each in alike] else alike[0]
+
+
+def _without_case(name: str) -> str:
+    return name.lower().replace("-", "_")
 
 
 def reject_accidental_sharing(plans: Mapping[tuple[str, str], Plan]) -> None:

@@ -150,6 +150,20 @@ def test_part_of_a_subject_that_its_scope_also_counts_alone_is_no_error(app: Fla
     assert statuses(app, "/alone", environ_base={"REMOTE_ADDR": "192.0.2.1"}) == [429]
 
 
+@pytest.mark.parametrize("subject", ["X-Key:key-0", "x_key:key-0", ["X-KEY:key-0", "user:ann"]])
+def test_other_spelling_of_a_type_that_its_scope_counts_is_an_error(
+    app: Flask, check: Callable[..., bool], storage: RecordingStorage, subject: Any
+) -> None:
+    app.add_url_rule("/", "view", rate_limiter(type="header:X-Key", rules="1/minute")(view()))
+
+    with pytest.raises(ConfigurationError, match=r'no limiter of its scope counts .*; did you mean "x-key:\.\.\."'):
+        check(subject)
+
+    assert storage.checks == []
+    assert check("x-key:key-0")
+    assert check("y-key:key-0")
+
+
 @pytest.mark.parametrize(
     "by", [{"type": key_of_header}, {"subject": 'api_key:[["ip", "192.0.2.1"], ["api_key", "a"]]'}]
 )
