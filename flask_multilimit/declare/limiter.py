@@ -18,7 +18,7 @@ from ..config import check_prefix
 from ..engine import Ban, ConfigurationError, Decision, Rule
 from ..engine.algorithms import ALGORITHMS
 from ..engine.errors import brief, check_bool, is_number
-from ..engine.hits import OnStorageError, check_ban, check_cost, check_hash_tag, check_policy
+from ..engine.hits import OnStorageError, check_ban, check_cost, check_hash_tag, check_hit_cost, check_policy
 from ..engine.keys import NAME_PATTERN, RESERVED_TYPES, HashTag
 from ..engine.rules import Rules, changed, rules_from
 from ..engine.text import plain_text
@@ -152,6 +152,8 @@ class Declaration:
                 )
             if self.reserve is not None:
                 reject_buckets(rule)
+            if not callable(self.cost) and not (self.settle is not None and rule.holds_slots):
+                check_hit_cost(self.cost, rule)
 
     @property
     def counted_rules(self) -> tuple[Rule, ...]:

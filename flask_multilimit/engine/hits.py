@@ -71,7 +71,7 @@ class Hit:
     def __post_init__(self) -> None:
         _check_texts(self.key, self.name)
         try:
-            _check_hit_cost(self.cost, self.rule)
+            check_hit_cost(self.cost, self.rule)
         except AttributeError:
             raise ConfigurationError(f"rule={brief(self.rule)}: give a Rule") from None
         if self.shadow is not False:
@@ -304,7 +304,7 @@ def check_cost(cost: object, rule: Rule) -> None:
         raise ConfigurationError(f"cost={brief(cost)}: {most}{remedy}")
 
 
-def _check_hit_cost(cost: object, rule: Rule) -> None:
+def check_hit_cost(cost: object, rule: Rule) -> None:
     """As :func:`check_cost`, but ``cost`` may also be more than ``rule`` ever admits: a client may have chosen it, and
     its check is refused."""
     if type(cost) is not int or not rule.quota.burst < cost <= LARGEST_COST:

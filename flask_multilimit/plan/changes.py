@@ -13,7 +13,7 @@ from ..declare.written import InvalidData, Mistake
 from ..engine import ConfigurationError, Rule
 from ..engine.errors import message_of
 from ..engine.text import Phrase
-from .endpoint import Plan
+from .endpoint import Plan, PlannedLimiter
 from .overrides import NamedRule, fitting, rules_of_subject
 from .plans import Plans
 from .sources import UNMATCHED_SCOPE
@@ -170,6 +170,8 @@ def _shares(before: Plan, after: Plan) -> Iterator[float]:
     refusing = [rule for limiter in before.limiters if not limiter.declaration.shadow for rule in limiter.rules]
     for limiter in after.limiters:
         same = old.get(limiter.declared)
+        if _refuses_all(limiter) and (same is None or not _refuses_all(same)):
+            yield 0
         if same is None or (same.declaration.shadow and not limiter.declaration.shadow):
             if not limiter.declaration.shadow:
                 yield from (min(share, 1) for share in _shares_of(refusing, limiter.rules, by_name=False))
@@ -180,6 +182,12 @@ def _shares(before: Plan, after: Plan) -> Iterator[float]:
             if override not in known:
                 special = rules_of_subject(override, limiter.declaration, limiter.rules)
                 yield from _shares_of(same.rules, special, by_name=False)
+
+
+def _refuses_all(limiter: PlannedLimiter) -> bool:
+    """Whether each request costs more than a rule ever admits."""
+    declared, rates = limiter.declaration, [rule for _, rule in limiter.rules if not rule.holds_slots]
+    return not (declared.shadow or callable(declared.cost)) and any(declared.cost > rule.quota.burst for rule in rates)
 
 
 def _shares_of(before: Sequence[NamedRule], after: Sequence[NamedRule], *, by_name: bool) -> Iterator[float]:

@@ -21,6 +21,7 @@ from flask_multilimit import (
     MultiLimit,
     RateLimitExceeded,
     Reserve,
+    Rule,
     exempt,
     rate_limiter,
 )
@@ -418,6 +419,17 @@ def test_override_with_rules_that_conflict_with_limiter_options_is_an_error(
 
     with app.app_context(), pytest.raises(ConfigurationError, match=message):
         multilimit.control.override("show", rules=rules, lasting=True, force=True, **about)
+    assert ask(app).status_code == 200
+
+
+@pytest.mark.parametrize("about", [{"limiter": "ip"}, {"who": "127.0.0.1"}], ids=["limiter", "subject"])
+def test_override_by_an_algorithm_that_cannot_take_the_cost_is_an_error(app: Flask, about: Any) -> None:
+    multilimit = MultiLimit(app)
+    declared = rate_limiter(Rule(60, 100_000, algorithm="fixed_window"), type=IP, cost=20_000)
+    app.add_url_rule("/", "show", declared(view()))
+
+    with app.app_context(), pytest.raises(ConfigurationError, match="sliding_window takes at most 10000 units"):
+        multilimit.control.override("show", rules="100000/minute", lasting=True, force=True, **about)
     assert ask(app).status_code == 200
 
 

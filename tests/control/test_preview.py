@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from flask import Flask
 
 from control.conftest import Shop, shop_on
+from flask_multilimit import MultiLimit, rate_limiter
 from flask_multilimit.control import ControlConflict, Difference, InvalidData, NeedsForce
 from flask_multilimit.insight.changes import entries
 from flask_multilimit.serve.gate import gate_of
+from support.asking import view
 
 OVERRIDE = {"kind": "override", "endpoint": "show", "rule": "ip-60s", "rules": "9/minute"}
 
@@ -280,6 +283,19 @@ def test_change_that_frees_all_clients_needs_force(shop: Shop, given: dict[str, 
 )
 def test_change_that_frees_some_clients_needs_no_force(shop: Shop, given: dict[str, Any]) -> None:
     assert shop.control.preview(given, lasting=True).warning == ""
+
+
+def test_change_that_leaves_less_than_a_request_costs_needs_force_once(app: Flask) -> None:
+    multilimit = MultiLimit(app)
+    app.add_url_rule("/", "show", rate_limiter("3/minute", cost=2)(view()))
+    with app.app_context():
+        control = multilimit.control
+        half = control.preview({"kind": "override", "endpoint": "show", "times": 0.5}, lasting=True)
+        assert "less than a hundredth" in half.warning
+        control.put(half, force=True)
+
+        other = {"kind": "override", "endpoint": "show", "limit": {"type": "ip", "rules": "9/hour"}}
+        assert not control.preview(other, lasting=True).warning
 
 
 def test_count_raised_in_steps_needs_force_at_1000_times_the_declared_one(shop: Shop) -> None:
