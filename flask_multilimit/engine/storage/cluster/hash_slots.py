@@ -44,11 +44,6 @@ def redirection_of(error: StorageError, asked: Address) -> Redirection | None:
     return Redirection((_host(match[2]) or asked[0], int(match[3])), error.server_code == "ASK")
 
 
-def is_moving(error: StorageError) -> bool:
-    """Whether the server could not answer for several keys at once, because it is moving their hash slot."""
-    return error.server_code == "TRYAGAIN"
-
-
 class HashSlots:
     """The owner of each hash slot. ``ask`` returns the answer of the server at an address to CLUSTER SLOTS, or raises
     :class:`StorageError`. ``start`` are the servers to ask first.

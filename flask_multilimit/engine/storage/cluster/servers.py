@@ -16,7 +16,7 @@ from ..addresses import Address, host_and_port, redacted
 from ..redis.connections import Deadline
 from ..redis.storage import RedisStorage
 from ..redis.uri import timed_client
-from .hash_slots import HashSlots, is_moving, redirection_of
+from .hash_slots import HashSlots, redirection_of
 
 MOST_SERVERS = 8
 """The most servers that are asked one question."""
@@ -183,7 +183,7 @@ class Servers:
             try:
                 ask(hash_slot, some)
             except StorageError as error:
-                if is_moving(error) and len(some) > 1:
+                if error.server_code == "TRYAGAIN" and len(some) > 1:
                     waiting += [(hash_slot, [item]) for item in some]
                 else:
                     failures.append(error)
@@ -205,7 +205,7 @@ class Servers:
     def _successor(self, hash_slot: int, address: Address, failure: StorageError, *, may_repeat: bool) -> Address:
         """The owner of ``hash_slot`` after ``address`` has failed. Raises ``failure`` if that is the same server, or if
         another one must not be asked."""
-        if failure.key_specific or is_moving(failure) or failure.server_code == "NOPERM":  # others would say the same
+        if failure.key_specific or failure.server_code in {"TRYAGAIN", "NOPERM"}:  # others would say the same
             raise failure
         self._hash_slots.record_failure(address)
         with suppress(StorageError):

@@ -34,7 +34,6 @@ from ..addresses import shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
 from ..redis.storage import RedisStorage, ReleaseBatcher, remembers_ids
 from ..tallies import Tallies, Tally
-from .hash_slots import is_moving
 from .servers import Nodes, NodesOfClient, NodesOfUri, Servers
 
 
@@ -61,7 +60,7 @@ class Group:
 
     def must_be_split(self, error: StorageError) -> bool:
         """Whether ``error`` says that the hash slot is moving: then each hit may get an answer by itself."""
-        return len(self.hits) > 1 and is_moving(error)
+        return len(self.hits) > 1 and error.server_code == "TRYAGAIN"
 
     def refusing_places(self, answer: Decision) -> list[int]:
         """The places of the hits that refuse."""
@@ -160,11 +159,11 @@ class ClusterStorage:
 
     def _release(self, slots: Sequence[Slot]) -> None:
         self._deadline.begin()
-        self._servers.ask_each(slots, _key_of, RedisStorage.release)
+        self._servers.ask_each(slots, lambda slot: slot.hit.key, RedisStorage.release)
 
     def renew(self, slots: Sequence[Slot]) -> None:
         self._deadline.begin()
-        self._servers.ask_each(slots, _key_of, RedisStorage.renew)
+        self._servers.ask_each(slots, lambda slot: slot.hit.key, RedisStorage.renew)
 
     def reset(self, keys: Sequence[str]) -> None:
         self._deadline.begin()
@@ -311,10 +310,6 @@ class ClusterStorage:
 
     def _strike(self, group: Group, check_id: UUID) -> Decision:
         return self._servers.ask(group.hash_slot, lambda server, _: server.strike(group.hits, check_id))
-
-
-def _key_of(slot: Slot) -> str:
-    return slot.hit.key
 
 
 def _all_allow(answers: Iterable[GroupDecision]) -> bool:

@@ -55,15 +55,12 @@ class ReleaseBatcher:
     into a queue, and the next thread releases all of them. Thread-safe, fork-safe."""
 
     def __init__(self) -> None:
-        self._begin()
+        self._after_fork_in_child()
         notify_child(self)
 
-    def _begin(self) -> None:
+    def _after_fork_in_child(self) -> None:
         self._queue: deque[tuple[Sequence[Slot], Lost]] = deque()
         self._releasing = LateLock()
-
-    def _after_fork_in_child(self) -> None:
-        self._begin()
 
     def release(self, slots: Sequence[Slot], lost: Lost, release: Callable[[Sequence[Slot]], object]) -> None:
         """Return when ``release`` has been called with ``slots``, perhaps among others and by another thread. If it
