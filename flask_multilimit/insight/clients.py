@@ -92,12 +92,10 @@ def client_from(gate: AppGate, text: str) -> Client:
                 raise ConfigurationError(Phrase(several, given=brief(text), choices=choices)) from None
             raise
         return client_of(gate, types[0], text)
-    if who.network is None:
+    if (network := who.network) is None:
         return client_of(gate, who.type_name, who.value)
-    client = client_in(who.network, gate.settings.ipv6_prefix)
-    if client is not None:
-        return Client(_with_anonymous(client), who, address=who.network.address)
-    return Client({}, who)
+    is_one = client_in(network, gate.settings.ipv6_prefix) is not None
+    return client_of(gate, LimitType.IP.value, str(who)) if is_one else Client({}, who)
 
 
 def client_named(
@@ -130,7 +128,7 @@ def client_with(gate: AppGate, given: Mapping[str, str]) -> Client:
 
 
 def client_of(gate: AppGate, type_name: str, value: str) -> Client:
-    """A subject by the name of its type."""
+    """A subject by the name of its type. An address also counts as a user who is not logged in."""
     try:
         who: Who | None = Who.parse(f"{type_name}:{value}")
     except ConfigurationError:
@@ -139,13 +137,8 @@ def client_of(gate: AppGate, type_name: str, value: str) -> Client:
         return Client({type_name: value_of(parts)}, None, parts)
     if type_name == LimitType.IP.value:
         counted = network_of(value, gate.settings.ipv6_prefix)
-        return Client(_with_anonymous(counted), who, address=value.partition("/")[0])
+        return Client({type_name: counted, ANONYMOUS: counted}, who, address=value.partition("/")[0])
     return Client({type_name: value}, who)
-
-
-def _with_anonymous(address: str) -> dict[str, str]:
-    """An address also counts as a user who is not logged in."""
-    return {LimitType.IP.value: address, ANONYMOUS: address}
 
 
 def _types_for(gate: AppGate, value: str) -> list[str]:
