@@ -177,8 +177,8 @@ class MetricsObserver(ABC):
             for decided_by, times in tuple(self._times.items()):
                 for _ in range(len(times)):
                     self._record(decided_by, times.popleft())
-            changing = [self._set_readings(app) for app in self._apps]
-            return any(changing)
+        changing = [self._set_readings(app) for app in self._apps]
+        return any(changing)
 
     @abstractmethod
     def _add(self, count: str, values: Values, amount: int) -> None:
@@ -189,7 +189,11 @@ class MetricsObserver(ABC):
         """Add the time of one check to the histogram."""
 
     def _set_readings(self, watched: ObservedApp) -> bool:  # noqa: ARG002 - for observers that set readings
-        """Set the readings of an app. Return whether they may change again without an event."""
+        """Set the readings of an app. Return whether they may change again without an event.
+
+        An app takes locks of its own to answer. So ask it without holding the lock, or a fork, which takes all of them
+        in any order, would wait for ever.
+        """
         return False
 
     def _bounded(self, reading: str, amounts: Mapping[Values, float]) -> dict[Values, float]:

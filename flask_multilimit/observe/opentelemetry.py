@@ -112,8 +112,9 @@ class OpenTelemetryObserver(MetricsObserver):
             make(f"multilimit.{name}", [partial(self._observe, name)], unit=each.unit, description=each.text)
 
     def _observe(self, reading: str, _: CallbackOptions) -> Iterable[Observation]:
+        readings = [(app, readings_of(app)[reading]) for app in self._apps]  # without the lock: see _set_readings
         with self._lock:
-            amounts = [(app, self._bounded(reading, readings_of(app)[reading])) for app in self._apps]
+            amounts = [(app, self._bounded(reading, of_app)) for app, of_app in readings]
         return [
             Observation(amount, {"multilimit.app": app.name, **_attributes(READINGS[reading], values)})
             for app, of_app in amounts

@@ -106,12 +106,13 @@ class PrometheusMetrics(MetricsObserver, Collector):
 
     def _set_readings(self, watched: ObservedApp) -> bool:
         readings = readings_of(watched)
-        for name, gauge in self._gauges.items():
-            shown = self._shown.setdefault((watched.name, name), set())
-            amounts = {**dict.fromkeys(shown, 0), **self._bounded(name, readings[name])}
-            for values, amount in amounts.items():
-                gauge.labels(watched.name, *values).set(amount)
-            shown.update(amounts)
+        with self._lock:
+            for name, gauge in self._gauges.items():
+                shown = self._shown.setdefault((watched.name, name), set())
+                amounts = {**dict.fromkeys(shown, 0), **self._bounded(name, readings[name])}
+                for values, amount in amounts.items():
+                    gauge.labels(watched.name, *values).set(amount)
+                shown.update(amounts)
         return not readings["storage.up"][()] or readings["fallback_keys"][()] > 0
 
 
