@@ -245,7 +245,7 @@ class Decision(_Fields):
         if units > hit.cost:
             before = round(status.reset_after * _MICROSECONDS) or _until_next_period(hit.rule.quota, self.at)
             reset_after = _full_after(hit.rule.quota, left, hit.rule.algorithm, before) / _MICROSECONDS
-        return status._replace(remaining=max(left, 0), reset_after=reset_after, charged=units, debt=max(-left, 0))
+        return RuleStatus(hit, status.allowed, max(left, 0), status.retry_after, reset_after, units, max(-left, 0))
 
     @property
     def standings(self) -> list[tuple[int, int, int]]:

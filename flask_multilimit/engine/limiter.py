@@ -241,9 +241,9 @@ class Limiter:
     def settle_each(self, decision: Decision, units: Mapping[str, int]) -> Decision:
         """As :meth:`settle`, with the units of each key."""
         charges = [
-            charge._replace(units=min(units[charge.hit.key], charge.hit.rule.implementation.MAX_COST))
-            for charge in decision.charges
-            if charge.hit.key in units and not (units[charge.hit.key] and charge.hit.rule.holds_slots)
+            Charge(hit, until, min(units[hit.key], hit.rule.implementation.MAX_COST))
+            for hit, until, _ in decision.charges
+            if hit.key in units and not (units[hit.key] and hit.rule.holds_slots)
         ]
         for charge in charges:
             _check_lease(charge)
