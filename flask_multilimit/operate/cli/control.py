@@ -378,7 +378,7 @@ def _import(applier: ControlApplier, file: BinaryIO, *, reason: str, force: bool
 )
 def history_command(most: int) -> None:
     """List the latest changes and resets, the newest first, with who made them and why."""
-    _applier()
+    _applier().look()
     found = history(gate_of(current_app), most=most, rows=most)
     if found.problem:
         raise ConfigurationError(found.problem)

@@ -407,6 +407,15 @@ def test_history_names_author_of_replaced_change(on_server: Command) -> None:
     assert "in place of rule ip-20s at update: 50 per 20 seconds by ann" in told
 
 
+def test_history_marks_the_changes_in_force(on_server: Command) -> None:
+    on_server("deny", "203.0.113.7", "--lasting", "--yes")
+    on_server("deny", "203.0.113.8", "--lasting", "--yes")
+    on_server("unset", "203.0.113.7", "--yes")
+
+    told = on_server("history", "--json").json["changes"]
+    assert [(each["what"], each["in_force"]) for each in told] == [("undo", False), ("set", True), ("set", False)]
+
+
 APP_WITH_METRICS = """
 from flask import Flask
 from flask_multilimit import MultiLimit
