@@ -92,10 +92,9 @@ def client_from(gate: AppGate, text: str) -> Client:
                 raise ConfigurationError(Phrase(several, given=brief(text), choices=choices)) from None
             raise
         return client_of(gate, types[0], text)
-    if (network := who.network) is None:
+    if who.network is None:
         return client_of(gate, who.type_name, who.value)
-    is_one = client_in(network, gate.settings.ipv6_prefix) is not None
-    return client_of(gate, LimitType.IP.value, str(who)) if is_one else Client({}, who)
+    return client_of(gate, LimitType.IP.value, str(who))
 
 
 def client_named(
@@ -128,7 +127,8 @@ def client_with(gate: AppGate, given: Mapping[str, str]) -> Client:
 
 
 def client_of(gate: AppGate, type_name: str, value: str) -> Client:
-    """A subject by the name of its type. An address also counts as a user who is not logged in."""
+    """A subject by the name of its type, or a network of many clients. An address also counts as a user who is not
+    logged in."""
     try:
         who: Who | None = Who.parse(f"{type_name}:{value}")
     except ConfigurationError:
@@ -136,6 +136,8 @@ def client_of(gate: AppGate, type_name: str, value: str) -> Client:
     if parts := gate.plans.parts_of(Subject(type_name, value)):
         return Client({type_name: value_of(parts)}, None, parts)
     if type_name == LimitType.IP.value:
+        if who is not None and who.network is not None and client_in(who.network, gate.settings.ipv6_prefix) is None:
+            return Client({}, who)
         counted = network_of(value, gate.settings.ipv6_prefix)
         return Client({type_name: counted, ANONYMOUS: counted}, who, address=value.partition("/")[0])
     return Client({type_name: value}, who)

@@ -105,14 +105,15 @@ def test_ipv6_addresses_of_one_network_are_one_client(app: Flask, ada: FlaskClie
     assert rules(found(ada, who="2001:db8::/64"))["show ip-60s"] == (1, 1)
 
 
-def test_network_shows_refusals_of_its_clients(app: Flask, ada: FlaskClient) -> None:
+@pytest.mark.parametrize("asked", [{"who": "203.0.113.0/24"}, {"type": "ip", "value": "203.0.113.0/24"}], ids=str)
+def test_network_shows_refusals_of_its_clients(app: Flask, ada: FlaskClient, asked: dict[str, str]) -> None:
     send_requests(app)
 
-    about = found(ada, who="203.0.113.0/24")
+    about = found(ada, **asked)
 
     assert about["requests"] == []
     assert [each["subject"] for each in about["refusals"]] == ["203.0.113.7"]
-    assert "a network is many clients" in ada.get(SUBJECT, query_string={"who": "203.0.113.0/24"}).text
+    assert "a network is many clients" in ada.get(SUBJECT, query_string=asked).text
 
 
 def test_combined_subject_can_be_looked_up() -> None:
