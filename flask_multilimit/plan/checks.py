@@ -18,7 +18,7 @@ from flask import Flask
 from .. import signals
 from ..declare.advice import declared_on, limiter_above, mark_registered
 from ..declare.limiter import Declaration
-from ..declare.subjects import parts_of, spelled, types_in
+from ..declare.subjects import SubjectType, parts_of, spelled, type_name_of, types_in
 from ..declare.unwrap import attributes_of, is_function
 from ..engine import ConfigurationError, Rule
 from .endpoint import Plan
@@ -78,47 +78,46 @@ def _reject_mixed_type(scope: str, declared: Declaration, where: str, other: Dec
 
 
 def reject_mixed_check(declared: Declaration, others: Iterable[tuple[Declaration, str]]) -> None:
-    """As :func:`reject_mixed`, for a limiter that is given in a check, and ``others`` of its scope, with
-    their endpoints."""
+    """As :func:`reject_mixed`, for the limiter of a check, and ``others`` of its scope, with their endpoints."""
     for other, where in others:
         if other.type_name == declared.type_name:
             _reject_mixed_type(declared.where, declared, where, other)
 
 
-def counted_together(declared: Declaration, others: Collection[tuple[Declaration, str]]) -> Declaration:
+def counted_together(declared: Declaration, others: Iterable[tuple[Declaration, str]]) -> Declaration:
     """``declared``, the limiter of given subjects, with its types in the order in which one of ``others`` of its scope
     counts them. Raises :class:`ConfigurationError` if one counts them only together with further ones, or has another
     spelling of a type."""
     parts = parts_of(declared.type, declared.name)
-    known = [name for other, _ in others for name in parts_of(other.type, other.name)]
-    spellings = {_without_case(name): name for name in known}
-    for part in parts:
-        if part not in known and (meant := spellings.get(_without_case(part))) is not None:
-            raise ConfigurationError(
-                f'limiter on "{declared.where}": no limiter of its scope counts {part}; did you mean "{meant}:..."?'
-            )
-    types = dict(zip(parts, types_in(declared.type), strict=True))
-    alike, further = [], None
-    for other, where in others:
-        names = parts_of(other.type, other.name)
+    named = [(parts_of(other.type, other.name), other, where) for other, where in others]
+    _reject_other_spelling(declared.where, parts, {name for names, _, _ in named for name in names})
+    given, alike = dict(zip(parts, types_in(declared.type), strict=True)), list[SubjectType]()
+    for names, other, _ in named:
         if set(names) == set(parts):
-            ordered = tuple(types[name] for name in names)
-            same = replace(declared, type=ordered if isinstance(other.type, tuple) else ordered[0])
-            alike += [same] if same.type_name == other.type_name else []
-        elif set(names) > set(parts):
-            further = further or (where, names)
-    if further is not None and not alike:
-        where, names = further
-        others_there = " and ".join(name for name in names if name not in parts)
-        raise ConfigurationError(
-            f'limiter on "{declared.where}": "{where}" counts {" and ".join(parts)} only together with {others_there}; '
-            f"give subject={spelled(names)}, or another scope"
-        )
-    return declared if not alike or declared.type in [each.type for each in alike] else alike[0]
+            type_ = tuple(given[name] for name in names) if isinstance(other.type, tuple) else given[names[0]]
+            if type_name_of(type_, declared.name) == other.type_name:
+                alike.append(type_)
+    if alike:
+        return declared if declared.type in alike else replace(declared, type=alike[0])
+    for names, _, where in named:
+        if set(names) > set(parts):
+            further = " and ".join(name for name in names if name not in parts)
+            raise ConfigurationError(
+                f'limiter on "{declared.where}": "{where}" counts {" and ".join(parts)} only together with {further}; '
+                f"give subject={spelled(names)}, or another scope"
+            )
+    return declared
 
 
-def _without_case(name: str) -> str:
-    return name.lower().replace("-", "_")
+def _reject_other_spelling(where: str, parts: Iterable[str], known: Collection[str]) -> None:
+    """Raise :class:`ConfigurationError` for a part that is ``known`` in other case, or with ``_`` for ``-``."""
+    spellings = {name.lower().replace("-", "_"): name for name in known}
+    for part in parts:
+        meant = spellings.get(part.lower().replace("-", "_"), part)
+        if part not in known and meant != part:
+            raise ConfigurationError(
+                f'limiter on "{where}": no limiter of its scope counts {part}; did you mean "{meant}:..."?'
+            )
 
 
 def reject_accidental_sharing(plans: Mapping[tuple[str, str], Plan]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from hashlib import blake2b
@@ -235,7 +235,7 @@ class Plans:
         plan.cached_apply = Plan.apply_to  # it is checked once
         return plan if by_subject else self._checked(plan)
 
-    def limiters_at(self, place: Place) -> Collection[tuple[Declaration, str]]:
+    def limiters_at(self, place: Place) -> Iterable[tuple[Declaration, str]]:
         """The limiters of endpoints whose keys are at ``place``, with their endpoints."""
         if self._places_of != self._number:
             with suppress(ConfigurationError):  # a mistake at an endpoint is no matter of a task
