@@ -54,10 +54,11 @@ def unshared(response: R) -> R:
     headers: object = response.headers
     if not isinstance(headers, Headers):  # apps may assign a dict, which werkzeug sends as well
         response.headers = headers = Headers(response.headers)
-    of_another = getattr(headers, "multilimit_added", None)
-    if of_another is not None:
-        response = _copy_with(response, lambda field: field not in of_another)
-    response.headers.multilimit_added = ()  # type: ignore[attr-defined]
+    added: list[tuple[str, str]] = []
+    attributes = headers.__dict__
+    if attributes.setdefault("multilimit_added", added) is not added:  # at once: another thread may have got this far
+        response = _copy_with(response, lambda field: field not in attributes["multilimit_added"])
+        response.headers.multilimit_added = added  # type: ignore[attr-defined]
     return response
 
 

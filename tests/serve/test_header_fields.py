@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
 from itertools import chain, product
 from math import inf
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -32,7 +36,7 @@ from flask_multilimit.config import Settings
 from flask_multilimit.engine import Hit, Limiter, MemoryStorage, RedisStorage, Storage, hits_for
 from flask_multilimit.engine.hits import Hits
 from flask_multilimit.engine.reply import head
-from flask_multilimit.serve.headers import DIALECTS, describe
+from flask_multilimit.serve.headers import DIALECTS, describe, unshared
 from support.asking import read_list
 from support.clock import Clock
 from support.doubles import limited_service
@@ -90,6 +94,23 @@ def test_response_object_that_a_view_returns_again_shows_no_fields_of_another_cl
     ], "each is that of its request, also while another one is sent"
     assert "RateLimit" not in free.headers
     assert free.headers["Cache-Control"] == "max-age=60"
+
+
+def test_only_one_of_several_threads_sends_the_response_object_itself() -> None:
+    def send(kept: Sequence[Response], start: Barrier) -> list[Response]:
+        start.wait()
+        return [unshared(each) for each in kept]
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(20):
+                kept, start = [Response("ok") for _ in range(300)], Barrier(4)
+                sent = [each.result() for each in [threads.submit(send, kept, start) for _ in range(4)]]
+                assert [sum(each is one for each in all_) for one, *all_ in zip(kept, *sent, strict=True)] == [1] * 300
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_response_of_any_class_can_be_returned_again(limited_app: Flask) -> None:
