@@ -168,7 +168,7 @@ class Answer:
         begun = {ban.hit.key for ban in self.decision.bans if ban.begun}
         for each in () if self.allowed else self.question.metas:
             status = self.status_of(each)
-            if status is not None and not status.allowed and not status.hit.shadow and each.key not in begun:
+            if status is not None and not status.hit.shadow and each.key not in begun:  # a ban has one while it holds
                 return replace(self, limits=(each,))
         return None
 
@@ -218,7 +218,7 @@ class RequestLimit:
         seconds: float
         if limit.amount and status is not None:
             left = status.remaining
-            seconds = 0 if left >= limit.amount else status.retry_after or status.reset_after
+            seconds = status.retry_after or status.reset_after
         else:
             seconds, left = (0, limit.amount) if decision.allowed else (decision.retry_after, 0)
         expiry = limit.get_expiry()

@@ -206,8 +206,8 @@ class StorageOfApp:
         if item is None:
             self._limiter.reset([*self._hits_of(key), *self._expiry_hits(key)])
         else:
-            meta = [hit_for(replace(item, is_meta=True), identifiers, 1, self._terms)] if item.amount else []
-            self._limiter.reset(Hits([*self._hits_of(key), *meta], scope=self.endpoint))
+            meta = hit_for(replace(item, is_meta=True), identifiers, 1, self._terms)
+            self._limiter.reset(Hits([*self._hits_of(key), meta], scope=self.endpoint))
 
     def _statuses(self, key: str) -> Sequence[RuleStatus]:
         hits = self._hits_of(key)

@@ -72,6 +72,16 @@ def limit_of_zero(s: Shop) -> None:
     s.limited("/", "0/minute")
 
 
+@asked("/", _fields(*NAMES[1:]), headers_enabled=True)
+def header_fields_when_the_cost_is_above_the_limit(s: Shop) -> None:
+    s.limited("/", "2/minute", cost=3)
+
+
+@asked("/?free / /?free", _fields(*NAMES[1:3]), headers_enabled=True)
+def header_fields_of_a_response_that_is_not_deducted(s: Shop) -> None:
+    s.limited("/", "2/minute", deduct_when=lambda response: not _is_free())
+
+
 @asked("/*3 /@ann")
 def a_refused_request_in_the_other_limits(s: Shop) -> None:
     s.view("/", s.limiter.limit("3/second", key_func=lambda: "everyone"), s.limiter.limit("1/minute"))
@@ -109,6 +119,13 @@ def keys_that_are_objects(s: Shop) -> None:
         return kept[-1]
 
     s.limited("/", "1/minute", key_func=key)
+
+
+@asked("/?free /*3", default_limits=["2/minute"])
+def a_function_that_overrides_defaults_after_one_that_does_not(s: Shop) -> None:
+    keeping = _function(s, "keeping", "9/minute", override_defaults=False)
+    overriding = _function(s, "overriding", "9/minute")
+    s.app.get("/")(named("either", lambda: keeping() if _is_free() else overriding()))
 
 
 def a_limit_without_a_key(lib: Library) -> str:
@@ -740,7 +757,7 @@ def meta_limits_refuse_at_every_place(s: Shop) -> None:
     s.view("/spared", s.limiter.exempt(flags=s.lib.names.ExemptionScope.META))
 
 
-@asked("/spared*3 +61 /spared /", application_limits=["1/minute"], meta_limits=["1/hour"])
+@asked("/spared*3 +61 /spared /", _paragraph, application_limits=["1/minute"], meta_limits=["1/hour"])
 def meta_limits_count_refusals_where_they_spare(s: Shop) -> None:
     s.view("/spared", s.limiter.exempt(flags=s.lib.names.ExemptionScope.META))
     s.view("/")
@@ -1037,7 +1054,9 @@ def limits_checked_by_hand(lib: Library) -> str:
     item = single.limit
     with s.app.test_request_context():
         hand = s.limiter.limiter
-        told = [hand.hit(item, "ann", "mail"), hand.hit(item, "ann", "mail", cost=2), hand.hit(item, "ann", "mail")]
+        told = [hand.hit(item, "ann", "mail"), round(hand.get_window_stats(item, "ann", "mail")[0] - lib._now)]
+        lib.advance(10)
+        told += [hand.hit(item, "ann", "mail", cost=2), hand.hit(item, "ann", "mail")]
         told += [hand.test(item, "ann", "mail"), hand.test(item, "bob", "mail", cost=3), hand.test(item, "bob", cost=4)]
         stats = hand.get_window_stats(item, "ann", "mail")
         told += [stats.remaining, round(stats.reset_time - lib._now)]
@@ -1081,7 +1100,9 @@ def quotas_by_the_key_of_a_limit(lib: Library) -> str:
 def current_limits(s: Shop) -> None:
     def tell() -> str:
         shown = s.limiter.current_limit
-        return " ".join([str(shown and shown.limit), *(_stand(s.lib, each) for each in s.limiter.current_limits)])
+        return " ".join(
+            [str(shown and (shown.limit, shown.breached)), *(_stand(s.lib, each) for each in s.limiter.current_limits)]
+        )
 
     s.app.get("/")(s.limiter.limit("3/minute;2/hour")(s.limiter.shared_limit("5/second", "x")(tell)))
     s.app.get("/free", endpoint="free")(lambda: tell())
@@ -1098,7 +1119,8 @@ def current_limits_of_a_refusal(s: Shop) -> None:
 
     @s.app.errorhandler(429)
     def tell(error: Any) -> Any:
-        return " ".join(_stand(s.lib, each) for each in s.limiter.current_limits), 429
+        shown = [s.limiter.current_limit, *s.limiter.current_limits]
+        return " ".join(_stand(s.lib, each) for each in shown), 429
 
 
 @asked("/", _text, key_prefix="p")

@@ -56,10 +56,11 @@ SEEN: dict[str, tuple[str, str, str]] = {
     ),
     "default_storage": ("memory", "1 warning", "0 warning"),
     "two_limiters_with_two_storages": ("one storage", "both", "an error"),
+    "header_fields_when_the_cost_is_above_the_limit": ("all or nothing", "0 +61 60", "2 +61 60"),
     "current_limits_of_a_refusal": (
         "all or nothing",
-        "ok (9 per 1 minute: 7 61 False False) (1 per 1 hour: 0 3601 True False)",
-        "ok (9 per 1 minute: 8 61 False False) (1 per 1 hour: 0 3601 True False)",
+        "ok (1 per 1 hour: 0 3601 True False) (9 per 1 minute: 7 61 False False) (1 per 1 hour: 0 3601 True False)",
+        "ok (1 per 1 hour: 0 3601 True False) (9 per 1 minute: 8 61 False False) (1 per 1 hour: 0 3601 True False)",
     ),
     "the_end_of_a_meta_limit": (
         "end of a meta limit",

@@ -154,7 +154,7 @@ def test_application_limits_count_requests_refused_inside_the_view(app: Flask) -
 
 
 def test_rate_limit_exceeded_carries_the_decision(app: Flask) -> None:
-    limiter, caught = Limiter(get_remote_address, app=app), list[RateLimitExceeded]()
+    limiter, caught = Limiter(get_remote_address, app=app, meta_limits=["2/day"]), list[RateLimitExceeded]()
     app.get("/")(limiter.limit("1/minute; 5/hour")(named("v11")))
 
     @app.errorhandler(RateLimitExceeded)
@@ -162,11 +162,13 @@ def test_rate_limit_exceeded_carries_the_decision(app: Flask) -> None:
         caught.append(error)
         return "no", 429
 
-    codes(app, 2)
+    codes(app, 4)
 
-    decision = caught[0].decision
-    assert decision is not None
-    assert [(status.name, status.remaining) for status in decision.statuses] == [("1/minute", 0), ("5/hour", 4)]
+    by_limit, _, by_meta = [error.decision for error in caught]
+    assert by_limit is not None
+    assert [(status.name, status.remaining) for status in by_limit.statuses] == [("1/minute", 0), ("5/hour", 4)]
+    assert by_meta is not None
+    assert [ban.name for ban in by_meta.bans if ban.holds] == ["meta-2-ban"]
 
 
 def test_with_statement_keeps_its_limit_during_another_request(app: Flask) -> None:
@@ -466,6 +468,29 @@ def test_flask_limiter_shows_what_is_left_when_an_override_puts_two_rules_in_pla
     assert codes(app, 2) == [200, 429]
     shown = app.test_cli_runner().invoke(app.cli.commands["limiter"], ["limits", "--key", "127.0.0.1"]).output
     assert "2 per 1 minute: Fail (0 out of 2 remaining)" in shown
+
+
+def test_current_limits_show_what_is_left_of_each_limit_that_an_override_has_replaced(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app)
+
+    @app.get("/", endpoint="index")
+    @limiter.shared_limit("8/hour", "mail")
+    @limiter.limit("3/hour; 3/minute; 7/second")
+    def index() -> dict[str, int]:
+        return {str(each.limit): each.remaining for each in limiter.current_limits}
+
+    with app.app_context():
+        override = app.extensions["multilimit"].control.override
+        for rule, change in (
+            ("3/hour", {"rules": "9/day"}),
+            ("8/hour", {"rules": "2/day"}),
+            ("7/second", {"off": True}),
+        ):
+            override("index", rule=rule, **change, lasting=True, force=True)
+
+    shown = app.test_client().get("/").json
+
+    assert shown == {"9 per 1 hour": 8, "2 per 1 hour": 1, "3 per 1 minute": 2, "7 per 1 second": 7}
 
 
 def test_header_fields_show_what_an_override_puts_in_place_of_a_limit_of_zero(app: Flask) -> None:
