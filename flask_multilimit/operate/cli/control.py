@@ -347,10 +347,10 @@ def _export(text: str, file: str) -> None:
     if file == "-":
         console.write_text(text)
         return
-    path = Path(file)
-    special = path.exists() and not path.is_file()  # such as a pipe, which cannot be replaced
-    temporary = None if special else path.resolve().with_name(f"{path.name}.{token_hex(4)}")
+    path, temporary = Path(file), None
     try:
+        if path.is_file() or not path.exists():  # anything else, such as a pipe, cannot be replaced
+            temporary = path.resolve().with_name(f"{path.name}.{token_hex(4)}")
         if temporary is not None and path.exists():
             temporary.touch(path.stat().st_mode & 0o777 | 0o200)
         (temporary or path).write_text(text, encoding="utf-8")

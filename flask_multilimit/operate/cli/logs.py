@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -132,10 +133,10 @@ class StoppableLogs(Logs):
             )
 
     def _progress(self) -> Any:
-        paths = [Path(path) for path in self.paths if str(path) != STANDARD_INPUT]
-        if not sys.stderr.isatty() or len(paths) < len(self.paths) or not all(map(Path.is_file, paths)):
+        is_known = all(map(os.path.isfile, self.paths))  # no error for a file in a folder that this user may not enter
+        if not sys.stderr.isatty() or not is_known or STANDARD_INPUT in map(str, self.paths):
             return nullcontext()
-        return click.progressbar(length=sum(path.stat().st_size for path in paths), file=sys.stderr)
+        return click.progressbar(length=sum(map(os.path.getsize, self.paths)), file=sys.stderr)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         if not self.complete:

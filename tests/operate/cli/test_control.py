@@ -291,6 +291,12 @@ class TestExportAndImport:
         assert (run.code, run.err) == (1, f"Error: {file}: No space left on device\n")
         assert [(each.name, each.read_bytes()) for each in file.parent.iterdir()] == [("entries.json", b"the last one")]
 
+    def test_export_to_a_file_that_cannot_be_looked_at_is_an_error(self, on_server: Command, file: Path) -> None:
+        run = on_server("entries", "--export", str(file.with_name("x" * 300)))
+
+        assert (run.code, "File name too long" in run.err_on_one_line) == (1, True)
+        assert "Traceback" not in run.err
+
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
     def test_export_writes_to_a_pipe_without_replacing_it(self, on_server: Command, file: Path) -> None:
         os.mkfifo(file)

@@ -342,6 +342,20 @@ def test_simulate_shows_a_partial_report_when_interrupted(on_memory: Command, tm
 
 
 @pytest.mark.slow
+def test_log_that_cannot_be_looked_at_is_an_error_on_a_terminal(on_memory: Command, tmp_path: Path) -> None:
+    terminal, end = pty.openpty()
+
+    with on_memory.started("simulate", str(tmp_path / ("x" * 300)), stdout=subprocess.DEVNULL, stderr=end) as process:
+        process.wait(timeout=60)
+    shown = os.read(terminal, 4096)
+    os.close(terminal)
+    os.close(end)
+
+    assert b"File name too long" in shown
+    assert b"Traceback" not in shown
+
+
+@pytest.mark.slow
 def test_simulate_shows_progress_on_a_terminal(on_memory: Command, log: Path) -> None:
     terminal, end = pty.openpty()
 
