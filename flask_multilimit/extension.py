@@ -227,7 +227,8 @@ class MultiLimit:
 
         Header fields, signals and statistics report it like any check of this request.
 
-        :param scope: what is limited, usually the endpoint: for signals and statistics.
+        :param scope: what is limited, usually the endpoint: for signals and statistics, and for overrides, which apply
+            beside those of the hits' own scopes.
         :param subject: who is counted, as for :meth:`peek`: for signals.
 
         Returns the :class:`Decision`, whether or not it is ``allowed``. Reuse ``hits`` for repeated checks: storages

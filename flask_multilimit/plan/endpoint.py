@@ -348,16 +348,13 @@ class Planner:
             reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned))
         return Plan(scope, stack, planned, early, self.cached_apply)
 
-    def limiters_elsewhere(self, scope: str, declarations: Iterable[Declaration]) -> tuple[PlannedLimiter, ...]:
+    def limiters_elsewhere(self, scope: str, declarations: Iterable[Declaration]) -> Iterator[PlannedLimiter]:
         """Limiters of ``scope`` that no plan has, because another extension checks them by itself. Each has the names
         of its rules for itself."""
         planner = replace(self, dynamic={})  # nobody asks these for rules
-        planned = (planner._limiter(each, scope, each.methods_in_key, _Names(())) for each in declarations)
-        return tuple(
-            changed
-            for each in planned
-            for changed in _overridden((scope, each.declaration.scope or scope), [each], self.overrides)
-        )
+        for each in declarations:
+            planned = planner._limiter(each, scope, each.methods_in_key, _Names(()))
+            yield from _overridden((scope, each.scope or scope), [planned], self.overrides)
 
     def place_of(self, declaration: Declaration, scope: str, methods: str) -> Place:
         return declaration.key or self.prefix, declaration.scope or scope, declaration.hash_tag, methods
