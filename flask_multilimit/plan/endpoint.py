@@ -563,7 +563,7 @@ def _revised_ban(ban: BanHit, origin: Origin, scopes: Sequence[str], overrides: 
         if each.off:
             return None
         if each.shadow is not None:
-            shadow = each.shadow
+            shadow = ban.shadow or each.shadow  # one that is declared spares a client for another reason than a trial
         elif each.limiter is not None:
             if each.times is None:
                 raise ConfigurationError(f"{origin.type} is a ban without rules; give times, shadow or off")

@@ -13,7 +13,7 @@ from flask.views import MethodView
 from werkzeug.test import EnvironBuilder
 
 from flask_multilimit import Decision, MultiLimit, current_decision, rate_limiter, testing
-from flask_multilimit.compat.flask_limiter import Limiter, RateLimitExceeded, get_remote_address
+from flask_multilimit.compat.flask_limiter import ExemptionScope, Limiter, RateLimitExceeded, get_remote_address
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.signals import Event, limit_event, limits_checked, request_rejected, subject_banned
 from flask_multilimit.usage import Usage
@@ -679,6 +679,16 @@ def test_overrides_change_meta_limits(meta_limited: Flask, override: dict[str, A
         meta_limited.extensions["multilimit"].control.override(**override, lasting=True, force=True)
 
     assert codes(meta_limited, 3) + codes(meta_limited, 1, "/free") == seen
+
+
+def test_view_that_is_exempt_from_meta_limits_stays_so_when_an_override_ends_all_trials(meta_limited: Flask) -> None:
+    (limiter,) = meta_limited.extensions["limiter"]
+    limiter.exempt(meta_limited.view_functions["free"], flags=ExemptionScope.META)
+    with meta_limited.app_context():
+        override = meta_limited.extensions["multilimit"].control.override
+        override("*", shadow=False, lasting=True, force=True)
+
+    assert codes(meta_limited, 3) + codes(meta_limited, 1, "/free") == [200, 429, 429, 200]
 
 
 def test_override_that_gives_rules_to_a_meta_limit_is_logged_and_ignored(
