@@ -101,6 +101,15 @@ class TestExpiredEntries:
         assert found is not None
         assert found.action == "deny"
 
+    def test_expired_denial_of_one_subject_does_not_hide_that_of_another(self) -> None:
+        live = [listing("deny", "user:evil", until=None), listing("deny", "tenant:evil", until=1.0)]
+        lists = AccessLists(live=live, resolve=listing_resolver(lambda: 1.0, 403))
+
+        found = lists.of_client("203.0.113.9", lambda name: [Subject(name, "evil")])
+
+        assert found is not None
+        assert str(found.who) == "user:evil"
+
 
 def test_entry_about_an_address_comes_before_one_about_its_user() -> None:
     live = [listing("deny", who, until=None) for who in ("user:evil", "203.0.113.0/24")]

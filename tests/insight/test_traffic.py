@@ -266,3 +266,14 @@ def test_rates_are_divided_by_the_time_since_the_first_check() -> None:
     world.pass_(10)
 
     assert world.look().rate("search", "passed") == pytest.approx(10)
+
+
+def test_rates_after_an_idle_hour_are_divided_by_the_time_since_the_first_new_check() -> None:
+    world = World()
+    world.happens(some(3))
+    world.look()
+    world.pass_(7200)
+    world.happens(some(140))
+    world.pass_(10)
+
+    assert world.look().rate("search", "passed") == pytest.approx(10)
