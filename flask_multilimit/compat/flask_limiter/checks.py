@@ -109,10 +109,9 @@ def applied_limits(
 
     found, metas = list[AppliedLimit](), metas_of(place.meta_limits, None)
     for limit in limits:
-        applies = limit.serves(method) and not limit.is_exempt
-        if applies:
+        if limit.serves(method) and not limit.is_exempt:
             found.append(apply(limit, *([prefix] if prefix else [])))
-        metas += metas_of(limit.meta_limits, (limit,) if applies else ())
+        metas += metas_of(limit.meta_limits, (limit,))
     return tuple(found), tuple(metas)
 
 
@@ -164,9 +163,9 @@ class Answer:
         return tuple(found) or self.limits[:1]  # it may be none of them: an override has changed the rule
 
     def of_meta(self) -> Answer | None:
-        """The answer about a meta limit that refuses, and did so before this request; ``None`` if there is none."""
+        """The answer about a meta limit that refuses a refused request, and did so before it, if there is one."""
         begun = {ban.hit.key for ban in self.decision.bans if ban.begun}
-        for each in () if self.allowed else self.question.metas:
+        for each in self.question.metas:
             status = self.status_of(each)
             if status is not None and not status.hit.shadow and each.key not in begun:  # a ban has one while it holds
                 return replace(self, limits=(each,))

@@ -491,6 +491,7 @@ def test_current_limits_show_what_is_left_of_each_limit_that_an_override_has_rep
     shown = app.test_client().get("/").json
 
     assert shown == {"9 per 1 hour": 8, "2 per 1 hour": 1, "3 per 1 minute": 2, "7 per 1 second": 7}
+    assert codes(app, 2) == [200, 429]
 
 
 def test_header_fields_show_what_an_override_puts_in_place_of_a_limit_of_zero(app: Flask) -> None:
