@@ -152,7 +152,7 @@ class Declaration:
                 )
             if self.reserve is not None:
                 reject_buckets(rule)
-            if not callable(self.cost) and not (self.settle is not None and rule.holds_slots):
+            if self.cost != 1 and not callable(self.cost) and not (self.settle is not None and rule.holds_slots):
                 check_hit_cost(self.cost, rule)
 
     @property
