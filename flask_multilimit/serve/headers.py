@@ -11,9 +11,11 @@ import base64
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple, TypeVar
+from types import MemberDescriptorType
+from typing import Final, NamedTuple, TypeVar
 
 from werkzeug.datastructures import Headers
 from werkzeug.http import http_date
@@ -70,14 +72,14 @@ def without_field(response: R, name: str) -> R:
 
 
 def _copy_with(response: R, keeps: Callable[[tuple[str, str]], bool]) -> R:
-    """A copy with some of the fields. As ``copy.copy`` makes it, but that may call a ``__getattr__`` of the app before
-    the copy has attributes."""
+    """A copy with some of the fields. ``copy.copy`` may call a ``__getattr__`` of the app before its copy has
+    attributes."""
     own: R = object.__new__(type(response))
-    state: Any = object.__reduce_ex__(response, 4)[2]
-    attributes, in_slots = state if isinstance(state, tuple) else (state, {})
-    own.__dict__.update(attributes)
-    for name, value in in_slots.items():
-        object.__setattr__(own, name, value)
+    own.__dict__.update(response.__dict__)
+    for slot in [each for kind in type(response).__mro__ for each in vars(kind).values()]:
+        if isinstance(slot, MemberDescriptorType):
+            with suppress(AttributeError):  # it has no value
+                slot.__set__(own, slot.__get__(response))
     own.headers = Headers([field for field in Headers(response.headers) if keeps(field)])
     return own
 
