@@ -107,6 +107,16 @@ def app_with(**config: Any) -> Flask:
     return app
 
 
+def test_apps_with_other_prefixes_on_one_server_have_counters_of_their_own(server: Server) -> None:
+    apps = [app_with(MULTILIMIT_KEY_PREFIX=f"{name}:") for name in ("shop", "blog")]
+    shop, blog = (Limiter(get_remote_address, app=app, storage_uri=server.url).storage for app in apps)
+    shop.incr("mail", 60, amount=2)
+
+    assert (blog.get("mail"), blog.incr("mail", 60), blog.get("mail")) == (0, 1, 1)
+    blog.clear("mail")
+    assert (shop.get("mail"), blog.get("mail")) == (2, 0)
+
+
 def test_limiter_uses_the_storage_of_the_existing_multilimit() -> None:
     app = app_with()
     multilimit = MultiLimit(app)
