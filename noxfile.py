@@ -159,17 +159,17 @@ def pictures(session: nox.Session) -> None:
 
 @nox.session
 def examples(session: nox.Session) -> None:
-    """Run each example, ask for the page of each app, which builds its limits, draw the pictures, and
-    measure what README says about other libraries."""
+    """Run each example, ask for the page of each app, which builds its limits, draw the pictures, and measure what
+    README says about other libraries."""
     session.install(".[test,plot]", *PEERS)
     found = sorted(Path("examples").glob("*.py"))
     if not found:
         session.error("no example found in examples/")
     for example in found:
         session.run("python", "-W", "error", "-c", RUN_EXAMPLE, str(example))
-    drawing = ["tests/examples/test_what_if.py", "tests/operate/simulate/test_picture.py"]
-    drawing.append("tests/operate/cli/test_simulate.py")
-    session.run("pytest", "-m", "", "tests/examples/test_programs.py", "tests/docs/test_comparison.py", *drawing)
+    drawing = ("examples/test_what_if", "operate/simulate/test_picture", "operate/cli/test_simulate")
+    tests = [f"tests/{name}.py" for name in ("examples/test_programs", "docs/test_comparison", *drawing)]
+    session.run("pytest", "-m", "", *tests)
 
 
 @nox.session

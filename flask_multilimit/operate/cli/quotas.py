@@ -124,8 +124,8 @@ def _reset_at(
             f'reset: the rules of {by_request} at "{endpoint}" depend on the request and are not known '
             "here, so nothing was reset; --all in place of the endpoint resets whatever is used"
         )
-    used = [each for each in quotas.values() if _is_used(each)]
-    full = [each for each in quotas.values() if not _is_used(each)]
+    used = [each for each in quotas.values() if each.is_used]
+    full = [each for each in quotas.values() if not each.is_used]
     rows = [(each.name, each.shown, each.text) for each in quotas.values()]
     _reset(gate, list(quotas), console.columns(rows, indent=2), what if used else "", action)
     show(
@@ -177,10 +177,6 @@ _OTHER_RULES = (
     "Not reset, because they depend on the request: the rules of {names}. With --all in place of the endpoint, their "
     "quotas are reset, too."
 )
-
-
-def _is_used(quota: Quota) -> bool:
-    return bool(quota.reset_after or (isinstance(quota, RuleStanding) and quota.used))
 
 
 def _storable(context: click.Context, option: click.Parameter, text: str | None) -> str | None:

@@ -361,20 +361,6 @@ def test_override_of_a_shared_limit_at_an_endpoint_applies_there_alone(app: Flas
     assert ["CHANGED" in shown_limits(app, endpoint) for endpoint in ("invite", "remind")] == [True, False]
 
 
-@pytest.mark.parametrize("override", [{"rule": "2/minute", "rules": "3/hour"}, {"limiter": "limit-2", "times": 1.5}])
-def test_shared_limit_that_is_overridden_at_an_endpoint_charges_what_deduct_when_accepts(
-    app: Flask, override: dict[str, Any]
-) -> None:
-    limiter = Limiter(get_remote_address, app=app)
-    failures = limiter.shared_limit("2/minute", "failures", deduct_when=lambda response: response.status_code == 401)
-    app.get("/<int:status>", endpoint="login")(failures(lambda status: ("", status)))
-    with app.app_context():
-        app.extensions["multilimit"].control.override("login", **override, lasting=True, force=True)
-
-    assert codes(app, 5, "/200") == [200] * 5
-    assert codes(app, 4, "/401") == [401, 401, 401, 429]
-
-
 def test_override_of_a_rule_changes_each_limit_of_this_name_in_requests_and_in_lists(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app, application_limits=["9/day"])
     view = limiter.limit("9/day", scope="part")(limiter.limit("9/day")(named("v36")))
@@ -434,10 +420,16 @@ def test_limit_that_is_overridden_at_its_endpoint_can_be_asked_and_reset_by_hand
     assert [client.get("/").text for _ in range(3)] == ["0"] * 3
 
 
-@pytest.mark.parametrize("override", [{"rule": "2/minute", "rules": "3/hour"}, {"times": 1.5}], ids=str)
-def test_overridden_limit_charges_only_responses_that_deduct_when_accepts(app: Flask, override: dict[str, Any]) -> None:
+@pytest.mark.parametrize("scope", [{}, {"scope": "failures"}], ids=["limit", "shared_limit"])
+@pytest.mark.parametrize(
+    "override", [{"rule": "2/minute", "rules": "3/hour"}, {"times": 1.5}, {"limiter": "limit-2", "times": 1.5}], ids=str
+)
+def test_overridden_limit_charges_only_responses_that_deduct_when_accepts(
+    app: Flask, override: dict[str, Any], scope: dict[str, Any]
+) -> None:
     limiter = Limiter(get_remote_address, app=app)
-    failures = limiter.limit("2/minute", deduct_when=lambda response: response.status_code == 401)
+    make: Any = limiter.shared_limit if scope else limiter.limit
+    failures = make("2/minute", **scope, deduct_when=lambda response: response.status_code == 401)
     app.get("/<int:status>", endpoint="login")(failures(lambda status: ("", status)))
     with app.app_context():
         app.extensions["multilimit"].control.override("login", **override, lasting=True, force=True)
