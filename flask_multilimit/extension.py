@@ -15,7 +15,7 @@ from . import insight
 from .config import PREFIX, Settings
 from .declare.advice import EXTENSION, GATE, Holder, holding
 from .declare.limiter import Cost, Reaction, check_callable
-from .declare.subjects import EVERYONE, LimitType, Named, Subjects, SubjectType, UserLoader, subjects_from
+from .declare.subjects import EVERYONE, LimitType, Named, Subjects, SubjectType, UserLoader
 from .engine import ConfigurationError, Decision, Hit, Limiter
 from .engine.decision import require_decision
 from .engine.errors import brief, check_iterable
@@ -445,9 +445,7 @@ def _layers(app: Flask, settings: Settings) -> Layers:
 
 
 def _values_by_type(gate: AppGate, subject: Named | None) -> dict[str, str]:
-    given = {} if subject is None else subjects_from(subject)
-    gate.subjects.require_clients(given)
-    return given
+    return {} if subject is None else gate.subjects.clients_from(subject)
 
 
 def _reset_beyond(

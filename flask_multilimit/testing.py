@@ -17,7 +17,7 @@ from uuid import UUID
 from flask import Flask
 from flask.testing import FlaskClient
 
-from .declare.subjects import ANONYMOUS, EVERYONE, LimitType, Named, spelled, subjects_from
+from .declare.subjects import ANONYMOUS, EVERYONE, LimitType, Named, spelled
 from .engine import ConfigurationError, Decision, Hit, Limiter, Rule, hits_for
 from .engine.errors import brief, check_bool, is_number
 from .engine.hits import BanHit
@@ -211,8 +211,7 @@ def _hits_at(
 ) -> list[tuple[Hit, ...]]:
     """The hits at ``endpoint``, for each group of methods: of ``subject``, or of the test client and of everyone."""
     of_client = {LimitType.IP.value: address, ANONYMOUS: address, EVERYONE.type: EVERYONE.value}
-    given = of_client if subject is None else subjects_from(subject)
-    gate.subjects.require_clients(given)
+    given = of_client if subject is None else gate.subjects.clients_from(subject)
     places = applied_at(gate, endpoint, method, given, declared=what == "reset")
     require_limiters(what, endpoint, places, given, spelled=spelled)
     require_known_rules(endpoint, (place.applied for place in places))

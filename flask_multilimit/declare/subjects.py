@@ -292,6 +292,12 @@ class Subjects:
             return subject
         return Subject(subject.type, network_of(subject.value, self._ipv6_prefix))
 
+    def clients_from(self, given: object) -> dict[str, str]:
+        """As :func:`subjects_from`. Raises :class:`ConfigurationError` also for a network of several clients."""
+        found = subjects_from(given)
+        self.require_clients(found)
+        return found
+
     def require_clients(self, given: Mapping[str, str]) -> None:
         """Raise :class:`ConfigurationError` for a network among the ``given`` subjects that is more than one client."""
         for name in (LimitType.IP.value, ANONYMOUS):

@@ -23,7 +23,6 @@ from ..declare.subjects import (
     parts_of,
     request_if_any,
     spelled,
-    subjects_from,
 )
 from ..engine import ConfigurationError, Decision, Hit, StorageDenied, StorageError
 from ..engine.algorithms import BAN
@@ -280,11 +279,10 @@ class AppGate(AppState):
     ) -> tuple[Decision, AppliedLimits]:
         """Decide on a limiter that is given in the call."""
         self.startup.keep_up()
-        given = None if subject is None else subjects_from(subject)
+        given = None if subject is None else self.subjects.clients_from(subject)
         declared = inline_declaration(scope, options, given)
         resolve: Resolve = self.subjects.resolve
         if given is not None:
-            self.subjects.require_clients(given)
             resolve = self.subjects.given(given)
         elif declared.type is not LimitType.DEFAULT and not has_request_context():
             raise ConfigurationError(
