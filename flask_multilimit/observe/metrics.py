@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final, Literal
+from weakref import ref
 
 from ..engine import ConfigurationError
 from ..engine.forks import lock_for_forks
@@ -150,15 +151,19 @@ class MetricsObserver(ABC):
     def __init__(self) -> None:
         self._counter = Counter(subjects=False)
         self._times: dict[str, deque[float]] = {}
-        self._apps: list[ObservedApp] = []
+        self._refs: list[ref[ObservedApp]] = []  # weak: tests make app after app for one observer
         self._known: set[Values] = set()
         self._lock = Lock()
         lock_for_forks(self)
 
     def attach(self, watched: ObservedApp, /) -> None:
-        """Read the state of this app, too."""
-        self._apps.append(watched)
+        """Read the state of this app, too, as long as it exists."""
+        self._refs.append(ref(watched, self._refs.remove))
         watched.every_second(self.flush)
+
+    @property
+    def _apps(self) -> list[ObservedApp]:
+        return [app for each in tuple(self._refs) if (app := each()) is not None]
 
     def __call__(self, event: Event, /) -> None:
         self._counter.count(*event[:4], event[6])

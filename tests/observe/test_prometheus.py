@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -321,12 +323,24 @@ def test_invalid_options_are_errors(option: str, value: Any, remedy: str) -> Non
 
 
 def test_one_object_may_observe_several_apps(shop: Shop) -> None:
-    for name in ("one", "two"):
-        shop.app = Flask(name)
+    apps = [Flask("one"), Flask("two")]
+    for shop.app in apps:
         shop.limit().get("/")
 
     assert shop.shows("checks_total") == {("memory", "view", "allowed"): 2}
     assert shop.shows("storage_up") == {("one",): 1, ("two",): 1}
+
+
+def test_observer_does_not_keep_dropped_apps_alive(shop: Shop) -> None:
+    shop.app = Flask("dropped")
+    shop.limit().get("/")
+    dropped = weakref.ref(shop.app)
+
+    del shop.app
+    gc.collect()
+
+    assert dropped() is None
+    assert shop.shows("checks_total") == {("memory", "view", "allowed"): 1}
 
 
 def test_counts_before_a_fork_stay_with_the_parent(shop: Shop) -> None:

@@ -10,27 +10,29 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, multiprocess
 
-PROCESS = """
+PROCESS = '''
 import sys
 from types import SimpleNamespace
 from flask_multilimit.observe.events import ControlState
 from flask_multilimit.observe.prometheus import PrometheusMetrics
 
+class App(SimpleNamespace):
+    """Unlike a SimpleNamespace, it can be weakly referenced."""
+
 state, breaker, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
 metrics = PrometheusMetrics()
-metrics.attach(
-    SimpleNamespace(
-        name="shop",
-        health=lambda: SimpleNamespace(state=state, breaker=breaker, pending=number, fallback_keys=number),
-        leases=lambda: number,
-        control=lambda: ControlState(number, float(number), {"ban": number}),
-        bans=lambda: {("login", "ip-ban"): number},
-        top_shares=lambda: {"login": number / 10},
-        every_second=lambda task: None,
-    )
+app = App(
+    name="shop",
+    health=lambda: SimpleNamespace(state=state, breaker=breaker, pending=number, fallback_keys=number),
+    leases=lambda: number,
+    control=lambda: ControlState(number, float(number), {"ban": number}),
+    bans=lambda: {("login", "ip-ban"): number},
+    top_shares=lambda: {"login": number / 10},
+    every_second=lambda task: None,
 )
+metrics.attach(app)
 metrics.flush()
-"""
+'''
 
 
 @pytest.mark.slow
