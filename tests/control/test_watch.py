@@ -27,10 +27,10 @@ from flask_multilimit.plan.changes import ChangeValidator
 from support.asking import commands
 from support.cluster import Cluster
 from support.folders import DOCS
-from support.forks import FORKS, PATIENCE, forked
+from support.forks import FORKS, forked
 from support.processes import Program
 from support.servers import Server
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 
 def test_other_process_applies_a_change_and_its_end(on_server: str) -> None:
@@ -394,4 +394,4 @@ def wait_for_workers(running: Program, workers: int, status: int) -> None:
         answered.update(reply.text for reply in replies if reply.status == status)
         return len(answered) >= workers
 
-    until(all_answered, 2 * PATIENCE, every=0.2)
+    until(all_answered, PATIENCE, every=0.2)

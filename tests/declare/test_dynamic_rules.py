@@ -17,6 +17,7 @@ from flask_multilimit.signals import rules_failed
 from support.asking import ask, statuses, view
 from support.doubles import RecordingStorage
 from support.servers import Server
+from support.waiting import PATIENCE
 
 PLANS: dict[str, Any] = {"free": "1/minute", "gold": "3/minute; 100/hour", "staff": None, "closed": 0}
 
@@ -381,17 +382,17 @@ class TestLastGoodRules:
                 raise RuntimeError("database away")
             if request.headers["X-Plan"] == "gold":
                 begun.set()
-                go_on.wait(10)
+                go_on.wait(PATIENCE)
             return PLANS[request.headers["X-Plan"]]
 
         MultiLimit(app, storage=storage)
         app.add_url_rule("/", "view", rate_limiter(type=api_key, name="api_key", rules=slow_for_gold)(view()))
         late = Thread(target=get, args=(app, "k", "gold"))
         late.start()
-        assert begun.wait(10)
+        assert begun.wait(PATIENCE)
         get(app, "k", "free")
         go_on.set()
-        late.join(10)
+        late.join(PATIENCE)
 
         broken = True
 

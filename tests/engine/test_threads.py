@@ -17,10 +17,9 @@ import pytest
 
 from flask_multilimit.engine.threads import Beat
 from support.forks import forked
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 NAME = "multilimit-test"
-PATIENCE = 10.0
 
 
 @pytest.fixture(autouse=True)

@@ -48,7 +48,7 @@ def test_threads_of_an_app_end_when_it_is_garbage_collected() -> None:
     del app
     gc.collect()
 
-    until(lambda: not probe_threads() & threads, seconds=10)
+    until(lambda: not probe_threads() & threads)
     gc.collect()
     assert kept() is None
 
@@ -80,7 +80,7 @@ def test_app_is_garbage_collected_although_its_limiters_refer_to_it(
     del app, blueprint, limiter
     gc.collect()
 
-    until(lambda: gc.collect() >= 0 and kept() is None, seconds=10)
+    until(lambda: gc.collect() >= 0 and kept() is None)
 
 
 def test_close_ends_the_threads_of_all_apps() -> None:
@@ -91,7 +91,7 @@ def test_close_ends_the_threads_of_all_apps() -> None:
 
     multilimit.close()
 
-    until(lambda: not probe_threads() & threads, seconds=10)
+    until(lambda: not probe_threads() & threads)
     assert [statuses(app, "/") for app, _ in made] == [[200], [200]], "limits still work"
     assert not probe_threads() & threads
 
@@ -105,7 +105,7 @@ def test_close_ends_all_background_threads() -> None:
 
     multilimit.close()
 
-    until(lambda: not any(thread.is_alive() for thread in ours), seconds=10)
+    until(lambda: not any(thread.is_alive() for thread in ours))
     assert statuses(app, "/") == [200]
 
 
@@ -158,7 +158,7 @@ def test_app_still_learns_of_a_denied_client_after_close(server: Server) -> None
     with other.app_context():
         elsewhere.control.deny("127.0.0.1", for_="1h")
 
-    until(lambda: statuses(app, "/") == [403], seconds=10)
+    until(lambda: statuses(app, "/") == [403])
 
 
 def test_threads_of_a_limiter_end_when_it_is_garbage_collected() -> None:
@@ -171,7 +171,7 @@ def test_threads_of_a_limiter_end_when_it_is_garbage_collected() -> None:
     del limiter
     gc.collect()
 
-    until(lambda: not probe_threads() & threads, seconds=10)
+    until(lambda: not probe_threads() & threads)
 
 
 def test_app_with_memory_storage_still_limits_after_close(clock: Clock) -> None:

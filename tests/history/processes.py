@@ -15,8 +15,7 @@ import redis
 
 from history.broken import KINDS
 from support.servers import Server
-
-PATIENCE = 120
+from support.waiting import PATIENCE
 
 _barrier: Any = None
 

@@ -16,9 +16,10 @@ import redis
 from flask_multilimit.engine import Concurrent, Limiter, hits_for, storage_from_uri
 from history import slots
 from history.broken import Defect
-from history.processes import PATIENCE, Processes, processes_on, results_of
+from history.processes import Processes, processes_on, results_of
 from history.slots import COUNT, TIMEOUT, Work, violations
 from support.servers import Server
+from support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 

@@ -23,10 +23,9 @@ from flask_multilimit.serve.gate import gate_of
 from support.forks import FORKS
 from support.processes import Program
 from support.servers import Server, find_binaries
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 HERE = Path(__file__).parent
-PATIENCE = 60.0
 
 
 def counted(client: redis.Redis, *, most: int) -> Counts:

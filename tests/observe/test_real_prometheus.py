@@ -27,7 +27,7 @@ from support.servers import Server
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
-PATIENCE = 120.0
+
 EVERY = 0.2
 CONFIG = """
 global: {{scrape_interval: 1s, evaluation_interval: 1s}}
@@ -72,7 +72,7 @@ class Prometheus(Program):
 
     def sums_up(self, series: str, amount: float) -> None:
         """Wait until they do: a scrape may come while a process writes what it has counted."""
-        waiting.until(lambda: self.sum(series) == amount, PATIENCE, every=EVERY)
+        waiting.until(lambda: self.sum(series) == amount, waiting.PATIENCE, every=EVERY)
 
     def firing(self) -> set[str]:
         alerts = self._get("/api/v1/alerts")["data"]["alerts"]
@@ -97,7 +97,7 @@ def served(
     arguments = (*where, "--workers", "3", "--worker-class", request.param)
     environment = {"STORAGE_URI": server.url, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics")}
     with Program("gunicorn", *arguments, "service:app", environment=environment) as program:
-        waiting.until(lambda: len(_pids(program)) >= 2, PATIENCE)
+        waiting.until(lambda: len(_pids(program)) >= 2, waiting.PATIENCE)
         yield program
 
 
@@ -112,7 +112,7 @@ def send(served: Program, *, requests: int, clients: int) -> Counter[int]:
 
 def test_prometheus_shows_exactly_the_sent_requests(served: Program, redis_client: redis.Redis, tmp_path: Path) -> None:
     with Prometheus(served, tmp_path) as prometheus:
-        waiting.until(prometheus.has_scraped, PATIENCE, every=EVERY)
+        waiting.until(prometheus.has_scraped, waiting.PATIENCE, every=EVERY)
         sent = send(served, requests=900, clients=10) + send(served, requests=300, clients=3)
         assert sent == {200: 200, 429: 1000}
 
@@ -121,17 +121,19 @@ def test_prometheus_shows_exactly_the_sent_requests(served: Program, redis_clien
         prometheus.sums_up("multilimit_check_seconds_count", 1200)
         _check_bans(served, prometheus)
 
-        recent = waiting.until(partial(_traffic, redis_client, least=1260), PATIENCE, every=EVERY)
+        recent = waiting.until(partial(_traffic, redis_client, least=1260), waiting.PATIENCE, every=EVERY)
         assert recent == {"allowed": 215, "refused": 1010, "banned": 35}
 
         names = (f"storm-{number}" for number in itertools.count())
-        waiting.until(lambda: _storm(served, next(names)) and prometheus.firing() >= STORMS, PATIENCE, every=EVERY)
+        waiting.until(
+            lambda: _storm(served, next(names)) and prometheus.firing() >= STORMS, waiting.PATIENCE, every=EVERY
+        )
         for query in (query for queries in PANELS.values() for query in queries):
             ready = query.expression.replace("$endpoint", ".*").replace("$__rate_interval", "1m")
             assert (
                 "shadow" in ready
                 or "settled" in ready
-                or waiting.until(partial(prometheus.query, ready), PATIENCE, every=EVERY)
+                or waiting.until(partial(prometheus.query, ready), waiting.PATIENCE, every=EVERY)
             )
         prometheus.sums_up('multilimit_bans_in_force{endpoint="signup"}', 0)
         assert {series: prometheus.sum(series) for series in SEARCHED} == SEARCHED, "the numbers have not changed since"
@@ -150,7 +152,7 @@ def _check_bans(served: Program, prometheus: Prometheus) -> None:
     before = _pids(served)
     for pid in before:
         os.kill(pid, signal.SIGKILL)
-    waiting.until(lambda: not before & _pids(served), PATIENCE)
+    waiting.until(lambda: not before & _pids(served), waiting.PATIENCE)
     prometheus.sums_up('multilimit_bans_in_force{endpoint="login"}', 5)
 
     replies = served.get_all([f"/signup?who=client-{number % 5}" for number in range(10)])

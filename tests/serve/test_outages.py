@@ -22,6 +22,7 @@ from flask_multilimit.serve.refusal import Refusals
 from flask_multilimit.signals import limits_checked, storage_failed, storage_recovered
 from support.asking import heard
 from support.doubles import RecordingStorage, limited_service
+from support.waiting import PATIENCE
 
 FAILED = "Rate limiting failed on the server. Please try again later."
 PROBLEM = (
@@ -302,7 +303,7 @@ def test_end_of_an_outage_is_signalled_and_charges_are_kept(
         storage.broken = True
         client.get("/")
         storage.broken = False
-        assert back.wait(10)
+        assert back.wait(PATIENCE)
 
     response = client.get("/")
     assert (response.text, response.headers["RateLimit"]) == ("memory", '"default-60s";r=0;t=60')

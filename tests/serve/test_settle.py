@@ -29,6 +29,7 @@ from flask_multilimit import (
 from flask_multilimit.engine import Hit, StorageError, hits_for
 from flask_multilimit.serve.settle import MOST_OPEN
 from flask_multilimit.signals import Event, limit_event
+from support.waiting import PATIENCE
 
 Asking = Callable[..., Callable[..., TestResponse]]
 
@@ -325,7 +326,7 @@ def test_requests_do_not_wait_for_the_settlement_of_a_stream(
     answers, is_settled, settle_there = threading.Event(), threading.Event(), storage.settle
 
     def settle_late(*given: Any) -> None:
-        assert answers.wait(10)
+        assert answers.wait(PATIENCE)
         settle_there(*given)
         is_settled.set()
 
@@ -336,7 +337,7 @@ def test_requests_do_not_wait_for_the_settlement_of_a_stream(
     answers.set()
 
     assert before == 800
-    assert is_settled.wait(10)
+    assert is_settled.wait(PATIENCE)
 
 
 def test_settle_callable_runs_when_the_stream_is_closed(app: Flask) -> None:

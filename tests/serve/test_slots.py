@@ -28,7 +28,7 @@ from support.calls import calls_during
 from support.doubles import with_wraps
 from support.pages import own_storage
 from support.servers import Server
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 two_at_once = rate_limiter(rules="2 at once")
 FOR_SLOTS = ("slot", "settle", "concurrency", "hold", "release")
@@ -507,7 +507,7 @@ def check_after_end(app: Flask, begin: Callable[[Callable[[], None]], None]) -> 
     ended, decisions, held = threading.Event(), [], []
 
     def work() -> None:
-        assert ended.wait(10)
+        assert ended.wait(PATIENCE)
         with app.app_context():
             decisions.append(app.extensions["ours"].check("1 at once", scope="work"))
             held.append(len(KEEPER))

@@ -12,14 +12,11 @@ import pytest
 
 from support.processes import Program
 from support.servers import Server
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent / "streams"
-PATIENCE = 10.0
-START_SECONDS = 60.0
-"""Workers of a server begin to answer after this time at most, on a machine that is busy with other work."""
 GUNICORN = ("gunicorn", "--chdir", str(HERE), "--bind", "127.0.0.1:0")
 SERVERS = {
     "gunicorn sync": (*GUNICORN, "--workers", "4", "app:app"),
@@ -59,14 +56,14 @@ def program(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> I
 
 def begin_stream(program: Program, path: str = "/") -> socket.socket:
     """A connection on which a stream has begun."""
-    connection = socket.create_connection(("127.0.0.1", program.port), timeout=START_SECONDS)
+    connection = socket.create_connection(("127.0.0.1", program.port), timeout=PATIENCE)
     connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
     assert connection.recv(100).startswith(b"HTTP/1.")
     return connection
 
 
 def wait_for(program: Program, in_use: str) -> None:
-    until(lambda: program.get("/in-use").text == in_use, PATIENCE, every=0.05)
+    until(lambda: program.get("/in-use").text == in_use, every=0.05)
 
 
 def test_client_that_disconnects_pays_for_what_was_sent(program: Program) -> None:
@@ -78,7 +75,7 @@ def test_client_that_disconnects_pays_for_what_was_sent(program: Program) -> Non
 
     stream.close()
 
-    until(lambda: program.get("/tokens-used").text != "5000", PATIENCE)
+    until(lambda: program.get("/tokens-used").text != "5000")
     assert sent // 1100 <= int(program.get("/tokens-used").text) < 900
 
 
@@ -109,7 +106,7 @@ def test_file_holds_its_slot_to_the_last_byte_and_keeps_its_file_wrapper(
     content = bytes(range(256)) * 160_000  # more than fits into the buffers of the connection
     (tmp_path / "file").write_bytes(content)
 
-    connection = http.client.HTTPConnection("127.0.0.1", program.port, timeout=START_SECONDS)
+    connection = http.client.HTTPConnection("127.0.0.1", program.port, timeout=PATIENCE)
     connection.request("GET", "/file")
     response = connection.getresponse()
     first = response.read(1000)

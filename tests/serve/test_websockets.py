@@ -13,12 +13,11 @@ import simple_websocket  # type: ignore[import-untyped]
 
 from support.processes import Program
 from support.servers import Server
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent / "websockets"
-PATIENCE = 10.0
 HANDSHAKE = {
     "Upgrade": "websocket",
     "Connection": "Upgrade",
@@ -58,7 +57,7 @@ def answer_to(client: Any, text: str) -> str | None:
 
 
 def wait_for(program: Program, in_use: str) -> None:
-    until(lambda: program.get("/in-use").text == in_use, PATIENCE, every=0.05)
+    until(lambda: program.get("/in-use").text == in_use, every=0.05)
 
 
 def test_websocket_holds_its_slot_until_it_ends(program: Program) -> None:

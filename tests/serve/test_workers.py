@@ -14,10 +14,11 @@ import redis
 
 from flask_multilimit.engine import Limiter, storage_from_uri
 from support.bench import hits
-from support.forks import FORKS, PATIENCE, forked
+from support.forks import FORKS, forked
 from support.processes import Program
 from support.sentinel import SERVICE, SentinelServer
 from support.servers import Server
+from support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,9 @@ import redis
 
 from flask_multilimit.control.store import is_control
 from flask_multilimit.observe.traffic.counts import is_traffic
-from support.processes import REPLY_SECONDS, Program
+from support.processes import Program
 from support.servers import Binary, Server
+from support.waiting import PATIENCE
 
 HERE = Path(__file__).parent
 THREADS = 4
@@ -157,7 +158,7 @@ class _Soak:
 
     def _abandon(self, who: str) -> None:
         self._seen.abandoned += 1
-        with socket.create_connection(("127.0.0.1", self._program.port), timeout=REPLY_SECONDS) as connection:
+        with socket.create_connection(("127.0.0.1", self._program.port), timeout=PATIENCE) as connection:
             connection.sendall(f"GET /?who={who} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
 
     # Measuring

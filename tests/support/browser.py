@@ -11,6 +11,7 @@ from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 
 from support.processes import program
+from support.waiting import PATIENCE
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = (
@@ -31,7 +32,7 @@ def chromium() -> Iterator[Browser]:
     """
     path = program(*PROGRAMS)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=OPTIONS)
+        browser = playwright.chromium.launch(executable_path=path, args=OPTIONS, timeout=PATIENCE * 1000)
         try:
             yield browser
         finally:
@@ -54,6 +55,7 @@ class Tab:
         self._context = browser.new_context(
             viewport={"width": size[0], "height": size[1]}, color_scheme="dark" if dark else "light", **options
         )
+        self._context.set_default_timeout(PATIENCE * 1000)
         self._context.on("console", self._said)
         self._context.on("weberror", lambda each: self.wrong.append(f"error: {each.error}"))
         self._context.on("request", self._asked)

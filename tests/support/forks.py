@@ -6,10 +6,11 @@ import multiprocessing
 from collections.abc import Callable
 from typing import TypeVar
 
+from support.waiting import PATIENCE
+
 T = TypeVar("T")
 
 FORKS = multiprocessing.get_context("fork")
-PATIENCE = 60.0
 
 
 def forked(work: Callable[[], T]) -> Callable[[], T]:

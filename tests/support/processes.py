@@ -21,13 +21,12 @@ from typing_extensions import Self
 
 from support.folders import EXAMPLES, ROOT
 from support.servers import Monitored
+from support.waiting import PATIENCE
 
 ADDRESS = re.compile(
     r"(?:(?:Listening at:|Running on|Serving on) http://|uwsgi socket \d+ bound to TCP address |"
     r'"Listening on".* address=)127\.0\.0\.1:(\d+)'
 )
-START_SECONDS = 60.0
-REPLY_SECONDS = 60.0
 POLL_SECONDS = 0.01
 CLIENTS = 16
 """The number of concurrent requests."""
@@ -85,7 +84,7 @@ class Program(Monitored):
         return self._port
 
     def get(self, path: str = "/", headers: Mapping[str, str] | None = None) -> Reply:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=REPLY_SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE)
         with contextlib.closing(connection):
             connection.request("GET", path, headers=dict(headers or {}))
             response = connection.getresponse()
@@ -97,7 +96,7 @@ class Program(Monitored):
             return list(clients.map(self.get, paths))
 
     def _find_port(self, process: subprocess.Popen[bytes]) -> int:
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while (found := ADDRESS.search(self.log)) is None:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{' '.join(self._command)} does not serve:\n{self.log}")

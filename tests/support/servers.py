@@ -23,6 +23,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from support.waiting import PATIENCE
+
 if TYPE_CHECKING:  # the walk through the tutorial has no packages but redis
     from typing_extensions import Self
 
@@ -39,7 +41,7 @@ VERSION = re.compile(r"^(\w+) server v=(\S+)")
 # these can sit on a server's port while it restarts.
 PORTS = range(20_000, 32_000)
 PORT_TRIES = 10
-START_SECONDS = 10.0
+SOCKET_SECONDS = 10.0
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.005
 
@@ -73,7 +75,7 @@ class Binary:
                 capture_output=True,
                 text=True,
                 check=True,
-                timeout=START_SECONDS,
+                timeout=PATIENCE,
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise ServerError(f"{path} does not run as a server: {error}") from error
@@ -231,8 +233,8 @@ class Server(Monitored):
         defaults: dict[str, Any] = {
             "protocol": 2,
             "retry": Retry(NoBackoff(), 0),
-            "socket_connect_timeout": START_SECONDS,
-            "socket_timeout": START_SECONDS,
+            "socket_connect_timeout": SOCKET_SECONDS,
+            "socket_timeout": SOCKET_SECONDS,
         }
         client = redis.Redis.from_url(url or self.url, **{**defaults, **options})
         self._clients.append(client)
@@ -255,7 +257,7 @@ class Server(Monitored):
     def restart(self) -> None:
         """Start an empty server on the same socket and port; the old one, if any, is ended first."""
         self.stop()
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while not self._starts():
             if time.monotonic() > deadline:
                 raise ServerError(f"{self.binary.name} does not restart:\n{self.log}")
@@ -291,7 +293,7 @@ class Server(Monitored):
     def _starts(self) -> bool:
         """Whether a new process answers; it does not if its port is in use."""
         process = self._run(self._command)
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while process.poll() is None:
             if self._answers():
                 return True
@@ -303,7 +305,7 @@ class Server(Monitored):
 
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(START_SECONDS)
+            connection.settimeout(SOCKET_SECONDS)
             try:
                 connection.connect(str(self._socket))
                 connection.sendall(b"PING\r\n")

@@ -8,6 +8,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 SECONDS = 30.0
+"""Less than the minute after which many limits and slots are free without what a test waits for."""
+PATIENCE = 300.0
+"""How long a test waits, on a machine however busy, for what only happens if it works."""
 POLL_SECONDS = 0.02
 
 

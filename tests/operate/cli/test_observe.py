@@ -22,6 +22,7 @@ from flask_multilimit.observe.boards import alerts
 from flask_multilimit.observe.traffic import Check, Counts, Refused, RuleCount
 from flask_multilimit.observe.traffic.flushing import Outbox
 from operate.cli.conftest import SHOP, Command
+from support.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -81,13 +82,13 @@ def test_top_refreshes_until_q_is_pressed(on_server: Command) -> None:
     main, terminal = pty.openpty()
     process = on_server.started("top", stdin=terminal, stdout=terminal, stderr=terminal)
     shown = b""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while shown.count(b"q: quit") < 2 and time.monotonic() < deadline:
         if select.select([main], [], [], 0.1)[0]:
             shown += os.read(main, 65536)
     os.write(main, b"q")
 
-    assert process.wait(10) == 0
+    assert process.wait(PATIENCE) == 0
     assert shown.count(b"203.0.113.7") >= 2
     os.close(main)
     os.close(terminal)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.storage.local import users
+from support.waiting import PATIENCE
 
-PATIENCE = 20.0
 """Seconds in which a process begins or ends, also on a busy machine."""
 
 _processes = multiprocessing.get_context("forkserver")

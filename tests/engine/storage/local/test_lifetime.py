@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from engine.storage.local.places import PATIENCE, Place, User, kill
+from engine.storage.local.places import Place, User, kill
 from engine.storage.local.users import HITS
 from flask_multilimit.engine import Limiter, RedisStorage, StorageError, storage_from_uri
 from support.servers import Binary
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 
 def test_processes_share_their_quotas_exactly(place: Place) -> None:

@@ -26,6 +26,7 @@ from flask_multilimit.engine.storage.redis.compiled import (
 from flask_multilimit.engine.storage.redis.scripts import Script, source_of_algorithm
 from flask_multilimit.engine.storage.redis.wire import command_of
 from support.bench import hits, rule
+from support.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_a_shape_that_is_checked_often_is_compiled(client: redis.Redis, learning
 
 def test_shape_is_compiled_once_when_many_threads_ask_at_once() -> None:
     made: list[Shape] = []
-    entered, left = threading.Barrier(33, timeout=30), threading.Barrier(33, timeout=30)
+    entered, left = threading.Barrier(33, timeout=PATIENCE), threading.Barrier(33, timeout=PATIENCE)
 
     def slowly(shape: Shape) -> Script:
         made.append(shape)

@@ -279,7 +279,7 @@ def test_dropped_limiter_returns_connections_even_while_the_pool_is_locked(serve
         del limiter
         gc.collect()
 
-    until(lambda: client.connection_pool._available_connections, seconds=20)
+    until(lambda: client.connection_pool._available_connections)
     assert client.ping()
 
 

@@ -14,10 +14,9 @@ from playwright.sync_api import Browser
 from support.browser import Tab, chromium, tab
 from support.processes import Program
 from support.servers import Server
+from support.waiting import PATIENCE
 
 WORKERS = 3
-SOON = 15_000
-"""Milliseconds that a browser waits at most."""
 
 Visit = Callable[..., "AbstractContextManager[Tab]"]
 
@@ -37,7 +36,7 @@ class Shop:
 
     def ask(self, path: str, *, address: str = "203.0.113.7", user: str | None = None, **headers: str) -> None:
         given = {"X-Forwarded-For": address, **({} if user is None else {"X-User": user}), **headers}
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)) as connection:
             connection.request("GET", path, headers=given)
             connection.getresponse()
 

@@ -12,7 +12,7 @@ from playwright.sync_api import Route
 
 from support.browser import NARROW, WIDE
 
-from .conftest import SOON, Shop, Visit
+from .conftest import Shop, Visit
 from .served import EVIL
 
 PAGES = {
@@ -153,7 +153,7 @@ def test_page_now_updates_without_a_reload(visit: Visit, shop: Shop) -> None:
 
         shop.ask("/item/7")
 
-        row.wait_for(timeout=SOON)
+        row.wait_for()
         assert tab.page.evaluate("window.stillHere")
 
 
@@ -164,7 +164,7 @@ def test_focus_stays_on_a_client_when_rows_move(visit: Visit, shop: Shop) -> Non
         for _ in range(30):
             shop.ask("/long", address="203.0.113.99")
 
-        tab.page.locator("[data-live=subjects] tr", has_text="203.0.113.99").wait_for(timeout=SOON)
+        tab.page.locator("[data-live=subjects] tr", has_text="203.0.113.99").wait_for()
         assert tab.page.evaluate("document.activeElement.getAttribute('aria-label')") == "Why 203.0.113.1"
 
 
@@ -181,7 +181,7 @@ def test_focus_leaves_a_button_that_gets_another_action(visit: Visit, shop: Shop
         tab.page.get_by_role("button", name="Reset all its quotas").focus()
         tab.page.route("**/subject?*", another)
 
-        tab.page.get_by_role("button", name="Lift").wait_for(timeout=SOON)
+        tab.page.get_by_role("button", name="Lift").wait_for()
         assert not tab.page.evaluate("document.activeElement.matches('a, button')")
 
 
@@ -201,14 +201,14 @@ def test_page_now_says_that_the_visitor_is_logged_out_and_asks_no_more(
         tab.page.goto(shop.url)
         tab.page.route(shop.url, refuse)
 
-        tab.page.get_by_text("You are no longer logged in").wait_for(timeout=SOON)
+        tab.page.get_by_text("You are no longer logged in").wait_for()
         tab.page.clock.run_for(60_000)
         tab.page.wait_for_timeout(500)  # in which a request would arrive
         assert len(asked) == 1
 
         tab.page.unroute(shop.url)
         tab.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-        tab.page.get_by_text("You are no longer logged in").wait_for(state="hidden", timeout=SOON)
+        tab.page.get_by_text("You are no longer logged in").wait_for(state="hidden")
 
 
 def test_keyboard_reaches_every_control(visit: Visit, shop: Shop) -> None:
@@ -260,6 +260,6 @@ def test_uploaded_log_is_shown(visit: Visit, shop: Shop, tmp_path: Path) -> None
         tab.page.locator("input[type=file]").set_input_files(log)
         tab.page.get_by_role("button", name="Upload and show").click()
 
-        tab.page.get_by_role("heading", name="30 requests of 1 clients").wait_for(timeout=SOON)
+        tab.page.get_by_role("heading", name="30 requests of 1 clients").wait_for()
         tab.page.locator(".peaks svg").wait_for()
         assert tab.barriers() == []

@@ -32,7 +32,7 @@ from flask_multilimit.engine.storage.layers.fallback import Fallback
 from support.bench import hits, rule
 from support.clock import Clock
 from support.rates import RATES
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 
 def test_policy_local_limits_like_the_storage(workers: Workers) -> None:
@@ -438,7 +438,7 @@ def test_simultaneous_failures_are_one_outage_and_no_error(workers: Workers) -> 
 
     def fail_together(*_: object) -> Decision:
         with contextlib.suppress(threading.BrokenBarrierError):  # in the thread of the probe
-            barrier.wait(10)
+            barrier.wait(PATIENCE)
         raise StorageError("all at once")
 
     workers.storage.check = fail_together  # type: ignore[method-assign, assignment]
@@ -446,7 +446,7 @@ def test_simultaneous_failures_are_one_outage_and_no_error(workers: Workers) -> 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE)
     barrier.abort()
 
     assert sorted(outcomes) == [False] * 3 + [True] * 5

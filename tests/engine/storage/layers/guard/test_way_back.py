@@ -29,7 +29,7 @@ from flask_multilimit.engine.hits import OnStorageError
 from flask_multilimit.engine.slots import slots_of
 from support.bench import hits, rule
 from support.rates import RATES
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 # Charges and settlements
 
@@ -617,20 +617,20 @@ def test_late_failure_after_an_outage_is_charged_and_begins_no_new_outage(worker
     def fail_late(*_: object) -> Decision:
         storage.check = ask  # type: ignore[method-assign]
         asked.set()
-        assert fails.wait(10)
+        assert fails.wait(PATIENCE)
         raise StorageError("it took too long")
 
     storage.check = fail_late  # type: ignore[method-assign, assignment]
     late = threading.Thread(target=limiter.check, args=(plan,))
     late.start()
-    assert asked.wait(10)
+    assert asked.wait(PATIENCE)
     workers.break_down()
     assert limiter.check(plan).decided_by == "local"
     workers.mend()
     before = len(storage.asked)
 
     fails.set()
-    late.join(10)
+    late.join(PATIENCE)
     until(lambda: limiter.health().pending == 0)
 
     assert len(storage.asked) - before == 1, "it was probed, too"
@@ -749,7 +749,7 @@ def test_late_failure_after_an_outage_holds_no_slot(make: Callable[..., Workers]
         error = StorageError("it took too long")
         error.check_id = ask(hits, check_id).id
         asked.set()
-        assert fails_now.wait(10)
+        assert fails_now.wait(PATIENCE)
         raise error
 
     def check() -> None:
@@ -759,12 +759,12 @@ def test_late_failure_after_an_outage_holds_no_slot(make: Callable[..., Workers]
     storage.check = charge_and_fail  # type: ignore[method-assign]
     late = threading.Thread(target=check)
     late.start()
-    assert asked.wait(10)
+    assert asked.wait(PATIENCE)
     workers.break_down()
     check()
     workers.mend()
     fails_now.set()
-    late.join(10)
+    late.join(PATIENCE)
 
     until(lambda: storage.peek(plan).remaining == 1)
 

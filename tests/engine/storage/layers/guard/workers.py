@@ -28,7 +28,7 @@ from support.bench import hits
 from support.clock import Clock
 from support.waiting import until
 
-SECONDS = 20
+SECONDS = 300
 """That a child may take: then it is stuck."""
 
 
@@ -93,7 +93,7 @@ class Shared(MemoryStorage):
         return decision
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
-        assert self.takes_charges.wait(10)
+        assert self.takes_charges.wait(SECONDS)
         return super().check_many(many, ids)
 
     def _ask(self, ask: Callable[..., Any], *arguments: Any) -> Any:
