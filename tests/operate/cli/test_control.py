@@ -17,13 +17,11 @@ from flask.testing import FlaskClient
 from flask_multilimit.operate.cli.base import user_name
 from flask_multilimit.serve.gate import gate_of
 from operate.cli.conftest import SHOP, Command, call
+from support.waiting import until
 
 
 def wait_for_status(shop: FlaskClient, path: str, status: int) -> None:
-    deadline = time.monotonic() + 20
-    while call(shop, path) != [status]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: call(shop, path) == [status], 15)
 
 
 def test_set_changes_a_limit_and_unset_restores_it(on_server: Command, shop: FlaskClient) -> None:
@@ -162,7 +160,8 @@ def test_command_changes_nothing_when_answer_is_no(on_server: Command) -> None:
 
 
 def test_denying_everyone_asks_twice_and_scripts_need_force(on_server: Command) -> None:
-    assert on_server("deny", "0.0.0.0/0", "--lasting", answer="y\nn\n").code == 1
+    refused = on_server("deny", "0.0.0.0/0", "--lasting", answer="y\nn\n")
+    assert (refused.code, refused.err.endswith("Aborted!\n")) == (1, True)
     assert "--force" in on_server("deny", "0.0.0.0/0", "--lasting", "--yes").err
     assert on_server("entries", "--json").json["entries"] == []
 
@@ -394,6 +393,8 @@ def test_unban_reports_changed_only_when_it_lifts_a_ban(on_server: Command) -> N
     changed = [on_server(*arguments, how).json["changed"] for how in ("--dry-run", "--yes", "--yes")]
 
     assert changed == [False, True, False]
+    asked = on_server("unban", "203.0.113.9")
+    assert (asked.code, asked.out) == (0, "Nothing to lift: no ban of 203.0.113.9 is in force.\n"), asked.err
 
 
 def test_unban_succeeds_when_history_cannot_be_written(on_server: Command, shop: FlaskClient) -> None:

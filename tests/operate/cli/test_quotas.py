@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,10 @@ import redis
 from flask.testing import FlaskClient
 
 from flask_multilimit.operate.cli.base import user_name
+from flask_multilimit.operate.cli.quotas import MOST_SHOWN
 from operate.cli.conftest import Command, call
 from support.servers import Server
+from support.waiting import until
 
 FREE = """
 from flask import Flask
@@ -25,10 +26,7 @@ app.get("/", endpoint="view")(rate_limiter(type=IP, rules=lambda: None)(lambda: 
 
 
 def wait_until_admitted(shop: FlaskClient, path: str) -> None:
-    deadline = time.monotonic() + 10
-    while call(shop, path) != [200]:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: call(shop, path) == [200], 15)
 
 
 def test_reset_admits_next_request_after_confirmation(on_server: Command, shop: FlaskClient) -> None:
@@ -151,6 +149,9 @@ def test_reset_reports_changed_only_when_something_was_used(on_server: Command, 
     changed = [on_server(*arguments, how).json["changed"] for how in ("--dry-run", "--yes", "--yes")]
 
     assert changed == [False, True, False]
+    assert on_server(*arguments[:-1], "--yes").out.startswith(
+        {"update": "Full already: ip-20s, ip-3600s.", "--all": "Nothing to reset: nothing is used."}[place]
+    )
 
 
 def test_reset_changes_nothing_when_answer_is_no(on_server: Command, shop: FlaskClient) -> None:
@@ -192,6 +193,16 @@ def test_reset_all_resets_one_subject_at_every_endpoint(on_server: Command, shop
     assert {key.partition("{")[2].partition("}")[0] for key in gone} == {"update", "api.items", "unmatched"}
     assert any(":ip:203.0.113.70:" in key for key in left)
     assert f"Reset: {len(gone)} quotas." in run.out
+
+
+def test_reset_all_shows_twenty_keys_and_counts_the_others(on_server: Command, shop: FlaskClient) -> None:
+    for number in range(12):
+        shop.get("/update", environ_base={"REMOTE_ADDR": f"203.0.113.{number}"})
+
+    asked = on_server("reset", "--everything", answer="n\n").err
+
+    assert asked.count("  rate_limit:{") == MOST_SHOWN
+    assert f"\n  and {2 * 12 + 2 - MOST_SHOWN} more\n" in asked
 
 
 def test_reset_everything_asks_first_and_keeps_changes(on_server: Command, shop: FlaskClient) -> None:

@@ -17,6 +17,7 @@ import pytest
 from flask_multilimit.operate.cli.logs import percent
 from operate.cli.conftest import Command
 from operate.simulate.lines import SECOND, START_AT, line, written
+from support.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -45,6 +46,7 @@ def test_simulate_prints_who_would_have_been_refused(on_memory: Command, log: Pa
     assert re.search(r"^ip-20s +shop:update +3 per 20s +10 +7 +7$", out, re.MULTILINE)
     assert re.search(r"never refuses: at least 7 left", out)
     assert re.search(r"^203\.0\.113\.7 +10 +7 \(70\.0 %\) +2026-11-22 00:00:03 +17 s$", out, re.MULTILINE)
+    assert "\nReplayed differently:\n" in out
     assert "rules by request of shop:search: not replayed; give them (--rules api_key=RULES) (4 requests)" in out
     assert "access.log: of 16 lines, 1 not in the format" in out
 
@@ -217,6 +219,7 @@ def test_suggest_counts_units(on_memory: Command, token_log: Path) -> None:
     out, found = on_memory(*asked, columns=180).out, on_memory(*asked, "--json").json
 
     assert "Left out: 1 request without a cost in upstream_http_x_tokens." in out
+    assert "The most units of a subject in any window" in out
     assert re.search(r"^  60 s +3,600 +3,600 ", out, re.MULTILINE)
     assert 'cost=400, settle="header:X-Tokens")' in out
     assert "flask multilimit set" not in out
@@ -240,7 +243,11 @@ def test_suggest_chooses_the_count_of_a_calendar(on_memory: Command, log: Path) 
 
 
 def test_suggest_prints_json(on_memory: Command, log: Path) -> None:
-    found = on_memory("suggest", "--json", str(log), "--endpoint", "update", "--refuse-at-most", "0.1")
+    asked = ("suggest", str(log), "--endpoint", "update", "--refuse-at-most", "0.1")
+    out, found = on_memory(*asked, columns=120).out, on_memory(*asked, "--json")
+
+    assert "The most requests of a subject in any window" in out
+    assert "access.log: of 16 lines, 1 not in the format" in out
 
     (choice,) = found.json["suggestion"]["for_requests"]
     assert choice["rules"] == [{"time": 60, "count": 9}]
@@ -346,7 +353,7 @@ def test_log_that_cannot_be_looked_at_is_an_error_on_a_terminal(on_memory: Comma
     terminal, end = pty.openpty()
 
     with on_memory.started("simulate", str(tmp_path / ("x" * 300)), stdout=subprocess.DEVNULL, stderr=end) as process:
-        process.wait(timeout=60)
+        process.wait(PATIENCE)
     shown = os.read(terminal, 4096)
     os.close(terminal)
     os.close(end)
@@ -360,7 +367,7 @@ def test_simulate_shows_progress_on_a_terminal(on_memory: Command, log: Path) ->
     terminal, end = pty.openpty()
 
     with on_memory.started("simulate", str(log), stdout=subprocess.DEVNULL, stderr=end) as process:
-        process.wait(timeout=60)
+        process.wait(PATIENCE)
     shown = os.read(terminal, 4096)
     os.close(terminal)
     os.close(end)

@@ -13,6 +13,7 @@ from werkzeug.test import create_environ, run_wsgi_app
 from flask_multilimit import MultiLimit
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import ConfigurationError
+from flask_multilimit.engine.text import LONGEST_PREFERENCE
 
 from .conftest import ROOT, browser_of, control_of, made
 from .forms import send
@@ -149,6 +150,7 @@ def test_answers_never_link_to_another_site(app: Flask, ada: FlaskClient, target
 def test_chosen_language_is_remembered(ada: FlaskClient) -> None:
     assert 'lang="en"' in ada.get(ROOT).text
     assert 'lang="zh-Hans"' in ada.get(ROOT, headers={"Accept-Language": "zh-CN,zh;q=0.9,en;q=0.8"}).text
+    assert 'lang="en"' in ada.get(ROOT, headers={"Accept-Language": f"zh{',fr' * LONGEST_PREFERENCE}"}).text
     assert 'lang="zh-Hans"' in ada.get(f"{ROOT}?lang=zh").text
     assert 'lang="zh-Hans"' in ada.get(ROOT).text
     assert 'lang="zh-Hans"' in ada.get(f"{ROOT}?lang=fr").text

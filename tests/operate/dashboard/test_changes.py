@@ -30,6 +30,7 @@ from .forms import forms_of, send
 
 CHANGE = f"{ROOT}change"
 RULE = {"endpoint": "show", "part": "rule:ip-60s", "what": "rules", "rules": "4/minute", "for": "1h", "reason": "sale"}
+SHADOW = 'at show: new limit {"type": "ip", "rules": "9/hour", "shadow": true}'
 
 
 def previewed(browser: FlaskClient, **given: str) -> TestResponse:
@@ -57,6 +58,8 @@ def test_form_offers_the_parts_that_can_be_changed(ada: FlaskClient) -> None:
     assert '<option value="rule:ip-60s" selected>ip-60s: 2 per 60s</option>' in page
     assert "all rules of ip" in page
     assert "Fill in the form." in page
+    types = re.findall(r'<option value="([^"]*)"', page.partition('name="type"')[2].partition("</select>")[0])
+    assert types == sorted(types)
 
 
 def test_preview_shows_a_change_without_making_it(app: Flask, ada: FlaskClient) -> None:
@@ -126,6 +129,7 @@ def test_change_applies_to_the_next_request_and_is_in_history(app: Flask, ada: F
         ({"what": "off", "part": "all"}, "at show: off"),
         ({"what": "shadow", "part": "limiter:ip"}, "limiter ip at show: shadow"),
         ({"part": "more", "more": "9/hour", "type": "ip"}, "at show: new ip limit 9/hour"),
+        ({"part": "more", "more": "9/hour", "type": "ip", "as_shadow": "1"}, SHADOW),
         ({"who": "203.0.113.7", "rules": "9/minute"}, "203.0.113.7 at show: 9/minute"),
         ({"lasting": "1", "what": "off"}, "rule ip-60s at show: off"),
         ({"endpoint": "api.*", "part": "all", "what": "off"}, "at api.*: off"),
@@ -164,8 +168,10 @@ def test_mistake_is_shown_beside_its_field(
     whole = {name: value for name, value in {**RULE, **given}.items() if value}
 
     page = previewed(ada, **whole)
+    sent = ada.post(CHANGE, data={**whole, "token": _token(ada)})
 
-    assert page.status_code == 400
+    assert page.status_code == sent.status_code == 400
+    assert f'id="wrong-{field}"' in sent.text
     assert f'id="wrong-{field}"' in page.text
     assert text in page.text
     assert all(each["method"] == "get" for each in forms_of(page.text))
@@ -238,6 +244,7 @@ def test_network_can_be_allowed_denied_and_banned(app: Flask, ada: FlaskClient, 
     page = ada.get(f"{ROOT}lists").text
     assert "203.0.113.0/24" in page
     assert "scraper" in page
+    assert "Bans that limits started" not in page
 
 
 def test_denying_your_own_address_needs_confirmation(app: Flask, ada: FlaskClient) -> None:
@@ -330,18 +337,21 @@ def test_lists_of_the_settings_and_of_the_file_are_shown(tmp_path: Path) -> None
 
 
 def test_author_without_the_right_to_change_changes_nothing() -> None:
-    app = made(dashboard={"may_change": lambda author: author == "ada"})
+    may_change = {"ada", "bob"}
+    app = made(dashboard={"may_change": may_change.__contains__})
     bob = browser_of("bob", app)
+    own = _token(bob)
+    may_change.remove("bob")
 
     page = previewed(bob, **RULE)
     forms = [each for each in forms_of(page.text) if each["method"] == "post"]
-    answer = bob.post(CHANGE, data={**RULE, "token": _token(browser_of("ada", app))})
+    answers = [bob.post(CHANGE, data={**RULE, "token": each}) for each in (own, _token(browser_of("ada", app)))]
 
     assert page.status_code == 200
     assert "You may look, but not change anything." in page.text
     assert forms == []
     assert f'href="{CHANGE}' not in bob.get(f"{ROOT}limits").text
-    assert answer.status_code == 403
+    assert [each.status_code for each in answers] == [403, 403]
     assert entries_of(app) == []
     assert confirm(browser_of("ada", app), **RULE).status_code == 303
 
@@ -414,6 +424,10 @@ def test_form_cookie_has_strict_attributes(app: Flask) -> None:
         for base in ("http://localhost", "https://localhost")
     )
 
+    ada = browser_of("ada", app)
+    set_ = [ada.get(CHANGE, query_string=RULE).headers.getlist("Set-Cookie") for _ in range(2)]
+
+    assert [len(each) for each in set_] == [2, 0], "a browser that has the cookies gets them once"
     assert {"HttpOnly", "SameSite=Strict", f"Path={ROOT}"} <= set(plain.split("; "))
     assert ("Secure" in plain, "Secure" in tls) == (False, True)
 
@@ -505,8 +519,11 @@ def test_failed_change_shows_the_error_of_the_storage() -> None:
 
     answer = confirm(ada, **RULE)
 
-    assert answer.status_code == 503
+    undone = ada.post(f"{ROOT}undo", data={"id": "x", "token": _token(ada)})
+
+    assert (answer.status_code, undone.status_code) == (503, 503)
     assert "it is asleep" in answer.text
+    assert "it is asleep" in undone.text
     assert "it is asleep" in ada.get(f"{ROOT}lists").text
 
 

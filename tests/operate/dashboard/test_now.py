@@ -106,6 +106,7 @@ def test_endpoints_can_be_searched_sorted_and_paged() -> None:
 
     assert first["paging"] == {"page": 1, "pages": 3, "total": 61}
     assert first["endpoints"][0]["endpoint"] == "show"
+    assert "Page 1 of 3" in ada.get(ROOT).text
     assert len(third["endpoints"]) == 11
     assert [each["endpoint"] for each in found["endpoints"]] == [f"view4{digit}" for digit in range(10)]
     page = ada.get(f"{ROOT}?page=2").text

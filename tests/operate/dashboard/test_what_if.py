@@ -6,6 +6,7 @@ import gzip
 import io
 import random
 from contextlib import suppress
+from datetime import datetime, timezone
 
 import pytest
 from flask import Flask
@@ -57,6 +58,7 @@ def test_each_count_shows_its_refused_requests_and_clients(app: Flask) -> None:
     answer = asked(app, *TRAFFIC, count="10")
 
     assert (answer.requests, answer.clients, answer.chosen) == (35, 2, 10)
+    assert (answer.last - answer.first, datetime.fromtimestamp(answer.first, timezone.utc).hour) == (70, 7)
     assert (answer.peaks.p50, answer.peaks.max) == (5, 30)
     counts = {each.count: (each.requests, each.clients) for each in answer.counts}
     assert counts[10] == (20, 1)

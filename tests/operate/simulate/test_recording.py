@@ -451,3 +451,4 @@ def test_recorded_duration_includes_sending_the_response(tmp_path: Path, kind: s
     assert [each["s"] for each in waiting] == [second.status_code] == [429]
     took: Any = entries(recorder)[-1]["d"]
     assert took >= (ended - began) // 1000
+    assert took in [each.took for each in read_logs(*recorder.folder.iterdir())]

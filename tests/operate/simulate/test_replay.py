@@ -526,6 +526,28 @@ def test_header_type_of_a_limits_file_reads_its_field() -> None:
     assert [note.requests for note in report.notes] == [2]
 
 
+def test_limit_of_another_type_does_not_count_requests_without_its_field() -> None:
+    app = app_with(rate_limiter(type=lambda: "x", name="api_key", rules="1/minute"))
+    requests = [at(second, fields={"X-Api-Key": key} if key else {}) for second, key in enumerate(["a", "", "", "a"])]
+
+    assert verdicts(app, *requests, subjects={"api_key": "X-Api-Key"}) == [True, True, True, False]
+
+
+@pytest.mark.parametrize(("status", "succeeded"), [(0, 0), (99, 0), (100, 1), (200, 1), (399, 1), (400, 0), (503, 0)])
+def test_refused_request_has_really_succeeded_with_a_status_from_100_to_399(status: int, succeeded: int) -> None:
+    app = app_with(rate_limiter(rules="1/minute"))
+
+    assert replayed(app, at(0), at(1, status=status)).succeeded_before == succeeded
+
+
+def test_statuses_of_an_endpoint_are_in_order() -> None:
+    app = app_with(rate_limiter(rules="1/minute"))
+
+    report = replayed(app, at(0), *(at(1, status=status) for status in (500, 200, 404)))
+
+    assert list(report.endpoints[0].statuses) == [200, 404, 500]
+
+
 # Endpoints and hosts
 
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from flask_multilimit import Calendar, ConfigurationError, MultiLimit, Rule, exempt
 from flask_multilimit.declare.data import LimitsFile, limiter_options, parse_toml, validated
 from flask_multilimit.engine.rules import rules_from
+from flask_multilimit.operate.cli.suggest import _gap
 from flask_multilimit.operate.simulate.logged import LoggedRequest
 from flask_multilimit.operate.simulate.questions import simulate, suggest_limits
 from flask_multilimit.operate.simulate.suggest import (
@@ -205,6 +206,17 @@ def test_invalid_windows_and_shares_are_errors_that_name_them(
 )
 def test_gap_is_wide_with_few_subjects_above_it(peaks: list[int], gap: Gap | None) -> None:
     assert gap_in(sorted(peaks)) == gap
+
+
+@pytest.mark.parametrize(
+    ("gap", "text"),
+    [
+        (Gap(19, 84, 1, 2445, 2445), "19 of 20 subjects need at most 84; one made 2,445."),
+        (Gap(40, 5, 2, 90, 100), "40 of 42 subjects need at most 5; 2 made 90 to 100."),
+    ],
+)
+def test_gap_is_told_with_the_subjects_below_and_above_it(gap: Gap, text: str) -> None:
+    assert _gap("60 s", gap) == f"In any 60 s, {text}"
 
 
 def test_proposed_count_is_below_the_gap() -> None:

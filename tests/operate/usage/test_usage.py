@@ -356,11 +356,11 @@ class TestSubjects:
         limit = rate_limiter(type=lambda: request.args.get("key"), name="key", rules="7/minute")
         app = shop(calls=limit)
         statuses(app, "/calls?key=a%26b")
-        page = ask(app, "/rate_limit?lang=en&key=a%26b", headers=HTML).text
+        page = ask(app, "/rate_limit?lang=en&key=a%26b&key=c", headers=HTML).text
 
         (link,) = re.findall('href="([?][^"]*)"', page)
 
-        assert unescape(link) == "?key=a%26b&lang=zh"
+        assert unescape(link) == "?key=a%26b&key=c&lang=zh"
         assert "剩余 6" in ask(app, f"/rate_limit{unescape(link)}", headers=HTML).text
 
     def test_failing_rules_are_named_and_others_are_shown(self, caplog: pytest.LogCaptureFixture) -> None:
