@@ -16,7 +16,7 @@ from ...algorithms.base import encode_ban, level_of
 from ...decision import Decision
 from ...hits import BanHit, Hit, bans_of, memoized
 from ...periods import AROUND
-from ...reply import DELAY, Standing, head, reset_afters, retry_afters, standing_of, standings_of, start_of
+from ...reply import DELAY, NOW, Standing, head, reset_afters, retry_afters, standing_of, standings_of, start_of
 from ...rules import LONGEST, Concurrent, Rule, changed
 from ..base import Slot, monotonic_microseconds
 from ..forgetting import MOST_KEYS
@@ -27,6 +27,10 @@ REMEMBERED = 8192
 
 REGATHER_AFTER = 1_000_000
 """Microseconds after which these answers are gathered again by key, if more have come in."""
+
+OVERTAKEN = 1_000_000
+"""Microseconds by which a reply may be older than the last one because other threads were faster. If it is older by
+more, the server's clock has stepped back."""
 
 RETRY_AFTER = 1_000_000
 """Microseconds to wait if the share of a limit is nothing: the storage may be back by then."""
@@ -85,7 +89,7 @@ class Fallback:
         last = self._recent.get(keys)
         if last is None:
             self._add_answer(keys, decision)
-        else:
+        elif not 0 < last.decision.reply[NOW] - decision.reply[NOW] < OVERTAKEN:
             last.before, last.decision, last.at = last.decision, decision, self.now()
         if self._needs_sweep:
             self._sweep()

@@ -544,6 +544,34 @@ def test_reply_can_be_remembered_while_another_thread_charges_in_the_past() -> N
         fallback.remember(shared.check(hits()))
 
 
+def test_reply_that_another_one_has_overtaken_gives_back_no_unit() -> None:
+    clock = Clock()
+    fallback, shared = Fallback(clock), Limiter(MemoryStorage(clock))
+    older = shared.check(hits("2/minute"))
+    clock.advance(0.01)
+    newer = shared.check(hits("2/minute"))
+
+    fallback.remember(newer)
+    fallback.remember(older)
+    fallback.begin()
+
+    assert not fallback.decide(bytes(16), hits("2/minute"), hits("2/minute"), charging=True)[0].allowed
+
+
+def test_reply_after_the_clock_of_the_server_stepped_back_is_remembered() -> None:
+    clock, clock_of_server = Clock(), Clock()
+    fallback, shared = Fallback(clock), Limiter(MemoryStorage(clock_of_server))
+    fallback.remember(shared.check(hits("1/minute", subject="alice")))
+    clock.advance(70)
+    clock_of_server.advance(-70)
+
+    fallback.remember(shared.check(hits("1/minute", subject="alice")))
+    fallback.begin()
+
+    alice = hits("1/minute", subject="alice")
+    assert not fallback.decide(bytes(16), alice, alice, charging=True)[0].allowed
+
+
 # Probing
 
 
