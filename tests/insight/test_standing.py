@@ -802,7 +802,7 @@ def test_verdict_shows_end_of_ban_and_number_of_refusals() -> None:
 
     assert (
         re.fullmatch(
-            r"refused at login: banned by ip-ban until \d\d:\d\d:\d\d \w+; refusals since \d\d:\d\d:\d\d \w+: 7", text
+            r"refused at login: banned by ip-ban until \d\d:\d\d:\d\d \S+; refusals since \d\d:\d\d:\d\d \S+: 7", text
         )
         or ban.since // 86_400 != (ban.since + 600) // 86_400
     ), text

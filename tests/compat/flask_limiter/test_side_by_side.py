@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
@@ -43,6 +44,17 @@ def observe(name: str, behaviour: Callable[[Library], T], monkeypatch: pytest.Mo
         return behaviour(lib)
 
 
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Flask-Limiter reads a date in GMT as one of the machine's time zone."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("utc")
 @pytest.mark.filterwarnings("ignore:Using the in-memory storage:UserWarning")
 @pytest.mark.parametrize("name", BEHAVIOURS)
 def test_behaviour_is_the_same_or_a_listed_difference(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
