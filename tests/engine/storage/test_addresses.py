@@ -130,6 +130,13 @@ def test_text_of_settings_hides_the_password_of_the_storage() -> None:
             "redis://:secret@h?soket_timeout=1",
             "'redis://***@h': one of the options is not an option of a connection; did you mean socket_timeout?",
         ),
+        ("redis://h?retry=3", "retry is not possible with a URI: give a client object of redis"),
+        ("unix:///run/redis.sock?retry=3", "retry is not possible with a URI: give a client object of redis"),
+        ("redis+sentinel://h/shop?retry=3", "retry is not possible with a URI: give a client object of redis"),
+        (
+            "redis+cluster://h:1?cache_config=1",
+            "cache_config is not possible with a URI: give a client object of redis",
+        ),
         ("redis://h?ssl_ca_certs=ca.pem", "options that begin with ssl_ are those of TLS: rediss://"),
         ("redis://h:1,h:2", "write several servers as redis+cluster://host,host or redis+sentinel://host,host/service"),
         ("unix://run/redis.sock", "the path of a socket begins with a slash: unix:///run/redis.sock"),

@@ -6,7 +6,7 @@ import re
 from difflib import get_close_matches
 from inspect import signature
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import redis
 from redis import Redis
@@ -51,6 +51,7 @@ def timed_client(url: str, deadline: Deadline, *, given: str = "", **kind: Any) 
     scheme = url.partition(":")[0]
     try:
         _check_credentials(url)
+        _check_names(url)
         if scheme not in {*SENTINEL_SCHEMES, *TIMED_CONNECTIONS}:
             raise ValueError(f"its scheme must be one of {', '.join(TIMED_CONNECTIONS)}")
         if scheme in SENTINEL_SCHEMES:
@@ -103,6 +104,19 @@ def _check_credentials(url: str) -> None:
     authority, *rest = re.split("[/?#]", url.partition("://")[2], maxsplit=1)
     if "@" in authority and "@" in "".join(rest):
         raise MalformedError("there is one @ too many: percent-encode special characters in passwords and options")
+
+
+def _check_names(url: str) -> None:
+    """Raise :class:`MalformedError` for options whose text redis-py would use as an object, in each request."""
+    names = parse_qs(urlsplit(url).query).keys() & _OBJECTS
+    if names:
+        raise MalformedError(f"{min(names)} is not possible with a URI: give a client object of redis")
+
+
+_OBJECTS = {
+    *("cache_config", "command_packer", "credential_provider", "deadline", "event_dispatcher", "redis_connect_func"),
+    *("maint_notifications_config", "retry", "socket_keepalive_options", "socket_type"),
+}
 
 
 def _check_address_in(url: str) -> None:
