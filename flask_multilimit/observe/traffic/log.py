@@ -8,6 +8,7 @@ from collections import Counter as Amounts
 from collections.abc import Callable
 from typing import Literal
 
+from ...engine.forks import notify_child
 from ...engine.text import SafeLogger
 from ..events import TURNED_AWAY, Outcome
 from .counts import Counts
@@ -31,8 +32,16 @@ class RefusalLog:
         self._logger = SafeLogger(logger)
         self._names_subjects = subjects
         self._clock = clock
+        self._begin()
+        notify_child(self)
+
+    def _begin(self) -> None:
         self._counts = Counts()
         self._since: float | None = None
+
+    def _after_fork_in_child(self) -> None:
+        """The parent logs what it has counted."""
+        self._begin()
 
     def add(self, counts: Counts) -> None:
         if self._since is None:
@@ -49,7 +58,7 @@ class RefusalLog:
         if seconds < MINUTE and not at_once:
             return True
         self._logger.info("Rate limits: %s", line_of(self._counts, seconds, subjects=self._names_subjects))
-        self._counts, self._since = Counts(), None
+        self._begin()
         return False
 
 

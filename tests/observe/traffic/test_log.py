@@ -8,6 +8,7 @@ import pytest
 
 from flask_multilimit.observe.traffic import Check, Counts, Refused, RuleCount
 from flask_multilimit.observe.traffic.log import RefusalLog, line_of
+from support.forks import forked
 
 
 class Minutes:
@@ -49,6 +50,17 @@ def test_minute_of_refusals_is_one_line(log: RefusalLog, minutes: Minutes, caplo
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("INFO", "Rate limits: 179 refused in 60 s: search by ip-60s 177, login by user-60s 2")
     ]
+
+
+def test_forked_child_does_not_log_refusals_of_its_parent(log: RefusalLog, caplog: pytest.LogCaptureFixture) -> None:
+    log.add(refused(3))
+
+    def refuse_another() -> list[str]:
+        log.add(refused(1))
+        log.log_if_due(at_once=True)
+        return [record.getMessage() for record in caplog.records]
+
+    assert forked(refuse_another)() == ["Rate limits: 1 refused in 1 s: search by ip-60s 1"]
 
 
 def test_no_line_is_logged_without_refusals(
