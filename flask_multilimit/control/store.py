@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from secrets import token_hex
-from threading import Lock
 from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 from ..engine import StorageError
+from ..engine.forks import LateLock
 from ..engine.storage import Scripted, Storage
 
 ListingKind = Literal["ban", "deny", "allow"]
@@ -101,7 +101,7 @@ class StoreInMemory:
     def __init__(self) -> None:
         self._stamp, self._text = NEVER_WRITTEN, ""
         self._history: deque[Change] = deque(maxlen=MOST_CHANGES)
-        self._lock = Lock()
+        self._lock = LateLock()
 
     def read(self, known: str) -> StoredDocument:
         """The document, unless its stamp is ``known``."""

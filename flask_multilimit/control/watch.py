@@ -296,7 +296,6 @@ class ControlFollower:
             self._announced, self._announce_at = worker, now + ANNOUNCE_SECONDS
 
     def _after_fork_in_child(self) -> None:
-        self._lock = LateLock()
         self._announced = None
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 from flask import Flask
 
 from ..engine import ConfigurationError, Rule
+from ..engine.forks import notify_child
 from ..engine.keys import escape_subject
 from ..engine.rules import REFUSE_ALL, Rules, rules_from
 from ..engine.text import SafeLogger
@@ -56,6 +57,7 @@ class DynamicRules:
         self._failing_for: OrderedDict[str, None] = OrderedDict()
         self._reports = deque([-inf] * MOST_REPORTS, MOST_REPORTS)
         self._lock = Lock()
+        notify_child(self)
 
     def for_request(self, subject: Subject, *, keep: bool = True) -> tuple[Rule, ...]:
         """The rules for ``subject``, which makes the current request. With ``keep``, they become its last good ones.
@@ -124,6 +126,10 @@ class DynamicRules:
         """Whether several clients may be ``subject``: an address, everyone, or all that have no id."""
         parts = parts_in(subject.value) if isinstance(self.declaration.type, tuple) else (subject,)
         return all(part.type in _SHARED_TYPES or not part.value for part in parts)
+
+    def _after_fork_in_child(self) -> None:
+        """Make a new lock: the thread that held it is not in the child."""
+        self._lock = Lock()
 
     def _keep(self, subject: Subject, name: str, call: int, rules: tuple[Rule, ...]) -> None:
         with self._lock:

@@ -56,13 +56,14 @@ class Lazy(Generic[T]):
 
 class LateLock:
     """A lock that is made when it is first used, for code that waits for I/O while it holds the lock: one that gevent
-    did not replace would stop all greenlets of a worker."""
+    did not replace would stop all greenlets of a worker. A forked child makes its own."""
 
     def __init__(self) -> None:
-        self._lock: Lazy[Any] = Lazy(lambda: threading.Lock())  # noqa: PLW0108 - gevent may replace the class until then
+        self._after_fork_in_child()
+        notify_child(self)
 
-    def acquire(self) -> bool:
-        return bool(self._lock().acquire())
+    def acquire(self, *, blocking: bool = True) -> bool:
+        return bool(self._lock().acquire(blocking))
 
     def release(self) -> None:
         self._lock().release()
@@ -72,6 +73,9 @@ class LateLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+    def _after_fork_in_child(self) -> None:
+        self._lock: Lazy[Any] = Lazy(lambda: threading.Lock())  # noqa: PLW0108 - gevent may replace the class until then
 
 
 _one_at_a_time = Lock()

@@ -6,11 +6,11 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from threading import Lock
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import ConfigDict, Field, InstanceOf, PlainSerializer, TypeAdapter
 
+from ..engine.forks import LateLock
 from ..engine.text import Phrase
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ def _adapter_of(type_: Any) -> TypeAdapter[Any]:
         return _make_adapter(type_)
 
 
-_adapter_lock = Lock()
+_adapter_lock = LateLock()
 """To make an adapter is to parse source code, which fails in several threads at once in some releases of Python
 (https://github.com/python/cpython/issues/106905)."""
 _make_adapter = cache(TypeAdapter)

@@ -136,7 +136,6 @@ class Startup:
 
     def _after_fork_in_child(self) -> None:
         """The thread that follows changes stays behind in the parent."""
-        self._lock = LateLock()
         self._failed = False
         self.follow_again()
 

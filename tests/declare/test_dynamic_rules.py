@@ -16,6 +16,7 @@ from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.signals import rules_failed
 from support.asking import ask, statuses, view
 from support.doubles import RecordingStorage
+from support.forks import forked
 from support.servers import Server
 from support.waiting import PATIENCE
 
@@ -558,3 +559,13 @@ class TestCallableWithoutSubject:
 
         with limited.test_request_context("/", headers={"X-Key": "g", "X-Plan": "none"}), pytest.raises(KeyError):
             multilimit.peek()
+
+
+def test_forked_child_serves_although_another_thread_kept_rules_at_the_fork(limited: Flask) -> None:
+    assert get(limited, "f") == 200
+    (rules,) = gate_of(limited).plans.planner.dynamic.values()
+
+    with rules._lock:
+        of_child = forked(lambda: get(limited, "g"))
+
+    assert of_child() == 200

@@ -206,7 +206,6 @@ class Outbox:
 
     def _after_fork_in_child(self) -> None:
         """Start with nothing: the parent sends what waits."""
-        self._lock = LateLock()
         self._start()
 
 

@@ -14,7 +14,6 @@ from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Lock
 
 from flask import Response, request
 from markupsafe import Markup
@@ -24,6 +23,7 @@ from werkzeug.exceptions import BadRequest, TooManyRequests
 from ...declare.subjects import EVERYONE, LimitType, type_name_of
 from ...engine import ConfigurationError, Rule
 from ...engine.errors import message_of
+from ...engine.forks import LateLock
 from ...engine.rules import changed
 from ...engine.text import LONGEST_NAME, Phrase, visible_page
 from ...insight.limits import places_of
@@ -99,7 +99,7 @@ WORDS = {
 
 TEMPLATES.globals["remarks"] = REMARKS
 
-_reading = Lock()
+_reading = LateLock()
 
 
 @dataclass(frozen=True)

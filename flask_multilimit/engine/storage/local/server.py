@@ -173,7 +173,7 @@ class LocalServer:
             return True
 
     def _after_fork_in_child(self) -> None:
-        self._lock = LateLock()
+        """Its lock is new already, and the descriptor keeps the server running for the child, too."""
 
     def _leave(self) -> None:
         self._was_found = False

@@ -55,12 +55,12 @@ class ReleaseBatcher:
     into a queue, and the next thread releases all of them. Thread-safe, fork-safe."""
 
     def __init__(self) -> None:
-        self._after_fork_in_child()
+        self._queue: deque[tuple[Sequence[Slot], Lost]] = deque()
+        self._releasing = LateLock()
         notify_child(self)
 
     def _after_fork_in_child(self) -> None:
-        self._queue: deque[tuple[Sequence[Slot], Lost]] = deque()
-        self._releasing = LateLock()
+        self._queue.clear()
 
     def release(self, slots: Sequence[Slot], lost: Lost, release: Callable[[Sequence[Slot]], object]) -> None:
         """Return when ``release`` has been called with ``slots``, perhaps among others and by another thread. If it

@@ -15,7 +15,7 @@ import pytest
 
 from engine.storage.layers.guard.workers import SECONDS, Workers, exit_code_of_child
 from flask_multilimit.engine import Limiter, MemoryStorage
-from flask_multilimit.engine.forks import notify_child
+from flask_multilimit.engine.forks import LateLock, notify_child
 from flask_multilimit.engine.storage import Slot
 from flask_multilimit.engine.storage.local.server import LocalServer
 from flask_multilimit.engine.storage.redis.storage import ReleaseBatcher
@@ -96,6 +96,15 @@ def test_forked_child_releases_slots_while_its_parent_does() -> None:
         assert released == [slot], "those of the parent are not in its queue"
 
     assert exit_code_of_child(release) == 0
+    let_go.set()
+    thread.join(SECONDS)
+
+
+def test_forked_child_gets_a_late_lock_of_its_own() -> None:
+    lock = LateLock()
+    thread, let_go = in_the_middle_of(lock)
+
+    assert exit_code_of_child(lock.acquire) == 0
     let_go.set()
     thread.join(SECONDS)
 
