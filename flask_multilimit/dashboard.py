@@ -19,6 +19,7 @@ from werkzeug.exceptions import (
 from .declare.advice import EXTENSION, app_in_force
 from .declare.decorators import exempt
 from .engine import ConfigurationError
+from .engine.errors import brief
 from .engine.text import LONGEST_QUERY
 from .extension import MultiLimit
 from .operate.blueprints import check_place, require_served
@@ -64,7 +65,7 @@ class Dashboard(Blueprint):
         name: str = "multilimit",
     ) -> None:
         if not isinstance(multilimit, MultiLimit):
-            raise ConfigurationError(f"Dashboard: multilimit={multilimit!r}: give the MultiLimit of the app")
+            raise ConfigurationError(f"Dashboard: multilimit={brief(multilimit)}: give the MultiLimit of the app")
         check_place("Dashboard", name, url_prefix)
         super().__init__(
             name, __name__, url_prefix=url_prefix, static_folder="operate/dashboard/static", static_url_path="/static"

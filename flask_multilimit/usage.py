@@ -11,7 +11,7 @@ from flask.sansio.app import App
 from .declare.advice import EXTENSION, app_in_force
 from .declare.decorators import exempt
 from .engine import ConfigurationError, StorageDenied
-from .engine.errors import check_iterable
+from .engine.errors import brief, check_iterable
 from .extension import MultiLimit
 from .insight.bans import BegunBan
 from .insight.standing import BanStanding, ListStanding, RequestStanding, RuleStanding, Standing
@@ -62,7 +62,7 @@ class Usage(Blueprint):
         name: str = "usage",
     ) -> None:
         if not isinstance(multilimit, MultiLimit):
-            raise ConfigurationError(f"Usage: multilimit={multilimit!r}: give the MultiLimit of the app")
+            raise ConfigurationError(f"Usage: multilimit={brief(multilimit)}: give the MultiLimit of the app")
         check_place("Usage", name, url_prefix)
         check_iterable("endpoints", endpoints)
         labels = limits if isinstance(limits, Mapping) else _unlabelled(limits)

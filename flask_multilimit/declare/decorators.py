@@ -167,7 +167,7 @@ def _rules_first(first: tuple[Any, ...], rules: object) -> Any:
         )
     for each in first:
         if isinstance(each, LimitType):
-            raise ConfigurationError(f"rate_limiter({each!s}): give the type by name: type={each!s}")
+            raise ConfigurationError(f"rate_limiter({each}): give the type by name: type={each}")
     if rules is not None:
         raise ConfigurationError(f"rate_limiter({brief(first[0])}, rules={brief(rules)}): give the rules once")
     return first[0] if len(first) == 1 else first
@@ -195,13 +195,13 @@ def exempt(*levels: Any) -> Any:
 def _exempted(target: T, levels: frozenset[Level]) -> T:
     bound = (MethodType, staticmethod, classmethod)
     if isinstance(target, (*bound, Flask)) or not (callable(target) or isinstance(target, Blueprint)):
-        raise ConfigurationError(f"exempt({target!r}): put it on a function, a view class or a blueprint")
+        raise ConfigurationError(f"exempt({brief(target)}): put it on a function, a view class or a blueprint")
     before: frozenset[Level] = getattr(target, _EXEMPT, frozenset())
     try:
         setattr(target, _EXEMPT, before | levels)
     except (AttributeError, TypeError):
         raise ConfigurationError(
-            f"exempt({target!r}): it takes no attributes; wrap it in a function of your own"
+            f"exempt({brief(target)}): it takes no attributes; wrap it in a function of your own"
         ) from None
     return target
 
@@ -241,7 +241,7 @@ def _name_of(function: object) -> str:
         )
     if isinstance(function, (type, staticmethod, classmethod)) or not callable(function):
         raise ConfigurationError(
-            f"@rate_limiter on {function!r}: decorate a function or a blueprint; of a class, its methods; "
+            f"@rate_limiter on {brief(function)}: decorate a function or a blueprint; of a class, its methods; "
             "of a staticmethod or classmethod, the function below it"
         )
     return full_name_of(function)

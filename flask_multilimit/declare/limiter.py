@@ -226,7 +226,9 @@ def reject_unknown_options(where: str, options: Iterable[object]) -> None:
     """Raise :class:`ConfigurationError` for an option that no limiter has."""
     for option in options:
         if option not in OPTIONS:
-            raise ConfigurationError(f"{where}: {option!r} is not an option of a limiter; {_remedy_for(str(option))}")
+            raise ConfigurationError(
+                f"{where}: {brief(option)} is not an option of a limiter; {_remedy_for(str(option))}"
+            )
 
 
 def _remedy_for(option: str) -> str:
@@ -311,7 +313,7 @@ def _check_rules(declaration: Declaration) -> None:
 
 def _check_settle(declaration: Declaration) -> None:
     settle = declaration.settle
-    if declaration.settle_header not in ("remove", "keep"):
+    if not isinstance(declaration.settle_header, str) or declaration.settle_header not in {"remove", "keep"}:
         raise ConfigurationError(f"settle_header={brief(declaration.settle_header)}: give 'remove' or 'keep'")
     if declaration.settle_header == "keep" and not isinstance(settle, SettleByHeader):
         raise ConfigurationError('settle_header: no field says what a request cost; give settle="header:X-Tokens"')
@@ -351,7 +353,7 @@ def _counts_everyone(type_: SubjectType) -> bool:
 
 
 def _check_scope(scope: object) -> None:
-    if scope == "" or not (scope is None or isinstance(scope, str)):
+    if scope is not None and not (isinstance(scope, str) and scope):
         raise ConfigurationError(f"scope={brief(scope)}: give a name, or leave it out for the endpoint")
 
 

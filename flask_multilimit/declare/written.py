@@ -14,7 +14,7 @@ from flask import request
 from ..engine import ConfigurationError
 from ..engine.errors import brief
 from ..engine.keys import NAME_PATTERN
-from ..engine.text import LONGEST_NUMBER, Phrase
+from ..engine.text import LONGEST_NAME, LONGEST_NUMBER, Phrase
 from .addresses import Networks, network_from
 from .subjects import LimitType, SingleType
 
@@ -121,9 +121,9 @@ def imported(text: str) -> Callable[..., Any]:
         for name in names.split("."):
             found = getattr(found, name)
     except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"{text!r} cannot be imported: {error}") from error
+        raise ConfigurationError(f"{brief(text)} cannot be imported: {error}") from error
     if not callable(found):
-        raise ConfigurationError(f"{text!r} is not a callable")
+        raise ConfigurationError(f"{brief(text)} is not a callable")
     return cast("Callable[..., Any]", found)
 
 
@@ -158,7 +158,7 @@ def check_type_text(text: object) -> None:
     text = str(text).strip()
     if text.lower() not in TYPES and not is_header(text) and not is_import_path(text):
         known = f"{', '.join(TYPES)}, header:NAME, module:function"
-        unknown = f"{text!r}{nearest(text, TYPES)}"
+        unknown = f"{brief(text)}{nearest(text[:LONGEST_NAME], TYPES)}"
         raise ValueError(
             Phrase("unknown type {name}; use {choices}, or several joined by +", name=unknown, choices=known)
         )

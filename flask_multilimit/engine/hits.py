@@ -72,7 +72,7 @@ class Hit:
         _check_texts(self.key, self.name)
         try:
             check_hit_cost(self.cost, self.rule)
-        except AttributeError:
+        except (AttributeError, TypeError):
             raise ConfigurationError(f"rule={brief(self.rule)}: give a Rule") from None
         if self.shadow is not False:
             check_bool("shadow", self.shadow)
@@ -140,7 +140,9 @@ class Hits(tuple[Hit, ...]):
             raise
         if len(set(keys)) != len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
-            raise ConfigurationError(f"two hits have the key {twice!r}: give one rule, or different scopes or types")
+            raise ConfigurationError(
+                f"two hits have the key {brief(twice)}: give one rule, or different scopes or types"
+            )
         made.cache = {}
         made.scope = scope
         made.bans = _bans_among(made)
@@ -321,7 +323,7 @@ def check_policy(policy: object, name: str = "on_storage_error") -> None:
 def check_hash_tag(hash_tag: object) -> None:
     """Raise :class:`ConfigurationError` unless ``hash_tag`` is one of :data:`.HashTag`."""
     known = get_args(HashTag)
-    if hash_tag not in known:
+    if not isinstance(hash_tag, str) or hash_tag not in known:
         raise ConfigurationError(f"hash_tag={brief(hash_tag)}: give {' or '.join(map(repr, known))}")
 
 

@@ -500,18 +500,19 @@ def checked(call: str, given: Mapping[str, Any], checks: Mapping[str, Callable[[
 
 def called_with(call: str, given: Mapping[str, Any]) -> str:
     """A call as errors show it, without options that have their default."""
-    shown = {name: value for name, value in given.items() if name not in _DEFAULTS or value != _DEFAULTS[name]}
-    return f"{call}({', '.join(f'{name}={brief(value)}' for name, value in shown.items())})"
+    shown = {name: brief(value) for name, value in given.items()}
+    changed = [f"{name}={text}" for name, text in shown.items() if text != _SHOWN_DEFAULTS.get(name)]
+    return f"{call}({', '.join(changed)})"
 
 
-_DEFAULTS = {
-    "algorithm": "sliding_window",
-    "burst": None,
-    "max_delay": None,
-    "lease": None,
-    "timezone": "UTC",
-    "anchor": None,
-    "name": None,
+_SHOWN_DEFAULTS = {
+    "algorithm": "'sliding_window'",
+    "burst": "None",
+    "max_delay": "None",
+    "lease": "None",
+    "timezone": "'UTC'",
+    "anchor": "None",
+    "name": "None",
 }
 
 
@@ -603,8 +604,10 @@ def _mistake_in_lease(rule: Rule, lease: int) -> str | None:
 
 
 def _nearest(value: object, names: Iterable[str]) -> str:
-    match = difflib.get_close_matches(str(value), list(names), n=1)
-    if not match and isinstance(value, str) and len(value) >= 1:
+    if not isinstance(value, str) or not value:
+        return ""
+    match = difflib.get_close_matches(value, list(names), n=1)
+    if not match:
         match = [name for name in names if name.startswith(value)][:1]
     return f" (did you mean {match[0]!r}?)" if match else ""
 

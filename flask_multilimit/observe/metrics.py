@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 from weakref import ref
 
 from ..engine import ConfigurationError
+from ..engine.errors import brief
 from ..engine.forks import lock_for_forks
 from .events import AFTERWARDS, BREAKER_STATES, NOT_CHECKED, OTHERS, Event, ObservedApp
 from .traffic.counting import Counter
@@ -24,7 +25,7 @@ _PATTERN = re.compile("[a-zA-Z][a-zA-Z0-9_]*")
 def check_namespace(namespace: object) -> None:
     """Raise :class:`ConfigurationError` unless names with this prefix need no quotes in queries."""
     if not isinstance(namespace, str) or not _PATTERN.fullmatch(namespace):
-        raise ConfigurationError(f"namespace={namespace!r}: give a letter, then letters, digits or underscores")
+        raise ConfigurationError(f"namespace={brief(namespace)}: give a letter, then letters, digits or underscores")
 
 
 MOST_NAMES = 5000

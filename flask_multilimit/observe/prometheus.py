@@ -6,7 +6,7 @@ processes share them (``PROMETHEUS_MULTIPROC_DIR``), a scrape shows the others a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 from math import isnan
 from typing import Any, Final
@@ -53,10 +53,10 @@ class PrometheusMetrics(MetricsObserver, Collector):
         *,
         registry: CollectorRegistry = REGISTRY,
         namespace: str = NAMESPACE,
-        buckets: Sequence[float] = SECONDS,
+        buckets: Iterable[float] = SECONDS,
     ) -> None:
         check_namespace(namespace)
-        _check_buckets(buckets)
+        buckets = _checked_buckets(buckets)
         if not isinstance(registry, CollectorRegistry):
             raise ConfigurationError(f"registry={brief(registry)}: give a CollectorRegistry of prometheus_client")
         super().__init__()
@@ -121,10 +121,13 @@ def _name_of(metric: Measured) -> str:
     return metric.name.replace(".", "_") + ("_seconds" if metric.unit == "s" else "")
 
 
-def _check_buckets(buckets: Sequence[float]) -> None:
-    """Raise :class:`ConfigurationError` unless ``buckets`` are increasing numbers, at least one."""
-    check_iterable("buckets", buckets, "a list of seconds")
+def _checked_buckets(given: Iterable[float]) -> tuple[float, ...]:
+    """The buckets that are ``given``. Raises :class:`ConfigurationError` unless these are increasing numbers, at least
+    one."""
+    check_iterable("buckets", given, "a list of seconds")
+    buckets = tuple(given)
     if not buckets or not all(is_number(each) and not isnan(each) for each in buckets):
-        raise ConfigurationError(f"buckets={buckets!r}: give at least one number of seconds, and only numbers")
+        raise ConfigurationError(f"buckets={brief(buckets)}: give at least one number of seconds, and only numbers")
     if any(after <= before for before, after in pairwise(buckets)):
-        raise ConfigurationError(f"buckets={buckets!r}: each must be more than the one before")
+        raise ConfigurationError(f"buckets={brief(buckets)}: each must be more than the one before")
+    return buckets

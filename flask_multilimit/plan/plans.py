@@ -32,6 +32,7 @@ from ..declare.subjects import (
     types_in,
 )
 from ..engine import ConfigurationError
+from ..engine.errors import brief
 from ..engine.text import Phrase
 from .checks import (
     counted_together,
@@ -383,28 +384,32 @@ def _answers_options(route: Route | None) -> bool:
     return bool(getattr(route, "provide_automatic_options", False))
 
 
-def inline_declaration(scope: str | None, options: dict[str, Any], subjects: Mapping[str, str] | None) -> Declaration:
+def check_scope(scope: object) -> None:
+    """Raise :class:`ConfigurationError` unless ``scope`` is text, as in a call that makes a check."""
+    if not isinstance(scope, str):
+        raise ConfigurationError(f"scope={brief(scope)}: name what is limited, as text")
+
+
+def inline_declaration(scope: str, options: dict[str, Any], subjects: Mapping[str, str] | None) -> Declaration:
     """The limiter of a check of ``scope`` that is given in the call, by the type of the ``subjects`` if some are given.
     Raises :class:`ConfigurationError`."""
-    if scope is None:
-        raise ConfigurationError("scope=None: name what is limited")
+    check_scope(scope)
     if options.get("rules", ()) is None:
         raise ConfigurationError('rules=None: give rules, such as "5/minute"')
-    where = str(scope)
-    reject_unknown_options(f'limiter on "{where}"', options)
+    reject_unknown_options(f'limiter on "{scope}"', options)
     for option in ("methods", "with_defaults"):
         if option in options:
-            raise ConfigurationError(f'limiter on "{where}": {option} is for declarations; it has no meaning here')
+            raise ConfigurationError(f'limiter on "{scope}": {option} is for declarations; it has no meaning here')
     if options.get("settle") is True:
         raise ConfigurationError(
-            f'limiter on "{where}": settle=True is for declarations; here, say it of the decision: '
+            f'limiter on "{scope}": settle=True is for declarations; here, say it of the decision: '
             "multilimit.settle(decision, units)"
         )
     if callable(options.get("rules")):
-        raise ConfigurationError(f'limiter on "{where}": a callable for rules is for declarations; call it here')
+        raise ConfigurationError(f'limiter on "{scope}": a callable for rules is for declarations; call it here')
     if subjects is not None:
-        options = {**options, **_type_of(subjects, where, options)}
-    return rate_limiter(**options, scope=scope).at(where)
+        options = {**options, **_type_of(subjects, scope, options)}
+    return rate_limiter(**options, scope=scope).at(scope)
 
 
 def _type_of(subjects: Mapping[str, str], where: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from ..declare.dynamic import DynamicRules
 from ..declare.subjects import ANONYMOUS, LimitType, Resolve, Subject
 from ..engine import ConfigurationError, Rule
 from ..engine.errors import brief
-from ..engine.text import Phrase
+from ..engine.text import LONGEST_NAME, Phrase
 from .hits import SOMEBODY, About, AppliedLimits
 from .plans import Plans, reject_unknown_type
 from .sources import UNMATCHED_SCOPE, class_of, exemptions_of, parts_of_view
@@ -114,7 +114,9 @@ def methods_for(plans: Plans, endpoint: str, method: str | None) -> list[str]:
         return taken
     if method.upper() not in taken:
         refused = '"{endpoint}" does not take {method}; its routes take {taken}'
-        raise ConfigurationError(Phrase(refused, endpoint=endpoint, method=method.upper(), taken=", ".join(taken)))
+        raise ConfigurationError(
+            Phrase(refused, endpoint=endpoint, method=method[:LONGEST_NAME].upper(), taken=", ".join(taken))
+        )
     return [method.upper()]
 
 
@@ -129,7 +131,7 @@ def require_endpoint(plans: Plans, endpoint: str) -> None:
         if nearest:
             remedy = Phrase('did you mean "{name}"?', name=nearest[0])
         unknown = 'no endpoint is called "{endpoint}"; {remedy}'
-        raise ConfigurationError(Phrase(unknown, endpoint=endpoint, remedy=remedy))
+        raise ConfigurationError(Phrase(unknown, endpoint=endpoint[:LONGEST_NAME], remedy=remedy))
     if not plans.methods_of(endpoint):
         unreached = 'no route leads to the endpoint "{endpoint}", so nothing limits it'
         raise ConfigurationError(Phrase(unreached, endpoint=endpoint))

@@ -34,7 +34,7 @@ from ..observe import traffic
 from ..observe.events import Observer, Outcome
 from ..plan.endpoint import Plan, revised
 from ..plan.hits import ENDED_REQUEST, AppliedLimits
-from ..plan.plans import inline_declaration
+from ..plan.plans import check_scope, inline_declaration
 from ..plan.sources import UNMATCHED_SCOPE
 from ..signals import limit_event, limits_checked, notify, request_denied, request_rejected, shadow_rejected
 from .applier import ControlApplier
@@ -296,8 +296,7 @@ class AppGate(AppState):
         """Decide on hits that no limiter of the app has made."""
         if not isinstance(hits, Hits):
             raise ConfigurationError(f"hits={brief(hits)}: give what hits_for(...) returns, or Hits([...])")
-        if not isinstance(scope, str):
-            raise ConfigurationError(f"scope={brief(scope)}: name what is limited, as text")
+        check_scope(scope)
         hits = hits.at(scope)
         changed = self.limiter.with_overrides(hits)
         applied = AppliedLimits.of_hits(changed or hits, subject)

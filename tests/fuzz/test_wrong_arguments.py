@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
@@ -10,6 +11,7 @@ from datetime import timezone
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -305,3 +307,56 @@ def test_simulate_refuses_requests_that_are_not_from_logs(world: World) -> None:
     assert isinstance(requests[0], LoggedRequest)
     with pytest.raises(ConfigurationError, match="requests: 'GET /': give what read_logs"):
         simulate(world.app, requests)
+
+
+class Unshowable:
+    """As a lazy translation outside of a request."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no request")
+
+
+class Unequal(Unshowable):
+    """Cannot be compared with text, as an array of numpy."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("ambiguous")
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "nonsense"),
+    [
+        ("Rule", "algorithm", Unshowable()),
+        ("Rule", "burst", Unequal()),
+        ("rate_limiter", "scope", Unequal()),
+        ("rate_limiter", "hash_tag", Unequal()),
+        ("rate_limiter", "settle_header", Unequal()),
+        ("hits_for", "hash_tag", Unequal()),
+        ("check", "scope", Unequal()),
+        ("PrometheusMetrics", "namespace", Unshowable()),
+        ("PrometheusMetrics", "buckets", [Unshowable()]),
+        ("DenyCache", "seconds", Unshowable()),
+        ("Hit", "rule", Mock()),
+        ("MultiLimit", "storage", Mock()),
+        ("rate_limiter", "type", "x" * 10_000),
+        ("MultiLimit", "storage", "x" * 10_000),
+        ("peek", "endpoint", "x" * 10_000),
+        ("peek", "method", "x" * 10_000),
+    ],
+    ids=itertools.count(),
+)
+def test_error_about_an_argument_needs_neither_its_text_nor_much_room(
+    world: World, name: str, argument: str, nonsense: Any
+) -> None:
+    call = CALLS[name](world)
+
+    with world.app.app_context(), pytest.raises(ConfigurationError) as raised:
+        call(**{argument: nonsense})
+
+    assert len(str(raised.value)) < 700
+
+
+def test_buckets_may_be_a_generator() -> None:
+    assert PrometheusMetrics(registry=CollectorRegistry(), buckets=(each / 10 for each in range(1, 4)))

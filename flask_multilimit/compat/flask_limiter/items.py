@@ -124,12 +124,14 @@ def parse_many(text: str, *, is_meta: bool = False) -> tuple[RateLimitItem, ...]
 
 def _item(match: re.Match[str] | None, text: str, is_meta: bool) -> RateLimitItem:
     if match is None:
-        raise ConfigurationError(f'limit {text!r}: write it as "10/minute", "10 per 2 hours" or "1/second; 100/day"')
+        raise ConfigurationError(
+            f'limit {text!r:.80}: write it as "10/minute", "10 per 2 hours" or "1/second; 100/day"'
+        )
     unit = match["unit"].lower()
     if unit not in GRANULARITIES:
         unit = unit.removesuffix("s")
     if unit not in GRANULARITIES:
         known = ", ".join(GRANULARITIES)
-        raise ConfigurationError(f"limit {text!r}: unknown unit {match['unit']!r}, use one of {known}")
+        raise ConfigurationError(f"limit {text!r:.80}: unknown unit {match['unit']!r}, use one of {known}")
     multiples = int(match["multiples"] or 0) or 1
     return RateLimitItem(int(match["amount"]), multiples, GRANULARITIES[unit], is_meta=is_meta)

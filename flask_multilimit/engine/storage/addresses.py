@@ -69,6 +69,6 @@ def shown_storage(given: object) -> str:
     """``given`` as an error about a storage shows it: a URI without its secrets; of an object that may contain a
     password, only the type."""
     if isinstance(given, str):
-        return repr(redacted(given))
+        return brief(redacted(given))
     is_plain = isinstance(given, (int, float, NoneType, type))
     return brief(given) if is_plain else f"an object of type {type(given).__name__}"

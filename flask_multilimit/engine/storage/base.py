@@ -178,7 +178,8 @@ _MEMBERS = ("check", "peek", "check_many", "settle", "reset", "close", "shared")
 def is_storage(given: object) -> bool:
     """Whether ``given`` is a :class:`Storage`. From Python 3.12 on, ``isinstance`` does not find attributes that come
     from ``__getattr__``."""
-    return not isinstance(given, type) and all(hasattr(given, name) for name in _MEMBERS)
+    has_members = not isinstance(given, type) and all(hasattr(given, name) for name in _MEMBERS)
+    return has_members and isinstance(given.shared, bool)  # type: ignore[attr-defined] # a Mock has all attributes
 
 
 ORIGIN = time_ns() - monotonic_ns()

@@ -10,7 +10,7 @@ from inspect import iscoroutinefunction
 from typing import Any, Literal, NamedTuple, cast
 
 from ..errors import ConfigurationError
-from .addresses import redacted, shown_storage
+from .addresses import shown_storage
 from .base import Storage, check_timeout, is_storage, load
 from .memory import MemoryStorage
 
@@ -88,7 +88,7 @@ _EXAMPLES = {
 
 
 def _wrong(uri: str, reason: str) -> ConfigurationError:
-    return ConfigurationError(f"storage URI {redacted(uri)!r}: {reason}")
+    return ConfigurationError(f"storage URI {shown_storage(uri)}: {reason}")
 
 
 def storage_from(given: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:

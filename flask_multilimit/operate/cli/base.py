@@ -18,7 +18,7 @@ from ...config import PREFIX
 from ...declare.addresses import without_port
 from ...declare.subjects import EVERYONE, subjects_from
 from ...engine import ConfigurationError, MultiLimitError
-from ...engine.errors import message_of, with_remedy
+from ...engine.errors import brief, message_of, with_remedy
 from ...engine.storage.addresses import redacted
 from ...insight.values import as_json
 from ...serve.gate import AppGate, gate_of
@@ -123,7 +123,7 @@ def pairs_option(name: str, metavar: str, text: str, *parameters: str) -> Callab
         for given in value:
             key, equals, text = given.partition("=")
             if not (key and equals and text):
-                raise click.BadParameter(f"{given!r}: write {metavar}", context, parameter)
+                raise click.BadParameter(f"{brief(given)}: write {metavar}", context, parameter)
             found[key] = text
         return found
 
@@ -212,4 +212,4 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
             return str(IPv6Network(value))
         return value and str(ip_address(without_port(value)))
     except ValueError:
-        raise click.BadParameter(f"{value!r} is not an IP address", context, parameter) from None
+        raise click.BadParameter(f"{brief(value)} is not an IP address", context, parameter) from None

@@ -22,7 +22,7 @@ from werkzeug.exceptions import BadRequest, TooManyRequests
 
 from ...declare.subjects import EVERYONE, LimitType, type_name_of
 from ...engine import ConfigurationError, Rule
-from ...engine.errors import message_of
+from ...engine.errors import brief, message_of
 from ...engine.forks import LateLock
 from ...engine.rules import changed
 from ...engine.text import LONGEST_NAME, Phrase, visible_page
@@ -229,7 +229,7 @@ def _with_link(client: Client, type_name: str, by_hash: Mapping[str, str] | None
 def _answer(form: WhatIfForm, logs: Logs, source: str, by_hash: Mapping[str, str] | None = None) -> WhatIf:
     if form.type not in TYPES:
         raise ConfigurationError(
-            Phrase("{given}: give one of {types}", given=f"type={form.type!r}", types=", ".join(TYPES))
+            Phrase("{given}: give one of {types}", given=f"type={brief(form.type)}", types=", ".join(TYPES))
         )
     share, rule = share_from(form.refuse_at_most), form.rule()
     first = list(islice(logs, MOST_REQUESTS + 1))

@@ -155,7 +155,7 @@ def replay_of(
     known = {*app.view_functions, *(limiter.declaration.name for limiter in _limiters_of(plans))}
     for name in (*replacements.costs, *replacements.rules, *replacements.priorities):
         if name not in known:
-            raise ConfigurationError(f"no endpoint and no limiter is called {name!r}")
+            raise ConfigurationError(f"no endpoint and no limiter is called {brief(name)}")
     headers = header_fields([plans])
     finder = SubjectFinder({**headers, **subjects}, headers.keys() - subjects.keys())
     lists = ClientLists(limits.access, plans, finder)
@@ -309,7 +309,7 @@ def _subject_function(
         return lambda subjects: Subject(type_, subjects[type_]) if type_ in subjects else None
     if len(types) != len(type_.split("+")):
         raise ConfigurationError(
-            f"type={type_!r}: give {', '.join(known)}, several joined by +, or name its field (--subject {type_}=FIELD)"
+            f"type={brief(type_)}: give {', '.join(known)}, several joined by +, or name its field (--subject)"
         )
     resolve = types[0] if len(types) == 1 else types
     given = gate.subjects.given

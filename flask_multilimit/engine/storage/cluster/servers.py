@@ -12,7 +12,7 @@ from redis.cluster import ClusterNode
 from redis.crc import key_slot
 
 from ...errors import ConfigurationError, StorageError
-from ..addresses import Address, host_and_port, redacted
+from ..addresses import Address, host_and_port, shown_storage
 from ..redis.connections import Deadline
 from ..redis.storage import RedisStorage
 from ..redis.uri import timed_client
@@ -68,7 +68,7 @@ class NodesOfUri:
         try:
             self.start: Sequence[Address] = [_address_of(host) for host in hosts.split(",")]
         except ValueError as error:
-            raise ConfigurationError(f"storage URI {redacted(uri)!r}: {error}") from None
+            raise ConfigurationError(f"storage URI {shown_storage(uri)}: {error}") from None
         self._reject_wrong_options(uri)
 
     def client_at(self, address: Address) -> Any:
@@ -87,7 +87,7 @@ class NodesOfUri:
     def _reject_wrong_options(self, uri: str) -> None:
         client = timed_client(self._url_of(self.start[0]), self.deadline, given=uri)
         if client.connection_pool.connection_kwargs.get("db"):
-            raise ConfigurationError(f"storage URI {redacted(uri)!r}: a cluster has only database 0")
+            raise ConfigurationError(f"storage URI {shown_storage(uri)}: a cluster has only database 0")
 
 
 def _address_of(host: str) -> Address:

@@ -23,7 +23,7 @@ from uuid import UUID
 from ...algorithms import NEVER
 from ...algorithms.base import encode_ban, is_begun, level_of
 from ...decision import FALLBACKS, Charge, Decision, decision_of
-from ...errors import ConfigurationError, is_number
+from ...errors import ConfigurationError, brief, is_number
 from ...forks import notify_child
 from ...hits import Hit, bans_of, memoized, new_id
 from ...reply import ALLOWED, aged, passing_times, retry_afters, start_of
@@ -86,8 +86,8 @@ class DenyCache:
     ) -> None:
         if not is_number(seconds) or not 0 < seconds <= LONGEST_DENY_SECONDS:
             raise ConfigurationError(
-                f"DenyCache(seconds={seconds!r}): must be above 0, at most {LONGEST_DENY_SECONDS:g}; to do without "
-                "it, use the storage alone"
+                f"DenyCache(seconds={brief(seconds)}): must be above 0, at most {LONGEST_DENY_SECONDS:g}; to do "
+                "without it, use the storage alone"
             )
         check_storage(storage, "DenyCache")
         check_clock(clock)

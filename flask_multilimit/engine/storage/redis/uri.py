@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from ...errors import ConfigurationError
-from ..addresses import MalformedError, check_address, redacted
+from ..addresses import MalformedError, check_address, redacted, shown_storage
 from .connections import SENTINEL_SCHEMES, TIMED_CONNECTIONS, Deadline, TimedTlsConnection
 
 _DRIVER: dict[str, Any] = {}
@@ -67,7 +67,7 @@ def timed_client(url: str, deadline: Deadline, *, given: str = "", **kind: Any) 
         _check_database(plain)
         _check_options(pool.connection_class(**pool.connection_kwargs))
     except (ValueError, TypeError, RedisError) as error:
-        raise ConfigurationError(f"storage URI {redacted(given or url)!r}: {_why_malformed(url, error)}") from None
+        raise ConfigurationError(f"storage URI {shown_storage(given or url)}: {_why_malformed(url, error)}") from None
     return client
 
 
