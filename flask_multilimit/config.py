@@ -10,12 +10,13 @@ from flask import Flask
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from .engine import ConfigurationError
-from .engine.errors import brief
+from .engine.errors import brief, message_of
 from .engine.hits import OnStorageError
 from .engine.keys import DEFAULT_PREFIX, PREFIX_PATTERN
 from .engine.storage import DEFAULT_TIMEOUT, DENY_SECONDS, LONGEST_DENY_SECONDS
 from .engine.storage.addresses import shown_storage
 from .engine.storage.forgetting import FEWEST_KEYS, MOST_KEYS
+from .engine.text import Phrase
 from .observe.traffic.flushing import ShownSubjects
 from .observe.traffic.log import Log
 
@@ -24,6 +25,7 @@ MISSPELT = 0.93
 """A key without our prefix that is at least this similar to a setting is a misspelt one, as ``MULTILIMITS_ENABLED``."""
 MOST_WORKERS = 100_000
 NAMES = 'names or patterns, such as ["health", "admin.*"]'
+LIMITS_BY_NAME = 'a dict such as {"api.*": "100/minute"}'
 WHO = 'networks and subjects, such as ["203.0.113.0/24", "user:42"]'
 """What settings that are lists of text hold."""
 
@@ -172,6 +174,13 @@ class Settings(BaseModel):
             raise ValueError(f"give a list of {NAMES if info.field_name == 'exempt' else WHO}")
         return tuple(value)
 
+    @field_validator("limits", mode="before")
+    @classmethod
+    def _check_limits(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            raise ValueError(f"give {LIMITS_BY_NAME}")
+        return value
+
     @field_validator("message")
     @classmethod
     def _check_message(cls, value: Any) -> Any:
@@ -216,6 +225,37 @@ def check_prefix(value: object) -> None:
 
 def _reason(problem: Any) -> str:
     name = PREFIX + str(problem["loc"][0]).upper()
-    reason = problem["msg"].removeprefix("Value error, ")
     shown = shown_storage(problem["input"]) if name == f"{PREFIX}STORAGE_URI" else brief(problem["input"])
-    return f"{name}={shown}: {reason[0].lower()}{reason[1:]}"
+    return f"{name}={shown}: {remedy_for(problem)}"
+
+
+def remedy_for(problem: Any) -> str:
+    """What is wrong with a value that pydantic refuses, and what to give."""
+    context = problem.get("ctx", {})
+    if "error" in context:
+        return message_of(context["error"])
+    if problem["type"] in _BOUNDS:
+        return Phrase(_BOUNDS[problem["type"]], n=f"{next(iter(context.values())):.15g}")
+    message = str(problem["msg"])
+    return _REMEDIES.get(problem["type"], message[:1].lower() + message[1:])
+
+
+_BOUNDS = {
+    "string_too_long": "string should have at most {n} characters",
+    "greater_than": "input should be greater than {n}",
+    "less_than_equal": "input should be less than or equal to {n}",
+}
+_REMEDIES = {
+    "tuple_type": "give a list",
+    "missing": "is missing; give it",
+    "model_type": "give a table",
+    "dict_type": "give a table",
+    "string_type": "give text",
+    "string_unicode": "give valid Unicode",
+    "string_too_short": "give text that is not empty",
+    "int_type": "give a whole number",
+    "float_type": "give a number",
+    "float_parsing": "give a number",
+    "finite_number": "give a finite number",
+    "bool_type": "give true or false",
+}

@@ -14,11 +14,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -29,10 +31,11 @@ from pydantic import (
     model_validator,
 )
 
+from ..config import remedy_for
 from ..engine import Ban, ConfigurationError, Rule
 from ..engine.algorithms import ALGORITHMS
 from ..engine.bans import MOST_FACTOR, MOST_STRIKES
-from ..engine.errors import brief, message_of
+from ..engine.errors import brief
 from ..engine.hits import OnStorageError
 from ..engine.keys import NAME_PATTERN, PREFIX_PATTERN, HashTag
 from ..engine.periods import Period
@@ -151,6 +154,12 @@ _SCHEMA_BY_KIND: dict[str, Any] = {
 """What the JSON Schema adds for a rule with a timeout, for a calendar, and for rules that are no calendars."""
 
 
+def _check_anchor(value: Any) -> Any:
+    if type(value) not in {int, str, NoneType}:
+        raise ValueError('give the number of a day, such as 15, or "MM-DD"')
+    return value
+
+
 class WrittenRule(Written):
     """At most ``count`` units in any ``time`` seconds; with a ``timeout``, at most ``count`` at once; with ``per``, at
     most ``count`` in each period of a calendar."""
@@ -175,7 +184,7 @@ class WrittenRule(Written):
     """In place of time: a period of the calendar."""
     timezone: Text | None = Field(None, max_length=64, examples=["Europe/Berlin"])
     """The time zone in which the period begins; default: UTC."""
-    anchor: int | str | None = Field(None, examples=[15, "04-06"])
+    anchor: Annotated[int | str | None, BeforeValidator(_check_anchor)] = Field(None, examples=[15, "04-06"])
     """The day on which it begins: of a week, 1 (Monday) to 7; of a month, 1 to 31; of a year, "MM-DD"."""
     name: str | None = Field(None, pattern=f"^{NAME}$")
     """Its name in header fields and errors."""
@@ -564,7 +573,7 @@ def _mistake(found: Any, model: type[BaseModel]) -> Mistake:
     path = "".join(map(_path_step, enumerate(steps)))
     if found["type"] == "extra_forbidden":
         return Mistake(path, "", f"is not an option{_hint_for(str(steps[-1]), _model_at(steps[:-1], model))}")
-    given = brief(found["input"]) if path else ""
+    given = brief(found["input"]) if path and found["type"] != "missing" else ""
     reason = _remedy_for(found, str(steps[-1]) if steps else "")
     if isinstance(reason, Phrase):
         return Mistake(path, given, reason.values["remedy"] if reason.values.get("given") == given else reason)
@@ -572,34 +581,14 @@ def _mistake(found: Any, model: type[BaseModel]) -> Mistake:
 
 
 def _remedy_for(found: Any, field: str) -> str:
-    context = found.get("ctx", {})
-    if "error" in context:
-        return message_of(context["error"])
-    message = str(found["msg"])
-    message = message[:1].lower() + message[1:]
-    if found["type"] in _BOUNDS:
-        return Phrase(_BOUNDS[found["type"]], n=f"{next(iter(context.values())):.15g}")
     if found["type"] == "string_pattern_mismatch":
         pattern = found["ctx"]["pattern"]
-        return _FORMS.get(field, _CALLABLE) if IMPORT_PATTERN in pattern else _PATTERNS.get(pattern, message)
-    return _REMEDIES.get(found["type"], message)
+        return (
+            _FORMS.get(field, _CALLABLE) if IMPORT_PATTERN in pattern else _PATTERNS.get(pattern) or remedy_for(found)
+        )
+    return remedy_for(found)
 
 
-_BOUNDS = {
-    "string_too_long": "string should have at most {n} characters",
-    "greater_than": "input should be greater than {n}",
-    "less_than_equal": "input should be less than or equal to {n}",
-}
-_REMEDIES = {
-    "tuple_type": "give a list",
-    "missing": "is missing; give it",
-    "model_type": "give a table",
-    "dict_type": "give a table",
-    "string_type": "give text",
-    "int_type": "give a whole number",
-    "float_type": "give a number",
-    "bool_type": "give true or false",
-}
 _CALLABLE = 'name a callable as "module:function"'
 _FORMS = {"cost": COST_FORMS, "charge_when": STATUSES_FORMS}
 _PATTERNS = {

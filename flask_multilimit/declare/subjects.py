@@ -326,8 +326,8 @@ class Subjects:
             address = current_request().remote_addr or ""
         except RuntimeError:
             raise RuntimeError(
-                "a limit counts by the address of the client, and outside of a request there is none; use another type "
-                "there, such as LimitType.DEFAULT"
+                "a limit counts by the address of the client, and outside of a request there is none: name a subject, "
+                'such as "ip:203.0.113.7", or limit what runs there by another type, such as LimitType.DEFAULT'
             ) from None
         return _client_at(address, self._ipv6_prefix) if len(address) <= LONGEST_ADDRESS else Subject("ip", address)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from flask import Flask
 from flask.views import MethodView, View, http_method_funcs
 
-from ..config import PREFIX, Settings
+from ..config import LIMITS_BY_NAME, PREFIX, Settings
 from ..declare.advice import Stack, declared_on, limited_inside
 from ..declare.checks import reject_shared_keys, warn_of_idle_rules
 from ..declare.decorators import LEVELS, Level, RateLimiter, exempt_levels, limits_of_blueprint, rate_limiter
@@ -206,7 +206,7 @@ def declarations_from(given: Any, where: str) -> tuple[Declaration, ...]:
 def _by_name(limits: Any, where: str) -> list[tuple[str, str, tuple[Declaration, ...]]]:
     """For each name: where it is declared, and its limits; none if they are off."""
     if not isinstance(limits, Mapping):
-        raise ConfigurationError(f'{where}={brief(limits)}: give a dict such as {{"api.*": "100/minute"}}')
+        raise ConfigurationError(f"{where}={brief(limits)}: give {LIMITS_BY_NAME}")
     return [
         (str(name), place, () if given == OFF else _limits_from(given, place))
         for name, given, place in ((name, given, f'{where}["{name}"]') for name, given in limits.items())

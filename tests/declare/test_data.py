@@ -26,6 +26,7 @@ from flask_multilimit.declare.data import (
     validated,
 )
 from flask_multilimit.declare.limiter import OPTIONS, Declaration
+from flask_multilimit.declare.written import InvalidData
 from flask_multilimit.engine.algorithms import ALGORITHMS
 
 
@@ -177,6 +178,22 @@ def test_override_that_names_a_callable_is_an_error(written: dict[str, Any]) -> 
 
     with pytest.raises(ConfigurationError, match=f"{option}.*=.*names a callable, which only settings and files can"):
         validated(WrittenLimiter, "an override", written, imports=False)
+
+
+@pytest.mark.parametrize(
+    ("written", "mistake"),
+    [
+        ({"rules": {"per": "month", "anchor": 1.5}}, "rules.anchor=1.5: give the number of a day, such as 15, or"),
+        ({"reserve": {"parts": {"critical": 0.2}}}, "reserve.priority: is missing; give it"),
+        ({"rules": {"per": "day", "timezone": "\ud800"}}, r"rules.timezone='\ud800': give valid Unicode"),
+    ],
+    ids=str,
+)
+def test_mistake_in_data_has_its_own_path_and_value(written: dict[str, Any], mistake: str) -> None:
+    with pytest.raises(InvalidData) as raised:
+        validated(WrittenLimiter, "limits.json", written)
+
+    assert [str(each).startswith(mistake) for each in raised.value.mistakes] == [True], raised.value
 
 
 @pytest.mark.parametrize("module", ["colorsys", "header"])

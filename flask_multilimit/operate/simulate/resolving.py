@@ -14,7 +14,8 @@ from werkzeug.routing import MapAdapter
 from werkzeug.test import EnvironBuilder
 
 from ...declare.subjects import ANONYMOUS, EVERYONE, LimitType, Resolve
-from ...engine.errors import check_mapping, check_text
+from ...engine import ConfigurationError
+from ...engine.errors import brief, check_mapping, check_text
 from ...plan.plans import Plans
 from ...serve.access import AccessLists, Action
 from .logged import LoggedRequest
@@ -52,6 +53,8 @@ class Routes:
 
     def __init__(self, app: Flask, script_name: str = "") -> None:
         check_text("script_name", script_name)
+        if script_name and not script_name.startswith("/"):
+            raise ConfigurationError(f"script_name={brief(script_name)}: give a path such as /shop")
         self._app = app
         self._script_name = script_name.rstrip("/")
         self._interned = lru_cache(maxsize=None)(Destination)
@@ -91,9 +94,8 @@ class Routes:
 
     def _make_adapter(self, host: str) -> MapAdapter | None:
         """The routes for a host; ``None`` for one that the app does not trust: it answers 400 before anything else."""
-        environ = EnvironBuilder(
-            path="/", base_url=f"http://{self._app.config['SERVER_NAME'] or 'localhost'}{self._script_name}/"
-        ).get_environ()
+        server = self._app.config["SERVER_NAME"] or "localhost"
+        environ = EnvironBuilder(path="/", base_url=f"http://{server}/").get_environ()
         if host:
             environ["HTTP_HOST"] = host
         try:

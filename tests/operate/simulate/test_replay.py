@@ -582,6 +582,17 @@ def test_app_below_a_path_gets_only_its_requests() -> None:
     assert report.outside == 2
 
 
+@pytest.mark.parametrize("script_name", ["shop", "[x", "a:b", "x" * 100])
+def test_path_of_an_app_without_its_slash_is_an_error(script_name: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"script_name='.*: give a path such as /shop"):
+        replayed(app_with(), at(0), script_name=script_name)
+
+
+@pytest.mark.parametrize("script_name", ["/?x", "/#", "/\udc80", "/\n", "//[x"])
+def test_path_of_an_app_may_have_any_character(script_name: str) -> None:
+    assert replayed(app_with(), at(0), script_name=script_name).outside == 1
+
+
 def test_endpoints_are_found_by_host_and_subdomain() -> None:
     app = Flask("hosts", host_matching=True, static_host="static.example")
     MultiLimit(app)
