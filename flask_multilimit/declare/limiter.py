@@ -313,7 +313,7 @@ def _check_rules(declaration: Declaration) -> None:
 
 def _check_settle(declaration: Declaration) -> None:
     settle = declaration.settle
-    if not isinstance(declaration.settle_header, str) or declaration.settle_header not in {"remove", "keep"}:
+    if declaration.settle_header not in ("remove", "keep"):
         raise ConfigurationError(f"settle_header={brief(declaration.settle_header)}: give 'remove' or 'keep'")
     if declaration.settle_header == "keep" and not isinstance(settle, SettleByHeader):
         raise ConfigurationError('settle_header: no field says what a request cost; give settle="header:X-Tokens"')
