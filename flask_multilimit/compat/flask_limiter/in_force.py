@@ -284,7 +284,7 @@ class InForce:
         headers.add(names[HeaderNames.REMAINING], str(window.remaining))
         headers.add(names[HeaderNames.RESET], str(reset_at))
         now = time.time()
-        retry_at = max((reset_at, *(_retry_at(given, now) for given in headers.getlist("Retry-After"))))
+        retry_at = max((reset_at, now, *(_retry_at(given, now) for given in headers.getlist("Retry-After"))))
         value = http_date(retry_at) if self.settings.retry_after == "http-date" else str(int(retry_at - now))
         headers.set(names[HeaderNames.RETRY_AFTER], value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -497,6 +498,21 @@ def test_header_fields_show_what_an_override_puts_in_place_of_a_limit_of_zero(ap
     headers = app.test_client().get("/").headers
 
     assert (headers["X-RateLimit-Limit"], headers["X-RateLimit-Remaining"]) == ("3", "2")
+
+
+def test_retry_after_is_never_negative_when_the_window_ends_during_the_view(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limiter = Limiter(get_remote_address, app=app, headers_enabled=True)
+
+    @app.get("/")
+    @limiter.limit("9/second")
+    def index() -> str:
+        later = time.time() + 5
+        monkeypatch.setattr(time, "time", lambda: later)
+        return "ok"
+
+    assert app.test_client().get("/").headers["Retry-After"] == "0"
 
 
 def test_log_explains_an_empty_key(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
