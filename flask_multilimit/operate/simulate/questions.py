@@ -230,9 +230,14 @@ _SUGGESTED = "suggested"
 
 
 def _plans_with_probe(app: Flask, endpoint: str | None) -> Plans:
-    """The limits of decorators, and one more of ``endpoint`` or the whole app, which shows where it would count."""
-    one = {"rules": "1/minute", "name": _SUGGESTED, "scope": _SUGGESTED}
-    return limits_of(app, {"application_limits": one} if endpoint is None else {"limits": {endpoint: one}}).plans
+    """The limits and exemptions in force, but of the limits outside of decorators only one of ``endpoint`` or the whole
+    app, which shows where it would count."""
+    gate, one = gate_of(app), {"rules": "1/minute", "name": _SUGGESTED, "scope": _SUGGESTED}
+    source = validated(LimitsFile, "limits", {"limits": {endpoint: one}} if endpoint else {"application_limits": one})
+    sources = Sources.of(app, [("limits: ", source)])._replace(exempt=gate.plans.sources.exempt)
+    plans = Plans(app, sources, subjects=gate.subjects, key_prefix=gate.settings.key_prefix)
+    plans.build()
+    return plans
 
 
 def _is_counted(plans: Plans, endpoint: str | None, destination: Destination) -> bool:

@@ -252,6 +252,17 @@ def test_suggest_ignores_requests_that_no_limit_would_count() -> None:
     assert learned_from == [1, 1, 2]
 
 
+def test_suggest_ignores_requests_to_endpoints_that_the_settings_exempt() -> None:
+    app = Flask("shop")
+    app.config.update(MULTILIMIT_UNKNOWN_NAMES="warn", MULTILIMIT_EXEMPT=["static", "gone"])
+    MultiLimit(app, limits={"alive": "off"})
+    for path in ("search", "alive"):
+        app.add_url_rule(f"/{path}", path, lambda: "ok")
+    requests = [LoggedRequest.of(0, "GET", path) for path in ("/search", "/alive", "/static/shop.css")]
+
+    assert suggest_limits(app, requests).requests == 1
+
+
 def test_suggest_ignores_clients_on_lists() -> None:
     app = Flask("shop")
     MultiLimit(app, user_loader=lambda: None, allow=["10.0.0.0/8", "user:monitor"], deny=["203.0.113.7"])
