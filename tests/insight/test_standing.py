@@ -502,6 +502,7 @@ def test_why_prints_verdict_and_remedy() -> None:
     told = command(app, "why", "203.0.113.7")
 
     assert told.startswith("203.0.113.7  (counted by: ip)\nrefused at login: banned by ip-ban until ")
+    assert "ENTRY" not in told
     assert "3 other endpoints: nothing is used." in told
     assert "To let it pass:\n  flask multilimit unban 203.0.113.7\n" in told
 
@@ -873,6 +874,10 @@ def test_why_page_and_api_agree_about_the_past() -> None:
         shown = browser.get("/multilimit/api/subject", query_string={"who": "203.0.113.7", "at": at}).get_json()["past"]
         page = browser.get("/multilimit/subject", query_string={"who": "203.0.113.7", "at": at}).text
 
+    elsewhere = {"who": "203.0.113.7", "at": at, "endpoint": "search"}
+    of_other = command(app, "why", "203.0.113.7", "--at", at, "--endpoint", "search", "--json")
+    page_of_other = app.test_client().get("/multilimit/api/subject", query_string=elsewhere).get_json()["past"]
+    assert (told["state"], of_other["state"], page_of_other["state"]) == ("banned", "passes", "passes")
     del told["schema"]
     assert told == shown
     sentence = told["verdict"]["text"].partition(";")[0]

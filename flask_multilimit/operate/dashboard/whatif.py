@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import islice
@@ -211,7 +210,7 @@ def _by_hash(type_name: str) -> Mapping[str, str]:
     """The subjects that were refused in the last hour, by the hashes that recorders write in their place."""
     gate = gate_in_force()
     with looking(gate) as memory:
-        if memory is None or gate.settings.traffic_subjects != "plain":
+        if memory is None:
             return {}
         known = memory.refusals.most(MOST_CLIENTS, lambda who: who.type == type_name)
     hashes = [each.hashed for each in recordings_of(gate.app)]
@@ -350,8 +349,7 @@ def _of_uploaded(form: WhatIfForm) -> WhatIf:
     if not _reading.acquire(blocking=False):
         raise TooManyRequests(BUSY, retry_after=5)
     try:
-        with closing(log):
-            return of_upload(form, log)
+        return of_upload(form, log)
     finally:
         _reading.release()
 

@@ -111,7 +111,7 @@ def format_string(text: str, *, name: str | None = None, open_end: bool = False)
     for one, other in pairwise(variables):
         if not other.before and (one.role, other.role) != ("path", "query"):
             raise ConfigurationError(f"{where}: nothing between {one.name} and {other.name}")
-    follows_path = any(other.role == "query" and not other.before for _, other in pairwise(variables))
+    follows_path = any(not other.before for _, other in pairwise(variables))
     no_query = "-" if follows_path and server == "nginx" else ""
     units = {each.role: each.unit for each in reversed(variables)}
     if "at" not in units:

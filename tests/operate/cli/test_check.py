@@ -116,6 +116,26 @@ def test_check_reports_list_entry_before_limits(
     assert answer["retry_after"] == (0 if allowed else answer["listed"]["ends_in"])
 
 
+def test_entry_is_not_compared_with_limits_where_there_are_none(on_server: Command) -> None:
+    on_server("deny", "203.0.113.7", "--lasting", "--yes")
+
+    told = on_server("check", "health", "--ip", "203.0.113.7").out_on_one_line
+
+    assert told.startswith("health GET a request would be refused with 403, and waiting does not help")
+    assert "Without this entry" not in told
+
+
+def test_why_lists_the_changes_that_concern_a_client(on_server: Command) -> None:
+    made = ("--lasting", "--yes", "--author", "ann", "--reason", "sale")
+    assert on_server("set", "update", "--who", "203.0.113.7", "--rules", "9/minute", *made).code == 0
+
+    told = on_server("why", "203.0.113.7", columns=120).out
+
+    assert re.search(
+        r"^ENTRY +CHANGE +BY +REASON\n\S+ +203\.0\.113\.7 at update: 9/minute +ann +sale$", told, re.MULTILINE
+    )
+
+
 def test_check_looks_up_each_given_subject_in_lists(on_server: Command) -> None:
     on_server("ban", "user:42", "--for", "2h", "--yes")
 

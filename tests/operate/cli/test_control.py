@@ -399,6 +399,9 @@ def test_unban_reports_changed_only_when_it_lifts_a_ban(on_server: Command) -> N
 
 def test_unban_succeeds_when_history_cannot_be_written(on_server: Command, shop: FlaskClient) -> None:
     assert call(shop, "/secret", 4, method="POST") == [200, 429, 429, 429]
+    assert on_server("unban", "203.0.113.7", answer="n\n").err == (
+        "Lift: 1 ban started by limiters.\nLift them? [y/N]: Aborted!\n"
+    )
 
     run = on_server("unban", "203.0.113.7", "--yes", "--reason", "\udc80")
 

@@ -18,6 +18,7 @@ from flask_babel.speaklater import LazyString
 from flask_multilimit import MultiLimit
 from flask_multilimit.declare.data import json_schema
 from flask_multilimit.engine import RedisStorage
+from flask_multilimit.engine.storage import MemoryStorage
 from flask_multilimit.observe.boards import alerts
 from flask_multilimit.observe.traffic import Check, Counts, Refused, RuleCount
 from flask_multilimit.observe.traffic.flushing import Outbox
@@ -107,6 +108,14 @@ def test_config_command_hides_passwords() -> None:
 
     assert "s3cret" not in run.out
     assert "redis://" in run.out
+
+
+def test_config_command_shows_a_given_storage_in_place_of_its_uri_alone(app: Flask) -> None:
+    MultiLimit(app, storage=MemoryStorage())
+
+    told = app.test_cli_runner().invoke(args=["multilimit", "config"]).output.splitlines()
+
+    assert [line.split()[0] for line in told if "MemoryStorage" in line] == ["MULTILIMIT_STORAGE_URI"]
 
 
 def test_config_command_shows_a_lazy_translation_that_needs_a_request(app: Flask) -> None:

@@ -220,6 +220,7 @@ def test_suggest_counts_units(on_memory: Command, token_log: Path) -> None:
 
     assert "Left out: 1 request without a cost in upstream_http_x_tokens." in out
     assert "The most units of a subject in any window" in out
+    assert "The cost is the median" in out
     assert re.search(r"^  60 s +3,600 +3,600 ", out, re.MULTILINE)
     assert 'cost=400, settle="header:X-Tokens")' in out
     assert "flask multilimit set" not in out
@@ -247,6 +248,7 @@ def test_suggest_prints_json(on_memory: Command, log: Path) -> None:
     out, found = on_memory(*asked, columns=120).out, on_memory(*asked, "--json")
 
     assert "The most requests of a subject in any window" in out
+    assert "The cost is the median" not in out
     assert "access.log: of 16 lines, 1 not in the format" in out
 
     (choice,) = found.json["suggestion"]["for_requests"]

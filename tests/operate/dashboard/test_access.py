@@ -50,9 +50,12 @@ def test_registration_without_authorize_is_an_error() -> None:
 
 @pytest.mark.parametrize("host", ["localhost:5000", "shop.localhost:5000", "127.0.0.1", "127.0.0.1:5000", "[::1]:5000"])
 def test_debug_mode_without_authorize_admits_this_machine_with_a_banner(host: str) -> None:
-    answer = debugged().test_client().get(ROOT, headers={"Host": host})
+    answer, mapped = (
+        debugged().test_client().get(ROOT, headers={"Host": host}, environ_base={"REMOTE_ADDR": address})
+        for address in ("127.0.0.1", "::ffff:127.0.0.1")
+    )
 
-    assert answer.status_code == 200
+    assert answer.status_code == mapped.status_code == 200
     assert "anyone on this machine may see and change this" in answer.text
 
 

@@ -265,6 +265,8 @@ def test_automatic_bans_are_listed_and_lifted(*, control: bool) -> None:
     assert send(ada, page, ending="/unban", who="203.0.113.7 or so").status_code == 409
     lifted = send(ada, page, ending="/unban")
     assert "Bans lifted: 1." in ada.get(lifted.location).text
+    changes = ada.get(f"{ROOT}api/history").get_json()["changes"]
+    assert [(each["what"], each["entry"]) for each in changes] == ([("unban", "203.0.113.7")] if control else [])
     assert "Bans that limits started" not in ada.get(f"{ROOT}lists").text
     assert found(ada, **ASKED)["state"] == "refused"
 

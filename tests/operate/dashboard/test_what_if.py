@@ -68,6 +68,14 @@ def test_each_count_shows_its_refused_requests_and_clients(app: Flask) -> None:
     assert answer.declaration == f"MultiLimit(app, application_limits={limiter})"
 
 
+def test_all_clients_together_have_no_link(app: Flask) -> None:
+    assert [each.link for each in asked(app, *TRAFFIC, type="default").busiest] == [""]
+
+
+def test_fields_are_read_without_spaces_around_them() -> None:
+    assert WhatIfForm.of({"endpoint": " search ", "type": " ", "count": "9 "}) == WhatIfForm("search", count="9")
+
+
 def test_clients_with_equal_peaks_are_sorted_by_name(app: Flask) -> None:
     names = ["203.0.113.3", "203.0.113.1", "203.0.113.2"]
 
@@ -97,7 +105,7 @@ def test_counts_say_why_they_are_shown_and_a_shadow_is_not_in_force(app: Flask) 
         ({"count": "0"}, "count must be"),
         ({"count": "many"}, "the count as a number"),
         ({"count": "9" * 5000}, "the count as a number"),
-        ({"refuse_at_most": "all"}, "give a share"),
+        ({"refuse_at_most": "all"}, "'all': give a share"),
         ({"refuse_at_most": "1e-99999999"}, "give a share"),
         ({"refuse_at_most": "200%"}, "more than all"),
         ({"refuse_at_most": "100%"}, "less than 1"),

@@ -398,6 +398,13 @@ def test_connection_without_a_request_is_not_a_malformed_line(request_line: str)
         read(f'203.0.113.7 - - [22/Nov/2026:03:19:27 +0000] "{request_line}" 400 12', "common")
 
 
+@pytest.mark.parametrize("line", ["GET /a b HTTP/1.1", "GET /a b c", "GET /a  HTTP/1.1"])
+def test_target_with_blanks_is_read(line: str) -> None:
+    request = request_in(f'203.0.113.7 - - [22/Nov/2026:03:19:27 +0000] "{line}" 400 12', "common")
+
+    assert request.target == line.removeprefix("GET ").removesuffix(" HTTP/1.1")
+
+
 def read_or_no_request(line: str, name: str) -> None:
     with contextlib.suppress(NoRequestError):
         found = read(line, name, "X-Api-Key")

@@ -17,6 +17,7 @@ import pytest
 from flask import Flask, Response, request, stream_with_context
 
 from flask_multilimit import IP, ConfigurationError, MultiLimit, rate_limiter, recording, settle
+from flask_multilimit.operate.simulate import recorded
 from flask_multilimit.operate.simulate.recorded import SEGMENTS
 from flask_multilimit.recording import Recorder
 from flask_multilimit.serve.gate import gate_of
@@ -409,9 +410,18 @@ class TestOnDemand:
         none = make_app().test_cli_runner().invoke(args=["multilimit", "record"])
         wrong = app.test_cli_runner().invoke(args=["multilimit", "record", "--for", "soon"])
 
-        assert told.output.startswith(f"{recorder.folder}: records all the time; for a time only: Recorder(")
+        only = f"{recorder.folder}: records all the time; for a time only: Recorder(..., on_demand=True)\n"
+        assert told.output == only
         assert (none.exit_code, "this app has no Recorder" in none.output) == (1, True)
         assert (wrong.exit_code, "for" in wrong.output) == (1, True)
+
+
+@pytest.mark.parametrize(("written", "took"), [(0, 0), (7, 7), (-1, None), ("7", None), (1.5, None), (None, None)])
+def test_recorded_duration_is_read_if_it_is_one(written: object, took: int | None) -> None:
+    request_ = recorded.read(json.dumps({"at": 1, "m": "GET", "e": "index", "s": 200, "d": written}))
+
+    assert request_ is not None
+    assert request_.took == took
 
 
 @pytest.mark.parametrize("value", ["[[", '[["a"]]', "[[1,2]]" * 3, '[["user","bob"]]', '[["ip","x"],["user","y"]]'])

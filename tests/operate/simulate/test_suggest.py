@@ -6,7 +6,7 @@ import re
 import shlex
 from array import array
 from collections import Counter
-from datetime import datetime
+from datetime import datetime, timezone
 from fractions import Fraction
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from flask_multilimit import Calendar, ConfigurationError, MultiLimit, Rule, exempt
 from flask_multilimit.declare.data import LimitsFile, limiter_options, parse_toml, validated
 from flask_multilimit.engine.rules import rules_from
-from flask_multilimit.operate.cli.suggest import _gap
+from flask_multilimit.operate.cli.suggest import _screen
 from flask_multilimit.operate.simulate.logged import LoggedRequest
 from flask_multilimit.operate.simulate.questions import simulate, suggest_limits
 from flask_multilimit.operate.simulate.suggest import (
@@ -209,14 +209,16 @@ def test_gap_is_wide_with_few_subjects_above_it(peaks: list[int], gap: Gap | Non
 
 
 @pytest.mark.parametrize(
-    ("gap", "text"),
+    ("above", "text"),
     [
-        (Gap(19, 84, 1, 2445, 2445), "19 of 20 subjects need at most 84; one made 2,445."),
-        (Gap(40, 5, 2, 90, 100), "40 of 42 subjects need at most 5; 2 made 90 to 100."),
+        ([[0] * 2445], "19 of 20 subjects need at most 85; one made 2,445."),
+        ([[0] * 1000, [0] * 999], "19 of 21 subjects need at most 85; 2 made 999 to 1,000."),
     ],
 )
-def test_gap_is_told_with_the_subjects_below_and_above_it(gap: Gap, text: str) -> None:
-    assert _gap("60 s", gap) == f"In any 60 s, {text}"
+def test_screen_tells_the_subjects_below_and_above_a_gap(above: list[list[int]], text: str) -> None:
+    found = suggest(arrivals_of(*[[0] * 85] * 19, *above), 60, share=Fraction(1, 1000))
+
+    assert f"In any 60 s, {text}" in " ".join(_screen(found, timezone.utc))
 
 
 def test_proposed_count_is_below_the_gap() -> None:
