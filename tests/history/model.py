@@ -45,6 +45,12 @@ class SlidingWindow:
         return _window(state, quota).without(check_id).charges
 
     @staticmethod
+    def drop_future(state: Charges | None, quota: Quota, now: int) -> Charges | None:
+        """Keep it, because no charge of a history lies that far ahead."""
+        del quota, now
+        return state
+
+    @staticmethod
     def recognise(state: Charges | None, quota: Quota, now: int, check_id: bytes) -> bool:
         return _window(state, quota).knows(check_id, now)
 
@@ -90,6 +96,8 @@ class World(NamedTuple):
                 if not remaining and hit.rule.algorithm in SLIDING:  # how long until the next unit comes back
                     remaining = -algorithm.evaluate(states[hit.key], hit.rule.quota, 1, now)[1]
             else:
+                if operation.kind != "peek" and not again:
+                    states[hit.key] = algorithm.drop_future(state, hit.rule.quota, now)
                 reset_after = algorithm.reset_after(state, hit.rule.quota, now, outcome[3])
             reply += remaining, refusal, reset_after
         return tuple(reply), World(max(self.now, now), frozenset(states.items()))

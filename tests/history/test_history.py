@@ -8,12 +8,15 @@ from itertools import pairwise
 
 import pytest
 
+from flask_multilimit.engine import Limiter, Rule, hits_for
 from flask_multilimit.engine.reply import retry_afters
+from flask_multilimit.engine.storage import MemoryStorage
 from history import worker
 from history.broken import COMPILED_ONLY, DEFECTS, GENERIC_ONLY, JITTERING_CLOCK, Defect
 from history.checker import why_impossible
 from history.operations import Operation
 from history.processes import Processes, processes_on, results_of
+from support.clock import Clock
 from support.servers import Server
 
 PROCESSES = 3
@@ -37,10 +40,16 @@ DEFECT_NAMES = [
 
 
 def run(
-    processes: Processes, seed: int, times: int, defect: Defect | None = None, *, are_compiled: bool = True
+    processes: Processes,
+    seed: int,
+    times: int,
+    defect: Defect | None = None,
+    *,
+    slowness: int = 1,
+    are_compiled: bool = True,
 ) -> list[Operation]:
     scripts = "compiled" if are_compiled else "generic"
-    return results_of(processes.start(worker.run, seed, THREADS, times, defect, scripts=scripts))
+    return results_of(processes.start(worker.run, seed, THREADS, times, defect, slowness, scripts=scripts))
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +61,12 @@ def processes(any_server: Server) -> Iterator[Processes]:
 @each_kind
 @pytest.mark.parametrize("seed", SEEDS)
 def test_concurrent_operations_satisfy_the_contract(processes: Processes, seed: int, are_compiled: bool) -> None:
-    operations = run(processes, seed, TIMES, are_compiled=are_compiled)
+    for slowness in (1, 4, 16, 64):
+        operations = run(processes, seed, TIMES, slowness=slowness, are_compiled=are_compiled)
 
-    assert not why_impossible(operations)
+        assert not why_impossible(operations)
+        if refuses_by_each_algorithm(operations):
+            break
     assert_run_was_contended(operations)
 
 
@@ -64,16 +76,36 @@ def test_contract_holds_when_the_server_clock_jitters(processes: Processes, are_
     assert not why_impossible(run(processes, 0, TIMES, JITTERING_CLOCK, are_compiled=are_compiled))
 
 
+def test_checker_knows_that_a_refused_check_forgets_what_has_passed() -> None:
+    """Then the clock steps back, to an instant at which it had not passed."""
+    clock = Clock()
+    limiter = Limiter(MemoryStorage(clock=clock))
+    meter, other = (hits_for(Rule(1, 1, algorithm="leaky_bucket"), scope=name) for name in ("meter", "other"))
+    asked: list[Operation] = []
+    for seconds, hits in ((0.0, meter), (1.0001, other), (0.0, (*meter, *other)), (-0.0002, meter)):
+        clock.advance(seconds)
+        decision = limiter.check(hits)
+        instant = len(asked)
+        asked.append(Operation("check", instant, instant, decision.check_id, decision.hits, tuple(decision.reply)))
+
+    assert [operation.allowed for operation in asked] == [True, True, False, True]
+    assert not why_impossible(asked)
+
+
 def assert_run_was_contended(operations: list[Operation]) -> None:
     """Otherwise a checker that finds nothing would show little."""
     kinds = Counter(operation.kind for operation in operations)
     assert min(kinds[kind] for kind in ("check", "repeat", "peek", "refund")) > 20
     checks = [operation for operation in operations if operation.kind == "check"]
     assert sum(check.allowed for check in checks) > len(checks) / 10
-    for algorithm in ALGORITHMS:
-        assert any(refused_by(algorithm, check) for check in checks)
+    assert refuses_by_each_algorithm(operations)
     assert any(len(check.charged) < len(check.hits) and check.charged for check in checks)
     assert overlapping(operations) > len(operations) / 10
+
+
+def refuses_by_each_algorithm(operations: list[Operation]) -> bool:
+    checks = [operation for operation in operations if operation.kind == "check"]
+    return all(any(refused_by(algorithm, check) for check in checks) for algorithm in ALGORITHMS)
 
 
 def refused_by(algorithm: str, check: Operation) -> bool:

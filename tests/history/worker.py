@@ -6,12 +6,13 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from uuid import uuid4
 
 from flask_multilimit.engine import Decision, Limiter, Rule, hits_for, storage_from_uri
 from flask_multilimit.engine.hits import Hits
+from flask_multilimit.engine.rules import changed
 from history.broken import Defect, scripts_of_this_process
 from history.operations import Operation
 from history.processes import by_threads
@@ -26,7 +27,7 @@ LIMITS = {
     "queue": Rule(0.1, 20, algorithm="leaky_bucket", max_delay=0.05),
     "even": Rule(0.1, 20, algorithm="gcra", burst=15),
 }
-"""Short enough for many windows in a run of half a second, and low enough for refusals on a slow machine."""
+"""Short enough for many windows in a run of half a second. A slow machine needs longer ones for refusals."""
 SHADOW = Rule(0.03, 5)
 SUBJECTS = ("ada", "bo")
 COSTS = (1, 1, 1, 1, 1, 1, 2, 3, 0, 11)
@@ -35,8 +36,9 @@ EXACTLY_REFUNDED = {"sliding_window", "fixed_window", "sliding_window_counter"}
 LONGEST_PAUSE = 0.003
 
 
-def plan(limits: tuple[str, ...], subject: str, cost: int, *, shadow: bool) -> Hits:
-    hits = [hit for name in limits for hit in _hits_of(name, LIMITS[name], subject, cost)]
+def plan(limits: tuple[str, ...], subject: str, cost: int, *, shadow: bool, slowness: int = 1) -> Hits:
+    rules = {name: changed(LIMITS[name], time=slowness * LIMITS[name].time) for name in limits}
+    hits = [hit for name, rule in rules.items() for hit in _hits_of(name, rule, subject, cost)]
     return Hits([*hits, *hits_for(SHADOW, scope="shadow", cost=min(cost, 3), shadow=True)] if shadow else hits)
 
 
@@ -44,14 +46,18 @@ def _hits_of(name: str, rule: Rule, subject: str, cost: int) -> Hits:
     return hits_for(rule, scope=name, subject=f"user:{subject if name == 'own' else ''}", cost=cost)
 
 
-def run(url: str, seed: int, threads: int, times: int, defect: Defect | None, *, are_compiled: bool) -> list[Operation]:
+def run(
+    url: str, seed: int, threads: int, times: int, defect: Defect | None, slowness: int, *, are_compiled: bool
+) -> list[Operation]:
     """``times`` operations of each thread against the server at ``url``, by scripts of one kind, which may have a
-    ``defect``."""
+    ``defect``. Windows last ``slowness`` times as long."""
     with scripts_of_this_process(are_compiled=are_compiled, defect=defect):
         limiter = Limiter(storage_from_uri(url, timeout=30))
         limiter.peek(plan(("own",), "ada", 1, shadow=False))
         recent: deque[Decision] = deque(maxlen=20)
-        plans = cache(plan)  # new in each run, because the storage keeps the script of hits with them
+        plans = cache(
+            partial(plan, slowness=slowness)
+        )  # new in each run, because the storage keeps the script of hits with them
         recorded = by_threads(seed, threads, lambda dice, _: _Client(limiter, plans, recent, dice).ask(times))
         limiter.close()
     return [operation for operations in recorded for operation in operations]
