@@ -25,7 +25,7 @@ from ..config import Settings
 from ..engine import Calendar, Decision, Hit, Rule
 from ..engine.algorithms import BAN, EVENLY, SLIDING, Quota
 from ..engine.hits import Hits, memoized, part_of
-from ..engine.reply import ALLOWED, standings_of, start_of
+from ..engine.reply import ALLOWED, start_of
 
 Standing = tuple[int, int, int]
 Fields = Iterable[tuple[str, str]]
@@ -168,9 +168,8 @@ def _retry_after(decision: Decision, settings: Settings) -> int | None:
 
 def _shown(decisions: Sequence[Decision], *, with_shadows: bool) -> tuple[tuple[Hit, ...], Sequence[Standing]]:
     """The hits and their standings, one per name."""
-    latest = decisions[-1]
-    if len(decisions) == 1 and not latest.settled:  # as nearly always
-        hits, standings = latest.hits, list(standings_of(latest.reply))
+    if len(decisions) == 1:  # as nearly always
+        hits, standings = decisions[0].hits, decisions[0].standings
     else:
         hits, standings = _merged(decisions)
     if not memoized(hits, _may_be_hidden):
