@@ -1,8 +1,9 @@
 """Header fields that show a client what is left of its quotas, in one of several dialects.
 
 A dialect is a function that returns fields. It gets hits, their standings (remaining, retry_after, reset_after; times
-in microseconds), and :class:`Extras`. To add one, write it, give it a name in :data:`DIALECTS` and in
-``Settings.headers``, and describe its fields in :data:`FIELDS`.
+in microseconds), the seconds in ``Retry-After`` if there is one, and the key for partition keys (empty: none are sent).
+To add one, write it, give it a name in :data:`DIALECTS` and in ``Settings.headers``, and describe its fields in
+:data:`FIELDS`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import base64
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
@@ -29,6 +30,7 @@ from ..engine.reply import ALLOWED, start_of
 
 Standing = tuple[int, int, int]
 Fields = Iterable[tuple[str, str]]
+Dialect = Callable[[tuple[Hit, ...], Sequence[Standing], int | None, bytes], Fields]
 R = TypeVar("R", bound=Response)
 
 CONCURRENT_REQUESTS: Final = "concurrent-requests"
@@ -38,15 +40,6 @@ REQUESTS = "requests"
 
 PACED = EVENLY | SLIDING
 """Algorithms whose units come back little by little, at the rate of the rule, or as they were used."""
-
-
-class Extras(NamedTuple):
-    """What the fields of one response may need besides hits and standings."""
-
-    retry_after: int | None = None
-    """The seconds in ``Retry-After``."""
-    secret: bytes = b""
-    """The key for partition keys; empty: none are sent."""
 
 
 def unshared(response: R) -> R:
@@ -130,9 +123,8 @@ def _fields(
         return found
     hits, standings = _shown(decisions, with_shadows=settings.shadow_headers)
     if hits:
-        extras = Extras(wait, secret)
         for dialect in dialects:
-            found += dialect(hits, standings, extras)
+            found += dialect(hits, standings, wait, secret)
     return found
 
 
@@ -217,14 +209,14 @@ def _tightness(standing: Standing) -> tuple[float, int, int]:
 # The dialects
 
 
-def draft_11(hits: tuple[Hit, ...], standings: Sequence[Standing], extras: Extras) -> Fields:
+def draft_11(hits: tuple[Hit, ...], standings: Sequence[Standing], retry_after: int | None, secret: bytes) -> Fields:
     """draft-ietf-httpapi-ratelimit-headers-11. ``t`` is the effective window, within which the client may use at most
     ``r``; in a refusal it is never later than ``Retry-After``."""
-    windows = [_effective_window(hit, standing) for hit, standing in zip(hits, standings, strict=True)]
-    if extras.retry_after is not None:
-        longest = extras.retry_after * 1_000_000
-        windows = [min(window, longest) for window in windows]
-    return _policies_and_limits(hits, standings, windows, extras)
+    windows = list(map(_effective_window, hits, standings))
+    if retry_after is not None:
+        longest = retry_after * 1_000_000
+        windows = [window if window < longest else longest for window in windows]
+    return _policies_and_limits(hits, standings, windows, secret)
 
 
 def _effective_window(hit: Hit, standing: Standing) -> int:
@@ -255,23 +247,25 @@ def _next_after(quota: Quota, reset_after: int) -> int:
     return max(next_after, reset_after - quota.max_delay) if quota.max_delay > 0 else next_after
 
 
-def draft_10(hits: tuple[Hit, ...], standings: Sequence[Standing], extras: Extras) -> Fields:
+def draft_10(hits: tuple[Hit, ...], standings: Sequence[Standing], _: int | None, secret: bytes) -> Fields:
     """The drafts 08 to 10. ``t`` is the time until this request would pass, if a rule refuses; otherwise until the
     quota is full again."""
-    return _policies_and_limits(hits, standings, [wait or reset for _, wait, reset in standings], extras)
+    return _policies_and_limits(hits, standings, [wait or reset for _, wait, reset in standings], secret)
 
 
 def _policies_and_limits(
-    hits: tuple[Hit, ...], standings: Sequence[Standing], waits: Iterable[int], extras: Extras
+    hits: tuple[Hit, ...], standings: Sequence[Standing], waits: Iterable[int], secret: bytes
 ) -> Fields:
-    """``RateLimit-Policy`` and ``RateLimit``, with times rounded up to whole seconds."""
-    parts = _with_partition_keys(hits, extras.secret) if extras.secret else memoized(hits, _parts)
-    each = zip(hits, parts.starts, standings, waits, strict=True)
-    items = [
-        f"{start}{max(remaining, 0)}" + (f";t={-(-wait // 1_000_000)}" if wait > 0 and not hit.rule.holds_slots else "")
-        for hit, start, (remaining, _, _), wait in each
-    ]
+    """``RateLimit-Policy`` and ``RateLimit``."""
+    parts = _with_partition_keys(hits, secret) if secret else memoized(hits, _parts)
+    items = map(_item, parts.starts, hits, standings, waits)
     return ("RateLimit-Policy", parts.policy), ("RateLimit", ", ".join(items))
+
+
+def _item(start: str, hit: Hit, standing: Standing, wait: int) -> str:
+    """The item of ``RateLimit`` that begins with ``start``, with ``wait`` rounded up to whole seconds."""
+    left = standing[0] if standing[0] > 0 else 0
+    return f"{start}{left};t={-(-wait // 1_000_000)}" if wait > 0 and not hit.rule.holds_slots else f"{start}{left}"
 
 
 _Shown = tuple[str, Rule, str, bool]
@@ -366,13 +360,13 @@ def draft_11_fast(decision: Decision, settings: Settings) -> Sequence[tuple[str,
     return ("RateLimit-Policy", parts.policy), ("RateLimit", parts.template % tuple(numbers))
 
 
-def draft_06(hits: tuple[Hit, ...], standings: Sequence[Standing], _: Extras) -> Fields:
+def draft_06(hits: tuple[Hit, ...], standings: Sequence[Standing], *_: object) -> Fields:
     """The drafts up to 06: the tightest rule, and the policies of all."""
     policies = ", ".join([_policy(hit.rule, unit_of(hit)) for hit in hits])
     return *_tightest_rule("RateLimit", hits, standings, now=0), ("RateLimit-Policy", policies)
 
 
-def legacy(hits: tuple[Hit, ...], standings: Sequence[Standing], _: Extras) -> Fields:
+def legacy(hits: tuple[Hit, ...], standings: Sequence[Standing], *_: object) -> Fields:
     """``X-RateLimit-*``: the tightest rule, with the time of day of its reset."""
     return _tightest_rule("X-RateLimit", hits, standings, now=time.time())
 
@@ -386,7 +380,7 @@ def _tightest_rule(prefix: str, hits: tuple[Hit, ...], standings: Sequence[Stand
     )
 
 
-DIALECTS = {
+DIALECTS: dict[str, tuple[Dialect, ...]] = {
     "draft-11": (draft_11,),
     "draft-10": (draft_10,),
     "draft-06": (draft_06,),
