@@ -234,9 +234,11 @@ def settled_by(decision: Decision | None) -> tuple[Settled, ...]:
         return ()
     units = decision.settled
     return tuple(
-        Settled(hit.name, hit.cost, units[hit.key])
-        for hit in decision.hits
-        if hit.key in units and not hit.rule.holds_slots
+        [
+            Settled(hit.name, hit.cost, units[hit.key])
+            for hit in decision.hits
+            if hit.key in units and not hit.rule.holds_slots
+        ]
     )
 
 

@@ -118,13 +118,14 @@ class Settlement:
         waits: bool = True,
     ) -> None:
         for decision, limiters in bill.open_charges:
-            units = dict[str, int]()
+            units: dict[str, int] = {}
             for declaration, _, hits, _ in limiters:
                 if declaration in declarations:
                     real = self._units_of(declaration, response, bill)
                     if real is not None:
-                        units.update((hit.key, real) for hit in hits if not hit.rule.holds_slots)
-                        self._warn_if_capped(declaration, hits, real)
+                        units.update([(hit.key, real) for hit in hits if not hit.rule.holds_slots])
+                        if real:
+                            self._warn_if_capped(declaration, hits, real)
             if units and waits:
                 self._settle_each(decision, units, record)
             elif units:
@@ -191,7 +192,7 @@ class Settlement:
             scope = getattr(settled.hits, "scope", None) or OTHERS
             gives_all_back = not any(new.values()) and any(hit.cost for hit in settled.hits if hit.key in new)
             outcome: Outcome = "refunded" if gives_all_back else "settled"
-            decision = settled.replaced(settled=new)
+            decision = settled.replaced(settled=new) if before.settled else settled
             report(outcome, self._in_force.audience, endpoint=scope, decided_by=decision.decided_by, decision=decision)
 
     def _log(self, message: str, *arguments: object) -> None:
