@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask import Blueprint, request
+from flask import request
 from flask.sansio.app import App
 from werkzeug.exceptions import (
     BadRequest,
@@ -22,16 +22,16 @@ from .engine import ConfigurationError
 from .engine.errors import brief
 from .engine.text import LONGEST_QUERY
 from .extension import MultiLimit
-from .operate.blueprints import check_place, require_served
+from .operate.blueprints import StrictBlueprint, check_place, require_served
 from .operate.dashboard import api, pages, whatif
 from .operate.dashboard.forms import LARGEST_FORM, require_small_body
-from .operate.dashboard.shell import harden, is_file, refusal_page
+from .operate.dashboard.shell import POLICY, harden, is_file, refusal_page
 from .operate.dashboard.visit import Authenticator, Authorize, MayChange
 
 __all__ = ["Dashboard"]
 
 
-class Dashboard(Blueprint):
+class Dashboard(StrictBlueprint):
     """Pages that show what limits do, and change them while the app runs.
 
     .. code-block:: python
@@ -82,6 +82,9 @@ class Dashboard(Blueprint):
         if EXTENSION in app.extensions:
             require_served("Dashboard", app, self._multilimit)
         super().register(app, options)
+
+    def _policy(self) -> str:
+        return POLICY
 
     def _add_pages(self) -> None:
         self.before_request(self._begin)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flask import Blueprint, Response
+from flask import Response
 from flask.sansio.app import App
 
 from .declare.advice import EXTENSION, app_in_force
@@ -17,7 +17,7 @@ from .insight.bans import BegunBan
 from .insight.standing import BanStanding, ListStanding, RequestStanding, RuleStanding, Standing
 from .insight.usage import BannedFrom, Quota, Quotas, Wanted, quotas_of_client
 from .operate import usage as pages
-from .operate.blueprints import check_place, require_served
+from .operate.blueprints import StrictBlueprint, check_place, require_served
 from .serve.gate import gate_in_force, gate_of
 from .serve.refusal import Refusals
 
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-class Usage(Blueprint):
+class Usage(StrictBlueprint):
     """Tells a client what is left of its limits: as JSON, or as a page for browsers.
 
     .. code-block:: python
@@ -79,6 +79,9 @@ class Usage(Blueprint):
         if EXTENSION in app.extensions:
             require_served("Usage", app, self._multilimit)
         super().register(app, options)
+
+    def _policy(self) -> str:
+        return pages.policy()
 
     def quotas(self) -> Quotas:
         """What is left for the client of the current request, for a page of your own.

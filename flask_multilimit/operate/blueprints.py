@@ -7,9 +7,9 @@ from functools import cache
 from gettext import GNUTranslations
 from hashlib import sha256
 from importlib.resources import files
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
-from flask import Request
+from flask import Blueprint, Request, Response, request, request_finished
 from flask.sansio.app import App
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -29,6 +29,22 @@ STRICT = {
 Language = Literal["en", "zh"]
 LANGUAGES: dict[Language, str] = {"en": "English", "zh": "中文"}
 """The name of each language in that language."""
+
+
+class StrictBlueprint(Blueprint):
+    """A blueprint whose pages a browser allows no more than they need, also where the app, or Flask-Talisman, gives
+    every response header fields of its own."""
+
+    def register(self, app: App, options: dict[str, Any]) -> None:
+        super().register(app, options)
+        request_finished.connect(self._restrict, app)  # after all functions for after_request
+
+    def _restrict(self, sender: App, response: Response, **_: object) -> None:
+        if sender.blueprints.get(request.blueprint or "") is self:
+            response.headers.update({**STRICT, "Content-Security-Policy": self._policy()})
+
+    def _policy(self) -> str:
+        raise NotImplementedError
 
 
 def check_place(blueprint: str, name: object, url_prefix: object) -> None:

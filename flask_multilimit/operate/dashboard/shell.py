@@ -18,7 +18,7 @@ from ...engine.text import Phrase, visible_json, visible_page
 from ...insight.health import storage_state
 from ...insight.text import LocalTime, rate
 from ...serve.gate import gate_in_force
-from ..blueprints import LANGUAGES, STRICT, Language, duration_in, measure_in, templates_of
+from ..blueprints import LANGUAGES, Language, duration_in, measure_in, templates_of
 from ..blueprints import translated as translated_by
 from .drawing import axis, iso, number, share, utc
 from .forms import FIELD, can_sign, encode_field, form_token, keep_nonce
@@ -45,7 +45,6 @@ POLICY = "; ".join(
         *("base-uri 'none'", "frame-ancestors 'none'"),
     )
 )
-_HEADERS = {"Content-Security-Policy": POLICY, **STRICT}
 
 TEMPLATES = templates_of(__package__)
 TEMPLATES.filters |= {
@@ -125,11 +124,9 @@ def refusal_page(error: HTTPException) -> Response:
 
 
 def harden(response: Response) -> Response:
-    """Set the header fields that make a browser allow our pages no more than they need."""
+    """Let nobody store our pages, and browsers keep what we need for the next one."""
     if (content := response.get_json(silent=True)) is not None:  # a response of authorize may have none, or another
         response.set_data(visible_json(content, separators=(",", ":")) + "\n")
-    for name, value in _HEADERS.items():
-        response.headers[name] = value
     if is_file() and response.status_code in {200, 206, 304}:
         response.cache_control.no_cache = None  # Flask sets it
         response.cache_control.max_age = YEAR  # its address has its version

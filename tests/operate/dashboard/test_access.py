@@ -121,6 +121,22 @@ def test_security_headers_of_pages_are_strict(app: Flask, ada: FlaskClient, page
         assert answer.headers["Cache-Control"] == "no-store"
 
 
+def test_security_headers_of_pages_stay_strict_beside_those_of_the_app(app: Flask, ada: FlaskClient) -> None:
+    @app.after_request
+    def loosen(response: Response) -> Response:  # as Flask-Talisman does, for example in Superset
+        response.headers["Content-Security-Policy"] = "script-src 'nonce-1' 'strict-dynamic'"
+        response.headers["X-Frame-Options"] = "SAMEORIGIN"
+        return response
+
+    app.add_url_rule("/own", "own", lambda: "own")
+
+    ours, own = ada.get(ROOT).headers, ada.get("/own").headers
+
+    assert (ours["X-Frame-Options"], own["X-Frame-Options"]) == ("DENY", "SAMEORIGIN")
+    assert ours["Content-Security-Policy"].startswith("default-src 'none'")
+    assert "nonce" in own["Content-Security-Policy"]
+
+
 @pytest.mark.parametrize(
     "name",
     [
