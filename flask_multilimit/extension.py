@@ -361,8 +361,9 @@ class MultiLimit:
         gate_in_force().limiter.release(decision)
 
     def close(self) -> None:
-        """Stop the background work of every app that this object serves, and close its limiter: traffic is sent to the
-        storage, units of leases are given back, and connections that were opened here are closed.
+        """Stop the background work of every app that this object serves, and close its limiter: streams that have ended
+        are settled, traffic is sent to the storage, units of leases are given back, and connections that were opened
+        here are closed.
 
         For processes that make one app after another, such as tests. A later check opens new connections, and follows
         changes again.
@@ -371,6 +372,7 @@ class MultiLimit:
             gate = gate_of(app)
             gate.applier.follower.close()
             gate.startup.follow_again()
+            gate.settlement.close()
             gate.audience.background.close()
             gate.limiter.close()
 

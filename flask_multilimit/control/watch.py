@@ -21,7 +21,7 @@ from ..engine import ConfigurationError, StorageError
 from ..engine.errors import with_remedy
 from ..engine.forks import LateLock, notify_child
 from ..engine.text import SafeLogger
-from ..engine.threads import Beat, threads_run
+from ..engine.threads import ENDING_SECONDS, Beat, threads_run
 from .document import Document, document_from
 from .store import ANNOUNCE_SECONDS, NEVER_WRITTEN, Change, Store, StoredDocument, Worker, version_of, written_at
 
@@ -154,7 +154,8 @@ class ControlFollower:
         return version_of(self.in_force.stamp)
 
     def close(self) -> None:
-        self._beat.close()
+        """Follow no more. Wait for a question that is under way, which would open another connection later."""
+        self._beat.close(wait=ENDING_SECONDS)
 
     def _apply_copy(self, copy: DiskCopy) -> None:
         """Apply the copy until the store answers, by the clock of this machine."""

@@ -23,7 +23,7 @@ from ..engine.forks import Lazy, notify_child
 from ..engine.hits import OpenHit
 from ..engine.slots import KEEPER
 from ..engine.text import SafeLogger
-from ..engine.threads import Beat
+from ..engine.threads import ENDING_SECONDS, Beat
 from ..observe.events import OTHERS, Outcome
 from ..plan.hits import Applied, AppliedLimits
 from .audience import report
@@ -136,6 +136,10 @@ class Settlement:
         """Settle streams that have ended, in the background: their workers do not wait for the storage."""
         while self._ended:
             self._ended.popleft()()
+
+    def close(self) -> None:
+        """Settle the streams that have ended. A later one starts another thread."""
+        self._beat().finish(wait=ENDING_SECONDS)
 
     def _after_fork_in_child(self) -> None:
         """The parent settles them."""

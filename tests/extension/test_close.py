@@ -5,21 +5,24 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
+from threading import Event, Timer
 from typing import Any
 from weakref import ref
 
 import pytest
-from flask import Blueprint, Flask
+from flask import Blueprint, Flask, Response
 
 from flask_multilimit import MultiLimit, Rule, rate_limiter
+from flask_multilimit.control.store import StoredDocument
 from flask_multilimit.engine import Limiter, hits_for
+from flask_multilimit.engine.threads import Beat
 from flask_multilimit.observe.traffic.reading import reader_of
 from flask_multilimit.serve.gate import gate_of
 from support.asking import statuses, view
 from support.clock import Clock
 from support.doubles import RecordingStorage
 from support.servers import Server
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 UNREACHABLE = "redis://127.0.0.1:1"
 
@@ -159,6 +162,44 @@ def test_app_still_learns_of_a_denied_client_after_close(server: Server) -> None
         elsewhere.control.deny("127.0.0.1", for_="1h")
 
     until(lambda: statuses(app, "/") == [403])
+
+
+@pytest.mark.usefixtures("redis_client")
+def test_close_waits_for_a_question_about_changes_that_is_under_way(server: Server) -> None:
+    app, multilimit = app_on(server)
+    store, asked, let_go, answers = gate_of(app).applier.follower.store, Event(), Event(), list[StoredDocument]()
+    statuses(app, "/")
+    read = store.read
+
+    def read_slowly(known: str) -> StoredDocument:
+        asked.set()
+        let_go.wait(PATIENCE)
+        answers.append(read(known))
+        return answers[-1]
+
+    store.read = read_slowly  # type: ignore[method-assign]
+    assert asked.wait(PATIENCE)
+    Timer(0.1, let_go.set).start()
+
+    multilimit.close()
+
+    assert len(answers) == 1, "otherwise, it would open a connection that nobody closes"
+
+
+@pytest.mark.usefixtures("redis_client")
+def test_close_settles_streams_that_have_ended(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, multilimit = app_on(server)
+    rule = Rule(60, 100)
+    stream = rate_limiter(rules=rule, cost=10, settle=lambda _: 3)(lambda: Response(iter(["a", "b"])))
+    app.add_url_rule("/stream", "stream", stream)
+    monkeypatch.setattr(Beat, "wake", lambda *_: None)
+    app.test_client().get("/stream").close()
+
+    multilimit.close()
+
+    limiter = Limiter(server.url)
+    assert limiter.peek(hits_for(rule, scope="stream")).remaining == 97
+    limiter.close()
 
 
 def test_threads_of_a_limiter_end_when_it_is_garbage_collected() -> None:

@@ -91,7 +91,7 @@ class Primary:
         self._beat.wake(monotonic() + LOOK_SECONDS)
 
     def close(self) -> None:
-        self._beat.close()
+        self._beat.close(wait=LOOK_SECONDS)
         self._leave_kept()
 
     def _look(self) -> float:
