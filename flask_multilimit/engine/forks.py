@@ -17,7 +17,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from threading import Lock
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -110,14 +110,14 @@ def notice_fork() -> None:
 
 
 def _locked() -> list[Locked]:
-    return _listed(_outer) + _listed(_inner)
+    return listed(_outer) + listed(_inner)
 
 
-def _listed(some: weakref.WeakSet[T]) -> list[T]:
-    try:
-        return list(some)
-    except RuntimeError:  # another thread has just added one
-        return _listed(some)
+def listed(some: weakref.WeakSet[T]) -> list[T]:
+    """The members of ``some``, also while other threads add more."""
+    while True:
+        with suppress(RuntimeError):  # another thread has just added one
+            return list(some)
 
 
 class _ForkOfThread(threading.local):
@@ -163,7 +163,7 @@ def _after_in_child() -> None:
     _one_at_a_time, _process = Lock(), os.getpid()
     _held.clear()
     with ExitStack() as callbacks:  # calls all of them, even if one raises
-        for one in _locked() + _listed(_notified):
+        for one in _locked() + listed(_notified):
             callbacks.callback(one._after_fork_in_child)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import Protocol
 
-from .forks import Lazy, notify_child
+from .forks import Lazy, listed, notify_child
 from .text import SafeLogger
 
 NEVER = inf
@@ -191,10 +191,10 @@ def notify_at_end(one: Ending) -> None:
 
 @atexit.register
 def _end() -> None:
-    for beat in list(_with_last):
+    for beat in listed(_with_last):
         if beat.running:
             beat.finish(wait=ENDING_SECONDS)
-    for one in list(_ending):
+    for one in listed(_ending):
         one._at_end()
 
 

@@ -296,3 +296,28 @@ def test_process_ends_even_if_a_task_hangs() -> None:
     run = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, check=True, timeout=30)
 
     assert (run.stdout, run.stderr) == ("", "")
+
+
+GROWING = """
+from weakref import WeakSet
+from flask_multilimit.engine import threads
+
+class Growing(WeakSet):
+    looks = 0
+
+    def __iter__(self):
+        self.looks += 1
+        if self.looks == 1:
+            raise RuntimeError("Set changed size during iteration")
+        return super().__iter__()
+
+threads._with_last = Growing()
+beat = threads.Beat(lambda: 60, name="multilimit-test", last=lambda: print("last"))
+beat.wake()
+"""
+
+
+def test_last_tasks_run_although_another_thread_makes_a_beat_while_the_process_ends() -> None:
+    run = subprocess.run([sys.executable, "-c", GROWING], capture_output=True, text=True, check=True)
+
+    assert (run.stdout, run.stderr) == ("last\n", "")
