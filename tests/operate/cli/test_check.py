@@ -34,7 +34,7 @@ def test_check_shows_remaining_units_and_that_a_request_would_pass(on_server: Co
 
     assert run.code == 0
     assert run.out.startswith("update GET  a request would pass\n")
-    assert "ip-20s           203.0.113.7  3 per 20 s       1 " in run.out
+    assert re.search(r"^ip-20s           203\.0\.113\.7  3 per 20 s       1 +-  ", run.out, re.MULTILINE)
     assert "default-86400s   everyone     1000 per day     998 " in run.out
 
 

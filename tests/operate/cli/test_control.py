@@ -14,6 +14,7 @@ import pytest
 import redis
 from flask.testing import FlaskClient
 
+from flask_multilimit.insight.values import ROWS
 from flask_multilimit.operate.cli.base import user_name
 from flask_multilimit.serve.gate import gate_of
 from operate.cli.conftest import SHOP, Command, call
@@ -166,6 +167,13 @@ def test_denying_everyone_asks_twice_and_scripts_need_force(on_server: Command) 
     assert on_server("entries", "--json").json["entries"] == []
 
     assert on_server("deny", "0.0.0.0/0", "--lasting", "--yes", "--force").code == 0
+
+
+def test_entries_command_lists_more_changes_than_a_page(on_server: Command, shop: FlaskClient) -> None:
+    for number in range(ROWS + 1):
+        gate_of(shop.application).applier.control.deny(f"203.0.113.{number}", lasting=True)
+
+    assert len(on_server("entries", "--json").json["entries"]) == ROWS + 1
 
 
 def test_change_that_concerns_few_clients_asks_once(on_server: Command) -> None:

@@ -104,6 +104,27 @@ def test_simulate_replays_bans(on_memory: Command, log: Path, tmp_path: Path, sh
     assert re.search(rf"^ip-ban +\S.*ban of 60 s after 1 refusal in 600 s.* 1 +1 +2{remark}$", out, re.MULTILINE)
 
 
+def test_log_of_which_nothing_can_be_read_is_an_error_also_beside_an_empty_one(
+    on_memory: Command, tmp_path: Path
+) -> None:
+    files = [written(tmp_path / "nonsense.log", ["nonsense"]), written(tmp_path / "empty.log", [])]
+
+    run = on_memory("simulate", *map(str, files))
+
+    assert (run.code, run.out) == (1, "")
+    assert "no line could be read; name the format" in run.err_on_one_line
+
+
+def test_simulate_shows_what_shadows_would_have_refused(on_memory: Command, tmp_path: Path) -> None:
+    limits = tmp_path / "limits.json"
+    limits.write_text(json.dumps({"limits": {"login": {"type": "ip", "rules": "1/hour", "shadow": True}}}))
+    logins = written(tmp_path / "logins.log", [line(second, "/login") for second in range(3)])
+
+    out = on_memory("simulate", str(logins), "--limits", str(limits), columns=140).out
+
+    assert re.search(r"^login +3 +2 by shadows$", out, re.MULTILINE), out
+
+
 def test_simulate_applies_the_overrides_in_force(on_server: Command, log: Path) -> None:
     changed = on_server("set", "update", "ip-20s", "5 per 20 seconds", "--for", "1h", "--yes", columns=120)
 
