@@ -207,7 +207,7 @@ class Counts:
         return tuple(replace(each, statuses=Counter(dict(sorted(each.statuses.items())))) for each in found)
 
     def rule_reports(self) -> tuple[RuleReport, ...]:
-        return tuple(replace(each, endpoints=each.endpoints.copy()) for each in self.rules.values())
+        return tuple(self.rules.values())
 
     def ban_reports(self) -> tuple[BanReport, ...]:
         return tuple(
