@@ -504,6 +504,7 @@ def test_why_prints_verdict_and_remedy() -> None:
     assert told.startswith("203.0.113.7  (counted by: ip)\nrefused at login: banned by ip-ban until ")
     assert "ENTRY" not in told
     assert "3 other endpoints: nothing is used." in told
+    assert "Used at" not in told
     assert "To let it pass:\n  flask multilimit unban 203.0.113.7\n" in told
 
 

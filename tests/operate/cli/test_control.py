@@ -421,6 +421,7 @@ def test_history_names_author_of_replaced_change(on_server: Command) -> None:
     on_server("set", "update", "ip-20s", "50 per 20 seconds", "--lasting", "--yes", "--author", "ann")
     on_server("set", "update", "ip-20s", "60 per 20 seconds", "--lasting", "--yes", "--author", "bob")
 
+    assert "matches nothing" not in on_server("entries").out
     told = on_server("history", columns=200).out_on_one_line
     assert "in place of rule ip-20s at update: 50 per 20 seconds by ann" in told
 

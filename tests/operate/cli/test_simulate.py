@@ -115,14 +115,27 @@ def test_log_of_which_nothing_can_be_read_is_an_error_also_beside_an_empty_one(
     assert "no line could be read; name the format" in run.err_on_one_line
 
 
-def test_simulate_shows_what_shadows_would_have_refused(on_memory: Command, tmp_path: Path) -> None:
+def test_simulate_charges_the_given_cost_in_place_of_a_callable_one(tmp_path: Path) -> None:
+    app = tmp_path / "costly.py"
+    app.write_text(COSTLY)
+    log = written(tmp_path / "access.log", [line(second, "/") for second in range(4)])
+
+    (report,) = Command(app, "memory://")("simulate", str(log), "--cost", "units=4", "--json").json["reports"]
+
+    assert (report["refused"], report["notes"]) == (2, [])
+
+
+def test_simulate_shows_endpoints_without_limits_and_what_shadows_would_have_refused(
+    on_memory: Command, tmp_path: Path
+) -> None:
     limits = tmp_path / "limits.json"
     limits.write_text(json.dumps({"limits": {"login": {"type": "ip", "rules": "1/hour", "shadow": True}}}))
-    logins = written(tmp_path / "logins.log", [line(second, "/login") for second in range(3)])
+    logins = written(tmp_path / "logins.log", [*(line(second, "/login") for second in range(3)), line(3, "/health")])
 
     out = on_memory("simulate", str(logins), "--limits", str(limits), columns=140).out
 
     assert re.search(r"^login +3 +2 by shadows$", out, re.MULTILINE), out
+    assert re.search(r"^health +1 +without limits$", out, re.MULTILINE), out
 
 
 def test_simulate_applies_the_overrides_in_force(on_server: Command, log: Path) -> None:
@@ -134,6 +147,15 @@ def test_simulate_applies_the_overrides_in_force(on_server: Command, log: Path) 
     assert report["refused"] == 5
 
 
+COSTLY = """
+from flask import Flask
+from flask_multilimit import IP, MultiLimit, rate_limiter
+
+app = Flask("costly")
+app.config.from_prefixed_env()
+MultiLimit(app)
+app.get("/")(rate_limiter(type=IP, rules="9/minute", cost=lambda: 1, name="units")(lambda: "ok"))
+"""
 TOKENS_A_MINUTE = """
 [limits.login]
 type = "ip"

@@ -167,12 +167,12 @@ def test_answers_never_link_to_another_site(app: Flask, ada: FlaskClient, target
 
 
 def test_chosen_language_is_remembered(ada: FlaskClient) -> None:
-    assert 'lang="en"' in ada.get(ROOT).text
-    assert 'lang="zh-Hans"' in ada.get(ROOT, headers={"Accept-Language": "zh-CN,zh;q=0.9,en;q=0.8"}).text
-    assert 'lang="en"' in ada.get(ROOT, headers={"Accept-Language": f"zh{',fr' * LONGEST_PREFERENCE}"}).text
-    assert 'lang="zh-Hans"' in ada.get(f"{ROOT}?lang=zh").text
-    assert 'lang="zh-Hans"' in ada.get(ROOT).text
-    assert 'lang="zh-Hans"' in ada.get(f"{ROOT}?lang=fr").text
+    assert '<html lang="en"' in ada.get(ROOT).text
+    assert '<html lang="zh-Hans"' in ada.get(ROOT, headers={"Accept-Language": "zh-CN,zh;q=0.9,en;q=0.8"}).text
+    assert '<html lang="en"' in ada.get(ROOT, headers={"Accept-Language": f"zh{',fr' * LONGEST_PREFERENCE}"}).text
+    assert '<html lang="zh-Hans"' in ada.get(f"{ROOT}?lang=zh").text
+    assert '<html lang="zh-Hans"' in ada.get(ROOT).text
+    assert '<html lang="zh-Hans"' in ada.get(f"{ROOT}?lang=fr").text
 
 
 def debugged() -> Flask:
