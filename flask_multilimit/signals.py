@@ -1,18 +1,19 @@
 """Signals, for logging and metrics. The sender is the Flask app.
 
-A receiver that raises cannot change the verdict: the app's logger logs the error, the other receivers are called, and
-the request goes on as decided. An async receiver runs as Flask runs an async view.
+A receiver that raises cannot change the verdict: the app's logger logs the error, at most once a minute, the other
+receivers are called, and the request goes on as decided. An async receiver runs as Flask runs an async view.
 """
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any
 
 from blinker import NamedSignal, Namespace
 from flask import Flask
 
 from .engine.text import SafeLogger
-from .observe.events import Event
+from .observe.events import QUIET_SECONDS, Event
 
 __all__ = [
     "Event",
@@ -29,6 +30,8 @@ __all__ = [
     "subject_banned",
 ]
 
+MOST_LINES = 1000
+"""The most different lines about failures that a process remembers to log once a minute."""
 _signals = Namespace()
 
 limits_checked: NamedSignal = _signals.signal("limits-checked")
@@ -119,5 +122,18 @@ def notify(signal: NamedSignal, app: Flask, **arguments: Any) -> None:
     for receiver in signal.receivers_for(app):
         try:
             app.ensure_sync(receiver)(app, **arguments)
-        except Exception:  # noqa: PERF203 - a receiver cannot change the verdict, see above
-            SafeLogger(app.logger).exception("Rate limits: a receiver of the signal %r raised", signal.name)
+        except Exception as error:  # noqa: PERF203 - a receiver cannot change the verdict, see above
+            log_once_a_minute(app, error, "Rate limits: a receiver of the signal %r raised", signal.name)
+
+
+def log_once_a_minute(app: Flask, error: Exception, message: str, *arguments: object) -> None:
+    """Log what a callable of ``app`` raised, with its traceback. It may raise at each request, so the same line is
+    logged again only after a minute."""
+    quiet_until: dict[str, float] = app.extensions.setdefault("multilimit.logged", {})
+    line, now = message % arguments, monotonic()
+    if now < quiet_until.get(line, 0.0):
+        return
+    if len(quiet_until) >= MOST_LINES:
+        quiet_until.clear()
+    quiet_until[line] = now + QUIET_SECONDS
+    SafeLogger(app.logger).error(message, *arguments, error=error)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from time import monotonic, perf_counter, time
+from time import perf_counter, time
 from typing import TYPE_CHECKING
 
 from flask import Flask
@@ -13,12 +12,12 @@ from flask import Flask
 from ..config import PREFIX, Settings
 from ..declare.subjects import EVERYONE, Subject
 from ..engine import BanStatus, ConfigurationError, Decision, Health, Limiter, StorageError
+from ..engine.errors import brief
 from ..engine.reply import ALLOWED
 from ..engine.storage import HoldsUnits, KeepsTallies, layers_of
 from ..engine.text import SafeLogger
 from ..engine.threads import NEVER, Beat
 from ..observe.events import (
-    QUIET_SECONDS,
     Attached,
     ByList,
     ControlState,
@@ -32,7 +31,15 @@ from ..observe.traffic.counts import short
 from ..observe.traffic.flushing import EverySecond, Outbox, Traffic
 from ..observe.traffic.log import RefusalLog
 from ..plan.hits import AppliedLimits
-from ..signals import limit_event, limits_checked, notify, request_rejected, shadow_rejected, subject_banned
+from ..signals import (
+    limit_event,
+    limits_checked,
+    log_once_a_minute,
+    notify,
+    request_rejected,
+    shadow_rejected,
+    subject_banned,
+)
 
 if TYPE_CHECKING:
     from ..observe.traffic.reading import TrafficWatch
@@ -55,8 +62,6 @@ class AppAudience:
         self.name: str = app.name
         self.control: Callable[[], ControlState | None] = control_state
         self._limiter = limiter
-        self._logger = SafeLogger(app.logger)
-        self._quiet_until = -math.inf
         self.background: EverySecond = EverySecond(app.logger)
         self.beat: Beat = self.background.beat
         """The clock of the background thread, which :meth:`wake` wakes."""
@@ -127,17 +132,12 @@ class AppAudience:
                 try:
                     observer(event)
                 except Exception as failure:  # noqa: PERF203 - an observer changes no verdict
-                    self._log_once_a_minute(observer, failure)
+                    text = "Rate limits: the observer %s raised; the request goes on"
+                    log_once_a_minute(self._app, failure, text, brief(observer))
             if limit_event.receivers:
                 notify(limit_event, self._app, event=event)
         if self.beat.wakes_at == NEVER:
             self.wake()
-
-    def _log_once_a_minute(self, observer: Observer, error: Exception) -> None:
-        now = monotonic()
-        if now >= self._quiet_until:
-            self._quiet_until = now + QUIET_SECONDS
-            self._logger.error("Rate limits: the observer %r raised; the request goes on", observer, error=error)
 
     # What observers may ask: these are the methods of their ObservedApp
 

@@ -27,8 +27,9 @@ from ..engine import Calendar, ConfigurationError, Decision, MultiLimitError, Ru
 from ..engine.algorithms import BAN
 from ..engine.errors import brief
 from ..engine.reply import RETRY_AFTERS
-from ..engine.text import LONGEST_PREFERENCE, SafeLogger
+from ..engine.text import LONGEST_PREFERENCE
 from ..plan.hits import AppliedLimits
+from ..signals import log_once_a_minute
 from .headers import CONCURRENT_REQUESTS, headers_of
 
 if TYPE_CHECKING:
@@ -390,7 +391,7 @@ class Refusals:
         except Exception as error:
             if isinstance(error, HTTPException) or _has_handler(self._app, error):
                 raise  # this is how the callback answers
-            SafeLogger(self._app.logger).exception("Rate limits: %s failed; the client gets the default refusal", name)
+            log_once_a_minute(self._app, error, "Rate limits: %s failed; the client gets the default refusal", name)
             return None
 
     @staticmethod

@@ -26,6 +26,7 @@ from ..engine.text import SafeLogger
 from ..engine.threads import ENDING_SECONDS, Beat
 from ..observe.events import OTHERS, Outcome
 from ..plan.hits import Applied, AppliedLimits
+from ..signals import log_once_a_minute
 from .audience import report
 from .headers import without_field
 from .slots import holder_of_request, is_sent_by_server, release_when_requests_end
@@ -167,7 +168,9 @@ class Settlement:
             settled = self._in_force.limiter.settle_each(latest, units)
         except StorageError as error:
             # The response is sent anyway; the estimate counts until it leaves its window.
-            self._log("could not settle what the check %s charged: %s", decision.id, error)
+            SafeLogger(self._in_force.app.logger).error(
+                "Rate limits: could not settle what the check %s charged: %s", decision.id, error
+            )
             return
         record.decisions[:] = [settled if each is latest else each for each in record.decisions]
         self._report(latest, settled)
@@ -185,9 +188,8 @@ class Settlement:
         except Exception as error:  # the work is done; after an error, the client would request it again
             failed = "settle" if declaration.charge_when is None else "charge_when"
             stands = "estimate" if declaration.charge_when is None else "charge"
-            self._log(
-                '%s of the limiter on "%s" failed, so the %s stands: %r', failed, declaration.where, stands, error
-            )
+            text = 'Rate limits: %s of the limiter on "%s" failed, so the %s stands'
+            log_once_a_minute(self._in_force.app, error, text, failed, declaration.where, stands)
             return None
 
     def _report(self, before: Decision, settled: Decision) -> None:
@@ -198,9 +200,6 @@ class Settlement:
             outcome: Outcome = "refunded" if gives_all_back else "settled"
             decision = settled.replaced(settled=new) if before.settled else settled
             report(outcome, self._in_force.audience, endpoint=scope, decided_by=decision.decided_by, decision=decision)
-
-    def _log(self, message: str, *arguments: object) -> None:
-        SafeLogger(self._in_force.app.logger).error("Rate limits: " + message, *arguments)
 
 
 def settle(units: int, *, name: str | None = None) -> None:

@@ -9,7 +9,7 @@ import pytest
 from flask import Flask, abort
 from flask.testing import FlaskClient
 
-from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter, signals
 from flask_multilimit.engine import DenyCache, Limiter, MemoryStorage, StorageError, hits_for
 from flask_multilimit.observe.events import (
     AFTERWARDS,
@@ -20,7 +20,6 @@ from flask_multilimit.observe.events import (
     Refusal,
     hits_near_limit,
 )
-from flask_multilimit.serve import audience
 from flask_multilimit.signals import Event, limit_event
 from support.asking import heard
 from support.doubles import RecordingStorage
@@ -264,7 +263,7 @@ def test_observer_that_raises_is_logged_once_a_minute_and_the_request_goes_on(
         raise RuntimeError("no")
 
     now = [0.0]
-    monkeypatch.setattr(audience, "monotonic", lambda: now[0])
+    monkeypatch.setattr(signals, "monotonic", lambda: now[0])
     MultiLimit(app, observers=[broken, events])
     app.add_url_rule("/", "view", rate_limiter()(lambda: "ok"))
 

@@ -171,8 +171,8 @@ class TestFailingCondition:
 
         assert [answer.status_code for answer in answers] == [200, 200, 429]
         assert [answer.text for answer in answers[:2]] == ["ok"] * 2
-        assert ["charge_when of the limiter" in each for each in caplog.messages] == [True] * 2
-        assert ["so the charge stands" in each for each in caplog.messages] == [True] * 2
+        assert ["charge_when of the limiter" in each for each in caplog.messages] == [True]
+        assert ["so the charge stands" in each for each in caplog.messages] == [True]
 
     @pytest.mark.parametrize("outermost", [True, False])
     def test_failing_condition_leaves_settlement_of_other_limiters(

@@ -160,7 +160,7 @@ def test_receiver_that_raises_is_logged_and_changes_no_decision(
 
     assert statuses == [200, 429]
     assert [each.name for each in sent] == ["checked", "checked", "rejected"]
-    assert {(record.levelname, record.name, record.getMessage()) for record in caplog.records} == {
+    assert [(record.levelname, record.name, record.getMessage()) for record in caplog.records] == [
         ("ERROR", "shop", f"Rate limits: a receiver of the signal '{signal.name}' raised")
-    }
+    ]
     assert all(record.exc_info is not None for record in caplog.records)
