@@ -123,7 +123,7 @@ def notify(signal: NamedSignal, app: Flask, **arguments: Any) -> None:
         try:
             app.ensure_sync(receiver)(app, **arguments)
         except Exception as error:  # noqa: PERF203 - a receiver cannot change the verdict, see above
-            log_once_a_minute(app, error, "Rate limits: a receiver of the signal %r raised", signal.name)
+            log_once_a_minute(app, error, "a receiver of the signal %r raised", signal.name)
 
 
 def log_once_a_minute(app: Flask, error: Exception, message: str, *arguments: object) -> None:
@@ -136,4 +136,4 @@ def log_once_a_minute(app: Flask, error: Exception, message: str, *arguments: ob
     if len(quiet_until) >= MOST_LINES:
         quiet_until.clear()
     quiet_until[line] = now + QUIET_SECONDS
-    SafeLogger(app.logger).error(message, *arguments, error=error)
+    SafeLogger(app.logger).error("Rate limits: " + message, *arguments, error=error)

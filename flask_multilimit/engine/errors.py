@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
@@ -131,11 +132,14 @@ def check_logger(logger: object) -> None:
 
 
 def brief(value: object) -> str:
-    """``value`` as an error shows it, in at most 80 characters."""
+    """``value`` as an error shows it, in at most 80 characters. Of a URI, even one in a wrong place, without user and
+    password."""
     try:
         text = repr(value)
     except ValueError:  # an int of more digits than Python writes
         return f"{type(value).__name__} too long to show"
     except Exception:  # a lazy translation needs a request
         return f"a {type(value).__name__}"
+    if "://" in text:
+        text = re.sub("://.*@", "://***@", text)
     return text if len(text) <= 80 else text[:77] + "..."

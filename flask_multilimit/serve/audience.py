@@ -132,7 +132,7 @@ class AppAudience:
                 try:
                     observer(event)
                 except Exception as failure:  # noqa: PERF203 - an observer changes no verdict
-                    text = "Rate limits: the observer %s raised; the request goes on"
+                    text = "the observer %s raised; the request goes on"
                     log_once_a_minute(self._app, failure, text, brief(observer))
             if limit_event.receivers:
                 notify(limit_event, self._app, event=event)

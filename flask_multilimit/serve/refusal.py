@@ -391,7 +391,7 @@ class Refusals:
         except Exception as error:
             if isinstance(error, HTTPException) or _has_handler(self._app, error):
                 raise  # this is how the callback answers
-            log_once_a_minute(self._app, error, "Rate limits: %s failed; the client gets the default refusal", name)
+            log_once_a_minute(self._app, error, "%s failed; the client gets the default refusal", name)
             return None
 
     @staticmethod

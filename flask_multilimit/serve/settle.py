@@ -188,7 +188,7 @@ class Settlement:
         except Exception as error:  # the work is done; after an error, the client would request it again
             failed = "settle" if declaration.charge_when is None else "charge_when"
             stands = "estimate" if declaration.charge_when is None else "charge"
-            text = 'Rate limits: %s of the limiter on "%s" failed, so the %s stands'
+            text = '%s of the limiter on "%s" failed, so the %s stands'
             log_once_a_minute(self._in_force.app, error, text, failed, declaration.where, stands)
             return None
 

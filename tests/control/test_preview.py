@@ -66,7 +66,7 @@ def test_preview_of_a_list_entry_shows_no_changed_limits(shop: Shop) -> None:
         ({"kind": "deny", "who": "everybody"}, "who", "'everybody'"),
         ({"kind": "deny", "who": "tenant:7"}, "who", "tenant:7"),
         ({"kind": "override", "who": "2001:db8::1/128", "times": 2.0}, "who", "2001:db8::1"),
-        ({"kind": "deny"}, "who", "{"),
+        ({"kind": "deny"}, "who", ""),
         ({"kind": "mute", "who": "::1"}, "kind", "'mute'"),
     ],
     ids=str,

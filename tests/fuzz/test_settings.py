@@ -139,6 +139,8 @@ names = st.sampled_from([PREFIX + name.upper() for name in Settings.model_fields
 @tries(5)
 @given(st.dictionaries(names.map(str.upper), anything | too_long_to_show, min_size=1, max_size=3))
 @example({"MULTILIMIT_STORAGE_URI": f"redis://:{SECRET}@localhost".encode()})
+@example({"MULTILIMIT_LIMITS": f"redis://:{SECRET}@localhost"})
+@example({"MULTILIMIT_STORAGE_TIMEOUT": [f"redis://user:{SECRET}@localhost/?x=@"]})
 @example({"MULTILIMIT_STORAGE_URI": [f"redis://:{SECRET}@localhost"]})
 @example({"MULTILIMIT_APPLICATION_LIMITS": [{}, {}]})
 def test_random_configuration_is_an_extension_or_a_configuration_error(config: dict[str, Any]) -> None:
