@@ -20,14 +20,13 @@ shapes. So a process compiles a shape only after some checks, and only a limited
 from __future__ import annotations
 
 import re
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
 from ...algorithms import BAN, CALENDAR, SHIPPED, SLIDING, Quota, algorithm_of
-from ...forks import notify_child
+from ...forks import LateLock
 from ...hits import Hit, bans_of
 from ...reply import frame_of
 from .scripts import Script, library, script_of, source, source_of_algorithm, strikes
@@ -266,8 +265,7 @@ class Shapes:
         self._compile_after, self._compile_shape = compile_after, compile_shape
         self._compiled: dict[Shape, KnownShape] = {}
         self._counted: OrderedDict[Shape, KnownShape] = OrderedDict()
-        self._compiling = threading.Lock()
-        notify_child(self)
+        self._compiling = LateLock()
 
     def of(self, hits: tuple[Hit, ...]) -> KnownShape | None:
         """The shape of ``hits``, with what is known about it; ``None`` if they always use the generic script."""
@@ -292,10 +290,6 @@ class Shapes:
             finally:
                 self._compiling.release()
         return known.script is not None
-
-    def _after_fork_in_child(self) -> None:
-        """Make a new lock: the thread that held it is not in the child."""
-        self._compiling = threading.Lock()
 
     def _compile(self, known: KnownShape) -> None:
         if known.script is not None or len(self._compiled) >= MOST_COMPILED:  # another thread has just compiled it
