@@ -35,11 +35,10 @@ def address_of(client: Any) -> str:
     options = getattr(getattr(client, "connection_pool", None), "connection_kwargs", {})
     if place := options.get("primary") or options.get("local_server"):
         return str(place)
-    if options.get("path"):
-        return f"unix://{options['path']}"
+    place = f"unix://{options['path']}" if options.get("path") else ""
     if options.get("host"):
-        return f"{options['host']}:{options.get('port', 6379)}, database {options.get('db') or 0}"
-    return ""
+        place = f"{options['host']}:{options.get('port', 6379)}"
+    return place and f"{place}, database {options.get('db') or 0}"
 
 
 def timed_client(url: str, deadline: Deadline, *, given: str = "", **kind: Any) -> Redis:

@@ -294,6 +294,18 @@ def test_storage_error_names_the_server_and_its_remedy(server_binaries: dict[str
         assert "During handling of the above exception" not in told  # no traceback of attempts inside the client
 
 
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("redis://127.0.0.1:7000/3", "127.0.0.1:7000, database 3"),
+        ("unix:///run/redis.sock", "unix:///run/redis.sock, database 0"),
+        ("unix:///run/redis.sock?db=3", "unix:///run/redis.sock, database 3"),
+    ],
+)
+def test_address_of_a_server_names_the_database(url: str, place: str) -> None:
+    assert RedisStorage(redis.from_url(url)).address == place
+
+
 @pytest.mark.parametrize("command", ["EVALSHA", "EVAL", "TIME"])
 def test_remedy_names_the_command_that_the_server_lacks(any_server: Server, command: str) -> None:
     with Server(any_server.binary, tcp=True, options=["--rename-command", command, "RENAMED"]) as server:
