@@ -8,6 +8,7 @@ has charged, even if others are in the future. Twin of ``sliding_window.lua``.
 from __future__ import annotations
 
 import struct
+import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, MutableMapping, Sequence
@@ -30,8 +31,8 @@ TRIM = 128
 FEW = 8
 """The array is cut only if at least this many entries are dropped."""
 
-_entry = struct.Struct("q16s").pack
-"""An instant and a check id, as the array keeps them."""
+_entry = struct.Struct("n16s" if sys.maxsize > 2**32 else "q16s").pack
+"""An instant and a check id, as the array keeps them. Where ``n`` has 64 bits, it is packed in a third less time."""
 _PER_ENTRY = 3
 """Numbers in the array for each entry: one for the instant, two for the id."""
 _COMPLEMENT = bytes(255 - byte for byte in range(256))
@@ -176,9 +177,13 @@ def charge_unit(
     if log is None or log.known_until <= now or log.quota is not quota:
         return charge_units(logs, (unit,), now, check_id, reply)
     left = log.room - 1
-    if left < 0:
+    if left > 0:
+        reply[place] = left
+    elif left == 0:
+        reply[place] = now - log.known_until
+    else:
         return None
-    log.room, reply[place] = left, left or now - log.known_until
+    log.room = left
     log.entries.frombytes(_entry(now, check_id))
     return ()
 
@@ -211,9 +216,13 @@ def charge_units(
             if number:
                 expired += ((log, number),)
         left = log.room - 1
-        if left < 0:
+        if left > 0:  # nearly always
+            reply[place] = left
+        elif left == 0:
+            reply[place] = now - log.known_until
+        else:
             break
-        log.room, reply[place] = left, left or now - log.known_until
+        log.room = left
         log.entries.frombytes(entry)
     else:
         if expired:
