@@ -14,7 +14,7 @@ from ..algorithms.base import AHEAD
 from ..algorithms.calendar import LINGERS
 from ..decision import Charge, Decision, decision_of
 from ..forks import Lazy, lock_for_forks
-from ..hits import BanHit, Hit, PlacedBan, bans_of, calendars_of, memoized, new_id
+from ..hits import BanHit, Hit, bans_of, calendars_of, memoized, new_id
 from ..reply import ALLOWED, NOW, Reply, head, standing_of, start_of
 from ..rules import Rule
 from ..text import SafeLogger
@@ -69,15 +69,11 @@ class MemoryStorage:
             if now >= self._forgetting.first_due:
                 self._sweep(now, SWEEPS * len(hits))
             try:  # as memoized() does, with one call fewer: every check comes here
-                charge, units, blank, ban_keys, bans = hits.cache[_fast_path]  # type: ignore[attr-defined]
+                fast_path = hits.cache[_fast_path]  # type: ignore[attr-defined]
             except (AttributeError, KeyError):
-                charge, units, blank, ban_keys, bans = memoized(hits, _fast_path)
-            if (
-                charge is not None
-                and check_id is None
-                and now >= self._latest
-                and (not bans or self._states.keys().isdisjoint(ban_keys))
-            ):
+                fast_path = memoized(hits, _fast_path)
+            if fast_path is not None and check_id is None and now >= self._latest:
+                charge, units, blank = fast_path
                 new = new_id()
                 reply = blank.copy()
                 reply[NOW] = now
@@ -92,7 +88,7 @@ class MemoryStorage:
             else:
                 now = self._now_for(hits, now)
                 decision = decide(hits, self._states, now, check_id, decided_by="memory")
-            if decision.reply[ALLOWED] or bans:
+            if decision.reply[ALLOWED] or bans_of(hits):
                 self._record_written(hits, now, decision.reply)
             return decision
         finally:
@@ -249,35 +245,40 @@ class MemoryStorage:
             self._costs.pop(key, None)
 
 
-_FastPath = tuple[
-    Callable[..., Sequence[str] | None] | None,
-    Any,
-    list[int],
-    frozenset[str],
-    tuple[PlacedBan, ...],
-]
+_FastPath = tuple[Callable[..., Sequence[str] | None], Any, list[int]]
 """How to charge one unit of each of some sliding windows in one pass (unpacking a named tuple would take three times as
 long):
 
-- :func:`.sliding_window.charge_unit` or :func:`.sliding_window.charge_units`; ``None``: there is no fast path
+- :func:`.sliding_window.charge_unit`, :func:`.sliding_window.charge_units` or :func:`_charge_unless_banned`
 - the units to charge
 - the reply if all are charged, without the instant and what remains
-- the keys of bans: if one has a state, a strike or a ban, the fast path cannot be taken
-- the bans, even if there is no fast path
 """
 
 
-def _fast_path(hits: tuple[Hit, ...]) -> _FastPath:
+def _fast_path(hits: tuple[Hit, ...]) -> _FastPath | None:
     bans = bans_of(hits)
     places = {ban.place for ban in bans}
     rules = [(place, hit) for place, hit in enumerate(hits) if place not in places]
     if any(hit.rule.implementation is not sliding_window or hit.cost != 1 for _, hit in rules):
-        return None, (), [], frozenset(), bans
+        return None
     units = tuple([(hit.key, hit.rule.quota, start_of(place)) for place, hit in rules])
     reply = head(0)
     for place, hit in enumerate(hits):
         reply += (hit.rule.quota.count, 0, 0) if place in places else (0, 0, hit.rule.quota.window)
-    ban_keys = frozenset([ban.hit.key for ban in bans])
+    if bans:
+        return _charge_unless_banned, (frozenset([ban.hit.key for ban in bans]), units), reply
     if len(units) == 1:
-        return sliding_window.charge_unit, units[0], reply, ban_keys, bans
-    return sliding_window.charge_units, units, reply, ban_keys, bans
+        return sliding_window.charge_unit, units[0], reply
+    return sliding_window.charge_units, units, reply
+
+
+def _charge_unless_banned(
+    states: dict[str, Any], units: tuple[frozenset[str], Any], now: int, check_id: bytes, reply: list[int]
+) -> Sequence[str] | None:
+    """:func:`.sliding_window.charge_units`, unless there are strikes or a ban."""
+    bans, charged_units = units
+    return (
+        sliding_window.charge_units(states, charged_units, now, check_id, reply)
+        if states.keys().isdisjoint(bans)
+        else None
+    )
