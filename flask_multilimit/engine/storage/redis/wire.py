@@ -499,12 +499,13 @@ class _SocketLine(_Line):
         self._feed(received)
 
     def _set_timeout(self, started: float) -> None:
-        """Set the timeout of the socket to the time left, or back to the normal one."""
-        seconds, elapsed = self._normal_timeout, monotonic() - started
+        """Set the timeout of the socket to the time left if that is short, or else back to the normal one."""
+        elapsed, was_shortened = monotonic() - started, self._is_shortened
         self._is_shortened = elapsed > self._untimed
         if self._is_shortened and self._seconds is not None:
-            seconds = self._seconds - elapsed
-        self._wait_at_most(seconds)
+            self._wait_at_most(self._seconds - elapsed)
+        elif was_shortened:
+            self._wait_at_most(self._normal_timeout)
 
     def _wait_at_most(self, seconds: float | None) -> None:
         """Set the timeout of the socket. Raises :class:`TimeoutError` if there is no time left."""
