@@ -234,6 +234,19 @@ def charge_units(
     return None
 
 
+def refuse_units(logs: MutableMapping[str, Log | None], units: Iterable[Unit], now: int, reply: list[int]) -> bool:
+    """Write the standings of ``units`` into ``reply`` after :func:`charge_units` has refused them: those of
+    :func:`evaluate` and :func:`reset_after`. If a log says too little, return ``False``."""
+    for key, quota, place in units:
+        log = logs.get(key)
+        if log is None or log.known_until <= now or log.quota is not quota or not 0 <= log.room < quota.count:
+            return False
+        reply[place] = log.room
+        reply[place + 1] = 0 if log.room else log.known_until - now
+        reply[place + 2] = log.entries[-_PER_ENTRY] + quota.window - now
+    return True
+
+
 def _take_back(logs: MutableMapping[str, Log | None], units: Iterable[Unit], refusing: str) -> None:
     """Take out the new entries of ``units`` before that of the key ``refusing``."""
     for key, _, _ in units:

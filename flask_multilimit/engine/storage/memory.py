@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from ..algorithms import concurrency, sliding_window
-from ..algorithms.base import AHEAD
+from ..algorithms.base import AHEAD, Unit
 from ..algorithms.calendar import LINGERS
 from ..decision import Charge, Decision, decision_of
 from ..forks import Lazy, lock_for_forks
@@ -73,7 +73,7 @@ class MemoryStorage:
             except (AttributeError, KeyError):
                 fast_path = memoized(hits, _fast_path)
             if fast_path is not None and check_id is None and now >= self._latest:
-                charge, units, blank = fast_path
+                charge, units, blank, refusable = fast_path
                 new = new_id()
                 reply = blank.copy()
                 reply[NOW] = now
@@ -82,6 +82,9 @@ class MemoryStorage:
                     self._latest = now
                     if new_keys:
                         self._record_new(hits, now, new_keys)
+                    return decision_of(new, hits, reply, "memory")
+                if refusable and sliding_window.refuse_units(self._states, refusable, now, reply):
+                    reply[ALLOWED] = 0
                     return decision_of(new, hits, reply, "memory")
                 reply = evaluate_and_charge(hits, self._states, now, new, charging=True, stepped_back=False)
                 decision = decision_of(new, hits, reply, "memory")
@@ -245,13 +248,14 @@ class MemoryStorage:
             self._costs.pop(key, None)
 
 
-_FastPath = tuple[Callable[..., Sequence[str] | None], Any, list[int]]
+_FastPath = tuple[Callable[..., Sequence[str] | None], Any, list[int], tuple[Unit, ...]]
 """How to charge one unit of each of some sliding windows in one pass (unpacking a named tuple would take three times as
 long):
 
 - :func:`.sliding_window.charge_unit`, :func:`.sliding_window.charge_units` or :func:`_charge_unless_banned`
 - the units to charge
 - the reply if all are charged, without the instant and what remains
+- the units to refuse in one pass, too; none if a refusal may be a strike, or that of a shadow
 """
 
 
@@ -266,19 +270,18 @@ def _fast_path(hits: tuple[Hit, ...]) -> _FastPath | None:
     for place, hit in enumerate(hits):
         reply += (hit.rule.quota.count, 0, 0) if place in places else (0, 0, hit.rule.quota.window)
     if bans:
-        return _charge_unless_banned, (frozenset([ban.hit.key for ban in bans]), units), reply
+        return _charge_unless_banned, (frozenset([ban.hit.key for ban in bans]), units), reply, ()
+    refusable = () if any(hit.shadow for hit in hits) else units
     if len(units) == 1:
-        return sliding_window.charge_unit, units[0], reply
-    return sliding_window.charge_units, units, reply
+        return sliding_window.charge_unit, units[0], reply, refusable
+    return sliding_window.charge_units, units, reply, refusable
 
 
 def _charge_unless_banned(
     states: dict[str, Any], units: tuple[frozenset[str], Any], now: int, check_id: bytes, reply: list[int]
 ) -> Sequence[str] | None:
     """:func:`.sliding_window.charge_units`, unless there are strikes or a ban."""
-    bans, charged_units = units
-    return (
-        sliding_window.charge_units(states, charged_units, now, check_id, reply)
-        if states.keys().isdisjoint(bans)
-        else None
-    )
+    ban_keys, charged = units
+    if not states.keys().isdisjoint(ban_keys):
+        return None
+    return sliding_window.charge_units(states, charged, now, check_id, reply)

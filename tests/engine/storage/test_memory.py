@@ -435,7 +435,7 @@ def test_threads_can_refund_reset_and_forget_at_once(
 @pytest.mark.parametrize("seed", range(10))
 def test_check_with_its_own_id_gets_the_same_reply_as_one_without(clock: Clock, seed: int) -> None:
     """A check with an id of its own is charged rule by rule, any other in one go. Some plans count one key in two
-    windows, many entries have expired, and the clock steps back."""
+    windows, or have a shadow, many entries have expired, settlements leave debts, and the clock steps back."""
     draw = random.Random(seed)
     in_one_go, one_by_one = Limiter(MemoryStorage(clock)), Limiter(MemoryStorage(clock))
     plans = [
@@ -443,10 +443,15 @@ def test_check_with_its_own_id_gets_the_same_reply_as_one_without(clock: Clock, 
         hits("9 per 2 seconds; 300/minute"),
         Hits([Hit("two windows", Rule(1, 9))]),
         Hits([Hit("two windows", Rule(2, 12))]),
+        Hits([Hit("tried", Rule(1, 2), shadow=True), Hit("two windows", Rule(2, 12))]),
     ]
     for _ in range(400):
         plan = draw.choice(plans)
-        assert in_one_go.check(plan).reply == one_by_one.check(plan, check_id=uuid4()).reply
+        decisions = in_one_go.check(plan), one_by_one.check(plan, check_id=uuid4())
+        assert decisions[0].reply == decisions[1].reply
+        if draw.random() < 0.05:
+            in_one_go.settle(decisions[0], 4)
+            one_by_one.settle(decisions[1], 4)
         clock.now += draw.choices([0, 1, 100_000, 300_000, 3_000_000, -1, -700_000], [4, 4, 8, 8, 1, 1, 1])[0]
 
 
@@ -461,3 +466,12 @@ def test_refusal_by_the_last_rule_undoes_the_charges_of_earlier_rules(limiter: L
     clock.advance(1)
     limiter.refund(limiter.check(plan))  # its entries are found by the id of the check
     assert [status.remaining for status in limiter.peek(plan).statuses] == [19, 8, 1]
+
+
+def test_refusal_shows_a_quota_as_full_whose_only_unit_was_refunded(limiter: Limiter) -> None:
+    plan = hits("20/minute; 1/hour")
+    limiter.refund(limiter.check(plan), plan[:1])
+
+    refused = limiter.check(plan)
+
+    assert [(status.remaining, status.reset_after) for status in refused.statuses] == [(20, 0), (0, 3600)]
