@@ -149,7 +149,7 @@ def test_memory_storage_ends_a_calendar_day_by_the_system_clock() -> None:
 
 def test_memory_storage_follows_the_system_clock_when_it_is_set() -> None:
     storage = MemoryStorage()
-    storage._origin += 40 * 86_400 * 10**9  # as if the clock had been wrong when the process began
+    storage._origin += 40 * 86_400 * SECOND  # as if the clock had been wrong when the process began
     limiter = Limiter(storage)
     assert limiter.check(hits_for("5/minute", scope="rate")).at > (time.time() + 39 * 86_400) * SECOND
 

@@ -182,14 +182,14 @@ def is_storage(given: object) -> bool:
     return has_members and isinstance(given.shared, bool)  # type: ignore[attr-defined] # a Mock has all attributes
 
 
-ORIGIN = time_ns() - monotonic_ns()
-"""Nanoseconds from 1970 to the origin of the clock of this process."""
+ORIGIN = (time_ns() - monotonic_ns()) // 1000
+"""Microseconds from 1970 to the origin of the clock of this process."""
 
 
 def monotonic_microseconds() -> int:
     """The clock of this process: Unix time when it started, plus the time that has passed since. It never steps
     back."""
-    return (ORIGIN + monotonic_ns()) // 1000
+    return ORIGIN + monotonic_ns() // 1000
 
 
 def elapsed_microseconds() -> int:

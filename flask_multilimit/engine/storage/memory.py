@@ -65,7 +65,7 @@ class MemoryStorage:
         lock = self._lock
         lock.acquire()  # `with` would take longer than the work under the lock
         try:
-            now = (self._origin + monotonic_ns()) // 1000 if self.clock is None else self.clock()
+            now = self._origin + monotonic_ns() // 1000 if self.clock is None else self.clock()
             if now >= self._forgetting.first_due:
                 self._sweep(now, SWEEPS * len(hits))
             try:  # as memoized() does, with one call fewer: every check comes here
@@ -184,14 +184,14 @@ class MemoryStorage:
         return len(self._states)
 
     def _now(self) -> int:
-        return (self._origin + monotonic_ns()) // 1000 if self.clock is None else self.clock()
+        return self._origin + monotonic_ns() // 1000 if self.clock is None else self.clock()
 
     def _now_for(self, hits: tuple[Hit, ...], now: int | None = None) -> int:
         """``now``, by default the clock's. Before a check of a calendar, the clock follows the clock of the system if
         that was set, which makes it another instant."""
         if self.clock is None and calendars_of(hits):
-            origin = time_ns() - monotonic_ns()
-            if abs(origin - self._origin) > AHEAD * 1000:
+            origin = (time_ns() - monotonic_ns()) // 1000
+            if abs(origin - self._origin) > AHEAD:
                 self._origin, now = origin, None
         return self._now() if now is None else now
 
