@@ -54,7 +54,8 @@ class HashSlots:
 
     def __init__(self, start: Iterable[Address], ask: Callable[[Address], Any], deadline: Deadline) -> None:
         self._start = list(start)
-        self._servers = list(start)
+        self.servers: list[Address] = list(start)
+        """Those to ask about the hash slots, in this order: all that are known to be in the cluster, and ``start``."""
         self._ask = ask
         self._deadline = deadline
         self._owners: list[Address | None] | None = None
@@ -83,7 +84,7 @@ class HashSlots:
         if time.monotonic() - self._learned_at < FRESH_SECONDS:
             owners[hash_slot] = to
         else:
-            self._servers = [to, *(address for address in self._servers if address != to)]
+            self.servers = [to, *(address for address in self.servers if address != to)]
             self._owners = None
 
     def record_failure(self, address: Address) -> None:
@@ -97,7 +98,7 @@ class HashSlots:
         self._lock = threading.Lock()
 
     def _ask_last(self, address: Address) -> None:
-        self._servers = [*(other for other in self._servers if other != address), address]
+        self.servers = [*(other for other in self.servers if other != address), address]
 
     def _learn(self) -> list[Address | None]:
         with self._exclusively():
@@ -125,7 +126,7 @@ class HashSlots:
 
     def _ask_servers(self) -> list[Address | None]:
         failure = StorageError("no server of the cluster is known")
-        for address in list(self._servers):
+        for address in list(self.servers):
             try:
                 return self._owners_in(self._ask(address), address)
             except (StorageError, ValueError, TypeError, IndexError) as error:  # noqa: PERF203 - to try the next
@@ -142,7 +143,7 @@ class HashSlots:
             addresses = [(_host(node[0]) or asked[0], int(node[1])) for node in nodes]
             owners[first : last + 1] = [addresses[0]] * (last + 1 - first)
             known |= dict.fromkeys(addresses)
-        self._servers = list(known | dict.fromkeys(self._start))
+        self.servers = list(known | dict.fromkeys(self._start))
         return owners
 
 

@@ -3,10 +3,11 @@ fails, all within one deadline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
+from weakref import WeakSet
 
 from redis.cluster import ClusterNode
 from redis.crc import key_slot
@@ -62,7 +63,7 @@ class NodesOfUri:
         authority, mark, options = rest.partition("?")
         credentials, at, hosts = authority.rpartition("@")
         self._before, self._after = f"{scheme}://{credentials}{at}", f"{mark}{options}"
-        self._clients: list[Any] = []
+        self._clients: WeakSet[Any] = WeakSet()
         self.deadline: SharedDeadline = SharedDeadline(timeout)
         hosts = hosts.removesuffix("/").removesuffix("/0")
         try:
@@ -73,7 +74,7 @@ class NodesOfUri:
 
     def client_at(self, address: Address) -> Any:
         client = timed_client(self._url_of(address), self.deadline)
-        self._clients.append(client)
+        self._clients.add(client)
         return client
 
     def close(self) -> None:
@@ -216,8 +217,16 @@ class Servers:
     def _at(self, address: Address) -> RedisStorage:
         server = self._servers.get(address)
         if server is None:
+            self._forget_all_but({*self._hash_slots.servers, address})
             server = self._servers.setdefault(address, self._storage_on(self._nodes.client_at(address)))
         return server
+
+    def _forget_all_but(self, addresses: Collection[Address]) -> None:
+        """Forget servers that have left the cluster: a new one may have another address each time. Their connections
+        are closed when no thread uses them any more."""
+        for address in list(self._servers):
+            if address not in addresses:
+                self._servers.pop(address, None)
 
     def _asking(self, address: Address) -> RedisStorage:
         return self._storage_on(_Asking(self._at(address)))

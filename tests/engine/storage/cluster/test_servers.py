@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID, uuid4
+from weakref import WeakSet
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -128,6 +130,26 @@ def test_new_clock_applies_to_servers_that_are_already_known() -> None:
 
     assert [server.clock for server in servers] == [later]
     assert storage.clock is later
+
+
+def test_servers_that_have_left_the_cluster_are_forgotten() -> None:
+    """As in Kubernetes, where each new one has another address."""
+    nodes, made = Failing(RedisConnectionError("closed")), WeakSet[Client]()
+    make = nodes.client_at
+
+    def client_at(address: Address) -> Client:
+        made.add(client := make(address))
+        return client
+
+    nodes.client_at = client_at  # type: ignore[method-assign]
+    storage = ClusterStorage(nodes)
+    for number in range(20):
+        nodes.owner = (f"10.0.1.{number}", 6379)
+        assert storage._servers.primaries()
+
+    gc.collect()
+
+    assert len(made) <= len(nodes.start) + 1
 
 
 # What a server answers to CLUSTER SLOTS
