@@ -47,6 +47,13 @@ def test_peek_and_reset_with_invalid_arguments_are_an_error(
                 ask_for(**options)
 
 
+def test_peek_at_an_endpoint_outside_of_a_request_asks_for_a_subject(app: Flask, multilimit: MultiLimit) -> None:
+    app.get("/", endpoint="view")(rate_limiter(type=LimitType.IP, rules="1/minute")(view()))
+
+    with app.app_context(), pytest.raises(RuntimeError, match=r'name a subject, such as "ip:203\.0\.113\.7"'):
+        multilimit.peek("view")
+
+
 def test_numeric_subject_is_found_by_its_text(app: Flask, multilimit: MultiLimit) -> None:
     app.get("/", endpoint="view")(rate_limiter(type=lambda: 5, name="tenant", rules="3/minute")(view()))
     assert statuses(app, "/") == [200]
