@@ -93,11 +93,11 @@ class Routes:
         return path[len(root) :] or "/"
 
     def _make_adapter(self, host: str) -> MapAdapter | None:
-        """The routes for a host; ``None`` for one that the app does not trust: it answers 400 before anything else."""
-        server = self._app.config["SERVER_NAME"] or "localhost"
-        environ = EnvironBuilder(path="/", base_url=f"http://{server}/").get_environ()
-        if host:
-            environ["HTTP_HOST"] = host
+        """The routes for a host; ``None`` for one that the app does not trust: it answers 400 before anything else. If
+        the log does not say the host, it is one that the app trusts."""
+        trusted = self._app.config.get("TRUSTED_HOSTS") or ["localhost"]
+        environ = EnvironBuilder(path="/").get_environ()
+        environ["HTTP_HOST"] = host or self._app.config["SERVER_NAME"] or trusted[0].removeprefix(".")
         try:
             return self._app.create_url_adapter(self._app.request_class(environ))
         except HTTPException:

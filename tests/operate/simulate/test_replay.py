@@ -207,6 +207,14 @@ def test_rules_count_refusals_and_those_of_no_other_rule() -> None:
     assert (long.refused, long.least_remaining) == (0, 46)
 
 
+def test_refusal_beside_a_shadow_is_that_of_one_rule_alone() -> None:
+    app = app_with(rate_limiter(type=IP, rules="1/minute"), rate_limiter(type=IP, rules="1/hour", shadow=True))
+
+    found = {rule.shadow: (rule.refused, rule.alone) for rule in replayed(app, at(0), at(1)).rules}
+
+    assert found == {False: (1, 1), True: (1, 0)}
+
+
 def test_rule_of_a_shared_key_is_that_of_the_stricter_limiter() -> None:
     app = app_with(rate_limiter(type=IP, rules=lambda: "1/minute", name="wide", scope="calls"))
     limits = {"limits": {"index": {"type": "ip", "rules": "2/minute", "scope": "calls"}}}
@@ -330,6 +338,14 @@ def test_slots_are_held_for_the_duration_of_requests() -> None:
     assert report.worst[0].first_refused == START_AT + 2 * SECOND
     assert report.worst[0].longest_lockout == 0, "a wait for a slot has no known length"
     assert (report.commands, not report.notes) == (6 + 4, True), "four were admitted"
+
+
+def test_request_that_a_shadow_would_refuse_holds_no_slot() -> None:
+    app = app_with(rate_limiter(type=IP, rules=Concurrent(1), shadow=True))
+
+    report = replayed(app, at(0, took=10), at(1, took=1), at(2, took=1))
+
+    assert (report.admitted, report.endpoints[0].shadowed) == (3, 2)
 
 
 def test_slot_is_held_beyond_its_timeout_during_a_long_request() -> None:
@@ -462,6 +478,12 @@ def test_override_for_a_subject_applies_only_to_it(status: int, refused: dict[st
     assert {rule.text: rule.refused for rule in report.rules} == refused
 
 
+def test_user_in_the_log_counts_as_logged_in() -> None:
+    report = replayed(app_with(rate_limiter(type=USER, rules="1/minute")), at(0, user="ann"), at(1, user="bob"))
+
+    assert (report.refused, report.notes) == (0, ())
+
+
 def test_values_for_callables_can_be_given() -> None:
     app = app_with(
         rate_limiter(type=lambda: "x", name="api_key", rules="3/minute"),
@@ -519,11 +541,13 @@ def test_header_type_of_a_limits_file_reads_its_field() -> None:
     limits = {"limits": {"index": {"type": "header:X-Api-Key", "rules": "1/minute"}}}
 
     report = replayed(
-        app_with(), at(0, fields={"X-Api-Key": "a"}), at(1, fields={"X-Api-Key": "b"}), at(2), at(3), limits=limits
+        app_with(),
+        *(at(second, fields=fields) for second, fields in enumerate([{"X-Api-Key": "a"}, {}, {}, {}])),
+        limits=limits,
     )
 
-    assert report.refused == 1, "all without the header are one subject"
-    assert [note.requests for note in report.notes] == [2]
+    assert report.refused == 2, "all without the header are one subject"
+    assert [note.requests for note in report.notes] == [3]
 
 
 def test_limit_of_another_type_does_not_count_requests_without_its_field() -> None:
@@ -613,6 +637,13 @@ def test_requests_to_untrusted_hosts_are_left_out() -> None:
     report = replayed(app, at(0, host="shop.example"), at(1, host="evil.example"))
 
     assert (report.outside, report.endpoints[0].requests) == (1, 1)
+
+
+@pytest.mark.parametrize("trusted", [["shop.example"], [".shop.example", "other.example"], None])
+def test_requests_without_a_host_in_the_log_reach_an_app_that_trusts_only_some(trusted: list[str] | None) -> None:
+    report = replayed(app_with(TRUSTED_HOSTS=trusted), at(0))
+
+    assert (report.outside, [each.requests for each in report.endpoints]) == (0, [1])
 
 
 def test_address_in_a_forwarded_field_is_the_last_one() -> None:
