@@ -311,6 +311,13 @@ def test_guesses_with_new_cookies_are_throttled_together(basic_auth_app: Flask) 
     assert [guess_with_new_cookie() for _ in range(12)] == [401] * 10 + [429] * 2
 
 
+@pytest.mark.parametrize("setting", ["deny", "raise"])
+def test_dashboard_answers_while_storage_is_away_and_requests_to_the_app_are_denied(setting: str) -> None:
+    app = made("redis://127.0.0.1:1", MULTILIMIT_ON_STORAGE_ERROR=setting)
+
+    assert browser_of("ada", app).get(f"{ROOT}limits").status_code == 200
+
+
 @pytest.mark.parametrize("at", ["*", "multi*", "multilimit"])
 def test_override_of_a_pattern_does_not_limit_the_dashboard(at: str) -> None:
     app = made()
