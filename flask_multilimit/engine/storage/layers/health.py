@@ -222,7 +222,7 @@ def _of_siblings(proc: Path) -> list[Workers]:
 
 def _parent_of(folder: Path) -> int | None:
     try:
-        return int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        return int((folder / "stat").read_bytes().rpartition(b")")[2].split()[1])
     except OSError:  # the process has just ended
         return None
 

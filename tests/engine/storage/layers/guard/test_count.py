@@ -79,6 +79,16 @@ def test_processes_of_the_same_parent_and_command_are_counted(tmp_path: Path, us
     assert (workers.count, workers.certain) == (2, True)
 
 
+def test_workers_are_counted_beside_a_process_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+    """Linux cuts names after 15 bytes, also within a letter."""
+    for pid, name in [("self", b"serve"), ("11", b"serve"), ("12", "обработчик".encode()[:15])]:
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "cmdline").write_bytes(b"serve")
+        (tmp_path / pid / "stat").write_bytes(b"7 (%b) S %d 0 0" % (name, os.getppid()))
+
+    assert count_workers(environment={}, arguments=["serve"], proc=tmp_path).count == 2
+
+
 def test_number_of_gunicorn_workers_is_read_from_its_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With --preload, it serves before the others are forked. The number may be in gunicorn.conf.py alone."""
     config = Config()
