@@ -53,6 +53,8 @@ _NOT_IN_USE = (
     f"no process uses the server of {PREFIX}STORAGE_URI, so the change would be lost when this command ends: start the "
     "app and send it a request, or write the change into a file of limits"
 )
+MOST_SHOWN = 10
+"""How many endpoints are listed that a change would change, so that what it is stays on the screen."""
 
 
 def _applier() -> ControlApplier:
@@ -402,10 +404,12 @@ def _impact_lines(found: Impact, now: float) -> list[str]:
     if found.replaces is not None:
         by = f", by {found.replaces.author}" if found.replaces.author else ""
         lines += console.paragraph(f"in place of {found.replaces.text} ({found.replaces.id}{by})", indent=4, first="  ")
-    for each in found.endpoints:
+    for each in found.endpoints[:MOST_SHOWN]:
         lines += console.paragraph(f"{each.endpoint}  {', '.join(each.methods)}", indent=4, first="  ")
         lines += [f"    - {text}" for text in each.before]
         lines += [f"    + {text}" for text in each.after]
+    if len(found.endpoints) > MOST_SHOWN:
+        lines.append(f"  and {len(found.endpoints) - MOST_SHOWN} more; see --dry-run --json")
     for text in found.notes:
         lines += console.paragraph(text, indent=2)
     if found.warning:

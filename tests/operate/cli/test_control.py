@@ -12,12 +12,15 @@ from typing import NoReturn
 
 import pytest
 import redis
+from flask import Flask
 from flask.testing import FlaskClient
 
+from flask_multilimit import MultiLimit
 from flask_multilimit.insight.values import ROWS
 from flask_multilimit.operate.cli.base import user_name
 from flask_multilimit.serve.gate import gate_of
 from operate.cli.conftest import SHOP, Command, call
+from support.servers import Server
 from support.waiting import until
 
 
@@ -153,6 +156,19 @@ def test_dry_run_shows_a_change_without_making_it(on_server: Command) -> None:
     assert run.code == 0
     assert "    + ip-20s: 50 per 20s" in run.out
     assert on_server("entries").out.startswith("No changes")
+
+
+def test_change_of_hundreds_of_endpoints_shows_a_few_of_them_before_it_asks(server: Server) -> None:
+    app = Flask("shop")
+    app.config["MULTILIMIT_STORAGE_URI"] = server.url
+    MultiLimit(app)
+    for number in range(300):
+        app.add_url_rule(f"/{number}", f"view{number}", lambda: "ok")
+
+    run = app.test_cli_runner().invoke(args=["multilimit", "set", "view*", "--limit", "5/minute", "--for", "1h"])
+
+    assert len(run.output.splitlines()) < 25
+    assert "  and 290 more; see --dry-run --json\nChange this?" in run.output
 
 
 def test_command_changes_nothing_when_answer_is_no(on_server: Command) -> None:
