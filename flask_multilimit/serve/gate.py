@@ -83,7 +83,9 @@ class AppGate(AppState):
         """Put the gate around the handling of each request.
 
         Flask's hooks are not enough: none runs after the ``before_request`` functions of blueprints, an exception in
-        ``after_request`` is a server error, and header fields must be complete after all other functions.
+        ``after_request`` is a server error, and header fields must be complete after all other functions. A refusal is
+        for error handlers, unless its ``on_rejected`` has made the response: frameworks that format all errors would
+        answer with another.
         """
         preprocess, dispatch = self.app.preprocess_request, self.app.dispatch_request
         process = self.app.process_response
@@ -103,7 +105,9 @@ class AppGate(AppState):
                     elif record.plan.stack is None or record.plan.early:
                         self.check(record.plan, record)
             except RateLimitExceeded as refusal:
-                return _own_answer(refusal)
+                if refusal.response is None:
+                    raise
+                return refusal.response
             return answer
 
         @functools.wraps(dispatch)
@@ -118,7 +122,9 @@ class AppGate(AppState):
                 if record is not None and not record.checked:
                     self._end_early(record, answer)
             except RateLimitExceeded as refusal:
-                return _own_answer(refusal)
+                if refusal.response is None:
+                    raise
+                return refusal.response
             return answer
 
         @functools.wraps(process)
@@ -401,14 +407,6 @@ class AccessCheck:
         notify(request_denied, self._in_force.app, listed=listed, endpoint=endpoint)
         after_this_request(_keep_from_caches)
         raise self._refusals.denied(listed, self._in_force.settings)
-
-
-def _own_answer(refusal: RateLimitExceeded) -> object:
-    """The response of its ``on_rejected``. Frameworks that format all errors would answer with another. Without a
-    response, raise the refusal again, for error handlers."""
-    if refusal.response is None:
-        raise refusal
-    return refusal.response
 
 
 def _keep_from_caches(response: Response) -> Response:
