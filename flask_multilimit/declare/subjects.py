@@ -313,11 +313,11 @@ class Subjects:
         """Whether the app can tell who the user is."""
         return self._find_user_loader() is not None or hasattr(self._app, "login_manager")
 
-    def require_users(self, where: str) -> None:
+    def require_users(self, place: str) -> None:
         """Raise :class:`ConfigurationError` unless the app can tell who the user is."""
         if not self.knows_users:
             raise ConfigurationError(
-                f'limiter on "{where}": type=LimitType.USER needs to know the user; pass user_loader= to MultiLimit, '
+                f"{place}: type=LimitType.USER needs to know the user; pass user_loader= to MultiLimit, "
                 "decorate a function with @multilimit.user_loader, or set up flask-login"
             )
 

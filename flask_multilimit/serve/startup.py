@@ -115,7 +115,7 @@ class Startup:
         state = self._in_force
         for listed in state.access.declared if state.access is not None else ():
             if listed.who.type_name == LimitType.USER.value:
-                state.subjects.require_users(listed.where)
+                state.subjects.require_users(f'{listed.where}: "{listed.who}"')
             elif listed.who.type_name:
                 try:
                     state.plans.require_type(listed.who)
