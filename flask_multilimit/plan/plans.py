@@ -116,7 +116,8 @@ class Plans:
         apply to nothing."""
         problems = self.sources.idle_by_name()
         if problems:
-            raise ConfigurationError("; ".join(problems))
+            meanwhile = '(meanwhile, MULTILIMIT_UNKNOWN_NAMES="warn" lets the app and `flask routes` start)'
+            raise ConfigurationError(f"{'; '.join(problems)} {meanwhile}")
 
     def changed(self, overrides: Overrides) -> Plans:
         """The plans after ``overrides``. Raises :class:`ConfigurationError` if limits like these could not be

@@ -100,6 +100,12 @@ def test_mistake_in_a_setting_is_an_error(app: Flask, make: Make, settings: dict
     assert str(caught.value).count("methods=") <= 1
 
 
+def test_error_about_an_unknown_name_says_how_to_list_the_names_meanwhile(app: Flask, make: Make) -> None:
+    """`flask routes` fails with this error where the module of the app calls `validate`."""
+    with pytest.raises(ConfigurationError, match=r'"gone" or matches it; `flask routes`.*UNKNOWN_NAMES="warn"'):
+        make(EXEMPT=["gone"]).validate(app)
+
+
 def test_unknown_name_is_a_warning_when_configured(app: Flask, make: Make) -> None:
     multilimit = make(EXEMPT=["gone.*"], UNKNOWN_NAMES="warn")
 
