@@ -20,6 +20,7 @@ from flask_multilimit.engine import rules
 from flask_multilimit.engine.storage.layers import health as storage_health
 from flask_multilimit.insight import health, impact, past, standing
 from flask_multilimit.operate import dashboard, usage
+from flask_multilimit.operate.blueprints import LANGUAGES, translated
 from flask_multilimit.operate.dashboard import whatif
 from flask_multilimit.operate.dashboard.shell import rule_in
 
@@ -174,6 +175,10 @@ def test_every_translation_is_used() -> None:
 )
 def test_texts_of_rules_are_translated(text: str, english: str, chinese: str) -> None:
     assert (rule_in("en", text), rule_in("zh", text)) == (english, chinese)
+
+
+def test_no_text_is_no_text_in_any_language() -> None:
+    assert [translated("flask_multilimit.operate.dashboard", language, "") for language in LANGUAGES] == ["", ""]
 
 
 def test_every_unit_of_a_rule_is_translated() -> None:
