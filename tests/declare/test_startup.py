@@ -396,6 +396,10 @@ class TestSettings:
         with pytest.raises(ConfigurationError, match=r"storage=Redis.* of redis\.asyncio.*give a client that is not"):
             MultiLimit(app, storage=kind(host="localhost"))
 
+    def test_pipeline_of_a_redis_client_is_an_error(self, app: Flask) -> None:
+        with pytest.raises(ConfigurationError, match=r"storage=Pipeline: .* give the client that made it"):
+            MultiLimit(app, storage=redis.Redis(port=1).pipeline())
+
     @pytest.mark.parametrize(
         "loader", ["ann", 7, AsyncMock(), lambda _request: "ann"], ids=["text", "number", "async", "argument"]
     )

@@ -108,6 +108,10 @@ def storage_from(given: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
 def _storage_around(given: Any) -> Storage:
     import redis.cluster  # noqa: PLC0415 - see above
 
+    if isinstance(given, (redis.client.Pipeline, redis.cluster.ClusterPipeline)):
+        raise ConfigurationError(
+            f"storage={type(given).__name__}: a pipeline keeps commands until it runs; give the client that made it"
+        )
     if isinstance(given, redis.cluster.RedisCluster):
         return cast("Storage", load("ClusterStorage").from_client(given))
     if isinstance(given, redis.Redis):
