@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
@@ -140,6 +139,7 @@ def brief(value: object) -> str:
         return f"{type(value).__name__} too long to show"
     except Exception:  # a lazy translation needs a request
         return f"a {type(value).__name__}"
-    if "://" in text:
-        text = re.sub("://.*@", "://***@", text)
+    before, _, rest = text.partition("://")
+    if "@" in rest:
+        text = f"{before}://***@{rest.rpartition('@')[2]}"
     return text if len(text) <= 80 else text[:77] + "..."
