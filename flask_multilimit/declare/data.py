@@ -649,7 +649,7 @@ def _parsed(path: Path) -> Any:
     try:
         if path.stat().st_size > LONGEST_FILE:
             raise ConfigurationError(f"has more than {LONGEST_FILE} bytes")
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # editors on Windows begin it with a byte order mark
         found = parse(text) if text.strip() else {}
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error

@@ -219,14 +219,15 @@ def test_data_can_contain_python_objects() -> None:
     assert callable(declared.charge_when)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 @pytest.mark.parametrize("name", ["limits.json", "limits.toml"])
-def test_toml_and_json_files_give_the_same_limits(name: str, tmp_path: Path) -> None:
+def test_toml_and_json_files_give_the_same_limits(name: str, encoding: str, tmp_path: Path) -> None:
     texts = {
         "limits.json": '{"limits": {"api.*": [{"type": "ip", "rules": "5/day"}],"health": "off"}, "deny": ["::1"]}',
         "limits.toml": 'deny = ["::1"]\n[limits]\nhealth = "off"\n[[limits."api.*"]]\ntype = "ip"\nrules = "5/day"',
     }
     file = tmp_path / name
-    file.write_text(texts[name])
+    file.write_text(texts[name], encoding=encoding)
 
     read = read_limits(file)
 
