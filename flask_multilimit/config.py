@@ -4,7 +4,6 @@
 
 import difflib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from flask import Flask
@@ -151,7 +150,7 @@ class Settings(BaseModel):
     control: bool = True
     """Whether limits and lists can be changed while the app runs: a thread asks a shared storage twice a second."""
 
-    control_copy: str | None = None
+    control_copy: str | None = Field(None, min_length=1)
     """A file in which workers keep the newest changes, relative to the app's instance folder. A worker that starts
     while the storage is down applies them. Without it, such a worker knows no bans and no changes."""
 
@@ -174,13 +173,6 @@ class Settings(BaseModel):
         if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
             raise ValueError(f"give a list of {NAMES if info.field_name == 'exempt' else WHO}")
         return tuple(value)
-
-    @field_validator("control_copy")
-    @classmethod
-    def _check_control_copy(cls, value: str | None) -> str | None:
-        if value is not None and (not Path(value).name or "\0" in value):
-            raise ValueError("give the path of a file")
-        return value
 
     @field_validator("limits", mode="before")
     @classmethod
@@ -260,6 +252,7 @@ _REMEDIES = {
     "dict_type": "give a table",
     "string_type": "give text",
     "string_unicode": "give valid Unicode",
+    "string_too_short": "give text that is not empty",
     "int_type": "give a whole number",
     "float_type": "give a number",
     "float_parsing": "give a number",

@@ -349,20 +349,20 @@ class DiskCopy:
     def write(self, stamp: str, run: str, text: str) -> None:
         """Replace the copy in one step."""
         content = f"{self._key} {stamp} {run}\n{text}".encode()
-        temporary = self.path.with_name(f"{self.path.name}.{token_hex(4)}")
         try:
+            temporary = self.path.with_name(f"{self.path.name}.{token_hex(4)}")
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
                 _write_new(temporary, content)
                 temporary.replace(self.path)
             finally:
                 temporary.unlink(missing_ok=True)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # no file can have this path
             self._warn_once(error)
         else:
             self._cannot_write = False
 
-    def _warn_once(self, error: OSError) -> None:
+    def _warn_once(self, error: Exception) -> None:
         if not self._cannot_write:
             self._cannot_write = True
             self._logger.warning(

@@ -154,11 +154,12 @@ def test_untrustworthy_copy_is_ignored_and_logged(
     assert why in logged
 
 
-def test_folder_that_cannot_be_written_is_logged_once_and_changes_apply(
-    own_server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("name", ["file/changes", "a\0b", "/"])
+def test_copy_that_cannot_be_written_is_logged_once_and_changes_apply(
+    own_server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     (tmp_path / "file").touch()
-    shop = worker(own_server, tmp_path / "file" / "changes")
+    shop = worker(own_server, tmp_path / name)
 
     shop.control.deny(CLIENT, lasting=True)
     shop.control.deny("203.0.113.1", lasting=True)
