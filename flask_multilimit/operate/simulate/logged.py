@@ -68,7 +68,7 @@ class LoggedRequest(NamedTuple):  # a frozen dataclass takes three times as long
         """A request. ``when`` is a datetime with a time zone, or seconds since 1970; ``took`` is in seconds."""
         if isinstance(when, datetime):
             if when.tzinfo is None:
-                raise ValueError(f"{when!r:.80} has no time zone: give one, such as datetime.timezone.utc")
+                raise ValueError(f"{when!r} has no time zone: give one, such as datetime.timezone.utc")
             when = when.timestamp()
         lasted = None if took is None else round(took * MICROSECONDS)
         return cls(round(when * MICROSECONDS), method, target, address, status, user, host, fields, took=lasted)
