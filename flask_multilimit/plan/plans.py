@@ -32,7 +32,7 @@ from ..declare.subjects import (
     types_in,
 )
 from ..engine import ConfigurationError
-from ..engine.errors import brief
+from ..engine.errors import check_text
 from ..engine.text import Phrase
 from .checks import (
     counted_together,
@@ -385,16 +385,10 @@ def _answers_options(route: Route | None) -> bool:
     return bool(getattr(route, "provide_automatic_options", False))
 
 
-def check_scope(scope: object) -> None:
-    """Raise :class:`ConfigurationError` unless ``scope`` is text, as in a call that makes a check."""
-    if not isinstance(scope, str):
-        raise ConfigurationError(f"scope={brief(scope)}: name what is limited, as text")
-
-
 def inline_declaration(scope: str, options: dict[str, Any], subjects: Mapping[str, str] | None) -> Declaration:
     """The limiter of a check of ``scope`` that is given in the call, by the type of the ``subjects`` if some are given.
     Raises :class:`ConfigurationError`."""
-    check_scope(scope)
+    check_text("scope", scope)
     if options.get("rules", ()) is None:
         raise ConfigurationError('rules=None: give rules, such as "5/minute"')
     reject_unknown_options(f'limiter on "{scope}"', options)

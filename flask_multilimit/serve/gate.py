@@ -26,7 +26,7 @@ from ..declare.subjects import (
 )
 from ..engine import ConfigurationError, Decision, Hit, StorageDenied, StorageError
 from ..engine.algorithms import BAN
-from ..engine.errors import brief
+from ..engine.errors import brief, check_text
 from ..engine.hits import Hits
 from ..engine.limiter import decide_unlimited
 from ..engine.reply import ALLOWED
@@ -34,7 +34,7 @@ from ..observe import traffic
 from ..observe.events import Observer, Outcome
 from ..plan.endpoint import Plan, revised
 from ..plan.hits import ENDED_REQUEST, AppliedLimits
-from ..plan.plans import check_scope, inline_declaration
+from ..plan.plans import inline_declaration
 from ..plan.sources import UNMATCHED_SCOPE
 from ..signals import limit_event, limits_checked, notify, request_denied, request_rejected, shadow_rejected
 from .applier import ControlApplier
@@ -302,7 +302,7 @@ class AppGate(AppState):
         """Decide on hits that no limiter of the app has made."""
         if not isinstance(hits, Hits):
             raise ConfigurationError(f"hits={brief(hits)}: give what hits_for(...) returns, or Hits([...])")
-        check_scope(scope)
+        check_text("scope", scope)
         hits = hits.at(scope)
         changed = self.limiter.with_overrides(hits)
         applied = AppliedLimits.of_hits(changed or hits, subject)

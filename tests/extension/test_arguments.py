@@ -76,7 +76,7 @@ def test_numeric_subject_is_found_by_its_text(app: Flask, multilimit: MultiLimit
         ),
         (
             lambda multilimit: multilimit.check_hits(HITS, scope=[], subject="plan:ann"),
-            r"scope=\[\]: name what is limited",
+            r"scope=\[\]: give text",
         ),
         (lambda multilimit: multilimit.validate(5), "app=int of builtins: give the Flask object itself"),
         (lambda multilimit: multilimit.control.deny("::1", lasting="no"), "lasting='no': give True or False"),
@@ -102,7 +102,7 @@ def test_single_value_in_place_of_a_list_is_an_error(option: str, given: Any) ->
 
 def test_check_without_a_scope_is_an_error(app: Flask, multilimit: MultiLimit) -> None:
     nothing: Any = None
-    with app.app_context(), pytest.raises(ConfigurationError, match="scope=None: name what is limited"):
+    with app.app_context(), pytest.raises(ConfigurationError, match="scope=None: give text"):
         multilimit.check("1/minute", scope=nothing)
 
 

@@ -234,7 +234,7 @@ class TestMistakes:
         ("options", "message"),
         [
             ({"scope": ""}, 'limiter on "": scope='),
-            ({"scope": 5}, "scope=5: name what is limited, as text"),
+            ({"scope": 5}, "scope=5: give text"),
             ({"rules": "5/fortnight"}, 'limiter on "mail": rule .*unknown unit'),
             ({"rules": lambda: "5/minute"}, "a callable for rules is for declarations; call it here"),
             ({"cots": 1}, r"'cots' is not an option of a limiter; did you mean 'cost'\?"),
