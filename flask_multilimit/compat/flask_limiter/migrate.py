@@ -21,9 +21,7 @@ NOTES_BY_ALGORITHM = {
     "sliding_window_counter": "To keep the strategy sliding-window-counter, write "
     'Rule(time, count, algorithm="sliding_window_counter").',
 }
-ADDRESSES = (
-    "LimitType.IP takes all addresses of an IPv6 /64 as one client: MULTILIMIT_IPV6_PREFIX = 128 keeps them apart."
-)
+ADDRESSES = "IP takes all addresses of an IPv6 /64 as one client: MULTILIMIT_IPV6_PREFIX = 128 keeps them apart."
 WITH_STATEMENTS = 'Limits of "with" statements are not printed: look for them in your code.'
 ON_REJECTED = "on_rejected is called with a Decision instead of a RequestLimit; error handlers are not called"
 TAKEN = frozenset(("default", "global", "ip", "user", "anonymous", "client"))

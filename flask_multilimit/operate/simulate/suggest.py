@@ -578,7 +578,7 @@ def _text(rules: Sequence[Rule]) -> str | None:
 
 
 def _type(name: str) -> str:
-    types = [f"LimitType.{part.upper()}" for part in name.split("+") if part in _TYPES]
+    types = [part.upper() for part in name.split("+") if part in _TYPES]
     if ":" in name:
         return f"type={json.dumps(name)}"
     if not types:

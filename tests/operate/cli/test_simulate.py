@@ -303,8 +303,8 @@ def test_suggest_prints_json(on_memory: Command, log: Path) -> None:
 @pytest.mark.parametrize(
     ("type_", "declared"),
     [
-        ("default", "type=LimitType.DEFAULT"),
-        ("user+ip", "type=(LimitType.USER, LimitType.IP)"),
+        ("default", "type=DEFAULT"),
+        ("user+ip", "type=(USER, IP)"),
         ("agent", 'type=agent, name="agent"'),
     ],
 )

@@ -235,7 +235,7 @@ def test_count_of_the_whole_app_becomes_an_application_limit() -> None:
 
     assert toml(found) == 'application_limits = { type = "ip", rules = "5/minute" }'
     assert declaration(found, found.proposed) == (
-        "MultiLimit(app, application_limits=rate_limiter(type=LimitType.IP, rules=[Rule(time=60, count=5)]))"
+        "MultiLimit(app, application_limits=rate_limiter(type=IP, rules=[Rule(time=60, count=5)]))"
     )
     assert command(found) is None
 
@@ -323,7 +323,7 @@ def test_calendar_and_rate_are_proposed_in_every_form() -> None:
         {"count": 7, "per": "month", "timezone": "Europe/Berlin", "anchor": 15},
     ]
     assert declaration(found, found.proposed) == (
-        "@rate_limiter(type=LimitType.USER, rules=[Rule(time=60, count=1), "
+        "@rate_limiter(type=USER, rules=[Rule(time=60, count=1), "
         "Calendar(7, 'month', timezone='Europe/Berlin', anchor=15)])"
     )
     assert toml(found) == (
@@ -440,7 +440,7 @@ def test_proposed_rules_in_units_are_below_a_gap_and_settle() -> None:
     )
     validated(LimitsFile, "pasted", parse_toml(pasted))
     assert declaration(found, found.proposed) == (
-        '@rate_limiter(type=LimitType.IP, rules=[Rule(time=3600, count=170, algorithm="sliding_window_counter")], '
+        '@rate_limiter(type=IP, rules=[Rule(time=3600, count=170, algorithm="sliding_window_counter")], '
         'cost=85, settle="header:X-Tokens")'
     )
     assert command(found) is None
