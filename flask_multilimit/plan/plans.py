@@ -111,14 +111,6 @@ class Plans:
         reject_accidental_sharing(dict(self._endpoints))
         reject_mixed(self.made)
 
-    def require_known_names(self) -> None:
-        """Raise :class:`ConfigurationError` for limits and exemptions by name, and limits of blueprints, that
-        apply to nothing."""
-        problems = self.sources.idle_by_name()
-        if problems:
-            meanwhile = '(meanwhile, MULTILIMIT_UNKNOWN_NAMES="warn" lets the app and `flask routes` start)'
-            raise ConfigurationError(f"{'; '.join(problems)} {meanwhile}")
-
     def changed(self, overrides: Overrides) -> Plans:
         """The plans after ``overrides``. Raises :class:`ConfigurationError` if limits like these could not be
         declared."""

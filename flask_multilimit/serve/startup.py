@@ -126,9 +126,11 @@ class Startup:
         """What deserves a warning. Raises :class:`ConfigurationError` for limits and exemptions that apply to nothing,
         unless the settings permit them."""
         state = self._in_force
-        if state.settings.unknown_names == "error":
-            state.plans.require_known_names()
-        return [*state.plans.sources.idle_by_name(), *_settings_of_flask_limiter(state.app)]
+        problems = state.plans.sources.idle_by_name()
+        if problems and state.settings.unknown_names == "error":
+            meanwhile = '(meanwhile, MULTILIMIT_UNKNOWN_NAMES="warn" lets the app and `flask routes` start)'
+            raise ConfigurationError(f"{'; '.join(problems)} {meanwhile}")
+        return [*problems, *_settings_of_flask_limiter(state.app)]
 
     def follow_again(self) -> None:
         """Follow changes again from the next check on, because the thread that followed them has ended."""

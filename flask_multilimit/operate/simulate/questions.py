@@ -173,7 +173,8 @@ def limits_of(app: Flask, limits: Limits | None = None) -> LimitSet:
     else:
         written = [("limits: ", validated(LimitsFile, "limits", limits))]
     plans = Plans(app, Sources.of(app, written), subjects=gate.subjects, key_prefix=gate.settings.key_prefix)
-    plans.require_known_names()
+    if problems := plans.sources.idle_by_name():
+        raise ConfigurationError("; ".join(problems))
     plans.build()
     return LimitSet(plans, declared_lists(written))
 

@@ -516,6 +516,11 @@ def test_unmatched_limiter_reads_its_field_and_given_cost() -> None:
     assert [(each.name, each.requests, each.refused) for each in report.endpoints] == [("unmatched", 2, 1)]
 
 
+def test_error_about_an_unknown_name_in_tried_limits_is_not_about_the_start_of_the_app() -> None:
+    with pytest.raises(ConfigurationError, match=r'no endpoint or blueprint is called "gone".* lists the endpoints$'):
+        replayed(app_with(), limits={"limits": {"gone": "1/minute"}})
+
+
 def test_cost_of_an_unknown_name_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="no endpoint and no limiter is called 'unit'"):
         replayed(app_with(), costs={"unit": 2})
