@@ -216,9 +216,12 @@ def _addresses(gate: AppGate) -> Iterator[Finding]:
 
 
 def _counts_by_address(gate: AppGate) -> str:
-    if _limits_by(LimitType.IP, gate):
+    types = _types(gate)
+    if LimitType.IP in types:
         return "IP limits"
-    by_address = gate.settings.anonymous_user == "ip" and _limits_by(LimitType.USER, gate)
+    if any(getattr(each, "__name__", "") == "get_remote_address" for each in types):  # of the bridge
+        return "limits by get_remote_address"
+    by_address = gate.settings.anonymous_user == "ip" and LimitType.USER in types
     return "user limits, which count clients without a login by address" if by_address else ""
 
 
@@ -232,7 +235,7 @@ def _proxy_fix(wsgi_app: Any) -> ProxyFix | None:
 
 
 def _users(gate: AppGate) -> Iterator[Finding]:
-    if not _limits_by(LimitType.USER, gate):
+    if LimitType.USER not in _types(gate):
         return
     if _saw_only_anonymous(gate):
         yield Finding(
@@ -257,8 +260,8 @@ def _saw_only_anonymous(gate: AppGate) -> bool:
     return ANONYMOUS in types and LimitType.USER.value not in types
 
 
-def _limits_by(wanted: LimitType, gate: AppGate) -> bool:
-    return any(wanted in types_in(listed.planned.declaration.type) for listed in limiters_of(gate))
+def _types(gate: AppGate) -> list[object]:
+    return [each for listed in limiters_of(gate) for each in types_in(listed.planned.declaration.type)]
 
 
 def _examine_traffic(gate: AppGate) -> Finding:

@@ -130,9 +130,10 @@ def test_limits_of_the_bridge_are_counted(app: Flask) -> None:
     app.get("/limited", endpoint="limited")(view())
     Limiter(get_remote_address, app=app, storage_uri="memory://", default_limits=["5/minute"])
 
-    (found,) = [found for found in examine(gate_of(app)) if found.name == "declarations"]
+    found = {each.name: each.text for each in examine(gate_of(app))}
 
-    assert found.text == "1 endpoint limited, 1 without any limit: static."
+    assert found["declarations"] == "1 endpoint limited, 1 without any limit: static."
+    assert found["addresses"].startswith("There are limits by get_remote_address, but no ProxyFix.")
 
 
 def test_doctor_says_that_limits_of_flask_limiter_are_not_counted(app: Flask) -> None:
