@@ -7,7 +7,8 @@ told about.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 
 from flask_multilimit.engine.text import SafeLogger
 
@@ -18,6 +19,8 @@ from .settings import unknown_settings
 
 _logger = SafeLogger(logging.getLogger("flask_multilimit.compat"))
 """Our own logger, because apps may process the lines of Flask-Limiter's."""
+_ANY = "any"
+"""The methods of a route that takes all."""
 
 
 def _limits_of(state: InForce) -> list[Limit]:
@@ -69,9 +72,22 @@ DIFFERENCES: dict[str, Callable[[InForce], bool]] = {
 """By name, whether an app may see it."""
 
 
+def _idle_limits(state: InForce) -> Iterator[str]:
+    """A message for each limit of a view or a blueprint whose routes take none of its methods."""
+    taken = defaultdict[str, set[str]](set)
+    for route in state.app.url_map.iter_rules():
+        for name in (view_name(state.app, route.endpoint), *route.endpoint.split(".")[:-1]):
+            taken[name] |= route.methods or {_ANY}
+    for name, limits in {**state.registry.decorated, **state.registry.blueprints}.items():
+        for methods in {tuple(map(str.upper, each.methods)) for each in limits if each.methods}:
+            if taken[name] and taken[name].isdisjoint({*methods, _ANY}):
+                only = ", ".join(sorted(taken[name]))
+                yield f"a limit of {name} for {', '.join(methods)} never applies: its routes take only {only}"
+
+
 def warn(state: InForce) -> None:
-    """Log the differences that an app may see, and the settings that it misspells."""
-    for text in unknown_settings(state.app.config):
+    """Log the differences that an app may see, the settings that it misspells, and limits that never apply."""
+    for text in (*unknown_settings(state.app.config), *_idle_limits(state)):
         _logger.warning("%s", text)
     if found := [name for name, touches in DIFFERENCES.items() if touches(state)]:
         _logger.warning(

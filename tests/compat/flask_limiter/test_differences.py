@@ -96,3 +96,42 @@ def test_unknown_settings_are_logged_with_the_nearest_known_name(caplog: pytest.
         in caplog.messages
     )
     assert "RATELIMIT_GUEST_USER is not a setting of Flask-Limiter" in caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("methods", "routed", "told"),
+    [
+        (["POST"], ["GET"], True),
+        (["post", "put"], ["GET"], True),
+        (["POST", "GET"], ["GET"], False),
+        (["POST"], ["GET", "POST"], False),
+        (["HEAD"], ["GET"], False),
+        (None, ["GET"], False),
+    ],
+)
+@pytest.mark.parametrize("target", ["view", "blueprint", "blueprint around it"])
+def test_limit_for_methods_that_its_routes_do_not_take_is_logged(
+    methods: list[str] | None, routed: list[str], told: bool, target: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in Superset, whose limit of logins is on the route that shows the form."""
+    limiter = Limiter(get_remote_address, storage_uri="memory://")
+    limit = limiter.limit("5/minute", methods=methods)
+    view = limit(one_page) if target == "view" else one_page
+    inner, outer = Blueprint("auth", __name__), Blueprint("site", __name__)
+    inner.add_url_rule("/login", "login", view, methods=routed)
+    if target != "view":
+        limit(inner if target == "blueprint" else outer)
+    outer.register_blueprint(inner)
+    app = Flask("shop")
+    app.register_blueprint(outer)
+    limiter.init_app(app)
+    for _ in range(2):
+        app.test_client().get("/login")
+
+    found = [each for each in caplog.messages if "never applies: its routes take only GET, HEAD, OPTIONS" in each]
+
+    assert len(found) == told, caplog.messages
+
+
+def one_page() -> str:
+    return "page"
