@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 from weakref import WeakSet
@@ -366,15 +366,16 @@ class MultiLimit:
         here are closed.
 
         For processes that make one app after another, such as tests. A later check opens new connections, and follows
-        changes again.
+        changes again. If a storage raises, everything else is closed first.
         """
-        for app in list(self._apps):
-            gate = gate_of(app)
-            gate.applier.follower.close()
-            gate.startup.follow_again()
-            gate.settlement.close()
-            gate.audience.background.close()
-            gate.limiter.close()
+        with ExitStack() as last_first:
+            for app in list(self._apps):
+                gate = gate_of(app)
+                last_first.callback(gate.limiter.close)
+                last_first.callback(gate.audience.background.close)
+                last_first.callback(gate.settlement.close)
+                last_first.callback(gate.startup.follow_again)
+                last_first.callback(gate.applier.follower.close)
 
     def validate(self, app: Flask | None = None) -> None:
         """Raise :class:`ConfigurationError` for any mistake in the limits of ``app`` (default: the current app). This

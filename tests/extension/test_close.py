@@ -14,7 +14,8 @@ from flask import Blueprint, Flask, Response
 
 from flask_multilimit import MultiLimit, Rule, rate_limiter
 from flask_multilimit.control.store import StoredDocument
-from flask_multilimit.engine import Limiter, hits_for
+from flask_multilimit.engine import Limiter, MemoryStorage, hits_for
+from flask_multilimit.engine.storage.schemes import SCHEMES, Scheme
 from flask_multilimit.engine.threads import Beat
 from flask_multilimit.observe.traffic.reading import reader_of
 from flask_multilimit.serve.gate import gate_of
@@ -97,6 +98,31 @@ def test_close_ends_the_threads_of_all_apps() -> None:
     until(lambda: not probe_threads() & threads)
     assert [statuses(app, "/") for app, _ in made] == [[200], [200]], "limits still work"
     assert not probe_threads() & threads
+
+
+def test_close_closes_every_app_although_a_storage_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = set[str]()
+
+    class OwnStorage(MemoryStorage):
+        def __init__(self, uri: str) -> None:
+            super().__init__()
+            self.uri = uri
+
+        def close(self) -> None:
+            closed.add(self.uri)
+            raise OSError(self.uri)
+
+    monkeypatch.setitem(SCHEMES, "own", Scheme(lambda uri, _: OwnStorage(uri)))
+    multilimit = MultiLimit()
+    apps = [Flask(str(i)) for i in range(3)]
+    for app in apps:
+        app.config["MULTILIMIT_STORAGE_URI"] = f"own://{app.name}"
+        multilimit.init_app(app)
+
+    with pytest.raises(OSError, match="own://"):
+        multilimit.close()
+
+    assert closed == {"own://0", "own://1", "own://2"}
 
 
 def test_close_ends_all_background_threads() -> None:
