@@ -104,8 +104,7 @@ class NodesOfClient:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._nodes: list[ClusterNode] = []  # redis-py 5.0 closes the connections of a node that is garbage
-        self._own_clients: list[Any] = []
+        self._own_clients: WeakSet[Any] = WeakSet()
         self.deadline: SharedDeadline = SharedDeadline(None)
         self.start: Sequence[Address] = [(str(node.host), int(node.port)) for node in client.get_nodes()]
 
@@ -114,16 +113,15 @@ class NodesOfClient:
         known = self._client.get_node(host=host, port=port)
         node = known or ClusterNode(host, port)  # type: ignore[no-untyped-call]
         client = self._client.get_redis_connection(node)
-        self._nodes.append(node)
+        client.node_of_cluster = node  # redis-py 5.0 closes the connections of a node that is garbage
         if known is None:
-            self._own_clients.append(client)
+            self._own_clients.add(client)
         return client
 
     def close(self) -> None:
         """Close the connections to servers that the client did not know. The others belong to the client."""
         while self._own_clients:
             self._own_clients.pop().close()
-        self._nodes.clear()
 
 
 class Servers:

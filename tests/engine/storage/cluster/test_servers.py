@@ -9,6 +9,8 @@ from uuid import UUID, uuid4
 from weakref import WeakSet
 
 import pytest
+import redis
+from redis.cluster import ClusterNode
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
@@ -16,7 +18,7 @@ from flask_multilimit.engine import ClusterStorage, StorageError
 from flask_multilimit.engine.decision import Charge
 from flask_multilimit.engine.storage.addresses import Address
 from flask_multilimit.engine.storage.cluster.hash_slots import HASH_SLOTS, HashSlots
-from flask_multilimit.engine.storage.cluster.servers import MOST_SERVERS, Servers, SharedDeadline
+from flask_multilimit.engine.storage.cluster.servers import MOST_SERVERS, NodesOfClient, Servers, SharedDeadline
 from flask_multilimit.engine.storage.redis.connections import Deadline
 from flask_multilimit.engine.storage.redis.storage import RedisStorage
 from support.bench import hits
@@ -150,6 +152,41 @@ def test_servers_that_have_left_the_cluster_are_forgotten() -> None:
     gc.collect()
 
     assert len(made) <= len(nodes.start) + 1
+
+
+class ClusterClient:
+    """As much of a ``RedisCluster`` as is asked for clients of servers that it does not know."""
+
+    def __init__(self) -> None:
+        self.made = WeakSet[redis.Redis]()
+        self.nodes_manager = self
+
+    def get_nodes(self) -> list[ClusterNode]:
+        return []
+
+    def get_node(self, **_: Any) -> None:
+        return None
+
+    def remap_host_port(self, *address: Any) -> Any:
+        return address
+
+    def get_redis_connection(self, node: ClusterNode) -> redis.Redis:
+        node.redis_connection = client = redis.Redis(host=node.host, port=node.port)
+        self.made.add(client)
+        return client
+
+
+def test_client_of_a_server_is_kept_no_longer_than_it_is_used() -> None:
+    cluster = ClusterClient()
+    nodes = NodesOfClient(cluster)
+    used = nodes.client_at(FIRST)
+    for number in range(20):
+        nodes.client_at((f"10.0.1.{number}", 6379))
+
+    gc.collect()
+
+    assert list(cluster.made) == [used]
+    assert used.node_of_cluster.redis_connection is used, "redis-py 5.0 closes the connections of a lost node"
 
 
 # What a server answers to CLUSTER SLOTS
