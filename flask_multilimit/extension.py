@@ -366,7 +366,8 @@ class MultiLimit:
         here are closed.
 
         For processes that make one app after another, such as tests. A later check opens new connections, and follows
-        changes again. If a storage raises, everything else is closed first.
+        changes again. If a storage raises, everything else is closed first. Do not call this in a signal handler, which
+        may have interrupted a check that holds a lock: raise :exc:`SystemExit` there.
         """
         with ExitStack() as last_first:
             for app in list(self._apps):
