@@ -3,7 +3,7 @@ fails, all within one deadline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
@@ -13,6 +13,7 @@ from redis.cluster import ClusterNode
 from redis.crc import key_slot
 
 from ...errors import ConfigurationError, StorageError
+from ...forks import listed
 from ..addresses import Address, host_and_port, shown_storage
 from ..redis.connections import Deadline
 from ..redis.storage import RedisStorage
@@ -78,8 +79,8 @@ class NodesOfUri:
         return client
 
     def close(self) -> None:
-        while self._clients:
-            self._clients.pop().close()
+        for client in listed(self._clients):
+            client.close()
 
     def _url_of(self, address: Address) -> str:
         host, port = address
@@ -120,8 +121,8 @@ class NodesOfClient:
 
     def close(self) -> None:
         """Close the connections to servers that the client did not know. The others belong to the client."""
-        while self._own_clients:
-            self._own_clients.pop().close()
+        for client in listed(self._own_clients):
+            client.close()
 
 
 class Servers:
@@ -215,16 +216,8 @@ class Servers:
     def _at(self, address: Address) -> RedisStorage:
         server = self._servers.get(address)
         if server is None:
-            self._forget_all_but({*self._hash_slots.servers, address})
             server = self._servers.setdefault(address, self._storage_on(self._nodes.client_at(address)))
         return server
-
-    def _forget_all_but(self, addresses: Collection[Address]) -> None:
-        """Forget servers that have left the cluster: a new one may have another address each time. Their connections
-        are closed when no thread uses them any more."""
-        for address in list(self._servers):
-            if address not in addresses:
-                self._servers.pop(address, None)
 
     def _asking(self, address: Address) -> RedisStorage:
         return self._storage_on(_Asking(self._at(address)))
@@ -233,7 +226,14 @@ class Servers:
         return RedisStorage(client, clock=self.clock, deadline=self.deadline)
 
     def _ask_for_hash_slots(self, address: Address) -> Any:
+        self._forget_servers_that_left()
         return self._at(address).ask(b"CLUSTER", b"SLOTS")
+
+    def _forget_servers_that_left(self) -> None:
+        """Forget servers that the last answer did not name: where each new server has another address, there would be
+        more and more. Their connections are closed when no thread uses them any more."""
+        for address in self._servers.keys() - set(self._hash_slots.servers):
+            self._servers.pop(address, None)
 
 
 class _Asking:

@@ -134,16 +134,23 @@ def test_new_clock_applies_to_servers_that_are_already_known() -> None:
     assert storage.clock is later
 
 
-def test_servers_that_have_left_the_cluster_are_forgotten() -> None:
-    """As in Kubernetes, where each new one has another address."""
-    nodes, made = Failing(RedisConnectionError("closed")), WeakSet[Client]()
-    make = nodes.client_at
+class Counted(Failing):
+    """Counts the clients that were made, and those that are still there."""
 
-    def client_at(address: Address) -> Client:
-        made.add(client := make(address))
+    def __init__(self, error: RedisError) -> None:
+        super().__init__(error)
+        self.made = 0
+        self.alive = WeakSet[Client]()
+
+    def client_at(self, address: Address) -> Client:
+        self.made += 1
+        self.alive.add(client := super().client_at(address))
         return client
 
-    nodes.client_at = client_at  # type: ignore[method-assign]
+
+def test_servers_that_have_left_the_cluster_are_forgotten() -> None:
+    """As in Kubernetes, where each new one has another address."""
+    nodes = Counted(RedisConnectionError("closed"))
     storage = ClusterStorage(nodes)
     for number in range(20):
         nodes.owner = (f"10.0.1.{number}", 6379)
@@ -151,7 +158,19 @@ def test_servers_that_have_left_the_cluster_are_forgotten() -> None:
 
     gc.collect()
 
-    assert len(made) <= len(nodes.start) + 1
+    assert len(nodes.alive) == 3, "the one that tells the owners, and the owners that it told last"
+
+
+def test_servers_to_which_hash_slots_move_keep_their_connections() -> None:
+    """Before they own a hash slot, no server names them in its CLUSTER SLOTS."""
+    nodes = Counted(ResponseError())
+    storage = ClusterStorage(nodes)
+    for number in range(10):
+        nodes.owner = FIRST
+        nodes.error = ResponseError(f"ASK 0 10.0.1.{number % 2}:6379")
+        storage.reset(["key"])
+
+    assert nodes.made == 3
 
 
 class ClusterClient:
