@@ -80,9 +80,8 @@ class Beat:
     def close(self, *, wait: float = 0.0) -> bool:
         """Let the thread end, and wait for that at most ``wait`` seconds; return whether it has ended. A later
         :meth:`wake` starts another."""
-        thread = self._thread
         with self._condition():
-            self._turn, self.wakes_at = None, NEVER
+            thread, self._turn, self.wakes_at = self._thread, None, NEVER
             self._condition().notify_all()
         if wait and thread is not None and thread is not threading.current_thread():
             thread.join(wait)

@@ -173,6 +173,23 @@ def test_close_ends_the_thread_and_the_next_wake_starts_another() -> None:
         assert not threads()
 
 
+def test_close_knows_a_thread_that_another_one_starts_meanwhile() -> None:
+    task = Held(None)
+    beat = background(task)
+    condition = beat._condition
+
+    def wake_first() -> threading.Condition:
+        beat._condition = condition
+        beat.wake()
+        assert task.begun.wait(PATIENCE)
+        return condition()
+
+    beat._condition = wake_first  # type: ignore[assignment]
+
+    assert not beat.close(), "its task is running"
+    task.go_on.set()
+
+
 def test_beat_logs_that_no_thread_can_be_started_and_recovers(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
