@@ -256,6 +256,8 @@ def _take_back(logs: MutableMapping[str, Log | None], units: Iterable[Unit], ref
         if log is not None:
             del log.entries[-_PER_ENTRY:]
             log.room += 1
+            if log.room == log.quota.count:  # empty: what it had measured holds for this instant alone
+                log.known_until = 0
 
 
 def _drop_expired(expired: Iterable[tuple[Log, int]]) -> None:

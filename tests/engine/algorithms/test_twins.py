@@ -131,8 +131,7 @@ def step(*, back: bool) -> st.SearchStrategy[Advance | Ask | Again]:
 
 @dataclass
 class History:
-    """Plays the same steps to all limiters, and to the oracle if there is one, and compares every reply. The first
-    limiter gives each check its id."""
+    """Plays the same steps to all limiters, and to the oracle if there is one, and compares every reply."""
 
     plan: list[Rule]
     changed: list[Rule]
@@ -183,9 +182,7 @@ class History:
         if step.how == "peek":
             self._compare(hits, [limiter.peek(hits) for limiter in self.limiters])
             return
-        first, *others = self.limiters
-        decision = first.check(hits)
-        self._note(hits, [decision, *(other.check(hits, check_id=decision.id) for other in others)])
+        self._note(hits, [limiter.check(hits) for limiter in self.limiters])
 
     def _again(self, step: Again) -> None:
         decisions = self.decisions[step.which % len(self.decisions)]
@@ -196,7 +193,8 @@ class History:
         elif check_id in self.settled:
             return
         elif step.how == "repeat":
-            self._note(hits, [limiter.check(hits, check_id=check_id) for limiter in self.limiters])
+            again = zip(self.limiters, decisions, strict=True)
+            self._note(hits, [limiter.check(hits, check_id=decision.id) for limiter, decision in again])
         else:
             for limiter in self.limiters:
                 limiter.reset(hits)

@@ -475,3 +475,16 @@ def test_refusal_shows_a_quota_as_full_whose_only_unit_was_refunded(limiter: Lim
     refused = limiter.check(plan)
 
     assert [(status.remaining, status.reset_after) for status in refused.statuses] == [(20, 0), (0, 3600)]
+
+
+def test_quota_that_was_empty_when_another_refused_counts_from_its_next_charge(limiter: Limiter, clock: Clock) -> None:
+    plan = hits("1/minute; 2/hour")
+    other = hits("2/hour")
+    limiter.refund(limiter.check(plan))
+    in_use = [limiter.check(other), limiter.check(other)]
+    assert not limiter.check(plan).allowed
+    limiter.refund(in_use[0])
+    clock.advance(50)
+
+    assert limiter.check(plan).statuses[0].reset_after == 60
+    assert limiter.check(plan).statuses[0].retry_after == 60
