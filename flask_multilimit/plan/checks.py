@@ -215,7 +215,8 @@ def _registries_of(app: Flask) -> Iterator[tuple[tuple[str, str], object]]:
         yield ("", f"the decorator of {type(extension).__name__}"), extension
     modules = {"flask.signals", signals.__name__, *map(_package_of, extensions)} & set(sys.modules)
     for signal in _signals_with_receivers(_NAMED_SIGNALS, *(vars(sys.modules[name]) for name in modules)):
-        receivers = [each() if isinstance(each, ReferenceType) else each for each in signal.receivers.values()]
+        connected = list(signal.receivers.values())  # at any moment, one that is dropped leaves the signal
+        receivers = [each() if isinstance(each, ReferenceType) else each for each in connected]
         yield ("", f'the decorator of the signal "{getattr(signal, "name", "")}"'), receivers
 
 
@@ -230,7 +231,7 @@ def _package_of(extension: object) -> str:
 
 
 def _signals_with_receivers(*namespaces: dict[str, Any]) -> Iterable[Signal]:
-    found = [each for namespace in namespaces for each in namespace.values() if issubclass(type(each), Signal)]
+    found = [each for namespace in namespaces for each in list(namespace.values()) if issubclass(type(each), Signal)]
     return dict.fromkeys(each for each in found if each.receivers)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -250,6 +251,24 @@ def test_search_for_misplaced_limiters_resolves_no_local_proxy(app: Flask) -> No
     app.get("/")(rate_limiter(rules="1/minute")(lambda: "ok"))
 
     assert statuses(app, "/", "/") == [200, 429]
+
+
+def test_receiver_of_a_signal_may_be_dropped_while_receivers_are_searched(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receivers: dict[Any, Any] = {"another": view()}
+
+    class Dropped(weakref.ReferenceType[Any]):
+        def __call__(self) -> Any:
+            receivers.pop("another", None)  # as when the app of a receiver is collected
+
+    receivers["dropped"] = Dropped(app)
+    monkeypatch.setattr(flask.request_started, "receivers", {**flask.request_started.receivers, **receivers})
+    receivers = flask.request_started.receivers
+
+    MultiLimit(app).validate(app)
+
+    assert "another" not in receivers
 
 
 def test_limiter_above_a_registered_wrapt_function_is_an_error(app: Flask) -> None:
