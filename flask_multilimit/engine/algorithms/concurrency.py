@@ -49,7 +49,8 @@ def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:
 def settle(log: Log | None, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes) -> Log | None:
     """Take slots out, wherever a renewal has moved them. Slots are never added."""
     if log is not None and units < cost:
-        log.remove(check_id, cost - units, log.head, log.end)
+        begin, end = log.row(check_id, log.head, log.end)
+        log.remove(begin, min(begin + cost - units, end))
     return log
 
 
@@ -57,7 +58,8 @@ def renew(log: Log | None, quota: Quota, cost: int, now: int, check_id: bytes) -
     """Let the slots of ``check_id`` count from ``now`` on, even those that were gone, and even beyond the count."""
     if log is None:
         log = Log(quota)
-    log.remove(check_id, cost, log.head, log.end)
+    begin, end = log.row(check_id, log.head, log.end)
+    log.remove(begin, min(begin + cost, end))
     log.add(log.after(now, log.head), now, check_id, cost)
     return log
 

@@ -81,28 +81,25 @@ class Log:
             at = searched.find(check_id, at + 1)
         return -1 if at < 0 else start + at // (8 * _PER_ENTRY)
 
-    def count(self, check_id: bytes, start: int, stop: int) -> int:
-        """How many entries of ``check_id`` there are in a row, from its first one on."""
+    def row(self, check_id: bytes, start: int, stop: int) -> tuple[int, int]:
+        """The index of the first entry of ``check_id``, and the one after those that follow it in a row; the same one
+        twice if there is none."""
         begin = self.find(check_id, start, stop)
-        return 0 if begin < 0 else self._end_of_row(begin, stop) - begin
-
-    def _end_of_row(self, begin: int, stop: int) -> int:
-        """The index after the entries in a row that have the id of the one at ``begin``."""
+        if begin < 0:
+            return stop, stop
         numbers, end = self.entries[begin * _PER_ENTRY + 1 : (begin + 1) * _PER_ENTRY], begin + 1
         while end < stop and self.entries[end * _PER_ENTRY + 1 : (end + 1) * _PER_ENTRY] == numbers:
             end += 1
-        return end
+        return begin, end
 
     def total(self, check_id: bytes, start: int) -> int:
         """How many entries of ``check_id`` there are from ``start`` on, adjacent or not."""
         return memoryview(self.entries)[start * _PER_ENTRY :].tobytes().count(check_id)
 
-    def remove(self, check_id: bytes, cost: int, start: int, stop: int) -> None:
-        """Take out the first entry of ``check_id``, and those that follow it in a row, at most ``cost`` entries."""
-        begin = self.find(check_id, start, stop)
-        if begin >= 0 and cost > 0:
+    def remove(self, begin: int, end: int) -> None:
+        if begin < end:
             self.known_until = 0
-            self._cut(begin, self._end_of_row(begin, min(stop, begin + cost)))
+            self._cut(begin, end)
 
     def drop_first(self, number: int) -> None:
         self.head += number
@@ -301,10 +298,10 @@ def settle(log: Log | None, quota: Quota, cost: int, units: int, until: int, now
         charged = log.total(excess, log.after(now - quota.window, log.head))
         log.add(log.after(now, log.head), now, excess, units - cost - charged)
     elif units < cost:
-        first, later = log.after(at - 1, log.head), log.after(at, log.head)
-        if log.find(check_id, first, later) < 0:
-            first, later = log.head, log.end
-        log.remove(check_id, min(log.count(check_id, first, later), cost) - units, first, later)
+        begin, end = log.row(check_id, log.after(at - 1, log.head), log.after(at, log.head))
+        if begin == end:
+            begin, end = log.row(check_id, log.head, log.end)
+        log.remove(begin + units, min(begin + cost, end))
     return log
 
 
