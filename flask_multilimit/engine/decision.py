@@ -231,32 +231,47 @@ class Decision(_Fields):
         return max(holding, key=lambda ban: ban.retry_after, default=None)
 
     def _after_settlement(self, status: RuleStatus) -> RuleStatus:
-        """``status`` after the settlement, if nothing else was charged in between. Its ``reset_after`` is an upper
-        bound: the old one, or the time until a debt has come back."""
         hit = status.hit
         if hit.key not in self.settled:
             return status
-        units = self.settled[hit.key]
-        remaining = status.remaining
-        if hit.rule.algorithm in EVENLY:  # below 0 if a queue had fewer places than this check has units
-            remaining = standing_of(self.reply, self.hits.index(hit))[0]
+        left, reset_after = self._settled(hit, standing_of(self.reply, self.hits.index(hit)))
+        seconds, units = reset_after / _MICROSECONDS, self.settled[hit.key]
+        return RuleStatus(hit, status.allowed, max(left, 0), status.retry_after, seconds, units, max(-left, 0))
+
+    def _settled(self, hit: Hit, standing: Standing) -> tuple[int, int]:
+        """The units that are left of ``hit`` (below 0: a debt) after its settlement, if nothing else was charged in
+        between, and ``reset_after``. This is an upper bound: the old one, or the time until a debt has come back."""
+        (remaining, _, reset_after), quota, units = standing, hit.rule.quota, self.settled[hit.key]
+        if hit.rule.algorithm not in EVENLY:  # there, below 0 if a queue had fewer places than units
+            remaining = max(remaining, 0)
         left = remaining + hit.cost - units
-        reset_after = 0.0 if left >= hit.rule.quota.burst else status.reset_after
         if units > hit.cost:
-            before = round(status.reset_after * _MICROSECONDS) or _until_next_period(hit.rule.quota, self.at)
-            reset_after = _full_after(hit.rule.quota, left, hit.rule.algorithm, before) / _MICROSECONDS
-        return RuleStatus(hit, status.allowed, max(left, 0), status.retry_after, reset_after, units, max(-left, 0))
+            before = reset_after or _until_next_period(quota, self.at)
+            return left, _full_after(quota, left, hit.rule.algorithm, before)
+        return left, 0 if left >= quota.burst else reset_after
+
+    def _settled_standing(self, hit: Hit, standing: Standing) -> tuple[int, int, int]:
+        """The standing of ``hit`` after its settlement. If nothing is left, ``remaining`` says when the next unit comes
+        back: at the latest then, and exactly then if all that counts was charged now."""
+        left, reset_after = self._settled(hit, standing)
+        if left > 0:
+            return left, 0, reset_after
+        quota, algorithm, next_after = hit.rule.quota, hit.rule.algorithm, reset_after
+        if algorithm in EVENLY:
+            next_after = -(-(1 - left) * quota.window // quota.count)
+        elif algorithm == "sliding_window_counter":
+            next_after = reset_after - (quota.count - 1) * quota.window // (quota.count - left)
+        return -next_after, 0, reset_after
 
     @property
     def standings(self) -> list[tuple[int, int, int]]:
         """Remaining units, ``retry_after`` and ``reset_after`` of each hit, in microseconds, after settlements."""
         if not self.settled:
             return list(standings_of(self.reply))
-        settled = {
-            status.hit.key: _settled_standing(status) for status in self.statuses if status.hit.key in self.settled
-        }
-        standings = zip(self.hits, standings_of(self.reply), strict=True)
-        return [settled.get(hit.key, standing) for hit, standing in standings]
+        return [
+            self._settled_standing(hit, standing) if hit.key in self.settled else standing
+            for hit, standing in zip(self.hits, standings_of(self.reply), strict=True)
+        ]
 
     @property
     def violated(self) -> tuple[RuleStatus, ...]:
@@ -341,18 +356,6 @@ def _full_after(quota: Quota, left: int, algorithm: str, before: int) -> int:
 def _until_next_period(quota: Quota, now: int) -> int:
     """Microseconds until the period of a calendar ends; 0 for any other rule."""
     return 0 if quota.periods is None else quota.periods.around(now)[AROUND + 1] - now
-
-
-def _settled_standing(status: RuleStatus) -> tuple[int, int, int]:
-    """``status`` as the standing of a reply. If nothing is left, ``remaining`` says when the next unit comes back: at
-    the latest then, and exactly then if all that counts was charged now."""
-    quota, algorithm = status.rule.quota, status.rule.algorithm
-    next_after = reset_after = round(status.reset_after * _MICROSECONDS)
-    if algorithm in EVENLY:
-        next_after = -(-(1 + status.debt) * quota.window // quota.count)
-    elif algorithm == "sliding_window_counter":
-        next_after = reset_after - (quota.count - 1) * quota.window // (quota.count + status.debt)
-    return status.remaining or -next_after, 0, reset_after
 
 
 def decision_of(
