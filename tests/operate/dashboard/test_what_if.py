@@ -64,7 +64,7 @@ def test_each_count_shows_its_refused_requests_and_clients(app: Flask) -> None:
     assert counts[10] == (20, 1)
     assert counts[30] == (0, 0)
     assert [(each.name, each.most, each.requests) for each in answer.busiest] == [(BUSY, 30, 30), (CALM, 5, 5)]
-    limiter = "rate_limiter(type=LimitType.IP, rules=[Rule(time=60, count=10)])"
+    limiter = "rate_limiter(type=IP, rules=[Rule(time=60, count=10)])"
     assert answer.declaration == f"MultiLimit(app, application_limits={limiter})"
 
 
