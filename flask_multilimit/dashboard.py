@@ -25,7 +25,7 @@ from .extension import MultiLimit
 from .operate.blueprints import StrictBlueprint, check_place, require_served
 from .operate.dashboard import api, pages, whatif
 from .operate.dashboard.forms import LARGEST_FORM, require_small_body
-from .operate.dashboard.shell import POLICY, harden, is_file, refusal_page
+from .operate.dashboard.shell import POLICY, complete, is_file, refusal_page
 from .operate.dashboard.visit import Authenticator, Authorize, MayChange
 
 __all__ = ["Dashboard"]
@@ -88,7 +88,7 @@ class Dashboard(StrictBlueprint):
 
     def _add_pages(self) -> None:
         self.before_request(self._begin)
-        self.after_request(harden)
+        self.after_request(complete)
         for error in (
             BadRequest,
             Forbidden,

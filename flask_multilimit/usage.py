@@ -70,7 +70,7 @@ class Usage(StrictBlueprint):
         self._multilimit = multilimit
         self._wanted = Wanted(tuple(endpoints), labels)
         exempt(self)
-        self.after_request(pages.harden)
+        self.after_request(pages.vary)
         self.add_url_rule("", "show", self._show)
         self.add_url_rule("/schema.json", "schema", pages.schema)
 

@@ -6,6 +6,7 @@ from base64 import b64encode
 from functools import cache
 from gettext import GNUTranslations
 from hashlib import sha256
+from http import HTTPStatus
 from importlib.resources import files
 from typing import Any, Literal, cast
 
@@ -32,8 +33,8 @@ LANGUAGES: dict[Language, str] = {"en": "English", "zh": "中文"}
 
 
 class StrictBlueprint(Blueprint):
-    """A blueprint whose pages a browser allows no more than they need, also where the app, or Flask-Talisman, gives
-    every response header fields of its own."""
+    """A blueprint whose pages no cache keeps, and a browser allows no more than they need, also where the app, or
+    Flask-Talisman, gives every response header fields of its own."""
 
     def register(self, app: App, options: dict[str, Any]) -> None:
         super().register(app, options)
@@ -42,6 +43,8 @@ class StrictBlueprint(Blueprint):
     def _restrict(self, sender: App, response: Response, **_: object) -> None:
         if sender.blueprints.get(request.blueprint or "") is self:
             response.headers.update({**STRICT, "Content-Security-Policy": self._policy()})
+            if request.endpoint != f"{request.blueprint}.static" or response.status_code >= HTTPStatus.BAD_REQUEST:
+                response.headers["Cache-Control"] = "no-store"
 
     def _policy(self) -> str:
         raise NotImplementedError

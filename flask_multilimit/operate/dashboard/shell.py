@@ -123,15 +123,14 @@ def refusal_page(error: HTTPException) -> Response:
     return response
 
 
-def harden(response: Response) -> Response:
-    """Let nobody store our pages, and browsers keep what we need for the next one."""
+def complete(response: Response) -> Response:
+    """Escape JSON, and let browsers keep what we need for the next page."""
     if (content := response.get_json(silent=True)) is not None:  # a response of authorize may have none, or another
         response.set_data(visible_json(content, separators=(",", ":")) + "\n")
     if is_file() and response.status_code in {200, 206, 304}:
         response.cache_control.no_cache = None  # Flask sets it
         response.cache_control.max_age = YEAR  # its address has its version
         return response
-    response.headers["Cache-Control"] = "no-store"
     response.vary.add("Cookie")
     if "multilimit_visit" in g:
         keep_nonce(response, root())

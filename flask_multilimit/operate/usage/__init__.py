@@ -44,9 +44,8 @@ def schema(**_: object) -> Response:
     return _json(_schema(), "application/schema+json")
 
 
-def harden(response: Response) -> Response:
-    """Forbid caches to store the answer."""
-    response.headers["Cache-Control"] = "no-store"
+def vary(response: Response) -> Response:
+    """Say what the answer depends on."""
     response.vary.update(("Accept", "Accept-Language", "Cookie", "Authorization"))
     return response
 

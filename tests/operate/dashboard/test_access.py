@@ -126,6 +126,7 @@ def test_security_headers_of_pages_stay_strict_beside_those_of_the_app(app: Flas
     def loosen(response: Response) -> Response:  # as Flask-Talisman does, for example in Superset
         response.headers["Content-Security-Policy"] = "script-src 'nonce-1' 'strict-dynamic'"
         response.headers["X-Frame-Options"] = "SAMEORIGIN"
+        response.headers["Cache-Control"] = "public"
         return response
 
     app.add_url_rule("/own", "own", lambda: "own")
@@ -133,6 +134,7 @@ def test_security_headers_of_pages_stay_strict_beside_those_of_the_app(app: Flas
     ours, own = ada.get(ROOT).headers, ada.get("/own").headers
 
     assert (ours["X-Frame-Options"], own["X-Frame-Options"]) == ("DENY", "SAMEORIGIN")
+    assert (ours["Cache-Control"], own["Cache-Control"]) == ("no-store", "public")
     assert ours["Content-Security-Policy"].startswith("default-src 'none'")
     assert "nonce" in own["Content-Security-Policy"]
 
