@@ -190,12 +190,12 @@ def _ban_until_end(hit: Hit, standing: Standing) -> Standing:
 
 
 def _merged(decisions: Sequence[Decision]) -> tuple[tuple[Hit, ...], list[Standing]]:
-    """The latest standing of a quota that was checked several times; of several quotas with one name, the tightest."""
+    """The latest standing of each quota; of several with one name, the tightest, and a shadow only without others."""
     shown: dict[str, tuple[Hit, Standing]] = {}
     for decision in decisions:
         for hit, standing in zip(decision.hits, decision.standings, strict=True):
-            other = shown.get(hit.name)
-            if other is None or other[0].key == hit.key or _tightness(standing) > _tightness(other[1]):
+            other, its = shown.get(hit.name, (hit, standing))
+            if other.key == hit.key or (not hit.shadow, _tightness(standing)) > (not other.shadow, _tightness(its)):
                 shown[hit.name] = (hit, standing)
     return tuple([hit for hit, _ in shown.values()]), [standing for _, standing in shown.values()]
 

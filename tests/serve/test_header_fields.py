@@ -198,8 +198,11 @@ def test_quota_that_a_view_shares_with_a_function_is_shown_under_both_names(
     assert (shown["mine-60s"]["r"], shown["mail-60s"]["r"]) == (3, 2)
 
 
-def test_tightest_of_several_quotas_with_one_name_is_shown(limited_app: Flask, client: FlaskClient) -> None:
-    service = limited_service(rules="100/minute")
+@pytest.mark.parametrize("options", [{"rules": "100/minute"}, {"rules": "1/minute", "shadow": True}], ids=str)
+def test_tightest_of_several_quotas_with_one_name_that_may_refuse_is_shown(
+    limited_app: Flask, client: FlaskClient, options: dict[str, Any]
+) -> None:
+    service = limited_service(**options)
 
     @limited_app.get("/")
     @rate_limiter(rules="10/minute")
