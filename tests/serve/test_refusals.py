@@ -617,15 +617,18 @@ class TestOnRejected:
         assert_default(refuse(app))
         assert "Rate limits: on_rejected failed; the client gets the default refusal" in caplog.text
 
-    def test_failures_of_a_callback_fill_no_log_while_a_client_is_refused(
+    def test_failures_of_each_callback_are_logged_once_while_a_client_is_refused(
         self, app: Flask, storage: RecordingStorage, caplog: pytest.LogCaptureFixture
     ) -> None:
-        limit(app, storage, "limiter", on_rejected=fail)
+        limit(app, storage, "limiter", message=fail, on_rejected=fail)
 
         for _ in range(5):
             assert_default(refuse(app))
 
-        assert len(caplog.records) == 1
+        assert [each.partition(" failed;")[0] for each in caplog.messages] == [
+            "Rate limits: message",
+            "Rate limits: on_rejected",
+        ]
 
     @pytest.mark.parametrize("option", ["on_rejected", "message"])
     def test_callback_that_calls_what_it_limits_is_asked_once(
