@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ..declare.data import WrittenRule
 
 NamedRule = tuple[str, Rule]
+MOST_UNFIT = 100
+"""The most functions and checks for which it is logged that overrides do not fit."""
 _logger = SafeLogger()
 
 
@@ -62,8 +64,9 @@ class Overrides:
         return self._groups[special]
 
     def report_unfit(self, scope: str, error: ConfigurationError) -> None:
-        """Log, once, that the overrides cannot be applied to the function or the checks of ``scope``."""
-        if scope not in self._unfit_at:
+        """Log, once, that the overrides cannot be applied to the function or the checks of ``scope``. An app that makes
+        up scopes would log this for ever, so only the first ones are logged."""
+        if scope not in self._unfit_at and len(self._unfit_at) < MOST_UNFIT:
             self._unfit_at.add(scope)
             _logger.error(
                 'Rate limits: overrides of "%s" do not fit its checks and are ignored there: %s', scope, error

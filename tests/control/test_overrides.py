@@ -27,6 +27,7 @@ from flask_multilimit import (
 )
 from flask_multilimit.engine.slots import KEEPER
 from flask_multilimit.insight.changes import entries
+from flask_multilimit.plan.overrides import MOST_UNFIT
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.usage import Usage
 from support.asking import ask, policy, statuses, view
@@ -266,6 +267,19 @@ class TestOtherLimits:
         ignored = [each for each in caplog.messages if "do not fit its checks" in each]
         assert len(ignored) == 2
         assert "reserve works with" in ignored[0]
+
+    def test_overrides_that_fit_no_check_are_not_logged_for_ever(
+        self, shop: Shop, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        reserve = Reserve({"critical": 0.5}, lambda: None)
+        with shop.app.app_context():
+            rules = {"algorithm": "gcra", "count": 9, "time": 60}
+            shop.control.override("mail:*", limiter="default", rules=rules, lasting=True, force=True)
+            for number in range(MOST_UNFIT + 50):
+                with shop.multilimit.limit("4/minute", scope=f"mail:{number}", reserve=reserve):
+                    pass
+
+        assert len([each for each in caplog.messages if "do not fit its checks" in each]) == MOST_UNFIT
 
     @pytest.mark.parametrize("place", ["MULTILIMIT_DEFAULT_LIMITS", "MULTILIMIT_APPLICATION_LIMITS"])
     def test_override_applies_to_limits_of_settings(self, app: Flask, place: str) -> None:
