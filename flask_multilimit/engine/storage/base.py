@@ -192,11 +192,6 @@ def monotonic_microseconds() -> int:
     return ORIGIN + monotonic_ns() // 1000
 
 
-def elapsed_microseconds() -> int:
-    """The same clock from another origin, for durations: calling it takes a third less time."""
-    return monotonic_ns() // 1000
-
-
 def check_clock(clock: object) -> None:
     """Raise :class:`ConfigurationError` unless ``clock`` is callable."""
     if not callable(clock):

@@ -37,8 +37,8 @@ from ..base import (
     Storage,
     check_clock,
     check_storage,
-    elapsed_microseconds,
     layers_of,
+    monotonic_microseconds,
 )
 
 REMEMBERED = 10_000
@@ -82,7 +82,7 @@ class DenyCache:
         storage: Storage,
         *,
         seconds: float = DENY_SECONDS,
-        clock: Callable[[], int] = elapsed_microseconds,
+        clock: Callable[[], int] = monotonic_microseconds,
     ) -> None:
         if not is_number(seconds) or not 0 < seconds <= LONGEST_DENY_SECONDS:
             raise ConfigurationError(

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from ...errors import ConfigurationError, brief, check_logger, is_number
 from ...hits import OnStorageError, check_policy
-from ..base import DENY_SECONDS, LONGEST_DENY_SECONDS, Clocked, Storage, layers_of, load
+from ..base import DENY_SECONDS, LONGEST_DENY_SECONDS, Clocked, Storage, layers_of, load, monotonic_microseconds
 from ..forgetting import MOST_KEYS, check_memory_keys
 from ..memory import MemoryStorage
 from .health import Health, check_on_change, check_workers
@@ -67,10 +67,10 @@ class Layers:
                 logger=self.logger,
                 on_change=self.on_change,
                 memory_keys=self.memory_keys,
-                **clock,
+                clock=clock,
             )
         if self.deny_cache and not _has(deny_cache, storage):
-            storage = deny_cache(storage, seconds=self.deny_cache, **clock)
+            storage = deny_cache(storage, seconds=self.deny_cache, clock=clock)
         return storage
 
 
@@ -83,10 +83,10 @@ def with_leases(storage: Storage) -> Storage:
         return storage
     clock = _clock_of(storage)
     if isinstance(storage, deny_cache):
-        outermost.wrapped = leasing_storage(outermost.wrapped, **clock)
+        outermost.wrapped = leasing_storage(outermost.wrapped, clock=clock)
         outermost.wrapped.on_units(outermost.forget)
     elif not _has(deny_cache, storage):
-        outermost = leasing_storage(storage, **clock)
+        outermost = leasing_storage(storage, clock=clock)
     return cast("Storage", outermost)
 
 
@@ -94,8 +94,8 @@ def _has(kind: type, storage: Storage) -> bool:
     return any(isinstance(layer, kind) for layer in layers_of(storage))
 
 
-def _clock_of(storage: Storage) -> dict[str, Callable[[], int]]:
-    """The argument for the clock of a layer, if a test has given the storage a clock: then its layers use the same."""
+def _clock_of(storage: Storage) -> Callable[[], int]:
+    """The clock of a storage that a test has given one, so that its layers use the same; else that of the process."""
     *_, innermost = layers_of(storage)
     given: Callable[[], int] | None = innermost.clock if isinstance(innermost, Clocked) else None
-    return {} if given is None else {"clock": given}
+    return given or monotonic_microseconds
