@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from math import inf
 from typing import Protocol
 
@@ -190,11 +191,12 @@ def notify_at_end(one: Ending) -> None:
 
 @atexit.register
 def _end() -> None:
-    for beat in listed(_with_last):
-        if beat.running:
-            beat.finish(wait=ENDING_SECONDS)
-    for one in listed(_ending):
-        one._at_end()
+    with ExitStack() as tasks:  # runs all of them, even if one raises; those added last first
+        for one in listed(_ending):
+            tasks.callback(one._at_end)
+        for beat in listed(_with_last):
+            if beat.running:
+                tasks.callback(beat.finish, wait=ENDING_SECONDS)
 
 
 class _Children:

@@ -338,3 +338,28 @@ def test_last_tasks_run_although_another_thread_makes_a_beat_while_the_process_e
     run = subprocess.run([sys.executable, "-c", GROWING], capture_output=True, text=True, check=True)
 
     assert (run.stdout, run.stderr) == ("last\n", "")
+
+
+FAILING = """
+from flask_multilimit.engine import threads
+
+def fail():
+    raise OSError("disk full")
+
+class Ending:
+    def _at_end(self):
+        print("ending")
+
+beats = [threads.Beat(lambda: 60, name="multilimit-test", last=last) for last in (fail, lambda: print("last"), fail)]
+for beat in beats:
+    beat.wake()
+ending = Ending()
+threads.notify_at_end(ending)
+"""
+
+
+def test_last_tasks_run_although_others_raise_while_the_process_ends() -> None:
+    run = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, text=True, check=True)
+
+    assert run.stdout == "last\nending\n"
+    assert "disk full" in run.stderr
