@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from flask import Flask, Request, Response, after_this_request, has_request_context
+from flask import Flask, Request, Response, has_request_context
 
 from ..declare.advice import Stack, app_in_force, gate_of_app, leave_to_response
 from ..declare.decorators import RateLimiter
@@ -76,7 +76,7 @@ class AppGate(AppState):
         self._secret = key_of(self.app, "PARTITION_KEYS") if self.settings.partition_keys else b""
         self._records = Records(self.app)
         self._refusals = Refusals(self.app, on_rejected=self.on_rejected)
-        self._lists = AccessCheck(self, self._refusals)
+        self._lists = AccessCheck(self, self._refusals, self._records)
         self.settlement: Settlement = Settlement(self, self._records)
 
     def install(self) -> None:
@@ -131,10 +131,10 @@ class AppGate(AppState):
         def process_response(*arguments: Any) -> Response:
             response = unshared(process(*arguments))
             record = self._records.current()
-            if record is not None and record.decisions:
+            if record is not None and (record.decisions or record.refused):
                 if record.open_charges:
                     response = self.settlement.at_response(response, record)
-                describe(response, record.decisions, self.settings, self._secret)
+                describe(response, record.decisions, self.settings, self._secret, refused=record.refused)
             return response
 
         run = self.app.run
@@ -266,8 +266,7 @@ class AppGate(AppState):
                 if applied.may_wait:
                     decision, _ = applied.wait(self.limiter, decision)
         except StorageDenied as error:
-            if has_request_context():
-                after_this_request(_keep_from_caches)
+            self._records.mark_refused()
             raise self._refusals.unavailable(error, self.settings) from error
         if record is None:
             record = self._records.current() or self._records.make()
@@ -342,9 +341,10 @@ class AccessCheck:
     """Asks the lists of one app twice per request: about the address when the request begins, and about the subjects,
     which may be known only later, before its limits are checked."""
 
-    def __init__(self, in_force: AppState, refusals: Refusals) -> None:
+    def __init__(self, in_force: AppState, refusals: Refusals, records: Records) -> None:
         self._in_force = in_force
         self._refusals = refusals
+        self._records = records
 
     def turn_away(self, request: Request, lists: AccessLists) -> None:
         """Raise :exc:`AccessDenied` for an address that is denied, unless its subject may be allowed."""
@@ -405,14 +405,8 @@ class AccessCheck:
         shown = endpoint or UNMATCHED_SCOPE
         report(outcome, self._in_force.audience, endpoint=shown, decided_by="list", who=who)
         notify(request_denied, self._in_force.app, listed=listed, endpoint=endpoint)
-        after_this_request(_keep_from_caches)
+        self._records.mark_refused()
         raise self._refusals.denied(listed, self._in_force.settings)
-
-
-def _keep_from_caches(response: Response) -> Response:
-    """Forbid caches to give this refusal to other clients, also where an error handler has made the response."""
-    response.headers.setdefault("Cache-Control", "no-store")
-    return response
 
 
 def gate_of(app: Flask) -> AppGate:

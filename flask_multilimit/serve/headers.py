@@ -35,6 +35,7 @@ R = TypeVar("R", bound=Response)
 
 CONCURRENT_REQUESTS: Final = "concurrent-requests"
 """Quota unit of draft-ietf-httpapi-ratelimit-headers for requests in progress."""
+NO_STORE = ("Cache-Control", "no-store")
 REQUESTS = "requests"
 """Quota unit of the same, for rules that say nothing else."""
 
@@ -94,31 +95,33 @@ def headers_of(fields: Fields) -> Headers:
     return headers
 
 
-def describe(response: Response, decisions: Sequence[Decision], settings: Settings, secret: bytes = b"") -> None:
-    """Add the header fields for all limits that were checked for the request."""
+def describe(
+    response: Response, decisions: Sequence[Decision], settings: Settings, secret: bytes = b"", *, refused: bool = False
+) -> None:
+    """Add the header fields for all limits that were checked for the request; ``refused``: by something else."""
     fields = None
-    if settings.headers == "draft-11" and len(decisions) == 1 and not secret:
+    if settings.headers == "draft-11" and len(decisions) == 1 and not secret and not refused:
         fields = draft_11_fast(decisions[0], settings)
-    fields = fields or _fields(decisions, settings, response, secret)
+    fields = fields or _fields(decisions, settings, response, secret, refused=refused)
     # First, because another thread may copy the response meanwhile.
     response.headers.multilimit_added = fields  # type: ignore[attr-defined]
     _put(response.headers, fields)
 
 
 def _fields(
-    decisions: Sequence[Decision], settings: Settings, response: Response, secret: bytes
+    decisions: Sequence[Decision], settings: Settings, response: Response, secret: bytes, *, refused: bool
 ) -> Sequence[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     wait, refusal = None, _latest_refusal(decisions)
-    if refusal is not None:
-        is_refusal = response.status_code in {429, 503}
+    if refusal is not None or refused:
+        is_refusal = response.status_code in ({403, 429, 503} if refused else {429, 503})
         if is_refusal or "Cache-Control" not in response.headers:
-            found.append(("Cache-Control", "no-store"))  # caches may store other statuses by default, for all clients
-        wait = _retry_after(refusal, settings) if is_refusal else None
+            found.append(NO_STORE)  # caches may store other statuses by default, for all clients
+        wait = _retry_after(refusal, settings) if refusal is not None and is_refusal and not refused else None
         if wait is not None:
             in_seconds = settings.retry_after == "seconds"
             found.append(("Retry-After", str(wait) if in_seconds else http_date(math.ceil(time.time()) + wait)))
-    dialects = DIALECTS[settings.headers]
+    dialects = DIALECTS[settings.headers] if decisions else ()
     if not dialects or (refusal is None and settings.headers_on != "always"):
         return found
     hits, standings = _shown(decisions, with_shadows=settings.shadow_headers)

@@ -54,7 +54,7 @@ MOST_DECISIONS = 100
 class Record(Bill):
     """What is known about one request."""
 
-    __slots__ = ("access", "admitted", "checked", "decisions", "plan")
+    __slots__ = ("access", "admitted", "checked", "decisions", "plan", "refused")
 
     def __init__(self, plan: Plan) -> None:
         self.open_charges: tuple[tuple[Decision, Sequence[Any]], ...] = ()  # instead of a call of Bill.__init__
@@ -68,6 +68,8 @@ class Record(Bill):
         """In the order of the checks: the first, which is usually that of the endpoint, and the latest."""
         self.access: tuple[AccessLists | None, Access] = NOT_ASKED
         """The lists that were asked last, and their answer."""
+        self.refused: bool = False
+        """Whether it was refused without a decision: by a list, or because the storage did not answer."""
 
     def add(self, decision: Decision) -> None:
         self.decisions.append(decision)
@@ -104,6 +106,15 @@ class Records:
         """Outside of a request, replace the record of the last check, because this one had nothing to limit."""
         if request_if_any() is None:
             self.make().checked = True
+
+    def mark_refused(self) -> None:
+        """Mark the current request, if there is one, as refused without a decision."""
+        if request_if_any() is not None:
+            record = self.current()
+            if record is None:
+                record = self.make()
+                record.checked = True
+            record.refused = True
 
     def make(self) -> Record:
         """A new record for the current request. Outside of a request it replaces the last one: no response shows

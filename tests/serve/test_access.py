@@ -9,10 +9,19 @@ import pytest
 from flask import Flask, Response, after_this_request, g, request
 from werkzeug.test import create_environ
 
-from flask_multilimit import IP, USER, AccessDenied, ConfigurationError, Decision, MultiLimit, rate_limiter
+from flask_multilimit import (
+    IP,
+    USER,
+    AccessDenied,
+    ConfigurationError,
+    Decision,
+    MultiLimit,
+    current_decision,
+    rate_limiter,
+)
 from flask_multilimit.engine import hits_for
 from flask_multilimit.signals import request_denied
-from support.asking import ask, view
+from support.asking import ask, made_public, view
 from support.doubles import RecordingStorage
 
 
@@ -459,3 +468,40 @@ def test_denial_is_no_store_although_the_app_sets_a_default_cache_control(app: F
 
     assert denied.status_code == 403
     assert denied.headers.getlist("Cache-Control") == ["no-store"]
+
+
+def test_denial_is_no_store_although_the_app_makes_every_response_public(app: Flask) -> None:
+    MultiLimit(app, user_loader=lambda: "mallory", deny=["user:mallory", "203.0.113.0/24"], default_limits="9/minute")
+    app.add_url_rule("/", "show", view())
+    app.after_request(made_public)
+
+    by_user, by_address = ask(app), ask(app, environ_base={"REMOTE_ADDR": "203.0.113.7"})
+
+    assert by_user.status_code == by_address.status_code == 403
+    assert by_user.headers.getlist("Cache-Control") == by_address.headers.getlist("Cache-Control") == ["no-store"]
+
+
+def test_code_that_runs_after_a_denial_finds_no_limits_in_the_current_decision(app: Flask) -> None:
+    MultiLimit(app, deny=["203.0.113.0/24"], default_limits="9/minute")
+    app.add_url_rule("/", "show", view())
+
+    @app.after_request
+    def note(response: Response) -> Response:
+        response.headers["X-Limits"] = str(len(current_decision.statuses))
+        return response
+
+    denied, served = ask(app, environ_base={"REMOTE_ADDR": "203.0.113.7"}), ask(app)
+
+    assert (denied.status_code, denied.headers["X-Limits"]) == (403, "0")
+    assert (served.status_code, served.headers["X-Limits"]) == (200, "1")
+
+
+def test_response_that_answered_a_denial_is_cached_as_before_for_other_clients(app: Flask) -> None:
+    MultiLimit(app, deny=["203.0.113.0/24"])
+    page = Response("closed for maintenance")
+    app.add_url_rule("/", "show", lambda: page)
+    app.register_error_handler(403, lambda _: page)
+
+    denied, shown = ask(app, environ_base={"REMOTE_ADDR": "203.0.113.7"}), ask(app)
+
+    assert (denied.headers["Cache-Control"], "Cache-Control" in shown.headers) == ("no-store", False)

@@ -20,7 +20,7 @@ from flask_multilimit.serve import startup
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.serve.refusal import Refusals
 from flask_multilimit.signals import limits_checked, storage_failed, storage_recovered
-from support.asking import heard
+from support.asking import heard, made_public
 from support.doubles import RecordingStorage, limited_service
 from support.waiting import PATIENCE
 
@@ -111,6 +111,14 @@ class TestFailingStorage:
         limited_app.register_error_handler(503, lambda _: ("Please come back later.", 200))
 
         assert limited.get("/").headers["Cache-Control"] == "no-store"
+
+    def test_503_is_not_cached_although_the_app_makes_every_response_public(
+        self, limited_app: Flask, limited: FlaskClient
+    ) -> None:
+        limited_app.after_request(made_public)
+
+        assert limited.get("/").headers.getlist("Cache-Control") == ["no-store"]
+        assert limited.get("/free").headers.getlist("Cache-Control") == ["public, max-age=60"]
 
     def test_unlimited_view_still_answers(self, limited: FlaskClient) -> None:
         assert limited.get("/free").text == "free"

@@ -9,7 +9,7 @@ from typing import Any
 import http_sf
 import redis
 from blinker import NamedSignal
-from flask import Flask
+from flask import Flask, Response
 from werkzeug.test import TestResponse
 
 
@@ -26,6 +26,12 @@ def ask(app: Flask, path: str = "/", *, method: str = "GET", **options: Any) -> 
 def statuses(app: Flask, *paths: str, method: str = "GET", **options: Any) -> list[int]:
     """The status of one request to each path, in this order."""
     return [ask(app, path, method=method, **options).status_code for path in paths]
+
+
+def made_public(response: Response) -> Response:
+    """A function for ``after_request``, as of an app behind a cache: every client may get the response of another."""
+    response.headers["Cache-Control"] = "public, max-age=60"
+    return response
 
 
 def policy(response: TestResponse) -> list[str]:
