@@ -21,7 +21,7 @@ from control.conftest import Shop, shop_on
 from flask_multilimit.control import ControlConflict
 from flask_multilimit.control.document import Document
 from flask_multilimit.control.store import StoreInStorage
-from flask_multilimit.engine import StorageError
+from flask_multilimit.engine import RedisStorage, StorageError
 from flask_multilimit.engine.storage.redis.failures import RIGHTS, RIGHTS_OF_OPERATORS, RIGHTS_OF_WORKERS
 from flask_multilimit.plan.changes import ChangeValidator
 from support.asking import commands
@@ -219,6 +219,23 @@ class TestConcurrentWriters:
 
         assert len(shops[0].control.entries()) == 20
         assert len(shops[0].control.history()) == 20
+
+    def test_change_that_a_client_sends_again_for_its_lost_reply_is_made_once(
+        self, on_server: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        control = shop_on(on_server).control
+        run = RedisStorage.run_script
+
+        def run_twice(*call: Any) -> Any:
+            run(*call)
+            return run(*call)
+
+        monkeypatch.setattr(RedisStorage, "run_script", run_twice)
+        entry = control.deny("198.51.100.7", lasting=True)
+        assert control.entries() == (entry,)
+        control.undo(entry.id)
+
+        assert [each["what"] for each in control.history()] == ["undo", "set"]
 
     def test_concurrent_change_of_the_same_client_is_a_conflict(
         self, shop: Shop, monkeypatch: pytest.MonkeyPatch
