@@ -308,7 +308,10 @@ class Control:
         entry = change.entry if isinstance(change, Preview) else change
         if isinstance(change, Preview) and seen is None:
             seen = change.seen
-        replaced = _replaced_by(entry, self._read())
+        stored = self._store.read("")
+        replaced = _replaced_by(entry, _document_in(stored))
+        if _end(entry) <= stored.now:
+            raise ConfigurationError(f"{entry}: its time is over, so it would change nothing: make it again")
 
         def with_entry(document: Document) -> Document:
             is_other = _replaced_by(entry, document) != replaced

@@ -8,11 +8,12 @@ import pytest
 from flask import Flask
 
 from control.conftest import Shop, shop_on
-from flask_multilimit import MultiLimit, rate_limiter
+from flask_multilimit import ConfigurationError, MultiLimit, rate_limiter
 from flask_multilimit.control import ControlConflict, Difference, InvalidData, NeedsForce
 from flask_multilimit.insight.changes import entries
 from flask_multilimit.serve.gate import gate_of
 from support.asking import view
+from support.waiting import until
 
 OVERRIDE = {"kind": "override", "endpoint": "show", "rule": "ip-60s", "rules": "9/minute"}
 
@@ -33,6 +34,18 @@ def test_previewed_change_can_be_put_in_force(shop: Shop) -> None:
 
     assert shop.control.entries() == (preview.entry,)
     assert shop.statuses(3) == [200] * 3
+
+
+def test_change_whose_end_passes_before_it_is_confirmed_replaces_nothing(shop: Shop) -> None:
+    first = shop.control.override("show", rule="ip-60s", rules="5/minute", lasting=True)
+    preview = shop.control.preview(OVERRIDE, for_=1)
+    until(lambda: gate_of(shop.app).applier.time() >= (preview.entry.until or 0))
+
+    with pytest.raises(ConfigurationError, match="its time is over"):
+        shop.control.put(preview)
+
+    assert shop.control.entries() == (first,)
+    assert len(shop.control.history()) == 1
 
 
 def test_preview_of_an_undo_shows_the_declared_rule(shop: Shop) -> None:
@@ -242,8 +255,8 @@ class TestTwoOperators:
 
     def test_history_names_a_replaced_change_of_an_unknown_author(self, both: tuple[Shop, Shop]) -> None:
         control = both[0].control
-        for until in ("1h", "2h"):
-            control.ban("203.0.113.7", for_=until)
+        for time in ("1h", "2h"):
+            control.ban("203.0.113.7", for_=time)
 
         assert [each["replaces"] for each in control.history()] == ["ban 203.0.113.7", ""]
 
