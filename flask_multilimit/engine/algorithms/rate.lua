@@ -1,6 +1,6 @@
--- What token bucket, leaky bucket and GCRA share: "<whole microseconds> <rest>" under one key, the instant when
--- all units will have come back; the rest is counted in 1 / count of a microsecond. A debt has a third number, the
--- microsecond at which it was settled. Twin of rate.py.
+-- What token bucket, leaky bucket and GCRA share: "<whole microseconds> <rest> <charged>" under one key, the instant
+-- when all units will have come back, where the rest is counted in 1 / count of a microsecond; and the microsecond of the
+-- last charge or settlement. Twin of rate.py.
 --
 -- Here a duration is a pair (whole, rest), because its product with count may exceed 2^53.
 local function minus(hit, whole, rest, other_whole, other_rest)
@@ -21,16 +21,17 @@ local function up(whole, rest)
   return rest > 0 and whole + 1 or whole
 end
 
--- How far away the instant is: zero when it has passed, or is no debt and further away than burst intervals and AHEAD.
+-- How far away the instant is: zero when it has passed, or is further away than burst intervals and AHEAD because the
+-- clock has stepped back since the charge.
 local function behind(hit, now)
-  local whole, rest, settled = load_numbers(hit.key)
+  local whole, rest, charged = load_numbers(hit.key)
   if not whole or whole < now then
     return 0, 0
   end
   whole, rest = whole - now, math.min(rest, hit.count - 1)
   local most, most_rest = span(hit.burst, hit.window, hit.count)
   most = most + AHEAD
-  if (whole > most or (whole == most and rest > most_rest)) and not (settled and settled <= now + AHEAD) then
+  if (whole > most or (whole == most and rest > most_rest)) and (charged or 0) > now + AHEAD then
     return 0, 0
   end
   return whole, rest
@@ -65,7 +66,7 @@ local rate = {
   charge = function(hit, now, seen)
     local whole, rest = plus(hit, seen[1], seen[2], span(hit.cost, hit.window, hit.count))
     local left = up(whole, rest)
-    store_numbers(hit.key, left, now + whole, rest)
+    store_numbers(hit.key, left, now + whole, rest, now)
     return left
   end,
 
@@ -102,9 +103,7 @@ local rate = {
           call('DEL', hit.key)
           return
         end
-        local most, most_rest = span(hit.burst, hit.window, hit.count)
-        local is_debt = whole > most or (whole == most and rest > most_rest)
-        store_numbers(hit.key, up(whole, rest), now + whole, rest, is_debt and now or nil)
+        store_numbers(hit.key, up(whole, rest), now + whole, rest, now)
       end,
     }
   end,

@@ -7,9 +7,9 @@ time. The tokens missing from the bucket, or the water in it, are the time from 
 interval.
 
 Nothing is ever rounded: an instant is whole microseconds and a rest, in ``1 / count`` of a microsecond, so neither
-windows of a millisecond nor 10**9 operations drift. An instant that is further away than ``burst`` intervals plus
-``AHEAD`` (the clock stepped back, or ``burst`` was lowered) is dropped, unless it is a debt: the state also says when a
-settlement beyond the count was made, and the debt counts unless that lies in the future.
+windows of a millisecond nor 10**9 operations drift. The state also says when it was charged or settled last. If that
+lies in the future, the clock has stepped back, and an instant that is further away than ``burst`` intervals plus
+``AHEAD`` is dropped. Otherwise such an instant counts: it is a debt, or was charged under a larger ``burst``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from __future__ import annotations
 from .base import AHEAD, NEVER, Outcome, Quota
 
 Instant = tuple[int, int, int]
-"""Whole microseconds, the rest in 1 / count of a microsecond, and for a debt, when it was settled; else 0."""
-
-NO_DEBT = 0
-"""Stands for the instant of a settlement if there is no debt."""
+"""Whole microseconds, the rest in 1 / count of a microsecond, and when it was charged or settled."""
 
 LONGEST_DEBT = 400 * 86_400_000_000
 """The longest time until the instant, in microseconds: the longest window."""
@@ -40,7 +37,7 @@ def evaluate(state: Instant | None, quota: Quota, cost: int, now: int) -> Outcom
 
 def charge(state: Instant | None, quota: Quota, cost: int, now: int, seen: int, check_id: bytes) -> tuple[Instant, int]:
     whole, rest = divmod(seen + cost * quota.window, quota.count)
-    return (now + whole, rest, NO_DEBT), whole + (rest > 0)
+    return (now + whole, rest, now), whole + (rest > 0)
 
 
 def reset_after(state: Instant | None, quota: Quota, now: int, seen: int) -> int:
@@ -64,15 +61,15 @@ def settle(
     if behind <= 0:
         return None
     whole, rest = divmod(behind, quota.count)
-    return now + whole, rest, now if behind > quota.burst * quota.window else NO_DEBT
+    return now + whole, rest, now
 
 
 def _behind(state: Instant | None, quota: Quota, now: int) -> int:
     """The time from ``now`` to the instant, in 1 / count of a microsecond; 0 if it has passed or is dropped."""
     if state is None:
         return 0
-    whole, rest, settled = state
+    whole, rest, charged = state
     behind = (whole - now) * quota.count + min(rest, quota.count - 1)
-    if behind > quota.burst * quota.window + AHEAD * quota.count and not 0 < settled <= now + AHEAD:
+    if behind > quota.burst * quota.window + AHEAD * quota.count and charged > now + AHEAD:
         return 0
     return max(behind, 0)

@@ -69,13 +69,23 @@ def test_key_is_kept_longer_after_its_burst_was_raised(bench: Bench, algorithm: 
 
 
 @pytest.mark.parametrize("algorithm", [*BUCKETS, "gcra"])
-def test_backlog_counts_against_a_lowered_burst_unless_it_exceeds_it(bench: Bench, algorithm: str) -> None:
+def test_backlog_counts_against_a_lowered_burst_also_if_it_exceeds_it(bench: Bench, algorithm: str) -> None:
     bench.limiter.check(hits(bucket(algorithm, burst=10), cost=4))
-    lowered = hits(bucket(algorithm, burst=3))
+    lowered = hits(bucket(algorithm, burst=2))
 
     assert bench.limiter.peek(hits(bucket(algorithm, burst=5))).remaining == 1
     assert bench.limiter.peek(hits(bucket(algorithm, burst=4))).remaining == 0
-    assert exhaust(bench.limiter, lowered) == 3
+    refused = bench.limiter.check(lowered)
+    assert (refused.allowed, refused.remaining, refused.retry_after) == (False, 0, 3)
+    bench.clock.advance(3)
+    assert exhaust(bench.limiter, lowered) == 1
+
+
+@pytest.mark.parametrize("algorithm", [*BUCKETS, "gcra"])
+def test_one_key_under_two_bursts_admits_no_more_than_the_larger_one(bench: Bench, algorithm: str) -> None:
+    rules = hits(bucket(algorithm, burst=10)), hits(bucket(algorithm, burst=3))
+
+    assert sum(bench.limiter.check(rule).allowed for _ in range(30) for rule in rules) == 10
 
 
 # Queue
