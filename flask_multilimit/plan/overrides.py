@@ -179,7 +179,8 @@ def _change_rule(rule: Rule, override: Override) -> Rule | None:
 
 
 def merged(rule: Rule, written: str | WrittenRule) -> Rule:
-    """``written`` in place of ``rule``. Options that it does not set are kept if the algorithm accepts them.
+    """``written`` in place of ``rule``. Options that it does not set are kept if the algorithm accepts them, and the
+    count is no less than the lease.
 
     Text sets only count and time. Raises :class:`ConfigurationError`.
     """
@@ -209,6 +210,8 @@ def _replaced(rule: Rule, given: dict[str, Any]) -> Rule:
             kept["anchor"] = None
     elif given.get("algorithm", rule.algorithm) != rule.algorithm:
         kept = {name: kept.get(name) for name in ("count", "time", "name") if name not in given}
+    if (kept.get("lease") or 0) > given.get("count", rule.count):
+        kept["lease"] = None
     return rule_of({**kept, **given})
 
 
@@ -222,8 +225,7 @@ def _times(rule: Rule, times: float) -> Rule:
     if isinstance(rule, Calendar):
         return _replaced(rule, {"count": count})
     burst = None if rule.burst is None else max(floor(rule.burst * times), 1)
-    lease = rule.lease if rule.lease is not None and rule.lease <= count else None
-    return _replaced(rule, {"count": count, "burst": burst, "lease": lease})
+    return _replaced(rule, {"count": count, "burst": burst})
 
 
 class SpecialSubjects:

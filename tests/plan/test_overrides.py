@@ -103,6 +103,9 @@ def test_factor_leaves_a_count_of_at_least_1_and_no_lease_above_it() -> None:
         (Rule(60, 9), "5 at once", Concurrent(5)),
         (Concurrent(5, 30), WrittenRule(timeout=90), Concurrent(5, 90)),
         (Rule(60, 9), WrittenRule(count=5, timeout=90), Concurrent(5, 90)),
+        (Rule(60, 9, lease=5), "5/minute", Rule(60, 5, lease=5)),
+        (Rule(60, 9, lease=5), "4/minute", Rule(60, 4)),
+        (Rule(60, 9, lease=5), WrittenRule(count=4), Rule(60, 4)),
     ],
     ids=str,
 )
