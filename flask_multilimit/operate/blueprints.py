@@ -8,7 +8,7 @@ from gettext import GNUTranslations
 from hashlib import sha256
 from http import HTTPStatus
 from importlib.resources import files
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from flask import Blueprint, Request, Response, request, request_finished
 from flask.sansio.app import App
@@ -36,6 +36,9 @@ class StrictBlueprint(Blueprint):
     """A blueprint whose pages no cache keeps, and a browser allows no more than they need, also where the app, or
     Flask-Talisman, gives every response header fields of its own."""
 
+    may_be_shared: ClassVar[bool] = True
+    """Whether the app, or Flask-CORS, may let other sites read the pages."""
+
     def register(self, app: App, options: dict[str, Any]) -> None:
         super().register(app, options)
         request_finished.connect(self._restrict, app)  # after all functions for after_request
@@ -45,6 +48,8 @@ class StrictBlueprint(Blueprint):
             response.headers.update({**STRICT, "Content-Security-Policy": self._policy()})
             if request.endpoint != f"{request.blueprint}.static" or response.status_code >= HTTPStatus.BAD_REQUEST:
                 response.headers["Cache-Control"] = "no-store"
+            if not self.may_be_shared:
+                response.headers.pop("Access-Control-Allow-Origin", None)
 
     def _policy(self) -> str:
         raise NotImplementedError

@@ -139,6 +139,20 @@ def test_security_headers_of_pages_stay_strict_beside_those_of_the_app(app: Flas
     assert "nonce" in own["Content-Security-Policy"]
 
 
+def test_no_other_site_may_read_pages_although_the_app_lets_it_read_everything(app: Flask, ada: FlaskClient) -> None:
+    @app.after_request
+    def share(response: Response) -> Response:  # as Flask-CORS does
+        response.headers["Access-Control-Allow-Origin"] = "https://blog.example"
+        response.headers["Access-Control-Allow-Credentials"] = "true"
+        return response
+
+    app.add_url_rule("/own", "own", lambda: "own")
+
+    shared = {path: "Access-Control-Allow-Origin" in ada.get(path).headers for path in ("/own", ROOT, f"{ROOT}api/now")}
+
+    assert shared == {"/own": True, ROOT: False, f"{ROOT}api/now": False}
+
+
 @pytest.mark.parametrize(
     "name",
     [
