@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import islice
@@ -193,17 +194,28 @@ def of_recorded(form: WhatIfForm) -> WhatIf | None:
     folders = folders_of(gate_in_force().app)
     if not folders:
         return None
-    with TemporaryDirectory(prefix="multilimit-") as folder:
+    with _one_at_a_time(), TemporaryDirectory(prefix="multilimit-") as folder:
         paths, since = newest_files(folders, Path(folder), MOST_RECORDED)
         return _answer(form, Logs(paths, format_of(NAME), since=since), "recorded", _by_hash(form.type))
 
 
 def of_upload(form: WhatIfForm, log: FileStorage) -> WhatIf:
     """The answer for a log in any format that is recognised, packed or not. Raises :class:`ConfigurationError`."""
-    with TemporaryDirectory(prefix="multilimit-") as folder:
+    with _one_at_a_time(), TemporaryDirectory(prefix="multilimit-") as folder:
         path = Path(folder) / "log"
         log.save(path)
         return _answer(form, Logs([path], most_bytes=MOST_UNPACKED), log.filename or "")
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Read no other log in this process meanwhile, as it takes seconds. Raises :exc:`TooManyRequests`."""
+    if not _reading.acquire(blocking=False):
+        raise TooManyRequests(BUSY, retry_after=5)
+    try:
+        yield
+    finally:
+        _reading.release()
 
 
 def _by_hash(type_name: str) -> Mapping[str, str]:
@@ -321,6 +333,10 @@ def what_if_page() -> Response:
         answer = _of_uploaded(form) if request.method == "POST" else of_recorded(form)
     except ConfigurationError as error:
         problem, status = message_of(error), 400 if request.values else 200  # without values, the page was only opened
+    except TooManyRequests as error:
+        if request.method == "POST":
+            raise
+        problem, status = str(error.description), 429  # the form is there all the same
     return render(
         "whatif.html",
         status=status,
@@ -346,12 +362,7 @@ def _of_uploaded(form: WhatIfForm) -> WhatIf:
     log = request.files.get("log")
     if log is None or not log.filename:
         raise ConfigurationError(Phrase("choose a log to upload"))
-    if not _reading.acquire(blocking=False):
-        raise TooManyRequests(BUSY, retry_after=5)
-    try:
-        return of_upload(form, log)
-    finally:
-        _reading.release()
+    return of_upload(form, log)
 
 
 def query_what_if() -> WhatIf | None:

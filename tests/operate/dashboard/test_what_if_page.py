@@ -160,11 +160,15 @@ def test_uploads_of_one_author_are_rate_limited(ada: FlaskClient) -> None:
     assert [upload(ada).status_code for _ in range(7)] == [200] * 6 + [429]
 
 
-def test_only_one_log_is_read_at_a_time(ada: FlaskClient) -> None:
+def test_only_one_log_is_read_at_a_time(app: Flask, ada: FlaskClient, tmp_path: Path) -> None:
+    Recorder(app, tmp_path).close()
     with whatif._reading:
-        assert upload(ada).status_code == 429
+        uploaded, shown, asked = upload(ada), ada.get(PAGE), api_answer(ada, "")
 
+    assert [each.status_code for each in (uploaded, shown, asked)] == [429, 429, 429]
+    assert "Another log is being read" in shown.text
     assert upload(ada).status_code == 200
+    assert ada.get(PAGE).status_code == 200
 
 
 def test_page_says_when_requests_or_clients_are_cut_off(ada: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
