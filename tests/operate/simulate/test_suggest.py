@@ -242,27 +242,19 @@ def test_count_of_the_whole_app_becomes_an_application_limit() -> None:
 
 def test_suggest_ignores_requests_that_no_limit_would_count() -> None:
     app = Flask("shop")
-    MultiLimit(app)
+    app.config.update(MULTILIMIT_UNKNOWN_NAMES="warn", MULTILIMIT_EXEMPT=["static", "gone"])
+    MultiLimit(app, limits={"old": "off"})
     app.add_url_rule("/search", "search", lambda: "ok")
+    app.add_url_rule("/old", "old", lambda: "ok")
     app.add_url_rule("/alive", "alive", exempt(lambda: "ok"))
     app.route("/cross", endpoint="cross", methods=["GET", "OPTIONS"])(lambda: "ok")
-    asked = [("GET", "/search"), ("OPTIONS", "/search"), ("OPTIONS", "/cross"), ("GET", "/alive"), ("GET", "/nowhere")]
+    paths = ["/search", "/alive", "/nowhere", "/old", "/static/shop.css"]
+    asked = [("OPTIONS", "/search"), ("OPTIONS", "/cross"), *(("GET", path) for path in paths)]
     requests = [LoggedRequest.of(0, *each) for each in asked]
 
     learned_from = [suggest_limits(app, requests, endpoint=each).requests for each in ("search", "cross", None)]
 
     assert learned_from == [1, 1, 2]
-
-
-def test_suggest_ignores_requests_to_endpoints_that_the_settings_exempt() -> None:
-    app = Flask("shop")
-    app.config.update(MULTILIMIT_UNKNOWN_NAMES="warn", MULTILIMIT_EXEMPT=["static", "gone"])
-    MultiLimit(app, limits={"alive": "off"})
-    for path in ("search", "alive"):
-        app.add_url_rule(f"/{path}", path, lambda: "ok")
-    requests = [LoggedRequest.of(0, "GET", path) for path in ("/search", "/alive", "/static/shop.css")]
-
-    assert suggest_limits(app, requests).requests == 1
 
 
 def test_suggest_ignores_clients_on_lists() -> None:
