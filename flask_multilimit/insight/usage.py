@@ -18,10 +18,10 @@ from ..engine import Calendar, ConfigurationError, Decision, Hit, Rule, RuleStat
 from ..engine.decision import FALLBACKS
 from ..engine.hits import BanHit, Hits
 from ..engine.periods import Period
-from ..engine.text import SafeLogger
 from ..plan.hits import Applied, strictest
 from ..serve.gate import AppGate
 from ..serve.headers import unit_of
+from ..signals import log_once_a_minute
 from .limits import ListedLimiter, Place, places_of
 from .standing import rule_standing
 from .values import Described
@@ -216,10 +216,11 @@ class _ClientLimits:
 
     def _report(self, listed: ListedLimiter, error: Exception) -> None:
         """Log ``error``, unless rules by request have logged it, or it is an answer to the client (an HTTP error)."""
+        name = f"{listed.scope}:{listed.planned.declaration.shown_name}"
         if not isinstance(error, (NoRules, HTTPException)) and error not in self._reported:
-            SafeLogger(self._gate.app.logger).warning("Rate limits: Usage: a limit is not known: %r", error)
+            log_once_a_minute(self._gate.app, error, "Usage: what is left of %s is not known", name)
             self._reported.append(error)
-        self.unknown[f"{listed.scope}:{listed.planned.declaration.shown_name}"] = None
+        self.unknown[name] = None
 
 
 def _wanted_hits(counting: _Counting, wanted: Wanted) -> list[Hit]:

@@ -400,7 +400,18 @@ class TestSubjects:
         app = shop(user=load, a=rate_limiter(type=USER, rules="1/minute"))
 
         assert json_of(app)["unknown"] == ["a:user"]
-        assert [each.levelno for each in caplog.records] == [logging.WARNING]
+        assert [each.levelno for each in caplog.records] == [logging.ERROR]
+        assert "the database is away" in caplog.text
+
+    def test_client_that_makes_a_type_fail_at_each_request_is_logged_once_a_minute(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        app = shop(a=rate_limiter(type=lambda: int(request.args["key"]), name="key", rules="1/minute"))
+
+        for number in range(5):
+            ask(app, f"/rate_limit?key=no-number-{number}")
+
+        assert len(caplog.records) == 1
 
 
 class TestBansListsAndOutages:
