@@ -442,20 +442,20 @@ class _Ids:
         self.unused.clear()
 
 
-IDS = _Ids()
-notify_child(IDS)
+_ids = _Ids()
+notify_child(_ids)
 
 
 def new_id() -> bytes:
     """A random UUID (version 4, RFC 9562), as ``uuid4`` makes it, but many at once: one system call for 256 of them."""
     try:
-        return IDS.unused.pop()
+        return _ids.unused.pop()
     except IndexError:
         block = bytearray(os.urandom(_ID_BYTES * _IDS_AT_ONCE))
         block[6::_ID_BYTES] = block[6::_ID_BYTES].translate(_WITH_VERSION_4)
         block[8::_ID_BYTES] = block[8::_ID_BYTES].translate(_WITH_VARIANT_1)
         first, *others = _split(block)
-        IDS.unused.extend(others)
+        _ids.unused.extend(others)
         return cast("bytes", first)
 
 

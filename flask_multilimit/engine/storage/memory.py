@@ -14,7 +14,7 @@ from ..algorithms.base import AHEAD, Unit
 from ..algorithms.calendar import LINGERS
 from ..decision import Charge, Decision, decision_of
 from ..forks import Lazy, lock_for_forks
-from ..hits import IDS, BanHit, Hit, bans_of, calendars_of, memoized, new_id
+from ..hits import BanHit, Hit, bans_of, calendars_of, memoized, new_id
 from ..reply import ALLOWED, NOW, Reply, head, standing_of, start_of
 from ..rules import Rule
 from ..text import SafeLogger
@@ -74,10 +74,7 @@ class MemoryStorage:
                 fast_path = memoized(hits, _fast_path)
             if fast_path is not None and check_id is None and now >= self._latest:
                 charge, units, blank, refusable = fast_path
-                try:  # as new_id() does, with one call fewer
-                    new = IDS.unused.pop()
-                except IndexError:
-                    new = new_id()
+                new = new_id()
                 reply = blank.copy()
                 reply[NOW] = now
                 new_keys = charge(self._states, units, now, new, reply)

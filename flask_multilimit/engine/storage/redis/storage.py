@@ -21,7 +21,7 @@ from ...algorithms import concurrency
 from ...decision import Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
 from ...forks import LateLock, notify_child
-from ...hits import IDS, PEEK_ID, Hit, bans_of, calendars_of, memoized, memorize, new_id, packed_ban
+from ...hits import PEEK_ID, Hit, bans_of, calendars_of, memoized, memorize, new_id, packed_ban
 from ...reply import completed
 from ..addresses import shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
@@ -136,10 +136,7 @@ class RedisStorage:
         if check_id is not None:
             self._deadline.start(started)
             return self._ask(b"repeat", hits, check_id.bytes)
-        try:  # as new_id() does, with one call fewer
-            new = IDS.unused.pop()
-        except IndexError:
-            new = new_id()
+        new = new_id()
         try:
             if self._wire is not None and self.clock is None:  # nearly always: all but the id is packed already
                 start, end, safe_to_repeat, variable, frame = memoized(hits, _prepared)
