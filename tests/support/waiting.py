@@ -9,8 +9,9 @@ from typing import TypeVar
 T = TypeVar("T")
 SECONDS = 30.0
 """Less than the minute after which many limits and slots are free without what a test waits for."""
-PATIENCE = 300.0
-"""How long a test waits, on a machine however busy, for what only happens if it works."""
+PATIENCE = 120.0
+"""How long a test waits, also on a busy machine, for what only happens if it works. If it is broken, ten tests can
+still fail one after another before CI ends them after 20 minutes, and names none."""
 POLL_SECONDS = 0.02
 
 
