@@ -370,9 +370,9 @@ class TestFailingCallables:
     ) -> None:
         app.testing = False
         multilimit = MultiLimit(app, storage=any_storage, application_limits="3/hour")
-        app.get("/", endpoint="view")(rate_limiter(rules=lambda: Rule(60, 50, lease=10), type=LimitType.IP)(view()))
+        app.get("/", endpoint="view")(rate_limiter(rules=lambda: "50/minute", type=LimitType.IP)(view()))
         with app.app_context():
-            multilimit.control.override("view", rule="ip-60s", rules="5/minute", lasting=True)
+            multilimit.control.override("view", rule="ip-60s", rules={"timeout": 5}, lasting=True)
 
         assert statuses(app, *"////") == [500, 500, 500, 429]
 
