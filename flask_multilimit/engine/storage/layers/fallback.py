@@ -208,7 +208,7 @@ class Fallback:
             halved = full if self.workers == 1 else full // 2
             share = max(halved // self.workers, min(full // self.workers, 1))
         else:
-            left = _standing(last.decision, hit.key)[0] - self._usage_since(hit.key, last)
+            left = _remaining(last.decision, hit) - self._usage_since(hit.key, last)
             share = max(left, 0) // self.workers
         return min(share + sum(self._freed.get(hit.key, {}).values()), full)
 
@@ -221,10 +221,8 @@ class Fallback:
         full, burst, full_at = hit.rule.quota.burst, share.quota.burst, 0
         remaining = full
         if last is not None:
-            remaining, _, reset_after = _standing(last.decision, hit.key)
-            remaining = max(remaining, 0)
-            remaining -= self._usage_since(hit.key, last)
-            full_at = last.at + reset_after
+            remaining = _remaining(last.decision, hit) - self._usage_since(hit.key, last)
+            full_at = last.at + _standing(last.decision, hit.key)[2]
         if full_at <= self.now():
             remaining = full
         left = burst if remaining >= full else min(burst, max(remaining, 0) // self.workers)
@@ -292,8 +290,7 @@ class Fallback:
 def unlimited(hit: Hit) -> Hit:
     """``hit``, changed so that it is charged however little is left, and never refuses.
 
-    Some algorithms keep an instant as their state, and take a charge of more than the bucket holds for an error of the
-    clock. So with these, the hit is charged only if it fits.
+    A bucket with another count would refill at another rate, so a hit of one is charged only if it fits.
     """
     return Hit(hit.key, _unlimited(hit.rule), hit.cost, hit.name, shadow=True)
 
@@ -316,6 +313,12 @@ def _joined_keys(hits: tuple[Hit, ...]) -> str:
 
 def _standing(decision: Decision, key: str) -> Standing:
     return standing_of(decision.reply, next(place for place, hit in enumerate(decision.hits) if hit.key == key))
+
+
+def _remaining(decision: Decision, hit: Hit) -> int:
+    """What ``decision`` leaves of ``hit``, at most: the count may have been larger then."""
+    then = next(_full_quota(each) for each in decision.hits if each.key == hit.key)
+    return max(_standing(decision, hit.key)[0], 0) - max(then - _full_quota(hit), 0)
 
 
 @lru_cache(maxsize=1024)

@@ -13,6 +13,7 @@ import pytest
 
 from engine.storage.layers.guard.workers import FOUR, Shared, Work, Workers, begin_outage, exit_code_of_child
 from flask_multilimit.engine import (
+    Concurrent,
     Decision,
     GuardedStorage,
     Health,
@@ -306,6 +307,24 @@ def test_an_outage_gives_no_fresh_quota(make: Callable[..., Workers], algorithm:
 
     assert before + sum(during) <= 12 + (many - 1)  # the last reply that each worker saw may be older by these units
     assert before + sum(during) >= 12 - 2 * many
+
+
+@pytest.mark.parametrize(
+    ("before", "lowered"),
+    [
+        (Rule(60, 100), Rule(60, 40)),
+        (Rule(60, 100, algorithm="fixed_window"), Rule(60, 40, algorithm="fixed_window")),
+        (Concurrent(100), Concurrent(40)),
+    ],
+    ids=str,
+)
+def test_units_used_before_an_outage_stay_used_under_a_lower_count(
+    workers: Workers, before: Rule, lowered: Rule
+) -> None:
+    assert workers.admitted(hits(before), 30) == [30]
+    workers.break_down()
+
+    assert workers.admitted(hits(lowered), 30) == [10]
 
 
 def test_repeated_outages_give_no_fresh_quota(workers: Workers) -> None:
