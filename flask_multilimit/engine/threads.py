@@ -195,8 +195,12 @@ def _end() -> None:
         for one in listed(_ending):
             tasks.callback(one._at_end)
         for beat in listed(_with_last):
-            if beat.running:
-                tasks.callback(beat.finish, wait=ENDING_SECONDS)
+            tasks.callback(_finish, beat)
+
+
+def _finish(beat: Beat) -> None:
+    if beat.running:  # it may begin only when the last task of another beat leaves it work
+        beat.finish(wait=ENDING_SECONDS)
 
 
 class _Children:

@@ -15,7 +15,7 @@ from math import inf
 
 import pytest
 
-from flask_multilimit.engine.threads import Beat
+from flask_multilimit.engine.threads import Beat, _end
 from support.forks import forked
 from support.waiting import PATIENCE, until
 
@@ -363,3 +363,17 @@ def test_last_tasks_run_although_others_raise_while_the_process_ends() -> None:
 
     assert run.stdout == "last\nending\n"
     assert "disk full" in run.stderr
+
+
+def test_last_task_runs_of_a_beat_that_begins_with_the_last_task_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As counts are flushed of a stream that is settled at the end."""
+    ran = threading.Event()
+    idle = Beat(lambda: 60, name=NAME, last=ran.set)
+    running = Beat(lambda: 60, name=NAME, last=idle.wake)
+    monkeypatch.setattr("flask_multilimit.engine.threads._with_last", [idle, running])  # the later one ends first
+    monkeypatch.setattr("flask_multilimit.engine.threads._ending", [])
+    running.wake()
+
+    _end()
+
+    assert ran.is_set()
