@@ -145,7 +145,7 @@ OPERATIONS = (
 _REFUSALS = {
     "400": "The query is wrong.",
     "403": "authorize does not let this visitor in.",
-    "429": "Too many attempts from this address were rejected.",
+    "429": "Too many attempts from this address were rejected, or What if is reading another log.",
     "503": "The storage gives no answer.",
 }
 _JSON = "application/json"
