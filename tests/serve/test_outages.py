@@ -5,13 +5,21 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from flask_multilimit import LimitType, MultiLimit, StorageUnavailable, current_decision, rate_limiter
+from flask_multilimit import (
+    LimitType,
+    MultiLimit,
+    RateLimitExceeded,
+    StorageUnavailable,
+    current_decision,
+    rate_limiter,
+)
 from flask_multilimit.config import Settings
 from flask_multilimit.engine import Health, RedisStorage, StorageDenied, StorageError
 from flask_multilimit.engine.storage.layers import outage
@@ -20,7 +28,7 @@ from flask_multilimit.serve import startup
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.serve.refusal import Refusals
 from flask_multilimit.signals import limits_checked, storage_failed, storage_recovered
-from support.asking import heard, made_public
+from support.asking import ask, heard, made_public
 from support.doubles import RecordingStorage, limited_service
 from support.waiting import PATIENCE
 
@@ -44,6 +52,35 @@ def limited(limited_app: Flask, client: FlaskClient) -> FlaskClient:
     limited_app.add_url_rule("/", "view", rate_limiter(type=LimitType.IP)(lambda: "ok"))
     limited_app.add_url_rule("/free", "free", lambda: "free")
     return client
+
+
+@pytest.mark.parametrize("used", [0, 2])
+def test_503_after_another_check_of_the_request_is_not_cached_and_has_a_wait_of_its_own(
+    limited_app: Flask, storage: RecordingStorage, used: int
+) -> None:
+    multilimit = limited_app.extensions["multilimit"]
+
+    def preview() -> None:
+        with suppress(RateLimitExceeded), multilimit.limit("2/hour", scope="preview"):
+            pass
+
+    def show() -> str:
+        preview()
+        storage.broken = True
+        with multilimit.limit("9/minute", scope="show"):
+            return "shown"
+
+    limited_app.add_url_rule("/", "show", show)
+    limited_app.after_request(made_public)
+    with limited_app.app_context():
+        for _ in range(used):
+            preview()
+
+    answer = ask(limited_app)
+
+    assert answer.status_code == 503
+    assert answer.headers.getlist("Cache-Control") == ["no-store"]
+    assert int(answer.headers["Retry-After"]) < 60
 
 
 class TestFailingStorage:
