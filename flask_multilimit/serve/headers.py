@@ -121,7 +121,7 @@ def _fields(
         if wait is not None:
             in_seconds = settings.retry_after == "seconds"
             found.append(("Retry-After", str(wait) if in_seconds else http_date(math.ceil(time.time()) + wait)))
-    dialects = DIALECTS[settings.headers] if decisions else ()
+    dialects = DIALECTS[settings.headers]
     if not dialects or (refusal is None and settings.headers_on != "always"):
         return found
     hits, standings = _shown(decisions, with_shadows=settings.shadow_headers)
